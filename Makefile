@@ -1,0 +1,59 @@
+# Every target sets itself up in .venv; nothing else needs to be installed first.
+# A stamp per extra makes set-up free until pyproject.toml or constraints.txt changes.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.SECONDARY:
+.PHONY: help demo test test-all lint format bench docs clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.stamp-core ## see an energy GNN survive asynchrony
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.stamp-test ## run the quick tests (PYTEST_ARGS="-k solver -x" to choose)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-all: $(VENV)/.stamp-test ## run all tests, the slow ones too
+	$(BIN)/python -m pytest -m "slow or not slow" $(PYTEST_ARGS)
+
+lint: $(VENV)/.stamp-lint ## check style, formatting and types; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.stamp-lint ## fix what can be fixed automatically
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.stamp-bench ## measure a training step
+	$(BIN)/python benchmarks/training_step.py
+
+docs: $(VENV)/.stamp-docs ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## remove .venv and everything generated
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(VENV)/.stamp-venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'Hogwild needs Python 3.11 or newer, and "$(PYTHON)" is not.'; \
+	  echo 'Name another one, for instance: make PYTHON=python3.12 test'; \
+	  exit 1; } >&2
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# .stamp-core is the package alone; any other .stamp-X is the package with extra X.
+$(VENV)/.stamp-%: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  -c constraints.txt -e ".$(if $(filter-out core,$*),[$*])"
+	@touch $@

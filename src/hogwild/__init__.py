@@ -1,0 +1,41 @@
+"""Hogwild: graph neural networks that survive asynchrony."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from hogwild import errors
+from hogwild.errors import HogwildError
+from hogwild.graph import Graph
+from hogwild.models import EnergyConv, EnergyGNN
+from hogwild.nn import MLP, PICNN
+from hogwild.solvers import (
+    LBFGS,
+    Anderson,
+    GradientDescent,
+    Newton,
+    Picard,
+    Solution,
+    Status,
+)
+
+try:
+    __version__ = version("hogwild-gnn")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "LBFGS",
+    "MLP",
+    "PICNN",
+    "Anderson",
+    "EnergyConv",
+    "EnergyGNN",
+    "Graph",
+    "GradientDescent",
+    "HogwildError",
+    "Newton",
+    "Picard",
+    "Solution",
+    "Status",
+    "__version__",
+    "errors",
+]

@@ -1,0 +1,47 @@
+"""Everything Hogwild raises on purpose.
+
+Every message says what was given, what was expected and what to do. Bad input raises before any
+state is changed; a solve that does not converge is never silent.
+"""
+
+from __future__ import annotations
+
+
+class HogwildError(Exception):
+    """Base class of every error raised by this library."""
+
+
+class ConfigError(HogwildError, ValueError):
+    """A constructor or setting was given a value it cannot take."""
+
+
+class InputError(HogwildError, ValueError):
+    """Base class of errors about the tensors handed to a model."""
+
+
+class FeatureError(InputError):
+    """Node or edge features are missing, unexpected, of the wrong width, or not finite."""
+
+
+class GraphError(InputError):
+    """``edge_index``, ``edge_weight`` or ``batch`` does not describe a valid batch of graphs."""
+
+
+class DeviceError(InputError):
+    """Tensors live on different devices."""
+
+
+class DTypeError(InputError):
+    """Tensors have a dtype the model does not take, or several dtypes are mixed."""
+
+
+class AsynchronyError(HogwildError, ValueError):
+    """This model on this graph cannot be run asynchronously; the message says why."""
+
+
+class ConvergenceError(HogwildError, RuntimeError):
+    """A forward or adjoint solve missed its tolerance; names the graphs, residuals and causes."""
+
+
+class ConvergenceWarning(UserWarning):
+    """What :class:`ConvergenceError` says, when ``on_failure="warn"``."""

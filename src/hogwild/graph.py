@@ -1,0 +1,309 @@
+r"""A batch of graphs as the solvers see it: who hears whom, and which node belongs to which graph.
+
+PyG's conventions hold: ``edge_index`` [2, E] has the *source* j in row 0 and the *target* i in
+row 1; :math:`\mathcal N(i)` are the sources of the edges into i. The local energy :math:`e^i`
+reads :math:`h_i` and :math:`h_j, j \in \mathcal N(i)`; its gradient :math:`g_{ij}` with respect
+to :math:`h_j` therefore travels *against* the edge, from i to j. A synchronous solve does not
+care; an asynchronous run needs the reverse link, and :meth:`Graph.require_reverse_links` says so.
+
+Everything derived from the connectivity (block patterns, elimination orders) is kept on the
+:class:`Graph`, outside of any layer, and :meth:`Graph.of` returns the same object for the same
+unchanged tensors: a training loop pays for the analysis once.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import AsynchronyError, DeviceError, DTypeError, GraphError
+from hogwild.fields import gather, scatter
+
+
+@dataclass(eq=False)
+class Graph:
+    """``num_graphs`` disjoint graphs with ``num_nodes`` nodes in all, nodes sorted by graph."""
+
+    src: Tensor  # [E] j, the sender
+    dst: Tensor  # [E] i, the receiver
+    batch: Tensor  # [N] graph of each node, sorted
+    num_nodes: int
+    num_graphs: int
+    memo: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    # -- construction ---------------------------------------------------------------------------
+
+    @classmethod
+    def of(
+        cls,
+        edge_index: Tensor,
+        num_nodes: int,
+        batch: Tensor | None = None,
+        batch_size: int | None = None,
+        *,
+        validate: bool = True,
+    ) -> Graph:
+        """The graph of these tensors; the same object again while they are alive and unchanged."""
+        key = _key(edge_index, batch, num_nodes, batch_size)
+        if key is not None and (found := _CACHE.get(key)) is not None:
+            refs, graph = found
+            if refs[0]() is edge_index and refs[1]() is batch:
+                _CACHE.move_to_end(key)
+                return graph
+        graph = cls._build(edge_index, num_nodes, batch, batch_size, validate)
+        if key is not None:
+            _CACHE[key] = ((_ref(edge_index), _ref(batch)), graph)
+            while len(_CACHE) > _CACHE_SIZE:
+                _CACHE.popitem(last=False)
+        return graph
+
+    @classmethod
+    def _build(
+        cls,
+        edge_index: Tensor,
+        num_nodes: int,
+        batch: Tensor | None,
+        batch_size: int | None,
+        validate: bool,
+    ) -> Graph:
+        _check_edge_index(edge_index, num_nodes, validate)
+        if batch is None:
+            if batch_size not in (None, 1):
+                raise GraphError(
+                    f"batch_size={batch_size} was given without batch; expected batch [N] with the "
+                    f"graph of every node (or leave both out for a single graph)"
+                )
+            batch = edge_index.new_zeros(num_nodes)
+            return cls(edge_index[0], edge_index[1], batch, num_nodes, 1)
+        _check_batch(batch, edge_index, num_nodes)
+        last = int(batch[-1]) + 1 if batch_size is None else batch_size
+        if validate:
+            _check_batch_values(batch, edge_index, last)
+        return cls(edge_index[0], edge_index[1], batch, num_nodes, last)
+
+    # -- reductions over the nodes of a graph -----------------------------------------------------
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over each graph's nodes: [..., N] -> [..., G]."""
+        if self.num_graphs == 1:
+            return x.sum(-1, keepdim=True)
+        return scatter(x, self.batch, self.num_graphs)
+
+    def max(self, x: Tensor) -> Tensor:
+        """Largest over each graph's nodes of a nonnegative x: [..., N] -> [..., G]."""
+        if self.num_graphs == 1:
+            return x.amax(-1, keepdim=True)
+        out = x.new_zeros(*x.shape[:-1], self.num_graphs)
+        return out.scatter_reduce(-1, self.batch.expand_as(x), x, "amax")
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Each node gets its graph's value: [..., G] -> [..., N] (or a broadcastable [..., 1])."""
+        return x if self.num_graphs == 1 else gather(x, self.batch)
+
+    def dot(self, x: Tensor, y: Tensor) -> Tensor:
+        """Inner product over each graph: [R, k, N] twice -> [R, G]."""
+        return self.sum((x * y).sum(-2))
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Largest absolute entry over each graph: [R, k, N] -> [R, G]; NaN stays NaN."""
+        return self.max(x.abs().amax(-2))
+
+    # -- connectivity -----------------------------------------------------------------------------
+
+    @property
+    def num_edges(self) -> int:
+        return self.src.numel()
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """Receivers, then senders, [2E]: one gather reads both ends of every edge."""
+        return torch.cat([self.dst, self.src])
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Nodes in each graph, [G]."""
+        return torch.bincount(self.batch, minlength=self.num_graphs)
+
+    @cached_property
+    def in_degree(self) -> Tensor:
+        """Number of edges into each node, [N]."""
+        return torch.bincount(self.dst, minlength=self.num_nodes)
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        """Off-diagonal blocks of the Hessian of a one-hop energy (see :class:`Pattern`)."""
+        return Pattern.of(self)
+
+    def missing_reverse_links(self) -> Tensor:
+        """Edges j → i without any edge i → j, as [2, M]."""
+        forward = self.src * self.num_nodes + self.dst
+        backward = self.dst * self.num_nodes + self.src
+        missing = ~torch.isin(forward, backward)
+        return torch.stack([self.src[missing], self.dst[missing]])
+
+    def require_reverse_links(self) -> None:
+        """Raise unless every edge has its reverse: an energy's gradients travel against edges."""
+        missing = self.missing_reverse_links()
+        if missing.numel():
+            j, i = missing[:, 0].tolist()
+            raise AsynchronyError(
+                f"{missing.size(1)} of {self.num_edges} edges have no reverse link (first: "
+                f"{j} -> {i}, so node {i} hears {j} but cannot send it the gradient of its "
+                f"energy). An energy GNN on a directed graph can be solved synchronously, not "
+                f"asynchronously; expected an undirected communication graph: add the reverse "
+                f"edges (torch_geometric.utils.to_undirected)."
+            )
+
+    def select(self, graphs: Tensor) -> tuple[Graph, Tensor, Tensor]:
+        """The subgraph of these graphs (sorted indices), with its node and edge indices."""
+        position = torch.full((self.num_graphs,), -1, device=self.batch.device)
+        position[graphs] = torch.arange(graphs.numel(), device=graphs.device)
+        nodes = (position[self.batch] >= 0).nonzero()[:, 0]
+        edges = (position[self.batch[self.dst]] >= 0).nonzero()[:, 0]
+        rename = torch.zeros(self.num_nodes, dtype=torch.long, device=nodes.device)
+        rename[nodes] = torch.arange(nodes.numel(), device=nodes.device)
+        sub = Graph(
+            rename[self.src[edges]],
+            rename[self.dst[edges]],
+            position[self.batch[nodes]],
+            nodes.numel(),
+            graphs.numel(),
+        )
+        return sub, nodes, edges
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    r"""Where the Hessian of a sum of one-hop energies has off-diagonal blocks.
+
+    :math:`e^i` couples i with every neighbour (one block an edge) and every pair of neighbours
+    (one block a *wedge*, two edges into the same node). A pair that names one node twice (a
+    self-loop, a multi-edge) belongs to the diagonal.
+    """
+
+    left: Tensor  # [W] edge of each wedge
+    right: Tensor  # [W] the other edge into the same node
+    rows: Tensor  # [M] node of each off-diagonal block: receivers of edges, then wedge ends
+    cols: Tensor  # [M] the other node; M ≤ E + W
+    keep: Tensor | None  # positions in [E + W] of the M blocks; None: all
+    loops: Tensor | None  # positions in [E + W] whose two nodes coincide; None: none
+    loop_nodes: Tensor | None
+
+    @classmethod
+    def of(cls, graph: Graph) -> Pattern:
+        order = torch.argsort(graph.dst, stable=True)
+        ends = graph.in_degree.cumsum(0)[graph.dst[order]]
+        here = torch.arange(graph.num_edges, device=order.device)
+        count = ends - here - 1  # edges into the same node that come later
+        first = torch.repeat_interleave(here, count)
+        offset = torch.repeat_interleave(count.cumsum(0) - count, count)
+        second = first + 1 + torch.arange(first.numel(), device=order.device) - offset
+        left, right = order[first], order[second]
+        rows = torch.cat([graph.dst, graph.src[left]])
+        cols = torch.cat([graph.src, graph.src[right]])
+        same = rows == cols
+        if not bool(same.any()):
+            return cls(left, right, rows, cols, None, None, None)
+        keep, loops = (~same).nonzero()[:, 0], same.nonzero()[:, 0]
+        return cls(left, right, rows[keep], cols[keep], keep, loops, rows[loops])
+
+    @staticmethod
+    def count(graph: Graph) -> int:
+        """Number of blocks before merging, without building the pattern."""
+        degree = graph.in_degree
+        return graph.num_edges + int((degree * (degree - 1) // 2).sum())
+
+
+# -- validation -----------------------------------------------------------------------------------
+
+
+def _check_edge_index(edge_index: Tensor, num_nodes: int, validate: bool) -> None:
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise GraphError(
+            f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges] with sources "
+            f"in row 0 and targets in row 1"
+        )
+    if edge_index.dtype != torch.long:
+        raise DTypeError(f"edge_index has dtype {edge_index.dtype}; expected torch.int64")
+    if num_nodes == 0:
+        raise GraphError(
+            "the graph has no nodes (x has zero rows); expected at least one node. Remove empty "
+            "graphs before batching."
+        )
+    if validate and edge_index.numel():
+        low, high = (int(v) for v in edge_index.aminmax())
+        if low < 0 or high >= num_nodes:
+            raise GraphError(
+                f"edge_index names nodes {low} to {high}; expected 0 to {num_nodes - 1}, since x "
+                f"has {num_nodes} rows"
+            )
+
+
+def _check_batch(batch: Tensor, edge_index: Tensor, num_nodes: int) -> None:
+    if batch.dim() != 1 or batch.numel() != num_nodes:
+        raise GraphError(
+            f"batch has shape {tuple(batch.shape)}; expected [{num_nodes}], one graph number for "
+            f"each row of x"
+        )
+    if batch.dtype != torch.long:
+        raise DTypeError(f"batch has dtype {batch.dtype}; expected torch.int64")
+    if batch.device != edge_index.device:
+        raise DeviceError(
+            f"batch is on {batch.device} and edge_index on {edge_index.device}; move them to one "
+            f"device"
+        )
+
+
+def _check_batch_values(batch: Tensor, edge_index: Tensor, num_graphs: int) -> None:
+    steps = batch.diff()
+    if bool((steps < 0).any()):
+        at = int((steps < 0).nonzero()[0, 0])
+        raise GraphError(
+            f"batch is not sorted: node {at} is in graph {int(batch[at])} and node {at + 1} in "
+            f"graph {int(batch[at + 1])}; expected nodes grouped by graph, as "
+            f"torch_geometric.data.Batch makes them"
+        )
+    low, high = int(batch[0]), int(batch[-1])
+    if low < 0 or high >= num_graphs:
+        raise GraphError(
+            f"batch holds graph numbers {low} to {high}; expected 0 to {num_graphs - 1}"
+        )
+    empty = (torch.bincount(batch, minlength=num_graphs) == 0).nonzero()[:, 0]
+    if empty.numel():
+        raise GraphError(
+            f"{empty.numel()} of {num_graphs} graphs have no nodes (first: graph {int(empty[0])}); "
+            f"remove empty graphs before batching"
+        )
+    crossing = (batch[edge_index[0]] != batch[edge_index[1]]).nonzero()[:, 0]
+    if crossing.numel():
+        j, i = edge_index[:, crossing[0]].tolist()
+        raise GraphError(
+            f"{crossing.numel()} edges join different graphs (first: {j} -> {i}, graphs "
+            f"{int(batch[j])} and {int(batch[i])}); expected edges within one graph"
+        )
+
+
+# -- identity cache -------------------------------------------------------------------------------
+
+_CACHE_SIZE = 256
+_CACHE: OrderedDict[tuple[Any, ...], tuple[tuple[Any, Any], Graph]] = OrderedDict()
+
+
+def _ref(x: Tensor | None) -> Any:
+    return (lambda: None) if x is None else weakref.ref(x)
+
+
+def _key(
+    edge_index: Tensor, batch: Tensor | None, num_nodes: int, batch_size: int | None
+) -> tuple[Any, ...] | None:
+    """Identity and version of the tensors, or ``None`` where torch keeps no version."""
+    if edge_index.is_inference() or (batch is not None and batch.is_inference()):
+        return None
+    versions = (edge_index._version, None if batch is None else batch._version)
+    return id(edge_index), None if batch is None else id(batch), versions, num_nodes, batch_size

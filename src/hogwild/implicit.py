@@ -1,0 +1,56 @@
+r"""Implicit differentiation: the dual system of the paper's appendix, and nothing else.
+
+At the solution the residual vanishes, :math:`g(h^*, \theta) = 0`, with :math:`g = \nabla_h E` for
+an energy and :math:`g = F(h) - h` for a fixed point. For a loss :math:`\mathcal L(h^*)`,
+
+.. math::
+    \Bigl(\frac{\partial g}{\partial h}\Bigr)^{\!\top} \lambda
+        = \frac{\partial \mathcal L}{\partial h^*}, \qquad
+    \frac{d \mathcal L}{d \theta} = - \lambda^\top \frac{\partial g}{\partial \theta}.
+
+:func:`attach` takes the *residual tensor*, evaluated once at the detached solution with autograd
+on: its backward solves for :math:`\lambda` and hands :math:`-\lambda` to the residual as its
+gradient, and autograd finds the parameters, features, edge features and edge weights by itself.
+Memory does not grow with the number of solver iterations: none of them is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hogwild.solvers.base import Solution, check_on_failure
+
+DualSolve = Callable[[Tensor], Solution]
+"""From :math:`\\partial L / \\partial h^*` [R, k, N] to a :class:`Solution` holding λ."""
+
+
+class _Attach(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, residual: Tensor, h: Tensor, dual: DualSolve, on_failure: str) -> Tensor:
+        ctx.dual, ctx.on_failure = dual, on_failure
+        return h.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        found = ctx.dual(grad)
+        found.check(ctx.on_failure, what="adjoint solve")
+        return -found.value, None, None, None
+
+
+def attach(residual: Tensor, h: Tensor, dual: DualSolve, on_failure: str = "raise") -> Tensor:
+    """The solution ``h`` as a differentiable function of whatever ``residual`` depends on.
+
+    Args:
+        residual: g(h, θ) at the detached solution, [R, k, N], with its autograd graph.
+        h: The detached solution, [R, k, N].
+        dual: Solves the dual system; its status is checked, a failure is never silent.
+        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"``.
+    """
+    out: Tensor = _Attach.apply(residual, h, dual, check_on_failure(on_failure))
+    return out

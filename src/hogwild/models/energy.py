@@ -1,0 +1,533 @@
+r"""Energy GNNs: embeddings that minimise a learned, strongly convex energy.
+
+`Graph Neural Networks Gone Hogwild <https://openreview.net/forum?id=WfxPVtYRlL>`_ (Solodova,
+Richardson, Oktay & Adams, ICLR 2025):
+
+.. math::
+    H^* = \arg\min_H \sum_i u(m_i, h_i, x_i) + \tfrac\beta2 \|h_i\|^2, \qquad
+    m_i = \sum_{j \in \mathcal N(i)} \omega_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}) + m_\circ(h_i, x_i).
+
+The minimiser is unique, so nothing about *how* it is reached (order, delays, starting point)
+changes the answer; that is what makes the model immune to asynchrony.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import global_mean_pool
+
+from hogwild.errors import ConfigError, FeatureError
+from hogwild.graph import Graph
+from hogwild.implicit import attach
+from hogwild.models.base import check_features
+from hogwild.models.picgnn import EnergyProblem, Round
+from hogwild.nn.activations import Activation
+from hogwild.nn.attention import NeighbourhoodAttention
+from hogwild.nn.mlp import MLP
+from hogwild.nn.picnn import PICNN, Slot
+from hogwild.solvers.base import Solution, Solver, check_on_failure, solve
+from hogwild.solvers.newton import LinearSolver, Newton
+
+MESSAGE_GAIN = 0.5
+"""Initial slope of the update in its messages: small enough that the fresh energy is well
+conditioned at degree 50, large enough that neighbours matter from the first epoch."""
+
+
+class EnergyConv(nn.Module):
+    r"""Embeddings that minimise a convex energy over neighbourhoods; a layer among PyG's layers.
+
+    Args:
+        in_channels: Width p of the node features.
+        hidden_channels: Width k of the embeddings.
+        message: ``"edge"``: :math:`m(h_i, h_j, x_i, x_j, e_{ij})`; ``"node"``: :math:`m(h_j, x_j)`.
+        message_channels: Width of a message (of each head).
+        heads: ``None``, or a number of attention heads, each with its own message network and its
+            own weights (softmax over the neighbourhood, from features only).
+        concat: Concatenate the heads' messages (otherwise average them).
+        aggr: ``"sum"`` or ``"mean"`` of the neighbours' messages.
+        normalize: Weigh messages by the symmetrically renormalised adjacency
+            :math:`(D + I)^{-1/2} (A + I) (D + I)^{-1/2}`, the self message by its diagonal.
+        edge_dim: Width of the edge features, or ``None``.
+        num_layers: Rounds of messages inside the one convex energy. With L > 1 a node's energy
+            needs information from L hops away.
+        beta: Strong convexity :math:`\beta`.
+        widths: Hidden widths of the PICNNs.
+        act: Activation of the PICNNs, smooth, convex and nondecreasing.
+        gate: Positive part of the PICNNs' gates, ``"softplus"`` or ``"relu"``.
+        replicas: ``None``, or a number R of independent parameter sets solved side by side.
+        solver: A :class:`~hogwild.solvers.Solver`; Newton's method by default.
+        solve_dtype: Precision of the solve; ``None`` is that of the parameters.
+        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
+        validate: Check the *values* of the inputs too (finite, in range, sorted); such checks
+            wait for the device.
+
+    Shapes:
+        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
+        → [N, k], or [R, N, k] with replicas.
+
+    Conventions:
+        A self-loop in ``edge_index`` is an ordinary message from a node to itself, beside the
+        separately parameterised self message that every node has; of multi-edges each counts;
+        an isolated node minimises its own energy. On a directed graph node i hears the sources of
+        the edges into it; the solve is synchronous and exact, but an asynchronous run needs the
+        reverse links, since gradients travel against the edges.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int = 2,
+        *,
+        message: str = "edge",
+        message_channels: int = 2,
+        heads: int | None = None,
+        concat: bool = True,
+        aggr: str = "sum",
+        normalize: bool = False,
+        edge_dim: int | None = None,
+        num_layers: int = 1,
+        beta: float = 0.04,
+        widths: Sequence[int] = (4, 4),
+        act: str | Activation = "softplus",
+        gate: str = "softplus",
+        replicas: int | None = None,
+        solver: Solver | None = None,
+        solve_dtype: torch.dtype | None = torch.float64,
+        on_failure: str = "raise",
+        validate: bool = True,
+    ) -> None:
+        super().__init__()
+        if message not in ("edge", "node"):
+            raise ConfigError(f"message={message!r}; expected 'edge' or 'node'")
+        if aggr not in ("sum", "mean"):
+            raise ConfigError(
+                f"aggr={aggr!r}; expected 'sum' or 'mean' (only nonnegative sums keep the energy "
+                f"convex and its gradients local)"
+            )
+        positive = {
+            "in_channels": in_channels,
+            "hidden_channels": hidden_channels,
+            "message_channels": message_channels,
+            "num_layers": num_layers,
+            "heads": heads,
+            "edge_dim": edge_dim,
+            "replicas": replicas,
+        }
+        for name, value in positive.items():
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name}={value!r}; expected a positive integer")
+        if not beta > 0:
+            raise ConfigError(f"beta={beta!r}; expected a positive number (strong convexity)")
+        if heads is not None and (aggr == "mean" or normalize):
+            raise ConfigError(
+                "attention already averages over the neighbourhood: heads cannot be combined with "
+                "aggr='mean' or normalize=True"
+            )
+        if message == "node" and edge_dim is not None and heads is None:
+            raise ConfigError(
+                "node-wise messages do not read edge features: use message='edge', or heads=... "
+                "whose attention reads them, or leave edge_dim out"
+            )
+        self.in_channels, self.hidden_channels = in_channels, hidden_channels
+        self.message, self.message_channels = message, message_channels
+        self.heads, self.concat, self.aggr, self.normalize = heads, concat, aggr, normalize
+        self.edge_dim, self.num_layers, self.beta = edge_dim, num_layers, float(beta)
+        self.replicas = replicas
+        self.solver: Solver = Newton() if solver is None else solver
+        self.solve_dtype = solve_dtype
+        self.on_failure = check_on_failure(on_failure)
+        self.validate = validate
+
+        k, h = hidden_channels, heads or 1
+        lead = () if replicas is None else (replicas,)
+        per_head = lead if heads is None else (*lead, heads)
+        ends = 2 if message == "edge" else 1
+        merged = message_channels * (h if concat else 1)
+        slots = (in_channels,) * ends
+        if message == "edge" and edge_dim is not None:
+            slots = (*slots, edge_dim)
+        self.message_nets, self.loop_nets = nn.ModuleList(), nn.ModuleList()
+        self.update_nets = nn.ModuleList()
+        inner = 0  # width of the previous round's outputs
+        for depth in range(num_layers):
+            signal = [False] * k + [True] * inner  # nondecreasing in earlier rounds' outputs
+            both = [m for m in signal for _ in range(ends)]
+            out = 1 if depth == num_layers - 1 else k
+            common = {"act": act, "gate": gate, "gain": MESSAGE_GAIN}
+            self.message_nets.append(
+                PICNN(
+                    slots,
+                    len(both),
+                    (*widths, message_channels),
+                    monotone=both,
+                    batch_shape=per_head,
+                    **common,
+                )
+            )
+            self.loop_nets.append(
+                PICNN(
+                    in_channels,
+                    len(signal),
+                    (*widths, merged),
+                    monotone=signal,
+                    batch_shape=lead,
+                    **common,
+                )
+            )
+            mono = [True] * merged + signal
+            self.update_nets.append(
+                PICNN(
+                    in_channels,
+                    len(mono),
+                    (*widths, out),
+                    monotone=mono,
+                    batch_shape=lead,
+                    **common,
+                )
+            )
+            inner = out
+        self.attention = (
+            None
+            if heads is None
+            else NeighbourhoodAttention(
+                in_channels, edge_dim, message_channels, batch_shape=per_head
+            )
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters."""
+        for module in self.modules():
+            if isinstance(module, PICNN | NeighbourhoodAttention):
+                module.reset_parameters()
+
+    # -- the problem ------------------------------------------------------------------------------
+
+    def problem(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> EnergyProblem:
+        """The optimisation problem these inputs pose, attached to the autograd graph."""
+        parameter = self.update_nets[0].wy[0]
+        check_features(
+            x,
+            edge_index,
+            edge_attr,
+            edge_weight,
+            in_channels=self.in_channels,
+            edge_dim=self.edge_dim,
+            replicas=self.replicas,
+            dtype=parameter.dtype,
+            device=parameter.device,
+            validate=self.validate,
+        )
+        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+        dtype = self.solve_dtype or parameter.dtype
+        xs = x.to(dtype).mT.reshape(-1, x.size(-1), x.size(-2))  # [1 or R, p, N]
+        es = None if edge_attr is None else edge_attr.to(dtype).mT.unsqueeze(0)
+        node_slot = [Slot(xs)]
+        edge_slots = [Slot(xs, graph.src)]
+        if self.message == "edge":
+            edge_slots = [Slot(xs, graph.dst), Slot(xs, graph.src)]
+            edge_slots += [] if es is None else [Slot(es)]
+        weight, loop_weight = self._weights(graph, xs, es, edge_weight)
+        rounds = [
+            Round(
+                message.context(edge_slots, dtype),
+                loop.context(node_slot, dtype),
+                update.context(node_slot, dtype),
+                weight,
+                loop_weight,
+                self.heads or 1,
+                self.concat,
+                self.message == "edge",
+            )
+            for message, loop, update in zip(
+                self.message_nets, self.loop_nets, self.update_nets, strict=True
+            )
+        ]
+        return EnergyProblem(graph, self.replicas or 1, self.hidden_channels, self.beta, rounds)
+
+    def _weights(
+        self, graph: Graph, x: Tensor, edge_attr: Tensor | None, edge_weight: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Weights ω of the edges [R or 1, H or 1, 1, E] and of the self messages [N]."""
+        weight = None if edge_weight is None else edge_weight.to(x.dtype)
+        loop_weight = None
+        if self.normalize:
+            ones = x.new_ones(graph.num_edges) if weight is None else weight
+            degree = x.new_zeros(graph.num_nodes).scatter_add(0, graph.dst, ones) + 1.0
+            root = degree.rsqrt()
+            weight, loop_weight = ones * root[graph.dst] * root[graph.src], 1.0 / degree
+        elif self.aggr == "mean":
+            share = graph.in_degree.clamp_min(1).to(x.dtype).reciprocal()[graph.dst]
+            weight = share if weight is None else weight * share
+        if weight is not None:
+            weight = weight.view(1, 1, 1, -1)
+        if self.attention is not None:
+            alpha = self.attention(x, edge_attr, graph.src, graph.dst, graph.num_nodes)
+            alpha = alpha.view(self.replicas or 1, self.heads or 1, 1, -1)
+            weight = alpha if weight is None else alpha * weight
+        return weight, loop_weight
+
+    # -- what users call --------------------------------------------------------------------------
+
+    def embed(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        h0: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Solution:
+        """Solve for the embeddings; differentiable, with per-graph diagnostics.
+
+        Args:
+            h0: Starting point, e.g. the embeddings of the previous epoch; zero by default. The
+                answer does not depend on it, the number of iterations does.
+        """
+        attached = self.problem(
+            x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
+        )
+        dtype = self.solve_dtype or x.dtype
+        with torch.no_grad():
+            problem = attached.detach()
+            start = self._start(problem, h0, dtype, x.device)
+            found = solve(problem, self.solver, start).check(self.on_failure)
+        h = found.value
+        if torch.is_grad_enabled():
+            residual = attached.evaluate(h).gradient
+            if residual.requires_grad:
+                linear = LinearSolver(getattr(self.solver, "linear", "auto"))
+                rtol = 1e-10 if dtype == torch.float64 else 1e-5
+
+                def dual(grad: Tensor) -> Solution:
+                    with torch.no_grad():
+                        return linear.solve(problem.evaluate(h).hessian(), grad, rtol)
+
+                h = attach(residual, h, dual, self.on_failure)
+        value = h.mT.to(x.dtype)  # [R, N, k]
+        parts = (value, found.status, found.iterations, found.residual)
+        return Solution(*(parts if self.replicas is not None else (p[0] for p in parts)))
+
+    def _start(
+        self, problem: EnergyProblem, h0: Tensor | None, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        if h0 is None:
+            return problem.zeros(dtype, device)
+        n, k = problem.graph.num_nodes, self.hidden_channels
+        allowed = [(n, k)] if self.replicas is None else [(n, k), (self.replicas, n, k)]
+        if tuple(h0.shape) not in allowed:
+            raise FeatureError(
+                f"h0 has shape {tuple(h0.shape)}; expected "
+                + " or ".join(str(list(shape)) for shape in allowed)
+            )
+        h0 = h0.detach().to(device=device, dtype=dtype)
+        if self.validate and not bool(torch.isfinite(h0).all()):
+            raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")
+        return h0.mT.expand(problem.replicas, k, n).contiguous()
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        h0: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """The embeddings that minimise the energy, [N, k] or [R, N, k]."""
+        return self.embed(
+            x,
+            edge_index,
+            edge_attr,
+            batch,
+            edge_weight=edge_weight,
+            h0=h0,
+            batch_size=batch_size,
+        ).value
+
+    def energy(
+        self,
+        h: Tensor,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """The energy of embeddings ``h`` on every graph, [G] or [R, G]; plain autograd."""
+        problem = self.problem(
+            x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
+        )
+        hs = h.to(self.solve_dtype or x.dtype).mT
+        value = problem.evaluate(hs.expand(problem.replicas, *hs.shape[-2:])).value
+        return value if self.replicas is not None else value[0]
+
+    def extra_repr(self) -> str:
+        heads = "" if self.heads is None else f", heads={self.heads}"
+        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
+        return (
+            f"{self.in_channels}, {self.hidden_channels}, message={self.message!r}"
+            f"{heads}{replicas}, num_layers={self.num_layers}, beta={self.beta}"
+        )
+
+
+class EnergyGNN(nn.Module):
+    r"""An energy GNN: :class:`EnergyConv` and the paper's readout.
+
+    Args:
+        in_channels: Width of the node features.
+        out_channels: Width of the predictions.
+        hidden_channels: Width k of the embeddings; the paper's 2.
+        pool: ``None`` predicts for every node; ``"mean"`` for every graph, by passing the mean of
+            the node predictions through a second MLP, as the paper does.
+        readout: Hidden widths of the readout MLPs.
+        kwargs: Everything else goes to :class:`EnergyConv`.
+
+    Shapes:
+        as :class:`EnergyConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden_channels: int = 2,
+        *,
+        message: str = "edge",
+        message_channels: int = 2,
+        heads: int | None = None,
+        concat: bool = True,
+        aggr: str = "sum",
+        normalize: bool = False,
+        edge_dim: int | None = None,
+        num_layers: int = 1,
+        beta: float = 0.04,
+        pool: str | None = None,
+        act: str | Activation = "softplus",
+        readout: Sequence[int] = (4, 4),
+        **kwargs: object,
+    ) -> None:
+        super().__init__()
+        self.conv = EnergyConv(
+            in_channels,
+            hidden_channels,
+            message=message,
+            message_channels=message_channels,
+            heads=heads,
+            concat=concat,
+            aggr=aggr,
+            normalize=normalize,
+            edge_dim=edge_dim,
+            num_layers=num_layers,
+            beta=beta,
+            act=act,
+            **kwargs,  # type: ignore[arg-type]
+        )
+        self.readout = Readout(
+            hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
+        )
+
+    @property
+    def replicas(self) -> int | None:
+        return self.conv.replicas
+
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters."""
+        self.conv.reset_parameters()
+        self.readout.reset_parameters()
+
+    def embed(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Solution:
+        """The embeddings with per-graph diagnostics: :meth:`EnergyConv.embed`."""
+        return self.conv.embed(*args, **kwargs)  # type: ignore[arg-type]
+
+    def energy(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Tensor:
+        """One energy a graph: :meth:`EnergyConv.energy`."""
+        return self.conv.energy(*args, **kwargs)  # type: ignore[arg-type]
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        h0: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """Predictions for the nodes, or for the graphs with ``pool``."""
+        h = self.conv(
+            x,
+            edge_index,
+            edge_attr,
+            batch,
+            edge_weight=edge_weight,
+            h0=h0,
+            batch_size=batch_size,
+        )
+        return self.readout(h, batch, batch_size)
+
+
+class Readout(nn.Module):
+    """The paper's readout: an MLP (4, 4, out) on every node, and for graph-level predictions the
+    mean of the node predictions through a second MLP (4, 4, out).
+
+    Args:
+        in_channels: Width of the embeddings.
+        out_channels: Width of the predictions.
+        widths: Hidden widths.
+        pool: ``None`` or ``"mean"``.
+        replicas: ``None``, or the number of independent parameter sets.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        widths: Sequence[int] = (4, 4),
+        *,
+        pool: str | None = None,
+        replicas: int | None = None,
+    ) -> None:
+        super().__init__()
+        if pool not in (None, "mean"):
+            raise ConfigError(f"pool={pool!r}; expected None (node level) or 'mean' (graph level)")
+        self.pool = pool
+        self.node = MLP(in_channels, (*widths, out_channels), replicas=replicas)
+        self.graph = (
+            None if pool is None else MLP(out_channels, (*widths, out_channels), replicas=replicas)
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters."""
+        self.node.reset_parameters()
+        if self.graph is not None:
+            self.graph.reset_parameters()
+
+    def forward(self, h: Tensor, batch: Tensor | None = None, size: int | None = None) -> Tensor:
+        y = self.node(h)
+        if self.graph is None:
+            return y
+        if batch is None:
+            return self.graph(y.mean(-2, keepdim=True))
+        if y.dim() == 2:
+            return self.graph(global_mean_pool(y, batch, size))
+        # PyG pools along the second-to-last dimension of [R, N, c] just as well.
+        return self.graph(global_mean_pool(y, batch, size))

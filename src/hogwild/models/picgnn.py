@@ -1,0 +1,427 @@
+r"""The energy of a partially input-convex GNN, with gradient and Hessian in closed form.
+
+With node signals :math:`q^1 = h` and :math:`q^{\ell+1} = (h, s^\ell)`, round :math:`\ell` computes
+
+.. math::
+    m^\ell_i &= \sum_{j \in \mathcal N(i)} \omega_{ij}\, m^\ell(q^\ell_i, q^\ell_j, x_i, x_j, e_{ij})
+             + \omega_{ii}\, m^\ell_\circ(q^\ell_i, x_i) \\
+    s^\ell_i &= u^\ell(m^\ell_i, q^\ell_i, x_i), \qquad
+    E = \sum_i s^L_i + \tfrac\beta2 \|h_i\|^2,
+
+:math:`s^L` scalar. All functions are PICNNs, convex in the embeddings; :math:`u^\ell` is
+nondecreasing in :math:`m^\ell`, and everything is nondecreasing in :math:`s^{\ell-1}`. Hence, by
+induction over the rounds, every :math:`m^\ell_i` and :math:`s^\ell_i` is convex in :math:`H`, and
+:math:`E` is :math:`\beta`-strongly convex, for every value of the parameters.
+
+**Derivatives.** One reverse pass gives the gradient and the nonnegative sensitivities of every
+hidden unit. Linearising each network once, the Hessian acts by a forward sweep over the rounds and
+a reverse sweep with the curvatures injected. For one round, with :math:`A` the Jacobian of
+:math:`(m_i, h_i)`, :math:`U = \nabla^2 u` and :math:`C` the messages' curvature weighted by
+:math:`\partial u / \partial m \ge 0`,
+
+.. math:: \nabla^2 E = A^\top U A + C + \beta I, \qquad A^\top U A \succeq 0,\; C \succeq 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hogwild.fields import gather, mtm, mtv, mv, scatter
+from hogwild.graph import Graph
+from hogwild.nn.picnn import Context, Tape
+from hogwild.solvers.base import Evaluation, Hessian, Objective
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of messages with all features filled in. R replicas, H heads, C channels."""
+
+    message: Context  # R·H parameter sets, rows are edges
+    loop: Context  # R parameter sets, rows are nodes: the self message
+    update: Context  # R parameter sets, rows are nodes
+    weight: Tensor | None  # [R or 1, H or 1, 1, E] nonnegative, or None: all one
+    loop_weight: Tensor | None  # [N] nonnegative, or None: all one
+    heads: int
+    concat: bool
+    both_ends: bool  # edge-wise messages read (q_i, q_j), node-wise ones q_j only
+
+    def select(self, replicas: Tensor | None, nodes: Tensor | None, edges: Tensor | None) -> Round:
+        """The same round on some replicas, nodes and edges; ``None`` keeps all."""
+
+        def parts(
+            count: int, rows: Tensor | None
+        ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+            def weights(w: Tensor) -> Tensor:
+                if replicas is None:
+                    return w
+                return w.unflatten(0, (-1, count))[replicas].flatten(0, 1)
+
+            def over_rows(x: Tensor) -> Tensor:
+                x = weights(x)
+                return x if rows is None else x[..., rows]
+
+            return weights, over_rows
+
+        weight = self.weight
+        if weight is not None:
+            weight = weight if edges is None else weight[..., edges]
+            weight = weight[replicas] if replicas is not None and weight.size(0) > 1 else weight
+        loop_weight = self.loop_weight
+        if loop_weight is not None and nodes is not None:
+            loop_weight = loop_weight[nodes]
+        return replace(
+            self,
+            message=self.message.map(*parts(self.heads, edges)),
+            loop=self.loop.map(*parts(1, nodes)),
+            update=self.update.map(*parts(1, nodes)),
+            weight=weight,
+            loop_weight=loop_weight,
+        )
+
+    def detach(self) -> Round:
+        return replace(
+            self,
+            message=self.message.map(Tensor.detach, Tensor.detach),
+            loop=self.loop.map(Tensor.detach, Tensor.detach),
+            update=self.update.map(Tensor.detach, Tensor.detach),
+            weight=None if self.weight is None else self.weight.detach(),
+            loop_weight=None if self.loop_weight is None else self.loop_weight.detach(),
+        )
+
+    # -- the linear maps between nodes and edges, and their transposes ----------------------------
+
+    def read(self, q: Tensor, graph: Graph) -> Tensor:
+        """Node signals [R, q, N] to the convex inputs of the messages [R·H, q·slots, E]; the
+        channel order is (channel, end), so that one gather reads both ends."""
+        y = gather(q, graph.ends if self.both_ends else graph.src)
+        y = y.view(y.size(0), -1, graph.num_edges)
+        return y if self.heads == 1 else y.repeat_interleave(self.heads, 0)
+
+    def read_transpose(self, ybar: Tensor, graph: Graph) -> Tensor:
+        """[R·H, q·slots, E] -> [R, q, N]."""
+        slots = 2 if self.both_ends else 1
+        if self.heads > 1:
+            ybar = ybar.unflatten(0, (-1, self.heads)).sum(1)
+        ybar = ybar.reshape(ybar.size(0), ybar.size(1) // slots, -1)
+        return scatter(ybar, graph.ends if self.both_ends else graph.src, graph.num_nodes)
+
+    def merge(self, message: Tensor) -> Tensor:
+        """Weigh and merge the heads: [R·H, C, …, E] -> [R, C·H or C, …, E]."""
+        x = message.unflatten(0, (-1, self.heads))
+        if self.weight is not None:
+            x = x * self.weight.view(*self.weight.shape[:2], *[1] * (x.dim() - 3), -1)
+        return x.flatten(1, 2) if self.concat else x.mean(1)
+
+    def merge_transpose(self, cotangent: Tensor) -> Tensor:
+        """[R, C·H or C, E] -> [R·H, C, E]."""
+        if self.concat:
+            x = cotangent.unflatten(1, (self.heads, -1))
+        else:
+            x = (cotangent / self.heads).unsqueeze(1).expand(-1, self.heads, -1, -1)
+        if self.weight is not None:
+            x = x * self.weight
+        return x.flatten(0, 1)
+
+    def weigh_loop(self, x: Tensor) -> Tensor:
+        return x if self.loop_weight is None else x * self.loop_weight
+
+    # -- passes -----------------------------------------------------------------------------------
+
+    def forward(self, q: Tensor, graph: Graph) -> RoundTape:
+        message = self.message.forward(self.read(q, graph))
+        loop = self.loop.forward(q)
+        m = scatter(self.merge(message.value), graph.dst, graph.num_nodes)
+        m = m + self.weigh_loop(loop.value)
+        update = self.update.forward(torch.cat([m, q], 1))
+        return RoundTape(self, message, loop, update, m.size(1))
+
+    def bound(self) -> RoundTape:
+        """Tapes whose derivatives dominate those at any point (see :meth:`Context.bound`)."""
+        message, loop, update = self.message.bound(), self.loop.bound(), self.update.bound()
+        return RoundTape(self, message, loop, update, loop.value.size(1))
+
+
+@dataclass
+class RoundTape:
+    round: Round
+    message: Tape
+    loop: Tape
+    update: Tape
+    channels: int  # width of m_i
+
+    def pullback(self, cotangent: Tensor, graph: Graph) -> RoundPullback:
+        """Reverse pass for weights [R, out, N] on the round's outputs."""
+        tbar, s_update = self.update.pullback(cotangent)
+        mbar, qbar = tbar[:, : self.channels], tbar[:, self.channels :]
+        edge_bar = self.round.merge_transpose(gather(mbar, graph.dst))
+        ybar, s_message = self.message.pullback(edge_bar)
+        lbar, s_loop = self.loop.pullback(self.round.weigh_loop(mbar))
+        total = qbar + lbar + self.round.read_transpose(ybar, graph)
+        return RoundPullback(total, s_message, s_loop, s_update, (ybar, lbar, qbar))
+
+    def linearise(self, back: RoundPullback, graph: Graph, outputs: bool) -> Linear:
+        rnd, r = self.round, self.loop.value.size(0)
+        slots = 2 if rnd.both_ends else 1
+        n, e = graph.num_nodes, graph.num_edges
+
+        jm = self.message.jacobians()
+        j_edge = rnd.merge(jm[-1])  # [R, C, q·slots, E]
+        q = j_edge.size(2) // slots
+        j_edge = j_edge.view(r, -1, q, slots, e)
+        c_edge = self.message.hessian(jm, back.s_message)
+        jl = self.loop.jacobians()
+        a = rnd.weigh_loop(jl[-1])  # [R, C, q, N]
+        d = self.loop.hessian(jl, back.s_loop)
+        d = a.new_zeros(r, q, q, n) if d is None else d
+        cross: Tensor | None = None
+        if rnd.both_ends:
+            a = a + scatter(j_edge[..., 0, :].flatten(1, 2), graph.dst, n).view_as(a)
+        if c_edge is not None:
+            c_edge = c_edge.view(r, rnd.heads, q, slots, q, slots, e)
+            c_edge = c_edge.sum(1) if rnd.heads > 1 else c_edge[:, 0]
+            at_src = c_edge[:, :, -1, :, -1].flatten(1, 2)
+            d = d + scatter(at_src, graph.src, n).view_as(d)
+            if rnd.both_ends:
+                at_dst = c_edge[:, :, 0, :, 0].flatten(1, 2)
+                d = d + scatter(at_dst, graph.dst, n).view_as(d)
+                cross = c_edge[:, :, 0, :, 1].contiguous()
+        ju = self.update.jacobians()
+        u = self.update.hessian(ju, back.s_update)
+        if u is None:
+            u = a.new_zeros(r, self.channels + q, self.channels + q, n)
+        j_src = j_edge[..., -1, :].contiguous()
+        return Linear(a, j_src, d, cross, u, ju[-1] if outputs else None)
+
+
+@dataclass
+class RoundPullback:
+    """Cotangent of the round's node signals, with the sensitivities of all hidden units."""
+
+    qbar: Tensor  # [R, q, N]
+    s_message: list[Tensor]
+    s_loop: list[Tensor]
+    s_update: list[Tensor]
+    terms: tuple[Tensor, ...]  # what was summed: (edges, self message, update)
+
+
+@dataclass
+class Linear:
+    """A round linearised at one point, for tangents q̇ of its node signals."""
+
+    a: Tensor  # [R, C, q, N]  ∂m_i/∂q_i
+    j: Tensor  # [R, C, q, E]  ∂m_i/∂q_j
+    d: Tensor  # [R, q, q, N]  messages' curvature, both derivatives at one node
+    x: Tensor | None  # [R, q, q, E]  messages' curvature, derivatives at i and at j
+    u: Tensor  # [R, C+q, C+q, N]  curvature of the update
+    out: Tensor | None  # [R, s, C+q, N]  Jacobian of the update; None in the last round
+
+    def push(self, q: Tensor, graph: Graph) -> Tensor:
+        """Tangent of (m, q): [R, q, N] -> [R, C+q, N]."""
+        m = mv(self.a, q) + scatter(mv(self.j, gather(q, graph.src)), graph.dst, graph.num_nodes)
+        return torch.cat([m, q], 1)
+
+    def pull(self, t: Tensor, sbar: Tensor | None, graph: Graph) -> Tensor:
+        """Curvature of this round along ``t``, plus what the later rounds send back."""
+        c, n = self.a.size(1), graph.num_nodes
+        w = mv(self.u, t)
+        if sbar is not None and self.out is not None:
+            w = w + mtv(self.out, sbar)
+        wm, wq, q = w[:, :c], w[:, c:], t[:, c:]
+        out = wq + mtv(self.a, wm) + mv(self.d, q)
+        to_src = mtv(self.j, gather(wm, graph.dst))
+        if self.x is not None:
+            to_src = to_src + mtv(self.x, gather(q, graph.dst))
+            out = out + scatter(mv(self.x, gather(q, graph.src)), graph.dst, n)
+        return out + scatter(to_src, graph.src, n)
+
+
+@dataclass
+class EnergyHessian(Hessian):
+    """The Hessian of the energy at one point: all rounds linearised, plus β on the diagonal."""
+
+    graph: Graph
+    channels: int
+    beta: float
+    rounds: list[Linear]
+
+    @property
+    def has_blocks(self) -> bool:  # type: ignore[override]
+        return len(self.rounds) == 1
+
+    def apply(self, v: Tensor) -> Tensor:
+        tangents = []
+        q = v
+        for linear in self.rounds:
+            t = linear.push(q, self.graph)
+            tangents.append(t)
+            if linear.out is not None:
+                q = torch.cat([v, mv(linear.out, t)], 1)
+        total, sbar = self.beta * v, None
+        for linear, t in zip(self.rounds[::-1], tangents[::-1], strict=True):
+            back = linear.pull(t, sbar, self.graph)
+            total = total + back[:, : self.channels]
+            sbar = back[:, self.channels :]
+        return total
+
+    @cached_property
+    def _products(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a one-round energy: U_mm J on edges, (U_hm + AᵀU_mm) J on edges, and the diagonal."""
+        lin, graph = self.rounds[0], self.graph
+        c, k = lin.a.size(1), self.channels
+        umm, umh, uhh = lin.u[:, :c, :c], lin.u[:, :c, c:], lin.u[:, c:, c:]
+
+        def on_edges(x: Tensor) -> Tensor:
+            return gather(x.flatten(1, 2), graph.dst).view(*x.shape[:3], -1)
+
+        half = mtm(umm, lin.a) + umh  # U_mm A + U_mh, [R, C, k, N]
+        uj = mtm(on_edges(umm), lin.j)  # U_mm J_j, [R, C, k, E]
+        edge = mtm(on_edges(half), lin.j)  # [R, k, k, E], rows i, columns j
+        if lin.x is not None:
+            edge = edge + lin.x
+        cross = mtm(lin.a, umh)
+        diagonal = lin.d + uhh + mtm(lin.a, half) + cross.transpose(1, 2)
+        # a^T U_mm a + a^T U_mh + U_hm a + U_hh, since mtm(a, half) = aᵀU_mm a + aᵀU_mh.
+        at_src = mtm(lin.j, uj).flatten(1, 2)
+        diagonal = diagonal + scatter(at_src, graph.src, graph.num_nodes).view_as(diagonal)
+        diagonal.diagonal(dim1=1, dim2=2).add_(self.beta)
+        del k
+        return uj, edge, diagonal
+
+    def diagonal(self) -> Tensor | None:
+        if not self.has_blocks:
+            return None
+        _, edge, diagonal = self._products
+        pattern = self.graph.pattern
+        if pattern.loops is None:
+            return diagonal
+        return self.blocks()[0] if edge.size(-1) else diagonal
+
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        uj, edge, diagonal = self._products
+        pattern = self.graph.pattern
+        j = self.rounds[0].j
+        wedge = mtm(j[..., pattern.left], uj[..., pattern.right])  # [R, k, k, W]
+        off = torch.cat([edge, wedge], -1)
+        if pattern.loops is not None and pattern.loop_nodes is not None:
+            # A pair that names one node twice contributes B + Bᵀ to its diagonal block.
+            loops = off[..., pattern.loops]
+            loops = (loops + loops.transpose(1, 2)).flatten(1, 2)
+            extra = scatter(loops, pattern.loop_nodes, self.graph.num_nodes)
+            diagonal = diagonal + extra.view_as(diagonal)
+            off = off[..., pattern.keep]
+        return diagonal, off
+
+
+class EnergyEvaluation(Evaluation):
+    """The energy at ``h``: value, gradient and Hessian from one forward pass."""
+
+    def __init__(self, problem: EnergyProblem, h: Tensor) -> None:
+        self.problem, self.h = problem, h
+        self.tapes: list[RoundTape] = []
+        q = h
+        for rnd in problem.rounds:
+            self.tapes.append(rnd.forward(q, problem.graph))
+            q = torch.cat([h, self.tapes[-1].update.value], 1)
+
+    @cached_property
+    def value(self) -> Tensor:  # type: ignore[override]
+        """One energy a graph, [R, G]."""
+        local = self.tapes[-1].update.value[:, 0]
+        return self.problem.graph.sum(local + 0.5 * self.problem.beta * self.h.square().sum(1))
+
+    @cached_property
+    def _back(self) -> tuple[Tensor, list[RoundPullback]]:
+        return _reverse(self.tapes, self.problem, self.problem.beta * self.h)
+
+    @property
+    def gradient(self) -> Tensor:
+        """:math:`\\nabla_h E`, [R, k, N]."""
+        return self._back[0]
+
+    @cached_property
+    def scale(self) -> Tensor:  # type: ignore[override]
+        graph, k = self.problem.graph, self.problem.channels
+        size = self.problem.beta * self.h.abs()
+        for tape, back in zip(self.tapes, self._back[1], strict=True):
+            edges, *nodes = (term.abs() for term in back.terms)
+            size = size + tape.round.read_transpose(edges, graph)[:, :k]
+            size = size + sum(term[:, :k] for term in nodes)
+        return graph.norm(size)
+
+    def hessian(self) -> EnergyHessian:
+        return _linearise(self.tapes, self._back[1], self.problem)
+
+
+def _reverse(
+    tapes: list[RoundTape], problem: EnergyProblem, start: Tensor
+) -> tuple[Tensor, list[RoundPullback]]:
+    """Gradient and the reverse pass of every round."""
+    k, total = problem.channels, start
+    cotangent = torch.ones_like(tapes[-1].update.value)
+    backs: list[RoundPullback] = []
+    for tape in reversed(tapes):
+        back = tape.pullback(cotangent, problem.graph)
+        backs.append(back)
+        total = total + back.qbar[:, :k]
+        cotangent = back.qbar[:, k:]
+    return total, backs[::-1]
+
+
+def _linearise(
+    tapes: list[RoundTape], backs: list[RoundPullback], problem: EnergyProblem
+) -> EnergyHessian:
+    last = len(tapes) - 1
+    linear = [
+        tape.linearise(back, problem.graph, outputs=i < last)
+        for i, (tape, back) in enumerate(zip(tapes, backs, strict=True))
+    ]
+    return EnergyHessian(problem.graph, problem.channels, problem.beta, linear)
+
+
+@dataclass
+class EnergyProblem(Objective):
+    """Minimise the energy of these rounds on every graph and replica."""
+
+    graph: Graph
+    replicas: int
+    channels: int
+    beta: float
+    rounds: list[Round]
+
+    def evaluate(self, h: Tensor) -> EnergyEvaluation:
+        return EnergyEvaluation(self, h)
+
+    def detach(self) -> EnergyProblem:
+        return replace(self, rounds=[r.detach() for r in self.rounds])
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[EnergyProblem, Tensor]:
+        nodes: Tensor | None = None
+        edges: Tensor | None = None
+        graph = self.graph
+        if graphs.numel() < graph.num_graphs:
+            graph, nodes, edges = graph.select(graphs)
+        keep = None if replicas.numel() == self.replicas else replicas
+        rounds = [r.select(keep, nodes, edges) for r in self.rounds]
+        sub = replace(self, graph=graph, replicas=replicas.numel(), rounds=rounds)
+        if nodes is None:
+            nodes = torch.arange(graph.num_nodes, device=graph.batch.device)
+        return sub, nodes
+
+    def lipschitz(self) -> Tensor:
+        r"""Bound on the largest eigenvalue of the Hessian at any point, [R, G].
+
+        With every slope and curvature at its supremum and every weight in absolute value, the
+        Hessian becomes a nonnegative matrix that dominates :math:`|\nabla^2 E|` entry by entry at
+        every point; its largest row sum, one product with the vector of ones, bounds the norm.
+        """
+        tapes = [r.bound() for r in self.rounds]
+        shape = (self.replicas, self.channels, self.graph.num_nodes)
+        zero = tapes[0].update.value.new_zeros(shape)
+        _, backs = _reverse(tapes, self, zero)
+        rows = _linearise(tapes, backs, self).apply(torch.ones_like(zero))
+        return self.graph.norm(rows)

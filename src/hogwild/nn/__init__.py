@@ -1,0 +1,16 @@
+"""Building blocks: input-convex networks, attention and readouts."""
+
+from hogwild.nn.activations import SOFTPLUS, SQUAREPLUS, Activation
+from hogwild.nn.attention import NeighbourhoodAttention
+from hogwild.nn.mlp import MLP
+from hogwild.nn.picnn import PICNN, Jet
+
+__all__ = [
+    "MLP",
+    "PICNN",
+    "SOFTPLUS",
+    "SQUAREPLUS",
+    "Activation",
+    "Jet",
+    "NeighbourhoodAttention",
+]

@@ -1,0 +1,77 @@
+r"""Smooth, convex, nondecreasing activations with their first two derivatives in closed form.
+
+On the ``z`` path of a PICNN an activation must be convex *and* nondecreasing: the composition
+:math:`g(a(y))` of a convex :math:`a` with such a :math:`g` is convex. The paper's appendix asks
+only for "nondecreasing", which is not enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hogwild.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Activation:
+    r"""A scalar function :math:`g` with :math:`g', g'' \ge 0` and both bounded.
+
+    Attributes:
+        value: :math:`g`.
+        slope: :math:`g'`.
+        curvature: :math:`g''` as a function of :math:`(a, g'(a))`; the slope is at hand when the
+            curvature is needed, and often gives it for free.
+        max_slope: :math:`\sup g'`.
+        max_curvature: :math:`\sup g''`.
+    """
+
+    name: str
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+    curvature: Callable[[Tensor, Tensor], Tensor]
+    max_slope: float
+    max_curvature: float
+
+
+def _squareplus(a: Tensor) -> Tensor:
+    return 0.5 * (a + torch.sqrt(a * a + 4.0))
+
+
+SOFTPLUS = Activation(
+    name="softplus",
+    value=lambda a: F.softplus(a, threshold=40.0),  # exact to rounding in float64 beyond 40
+    slope=torch.sigmoid,
+    curvature=lambda a, s: s * (1.0 - s),
+    max_slope=1.0,
+    max_curvature=0.25,
+)
+r""":math:`\log(1 + e^a)`, the default."""
+
+SQUAREPLUS = Activation(
+    name="squareplus",
+    value=_squareplus,
+    slope=lambda a: 0.5 * (1.0 + a * torch.rsqrt(a * a + 4.0)),
+    curvature=lambda a, s: 2.0 * (a * a + 4.0).pow(-1.5),
+    max_slope=1.0,
+    max_curvature=0.25,
+)
+r""":math:`(a + \sqrt{a^2 + 4}) / 2`: algebraic, no exponential, heavier tails of curvature."""
+
+ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
+
+
+def resolve(act: str | Activation) -> Activation:
+    """The activation of that name, or the given :class:`Activation` itself."""
+    if isinstance(act, Activation):
+        return act
+    if act not in ACTIVATIONS:
+        raise ConfigError(
+            f"unknown activation {act!r}; expected one of {sorted(ACTIVATIONS)} or an "
+            f"hogwild.nn.Activation (smooth, convex and nondecreasing)"
+        )
+    return ACTIVATIONS[act]

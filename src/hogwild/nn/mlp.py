@@ -1,0 +1,69 @@
+"""The readout: a small MLP, with an optional replica dimension."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    r"""Fully connected layers with leaky ReLU between them.
+
+    The paper's readout has hidden widths (4, 4). With ReLU, four units are few enough that all of
+    them are sometimes off for every input from the first epoch on, and the replica never learns;
+    the leak keeps every unit's gradient nonzero.
+
+    Args:
+        in_channels: Width of the input.
+        channels: Widths of the layers, the last is the output's.
+        replicas: ``None``, or the number R of independent parameter sets.
+        negative_slope: Slope of the leaky ReLU for negative inputs.
+
+    Shapes:
+        [n, in] or [R, n, in] → [n, out], or [R, n, out] with replicas.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: Sequence[int],
+        *,
+        replicas: int | None = None,
+        negative_slope: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.channels = (in_channels, *channels)
+        self.replicas = replicas
+        self.negative_slope = negative_slope
+        lead = () if replicas is None else (replicas,)
+        self.weight = nn.ParameterList(
+            nn.Parameter(torch.empty(*lead, b, a))
+            for a, b in zip(self.channels, self.channels[1:], strict=False)
+        )
+        self.bias = nn.ParameterList(nn.Parameter(torch.empty(*lead, b)) for b in self.channels[1:])
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """He initialisation for the leaky ReLU; biases uniform, so that kinks are spread out."""
+        for weight, bias in zip(self.weight, self.bias, strict=True):
+            fan_in = weight.size(-1)
+            gain = math.sqrt(2.0 / (1.0 + self.negative_slope**2))
+            bound = gain * math.sqrt(3.0 / fan_in)
+            weight.uniform_(-bound, bound)
+            bias.uniform_(-1.0 / math.sqrt(fan_in), 1.0 / math.sqrt(fan_in))
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = len(self.weight) - 1
+        for i, (weight, bias) in enumerate(zip(self.weight, self.bias, strict=True)):
+            x = torch.matmul(x, weight.mT) + bias.unsqueeze(-2)
+            x = x if i == last else F.leaky_relu(x, self.negative_slope)
+        return x
+
+    def extra_repr(self) -> str:
+        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
+        return f"{self.channels}{replicas}"

@@ -1,0 +1,392 @@
+r"""Partially input-convex neural networks, with their derivatives in closed form.
+
+A PICNN :math:`f(x, y)` is convex in :math:`y` and arbitrary in :math:`x` (Amos et al., 2017; the
+paper's appendix B). With :math:`u_0 = x` and :math:`z_0 = 0`,
+
+.. math::
+    u_{\ell+1} &= \tilde g(\tilde W_\ell u_\ell + \tilde b_\ell) \\
+    a_\ell &= W^{(z)}_\ell \bigl(z_\ell \circ [W^{(zu)}_\ell u_\ell + b^{(z)}_\ell]_+\bigr)
+            + W^{(y)}_\ell \bigl(y \circ (W^{(yu)}_\ell u_\ell + b^{(y)}_\ell)\bigr)
+            + W^{(u)}_\ell u_\ell + b_\ell \\
+    z_{\ell+1} &= g(a_\ell), \qquad f(x, y) = a_{L-1}.
+
+**Why it is convex.** :math:`W^{(z)} \ge 0` and the ``z`` gates are nonnegative by
+parameterisation, :math:`g` is convex and nondecreasing, and the ``y`` term is affine in ``y``; a
+nonnegative combination of convex functions plus an affine one is convex, and so is :math:`g` of
+it. In formulas: let :math:`s_\ell = \partial (p^\top f) / \partial z_{\ell+1}` for weights
+:math:`p \ge 0`. Then :math:`s_\ell \ge 0` and
+
+.. math::
+    \nabla_y^2 \, (p^\top f) = \sum_\ell J_\ell^\top
+        \operatorname{diag}\bigl(s_\ell \circ g''(a_\ell)\bigr) J_\ell \succeq 0,
+    \qquad J_\ell = \partial a_\ell / \partial y,
+
+which is also how the Hessian is computed: no automatic differentiation, one small product a layer.
+
+**Nondecreasing in some inputs** (``monotone``): both the columns of :math:`W^{(y)}` *and* the
+gates of these inputs are made nonnegative. The energy needs this for the messages that enter its
+update network: a convex nondecreasing function of convex functions is convex, while the paper's
+condition (convex *messages* nondecreasing, update merely convex) does not make the composition
+convex: :math:`(e^h - 1)^2` is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hogwild.errors import ConfigError
+from hogwild.fields import gather, mtm
+from hogwild.nn import activations
+from hogwild.nn.activations import Activation
+
+_GATES: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+    # name: (positive part, the bias at which it equals one)
+    "softplus": (F.softplus, math.log(math.expm1(1.0))),
+    "relu": (F.relu, 1.0),
+}
+FEATURE_SLOPE = 0.1
+"""Negative slope of the leaky ReLU on the ``u`` path: no unit of it can die."""
+
+
+class Slot(NamedTuple):
+    """Features [Rx, p, N] read through ``index`` [rows]; ``None`` reads them as they are."""
+
+    features: Tensor
+    index: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer needs once its features are known: everything but ``y`` and ``z``."""
+
+    wy: Tensor  # [B, w', d]
+    gy: Tensor  # [B, d, n]
+    bias: Tensor  # [B, w', n]
+    wz: Tensor | None  # [B, w', w], nonnegative; None in the first layer, where z = 0
+    gz: Tensor | None  # [B, w, n], nonnegative
+
+
+@dataclass(frozen=True)
+class Context:
+    """A PICNN with its features filled in: a convex function of ``y``, row by row.
+
+    Computing it once serves every iteration of a solve. ``B`` counts independent parameter sets
+    (replicas × heads) and ``n`` the rows (nodes or edges).
+    """
+
+    layers: tuple[Layer, ...]
+    act: Activation
+
+    def map(self, weights: Callable[[Tensor], Tensor], rows: Callable[[Tensor], Tensor]) -> Context:
+        """The same context with every shared weight and every per-row tensor transformed."""
+
+        def one(layer: Layer) -> Layer:
+            return Layer(
+                weights(layer.wy),
+                rows(layer.gy),
+                rows(layer.bias),
+                None if layer.wz is None else weights(layer.wz),
+                None if layer.gz is None else rows(layer.gz),
+            )
+
+        return replace(self, layers=tuple(one(layer) for layer in self.layers))
+
+    def forward(self, y: Tensor) -> Tape:
+        """Value at ``y`` [B, d, n] and what the derivatives need."""
+        z: Tensor | None = None
+        pre: list[Tensor] = []
+        for layer in self.layers:
+            a = torch.baddbmm(layer.bias, layer.wy, layer.gy * y)
+            if z is not None:
+                assert layer.wz is not None and layer.gz is not None
+                a = torch.baddbmm(a, layer.wz, layer.gz * z)
+            if len(pre) < len(self.layers) - 1:
+                z = self.act.value(a)
+                pre.append(a)
+        slopes = [self.act.slope(a) for a in pre]
+        return Tape(self, a, pre, slopes)
+
+    def bound(self) -> Tape:
+        r"""A tape whose every derivative dominates, in absolute value, that at *any* ``y``.
+
+        Slopes and curvatures take their suprema and the signed weights their absolute values;
+        what is computed from this tape is nonnegative and bounds :math:`|J|` and
+        :math:`|\nabla^2|` entry by entry for all ``y``.
+        """
+        absolute = self.map(Tensor.abs, Tensor.abs)
+        pre = [layer.bias for layer in absolute.layers]
+        slopes = [torch.full_like(a, self.act.max_slope) for a in pre[:-1]]
+        return Tape(absolute, pre[-1], pre[:-1], slopes, bounding=True)
+
+
+@dataclass
+class Tape:
+    """A forward pass at one ``y``, from which all derivatives follow in closed form."""
+
+    context: Context
+    value: Tensor  # [B, out, n]
+    pre: list[Tensor]  # a_ℓ of the hidden layers, [B, w, n]
+    slopes: list[Tensor]  # g'(a_ℓ)
+    bounding: bool = False
+
+    def pullback(self, cotangent: Tensor) -> tuple[Tensor, list[Tensor]]:
+        r"""Reverse pass: :math:`J^\top p` and the sensitivities :math:`s_\ell` of hidden layers.
+
+        Args:
+            cotangent: ``p`` [B, out, n].
+        """
+        abar = cotangent
+        ybar: Tensor | None = None
+        sensitivities: list[Tensor] = []
+        for depth in range(len(self.context.layers) - 1, -1, -1):
+            layer = self.context.layers[depth]
+            term = layer.gy * torch.bmm(layer.wy.mT, abar)
+            ybar = term if ybar is None else ybar + term
+            if layer.wz is not None and layer.gz is not None:
+                s = layer.gz * torch.bmm(layer.wz.mT, abar)
+                sensitivities.append(s)
+                abar = s * self.slopes[depth - 1]
+        assert ybar is not None
+        return ybar, sensitivities[::-1]
+
+    def jacobians(self) -> list[Tensor]:
+        r""":math:`J_\ell = \partial a_\ell / \partial y` of every layer, [B, w, d, n]; the last is
+        the Jacobian of the network."""
+        out: list[Tensor] = []
+        for depth, layer in enumerate(self.context.layers):
+            direct = layer.wy.unsqueeze(-1) * layer.gy.unsqueeze(-3)  # [B, w', d, n]
+            if layer.wz is not None and layer.gz is not None:
+                hidden = out[-1] * (self.slopes[depth - 1] * layer.gz).unsqueeze(-2)
+                direct = torch.baddbmm(direct.flatten(-2), layer.wz, hidden.flatten(-2)).view_as(
+                    direct
+                )
+            out.append(direct)
+        return out
+
+    def hessian(self, jacobians: list[Tensor], sensitivities: list[Tensor]) -> Tensor | None:
+        r""":math:`\nabla_y^2 (p^\top f)`, [B, d, d, n]; ``None`` where it vanishes (one layer)."""
+        total: Tensor | None = None
+        act = self.context.act
+        for a, slope, jac, s in zip(self.pre, self.slopes, jacobians, sensitivities, strict=False):
+            g2 = torch.full_like(a, act.max_curvature) if self.bounding else act.curvature(a, slope)
+            term = mtm((s * g2).unsqueeze(-2) * jac, jac)
+            total = term if total is None else total + term
+        return total
+
+
+class Jet(NamedTuple):
+    """Value […, n, out], Jacobian [.., n, out, d] and Hessian [.., n, out, d, d] of a PICNN."""
+
+    value: Tensor
+    jacobian: Tensor
+    hessian: Tensor
+
+
+class PICNN(nn.Module):
+    r"""A network :math:`f(x, y)`, convex in :math:`y`, arbitrary in :math:`x`.
+
+    Args:
+        in_channels: Width of ``x``; a sequence when ``x`` is read from several places (the two
+            ends of an edge and the edge itself), one width each.
+        convex_channels: Width ``d`` of ``y``.
+        channels: Layer widths, the last is the output's: the paper's ``(4, 4, 2)``.
+        monotone: For each of the ``d`` convex inputs, whether the network must also be
+            nondecreasing in it.
+        act: Activation of the ``z`` path, smooth, convex and nondecreasing.
+        gate: Positive part of the gates, ``"softplus"`` (smooth, never dead) or ``"relu"`` (the
+            letter of the paper).
+        batch_shape: Leading shape of independent parameter sets (replicas, heads).
+
+    Shapes:
+        ``forward(x, y)``: x [*, n, p], y [*, n, d] → [*batch_shape, n, out].
+
+    For every value of the parameters the network is convex in ``y``, and its last layer is affine
+    in ``z``; a final activation would saturate exactly where the energy should keep a slope.
+    """
+
+    def __init__(
+        self,
+        in_channels: int | Sequence[int],
+        convex_channels: int,
+        channels: Sequence[int],
+        *,
+        monotone: Sequence[bool] | None = None,
+        act: str | Activation = "softplus",
+        gate: str = "softplus",
+        batch_shape: tuple[int, ...] = (),
+        gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.in_channels = (in_channels,) if isinstance(in_channels, int) else tuple(in_channels)
+        self.convex_channels = convex_channels
+        self.channels = tuple(channels)
+        self.batch_shape = batch_shape
+        self.gain = gain
+        if not self.channels or min(self.channels) < 1 or convex_channels < 1:
+            raise ConfigError(
+                f"a PICNN needs at least one layer and positive widths; got channels="
+                f"{self.channels}, convex_channels={convex_channels}"
+            )
+        if gate not in _GATES:
+            raise ConfigError(f"unknown gate {gate!r}; expected one of {sorted(_GATES)}")
+        mask = [False] * convex_channels if monotone is None else [bool(m) for m in monotone]
+        if len(mask) != convex_channels:
+            raise ConfigError(
+                f"monotone has {len(mask)} entries; expected one for each of the "
+                f"{convex_channels} convex inputs"
+            )
+        self.act = activations.resolve(act)
+        self.gate = gate
+        self.register_buffer("monotone", torch.tensor(mask), persistent=False)
+        self._mono = (any(mask), all(mask))  # host copies: no device synchronisation per call
+
+        def empty(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(*batch_shape, *shape))
+
+        # One affine map of u_ℓ gives, stacked, u_{ℓ+1}'s preactivation, the z gates, the y gates
+        # and the bias of a_ℓ: [W̃; W^(zu); W^(yu); W^(u)] in the paper's names.
+        self.feature_weight, self.feature_bias = nn.ParameterList(), nn.ParameterList()
+        self.wy, self.wz = nn.ParameterList(), nn.ParameterList()
+        width_u, width_z = sum(self.in_channels), 0
+        for sizes, width in zip(self._split_sizes(), self.channels, strict=True):
+            self.feature_weight.append(empty(sum(sizes), width_u))
+            self.feature_bias.append(empty(sum(sizes)))
+            self.wy.append(empty(width, convex_channels))
+            if width_z:
+                self.wz.append(empty(width, width_z))
+            width_u = width_z = width
+        self.reset_parameters()
+
+    def _split_sizes(self) -> list[tuple[int, int, int, int]]:
+        """Widths of (u_{ℓ+1}, z gate, y gate, bias) in each layer's stacked affine map."""
+        last = len(self.channels) - 1
+        return [
+            (w if i < last else 0, self.channels[i - 1] if i else 0, self.convex_channels, w)
+            for i, w in enumerate(self.channels)
+        ]
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        r"""Draw fresh parameters.
+
+        Gates start near one, nonnegative weights near the mean :math:`1/\text{fan-in}` and signed
+        ones at variance :math:`1/\text{fan-in}`, so that slopes and curvatures stay of order one
+        at any width and depth. ``gain`` scales the monotone inputs.
+        """
+        one = _GATES[self.gate][1]
+        for i, sizes in enumerate(self._split_sizes()):
+            weight, bias = self.feature_weight[i], self.feature_bias[i]
+            scale = 1.0 / math.sqrt(weight.size(-1)) if weight.size(-1) else 0.0
+            u, zg, yg, c = weight.split(list(sizes), dim=-2)
+            u.normal_(0.0, scale)
+            zg.normal_(0.0, 0.1 * scale)
+            yg.normal_(0.0, 0.3 * scale)
+            c.normal_(0.0, scale)
+            bu, bz, by, bc = bias.split(list(sizes), dim=-1)
+            bu.zero_()
+            bz.fill_(one)
+            by.copy_(torch.where(self.monotone, one, 1.0).expand_as(by))
+            bc.normal_(0.0, 0.5)
+            wy = self.wy[i]
+            count = max(int(self.monotone.sum()), 1)
+            free = torch.randn_like(wy) / math.sqrt(self.convex_channels)
+            mono = _inverse_softplus((0.5 + torch.rand_like(wy)) * self.gain / count)
+            wy.copy_(torch.where(self.monotone, mono, free))
+            if i:
+                wz = self.wz[i - 1]
+                wz.copy_(_inverse_softplus((0.5 + torch.rand_like(wz)) / wz.size(-1)))
+
+    def context(self, slots: Sequence[Slot], dtype: torch.dtype | None = None) -> Context:
+        """Fill in the features: the part of the network that no solver iteration changes."""
+        positive = _GATES[self.gate][0]
+        some, every = self._mono
+
+        def flat(p: Tensor) -> Tensor:  # [*batch_shape, …] -> [B, …] in the solver's dtype
+            return (
+                p.to(dtype).flatten(0, len(self.batch_shape) - 1)
+                if self.batch_shape
+                else (p.to(dtype).unsqueeze(0))
+            )
+
+        layers: list[Layer] = []
+        u: Tensor | None = None
+        for i, sizes in enumerate(self._split_sizes()):
+            weight, bias = flat(self.feature_weight[i]), flat(self.feature_bias[i]).unsqueeze(-1)
+            out = _read(weight, slots) + bias if u is None else torch.baddbmm(bias, weight, u)
+            unext, zg, yg, c = out.split(list(sizes), dim=-2)
+            wy = flat(self.wy[i])
+            if every:
+                wy, yg = F.softplus(wy), positive(yg)
+            elif some:
+                wy = torch.where(self.monotone, F.softplus(wy), wy)
+                yg = torch.where(self.monotone.unsqueeze(-1), positive(yg), yg)
+            wz = F.softplus(flat(self.wz[i - 1])) if i else None
+            layers.append(Layer(wy, yg, c, wz, positive(zg) if i else None))
+            u = F.leaky_relu(unext, FEATURE_SLOPE) if sizes[0] else None
+        return Context(tuple(layers), self.act)
+
+    def _rows(self, x: Tensor, y: Tensor) -> tuple[Context, Tensor]:
+        """Context and ``y`` [B, d, n] from row-major arguments."""
+        batch = math.prod(self.batch_shape)
+        xs = x.mT.reshape(-1, x.size(-1), x.size(-2)).split(list(self.in_channels), dim=-2)
+        ys = y.mT.reshape(-1, y.size(-1), y.size(-2))
+        return self.context([Slot(part) for part in xs]), ys.expand(batch, -1, -1)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        context, ys = self._rows(x, y)
+        out = context.forward(ys).value.mT
+        return out.reshape(*self.batch_shape, *out.shape[-2:])
+
+    def jet(self, x: Tensor, y: Tensor) -> Jet:
+        """Value, Jacobian and Hessian with respect to ``y``, in closed form."""
+        context, ys = self._rows(x, y)
+        tape = context.forward(ys)
+        jacobians = tape.jacobians()
+        hessians = []
+        for c in range(self.channels[-1]):
+            p = torch.zeros_like(tape.value)
+            p[:, c] = 1.0
+            h = tape.hessian(jacobians, tape.pullback(p)[1])
+            zero = jacobians[-1].new_zeros(*jacobians[-1][:, 0].shape[:1], *[ys.size(1)] * 2, 1)
+            hessians.append(zero.expand(-1, -1, -1, ys.size(-1)) if h is None else h)
+        lead = self.batch_shape
+        value, jac, hess = tape.value, jacobians[-1], torch.stack(hessians, 1)
+        return Jet(
+            value.movedim(-1, 1).reshape(*lead, -1, *value.shape[1:-1]),
+            jac.movedim(-1, 1).reshape(*lead, -1, *jac.shape[1:-1]),
+            hess.movedim(-1, 1).reshape(*lead, -1, *hess.shape[1:-1]),
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.convex_channels}, {self.channels}, act={self.act.name}"
+
+
+def _inverse_softplus(x: Tensor) -> Tensor:
+    return x + torch.log(-torch.expm1(-x))
+
+
+def _read(weight: Tensor, slots: Sequence[Slot]) -> Tensor:
+    """``weight @ cat(slots)`` on rows: multiply where the features live, then gather.
+
+    An edge network reads the features of both ends; projecting the nodes first and gathering the
+    narrow result avoids ever building the wide [E, 2p + r] input.
+    """
+    batch, out = weight.shape[:2]
+    total: Tensor | None = None
+    parts = weight.split([slot.features.size(-2) for slot in slots], dim=-1)
+    for part, (x, index) in zip(parts, slots, strict=True):
+        if x.size(0) == 1:  # shared by all parameter sets: one matrix product
+            y = (part.reshape(batch * out, -1) @ x[0]).view(batch, out, -1)
+        else:  # one set of features a replica, read by all its heads
+            y = torch.bmm(part.reshape(x.size(0), -1, x.size(-2)), x).view(batch, out, -1)
+        y = y if index is None else gather(y, index)
+        total = y if total is None else total + y
+    assert total is not None
+    return total

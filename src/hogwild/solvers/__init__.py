@@ -1,0 +1,41 @@
+"""Solvers: one small class each behind one loop, per graph and per replica."""
+
+from hogwild.solvers.anderson import Anderson
+from hogwild.solvers.base import (
+    Evaluation,
+    FixedPoint,
+    Hessian,
+    Objective,
+    Problem,
+    Solution,
+    Solver,
+    State,
+    Status,
+    solve,
+)
+from hogwild.solvers.gradient import GradientDescent
+from hogwild.solvers.krylov import cg, gmres
+from hogwild.solvers.lbfgs import LBFGS
+from hogwild.solvers.newton import LinearSolver, Newton
+from hogwild.solvers.picard import Picard
+
+__all__ = [
+    "LBFGS",
+    "Anderson",
+    "Evaluation",
+    "FixedPoint",
+    "GradientDescent",
+    "Hessian",
+    "LinearSolver",
+    "Newton",
+    "Objective",
+    "Picard",
+    "Problem",
+    "Solution",
+    "Solver",
+    "State",
+    "Status",
+    "cg",
+    "gmres",
+    "solve",
+]

@@ -1,0 +1,343 @@
+r"""Problems, solvers, and the one loop that runs them.
+
+A *problem* is a batch of independent problems: one for each replica r and graph g, stacked along
+the node dimension. Every vector is ``[R, k, N]``, every per-problem number ``[R, G]``.
+
+A *solver* is one small class with :meth:`Solver.init` and :meth:`Solver.step`; it must leave the
+problems outside ``active`` exactly as they are. The loop, :func:`solve`, is the only one: it stops
+each problem by its own residual, freezes it, and shrinks the batch to the replicas and graphs
+that still move, so that a graph's answer depends neither on its batch mates nor on when they stop.
+"""
+
+from __future__ import annotations
+
+import enum
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
+from hogwild.graph import Graph
+
+
+class Status(enum.IntEnum):
+    """How a solve ended; :attr:`advice` is what a user should read."""
+
+    CONVERGED = 0
+    MAX_ITERATIONS = 1
+    STALLED = 2
+    NOT_FINITE = 3
+
+    @property
+    def advice(self) -> str:
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    Status.CONVERGED: "converged to the tolerance",
+    Status.MAX_ITERATIONS: (
+        "ran out of iterations: raise max_iter, loosen the tolerance, use the default Newton "
+        "solver, or look at the conditioning (very large weights or features)"
+    ),
+    Status.STALLED: (
+        "no step decreased the residual any further: the tolerance is below the rounding error of "
+        "this dtype at this scale; solve in float64 or loosen the tolerance"
+    ),
+    Status.NOT_FINITE: (
+        "met NaN or infinity: check features and parameters (exploding training, missing "
+        "normalisation)"
+    ),
+}
+
+
+class Hessian(ABC):
+    """A symmetric positive definite linear map on [R, k, N], block diagonal over graphs."""
+
+    graph: Graph
+    channels: int
+    has_blocks: bool = False
+    """Whether the map couples only nodes that the graph's pattern joins (one-hop energies)."""
+
+    @abstractmethod
+    def apply(self, v: Tensor) -> Tensor:
+        """``H v``."""
+
+    @abstractmethod
+    def diagonal(self) -> Tensor | None:
+        """The k × k diagonal blocks [R, k, k, N] for a preconditioner, or ``None``."""
+
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        """Diagonal [R, k, k, N] and off-diagonal [R, k, k, M] blocks in the order of the graph's
+        :class:`~hogwild.graph.Pattern`; only where :attr:`has_blocks`."""
+        raise NotImplementedError(f"{type(self).__name__} reaches beyond the graph's pattern")
+
+
+class Evaluation(ABC):
+    """An objective at one point; what is not asked for is not computed."""
+
+    @property
+    @abstractmethod
+    def value(self) -> Tensor:
+        """[R, G]"""
+
+    @property
+    @abstractmethod
+    def gradient(self) -> Tensor:
+        """[R, k, N]"""
+
+    @property
+    @abstractmethod
+    def scale(self) -> Tensor:
+        """[R, G]: size of the terms that cancel in the gradient, for relative tolerances."""
+
+    @abstractmethod
+    def hessian(self) -> Hessian: ...
+
+
+class Problem(ABC):
+    """Independent problems on R replicas × G graphs."""
+
+    graph: Graph
+    replicas: int
+    channels: int
+
+    @abstractmethod
+    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Problem, Tensor]:
+        """The problem on these replicas and graphs, and its node indices."""
+
+    @abstractmethod
+    def step(self, h: Tensor) -> Tensor:
+        r"""The problem's fixed-point map :math:`F(h)`, whose fixed point is the solution."""
+
+    def zeros(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.zeros(
+            self.replicas, self.channels, self.graph.num_nodes, dtype=dtype, device=device
+        )
+
+
+class Objective(Problem):
+    """Minimise a strongly convex function on each graph."""
+
+    @abstractmethod
+    def evaluate(self, h: Tensor) -> Evaluation: ...
+
+    @abstractmethod
+    def lipschitz(self) -> Tensor:
+        """A bound [R, G] on the largest eigenvalue of the Hessian, valid everywhere."""
+
+    def step(self, h: Tensor) -> Tensor:
+        r"""Gradient step :math:`h - \nabla E(h) / K` with the global bound K."""
+        return h - self.evaluate(h).gradient / self.graph.spread(self.lipschitz()).unsqueeze(-2)
+
+
+class FixedPoint(Problem):
+    r"""Find :math:`h = F(h)` on each graph, F a contraction."""
+
+    @abstractmethod
+    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
+        r""":math:`(\partial F / \partial h)^\top v`, for the adjoint."""
+
+
+@dataclass
+class State:
+    """A solver's memory; tensors are filed by shape so that the loop can drop what has converged.
+
+    ``nodes`` holds tensors [..., R, k, N], ``graphs`` tensors [..., R, G]. ``nodes["h"]`` is the
+    iterate and ``graphs["residual"]`` its residual; a solver may set ``graphs["stalled"]``.
+    ``cache`` holds anything else and is dropped when the batch shrinks.
+    """
+
+    nodes: dict[str, Tensor]
+    graphs: dict[str, Tensor]
+    cache: object | None = field(default=None)
+
+    def select(self, replicas: Tensor, graphs: Tensor, nodes: Tensor) -> State:
+        return State(
+            {k: v.index_select(-3, replicas)[..., nodes] for k, v in self.nodes.items()},
+            {k: v.index_select(-2, replicas)[..., graphs] for k, v in self.graphs.items()},
+        )
+
+
+P = TypeVar("P", bound=Problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solver(ABC, Generic[P]):
+    r"""Base class of the solvers.
+
+    A problem has converged when its residual (the largest absolute entry of the gradient, or of
+    :math:`F(h) - h`) is at most ``atol + rtol · scale``, ``scale`` being the size of the terms
+    that cancel in it.
+
+    Args:
+        atol: Absolute tolerance; ``None`` is 1e-8 in float64 and 0 in float32, where rounding
+            alone exceeds any fixed absolute tolerance once weights have grown.
+        rtol: Relative tolerance; ``None`` is 0 in float64 and 2e-6 in float32.
+        max_iter: Iterations after which a problem is given up.
+    """
+
+    atol: float | None = None
+    rtol: float | None = None
+    max_iter: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("atol", "rtol"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ConfigError(f"{name}={value!r}; expected a nonnegative number or None")
+        if self.max_iter < 0:
+            raise ConfigError(f"max_iter={self.max_iter}; expected a nonnegative integer")
+
+    def tolerances(self, dtype: torch.dtype) -> tuple[float, float]:
+        """(atol, rtol) in force for this dtype."""
+        double = dtype == torch.float64
+        atol = (1e-8 if double else 0.0) if self.atol is None else self.atol
+        rtol = (0.0 if double else 2e-6) if self.rtol is None else self.rtol
+        return atol, rtol
+
+    def objective_state(self, problem: Objective, h: Tensor, at: Evaluation) -> State:
+        """A fresh state at ``h`` with the residual, and its scale where the tolerance needs it."""
+        graphs = {"residual": problem.graph.norm(at.gradient)}
+        if self.tolerances(h.dtype)[1]:
+            graphs["scale"] = at.scale
+        return State({"h": h}, graphs, at)
+
+    def fixed_point_state(self, problem: Problem, h: Tensor, image: Tensor) -> State:
+        """The same for a fixed point: residual :math:`F(h) - h`; keeps ``F(h)``."""
+        graphs = {"residual": problem.graph.norm(image - h)}
+        if self.tolerances(h.dtype)[1]:
+            graphs["scale"] = problem.graph.norm(image) + problem.graph.norm(h)
+        return State({"h": h, "image": image}, graphs)
+
+    @abstractmethod
+    def init(self, problem: P, h: Tensor) -> State:
+        """Memory at the starting point, residual included."""
+
+    @abstractmethod
+    def step(self, problem: P, state: State, active: Tensor) -> State:
+        """One iteration on the problems in ``active`` [R, G]; the others stay as they are."""
+
+
+@dataclass
+class Solution:
+    """What a solve found, graph by graph.
+
+    Attributes:
+        value: The embeddings, [N, k] or [R, N, k].
+        status: A :class:`Status` for each graph, [G] or [R, G] (integers).
+        iterations: Iterations each graph took, same shape.
+        residual: Largest absolute residual of each graph, same shape.
+    """
+
+    value: Tensor
+    status: Tensor
+    iterations: Tensor
+    residual: Tensor
+
+    @property
+    def converged(self) -> Tensor:
+        """Whether each graph converged, same shape as :attr:`status`."""
+        return self.status == Status.CONVERGED
+
+    def check(self, on_failure: str = "raise", what: str = "forward solve") -> Solution:
+        """Raise (or warn) with the graphs, residuals and likely causes unless all converged."""
+        if on_failure == "ignore" or bool(self.converged.all()):
+            return self
+        message = self._diagnosis(what)
+        if on_failure == "raise":
+            raise ConvergenceError(message)
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        return self
+
+    def _diagnosis(self, what: str) -> str:
+        failed = (~self.converged).nonzero()
+        lines = []
+        for index in failed[:5].tolist():
+            at = tuple(index)
+            where = f"graph {at[-1]}" + (f" of replica {at[0]}" if len(at) == 2 else "")
+            status = Status(int(self.status[at]))
+            lines.append(
+                f"  {where}: residual {float(self.residual[at]):.3g} after "
+                f"{int(self.iterations[at])} iterations; {status.advice}"
+            )
+        more = f"\n  … and {len(failed) - 5} more" if len(failed) > 5 else ""
+        return (
+            f"the {what} did not converge on {len(failed)} of {self.status.numel()} problems:\n"
+            + "\n".join(lines)
+            + more
+            + "\n(on_failure='warn' or 'ignore' continues with the last iterate.)"
+        )
+
+
+ON_FAILURE = ("raise", "warn", "ignore")
+
+
+def check_on_failure(on_failure: str) -> str:
+    if on_failure not in ON_FAILURE:
+        raise ConfigError(f"on_failure={on_failure!r}; expected one of {ON_FAILURE}")
+    return on_failure
+
+
+@torch.no_grad()
+def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
+    """Run ``solver`` on ``problem`` from ``h0`` [R, k, N]; never raises for non-convergence."""
+    atol, rtol = solver.tolerances(h0.dtype)
+    state = solver.init(problem, h0)
+    device = h0.device
+    shape = (problem.replicas, problem.graph.num_graphs)
+    value = torch.empty_like(state.nodes["h"])
+    residual = torch.empty(shape, dtype=h0.dtype, device=device)
+    status = torch.full(shape, int(Status.MAX_ITERATIONS), device=device)
+    iterations = torch.zeros(shape, dtype=torch.long, device=device)
+    # The replicas, graphs and nodes of the current (shrunken) batch; None: all of them.
+    at: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def record(current: State, outcome: Tensor, count: Tensor) -> None:
+        nonlocal value, residual, status, iterations
+        if at is None:
+            value, residual = current.nodes["h"].clone(), current.graphs["residual"].clone()
+            status, iterations = outcome.clone(), count.clone()
+            return
+        replicas, graphs, nodes = at
+        value[
+            replicas[:, None, None], torch.arange(value.size(1), device=device)[:, None], nodes
+        ] = current.nodes["h"]
+        pair = (replicas[:, None], graphs)
+        residual[pair] = current.graphs["residual"]
+        status[pair], iterations[pair] = outcome, count
+
+    count = torch.zeros_like(iterations)
+    for iteration in range(solver.max_iter + 1):
+        now = state.graphs["residual"]
+        limit = atol if rtol == 0.0 else atol + rtol * state.graphs["scale"]
+        done, finite = now <= limit, torch.isfinite(now)
+        stalled = state.graphs.get("stalled", torch.zeros_like(done)) & ~done
+        outcome = torch.full(now.shape, int(Status.MAX_ITERATIONS), device=device)
+        outcome.masked_fill_(done, int(Status.CONVERGED))
+        outcome.masked_fill_(stalled, int(Status.STALLED))
+        outcome.masked_fill_(~finite, int(Status.NOT_FINITE))
+        active = ~done & finite & ~stalled
+        host = active.cpu()  # the only synchronisation of the loop
+        moving = int(host.sum())
+        if not moving or iteration == solver.max_iter:
+            record(state, outcome, count)
+            break
+        rows, cols = host.any(1), host.any(0)
+        if 2 * int(rows.sum()) * int(cols.sum()) <= host.numel():
+            record(state, outcome, count)
+            keep_r, keep_g = (m.nonzero()[:, 0].to(device) for m in (rows, cols))
+            problem, nodes = problem.select(keep_r, keep_g)  # type: ignore[assignment]
+            state = state.select(keep_r, keep_g, nodes)
+            active, count = active[keep_r][:, keep_g], count[keep_r][:, keep_g]
+            at = (
+                (keep_r, keep_g, nodes)
+                if at is None
+                else (at[0][keep_r], at[1][keep_g], at[2][nodes])
+            )
+        state = solver.step(problem, state, active)
+        count = count + active
+    return Solution(value, status, iterations, residual)

@@ -1,0 +1,100 @@
+r"""Limited-memory BFGS (the paper's solver), with its own history and line search per graph.
+
+The direction is Nocedal's two-loop recursion over the last ``memory`` pairs
+:math:`s = h' - h, y = \nabla E(h') - \nabla E(h)`; steps are halved until Armijo's condition holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import ConfigError
+from hogwild.solvers.base import Evaluation, Objective, Solver, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class LBFGS(Solver[Objective]):
+    """L-BFGS.
+
+    Args:
+        memory: Number of pairs kept.
+        max_halvings: Step halvings after which a graph counts as stalled.
+    """
+
+    max_iter: int = 1000
+    memory: int = 10
+    max_halvings: int = 40
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.memory < 1:
+            raise ConfigError(f"memory={self.memory}; expected at least 1")
+
+    def init(self, problem: Objective, h: Tensor) -> State:
+        at = problem.evaluate(h)
+        state = self.objective_state(problem, h, at)
+        empty = h.new_zeros(self.memory, *h.shape)
+        state.nodes |= {"gradient": at.gradient, "s": empty, "y": empty}
+        state.graphs |= {
+            "value": at.value,
+            "rho": h.new_zeros(self.memory, *at.value.shape),  # 1 / sᵀy, zero: no pair
+            # First step: a unit move at most, until curvature is known.
+            "gamma": 1.0 / problem.graph.dot(at.gradient, at.gradient).sqrt().clamp_min(1.0),
+        }
+        return state
+
+    def step(self, problem: Objective, state: State, active: Tensor) -> State:
+        graph, h, g = problem.graph, state.nodes["h"], state.nodes["gradient"]
+
+        def wide(c: Tensor) -> Tensor:
+            return graph.spread(c).unsqueeze(-2)
+
+        s, y, rho = state.nodes["s"], state.nodes["y"], state.graphs["rho"]
+        q, alphas = g, []
+        for i in range(self.memory - 1, -1, -1):  # newest pair last in memory
+            alpha = rho[i] * graph.dot(s[i], q)
+            q = q - wide(alpha) * y[i]
+            alphas.append(alpha)
+        q = wide(state.graphs["gamma"]) * q
+        for i, alpha in zip(range(self.memory), reversed(alphas), strict=True):
+            q = q + wide(alpha - rho[i] * graph.dot(y[i], q)) * s[i]
+        d = torch.where(wide(active), -q, 0.0)
+        slope = graph.dot(g, d)
+
+        value = state.graphs["value"]
+        slack = 8.0 * torch.finfo(h.dtype).eps * (value.abs() + 1.0)
+        t = torch.ones_like(value)
+        for _ in range(self.max_halvings):
+            new = h + wide(t) * d
+            at: Evaluation = problem.evaluate(new)
+            reject = ~(at.value <= value + 1e-4 * t * slope + slack) & active
+            if not bool(reject.any()):
+                break
+            t = torch.where(reject, 0.5 * t, t)
+        else:
+            t = t.masked_fill(reject, 0.0)
+            new = h + wide(t) * d
+            at = problem.evaluate(new)
+
+        out = self.objective_state(problem, new, at)
+        ds, dy = new - h, at.gradient - g
+        sy, yy = graph.dot(ds, dy), graph.dot(dy, dy)
+        use = active & (sy > 1e-14 * yy) & (yy > 0)
+        fresh_rho = torch.where(use, 1.0 / sy, 0.0)
+        # Frozen graphs and useless pairs keep their history: shift only where a pair was made.
+        shift = wide(use)
+        out.nodes |= {
+            "gradient": at.gradient,
+            "s": torch.where(shift, torch.cat([s[1:], ds[None]]), s),
+            "y": torch.where(shift, torch.cat([y[1:], dy[None]]), y),
+        }
+        out.graphs |= {
+            "value": at.value,
+            "rho": torch.where(use, torch.cat([rho[1:], fresh_rho[None]]), rho),
+            "gamma": torch.where(use, sy / yy, state.graphs["gamma"]),
+            "stalled": reject & (t == 0.0),
+        }
+        return out
