@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from hogwild import errors
 from hogwild.errors import HogwildError
 from hogwild.graph import Graph
-from hogwild.models import EnergyConv, EnergyGNN
+from hogwild.models import EnergyConv, EnergyGNN, StackedEnergyGNN
 from hogwild.nn import MLP, PICNN
 from hogwild.solvers import (
     LBFGS,
@@ -29,12 +29,13 @@ __all__ = [
     "Anderson",
     "EnergyConv",
     "EnergyGNN",
-    "Graph",
     "GradientDescent",
+    "Graph",
     "HogwildError",
     "Newton",
     "Picard",
     "Solution",
+    "StackedEnergyGNN",
     "Status",
     "__version__",
     "errors",

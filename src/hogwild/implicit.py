@@ -23,7 +23,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hogwild.solvers.base import Solution, check_on_failure
+from hogwild.solvers.base import FixedPoint, Objective, Problem, Solution, check_on_failure
+from hogwild.solvers.krylov import gmres
+from hogwild.solvers.linear import LinearSolver
 
 DualSolve = Callable[[Tensor], Solution]
 """From :math:`\\partial L / \\partial h^*` [R, k, N] to a :class:`Solution` holding λ."""
@@ -54,3 +56,18 @@ def attach(residual: Tensor, h: Tensor, dual: DualSolve, on_failure: str = "rais
     """
     out: Tensor = _Attach.apply(residual, h, dual, check_on_failure(on_failure))
     return out
+
+
+@torch.no_grad()
+def solve_dual(
+    problem: Problem, h: Tensor, grad: Tensor, linear: LinearSolver, rtol: float
+) -> Solution:
+    """λ of the dual system at the solution ``h`` of a detached problem.
+
+    An energy's Hessian is symmetric and positive definite: the Newton factor or CG. A fixed
+    point's :math:`J^\\top - I` is neither: GMRES.
+    """
+    if isinstance(problem, Objective):
+        return linear.solve(problem.evaluate(h).hessian(), grad, rtol)
+    assert isinstance(problem, FixedPoint)
+    return gmres(lambda v: problem.pullback(h, v) - v, grad, problem.graph, rtol=rtol)

@@ -1,5 +1,7 @@
 """Models: every one an ordinary PyG-style module."""
 
-from hogwild.models.energy import EnergyConv, EnergyGNN, Readout
+from hogwild.models.energy import EnergyConv, EnergyGNN
+from hogwild.models.readout import Readout
+from hogwild.models.stack import StackedEnergyGNN
 
-__all__ = ["EnergyConv", "EnergyGNN", "Readout"]
+__all__ = ["EnergyConv", "EnergyGNN", "Readout", "StackedEnergyGNN"]

@@ -1,11 +1,144 @@
-"""What every model shares: input checks and the replica convention."""
+"""What every implicit model shares: solve, attach the implicit gradient, check the input."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hogwild.errors import DeviceError, DTypeError, FeatureError, GraphError
+from hogwild.implicit import attach, solve_dual
+from hogwild.solvers.base import Problem, Solution, Solver, check_on_failure, solve
+from hogwild.solvers.linear import LinearSolver
+
+
+class ImplicitConv(nn.Module):
+    """A layer whose embeddings solve a problem: a subclass says which, in :meth:`problem`."""
+
+    def __init__(
+        self,
+        hidden_channels: int,
+        *,
+        replicas: int | None,
+        solver: Solver,
+        solve_dtype: torch.dtype | None,
+        on_failure: str,
+        validate: bool,
+    ) -> None:
+        super().__init__()
+        self.hidden_channels = hidden_channels
+        self.replicas = replicas
+        self.solver = solver
+        self.solve_dtype = solve_dtype
+        self.on_failure = check_on_failure(on_failure)
+        self.validate = validate
+
+    @abstractmethod
+    def problem(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Problem:
+        """The problem these inputs pose, attached to the autograd graph."""
+
+    def embed(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        h0: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Solution:
+        """Solve for the embeddings; differentiable, with per-graph diagnostics.
+
+        Args:
+            h0: Starting point, e.g. the embeddings of the previous epoch; zero by default. The
+                answer does not depend on it, the number of iterations does.
+        """
+        with torch.autocast(x.device.type, enabled=False):  # a solve in bfloat16 solves nothing
+            return self._embed(x, edge_index, edge_attr, batch, edge_weight, h0, batch_size)
+
+    def _embed(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        batch: Tensor | None,
+        edge_weight: Tensor | None,
+        h0: Tensor | None,
+        batch_size: int | None,
+    ) -> Solution:
+        attached = self.problem(
+            x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
+        )
+        dtype = self.solve_dtype or x.dtype
+        with torch.no_grad():
+            problem = attached.detach()
+            start = self._start(problem, h0, dtype, x.device)
+            found = solve(problem, self.solver, start).check(self.on_failure)
+        h = found.value
+        if torch.is_grad_enabled():
+            residual = attached.residual(h)
+            if residual.requires_grad:
+                linear = LinearSolver(getattr(self.solver, "linear", "auto"))
+                rtol = 1e-10 if dtype == torch.float64 else 1e-5
+                h = attach(
+                    residual,
+                    h,
+                    lambda grad: solve_dual(problem, found.value, grad, linear, rtol),
+                    self.on_failure,
+                )
+        value = h.mT.to(x.dtype)  # [R, N, k]
+        parts = (value, found.status, found.iterations, found.residual)
+        return Solution(*(parts if self.replicas is not None else (p[0] for p in parts)))
+
+    def _start(
+        self, problem: Problem, h0: Tensor | None, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        if h0 is None:
+            return problem.zeros(dtype, device)
+        n, k = problem.graph.num_nodes, self.hidden_channels
+        allowed = [(n, k)] if self.replicas is None else [(n, k), (self.replicas, n, k)]
+        if tuple(h0.shape) not in allowed:
+            raise FeatureError(
+                f"h0 has shape {tuple(h0.shape)}; expected "
+                + " or ".join(str(list(shape)) for shape in allowed)
+            )
+        h0 = h0.detach().to(device=device, dtype=dtype)
+        if self.validate and not bool(torch.isfinite(h0).all()):
+            raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")
+        return h0.mT.expand(problem.replicas, k, n).contiguous()
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        h0: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """The embeddings that minimise the energy, [N, k] or [R, N, k]."""
+        return self.embed(
+            x,
+            edge_index,
+            edge_attr,
+            batch,
+            edge_weight=edge_weight,
+            h0=h0,
+            batch_size=batch_size,
+        ).value
 
 
 def check_features(

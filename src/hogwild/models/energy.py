@@ -5,7 +5,7 @@ Richardson, Oktay & Adams, ICLR 2025):
 
 .. math::
     H^* = \arg\min_H \sum_i u(m_i, h_i, x_i) + \tfrac\beta2 \|h_i\|^2, \qquad
-    m_i = \sum_{j \in \mathcal N(i)} \omega_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}) + m_\circ(h_i, x_i).
+    m_i = \sum_{j \in N(i)} \omega_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}) + m_\circ(h_i, x_i).
 
 The minimiser is unique, so nothing about *how* it is reached (order, delays, starting point)
 changes the answer; that is what makes the model immune to asynchrony.
@@ -13,30 +13,29 @@ changes the answer; that is what makes the model immune to asynchrony.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import global_mean_pool
 
-from hogwild.errors import ConfigError, FeatureError
+from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.graph import Graph
-from hogwild.implicit import attach
-from hogwild.models.base import check_features
+from hogwild.models.base import ImplicitConv, check_features
 from hogwild.models.picgnn import EnergyProblem, Round
+from hogwild.models.readout import Readout
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
-from hogwild.nn.mlp import MLP
 from hogwild.nn.picnn import PICNN, Slot
-from hogwild.solvers.base import Solution, Solver, check_on_failure, solve
-from hogwild.solvers.newton import LinearSolver, Newton
+from hogwild.solvers.base import Solution, Solver
+from hogwild.solvers.newton import Newton
 
 MESSAGE_GAIN = 0.5
 """Initial slope of the update in its messages: small enough that the fresh energy is well
 conditioned at degree 50, large enough that neighbours matter from the first epoch."""
 
 
-class EnergyConv(nn.Module):
+class EnergyConv(ImplicitConv):
     r"""Embeddings that minimise a convex energy over neighbourhoods; a layer among PyG's layers.
 
     Args:
@@ -99,7 +98,14 @@ class EnergyConv(nn.Module):
         on_failure: str = "raise",
         validate: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            hidden_channels,
+            replicas=replicas,
+            solver=Newton() if solver is None else solver,
+            solve_dtype=solve_dtype,
+            on_failure=on_failure,
+            validate=validate,
+        )
         if message not in ("edge", "node"):
             raise ConfigError(f"message={message!r}; expected 'edge' or 'node'")
         if aggr not in ("sum", "mean"):
@@ -131,15 +137,10 @@ class EnergyConv(nn.Module):
                 "node-wise messages do not read edge features: use message='edge', or heads=... "
                 "whose attention reads them, or leave edge_dim out"
             )
-        self.in_channels, self.hidden_channels = in_channels, hidden_channels
+        self.in_channels = in_channels
         self.message, self.message_channels = message, message_channels
         self.heads, self.concat, self.aggr, self.normalize = heads, concat, aggr, normalize
         self.edge_dim, self.num_layers, self.beta = edge_dim, num_layers, float(beta)
-        self.replicas = replicas
-        self.solver: Solver = Newton() if solver is None else solver
-        self.solve_dtype = solve_dtype
-        self.on_failure = check_on_failure(on_failure)
-        self.validate = validate
 
         k, h = hidden_channels, heads or 1
         lead = () if replicas is None else (replicas,)
@@ -156,38 +157,28 @@ class EnergyConv(nn.Module):
             signal = [False] * k + [True] * inner  # nondecreasing in earlier rounds' outputs
             both = [m for m in signal for _ in range(ends)]
             out = 1 if depth == num_layers - 1 else k
-            common = {"act": act, "gate": gate, "gain": MESSAGE_GAIN}
-            self.message_nets.append(
-                PICNN(
-                    slots,
-                    len(both),
-                    (*widths, message_channels),
-                    monotone=both,
-                    batch_shape=per_head,
-                    **common,
-                )
-            )
-            self.loop_nets.append(
-                PICNN(
-                    in_channels,
-                    len(signal),
-                    (*widths, merged),
-                    monotone=signal,
-                    batch_shape=lead,
-                    **common,
-                )
-            )
             mono = [True] * merged + signal
-            self.update_nets.append(
-                PICNN(
-                    in_channels,
-                    len(mono),
+
+            def net(
+                features: int | tuple[int, ...],
+                monotone: list[bool],
+                out: int,
+                lead: tuple[int, ...] = lead,
+            ) -> PICNN:
+                return PICNN(
+                    features,
+                    len(monotone),
                     (*widths, out),
-                    monotone=mono,
+                    monotone=monotone,
+                    act=act,
+                    gate=gate,
                     batch_shape=lead,
-                    **common,
+                    gain=MESSAGE_GAIN,
                 )
-            )
+
+            self.message_nets.append(net(slots, both, message_channels, per_head))
+            self.loop_nets.append(net(in_channels, signal, merged))
+            self.update_nets.append(net(in_channels, mono, out))
             inner = out
         self.attention = (
             None
@@ -203,6 +194,11 @@ class EnergyConv(nn.Module):
             if isinstance(module, PICNN | NeighbourhoodAttention):
                 module.reset_parameters()
 
+    def _networks(self) -> Iterator[tuple[PICNN, PICNN, PICNN]]:
+        """(message, self message, update) of every round."""
+        nets = zip(self.message_nets, self.loop_nets, self.update_nets, strict=True)
+        return cast("Iterator[tuple[PICNN, PICNN, PICNN]]", nets)
+
     # -- the problem ------------------------------------------------------------------------------
 
     def problem(
@@ -216,7 +212,7 @@ class EnergyConv(nn.Module):
         batch_size: int | None = None,
     ) -> EnergyProblem:
         """The optimisation problem these inputs pose, attached to the autograd graph."""
-        parameter = self.update_nets[0].wy[0]
+        parameter = next(self.parameters())
         check_features(
             x,
             edge_index,
@@ -250,9 +246,7 @@ class EnergyConv(nn.Module):
                 self.concat,
                 self.message == "edge",
             )
-            for message, loop, update in zip(
-                self.message_nets, self.loop_nets, self.update_nets, strict=True
-            )
+            for message, loop, update in self._networks()
         ]
         return EnergyProblem(graph, self.replicas or 1, self.hidden_channels, self.beta, rounds)
 
@@ -271,94 +265,12 @@ class EnergyConv(nn.Module):
             share = graph.in_degree.clamp_min(1).to(x.dtype).reciprocal()[graph.dst]
             weight = share if weight is None else weight * share
         if weight is not None:
-            weight = weight.view(1, 1, 1, -1)
+            weight = weight.view(1, 1, 1, graph.num_edges)
         if self.attention is not None:
             alpha = self.attention(x, edge_attr, graph.src, graph.dst, graph.num_nodes)
-            alpha = alpha.view(self.replicas or 1, self.heads or 1, 1, -1)
+            alpha = alpha.view(self.replicas or 1, self.heads or 1, 1, graph.num_edges)
             weight = alpha if weight is None else alpha * weight
         return weight, loop_weight
-
-    # -- what users call --------------------------------------------------------------------------
-
-    def embed(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        h0: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> Solution:
-        """Solve for the embeddings; differentiable, with per-graph diagnostics.
-
-        Args:
-            h0: Starting point, e.g. the embeddings of the previous epoch; zero by default. The
-                answer does not depend on it, the number of iterations does.
-        """
-        attached = self.problem(
-            x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
-        )
-        dtype = self.solve_dtype or x.dtype
-        with torch.no_grad():
-            problem = attached.detach()
-            start = self._start(problem, h0, dtype, x.device)
-            found = solve(problem, self.solver, start).check(self.on_failure)
-        h = found.value
-        if torch.is_grad_enabled():
-            residual = attached.evaluate(h).gradient
-            if residual.requires_grad:
-                linear = LinearSolver(getattr(self.solver, "linear", "auto"))
-                rtol = 1e-10 if dtype == torch.float64 else 1e-5
-
-                def dual(grad: Tensor) -> Solution:
-                    with torch.no_grad():
-                        return linear.solve(problem.evaluate(h).hessian(), grad, rtol)
-
-                h = attach(residual, h, dual, self.on_failure)
-        value = h.mT.to(x.dtype)  # [R, N, k]
-        parts = (value, found.status, found.iterations, found.residual)
-        return Solution(*(parts if self.replicas is not None else (p[0] for p in parts)))
-
-    def _start(
-        self, problem: EnergyProblem, h0: Tensor | None, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        if h0 is None:
-            return problem.zeros(dtype, device)
-        n, k = problem.graph.num_nodes, self.hidden_channels
-        allowed = [(n, k)] if self.replicas is None else [(n, k), (self.replicas, n, k)]
-        if tuple(h0.shape) not in allowed:
-            raise FeatureError(
-                f"h0 has shape {tuple(h0.shape)}; expected "
-                + " or ".join(str(list(shape)) for shape in allowed)
-            )
-        h0 = h0.detach().to(device=device, dtype=dtype)
-        if self.validate and not bool(torch.isfinite(h0).all()):
-            raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")
-        return h0.mT.expand(problem.replicas, k, n).contiguous()
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        h0: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> Tensor:
-        """The embeddings that minimise the energy, [N, k] or [R, N, k]."""
-        return self.embed(
-            x,
-            edge_index,
-            edge_attr,
-            batch,
-            edge_weight=edge_weight,
-            h0=h0,
-            batch_size=batch_size,
-        ).value
 
     def energy(
         self,
@@ -378,6 +290,18 @@ class EnergyConv(nn.Module):
         hs = h.to(self.solve_dtype or x.dtype).mT
         value = problem.evaluate(hs.expand(problem.replicas, *hs.shape[-2:])).value
         return value if self.replicas is not None else value[0]
+
+    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
+        """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
+        run this model by talking to its neighbours alone."""
+        if self.num_layers > 1:
+            raise AsynchronyError(
+                f"num_layers={self.num_layers}: the energy of a node depends on embeddings "
+                f"{self.num_layers} hops away, and its gradients travel as far; an asynchronous "
+                f"node hears one hop. Expected num_layers=1; for several rounds stack one-hop "
+                f"energies instead (StackedEnergyGNN)."
+            )
+        Graph.of(edge_index, num_nodes, validate=self.validate).require_reverse_links()
 
     def extra_repr(self) -> str:
         heads = "" if self.heads is None else f", heads={self.heads}"
@@ -483,51 +407,3 @@ class EnergyGNN(nn.Module):
             batch_size=batch_size,
         )
         return self.readout(h, batch, batch_size)
-
-
-class Readout(nn.Module):
-    """The paper's readout: an MLP (4, 4, out) on every node, and for graph-level predictions the
-    mean of the node predictions through a second MLP (4, 4, out).
-
-    Args:
-        in_channels: Width of the embeddings.
-        out_channels: Width of the predictions.
-        widths: Hidden widths.
-        pool: ``None`` or ``"mean"``.
-        replicas: ``None``, or the number of independent parameter sets.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        widths: Sequence[int] = (4, 4),
-        *,
-        pool: str | None = None,
-        replicas: int | None = None,
-    ) -> None:
-        super().__init__()
-        if pool not in (None, "mean"):
-            raise ConfigError(f"pool={pool!r}; expected None (node level) or 'mean' (graph level)")
-        self.pool = pool
-        self.node = MLP(in_channels, (*widths, out_channels), replicas=replicas)
-        self.graph = (
-            None if pool is None else MLP(out_channels, (*widths, out_channels), replicas=replicas)
-        )
-
-    def reset_parameters(self) -> None:
-        """Draw fresh parameters."""
-        self.node.reset_parameters()
-        if self.graph is not None:
-            self.graph.reset_parameters()
-
-    def forward(self, h: Tensor, batch: Tensor | None = None, size: int | None = None) -> Tensor:
-        y = self.node(h)
-        if self.graph is None:
-            return y
-        if batch is None:
-            return self.graph(y.mean(-2, keepdim=True))
-        if y.dim() == 2:
-            return self.graph(global_mean_pool(y, batch, size))
-        # PyG pools along the second-to-last dimension of [R, N, c] just as well.
-        return self.graph(global_mean_pool(y, batch, size))

@@ -3,7 +3,7 @@ r"""The energy of a partially input-convex GNN, with gradient and Hessian in clo
 With node signals :math:`q^1 = h` and :math:`q^{\ell+1} = (h, s^\ell)`, round :math:`\ell` computes
 
 .. math::
-    m^\ell_i &= \sum_{j \in \mathcal N(i)} \omega_{ij}\, m^\ell(q^\ell_i, q^\ell_j, x_i, x_j, e_{ij})
+    m^\ell_i &= \sum_{j \in N(i)} \omega_{ij}\, m^\ell(q^\ell_i, q^\ell_j, x_i, x_j, e_{ij})
              + \omega_{ii}\, m^\ell_\circ(q^\ell_i, x_i) \\
     s^\ell_i &= u^\ell(m^\ell_i, q^\ell_i, x_i), \qquad
     E = \sum_i s^L_i + \tfrac\beta2 \|h_i\|^2,
@@ -99,7 +99,7 @@ class Round:
         """Node signals [R, q, N] to the convex inputs of the messages [R·H, q·slots, E]; the
         channel order is (channel, end), so that one gather reads both ends."""
         y = gather(q, graph.ends if self.both_ends else graph.src)
-        y = y.view(y.size(0), -1, graph.num_edges)
+        y = y.view(y.size(0), q.size(1) * (2 if self.both_ends else 1), graph.num_edges)
         return y if self.heads == 1 else y.repeat_interleave(self.heads, 0)
 
     def read_transpose(self, ybar: Tensor, graph: Graph) -> Tensor:
@@ -107,14 +107,14 @@ class Round:
         slots = 2 if self.both_ends else 1
         if self.heads > 1:
             ybar = ybar.unflatten(0, (-1, self.heads)).sum(1)
-        ybar = ybar.reshape(ybar.size(0), ybar.size(1) // slots, -1)
+        ybar = ybar.reshape(ybar.size(0), ybar.size(1) // slots, slots * graph.num_edges)
         return scatter(ybar, graph.ends if self.both_ends else graph.src, graph.num_nodes)
 
     def merge(self, message: Tensor) -> Tensor:
         """Weigh and merge the heads: [R·H, C, …, E] -> [R, C·H or C, …, E]."""
         x = message.unflatten(0, (-1, self.heads))
         if self.weight is not None:
-            x = x * self.weight.view(*self.weight.shape[:2], *[1] * (x.dim() - 3), -1)
+            x = x * self.weight.view(*self.weight.shape[:2], *[1] * (x.dim() - 3), x.size(-1))
         return x.flatten(1, 2) if self.concat else x.mean(1)
 
     def merge_transpose(self, cotangent: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class RoundTape:
         jm = self.message.jacobians()
         j_edge = rnd.merge(jm[-1])  # [R, C, q·slots, E]
         q = j_edge.size(2) // slots
-        j_edge = j_edge.view(r, -1, q, slots, e)
+        j_edge = j_edge.view(r, self.channels, q, slots, e)
         c_edge = self.message.hessian(jm, back.s_message)
         jl = self.loop.jacobians()
         a = rnd.weigh_loop(jl[-1])  # [R, C, q, N]
@@ -276,7 +276,7 @@ class EnergyHessian(Hessian):
         umm, umh, uhh = lin.u[:, :c, :c], lin.u[:, :c, c:], lin.u[:, c:, c:]
 
         def on_edges(x: Tensor) -> Tensor:
-            return gather(x.flatten(1, 2), graph.dst).view(*x.shape[:3], -1)
+            return gather(x.flatten(1, 2), graph.dst).view(*x.shape[:3], graph.num_edges)
 
         half = mtm(umm, lin.a) + umh  # U_mm A + U_mh, [R, C, k, N]
         uj = mtm(on_edges(umm), lin.j)  # U_mm J_j, [R, C, k, E]
@@ -329,10 +329,22 @@ class EnergyEvaluation(Evaluation):
             q = torch.cat([h, self.tapes[-1].update.value], 1)
 
     @cached_property
-    def value(self) -> Tensor:  # type: ignore[override]
-        """One energy a graph, [R, G]."""
+    def _terms(self) -> tuple[Tensor, Tensor]:
+        """Local energies without and with β, [R, N] each."""
         local = self.tapes[-1].update.value[:, 0]
-        return self.problem.graph.sum(local + 0.5 * self.problem.beta * self.h.square().sum(1))
+        return local, 0.5 * self.problem.beta * self.h.square().sum(1)
+
+    @cached_property
+    def value(self) -> Tensor:
+        """One energy a graph, [R, G]."""
+        local, quadratic = self._terms
+        return self.problem.graph.sum(local + quadratic)
+
+    @cached_property
+    def noise(self) -> Tensor:
+        local, quadratic = self._terms
+        eps = 64.0 * torch.finfo(self.h.dtype).eps
+        return eps * self.problem.graph.sum(local.abs() + quadratic)
 
     @cached_property
     def _back(self) -> tuple[Tensor, list[RoundPullback]]:
@@ -344,7 +356,7 @@ class EnergyEvaluation(Evaluation):
         return self._back[0]
 
     @cached_property
-    def scale(self) -> Tensor:  # type: ignore[override]
+    def scale(self) -> Tensor:
         graph, k = self.problem.graph, self.problem.channels
         size = self.problem.beta * self.h.abs()
         for tape, back in zip(self.tapes, self._back[1], strict=True):

@@ -56,10 +56,10 @@ FEATURE_SLOPE = 0.1
 
 
 class Slot(NamedTuple):
-    """Features [Rx, p, N] read through ``index`` [rows]; ``None`` reads them as they are."""
+    """Features [Rx, p, N] read at ``rows`` [n]; ``None`` reads them as they are."""
 
     features: Tensor
-    index: Tensor | None = None
+    rows: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class Context:
         for layer in self.layers:
             a = torch.baddbmm(layer.bias, layer.wy, layer.gy * y)
             if z is not None:
-                assert layer.wz is not None and layer.gz is not None
+                assert layer.wz is not None
+                assert layer.gz is not None
                 a = torch.baddbmm(a, layer.wz, layer.gz * z)
             if len(pre) < len(self.layers) - 1:
                 z = self.act.value(a)
@@ -244,6 +245,7 @@ class PICNN(nn.Module):
             )
         self.act = activations.resolve(act)
         self.gate = gate
+        self.monotone: Tensor
         self.register_buffer("monotone", torch.tensor(mask), persistent=False)
         self._mono = (any(mask), all(mask))  # host copies: no device synchronisation per call
 
@@ -381,12 +383,12 @@ def _read(weight: Tensor, slots: Sequence[Slot]) -> Tensor:
     batch, out = weight.shape[:2]
     total: Tensor | None = None
     parts = weight.split([slot.features.size(-2) for slot in slots], dim=-1)
-    for part, (x, index) in zip(parts, slots, strict=True):
+    for part, (x, rows) in zip(parts, slots, strict=True):
         if x.size(0) == 1:  # shared by all parameter sets: one matrix product
-            y = (part.reshape(batch * out, -1) @ x[0]).view(batch, out, -1)
+            y = (part.reshape(batch * out, -1) @ x[0]).view(batch, out, x.size(-1))
         else:  # one set of features a replica, read by all its heads
-            y = torch.bmm(part.reshape(x.size(0), -1, x.size(-2)), x).view(batch, out, -1)
-        y = y if index is None else gather(y, index)
+            y = torch.bmm(part.reshape(x.size(0), -1, x.size(-2)), x).view(batch, out, x.size(-1))
+        y = y if rows is None else gather(y, rows)
         total = y if total is None else total + y
     assert total is not None
     return total

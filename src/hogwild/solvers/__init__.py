@@ -16,7 +16,8 @@ from hogwild.solvers.base import (
 from hogwild.solvers.gradient import GradientDescent
 from hogwild.solvers.krylov import cg, gmres
 from hogwild.solvers.lbfgs import LBFGS
-from hogwild.solvers.newton import LinearSolver, Newton
+from hogwild.solvers.linear import LinearSolver
+from hogwild.solvers.newton import Newton
 from hogwild.solvers.picard import Picard
 
 __all__ = [

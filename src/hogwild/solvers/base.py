@@ -15,6 +15,7 @@ import enum
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import torch
@@ -86,6 +87,11 @@ class Evaluation(ABC):
 
     @property
     @abstractmethod
+    def noise(self) -> Tensor:
+        """[R, G]: rounding error to expect in the value; a line search must not believe less."""
+
+    @property
+    @abstractmethod
     def gradient(self) -> Tensor:
         """[R, k, N]"""
 
@@ -96,6 +102,21 @@ class Evaluation(ABC):
 
     @abstractmethod
     def hessian(self) -> Hessian: ...
+
+    def improves(
+        self, before: Evaluation, graph: Graph, d: Tensor, t: Tensor, slope: Tensor
+    ) -> Tensor:
+        r"""Whether a step ``t d`` from ``before`` to here is acceptable on each graph, [R, G].
+
+        Armijo's condition; or, where the decrease drowns in the rounding of the energy, a slope
+        along the step that has not turned steeply upwards (Hager & Zhang's approximate Wolfe
+        condition). Written so that NaN fails both.
+        """
+        armijo = self.value <= before.value + 1e-4 * t * slope
+        if bool(armijo.all()):
+            return armijo
+        turned = graph.dot(self.gradient, d) > 0.8 * slope.abs()
+        return armijo | ((self.value <= before.value + before.noise) & ~turned)
 
 
 class Problem(ABC):
@@ -113,6 +134,19 @@ class Problem(ABC):
     def step(self, h: Tensor) -> Tensor:
         r"""The problem's fixed-point map :math:`F(h)`, whose fixed point is the solution."""
 
+    @abstractmethod
+    def residual(self, h: Tensor) -> Tensor:
+        """What vanishes at the solution, [R, k, N], as a differentiable function of everything the
+        problem was made from."""
+
+    @abstractmethod
+    def distance(self, h: Tensor, image: Tensor) -> Tensor:
+        """Size [R, G] of the residual at ``h``, given ``image`` = F(h)."""
+
+    @abstractmethod
+    def detach(self) -> Problem:
+        """The same problem cut off from autograd: what the solver works on."""
+
     def zeros(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.zeros(
             self.replicas, self.channels, self.graph.num_nodes, dtype=dtype, device=device
@@ -129,13 +163,31 @@ class Objective(Problem):
     def lipschitz(self) -> Tensor:
         """A bound [R, G] on the largest eigenvalue of the Hessian, valid everywhere."""
 
+    def residual(self, h: Tensor) -> Tensor:
+        r""":math:`\nabla E(h)`."""
+        return self.evaluate(h).gradient
+
+    @cached_property
+    def _bound(self) -> Tensor:
+        return self.lipschitz()
+
     def step(self, h: Tensor) -> Tensor:
         r"""Gradient step :math:`h - \nabla E(h) / K` with the global bound K."""
-        return h - self.evaluate(h).gradient / self.graph.spread(self.lipschitz()).unsqueeze(-2)
+        return h - self.evaluate(h).gradient / self.graph.spread(self._bound).unsqueeze(-2)
+
+    def distance(self, h: Tensor, image: Tensor) -> Tensor:
+        return self._bound * self.graph.norm(image - h)
 
 
 class FixedPoint(Problem):
     r"""Find :math:`h = F(h)` on each graph, F a contraction."""
+
+    def residual(self, h: Tensor) -> Tensor:
+        r""":math:`F(h) - h`."""
+        return self.step(h) - h
+
+    def distance(self, h: Tensor, image: Tensor) -> Tensor:
+        return self.graph.norm(image - h)
 
     @abstractmethod
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
@@ -208,7 +260,7 @@ class Solver(ABC, Generic[P]):
 
     def fixed_point_state(self, problem: Problem, h: Tensor, image: Tensor) -> State:
         """The same for a fixed point: residual :math:`F(h) - h`; keeps ``F(h)``."""
-        graphs = {"residual": problem.graph.norm(image - h)}
+        graphs = {"residual": problem.distance(h, image)}
         if self.tolerances(h.dtype)[1]:
             graphs["scale"] = problem.graph.norm(image) + problem.graph.norm(h)
         return State({"h": h, "image": image}, graphs)
@@ -273,6 +325,10 @@ class Solution:
         )
 
 
+SMALL = 10_000
+"""Batches of fewer node embeddings than this keep all their graphs to the end: analysing a smaller
+batch costs more than computing a few frozen graphs along. Replicas are always dropped."""
+
 ON_FAILURE = ("raise", "warn", "ignore")
 
 
@@ -327,6 +383,8 @@ def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
             record(state, outcome, count)
             break
         rows, cols = host.any(1), host.any(0)
+        if 2 * int(cols.sum()) > cols.numel() or h0.size(0) * problem.graph.num_nodes < SMALL:
+            cols = torch.ones_like(cols)
         if 2 * int(rows.sum()) * int(cols.sum()) <= host.numel():
             record(state, outcome, count)
             keep_r, keep_g = (m.nonzero()[:, 0].to(device) for m in (rows, cols))

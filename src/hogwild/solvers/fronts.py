@@ -27,6 +27,8 @@ from hogwild.graph import Graph
 
 DENSE_WIDTH = 48
 """Graphs with at most this many unknowns (n·k) are one dense front."""
+DENSE_WORK = 4e7
+"""So are all graphs when their dense factorisations together take at most this many operations."""
 LEAF_WIDTH = 16
 """Nested dissection stops at pieces of this many unknowns."""
 MAX_WIDTH = 768
@@ -45,6 +47,21 @@ class _Front:
     boundary: np.ndarray
     parent: int
     height: int = 0
+
+
+_ANALYSED: dict[tuple[bytes, int], list[_Front]] = {}
+
+
+def _analyse(key: bytes, n: int, rows: np.ndarray, cols: np.ndarray, k: int) -> list[_Front]:
+    """Fronts of a graph with this pattern; equal graphs are analysed once per process."""
+    if (key, k) not in _ANALYSED:
+        if len(_ANALYSED) >= 4096:
+            _ANALYSED.clear()
+        ones = np.ones(2 * len(rows), np.int8)
+        ends = (np.concatenate([rows, cols]), np.concatenate([cols, rows]))
+        adjacency = csr_matrix((ones, ends), shape=(n, n))
+        _ANALYSED[key, k] = _dissect(adjacency, max(LEAF_WIDTH // k, 1), MAX_WIDTH // k)
+    return _ANALYSED[key, k]
 
 
 def _dissect(adjacency: csr_matrix, leaf: int, widest: int) -> list[_Front]:
@@ -128,14 +145,6 @@ def _separator(adjacency: csr_matrix) -> np.ndarray:
     return np.intersect1d(candidates, touched)
 
 
-def _padded(width: int) -> int:
-    """Sizes are rounded up to few distinct ones, so that unequal fronts share a batch."""
-    if width <= 4:
-        return width
-    step = 1 << max(width.bit_length() - 3, 0)
-    return -(-width // step) * step
-
-
 @dataclass(eq=False)
 class _Group:
     """Fronts of one height and padded size: F dense matrices [(P + B)k, (P + B)k]."""
@@ -148,9 +157,12 @@ class _Group:
 
 
 class Plan:
-    """Elimination order and index maps for the pattern of one :class:`Graph`, block size k."""
+    """Elimination order and index maps for the pattern of one :class:`Graph`, block size k.
 
-    def __init__(self, graph: Graph, channels: int) -> None:
+    Graphs with at most ``dense_width`` unknowns become a single dense front.
+    """
+
+    def __init__(self, graph: Graph, channels: int, dense_width: int = DENSE_WIDTH) -> None:
         k = self.channels = channels
         device = graph.src.device
         n_total = graph.num_nodes
@@ -168,35 +180,40 @@ class Plan:
             r, c = rows[entries] - offsets[g], cols[entries] - offsets[g]
             local[g] = (r, c, entries)
             key = int(n).to_bytes(8, "little")
-            if n * k > DENSE_WIDTH:
+            if n * k > dense_width:
                 key += r.tobytes() + c.tobytes()
             structures[key].append(g)
 
-        # Collect fronts in groups; an instance is (graph, front of its structure).
-        groups: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
+        # Fronts of one height and about one size form a group, padded to its largest member; an
+        # instance is (graph, front of its structure).
+        classes: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         analysed: dict[int, list[_Front]] = {}
-        for graphs in structures.values():
-            g0 = graphs[0]
-            n = int(sizes[g0])
-            if n * k <= DENSE_WIDTH:
+        for key, graphs in structures.items():
+            r, c, _ = local[graphs[0]]
+            n = int(sizes[graphs[0]])
+            if n * k <= dense_width:
                 fronts = [_Front(np.arange(n), np.empty(0, int), -1)]
             else:
-                r, c, _ = local[g0]
-                adjacency = csr_matrix(
-                    (np.ones(2 * len(r), np.int8), (np.r_[r, c], np.r_[c, r])), shape=(n, n)
-                )
-                fronts = _dissect(adjacency, max(LEAF_WIDTH // k, 1), MAX_WIDTH // k)
+                fronts = _analyse(key, n, r, c, k)
+            for f, front in enumerate(fronts):
+                width = len(front.pivots) + len(front.boundary)
+                kind = (front.height, (width - 1).bit_length())
+                classes[kind] += [(g, f) for g in graphs]
             for g in graphs:
                 analysed[g] = fronts
-                for f, front in enumerate(fronts):
-                    shape = (front.height, _padded(len(front.pivots)), _padded(len(front.boundary)))
-                    groups[shape].append((g, f))
+        groups: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+        padded: dict[tuple[int, int], tuple[int, int]] = {}  # instance -> (P, B)
+        for (height, kind2), members in classes.items():
+            p = max(len(analysed[g][f].pivots) for g, f in members)
+            b = max(len(analysed[g][f].boundary) for g, f in members)
+            groups[height, kind2, p, b] = members
+            padded.update(dict.fromkeys(members, (p, b)))
 
         # Lay the groups out in one buffer, children before parents.
         start = 0
         base: dict[tuple[int, int], int] = {}  # instance -> offset in the buffer
         for shape in sorted(groups):
-            _, p, b = shape
+            *_, p, b = shape
             width = (p + b) * k
             if width > MAX_WIDTH:
                 raise TooWide
@@ -213,13 +230,13 @@ class Plan:
         for graphs in structures.values():
             fronts = analysed[graphs[0]]
             maps, wide = [], []
-            for front in fronts:
-                p = _padded(len(front.pivots))
+            for f, front in enumerate(fronts):
+                p, b = padded[graphs[0], f]
                 maps.append(
                     {int(v): i for i, v in enumerate(front.pivots)}
                     | {int(v): p + i for i, v in enumerate(front.boundary)}
                 )
-                wide.append((p + _padded(len(front.boundary))) * k)
+                wide.append((p + b) * k)
             for g in graphs:
                 slots[g], widths[g] = maps, wide
 
@@ -260,17 +277,17 @@ class Plan:
                     entry_width[at] = np.array(widths[g])[f]
                     entry_row[at], entry_col[at] = np.maximum(sa, sb), np.minimum(sa, sb)
                     flip[at] = sa < sb
-        i = entry_row * k + np.where(flip, channel[None, :, None], channel[:, None, None])
-        j = entry_col * k + np.where(flip, channel[:, None, None], channel[None, :, None])
-        position = entry_base + i * entry_width + j  # [k, k, M + N]
         # For a flipped block the roles of its channels swap; diagonal blocks are never flipped.
+        down = entry_row * k + np.where(flip, channel[None, :, None], channel[:, None, None])
+        along = entry_col * k + np.where(flip, channel[:, None, None], channel[None, :, None])
+        position = entry_base + down * entry_width + along  # [k, k, M + N]
         self.off_diagonal = _index(position[..., : len(rows)].reshape(-1), device)
         self.diagonal = _index(position[..., len(rows) :].reshape(-1), device)
 
         self.groups: list[_Group] = []
         pads: list[np.ndarray] = []
         for shape in sorted(groups):
-            _, p, b = shape
+            *_, p, b = shape
             members = groups[shape]
             width = (p + b) * k
             origin = base[members[0]]
@@ -352,6 +369,7 @@ class Factor:
     def solve(self, rhs: Tensor) -> Tensor:
         """``A⁻¹ b`` for b [R, k, N]."""
         replicas = rhs.size(0)
+        # Padding reads and writes one dummy unknown, whose value stays exactly zero.
         work = torch.cat([rhs.reshape(replicas, -1), rhs.new_zeros(replicas, 1)], 1)
         halves: list[Tensor] = []
         for group, (lower, x) in zip(self.plan.groups, self.pieces, strict=True):
@@ -365,22 +383,22 @@ class Factor:
             self.plan.groups[::-1], self.pieces[::-1], halves[::-1], strict=True
         ):
             if x is not None:
-                below = work[:, group.boundary].unsqueeze(-1)
-                below[:, group.boundary == self.plan.channels * (rhs.size(-1))] = 0.0
-                y = y - x @ below
+                y = y - x @ work[:, group.boundary].unsqueeze(-1)
             y = torch.linalg.solve_triangular(lower.mT, y, upper=True)
             work[:, group.pivots] = y[..., 0]
         return work[:, :-1].reshape(rhs.shape)
 
 
-def plan_for(graph: Graph, channels: int) -> Plan | None:
+def plan_for(graph: Graph, channels: int, replicas: int) -> Plan | None:
     """The plan of this graph, made once; ``None`` where a direct factorisation does not pay."""
-    key = ("fronts", channels)
+    # Few small problems are fastest as dense ones: the batched operations of many small fronts
+    # cost more to launch than dense factorisations cost to compute.
+    work = replicas * float((graph.sizes * channels).double().pow(3).sum())
+    key = ("fronts", channels, dense := work <= DENSE_WORK)
     if key not in graph.memo:
-        # A pattern with far more blocks than nodes cannot have small fronts unless the graphs are
-        # small; and a huge graph without separators is recognised before anything is built.
         try:
-            graph.memo[key] = Plan(graph, channels)
+            graph.memo[key] = Plan(graph, channels, MAX_WIDTH if dense else DENSE_WIDTH)
         except TooWide:
             graph.memo[key] = None
-    return graph.memo[key]
+    plan: Plan | None = graph.memo[key]
+    return plan

@@ -39,7 +39,6 @@ class LBFGS(Solver[Objective]):
         empty = h.new_zeros(self.memory, *h.shape)
         state.nodes |= {"gradient": at.gradient, "s": empty, "y": empty}
         state.graphs |= {
-            "value": at.value,
             "rho": h.new_zeros(self.memory, *at.value.shape),  # 1 / sᵀy, zero: no pair
             # First step: a unit move at most, until curvature is known.
             "gamma": 1.0 / problem.graph.dot(at.gradient, at.gradient).sqrt().clamp_min(1.0),
@@ -64,13 +63,12 @@ class LBFGS(Solver[Objective]):
         d = torch.where(wide(active), -q, 0.0)
         slope = graph.dot(g, d)
 
-        value = state.graphs["value"]
-        slack = 8.0 * torch.finfo(h.dtype).eps * (value.abs() + 1.0)
-        t = torch.ones_like(value)
+        now = state.cache if isinstance(state.cache, Evaluation) else problem.evaluate(h)
+        t = torch.ones_like(slope)
         for _ in range(self.max_halvings):
             new = h + wide(t) * d
             at: Evaluation = problem.evaluate(new)
-            reject = ~(at.value <= value + 1e-4 * t * slope + slack) & active
+            reject = active & ~at.improves(now, graph, d, t, slope)
             if not bool(reject.any()):
                 break
             t = torch.where(reject, 0.5 * t, t)
@@ -92,7 +90,6 @@ class LBFGS(Solver[Objective]):
             "y": torch.where(shift, torch.cat([y[1:], dy[None]]), y),
         }
         out.graphs |= {
-            "value": at.value,
             "rho": torch.where(use, torch.cat([rho[1:], fresh_rho[None]]), rho),
             "gamma": torch.where(use, sy / yy, state.graphs["gamma"]),
             "stalled": reject & (t == 0.0),

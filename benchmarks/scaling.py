@@ -1,0 +1,182 @@
+r"""How a training step scales: memory with the solver's iterations, time with the graph.
+
+*Memory.* Gradient descent to tighter and tighter tolerances takes more and more iterations; the
+memory of forward and backward must not follow, since no iteration is recorded. On a CPU the bytes
+of all tensors that autograd saves for the backward pass are counted (each storage once), on a GPU
+the peak of allocated memory above what was there before the step. For comparison, the same
+descent *unrolled*, differentiated through its iterations, is measured at small counts.
+
+*Time.* One training step with the default solver on a random geometric graph of mean degree 6,
+from 10³ to 10⁶ nodes: from zero embeddings, and from the embeddings of the previous epoch. Reported
+is the median of the steps and the exponent of a least-squares fit of log time against log edges
+(1 is linear).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rivals import EagerRecipe, build, training_step
+from tasks import Task, chains, rgg
+from torch import Tensor
+from training_step import THREADS, clip, environment, limit_threads, table, timed, write
+
+from hogwild.solvers import GradientDescent
+
+
+class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
+    """Counts the bytes of the distinct storages that autograd saves while it is entered."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, torch.UntypedStorage] = {}  # alive, so that no address is reused
+
+        def pack(t: Tensor) -> Tensor:
+            storage = t.untyped_storage()
+            self.kept[storage.data_ptr()] = storage
+            return t
+
+        super().__init__(pack, lambda t: t)
+
+    @property
+    def total(self) -> int:
+        return sum(storage.nbytes() for storage in self.kept.values())
+
+
+def memory_of(step: Any, device: str) -> tuple[float, Any]:
+    """KiB saved for the backward pass (CPU) or peak KiB allocated (GPU), and the step's result."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        result = step()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / 1024, result
+    saved = SavedBytes()
+    with saved:
+        result = step()
+    return saved.total / 1024, result
+
+
+def unrolled(task: Task, iterations: int) -> None:
+    """What hogwild does not do: gradient descent differentiated through its iterations."""
+    model = build(task, 1)
+    recipe = EagerRecipe(task)
+    parameters = dict(model.named_parameters())
+    features = recipe.features(parameters)
+    h = torch.zeros(1, 2, len(task.x), dtype=torch.float64, device=task.x.device)
+    h.requires_grad_()
+    for _ in range(iterations):
+        (g,) = torch.autograd.grad(recipe.energy(features, h).sum(), h, create_graph=True)
+        h = h - 0.1 * g
+    task.loss(recipe.readout(parameters, h)).sum().backward()
+
+
+def memory(device: str) -> list[dict[str, float | str]]:
+    """Memory against iterations, on the chains."""
+    task = chains().to(device)
+    out: list[dict[str, float | str]] = []
+    for tolerance in (1e-1, 1e-2, 1e-4, 1e-6, 1e-8, 1e-10):
+        model = build(task, 1, GradientDescent(atol=tolerance))
+        training_step(model, task, None)  # the graph's analysis is made once, before measuring
+        model.zero_grad(set_to_none=False)
+        kib, (found, _) = memory_of(lambda model=model: training_step(model, task, None), device)
+        count = int(found.iterations.max())
+        out.append({"how": "implicit", "atol": tolerance, "iterations": count, "KiB": kib})
+    for count in (1, 10, 100):
+        kib, _ = memory_of(lambda count=count: unrolled(task, count), device)
+        out.append({"how": "unrolled", "iterations": count, "KiB": kib})
+    for row in out:
+        print("  ", row, flush=True)
+    return out
+
+
+def time_of(nodes: int, epochs: int, device: str) -> dict[str, float]:
+    """Milliseconds of the first (cold) step and of the median later (warm) one."""
+    task = rgg(nodes).to(device)
+    model = build(task, 1)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.005, weight_decay=1e-4)
+    training_step(model, task, None)  # the graph's analysis is made once, before measuring
+    h, times, iterations = None, [], []
+    for _ in range(epochs):
+        optimiser.zero_grad()
+        ms, (found, _) = timed(lambda h=h: training_step(model, task, h), device)  # type: ignore[misc]
+        times.append(ms)
+        iterations.append(int(found.iterations.max()))
+        h = found.value.detach()
+        clip(model)
+        optimiser.step()
+    row = {
+        "nodes": nodes,
+        "edges": task.edge_index.size(1),
+        "cold_ms": times[0],
+        "warm_ms": statistics.median(times[1:]),
+        "cold_iterations": iterations[0],
+        "warm_iterations": statistics.median(iterations[1:]),
+    }
+    print("  ", row, flush=True)
+    return row
+
+
+def exponent(rows: list[dict[str, float]], key: str) -> float:
+    """Slope of log time against log edges."""
+    edges, ms = ([math.log(row[name]) for row in rows] for name in ("edges", key))
+    return float(np.polyfit(edges, ms, 1)[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--threads", type=int, help=THREADS)
+    parser.add_argument(
+        "--nodes",
+        default="1000,10000,100000,1000000",
+        help="comma-separated sizes of the random geometric graphs; default: %(default)s",
+    )
+    parser.add_argument("--epochs", type=int, default=6, help="training steps a size; default: 6")
+    parser.add_argument("--output", type=Path, help="folder for scaling.json and .md")
+    arguments = parser.parse_args()
+    limit_threads(arguments.threads)
+    device = arguments.device
+
+    print("memory against iterations", flush=True)
+    spent = memory(device)
+    print("time against edges", flush=True)
+    times = [time_of(int(n), max(arguments.epochs, 2), device) for n in arguments.nodes.split(",")]
+    slopes = {key: exponent(times, key) for key in ("cold_ms", "warm_ms") if len(times) > 1}
+    results = {"environment": environment(device), "memory": spent, "time": times, **slopes}
+    place = ", ".join(f"{k} {v}" for k, v in environment(device).items())
+    measure = "peak KiB" if device == "cuda" else "KiB saved for backward"
+    markdown = f"Scaling of a training step ({place}).\n\n"
+    markdown += table(
+        ("differentiation", "tolerance", "iterations", measure),
+        [
+            (str(r["how"]), f"{r['atol']:g}" if "atol" in r else "", str(r["iterations"]),
+             f"{r['KiB']:.0f}")
+            for r in spent
+        ],
+    )  # fmt: skip
+    markdown += "\n" + table(
+        ("nodes", "edges", "cold step, ms", "iterations", "warm step, ms", "iterations"),
+        [
+            (f"{r['nodes']:,}", f"{r['edges']:,}", f"{r['cold_ms']:.1f}",
+             f"{r['cold_iterations']}", f"{r['warm_ms']:.1f}", f"{r['warm_iterations']:g}")
+            for r in times
+        ],
+    )  # fmt: skip
+    if slopes:
+        markdown += "\nTime grows as edges to the power "
+        markdown += f"{slopes['cold_ms']:.2f} (cold) and {slopes['warm_ms']:.2f} (warm).\n"
+    write(arguments.output, "scaling", results, markdown)
+    print("\n" + markdown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+r"""Cost of a training step: hogwild against the paper's recipe, on the same snapshots.
+
+A training step is the forward solve, the adjoint solve and the parameter gradient; the optimiser is
+excluded for all contenders. For each cell (a task and a number of replicas):
+
+1. An ``EnergyGNN`` with its default solver is trained full-batch in float64 (AdamW at 0.005, weight
+   decay 1e-4, the gradient norm of each replica clipped at 1, embeddings warm started from the
+   previous epoch). Every step is timed: the cross-check "all epochs".
+2. At a few epochs, the midpoints of equal stretches of the training, a snapshot is kept: the
+   parameters, and the exact embeddings of the previous epoch.
+3. On every snapshot each contender makes the same training step from the same warm start:
+   ``hogwild`` (default solver, tolerance 1e-8 on the largest entry), ``eager`` (the recipe in
+   eager PyTorch) and ``jax`` (the recipe compiled by JAX; compilation excluded). A step shorter
+   than a second is repeated up to five times and its median taken, after one unmeasured step.
+
+Reported are mean milliseconds over the snapshots, the ratio of each contender to hogwild, the mean
+number of forward and adjoint iterations, the energy gradient left at the embeddings returned (one
+judge for all: autograd; of each snapshot the worst replica), the share of snapshots at which a
+contender missed its own tolerance, and how far the parameter gradient is from hogwild's (relative,
+all replicas together). Cells are compared within one run on one machine only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import torch
+from rivals import Contender, EagerRecipe, Hogwild, Outcome, Parameters, build, training_step
+from tasks import TASKS, Task
+from torch import Tensor
+
+from hogwild import EnergyGNN
+
+LEARNING_RATE, WEIGHT_DECAY, CLIP = 0.005, 1e-4, 1.0
+CELLS = ("chains:1", "chains:10", "chains:50", "counting:1", "counting:10", "counting:50",
+         "sums:1", "coordinates:1", "rgg:1")  # fmt: skip
+SIZES = {
+    "cpu": {"chains": 100, "counting": 50, "sums": 200, "coordinates": 135, "rgg": 100_000},
+    "cuda": {"chains": 100, "counting": 50, "sums": 1800, "coordinates": 1350, "rgg": 100_000},
+}
+LENGTHS = {"rgg": (20, 3)}  # (epochs, snapshots) where they are not (500, 10)
+
+
+@dataclass(frozen=True)
+class Cell:
+    task: str
+    replicas: int
+    size: int
+    epochs: int
+    samples: int
+
+    @classmethod
+    def parse(cls, text: str, device: str, epochs: int | None, samples: int | None) -> Cell:
+        """From ``TASK[:REPLICAS[:SIZE]]``."""
+        name, *numbers = text.split(":")
+        if name not in TASKS or len(numbers) > 2 or not all(n.isdecimal() for n in numbers):
+            raise SystemExit(
+                f"cell {text!r}; expected TASK[:REPLICAS[:SIZE]] with TASK one of {sorted(TASKS)}"
+            )
+        replicas = int(numbers[0]) if numbers else 1
+        size = int(numbers[1]) if len(numbers) == 2 else SIZES[device][name]
+        usual = LENGTHS.get(name, (500, 10))
+        epochs = epochs or usual[0]
+        return cls(name, replicas, size, epochs, min(samples or usual[1], epochs - 1))
+
+    def __str__(self) -> str:
+        return f"{self.task} ({self.size}), R = {self.replicas}"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    epoch: int
+    parameters: Parameters
+    h0: Tensor  # [R, N, k]
+
+
+@dataclass
+class Record:
+    """One contender on one cell; every list has an entry a snapshot."""
+
+    ms: list[float] = field(default_factory=list)
+    iterations: list[int] = field(default_factory=list)
+    adjoint_iterations: list[int | None] = field(default_factory=list)
+    residual_max: list[float] = field(default_factory=list)
+    residual_2: list[float] = field(default_factory=list)
+    gradient_error: list[float] = field(default_factory=list)
+    missed: list[bool] = field(default_factory=list)
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+THREADS = (
+    "CPU threads of every contender; default: one a core. On a machine that others use too, ask "
+    "for fewer than its cores: OpenMP's barriers are very slow when a core is taken away"
+)
+
+
+def limit_threads(count: int | None) -> None:
+    """Let torch use ``count`` threads, and JAX (which asks for its CPUs) as many."""
+    if count:
+        torch.set_num_threads(count)
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-count:])
+
+
+def timed(step: Callable[[], object], device: str) -> tuple[float, object]:
+    """Milliseconds of one call, the device's queue drained before and after, and its result."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - start), result
+
+
+def repeated(step: Callable[[], Callable[[], Outcome]], device: str) -> tuple[float, Outcome]:
+    """Median milliseconds after one unmeasured call; once is enough above a second."""
+    first, result = timed(step, device)
+    times: list[float] = []
+    while len(times) < 5 and (not times or first < 1e3):
+        ms, result = timed(step, device)
+        times.append(ms)
+    return statistics.median(times), result()  # type: ignore[operator]
+
+
+def clip(model: EnergyGNN) -> None:
+    """Scale the gradient of every replica down to norm ``CLIP``."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]  # [R, …] each
+    norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
+    scale = (CLIP / norm).clamp_max(1.0)
+    for g in gradients:
+        g.mul_(scale.view(-1, *[1] * (g.dim() - 1)))
+
+
+def train(cell: Cell, task: Task, device: str) -> tuple[list[Snapshot], list[float], int]:
+    """Snapshots, milliseconds of every epoch's training step, and how many steps missed."""
+    model = build(task, cell.replicas)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    wanted = {1 + int((i + 0.5) * (cell.epochs - 1) / cell.samples) for i in range(cell.samples)}
+    snapshots: list[Snapshot] = []
+    times: list[float] = []
+    missed, h = 0, None
+    for epoch in range(cell.epochs):
+        if epoch in wanted and h is not None:
+            parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
+            snapshots.append(Snapshot(epoch, parameters, h))
+        optimiser.zero_grad()
+        ms, (found, losses) = timed(lambda h=h: training_step(model, task, h), device)  # type: ignore[misc]
+        times.append(ms)
+        missed += not bool(found.converged.all())
+        h = found.value.detach()
+        clip(model)
+        optimiser.step()
+        if epoch + 1 in {round(cell.epochs * i / 4) for i in range(1, 5)}:
+            print(
+                f"  epoch {epoch + 1}: mean loss {float(losses.mean()):.4g}, "
+                f"{statistics.fmean(times):.1f} ms a step so far",
+                flush=True,
+            )
+    return snapshots, times, missed
+
+
+def judge(recipe: EagerRecipe, parameters: Parameters, h: Tensor) -> tuple[float, float]:
+    """Max-norm and 2-norm of the energy's gradient at ``h``, of the worst replica."""
+    with torch.no_grad():
+        features = recipe.features(parameters)
+    _, gradient = recipe.value_and_gradient(features, h.mT.contiguous())
+    flat = gradient.flatten(1)
+    return float(flat.abs().amax()), float(flat.norm(dim=1).amax())
+
+
+def compare(
+    snapshots: list[Snapshot], task: Task, contenders: dict[str, Contender], device: str
+) -> dict[str, Record]:
+    """Time every contender on every snapshot."""
+    records = {name: Record() for name in contenders}
+    recipe = EagerRecipe(task)
+    for snapshot in snapshots:
+        reference: Tensor | None = None
+        for name, contender in contenders.items():
+            ms, outcome = repeated(contender.load(snapshot.parameters, snapshot.h0), device)
+            flat = torch.cat([outcome.gradients[n].flatten() for n in snapshot.parameters])
+            reference = flat if reference is None else reference  # hogwild comes first
+            largest, norm = judge(recipe, snapshot.parameters, outcome.h)
+            record = records[name]
+            record.ms.append(ms)
+            record.iterations.append(outcome.iterations)
+            record.adjoint_iterations.append(outcome.adjoint_iterations)
+            record.residual_max.append(largest)
+            record.residual_2.append(norm)
+            record.gradient_error.append(float((flat - reference).norm() / reference.norm()))
+            record.missed.append(outcome.missed)
+            print(
+                f"  epoch {snapshot.epoch}, {name}: {ms:.1f} ms, {outcome.iterations} iterations, "
+                f"|g|_2 = {norm:.1e}" + (", missed its tolerance" if outcome.missed else ""),
+                flush=True,
+            )
+    return records
+
+
+# -- reporting ------------------------------------------------------------------------------------
+
+
+def environment(device: str) -> dict[str, str | int]:
+    """Versions, device and threads: what a reader needs to place the numbers."""
+    found: dict[str, str | int] = {"python": platform.python_version()}
+    for package in ("torch", "torch_geometric", "numpy", "scipy", "jax"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    if device == "cuda":
+        found["device"] = torch.cuda.get_device_name()
+    else:
+        info = Path("/proc/cpuinfo")
+        lines = info.read_text().splitlines() if info.exists() else []
+        names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+        found["device"] = names[0] if names else platform.processor() or platform.machine()
+    found["threads"] = torch.get_num_threads()
+    return found
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def write(folder: Path | None, name: str, results: object, markdown: str) -> None:
+    """Write the JSON and the Markdown where a folder is given."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+        (folder / f"{name}.md").write_text(markdown)
+
+
+HEAD = ("cell", "contender", "ms", "× hogwild", "iterations", "gradient left, max-norm",
+        "gradient left, 2-norm", "missed", "∇θ off by")  # fmt: skip
+
+
+def rows(cell: Cell, records: dict[str, Record], epochs_ms: list[float]) -> list[list[str]]:
+    """Lines of the Markdown table; "a / b" is median / worst over the snapshots."""
+
+    def spread(values: list[float]) -> str:
+        return f"{statistics.median(values):.0e} / {max(values):.0e}"
+
+    base = statistics.fmean(records["hogwild"].ms)
+    out: list[list[str]] = []
+    for name, r in records.items():
+        ms = statistics.fmean(r.ms)
+        adjoint = [i for i in r.adjoint_iterations if i is not None]
+        steps = f"{statistics.fmean(r.iterations):.0f}"
+        steps += f" + {statistics.fmean(adjoint):.0f}" if adjoint else ""
+        where = f"{cell}: {cell.epochs} epochs, {len(r.ms)} snapshots" if not out else ""
+        error = "" if name == "hogwild" else spread(r.gradient_error)
+        out.append(
+            [where, name, f"{ms:.1f}", f"{ms / base:.2f}", steps, spread(r.residual_max),
+             spread(r.residual_2), f"{statistics.fmean(r.missed):.0%}", error]
+        )  # fmt: skip
+    everything = statistics.fmean(epochs_ms)
+    out.append(["", "hogwild, all epochs", f"{everything:.1f}", f"{everything / base:.2f}"])
+    out[-1] += [""] * (len(HEAD) - len(out[-1]))
+    return out
+
+
+def rivals_for(task: Task, wanted: Sequence[str], device: str) -> dict[str, Contender]:
+    """The rivals that can run here; says which cannot."""
+    found: dict[str, Contender] = {}
+    if "eager" in wanted:
+        found["eager"] = EagerRecipe(task)
+    if "jax" in wanted:
+        if importlib.util.find_spec("jax") is None:
+            print("  jax is not installed: its column is skipped")
+        else:
+            from rivals_jax import JaxRecipe, jax_device
+
+            if jax_device(device) is None:
+                print(f"  this jax has no {device} device: its column is skipped")
+            else:
+                found["jax"] = JaxRecipe(task)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python benchmarks/training_step.py --cells chains:1,coordinates:1:20 "
+        "--epochs 30 --samples 2 --rivals eager",
+    )
+    parser.add_argument(
+        "--cells",
+        default=",".join(CELLS),
+        help="comma-separated TASK[:REPLICAS[:SIZE]]; SIZE is the number of graphs (sums, "
+        "coordinates), of nodes (rgg), the length (chains) or the longest (counting); "
+        "default: %(default)s",
+    )
+    parser.add_argument("--rivals", default="eager,jax", help="of eager, jax; '' for none")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--threads", type=int, help=THREADS)
+    parser.add_argument("--epochs", type=int, help="default: 500, rgg 20")
+    parser.add_argument("--samples", type=int, help="snapshots a cell; default: 10, rgg 3")
+    parser.add_argument("--output", type=Path, help="folder for training_step.json and .md")
+    arguments = parser.parse_args()
+    limit_threads(arguments.threads)
+    device, wanted = arguments.device, [r for r in arguments.rivals.split(",") if r]
+    if unknown := set(wanted) - {"eager", "jax"}:
+        raise SystemExit(f"unknown rivals {sorted(unknown)}; expected some of eager, jax")
+
+    results: dict[str, object] = {"environment": environment(device), "cells": []}
+    lines: list[list[str]] = []
+    for text in arguments.cells.split(","):
+        cell = Cell.parse(text, device, arguments.epochs, arguments.samples)
+        print(f"{cell}: {cell.epochs} epochs, {cell.samples} snapshots", flush=True)
+        task = TASKS[cell.task](cell.size).to(device)
+        snapshots, epochs_ms, missed = train(cell, task, device)
+        contenders: dict[str, Contender] = {"hogwild": Hogwild(task, build(task, cell.replicas))}
+        contenders |= rivals_for(task, wanted, device)
+        records = compare(snapshots, task, contenders, device)
+        results["cells"].append(  # type: ignore[attr-defined]
+            {
+                **asdict(cell),
+                "nodes": len(task.x),
+                "edges": task.edge_index.size(1),
+                "snapshot_epochs": [s.epoch for s in snapshots],
+                "epochs_ms": epochs_ms,
+                "epochs_missed": missed,
+                "contenders": {name: asdict(record) for name, record in records.items()},
+            }
+        )
+        lines += rows(cell, records, epochs_ms)
+        place = ", ".join(f"{k} {v}" for k, v in environment(device).items())
+        markdown = f"Cost of a training step ({place}).\n\n" + table(HEAD, lines)
+        write(arguments.output, "training_step", results, markdown)  # what is done is kept
+    print("\n" + markdown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""From embeddings to predictions, the same for every model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch_geometric.nn import global_mean_pool
+
+from hogwild.errors import ConfigError
+from hogwild.nn.mlp import MLP
+
+
+class Readout(nn.Module):
+    """The paper's readout: an MLP (4, 4, out) on every node, and for graph-level predictions the
+    mean of the node predictions through a second MLP (4, 4, out).
+
+    Args:
+        in_channels: Width of the embeddings.
+        out_channels: Width of the predictions.
+        widths: Hidden widths.
+        pool: ``None`` or ``"mean"``.
+        replicas: ``None``, or the number of independent parameter sets.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        widths: Sequence[int] = (4, 4),
+        *,
+        pool: str | None = None,
+        replicas: int | None = None,
+    ) -> None:
+        super().__init__()
+        if pool not in (None, "mean"):
+            raise ConfigError(f"pool={pool!r}; expected None (node level) or 'mean' (graph level)")
+        self.pool = pool
+        self.node = MLP(in_channels, (*widths, out_channels), replicas=replicas)
+        self.graph = (
+            None if pool is None else MLP(out_channels, (*widths, out_channels), replicas=replicas)
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters."""
+        self.node.reset_parameters()
+        if self.graph is not None:
+            self.graph.reset_parameters()
+
+    def forward(self, h: Tensor, batch: Tensor | None = None, size: int | None = None) -> Tensor:
+        y = self.node(h)
+        if self.graph is None:
+            return y
+        if batch is None:
+            return self.graph(y.mean(-2, keepdim=True))
+        return self.graph(global_mean_pool(y, batch, size))

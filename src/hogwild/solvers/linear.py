@@ -1,0 +1,60 @@
+"""Solving with the Hessian: one choice, made by the structure and size of the graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import ConfigError
+from hogwild.solvers import fronts
+from hogwild.solvers.base import Hessian, Solution, Status
+from hogwild.solvers.krylov import block_jacobi, cg
+
+LINEAR = ("auto", "direct", "cg")
+
+
+@dataclass(frozen=True)
+class LinearSolver:
+    """How ``H x = b`` is solved: a direct factorisation where the graph has small separators
+    (dense where it is small), conjugate gradients with block-Jacobi preconditioning otherwise."""
+
+    kind: str = "auto"
+    max_iter: int = 2000
+
+    def __post_init__(self) -> None:
+        if self.kind not in LINEAR:
+            raise ConfigError(f"linear={self.kind!r}; expected one of {LINEAR}")
+
+    def solve(self, hessian: Hessian, rhs: Tensor, rtol: float | Tensor) -> Solution:
+        """``H⁻¹ b``; a direct factorisation is exact whatever ``rtol``."""
+        if self.kind != "cg":
+            factor = self._factor(hessian, rhs.size(0))
+            if factor is not None:
+                x = factor.solve(rhs)
+                shape = (rhs.size(0), hessian.graph.num_graphs)
+                zeros = torch.zeros(shape, dtype=torch.long, device=rhs.device)
+                finite = torch.isfinite(hessian.graph.norm(x))
+                status = torch.where(finite, int(Status.CONVERGED), int(Status.NOT_FINITE))
+                return Solution(x, status, zeros + 1, zeros.to(rhs.dtype))
+            if self.kind == "direct":
+                raise ConfigError(
+                    "linear='direct' was asked for, but this graph has no small separators (or "
+                    "the energy has several rounds): use linear='auto' or 'cg'"
+                )
+        return cg(
+            hessian.apply,
+            rhs,
+            hessian.graph,
+            precondition=block_jacobi(hessian),
+            rtol=rtol,
+            max_iter=self.max_iter,
+        )
+
+    @staticmethod
+    def _factor(hessian: Hessian, replicas: int) -> fronts.Factor | None:
+        if not hessian.has_blocks:
+            return None
+        plan = fronts.plan_for(hessian.graph, hessian.channels, replicas)
+        return None if plan is None else plan.factor(*hessian.blocks())

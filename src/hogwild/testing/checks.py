@@ -1,0 +1,204 @@
+"""Conformance suites: what every solver and every model must do, for ours and for yours.
+
+.. code-block:: python
+
+    from hogwild.testing import check_model, check_solver
+
+
+    def test_my_solver():
+        check_solver(MySolver(), kind="objective")
+
+
+    def test_my_model():
+        check_model(lambda **kw: MyModel(3, 2, **kw))
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.graph import Graph
+from hogwild.solvers.base import Problem, Solver, Status, solve
+from hogwild.testing.problems import Affine, Quadratic, random_graph
+
+SIZES = [1, 2, 5, 100]
+
+
+def check_solver(solver: Solver, *, kind: str, device: str = "cpu", rtol: float = 1e-6) -> None:
+    """Assert that a solver finds known answers, graph by graph, and reports the truth.
+
+    Args:
+        solver: The solver under test, at tolerances that allow ``rtol`` and an agreement to 1e-10
+            between a graph alone and in a batch.
+        kind: ``"objective"`` (minimises) or ``"fixed-point"``.
+        rtol: Allowed relative error of the answer.
+    """
+    graph = random_graph(SIZES, device=device)
+    make: Callable[..., Any] = Quadratic.random if kind == "objective" else Affine.random
+    problem = make(graph, replicas=3)
+    answer = problem.answer()
+    found = solve(problem, solver, torch.zeros_like(answer))
+
+    # It converges to the answer, and says so.
+    assert bool(found.converged.all()), found._diagnosis("solve")
+    error = graph.norm(found.value - answer) / graph.norm(answer)
+    assert float(error.max()) <= rtol, f"relative error {float(error.max()):.2e} > {rtol:.0e}"
+    reported = graph.norm(problem.residual(found.value))
+    assert torch.allclose(reported, found.residual, rtol=1e-3, atol=1e-12), "residual is not true"
+
+    # A graph's answer depends neither on its batch mates nor on the other replicas.
+    for g in range(graph.num_graphs):
+        for r in range(problem.replicas):
+            alone, nodes = problem.select(
+                torch.tensor([r], device=device), torch.tensor([g], device=device)
+            )
+            start = torch.zeros_like(answer[r : r + 1, :, nodes])
+            single = solve(alone, solver, start)
+            gap = (single.value - found.value[r : r + 1][..., nodes]).abs().max()
+            assert float(gap) <= 1e-10, f"graph {g} alone differs by {float(gap):.2e} from in batch"
+            # Rounding may cost a few iterations; waiting for others would cost far more.
+            more = int(found.iterations[r, g]) - int(single.iterations)
+            assert abs(more) <= 3 + 0.1 * int(single.iterations), "iterations depend on the batch"
+
+    # Started at the answer it stays there; given no iterations it admits it.
+    warm = solve(problem, solver, found.value)
+    assert int(warm.iterations.max()) == 0, "a converged start was iterated on"
+    assert torch.equal(warm.value, found.value), "a converged start was moved"
+    impatient = solve(problem, _replace(solver, max_iter=0), torch.zeros_like(answer))
+    assert bool((impatient.status == Status.MAX_ITERATIONS).all()), "non-convergence was hidden"
+
+    # NaN in one graph stays in that graph and is reported.
+    broken = make(graph, replicas=3)
+    broken.b[0, 0, 0] = float("nan")
+    sick = solve(broken, solver, torch.zeros_like(answer))
+    assert int(sick.status[0, 0]) == Status.NOT_FINITE, "NaN was not reported"
+    assert bool(sick.converged[1:].all() & sick.converged[0, 1:].all()), "NaN spread"
+
+
+def check_model(
+    make: Callable[..., nn.Module],
+    *,
+    in_channels: int = 3,
+    edge_dim: int | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    graph: Graph | None = None,
+) -> None:
+    """Assert what every implicit model must do.
+
+    The batch equals its graphs alone; renumbering the nodes renumbers the answer; a warm start
+    changes nothing; gradients equal finite differences; it works under ``no_grad`` and
+    ``inference_mode``, after ``deepcopy`` and a ``state_dict`` round trip; and R replicas equal
+    R models.
+
+    Args:
+        make: Builds the model; called as ``make()`` and ``make(replicas=3)``. The model is called
+            as ``model(x, edge_index, edge_attr, batch)`` and has ``embed`` with the same arguments.
+        in_channels: Width of the node features it takes.
+        edge_dim: Width of the edge features it takes.
+    """
+    torch.manual_seed(seed)
+    model = make().to(device, torch.float64)
+    graph = random_graph([1, 2, 5, 12], seed=seed, device=device) if graph is None else graph
+    n, e = graph.num_nodes, graph.num_edges
+    options: dict[str, Any] = {"dtype": torch.float64, "device": device}
+    x = torch.randn(n, in_channels, **options)
+    edge_attr = None if edge_dim is None else torch.randn(e, edge_dim, **options)
+    edge_index = torch.stack([graph.src, graph.dst])
+    batch = graph.batch
+    inputs = (x, edge_index, edge_attr, batch)
+
+    out = model(*inputs)
+    found = model.embed(*inputs)  # type: ignore[operator]
+    assert bool(found.converged.all()), "did not converge"
+    assert out.dtype == torch.float64
+    assert found.status.shape == (graph.num_graphs,)
+
+    # Alone or in a batch.
+    for g in range(graph.num_graphs):
+        sub, nodes, edges = graph.select(torch.tensor([g], device=device))
+        attr = None if edge_attr is None else edge_attr[edges]
+        single = model(x[nodes], torch.stack([sub.src, sub.dst]), attr)
+        whole = out[g : g + 1] if out.size(0) == graph.num_graphs != n else out[nodes]
+        assert torch.allclose(single, whole, rtol=0, atol=1e-9), f"graph {g} depends on its batch"
+
+    # Numbering of nodes and order of edges do not matter.
+    perm = torch.argsort(batch * n + torch.randint(n, (n,), device=device), stable=True)
+    inverse = torch.argsort(perm)
+    shuffle = torch.randperm(e, device=device)
+    attr = None if edge_attr is None else edge_attr[shuffle]
+    moved = model.embed(x[perm], inverse[edge_index][:, shuffle], attr, batch)  # type: ignore[operator]
+    assert torch.allclose(moved.value, found.value[perm], rtol=0, atol=1e-7), "not equivariant"
+
+    # Starting point, gradient mode, copies.
+    far = model(*inputs, h0=torch.randn_like(found.value) * 3.0)
+    assert torch.allclose(far, out, rtol=0, atol=1e-6), "the answer depends on the start"
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert torch.allclose(model(*inputs), out, rtol=0, atol=1e-9), f"differs under {mode}"
+    assert torch.allclose(copy.deepcopy(model)(*inputs), out, rtol=0, atol=0), "deepcopy differs"
+    fresh = make().to(device, torch.float64)
+    fresh.load_state_dict(model.state_dict())
+    assert torch.allclose(fresh(*inputs), out, rtol=0, atol=0), "state_dict round trip differs"
+
+    _check_gradients(model, x, edge_index, edge_attr, batch)
+    _check_replicas(make, inputs, device)
+
+
+def _check_gradients(
+    model: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None, batch: Tensor
+) -> None:
+    """Directional derivatives of a random loss against central differences."""
+    leaves: dict[str, Tensor] = dict(model.named_parameters())
+    leaves["x"] = x = x.clone().requires_grad_()
+    if edge_attr is not None:
+        leaves["edge_attr"] = edge_attr = edge_attr.clone().requires_grad_()
+    weights: list[Tensor] = []
+
+    def loss() -> Tensor:
+        out = model(x, edge_index, edge_attr, batch)
+        if not weights:
+            weights.append(torch.randn_like(out))
+        return (weights[0] * out).sum()
+
+    grads = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True)
+    for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
+        assert grad is not None, f"no gradient reaches {name}"
+        direction = torch.randn_like(leaf)
+        step = 1e-5
+        with torch.no_grad():
+            leaf.add_(direction, alpha=step)
+            up = loss()
+            leaf.sub_(direction, alpha=2 * step)
+            down = loss()
+            leaf.add_(direction, alpha=step)
+        numeric = float(up - down) / (2 * step)
+        exact = float((grad * direction).sum())
+        assert abs(numeric - exact) <= 1e-4 * max(1.0, abs(numeric), abs(exact)), (
+            f"gradient of {name}: {exact:.8g}, finite differences {numeric:.8g}"
+        )
+
+
+def _check_replicas(make: Callable[..., nn.Module], inputs: tuple[Any, ...], device: str) -> None:
+    """R replicas in one computation equal R models."""
+    ensemble = make(replicas=3).to(device, torch.float64)
+    together = ensemble(*inputs)
+    for r in range(3):
+        single = make().to(device, torch.float64)
+        single.load_state_dict({k: v[r] for k, v in ensemble.state_dict().items()})
+        gap = (single(*inputs) - together[r]).detach().abs().max()
+        assert float(gap) <= 1e-9, f"replica {r} differs by {float(gap):.2e} from the model alone"
+
+
+def _replace(solver: Solver, **changes: Any) -> Solver:
+    from dataclasses import replace
+
+    return replace(solver, **changes)
+
+
+__all__ = ["Problem", "check_model", "check_solver"]

@@ -1,0 +1,234 @@
+r"""Problems whose answers are known exactly, for testing solvers.
+
+* :class:`Quadratic`: :math:`E(H) = \tfrac12 \sum_i h_i^\top Q h_i
+  + \tfrac{c}{2} \sum_{(i,j)} \|h_i - h_j\|^2 - \sum_i b_i^\top h_i`, an energy on the graph whose
+  minimiser solves a linear system.
+* :class:`Affine`: :math:`F(H) = \kappa\, W H \tilde A^\top + B` with :math:`\|W\|_\infty = 1`: a
+  contraction with factor κ in the maximum norm, and not symmetric.
+
+Both carry their answer, computed densely graph by graph (:meth:`answer`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hogwild.fields import gather, mv, scatter
+from hogwild.graph import Graph
+from hogwild.solvers.base import Evaluation, FixedPoint, Hessian, Objective
+
+
+def random_graph(
+    sizes: list[int], *, extra: float = 0.5, seed: int = 0, device: str = "cpu"
+) -> Graph:
+    """A batch of random connected undirected graphs with these numbers of nodes.
+
+    Each is a random tree plus ``extra`` · n random edges.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    edges, batch, offset = [], [], 0
+    for g, n in enumerate(sizes):
+        pairs = {(int(torch.randint(i, (1,), generator=rng)), i) for i in range(1, n)}
+        for _ in range(int(extra * n) if n > 1 else 0):
+            i, j = sorted(torch.randint(n, (2,), generator=rng).tolist())
+            if i != j:
+                pairs.add((i, j))
+        for i, j in sorted(pairs):
+            edges += [(i + offset, j + offset), (j + offset, i + offset)]
+        batch += [g] * n
+        offset += n
+    edge_index = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T.contiguous().to(device)
+    return Graph.of(edge_index, offset, torch.tensor(batch, device=device))
+
+
+@dataclass
+class _QuadraticHessian(Hessian):
+    graph: Graph
+    problem: Quadratic
+    has_blocks = True
+
+    @property
+    def channels(self) -> int:  # type: ignore[override]
+        return self.problem.channels
+
+    def apply(self, v: Tensor) -> Tensor:
+        p, g = self.problem, self.graph
+        flow = gather(v, g.dst) - gather(v, g.src)
+        pull = scatter(flow, g.dst, g.num_nodes) - scatter(flow, g.src, g.num_nodes)
+        return mv(p.q.unsqueeze(-1), v) + p.coupling * pull
+
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        p, g = self.problem, self.graph
+        eye = torch.eye(p.channels, dtype=p.q.dtype, device=p.q.device)
+        degree = (g.in_degree + torch.bincount(g.src, minlength=g.num_nodes)).to(p.q.dtype)
+        diagonal = p.q.unsqueeze(-1) + p.coupling * eye.unsqueeze(-1) * degree
+        pattern = g.pattern
+        off = p.q.new_zeros(p.replicas, p.channels, p.channels, pattern.rows.numel())
+        off[..., : g.num_edges] = -p.coupling * eye.unsqueeze(-1)
+        return diagonal, off
+
+    def diagonal(self) -> Tensor:
+        return self.blocks()[0]
+
+
+@dataclass
+class _QuadraticEvaluation(Evaluation):
+    problem: Quadratic
+    h: Tensor
+
+    @property
+    def value(self) -> Tensor:
+        p = self.problem
+        return p.graph.dot(0.5 * self.hessian().apply(self.h) - p.b, self.h)
+
+    @property
+    def noise(self) -> Tensor:
+        return 64.0 * torch.finfo(self.h.dtype).eps * self.value.abs()
+
+    @property
+    def gradient(self) -> Tensor:
+        return self.hessian().apply(self.h) - self.problem.b
+
+    @property
+    def scale(self) -> Tensor:
+        return self.problem.graph.norm(self.problem.b)
+
+    def hessian(self) -> _QuadraticHessian:
+        return _QuadraticHessian(self.problem.graph, self.problem)
+
+
+@dataclass
+class Quadratic(Objective):
+    """A strongly convex quadratic energy; no self-loops in the graph."""
+
+    graph: Graph
+    q: Tensor  # [R, k, k] symmetric positive definite
+    b: Tensor  # [R, k, N]
+    coupling: float
+
+    @classmethod
+    def random(
+        cls,
+        graph: Graph,
+        *,
+        replicas: int = 1,
+        channels: int = 2,
+        coupling: float = 1.0,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+    ) -> Quadratic:
+        rng = torch.Generator().manual_seed(seed)
+        a = torch.randn(replicas, channels, channels, generator=rng, dtype=torch.float64)
+        q = a @ a.mT / channels + 0.1 * torch.eye(channels, dtype=torch.float64)
+        b = torch.randn(replicas, channels, graph.num_nodes, generator=rng, dtype=torch.float64)
+        device = graph.batch.device
+        return cls(graph, q.to(device, dtype), b.to(device, dtype), coupling)
+
+    @property
+    def replicas(self) -> int:  # type: ignore[override]
+        return self.q.size(0)
+
+    @property
+    def channels(self) -> int:  # type: ignore[override]
+        return self.q.size(-1)
+
+    def evaluate(self, h: Tensor) -> _QuadraticEvaluation:
+        return _QuadraticEvaluation(self, h)
+
+    def lipschitz(self) -> Tensor:
+        g = self.graph
+        degree = g.in_degree + torch.bincount(g.src, minlength=g.num_nodes)
+        top = torch.linalg.eigvalsh(self.q)[:, -1:]  # [R, 1]
+        return top + 2.0 * self.coupling * g.max(degree.to(self.q.dtype).unsqueeze(0))
+
+    def detach(self) -> Quadratic:
+        return replace(self, q=self.q.detach(), b=self.b.detach())
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Quadratic, Tensor]:
+        graph, nodes, _ = self.graph.select(graphs)
+        b = self.b[replicas][..., nodes]
+        return replace(self, graph=graph, q=self.q[replicas], b=b), nodes
+
+    def answer(self) -> Tensor:
+        """The minimiser [R, k, N], from a dense linear system per graph."""
+        return _dense(self, self.b)
+
+
+@dataclass
+class Affine(FixedPoint):
+    """An affine contraction, not symmetric."""
+
+    graph: Graph
+    w: Tensor  # [R, k, k] with maximum row sum of absolute values one
+    b: Tensor  # [R, k, N]
+    kappa: float
+
+    @classmethod
+    def random(
+        cls,
+        graph: Graph,
+        *,
+        replicas: int = 1,
+        channels: int = 2,
+        kappa: float = 0.9,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+    ) -> Affine:
+        rng = torch.Generator().manual_seed(seed)
+        w = torch.randn(replicas, channels, channels, generator=rng, dtype=torch.float64)
+        w = w / w.abs().sum(-1).amax(-1)[:, None, None]
+        b = torch.randn(replicas, channels, graph.num_nodes, generator=rng, dtype=torch.float64)
+        device = graph.batch.device
+        return cls(graph, w.to(device, dtype), b.to(device, dtype), kappa)
+
+    @property
+    def replicas(self) -> int:  # type: ignore[override]
+        return self.w.size(0)
+
+    @property
+    def channels(self) -> int:  # type: ignore[override]
+        return self.w.size(-1)
+
+    def _mean(self, h: Tensor, transpose: bool = False) -> Tensor:
+        """Average over in-neighbours, or its transpose."""
+        g = self.graph
+        share = g.in_degree.clamp_min(1).to(h.dtype).reciprocal()
+        if transpose:
+            return scatter(gather(h * share, g.dst), g.src, g.num_nodes)
+        return scatter(gather(h, g.src), g.dst, g.num_nodes) * share
+
+    def step(self, h: Tensor) -> Tensor:
+        return self.kappa * torch.bmm(self.w, self._mean(h)) + self.b
+
+    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
+        return self.kappa * self._mean(torch.bmm(self.w.mT, v), transpose=True)
+
+    def detach(self) -> Affine:
+        return replace(self, w=self.w.detach(), b=self.b.detach())
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Affine, Tensor]:
+        graph, nodes, _ = self.graph.select(graphs)
+        b = self.b[replicas][..., nodes]
+        return replace(self, graph=graph, w=self.w[replicas], b=b), nodes
+
+    def answer(self) -> Tensor:
+        """The fixed point [R, k, N], from a dense linear system."""
+        zero = torch.zeros_like(self.b)
+        columns = _columns(lambda v: v - self.step(v) + self.step(zero), zero)
+        return torch.linalg.solve(columns, self.b.flatten(1)).view_as(self.b)
+
+
+def _columns(apply, like: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    """The dense matrix [R, kN, kN] of a linear map on [R, k, N]."""
+    size = like[0].numel()
+    eye = torch.eye(size, dtype=like.dtype, device=like.device).view(size, *like.shape[1:])
+    images = [apply(e.expand_as(like)).flatten(1) for e in eye]
+    return torch.stack(images, -1)
+
+
+def _dense(problem: Quadratic, rhs: Tensor) -> Tensor:
+    matrix = _columns(problem.evaluate(rhs).hessian().apply, rhs)
+    return torch.linalg.solve(matrix, rhs.flatten(1)).view_as(rhs)
