@@ -24,9 +24,10 @@ this recipe, of :mod:`rivals_jax` and of hogwild, with all tolerances tightened.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +37,7 @@ from torch import Tensor
 from hogwild import EnergyGNN
 from hogwild.solvers import Newton, Solution, Solver
 
-Parameters = dict[str, Tensor]
+Parameters = Mapping[str, Tensor]
 SLOPE = 0.1
 """Of the leaky ReLUs, on the features' path of a PICNN and in the readout."""
 
@@ -272,7 +273,8 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _detached(layer: Layer) -> Layer:
-    return Layer(*(None if t is None else t.detach() for t in vars(layer).values()))
+    parts: dict[str, Any] = {n: None if t is None else t.detach() for n, t in vars(layer).items()}
+    return Layer(**parts)
 
 
 # -- hogwild behind the same interface ------------------------------------------------------------
@@ -285,7 +287,7 @@ class Hogwild:
         self.task, self.model = task, model
 
     def load(self, parameters: Parameters, h0: Tensor) -> Callable[[], Callable[[], Outcome]]:
-        self.model.load_state_dict(parameters)
+        self.model.load_state_dict(dict(parameters))
 
         def step() -> Callable[[], Outcome]:
             self.model.zero_grad()
@@ -335,11 +337,14 @@ def _error(a: Tensor, b: Tensor) -> float:
 
 def check(device: str = "cpu") -> None:
     """Compare energies, embeddings and gradients on small problems; raises where they differ."""
-    try:
+    recipes: dict[str, Callable[[Task, Recipe], Contender]] = {}
+    if importlib.util.find_spec("jax") is not None:
         from rivals_jax import JaxRecipe, jax_device
-    except ImportError:
-        print("jax is not installed: checking the eager recipe only")
-        jax_device = None
+
+        if jax_device(device) is not None:
+            recipes["jax"] = JaxRecipe
+    if not recipes:
+        print(f"no jax for {device} here: checking the eager recipe only")
     tight = Recipe(tolerance=1e-10, max_iter=5000, cg_tolerance=1e-12)
     problems = {
         "chains": chains(20),
@@ -355,8 +360,7 @@ def check(device: str = "cpu") -> None:
         h0 = torch.randn(3, len(task.x), 2, dtype=torch.float64, device=device)
         eager = EagerRecipe(task, tight)
         contenders: dict[str, Contender] = {"eager": eager}
-        if jax_device is not None and jax_device(device) is not None:
-            contenders["jax"] = JaxRecipe(task, tight)
+        contenders |= {label: make(task, tight) for label, make in recipes.items()}
         graph = (task.x, task.edge_index, task.edge_attr, task.batch)
         truth = model.energy(h0, *graph).detach().sum(-1)
         energies = eager.energy(eager.features(parameters), h0.mT)

@@ -209,7 +209,7 @@ class JaxRecipe:
 
         value, g = evaluate(h)
         history = jnp.zeros((memory, *h.shape))
-        state = {
+        state: Pytree = {
             "h": h,
             "value": value,
             "g": g,
@@ -241,7 +241,7 @@ class JaxRecipe:
             p = r + jnp.where(active, new / rr, 0.0) * p
             return x + alpha * state[2], r, p, new, i + 1
 
-        start = (jnp.zeros_like(rhs), rhs, rhs, dot(rhs, rhs), 0)
+        start: Pytree = (jnp.zeros_like(rhs), rhs, rhs, dot(rhs, rhs), 0)
         x, _, _, _, iterations = lax.while_loop(more, iterate, start)
         return x, iterations
 

@@ -17,8 +17,10 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +30,8 @@ from torch import Tensor
 from training_step import THREADS, clip, environment, limit_threads, table, timed, write
 
 from hogwild.solvers import GradientDescent
+
+T = TypeVar("T")
 
 
 class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
@@ -48,7 +52,7 @@ class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
         return sum(storage.nbytes() for storage in self.kept.values())
 
 
-def memory_of(step: Any, device: str) -> tuple[float, Any]:
+def memory_of(step: Callable[[], T], device: str) -> tuple[float, T]:
     """KiB saved for the backward pass (CPU) or peak KiB allocated (GPU), and the step's result."""
     if device == "cuda":
         torch.cuda.synchronize()
@@ -85,11 +89,11 @@ def memory(device: str) -> list[dict[str, float | str]]:
         model = build(task, 1, GradientDescent(atol=tolerance))
         training_step(model, task, None)  # the graph's analysis is made once, before measuring
         model.zero_grad(set_to_none=False)
-        kib, (found, _) = memory_of(lambda model=model: training_step(model, task, None), device)
+        kib, (found, _) = memory_of(partial(training_step, model, task, None), device)
         count = int(found.iterations.max())
         out.append({"how": "implicit", "atol": tolerance, "iterations": count, "KiB": kib})
     for count in (1, 10, 100):
-        kib, _ = memory_of(lambda count=count: unrolled(task, count), device)
+        kib, _ = memory_of(partial(unrolled, task, count), device)
         out.append({"how": "unrolled", "iterations": count, "KiB": kib})
     for row in out:
         print("  ", row, flush=True)
@@ -102,10 +106,12 @@ def time_of(nodes: int, epochs: int, device: str) -> dict[str, float]:
     model = build(task, 1)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.005, weight_decay=1e-4)
     training_step(model, task, None)  # the graph's analysis is made once, before measuring
-    h, times, iterations = None, [], []
+    h: Tensor | None = None
+    times: list[float] = []
+    iterations: list[int] = []
     for _ in range(epochs):
         optimiser.zero_grad()
-        ms, (found, _) = timed(lambda h=h: training_step(model, task, h), device)  # type: ignore[misc]
+        ms, (found, _) = timed(partial(training_step, model, task, h), device)
         times.append(ms)
         iterations.append(int(found.iterations.max()))
         h = found.value.detach()

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,10 +68,9 @@ class Task:
         return loss.mean((-2, -1))
 
     def to(self, device: str | torch.device) -> Task:
-        def move(value: object) -> object:
-            return value.to(device) if isinstance(value, Tensor) else value
-
-        return replace(self, **{k: move(v) for k, v in vars(self).items()})
+        fields: dict[str, Any] = vars(self)
+        moved = {name: v.to(device) for name, v in fields.items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
 
 def _sorted(edge_index: np.ndarray) -> Tensor:
@@ -82,8 +82,7 @@ def _sorted(edge_index: np.ndarray) -> Tensor:
 def _paths(sizes: list[int]) -> tuple[Tensor, Tensor]:
     """Chains of these many nodes: edges and the graph of each node."""
     batch = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    nodes = torch.arange(len(batch) - 1)
-    nodes = nodes[batch[:-1] == batch[1:]].numpy()
+    nodes = (batch[:-1] == batch[1:]).nonzero()[:, 0].numpy()  # all but the last of each chain
     return _sorted(np.stack([nodes, nodes + 1])), batch
 
 

@@ -31,8 +31,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from rivals import Contender, EagerRecipe, Hogwild, Outcome, Parameters, build, training_step
@@ -41,6 +43,7 @@ from torch import Tensor
 
 from hogwild import EnergyGNN
 
+T = TypeVar("T")
 LEARNING_RATE, WEIGHT_DECAY, CLIP = 0.005, 1e-4, 1.0
 CELLS = ("chains:1", "chains:10", "chains:50", "counting:1", "counting:10", "counting:50",
          "sums:1", "coordinates:1", "rgg:1")  # fmt: skip
@@ -114,7 +117,7 @@ def limit_threads(count: int | None) -> None:
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-count:])
 
 
-def timed(step: Callable[[], object], device: str) -> tuple[float, object]:
+def timed(step: Callable[[], T], device: str) -> tuple[float, T]:
     """Milliseconds of one call, the device's queue drained before and after, and its result."""
     if device == "cuda":
         torch.cuda.synchronize()
@@ -132,7 +135,7 @@ def repeated(step: Callable[[], Callable[[], Outcome]], device: str) -> tuple[fl
     while len(times) < 5 and (not times or first < 1e3):
         ms, result = timed(step, device)
         times.append(ms)
-    return statistics.median(times), result()  # type: ignore[operator]
+    return statistics.median(times), result()
 
 
 def clip(model: EnergyGNN) -> None:
@@ -151,13 +154,14 @@ def train(cell: Cell, task: Task, device: str) -> tuple[list[Snapshot], list[flo
     wanted = {1 + int((i + 0.5) * (cell.epochs - 1) / cell.samples) for i in range(cell.samples)}
     snapshots: list[Snapshot] = []
     times: list[float] = []
-    missed, h = 0, None
+    h: Tensor | None = None
+    missed = 0
     for epoch in range(cell.epochs):
         if epoch in wanted and h is not None:
             parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
             snapshots.append(Snapshot(epoch, parameters, h))
         optimiser.zero_grad()
-        ms, (found, losses) = timed(lambda h=h: training_step(model, task, h), device)  # type: ignore[misc]
+        ms, (found, losses) = timed(partial(training_step, model, task, h), device)
         times.append(ms)
         missed += not bool(found.converged.all())
         h = found.value.detach()
@@ -319,7 +323,7 @@ def main() -> None:
     if unknown := set(wanted) - {"eager", "jax"}:
         raise SystemExit(f"unknown rivals {sorted(unknown)}; expected some of eager, jax")
 
-    results: dict[str, object] = {"environment": environment(device), "cells": []}
+    results: dict[str, Any] = {"environment": environment(device), "cells": []}
     lines: list[list[str]] = []
     for text in arguments.cells.split(","):
         cell = Cell.parse(text, device, arguments.epochs, arguments.samples)
@@ -329,7 +333,7 @@ def main() -> None:
         contenders: dict[str, Contender] = {"hogwild": Hogwild(task, build(task, cell.replicas))}
         contenders |= rivals_for(task, wanted, device)
         records = compare(snapshots, task, contenders, device)
-        results["cells"].append(  # type: ignore[attr-defined]
+        results["cells"].append(
             {
                 **asdict(cell),
                 "nodes": len(task.x),

@@ -30,9 +30,14 @@ from hogwild.nn.picnn import PICNN, Slot
 from hogwild.solvers.base import Solution, Solver
 from hogwild.solvers.newton import Newton
 
-MESSAGE_GAIN = 0.5
-"""Initial slope of the update in its messages: small enough that the fresh energy is well
-conditioned at degree 50, large enough that neighbours matter from the first epoch."""
+
+def message_gain(num_layers: int) -> float:
+    """Initial slope of a network in its monotone inputs (messages, earlier rounds).
+
+    Small enough that the fresh energy is well conditioned at degree 50, where every round sums
+    over fifty neighbours, and large enough that neighbours matter from the first epoch.
+    """
+    return 0.5 if num_layers == 1 else 0.15
 
 
 class EnergyConv(ImplicitConv):
@@ -173,7 +178,7 @@ class EnergyConv(ImplicitConv):
                     act=act,
                     gate=gate,
                     batch_shape=lead,
-                    gain=MESSAGE_GAIN,
+                    gain=message_gain(num_layers),
                 )
 
             self.message_nets.append(net(slots, both, message_channels, per_head))

@@ -113,7 +113,7 @@ class Evaluation(ABC):
         condition). Written so that NaN fails both.
         """
         armijo = self.value <= before.value + 1e-4 * t * slope
-        if bool(armijo.all()):
+        if not armijo.is_cuda and bool(armijo.all()):  # on a GPU looking costs more than computing
             return armijo
         turned = graph.dot(self.gradient, d) > 0.8 * slope.abs()
         return armijo | ((self.value <= before.value + before.noise) & ~turned)

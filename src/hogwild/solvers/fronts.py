@@ -393,8 +393,10 @@ def plan_for(graph: Graph, channels: int, replicas: int) -> Plan | None:
     """The plan of this graph, made once; ``None`` where a direct factorisation does not pay."""
     # Few small problems are fastest as dense ones: the batched operations of many small fronts
     # cost more to launch than dense factorisations cost to compute.
-    work = replicas * float((graph.sizes * channels).double().pow(3).sum())
-    key = ("fronts", channels, dense := work <= DENSE_WORK)
+    if ("work", channels) not in graph.memo:  # once per graph: it waits for the device
+        graph.memo["work", channels] = float((graph.sizes * channels).double().pow(3).sum())
+    dense = replicas * graph.memo["work", channels] <= DENSE_WORK
+    key = ("fronts", channels, dense)
     if key not in graph.memo:
         try:
             graph.memo[key] = Plan(graph, channels, MAX_WIDTH if dense else DENSE_WIDTH)
