@@ -68,8 +68,9 @@ class Task:
         return loss.mean((-2, -1))
 
     def to(self, device: str | torch.device) -> Task:
-        fields: dict[str, Any] = vars(self)
-        moved = {name: v.to(device) for name, v in fields.items() if isinstance(v, Tensor)}
+        moved: dict[str, Any] = {
+            name: v.to(device) for name, v in vars(self).items() if isinstance(v, Tensor)
+        }
         return replace(self, **moved)
 
 

@@ -68,3 +68,8 @@ def scatter(x: Tensor, index: Tensor, size: int) -> Tensor:
     """Sum of the rows with equal index: [R, a, E], [E] -> [R, a, size]."""
     out = x.new_zeros(*x.shape[:-1], size)
     return out.scatter_add(-1, index.expand_as(x), x)
+
+
+def scatter_into(out: Tensor, index: Tensor, x: Tensor) -> None:
+    """Add the rows of ``x`` to the rows of ``out`` named by index, in place: [R, …, n]."""
+    out.view(*x.shape[:-1], out.size(-1)).scatter_add_(-1, index.expand_as(x), x)

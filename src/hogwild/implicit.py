@@ -58,16 +58,35 @@ def attach(residual: Tensor, h: Tensor, dual: DualSolve, on_failure: str = "rais
     return out
 
 
-@torch.no_grad()
-def solve_dual(
-    problem: Problem, h: Tensor, grad: Tensor, linear: LinearSolver, rtol: float
-) -> Solution:
-    """λ of the dual system at the solution ``h`` of a detached problem.
+def differentiable(
+    problem: Problem, h: Tensor, linear: LinearSolver, rtol: float, on_failure: str = "raise"
+) -> Tensor:
+    """The solution ``h`` [R, k, N] of a problem, as a differentiable function of all it depends on.
 
-    An energy's Hessian is symmetric and positive definite: the Newton factor or CG. A fixed
-    point's :math:`J^\\top - I` is neither: GMRES.
+    An energy's Hessian is symmetric and positive definite: its dual system is solved with the
+    Newton factor or CG. A fixed point's :math:`J^\\top - I` is neither: GMRES.
+
+    Args:
+        problem: The problem, attached to autograd.
+        h: Its detached solution.
+        linear: Solver for Hessian systems.
+        rtol: Relative tolerance of the dual system.
     """
+    h = h.detach()
     if isinstance(problem, Objective):
-        return linear.solve(problem.evaluate(h).hessian(), grad, rtol)
-    assert isinstance(problem, FixedPoint)
-    return gmres(lambda v: problem.pullback(h, v) - v, grad, problem.graph, rtol=rtol)
+        at = problem.evaluate(h)  # its intermediate results serve the Hessian, too
+        residual = at.gradient
+
+        def dual(grad: Tensor) -> Solution:
+            return linear.solve(at.hessian(), grad, rtol)
+
+    elif isinstance(problem, FixedPoint):
+        residual, cut = problem.residual(h), problem.detach()
+
+        def dual(grad: Tensor) -> Solution:
+            with torch.no_grad():
+                return gmres(lambda v: cut.pullback(h, v) - v, grad, cut.graph, rtol=rtol)
+
+    else:
+        raise TypeError(f"expected an Objective or a FixedPoint, got {type(problem).__name__}")
+    return attach(residual, h, dual, on_failure) if residual.requires_grad else h

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import DeviceError, DTypeError, FeatureError, GraphError
-from hogwild.implicit import attach, solve_dual
+from hogwild.implicit import differentiable
 from hogwild.solvers.base import Problem, Solution, Solver, check_on_failure, solve
 from hogwild.solvers.linear import LinearSolver
 
@@ -87,16 +87,9 @@ class ImplicitConv(nn.Module):
             found = solve(problem, self.solver, start).check(self.on_failure)
         h = found.value
         if torch.is_grad_enabled():
-            residual = attached.residual(h)
-            if residual.requires_grad:
-                linear = LinearSolver(getattr(self.solver, "linear", "auto"))
-                rtol = 1e-10 if dtype == torch.float64 else 1e-5
-                h = attach(
-                    residual,
-                    h,
-                    lambda grad: solve_dual(problem, found.value, grad, linear, rtol),
-                    self.on_failure,
-                )
+            linear = LinearSolver(getattr(self.solver, "linear", "auto"))
+            rtol = 1e-10 if dtype == torch.float64 else 1e-5
+            h = differentiable(attached, h, linear, rtol, self.on_failure)
         value = h.mT.to(x.dtype)  # [R, N, k]
         parts = (value, found.status, found.iterations, found.residual)
         return Solution(*(parts if self.replicas is not None else (p[0] for p in parts)))

@@ -31,7 +31,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hogwild.fields import gather, mtm, mtv, mv, scatter
+from hogwild.fields import gather, mtm, mtv, mv, scatter, scatter_into
 from hogwild.graph import Graph
 from hogwild.nn.picnn import Context, Tape
 from hogwild.solvers.base import Evaluation, Hessian, Objective
@@ -110,11 +110,12 @@ class Round:
         ybar = ybar.reshape(ybar.size(0), ybar.size(1) // slots, slots * graph.num_edges)
         return scatter(ybar, graph.ends if self.both_ends else graph.src, graph.num_nodes)
 
-    def merge(self, message: Tensor) -> Tensor:
+    def merge(self, message: Tensor, edges: slice | None = None) -> Tensor:
         """Weigh and merge the heads: [R·H, C, …, E] -> [R, C·H or C, …, E]."""
         x = message.unflatten(0, (-1, self.heads))
         if self.weight is not None:
-            x = x * self.weight.view(*self.weight.shape[:2], *[1] * (x.dim() - 3), x.size(-1))
+            weight = self.weight if edges is None else self.weight[..., edges]
+            x = x * weight.reshape(*weight.shape[:2], *[1] * (x.dim() - 3), x.size(-1))
         return x.flatten(1, 2) if self.concat else x.mean(1)
 
     def merge_transpose(self, cotangent: Tensor) -> Tensor:
@@ -165,37 +166,74 @@ class RoundTape:
         return RoundPullback(total, s_message, s_loop, s_update, (ybar, lbar, qbar))
 
     def linearise(self, back: RoundPullback, graph: Graph, outputs: bool) -> Linear:
-        rnd, r = self.round, self.loop.value.size(0)
-        slots = 2 if rnd.both_ends else 1
-        n, e = graph.num_nodes, graph.num_edges
-
-        jm = self.message.jacobians()
-        j_edge = rnd.merge(jm[-1])  # [R, C, q·slots, E]
-        q = j_edge.size(2) // slots
-        j_edge = j_edge.view(r, self.channels, q, slots, e)
-        c_edge = self.message.hessian(jm, back.s_message)
-        jl = self.loop.jacobians()
-        a = rnd.weigh_loop(jl[-1])  # [R, C, q, N]
-        d = self.loop.hessian(jl, back.s_loop)
+        rnd, n = self.round, graph.num_nodes
+        loop_jacobians = self.loop.jacobians()
+        a = rnd.weigh_loop(loop_jacobians[-1]).clone()  # [R, C, q, N]
+        r, _, q, _ = a.shape
+        d = self.loop.hessian(loop_jacobians, back.s_loop)
         d = a.new_zeros(r, q, q, n) if d is None else d
-        cross: Tensor | None = None
-        if rnd.both_ends:
-            a = a + scatter(j_edge[..., 0, :].flatten(1, 2), graph.dst, n).view_as(a)
-        if c_edge is not None:
-            c_edge = c_edge.view(r, rnd.heads, q, slots, q, slots, e)
-            c_edge = c_edge.sum(1) if rnd.heads > 1 else c_edge[:, 0]
-            at_src = c_edge[:, :, -1, :, -1].flatten(1, 2)
-            d = d + scatter(at_src, graph.src, n).view_as(d)
+
+        # Edge by edge; in chunks that stay in the caches, since the Jacobians of all hidden units
+        # of all edges are many times larger than what is kept of them.
+        sources: list[Tensor] = []
+        crosses: list[Tensor] = []
+        for part in _chunks(graph.num_edges, self.message.value):
+            whole = part.stop - part.start == graph.num_edges
+            tape = self.message if whole else self.message.rows(part)
+            s = back.s_message if whole else [x[..., part] for x in back.s_message]
+            src, dst = graph.src[part], graph.dst[part]
+            j, c = self._edges(tape, s, part, r, q)
+            sources.append(j[..., -1, :].contiguous())
             if rnd.both_ends:
-                at_dst = c_edge[:, :, 0, :, 0].flatten(1, 2)
-                d = d + scatter(at_dst, graph.dst, n).view_as(d)
-                cross = c_edge[:, :, 0, :, 1].contiguous()
-        ju = self.update.jacobians()
-        u = self.update.hessian(ju, back.s_update)
+                scatter_into(a, dst, j[..., 0, :])
+            if c is not None:
+                scatter_into(d, src, c[:, :, -1, :, -1])
+                if rnd.both_ends:
+                    scatter_into(d, dst, c[:, :, 0, :, 0])
+                    crosses.append(c[:, :, 0, :, 1].contiguous())
+        update_jacobians = self.update.jacobians()
+        u = self.update.hessian(update_jacobians, back.s_update)
         if u is None:
             u = a.new_zeros(r, self.channels + q, self.channels + q, n)
-        j_src = j_edge[..., -1, :].contiguous()
-        return Linear(a, j_src, d, cross, u, ju[-1] if outputs else None)
+        return Linear(
+            a,
+            _join(sources),
+            d,
+            _join(crosses) if crosses else None,
+            u,
+            update_jacobians[-1] if outputs else None,
+        )
+
+    def _edges(
+        self, tape: Tape, sensitivities: list[Tensor], part: slice, r: int, q: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Jacobian [R, C, q, ends, e] and weighted curvature [R, q, ends, q, ends, e] of the
+        messages on some edges, heads merged."""
+        ends = 2 if self.round.both_ends else 1
+        jacobians = tape.jacobians()
+        j = self.round.merge(jacobians[-1], part)
+        j = j.view(r, self.channels, q, ends, j.size(-1))
+        c = tape.hessian(jacobians, sensitivities)
+        if c is not None:
+            c = c.view(r, self.round.heads, q, ends, q, ends, j.size(-1))
+            c = c.sum(1) if self.round.heads > 1 else c[:, 0]
+        return j, c
+
+
+CHUNK_ELEMENTS = 1 << 18
+"""Numbers of one message tensor that are linearised at a time on a CPU."""
+
+
+def _chunks(count: int, like: Tensor) -> list[slice]:
+    """Slices of the edges; a single one on a GPU and for few edges."""
+    rows = max(CHUNK_ELEMENTS // max(like.size(0) * 16, 1), 1024)
+    if like.device.type != "cpu" or count <= 2 * rows:
+        return [slice(0, count)]
+    return [slice(i, min(i + rows, count)) for i in range(0, count, rows)]
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 @dataclass
@@ -365,6 +403,7 @@ class EnergyEvaluation(Evaluation):
             size = size + sum(term[:, :k] for term in nodes)
         return graph.norm(size)
 
+    @torch.no_grad()
     def hessian(self) -> EnergyHessian:
         return _linearise(self.tapes, self._back[1], self.problem)
 

@@ -137,6 +137,16 @@ class Tape:
     slopes: list[Tensor]  # g'(a_ℓ)
     bounding: bool = False
 
+    def rows(self, part: slice) -> Tape:
+        """The tape of some of the rows (views, nothing is copied)."""
+        return Tape(
+            self.context.map(lambda w: w, lambda x: x[..., part]),
+            self.value[..., part],
+            [a[..., part] for a in self.pre],
+            [s[..., part] for s in self.slopes],
+            self.bounding,
+        )
+
     def pullback(self, cotangent: Tensor) -> tuple[Tensor, list[Tensor]]:
         r"""Reverse pass: :math:`J^\top p` and the sensitivities :math:`s_\ell` of hidden layers.
 

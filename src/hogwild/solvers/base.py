@@ -101,7 +101,8 @@ class Evaluation(ABC):
         """[R, G]: size of the terms that cancel in the gradient, for relative tolerances."""
 
     @abstractmethod
-    def hessian(self) -> Hessian: ...
+    def hessian(self) -> Hessian:
+        """The Hessian here, cut off from autograd."""
 
     def improves(
         self, before: Evaluation, graph: Graph, d: Tensor, t: Tensor, slope: Tensor
@@ -192,6 +193,9 @@ class FixedPoint(Problem):
     @abstractmethod
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
         r""":math:`(\partial F / \partial h)^\top v`, for the adjoint."""
+
+    @abstractmethod
+    def detach(self) -> FixedPoint: ...
 
 
 @dataclass

@@ -33,6 +33,9 @@ LEAF_WIDTH = 16
 """Nested dissection stops at pieces of this many unknowns."""
 MAX_WIDTH = 768
 """A front wider than this (pivots and boundary, in unknowns) makes the plan infeasible."""
+CG_WORK = 2500.0
+"""Cost of conjugate gradients for one edge and one entry of its k × k block, in units of a front's
+width³: some fifty products with the Hessian, memory-bound, against arithmetic in the caches."""
 MAX_ELEMENTS = 1 << 27
 """Nor may all fronts of one replica hold more numbers than this."""
 
@@ -159,10 +162,17 @@ class _Group:
 class Plan:
     """Elimination order and index maps for the pattern of one :class:`Graph`, block size k.
 
-    Graphs with at most ``dense_width`` unknowns become a single dense front.
+    Graphs with at most ``dense_width`` unknowns become a single dense front. Raises
+    :class:`TooWide` where the factorisation would cost more than ``budget`` (in numbers touched).
     """
 
-    def __init__(self, graph: Graph, channels: int, dense_width: int = DENSE_WIDTH) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        channels: int,
+        dense_width: int = DENSE_WIDTH,
+        budget: float = float("inf"),
+    ) -> None:
         k = self.channels = channels
         device = graph.src.device
         n_total = graph.num_nodes
@@ -215,7 +225,8 @@ class Plan:
         for shape in sorted(groups):
             *_, p, b = shape
             width = (p + b) * k
-            if width > MAX_WIDTH:
+            budget -= len(groups[shape]) * float(width) ** 3
+            if width > MAX_WIDTH or budget < 0.0:
                 raise TooWide
             for i, instance in enumerate(groups[shape]):
                 base[instance] = start + i * width * width
@@ -389,17 +400,22 @@ class Factor:
         return work[:, :-1].reshape(rhs.shape)
 
 
-def plan_for(graph: Graph, channels: int, replicas: int) -> Plan | None:
-    """The plan of this graph, made once; ``None`` where a direct factorisation does not pay."""
+def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False) -> Plan | None:
+    """The plan of this graph, made once; ``None`` where conjugate gradients are cheaper.
+
+    ``force`` asks for a factorisation at any cost that fits the memory.
+    """
     # Few small problems are fastest as dense ones: the batched operations of many small fronts
     # cost more to launch than dense factorisations cost to compute.
     if ("work", channels) not in graph.memo:  # once per graph: it waits for the device
         graph.memo["work", channels] = float((graph.sizes * channels).double().pow(3).sum())
     dense = replicas * graph.memo["work", channels] <= DENSE_WORK
-    key = ("fronts", channels, dense)
+    key = ("fronts", channels, dense, force)
     if key not in graph.memo:
+        budget = float("inf") if force else CG_WORK * channels**2 * max(graph.num_edges, 1)
+        width = MAX_WIDTH if dense else DENSE_WIDTH
         try:
-            graph.memo[key] = Plan(graph, channels, MAX_WIDTH if dense else DENSE_WIDTH)
+            graph.memo[key] = Plan(graph, channels, width, budget)
         except TooWide:
             graph.memo[key] = None
     plan: Plan | None = graph.memo[key]

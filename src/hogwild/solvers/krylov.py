@@ -44,7 +44,8 @@ def cg(
 ) -> Solution:
     r"""Preconditioned conjugate gradients for :math:`A x = b`, A symmetric positive definite.
 
-    Stops a graph when :math:`\|b - A x\|_2 \le \max(\text{rtol} \|b\|_2, \text{atol})`.
+    Stops a graph when :math:`\|b - A x\|_2 \le \text{rtol} \|b\|_2` or
+    :math:`\|b - A x\|_\infty \le \text{atol}`.
 
     Args:
         apply: ``A`` on [R, k, N].
@@ -53,7 +54,7 @@ def cg(
     """
     precondition = precondition or (lambda r: r)
     norm = graph.dot(rhs, rhs).sqrt()
-    limit = torch.maximum(norm * rtol, torch.zeros_like(norm) + atol)
+    limit = norm * rtol
     x, r = torch.zeros_like(rhs), rhs
     z = precondition(r)
     p, rz = z, graph.dot(r, z)
@@ -61,7 +62,7 @@ def cg(
     iterations = torch.zeros(norm.shape, dtype=torch.long, device=norm.device)
     # Reading a mask on the host stalls a GPU's queue: look at it every few iterations only.
     stride = 8 if rhs.is_cuda else 1
-    active = residual > limit
+    active = (residual > limit) & (graph.norm(r) > atol)
     for i in range(max_iter):
         if i % stride == 0 and not bool(active.any()):
             break
@@ -79,6 +80,10 @@ def cg(
         residual = graph.dot(r, r).sqrt()
         iterations = iterations + active
         active = active & (residual > limit) & torch.isfinite(residual)
+        if not isinstance(atol, float) or atol > 0.0:
+            active = active & (graph.norm(r) > atol)
+    # What stopped before the last iteration met one of the two tolerances.
+    limit = torch.where(active, limit, torch.maximum(limit, residual))
     return _solution(x, residual, limit, iterations)
 
 

@@ -27,8 +27,14 @@ class LinearSolver:
         if self.kind not in LINEAR:
             raise ConfigError(f"linear={self.kind!r}; expected one of {LINEAR}")
 
-    def solve(self, hessian: Hessian, rhs: Tensor, rtol: float | Tensor) -> Solution:
-        """``H⁻¹ b``; a direct factorisation is exact whatever ``rtol``."""
+    def solve(
+        self,
+        hessian: Hessian,
+        rhs: Tensor,
+        rtol: float | Tensor,
+        atol: float | Tensor = 0.0,
+    ) -> Solution:
+        """``H⁻¹ b``; a direct factorisation is exact whatever the tolerances."""
         if self.kind != "cg":
             factor = self._factor(hessian, rhs.size(0))
             if factor is not None:
@@ -49,12 +55,13 @@ class LinearSolver:
             hessian.graph,
             precondition=block_jacobi(hessian),
             rtol=rtol,
+            atol=atol,
             max_iter=self.max_iter,
         )
 
-    @staticmethod
-    def _factor(hessian: Hessian, replicas: int) -> fronts.Factor | None:
+    def _factor(self, hessian: Hessian, replicas: int) -> fronts.Factor | None:
         if not hessian.has_blocks:
             return None
-        plan = fronts.plan_for(hessian.graph, hessian.channels, replicas)
+        force = self.kind == "direct"
+        plan = fronts.plan_for(hessian.graph, hessian.channels, replicas, force=force)
         return None if plan is None else plan.factor(*hessian.blocks())

@@ -40,9 +40,11 @@ class Newton(Solver[Objective]):
     def step(self, problem: Objective, state: State, active: Tensor) -> State:
         graph, h = problem.graph, state.nodes["h"]
         now = state.cache if isinstance(state.cache, Evaluation) else problem.evaluate(h)
-        # Inexact Newton: the inner tolerance follows the residual, superlinear in the end.
-        forcing = graph.norm(now.gradient).sqrt().clamp(1e-8, 0.1)
-        d = LinearSolver(self.linear).solve(now.hessian(), -now.gradient, forcing).value
+        # Inexact Newton: the inner tolerance follows the residual, which keeps the convergence
+        # quadratic, down to what the outer tolerance needs.
+        forcing = state.graphs["residual"].clamp(1e-10, 1e-2)
+        floor = 0.1 * self.tolerances(h.dtype)[0]
+        d = LinearSolver(self.linear).solve(now.hessian(), -now.gradient, forcing, floor).value
         d = torch.where(graph.spread(active).unsqueeze(-2), d, 0.0)
         slope = graph.dot(now.gradient, d)  # < 0
         t = torch.ones_like(slope)

@@ -1,0 +1,100 @@
+"""Small graphs, random parameters and dense matrices shared by the tests."""
+
+import torch
+
+from hogwild import Graph
+
+DOUBLE = {"dtype": torch.float64}
+
+
+def edges(*pairs):
+    """``edge_index`` of directed edges (source, target)."""
+    return torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T.contiguous()
+
+
+def undirected(*pairs):
+    """``edge_index`` with every pair in both directions."""
+    return edges(*[e for i, j in pairs for e in ((i, j), (j, i))])
+
+
+def chain(n):
+    return undirected(*[(i, i + 1) for i in range(n - 1)])
+
+
+def star(n):
+    return undirected(*[(0, i) for i in range(1, n)])
+
+
+def cycle(n):
+    return undirected(*[(i, (i + 1) % n) for i in range(n)])
+
+
+def grid(a, b):
+    across = [(i * b + j, i * b + j + 1) for i in range(a) for j in range(b - 1)]
+    down = [(i * b + j, i * b + j + b) for i in range(a - 1) for j in range(b)]
+    return undirected(*across, *down)
+
+
+def complete(n):
+    return undirected(*[(i, j) for i in range(n) for j in range(i)])
+
+
+def tree(n, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return undirected(*[(int(torch.randint(i, (1,), generator=rng)), i) for i in range(1, n)])
+
+
+def circulant(n, degree):
+    """A regular undirected graph: every node hears ``degree`` others."""
+    offsets = [d for s in range(1, degree // 2 + 1) for d in (s, -s)]
+    offsets += [n // 2] if degree % 2 else []
+    return edges(*[(i, (i + d) % n) for i in range(n) for d in offsets])
+
+
+# Node 5 is isolated, 3 has a self-loop, 0 -> 1 is doubled, 4 -> 0 and 2 -> 4 have no reverse.
+ODD = edges((0, 1), (0, 1), (1, 0), (1, 2), (2, 1), (3, 3), (3, 1), (1, 3), (4, 0), (2, 4))
+ODD_NODES = 6
+
+
+def batch_of(*graphs):
+    """``edge_index``, ``batch`` of several (edge_index, num_nodes)."""
+    parts, batch, offset = [], [], 0
+    for g, (edge_index, n) in enumerate(graphs):
+        parts.append(edge_index + offset)
+        batch += [g] * n
+        offset += n
+    return torch.cat(parts, 1), torch.tensor(batch)
+
+
+def randomise(module, scale, seed=0):
+    """Overwrite every parameter with N(0, scale²)."""
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(scale * torch.randn(p.shape, generator=rng, dtype=torch.float64))
+    return module
+
+
+def columns(apply, like):
+    """The dense matrices [R, kN, kN] of a linear map on [R, k, N]."""
+    size = like[0].numel()
+    eye = torch.eye(size, dtype=like.dtype).view(size, *like.shape[1:])
+    return torch.stack([apply(e.expand_as(like).contiguous()).flatten(1) for e in eye], -1)
+
+
+def assemble(graph, diagonal, off):
+    """The dense matrices [R, kN, kN] of blocks in the order of the graph's pattern."""
+    replicas, k, _, n = diagonal.shape
+    out = diagonal.new_zeros(replicas, k, n, k, n)
+    for i in range(n):
+        out[:, :, i, :, i] += diagonal[..., i]
+    pattern = graph.pattern
+    for m, (i, j) in enumerate(zip(pattern.rows.tolist(), pattern.cols.tolist(), strict=True)):
+        out[:, :, i, :, j] += off[..., m]
+        out[:, :, j, :, i] += off[..., m].transpose(1, 2)
+    return out.view(replicas, k * n, k * n)
+
+
+def graph_of(edge_index, n=None, batch=None):
+    n = int(edge_index.max()) + 1 if n is None else n
+    return Graph.of(edge_index, n, batch)

@@ -1,0 +1,86 @@
+"""Fields of small matrices equal einsum and index_add on every path."""
+
+import pytest
+import torch
+
+from hogwild import fields
+
+SHAPES = [(1, 1, 1, 1), (2, 3, 4, 5), (3, 4, 2, 7), (1, 5, 1, 3)]  # R, a, b, n
+PRODUCTS = {
+    "mv": ("rabn,rbn->ran", lambda r, a, b, n: ((r, a, b, n), (r, b, n))),
+    "mtv": ("rabn,ran->rbn", lambda r, a, b, n: ((r, a, b, n), (r, a, n))),
+    "mtm": ("rsan,rsbn->rabn", lambda r, a, b, n: ((r, a, 2, n), (r, a, b, n))),
+}
+
+
+@pytest.fixture(params=["small", "large"])
+def path(request, monkeypatch):
+    """Force the fused loop (``large``) or the plain product (``small``), and prove it was used."""
+    calls = []
+    contract = fields._contract
+    monkeypatch.setattr(fields, "_contract", lambda a, b: calls.append(1) or contract(a, b))
+    monkeypatch.setattr(fields, "_CACHE_ELEMENTS", -1 if request.param == "large" else 1 << 40)
+    yield request.param
+    assert bool(calls) == (request.param == "large")
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_equal_einsum(name, shape, path):
+    formula, shapes = PRODUCTS[name]
+    left, right = (torch.randn(s, dtype=torch.float64) for s in shapes(*shape))
+    out = getattr(fields, name)(left, right)
+    torch.testing.assert_close(out, torch.einsum(formula, left, right), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_operands_are_left_alone(name, path):
+    """The in-place accumulation must not write into its operands."""
+    _, shapes = PRODUCTS[name]
+    left, right = (torch.randn(s, dtype=torch.float64) for s in shapes(2, 3, 3, 4))
+    before = left.clone(), right.clone()
+    getattr(fields, name)(left, right)
+    assert torch.equal(left, before[0])
+    assert torch.equal(right, before[1])
+
+
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_gradcheck(name, needs, path):
+    _, shapes = PRODUCTS[name]
+    inputs = [
+        torch.randn(s, dtype=torch.float64, requires_grad=need)
+        for s, need in zip(shapes(2, 3, 2, 3), needs, strict=True)
+    ]
+    assert torch.autograd.gradcheck(getattr(fields, name), inputs)
+
+
+def test_shared_matrix_broadcasts_over_rows(path):
+    matrix, x = torch.randn(2, 3, 4, 1), torch.randn(2, 4, 6)
+    expected = torch.einsum("rab,rbn->ran", matrix[..., 0], x)
+    torch.testing.assert_close(fields.mv(matrix, x), expected)
+
+
+def test_gather_equals_indexing():
+    x, index = torch.randn(2, 3, 5), torch.tensor([4, 0, 0, 2, 4, 1, 3])
+    assert torch.equal(fields.gather(x, index), x[..., index])
+    assert fields.gather(x, index[:0]).shape == (2, 3, 0)
+
+
+def test_scatter_equals_index_add():
+    x, index = torch.randn(2, 3, 7, dtype=torch.float64), torch.tensor([4, 0, 0, 2, 4, 1, 4])
+    expected = torch.zeros(2, 3, 6, dtype=torch.float64).index_add_(-1, index, x)
+    torch.testing.assert_close(fields.scatter(x, index, 6), expected)
+    assert torch.equal(fields.scatter(x[..., :0], index[:0], 6), torch.zeros_like(expected))
+
+
+def test_scatter_is_the_transpose_of_gather():
+    """⟨gather(x), y⟩ = ⟨x, scatter(y)⟩, and autograd agrees for both."""
+    index = torch.tensor([1, 1, 3, 0])
+    x = torch.randn(2, 2, 4, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(2, 2, 4, dtype=torch.float64, requires_grad=True)
+    left = (fields.gather(x, index) * y).sum()
+    right = (x * fields.scatter(y, index, 4)).sum()
+    torch.testing.assert_close(left, right)
+    assert torch.autograd.gradcheck(lambda v: fields.gather(v, index), x)
+    assert torch.autograd.gradcheck(lambda v: fields.scatter(v, index, 4), y)
