@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hogwild.solvers.base import FixedPoint, Objective, Problem, Solution, check_on_failure
+from hogwild.solvers.capture import replay
 from hogwild.solvers.krylov import gmres
 from hogwild.solvers.linear import LinearSolver
 
@@ -78,7 +79,14 @@ def differentiable(
         residual = at.gradient
 
         def dual(grad: Tensor) -> Solution:
+            if grad.is_cuda and linear.is_direct(problem):
+                found = replay(f"dual-{linear.kind}", factor_and_solve, problem.detach(), h, grad)
+                if found is not None:
+                    return linear.exactly(found[0], problem.graph)
             return linear.solve(at.hessian(), grad, rtol)
+
+        def factor_and_solve(problem: Objective, h: Tensor, grad: Tensor) -> tuple[Tensor]:
+            return (linear.solve(problem.evaluate(h).hessian(), grad, rtol).value,)
 
     elif isinstance(problem, FixedPoint):
         residual, cut = problem.residual(h), problem.detach()

@@ -83,14 +83,15 @@ class Round:
             loop_weight=loop_weight,
         )
 
-    def detach(self) -> Round:
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Round:
+        """The same round with every tensor transformed."""
         return replace(
             self,
-            message=self.message.map(Tensor.detach, Tensor.detach),
-            loop=self.loop.map(Tensor.detach, Tensor.detach),
-            update=self.update.map(Tensor.detach, Tensor.detach),
-            weight=None if self.weight is None else self.weight.detach(),
-            loop_weight=None if self.loop_weight is None else self.loop_weight.detach(),
+            message=self.message.map(fn, fn),
+            loop=self.loop.map(fn, fn),
+            update=self.update.map(fn, fn),
+            weight=None if self.weight is None else fn(self.weight),
+            loop_weight=None if self.loop_weight is None else fn(self.loop_weight),
         )
 
     # -- the linear maps between nodes and edges, and their transposes ----------------------------
@@ -447,8 +448,17 @@ class EnergyProblem(Objective):
     def evaluate(self, h: Tensor) -> EnergyEvaluation:
         return EnergyEvaluation(self, h)
 
-    def detach(self) -> EnergyProblem:
-        return replace(self, rounds=[r.detach() for r in self.rounds])
+    def map(self, fn: Callable[[Tensor], Tensor]) -> EnergyProblem:
+        return replace(self, rounds=[r.map(fn) for r in self.rounds])
+
+    @property
+    def has_blocks(self) -> bool:  # type: ignore[override]
+        return len(self.rounds) == 1
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        shape = [(r.heads, r.concat, r.both_ends, r.message.act.name) for r in self.rounds]
+        return (self.replicas, self.channels, self.beta, *shape)
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[EnergyProblem, Tensor]:
         nodes: Tensor | None = None

@@ -14,9 +14,10 @@ from __future__ import annotations
 import enum
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -145,8 +146,12 @@ class Problem(ABC):
         """Size [R, G] of the residual at ``h``, given ``image`` = F(h)."""
 
     @abstractmethod
-    def detach(self) -> Problem:
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        """The same problem with every tensor it is made of transformed."""
+
+    def detach(self) -> Self:
         """The same problem cut off from autograd: what the solver works on."""
+        return self.map(Tensor.detach)
 
     def zeros(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.zeros(
@@ -156,6 +161,14 @@ class Problem(ABC):
 
 class Objective(Problem):
     """Minimise a strongly convex function on each graph."""
+
+    has_blocks: bool = False
+    """Whether the Hessian couples only nodes that the graph's pattern joins."""
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """All that, beside tensors and their shapes, decides what :meth:`evaluate` computes."""
+        return (self.replicas, self.channels)
 
     @abstractmethod
     def evaluate(self, h: Tensor) -> Evaluation: ...
@@ -193,9 +206,6 @@ class FixedPoint(Problem):
     @abstractmethod
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
         r""":math:`(\partial F / \partial h)^\top v`, for the adjoint."""
-
-    @abstractmethod
-    def detach(self) -> FixedPoint: ...
 
 
 @dataclass
@@ -329,9 +339,15 @@ class Solution:
         )
 
 
-SMALL = 10_000
-"""Batches of fewer node embeddings than this keep all their graphs to the end: analysing a smaller
-batch costs more than computing a few frozen graphs along. Replicas are always dropped."""
+SMALL = {"cpu": 20_000, "cuda": 200_000}
+"""Number of node embeddings up to which a batch counts as small."""
+
+
+def is_small(h: Tensor) -> bool:
+    """Whether computing frozen graphs along is cheaper than analysing a smaller batch: on a CPU for
+    a few thousand nodes, on a GPU as long as launching kernels costs more than running them."""
+    return h.size(0) * h.size(-1) < SMALL.get(h.device.type, 0)
+
 
 ON_FAILURE = ("raise", "warn", "ignore")
 
@@ -387,8 +403,11 @@ def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
             record(state, outcome, count)
             break
         rows, cols = host.any(1), host.any(0)
-        if 2 * int(cols.sum()) > cols.numel() or h0.size(0) * problem.graph.num_nodes < SMALL:
+        small = is_small(state.nodes["h"])
+        if small or 2 * int(cols.sum()) > cols.numel():
             cols = torch.ones_like(cols)
+        if small and h0.is_cuda:
+            rows = torch.ones_like(rows)
         if 2 * int(rows.sum()) * int(cols.sum()) <= host.numel():
             record(state, outcome, count)
             keep_r, keep_g = (m.nonzero()[:, 0].to(device) for m in (rows, cols))

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError
+from hogwild.graph import Graph
 from hogwild.solvers import fronts
-from hogwild.solvers.base import Hessian, Solution, Status
+from hogwild.solvers.base import Hessian, Objective, Solution, Status
 from hogwild.solvers.krylov import block_jacobi, cg
 
 LINEAR = ("auto", "direct", "cg")
@@ -38,12 +39,7 @@ class LinearSolver:
         if self.kind != "cg":
             factor = self._factor(hessian, rhs.size(0))
             if factor is not None:
-                x = factor.solve(rhs)
-                shape = (rhs.size(0), hessian.graph.num_graphs)
-                zeros = torch.zeros(shape, dtype=torch.long, device=rhs.device)
-                finite = torch.isfinite(hessian.graph.norm(x))
-                status = torch.where(finite, int(Status.CONVERGED), int(Status.NOT_FINITE))
-                return Solution(x, status, zeros + 1, zeros.to(rhs.dtype))
+                return self.exactly(factor.solve(rhs), hessian.graph)
             if self.kind == "direct":
                 raise ConfigError(
                     "linear='direct' was asked for, but this graph has no small separators (or "
@@ -58,6 +54,22 @@ class LinearSolver:
             atol=atol,
             max_iter=self.max_iter,
         )
+
+    @staticmethod
+    def exactly(x: Tensor, graph: Graph) -> Solution:
+        """The result of a factorisation, as a solution."""
+        once = torch.ones(x.size(0), graph.num_graphs, dtype=torch.long, device=x.device)
+        finite = torch.isfinite(graph.norm(x))
+        status = torch.where(finite, int(Status.CONVERGED), int(Status.NOT_FINITE))
+        return Solution(x, status, once, torch.zeros_like(once, dtype=x.dtype))
+
+    def is_direct(self, problem: Objective) -> bool:
+        """Whether a Hessian of this problem will be factorised."""
+        if self.kind == "cg" or not problem.has_blocks:
+            return False
+        force = self.kind == "direct"
+        plan = fronts.plan_for(problem.graph, problem.channels, problem.replicas, force=force)
+        return plan is not None
 
     def _factor(self, hessian: Hessian, replicas: int) -> fronts.Factor | None:
         if not hessian.has_blocks:

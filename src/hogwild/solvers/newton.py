@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hogwild.solvers.base import Evaluation, Objective, Solver, State
+from hogwild.solvers.capture import replay
 from hogwild.solvers.linear import LinearSolver
 
 
@@ -39,12 +40,17 @@ class Newton(Solver[Objective]):
 
     def step(self, problem: Objective, state: State, active: Tensor) -> State:
         graph, h = problem.graph, state.nodes["h"]
+        linear = LinearSolver(self.linear)
+        if h.is_cuda and linear.is_direct(problem):
+            replayed = self._replay(problem, h, active)
+            if replayed is not None:
+                return replayed
         now = state.cache if isinstance(state.cache, Evaluation) else problem.evaluate(h)
         # Inexact Newton: the inner tolerance follows the residual, which keeps the convergence
         # quadratic, down to what the outer tolerance needs.
         forcing = state.graphs["residual"].clamp(1e-10, 1e-2)
         floor = 0.1 * self.tolerances(h.dtype)[0]
-        d = LinearSolver(self.linear).solve(now.hessian(), -now.gradient, forcing, floor).value
+        d = linear.solve(now.hessian(), -now.gradient, forcing, floor).value
         d = torch.where(graph.spread(active).unsqueeze(-2), d, 0.0)
         slope = graph.dot(now.gradient, d)  # < 0
         t = torch.ones_like(slope)
@@ -61,3 +67,24 @@ class Newton(Solver[Objective]):
         out = self.objective_state(problem, h, problem.evaluate(h))
         out.graphs["stalled"] = reject
         return out
+
+    def _replay(self, problem: Objective, h: Tensor, active: Tensor) -> State | None:
+        """The full step from a recording, if there is one and every graph accepts it."""
+        relative = bool(self.tolerances(h.dtype)[1])
+
+        def body(problem: Objective, h: Tensor, active: Tensor) -> tuple[Tensor, ...]:
+            graph, now = problem.graph, problem.evaluate(h)
+            d = LinearSolver(self.linear).solve(now.hessian(), -now.gradient, 0.0).value
+            d = torch.where(graph.spread(active).unsqueeze(-2), d, 0.0)
+            slope = graph.dot(now.gradient, d)
+            new = problem.evaluate(h + d)
+            accept = new.improves(now, graph, d, torch.ones_like(slope), slope)
+            out = (h + d, accept, graph.norm(new.gradient))
+            return (*out, new.scale) if relative else out
+
+        name = f"newton-{self.linear}-{relative}"
+        found = replay(name, body, problem, h, active)
+        if found is None or bool((active & ~found[1]).any()):
+            return None
+        names = ("residual", "scale") if relative else ("residual",)
+        return State({"h": found[0]}, dict(zip(names, found[2:], strict=True)))

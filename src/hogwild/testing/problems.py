@@ -11,6 +11,7 @@ Both carry their answer, computed densely graph by graph (:meth:`answer`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -108,6 +109,7 @@ class Quadratic(Objective):
     q: Tensor  # [R, k, k] symmetric positive definite
     b: Tensor  # [R, k, N]
     coupling: float
+    has_blocks = True
 
     @classmethod
     def random(
@@ -144,8 +146,12 @@ class Quadratic(Objective):
         top = torch.linalg.eigvalsh(self.q)[:, -1:]  # [R, 1]
         return top + 2.0 * self.coupling * g.max(degree.to(self.q.dtype).unsqueeze(0))
 
-    def detach(self) -> Quadratic:
-        return replace(self, q=self.q.detach(), b=self.b.detach())
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Quadratic:
+        return replace(self, q=fn(self.q), b=fn(self.b))
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        return (self.replicas, self.channels, self.coupling)
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Quadratic, Tensor]:
         graph, nodes, _ = self.graph.select(graphs)
@@ -206,8 +212,8 @@ class Affine(FixedPoint):
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
         return self.kappa * self._mean(torch.bmm(self.w.mT, v), transpose=True)
 
-    def detach(self) -> Affine:
-        return replace(self, w=self.w.detach(), b=self.b.detach())
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Affine:
+        return replace(self, w=fn(self.w), b=fn(self.b))
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Affine, Tensor]:
         graph, nodes, _ = self.graph.select(graphs)

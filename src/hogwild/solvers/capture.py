@@ -1,0 +1,84 @@
+r"""Small problems on a GPU: record an iteration once as a CUDA graph, then replay it.
+
+A Newton step on a few hundred nodes is a few hundred kernels of microseconds each; launching them
+one by one from Python takes ten times as long as running them. A CUDA graph launches them all at
+once. The tensors of each new problem (new parameters every epoch) are copied into the recorded
+ones. Large problems gain nothing and are never recorded; neither is anything on a CPU.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hogwild.solvers.base import Objective, is_small
+
+Body = Callable[..., tuple[Tensor, ...]]
+
+enabled = True
+"""Set to ``False`` to launch every kernel from Python, for debugging."""
+
+
+class Recording:
+    """``body(problem, *inputs)`` as a CUDA graph over its own copies of all tensors."""
+
+    def __init__(self, body: Body, problem: Objective, inputs: tuple[Tensor, ...]) -> None:
+        self.problem = problem.map(torch.clone)
+        self.inputs = [x.clone() for x in inputs]
+        self.tensors = leaves(self.problem)
+        self.loaded: Objective = problem
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # plans and library handles are made before recording
+            for _ in range(2):
+                body(self.problem, *self.inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.outputs = body(self.problem, *self.inputs)
+
+    def __call__(self, problem: Objective, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if self.loaded is not problem:
+            torch._foreach_copy_(self.tensors, leaves(problem))
+            self.loaded = problem
+        torch._foreach_copy_(self.inputs, list(inputs))
+        self.graph.replay()
+        return tuple(x.clone() for x in self.outputs)
+
+
+def leaves(problem: Objective) -> list[Tensor]:
+    """Every tensor a problem is made of, in a fixed order."""
+    found: list[Tensor] = []
+
+    def keep(x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    problem.map(keep)
+    return found
+
+
+@torch.no_grad()
+def replay(name: str, body: Body, problem: Objective, *inputs: Tensor) -> tuple[Tensor, ...] | None:
+    """Outputs of ``body(problem, *inputs)`` by replay; ``None`` where recording does not apply.
+
+    ``body`` must not wait for the device, and what it computes may depend only on ``name``, the
+    problem's :attr:`~hogwild.solvers.Objective.signature`, its graph and its tensors.
+    """
+    graph, h = problem.graph, inputs[0]
+    if not (enabled and h.is_cuda and problem.has_blocks and is_small(h)):
+        return None
+    memo = graph.memo
+    shapes = tuple(x.shape for x in leaves(problem))
+    key = ("capture", name, problem.signature, h.dtype, shapes)
+    if key not in memo:
+        try:
+            memo[key] = Recording(body, problem, inputs)
+        except RuntimeError as error:  # a library on this machine that cannot be recorded
+            warnings.warn(f"CUDA graph not recorded, running eagerly: {error}", stacklevel=2)
+            memo[key] = None
+    recording: Recording | None = memo[key]
+    return None if recording is None else recording(problem, inputs)
