@@ -28,7 +28,7 @@ from hogwild.graph import Graph
 DENSE_WIDTH = 48
 """Graphs with at most this many unknowns (n·k) are one dense front."""
 DENSE_WORK = 4e7
-"""So are all graphs when their dense factorisations together take at most this many operations."""
+"""On a CPU so are all graphs, when the sum of (n·k)³ over all graphs and replicas is below this."""
 LEAF_WIDTH = 16
 """Nested dissection stops at pieces of this many unknowns."""
 MAX_WIDTH = 768
@@ -348,7 +348,7 @@ class Plan:
         buffer = diagonal.new_zeros(replicas, self.size + 1)  # the last number catches padding
         for index, blocks in ((self.diagonal, diagonal), (self.off_diagonal, off_diagonal)):
             buffer.scatter_add_(1, index.expand(replicas, -1), blocks.reshape(replicas, -1))
-        buffer[:, self.pads] = 1.0
+        buffer.index_fill_(1, self.pads, 1.0)
         pieces: list[tuple[Tensor, Tensor | None]] = []
         for group in self.groups:
             p, b = group.pivots.size(1), group.boundary.size(1)
@@ -405,11 +405,12 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
 
     ``force`` asks for a factorisation at any cost that fits the memory.
     """
-    # Few small problems are fastest as dense ones: the batched operations of many small fronts
-    # cost more to launch than dense factorisations cost to compute.
+    # On a CPU few small problems are fastest as dense ones: the batched operations of many small
+    # fronts cost more to call than dense factorisations cost to compute. A GPU is slow at single
+    # dense matrices and replays the many small operations from a recording.
     if ("work", channels) not in graph.memo:  # once per graph: it waits for the device
         graph.memo["work", channels] = float((graph.sizes * channels).double().pow(3).sum())
-    dense = replicas * graph.memo["work", channels] <= DENSE_WORK
+    dense = not graph.src.is_cuda and replicas * graph.memo["work", channels] <= DENSE_WORK
     key = ("fronts", channels, dense, force)
     if key not in graph.memo:
         budget = float("inf") if force else CG_WORK * channels**2 * max(graph.num_edges, 1)
