@@ -38,7 +38,7 @@ def pose(n=3, e=4, *, seed=0, solver=TIGHT, edge_dim=None, **options):
 
 def gradients(conv, h, *more):
     torch.manual_seed(5)
-    loss = (torch.randn_like(h) * h).sum()
+    loss = (torch.randn(h.shape, **DOUBLE) * h).sum()
     return torch.autograd.grad(loss, [*conv.parameters(), *more])
 
 

@@ -22,9 +22,9 @@ QUICK = [
 GRID = [
     (rounds, width, k, degree)
     for rounds in (1, 2, 3)
-    for width in (2, 4, 16, 64)
-    for k in (2, 4, 16, 64)
-    for degree in (1, 2, 7, 20, 50)
+    for width in (2, 8, 64)
+    for k in (2, 8, 64)
+    for degree in (1, 5, 50)
     if k * degree <= 400 and (rounds, width, k, degree) not in QUICK
 ]
 KINDS = {"edge": {}, "node": {"message": "node"}, "heads": {"heads": 2}, "mean": {"aggr": "mean"}}

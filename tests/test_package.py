@@ -1,0 +1,111 @@
+"""The package: what it exposes, documents and imports."""
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hogwild
+
+ROOT = Path(hogwild.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def module_name(path):
+    parts = ["hogwild", *path.relative_to(ROOT).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def test_exposes_exactly_all():
+    """Every name in ``__all__`` exists, and no other public name but the subpackages."""
+    assert len(set(hogwild.__all__)) == len(hogwild.__all__)
+    for name in hogwild.__all__:
+        assert getattr(hogwild, name) is not None
+    code = "import hogwild, json; print(json.dumps(sorted(vars(hogwild))))"
+    names = json.loads(subprocess.check_output([sys.executable, "-c", code]))
+    submodules = {name.split(".")[1] for name in MODULES if "." in name}
+    helpers = {"PackageNotFoundError", "version"}
+    public = {n for n in names if not n.startswith("_")} | {"__version__"}
+    assert public - submodules - helpers == set(hogwild.__all__) - submodules
+
+
+@pytest.mark.parametrize("name", [n for n in MODULES if "__all__" in MODULES[n].read_text()])
+def test_all_is_true(name):
+    module = importlib.import_module(name)
+    for public in module.__all__:
+        assert hasattr(module, public)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_everything_public_has_a_docstring(name):
+    """Modules, and the classes and functions at their top level, as written in the source."""
+    tree = ast.parse(MODULES[name].read_text())
+    missing = [] if ast.get_docstring(tree) else ["the module"]
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            missing += [] if ast.get_docstring(node) else [node.name]
+    assert not missing
+
+
+def test_import_is_light():
+    """``import hogwild`` loads neither optional nor plotting nor networking packages."""
+    code = "import hogwild, json, sys; print(json.dumps(sorted(sys.modules)))"
+    loaded = json.loads(subprocess.check_output([sys.executable, "-c", code]))
+    top = {name.split(".")[0] for name in loaded}
+    assert "torch" in top
+    assert not top & {"zenoh", "ray", "matplotlib", "jax", "pytest", "hypothesis"}
+    assert "hogwild.testing" not in loaded
+
+
+def imported(name):
+    """Modules of this package that a module imports, anywhere in its source."""
+    package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+    out = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.Import):
+            out |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parent, *([node.module] if node.module else [])])
+            out.add(base)
+            out |= {f"{base}.{alias.name}" for alias in node.names}
+    return {m for m in out if m in MODULES and m != "hogwild"}
+
+
+# Earlier stages first: a module imports from its own stage and from earlier ones.
+STAGES = ["errors", "fields", "graph", "nn", "solvers", "implicit", "models", "testing"]
+
+
+@pytest.mark.parametrize("name", [n for n in MODULES if n != "hogwild"])
+def test_layers(name):
+    """No stage imports a later one; networks do not know solvers, nor solvers networks."""
+    stage = name.split(".")[1]
+    if stage not in STAGES:
+        pytest.skip(f"{stage} is a later stage")
+    allowed = set(STAGES[: STAGES.index(stage) + 1])
+    if stage == "solvers":
+        allowed -= {"nn"}
+    found = {m.split(".")[1] for m in imported(name)}
+    assert found <= allowed
+
+
+@pytest.mark.parametrize("stage", ["errors", "fields", "graph", "nn", "solvers", "implicit"])
+def test_early_stages_do_not_reach_models(stage):
+    """Nor indirectly: the transitive imports stay clear of models and testing."""
+    todo = [m for m in MODULES if m.split(".")[1:2] == [stage]]
+    seen = set()
+    while todo:
+        here = todo.pop()
+        if here not in seen:
+            seen.add(here)
+            todo += imported(here)
+    assert not [m for m in seen if m.split(".")[1] in ("models", "testing")]
