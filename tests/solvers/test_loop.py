@@ -339,10 +339,10 @@ def test_memory_must_be_positive(make):
 
 
 @pytest.mark.parametrize("make", [Newton, LBFGS])
-def test_max_halvings_must_be_positive(make):
+def test_max_backtracks_must_be_positive(make):
     """A line search without a single trial is refused when it is asked for."""
-    with pytest.raises(ConfigError, match="max_halvings=0"):
-        make(max_halvings=0)
+    with pytest.raises(ConfigError, match="max_backtracks=0"):
+        make(max_backtracks=0)
 
 
 def test_line_search_survives_a_far_start():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -84,15 +85,20 @@ class ImplicitConv(nn.Module):
         with torch.no_grad():
             problem = attached.detach()
             start = self._start(problem, h0, dtype, x.device)
-            found = solve(problem, self.solver, start).check(self.on_failure)
+            found = solve(problem, self.solver, start)
         h = found.value
+        found.check(self.on_failure)
         if torch.is_grad_enabled():
             linear = LinearSolver(getattr(self.solver, "linear", "auto"))
             rtol = 1e-10 if dtype == torch.float64 else 1e-5
             h = differentiable(attached, h, linear, rtol, self.on_failure)
-        value = h.mT.to(x.dtype)  # [R, N, k]
-        parts = (value, found.status, found.iterations, found.residual)
-        return Solution(*(parts if self.replicas is not None else (p[0] for p in parts)))
+        return self._report(replace(found, value=h.mT.to(x.dtype)))
+
+    def _report(self, found: Solution) -> Solution:
+        """The solution as the user sees it: without a replica dimension where there is none."""
+        if self.replicas is not None:
+            return found
+        return Solution(found.value[0], found.status[0], found.iterations[0], found.residual[0])
 
     def _start(
         self, problem: Problem, h0: Tensor | None, dtype: torch.dtype, device: torch.device

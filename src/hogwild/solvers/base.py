@@ -120,6 +120,13 @@ class Evaluation(ABC):
         turned = graph.dot(self.gradient, d) > 0.8 * slope.abs()
         return armijo | ((self.value <= before.value + before.noise) & ~turned)
 
+    def shorten(self, before: Evaluation, t: Tensor, slope: Tensor) -> Tensor:
+        """A shorter step after ``t`` was refused: the minimiser of the parabola through the two
+        values and the slope, between a tenth and a half of ``t``."""
+        excess = self.value - before.value - slope * t  # > 0 for a convex function
+        share = torch.nan_to_num(-0.5 * slope * t / excess, nan=0.1, posinf=0.5, neginf=0.1)
+        return t * share.clamp(0.1, 0.5)
+
 
 class Problem(ABC):
     """Independent problems on R replicas × G graphs."""
@@ -324,7 +331,9 @@ class Solution:
         lines = []
         for index in failed[:5].tolist():
             at = tuple(index)
-            where = f"graph {at[-1]}" + (f" of replica {at[0]}" if len(at) == 2 else "")
+            where = f"graph {at[-1]}"
+            if len(at) == 2 and self.status.size(0) > 1:
+                where += f" of replica {at[0]}"
             status = Status(int(self.status[at]))
             lines.append(
                 f"  {where}: residual {float(self.residual[at]):.3g} after "
@@ -387,11 +396,14 @@ def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
         status[pair], iterations[pair] = outcome, count
 
     count = torch.zeros_like(iterations)
+    given_up = torch.zeros(shape, dtype=torch.bool, device=device)
     for iteration in range(solver.max_iter + 1):
         now = state.graphs["residual"]
         limit = atol if rtol == 0.0 else atol + rtol * state.graphs["scale"]
         done, finite = now <= limit, torch.isfinite(now)
-        stalled = state.graphs.get("stalled", torch.zeros_like(done)) & ~done
+        if "stalled" in state.graphs:
+            given_up = given_up | state.graphs["stalled"]
+        stalled = given_up & ~done
         outcome = torch.full(now.shape, int(Status.MAX_ITERATIONS), device=device)
         outcome.masked_fill_(done, int(Status.CONVERGED))
         outcome.masked_fill_(stalled, int(Status.STALLED))
@@ -413,7 +425,7 @@ def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
             keep_r, keep_g = (m.nonzero()[:, 0].to(device) for m in (rows, cols))
             problem, nodes = problem.select(keep_r, keep_g)  # type: ignore[assignment]
             state = state.select(keep_r, keep_g, nodes)
-            active, count = active[keep_r][:, keep_g], count[keep_r][:, keep_g]
+            active, count, given_up = (m[keep_r][:, keep_g] for m in (active, count, given_up))
             at = (
                 (keep_r, keep_g, nodes)
                 if at is None

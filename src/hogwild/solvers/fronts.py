@@ -380,7 +380,8 @@ class Factor:
     def solve(self, rhs: Tensor) -> Tensor:
         """``A⁻¹ b`` for b [R, k, N]."""
         replicas = rhs.size(0)
-        # Padding reads and writes one dummy unknown, whose value stays exactly zero.
+        # Padding reads and writes one dummy unknown. It is zeroed after every write: a NaN in one
+        # graph must not reach the others through it.
         work = torch.cat([rhs.reshape(replicas, -1), rhs.new_zeros(replicas, 1)], 1)
         halves: list[Tensor] = []
         for group, (lower, x) in zip(self.plan.groups, self.pieces, strict=True):
@@ -390,6 +391,7 @@ class Factor:
             if x is not None:
                 index = group.boundary.reshape(1, -1).expand(replicas, -1)
                 work.scatter_add_(1, index, -(x.mT @ y).reshape(replicas, -1))
+                work[:, -1].zero_()
         for group, (lower, x), y in zip(
             self.plan.groups[::-1], self.pieces[::-1], halves[::-1], strict=True
         ):
@@ -397,6 +399,7 @@ class Factor:
                 y = y - x @ work[:, group.boundary].unsqueeze(-1)
             y = torch.linalg.solve_triangular(lower.mT, y, upper=True)
             work[:, group.pivots] = y[..., 0]
+            work[:, -1].zero_()
         return work[:, :-1].reshape(rhs.shape)
 
 

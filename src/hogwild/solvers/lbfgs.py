@@ -1,7 +1,8 @@
 r"""Limited-memory BFGS (the paper's solver), with its own history and line search per graph.
 
 The direction is Nocedal's two-loop recursion over the last ``memory`` pairs
-:math:`s = h' - h, y = \nabla E(h') - \nabla E(h)`; steps are halved until Armijo's condition holds.
+:math:`s = h' - h, y = \nabla E(h') - \nabla E(h)`; a step is shortened until the energy
+decreases enough.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ class LBFGS(Solver[Objective]):
 
     Args:
         memory: Number of pairs kept.
-        max_halvings: Step halvings after which a graph counts as stalled.
+        max_backtracks: Refused steps after which a graph counts as stalled.
     """
 
     max_iter: int = 1000
     memory: int = 10
-    max_halvings: int = 40
+    max_backtracks: int = 40
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.memory < 1:
             raise ConfigError(f"memory={self.memory}; expected at least 1")
+        if self.max_backtracks < 1:
+            raise ConfigError(f"max_backtracks={self.max_backtracks}; expected at least 1")
 
     def init(self, problem: Objective, h: Tensor) -> State:
         at = problem.evaluate(h)
@@ -65,13 +68,13 @@ class LBFGS(Solver[Objective]):
 
         now = state.cache if isinstance(state.cache, Evaluation) else problem.evaluate(h)
         t = torch.ones_like(slope)
-        for _ in range(self.max_halvings):
+        for _ in range(self.max_backtracks):
             new = h + wide(t) * d
             at: Evaluation = problem.evaluate(new)
             reject = active & ~at.improves(now, graph, d, t, slope)
             if not bool(reject.any()):
                 break
-            t = torch.where(reject, 0.5 * t, t)
+            t = torch.where(reject, at.shorten(now, t, slope), t)
         else:
             t = t.masked_fill(reject, 0.0)
             new = h + wide(t) * d

@@ -1,7 +1,7 @@
 r"""Newton's method with a line search on every graph: the default for energies.
 
 .. math::
-    h \leftarrow h - t\, (\nabla^2 E)^{-1} \nabla E, \qquad t = 1, \tfrac12, \tfrac14, \dots
+    h \leftarrow h - t\, (\nabla^2 E)^{-1} \nabla E, \qquad 0 < t \le 1
 
 A strongly convex energy with a bounded Hessian makes the damped iteration converge from anywhere,
 and quadratically at the end: two to five iterations from a warm start.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hogwild.errors import ConfigError
 from hogwild.solvers.base import Evaluation, Objective, Solver, State
 from hogwild.solvers.capture import replay
 from hogwild.solvers.linear import LinearSolver
@@ -25,15 +26,17 @@ class Newton(Solver[Objective]):
 
     Args:
         linear: ``"auto"``, ``"direct"`` or ``"cg"`` (see :class:`LinearSolver`).
-        max_halvings: Step halvings after which a graph counts as stalled.
+        max_backtracks: Refused steps after which a graph counts as stalled.
     """
 
     linear: str = "auto"
-    max_halvings: int = 40
+    max_backtracks: int = 40
 
     def __post_init__(self) -> None:
         super().__post_init__()
         LinearSolver(self.linear)
+        if self.max_backtracks < 1:
+            raise ConfigError(f"max_backtracks={self.max_backtracks}; expected at least 1")
 
     def init(self, problem: Objective, h: Tensor) -> State:
         return self.objective_state(problem, h, problem.evaluate(h))
@@ -54,13 +57,13 @@ class Newton(Solver[Objective]):
         d = torch.where(graph.spread(active).unsqueeze(-2), d, 0.0)
         slope = graph.dot(now.gradient, d)  # < 0
         t = torch.ones_like(slope)
-        for _ in range(self.max_halvings):
+        for _ in range(self.max_backtracks):
             trial = h + graph.spread(t).unsqueeze(-2) * d
             new = problem.evaluate(trial)
             reject = active & ~new.improves(now, graph, d, t, slope)
             if not bool(reject.any()):
                 return self.objective_state(problem, trial, new)
-            t = torch.where(reject, 0.5 * t, t)
+            t = torch.where(reject, new.shorten(now, t, slope), t)
         # No step helps these graphs: leave them where they were.
         t = t.masked_fill(reject, 0.0)
         h = h + graph.spread(t).unsqueeze(-2) * d
@@ -69,22 +72,33 @@ class Newton(Solver[Objective]):
         return out
 
     def _replay(self, problem: Objective, h: Tensor, active: Tensor) -> State | None:
-        """The full step from a recording, if there is one and every graph accepts it."""
+        """The same step from a recording; ``None`` where there is none or the search fails.
+
+        A refused step is replayed with a shorter ``t``, factorisation and all: still cheaper than
+        launching one evaluation from Python.
+        """
         relative = bool(self.tolerances(h.dtype)[1])
 
-        def body(problem: Objective, h: Tensor, active: Tensor) -> tuple[Tensor, ...]:
+        def body(problem: Objective, h: Tensor, active: Tensor, t: Tensor) -> tuple[Tensor, ...]:
             graph, now = problem.graph, problem.evaluate(h)
             d = LinearSolver(self.linear).solve(now.hessian(), -now.gradient, 0.0).value
             d = torch.where(graph.spread(active).unsqueeze(-2), d, 0.0)
             slope = graph.dot(now.gradient, d)
-            new = problem.evaluate(h + d)
-            accept = new.improves(now, graph, d, torch.ones_like(slope), slope)
-            out = (h + d, accept, graph.norm(new.gradient))
+            trial = h + graph.spread(t).unsqueeze(-2) * d
+            new = problem.evaluate(trial)
+            reject = active & ~new.improves(now, graph, d, t, slope)
+            shorter = torch.where(reject, new.shorten(now, t, slope), t)
+            out = (trial, reject, shorter, graph.norm(new.gradient))
             return (*out, new.scale) if relative else out
 
         name = f"newton-{self.linear}-{relative}"
-        found = replay(name, body, problem, h, active)
-        if found is None or bool((active & ~found[1]).any()):
-            return None
         names = ("residual", "scale") if relative else ("residual",)
-        return State({"h": found[0]}, dict(zip(names, found[2:], strict=True)))
+        t = torch.ones(active.shape, dtype=h.dtype, device=h.device)
+        for _ in range(self.max_backtracks):
+            found = replay(name, body, problem, h, active, t)
+            if found is None:
+                return None
+            trial, reject, t, *measures = found
+            if not bool(reject.any()):
+                return State({"h": trial}, dict(zip(names, measures, strict=True)))
+        return None
