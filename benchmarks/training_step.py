@@ -10,8 +10,11 @@ excluded for all contenders. For each cell (a task and a number of replicas):
    parameters, and the exact embeddings of the previous epoch.
 3. On every snapshot each contender makes the same training step from the same warm start:
    ``hogwild`` (default solver, tolerance 1e-8 on the largest entry), ``eager`` (the recipe in
-   eager PyTorch) and ``jax`` (the recipe compiled by JAX; compilation excluded). A step shorter
-   than a second is repeated up to five times and its median taken, after one unmeasured step.
+   eager PyTorch) and ``jax`` (the recipe compiled by JAX; compilation excluded). The recipe stops
+   after 50 iterations, converged or not; ``eager-converged`` and ``jax-converged`` are the same
+   recipe with as many iterations as it needs to meet its tolerance (at most 10,000). A step
+   shorter than a second is repeated up to five times and its median taken, after one unmeasured
+   step.
 
 Reported are mean milliseconds over the snapshots, the ratio of each contender to hogwild, the mean
 number of forward and adjoint iterations, the energy gradient left at the embeddings returned (one
@@ -37,7 +40,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from rivals import Contender, EagerRecipe, Hogwild, Outcome, Parameters, build, training_step
+from rivals import (
+    Contender,
+    EagerRecipe,
+    Hogwild,
+    Outcome,
+    Parameters,
+    Recipe,
+    build,
+    training_step,
+)
 from tasks import TASKS, Task
 from torch import Tensor
 
@@ -51,6 +63,7 @@ SIZES = {
     "cpu": {"chains": 100, "counting": 50, "sums": 200, "coordinates": 135, "rgg": 100_000},
     "cuda": {"chains": 100, "counting": 50, "sums": 1800, "coordinates": 1350, "rgg": 100_000},
 }
+RIVALS = ("eager", "jax", "eager-converged", "jax-converged")
 LENGTHS = {"rgg": (20, 3)}  # (epochs, snapshots) where they are not (500, 10)
 
 
@@ -282,9 +295,13 @@ def rows(cell: Cell, records: dict[str, Record], epochs_ms: list[float]) -> list
 def rivals_for(task: Task, wanted: Sequence[str], device: str) -> dict[str, Contender]:
     """The rivals that can run here; says which cannot."""
     found: dict[str, Contender] = {}
-    if "eager" in wanted:
-        found["eager"] = EagerRecipe(task)
-    if "jax" in wanted:
+    recipes = {"": Recipe(), "-converged": Recipe(max_iter=10_000)}
+    for suffix, recipe in recipes.items():
+        if "eager" + suffix in wanted:
+            found["eager" + suffix] = EagerRecipe(task, recipe)
+    compiled = {"jax" + suffix: recipe for suffix, recipe in recipes.items()}
+    compiled = {name: recipe for name, recipe in compiled.items() if name in wanted}
+    if compiled:
         if importlib.util.find_spec("jax") is None:
             print("  jax is not installed: its column is skipped")
         else:
@@ -293,7 +310,7 @@ def rivals_for(task: Task, wanted: Sequence[str], device: str) -> dict[str, Cont
             if jax_device(device) is None:
                 print(f"  this jax has no {device} device: its column is skipped")
             else:
-                found["jax"] = JaxRecipe(task)
+                found |= {name: JaxRecipe(task, recipe) for name, recipe in compiled.items()}
     return found
 
 
@@ -311,7 +328,11 @@ def main() -> None:
         "coordinates), of nodes (rgg), the length (chains) or the longest (counting); "
         "default: %(default)s",
     )
-    parser.add_argument("--rivals", default="eager,jax", help="of eager, jax; '' for none")
+    parser.add_argument(
+        "--rivals",
+        default="eager,jax,jax-converged",
+        help=f"some of {', '.join(RIVALS)}; '' for none; default: %(default)s",
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--threads", type=int, help=THREADS)
     parser.add_argument("--epochs", type=int, help="default: 500, rgg 20")
@@ -320,8 +341,8 @@ def main() -> None:
     arguments = parser.parse_args()
     limit_threads(arguments.threads)
     device, wanted = arguments.device, [r for r in arguments.rivals.split(",") if r]
-    if unknown := set(wanted) - {"eager", "jax"}:
-        raise SystemExit(f"unknown rivals {sorted(unknown)}; expected some of eager, jax")
+    if unknown := set(wanted) - set(RIVALS):
+        raise SystemExit(f"unknown rivals {sorted(unknown)}; expected some of {RIVALS}")
 
     results: dict[str, Any] = {"environment": environment(device), "cells": []}
     lines: list[list[str]] = []
