@@ -416,7 +416,7 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
     dense = not graph.src.is_cuda and replicas * graph.memo["work", channels] <= DENSE_WORK
     key = ("fronts", channels, dense, force)
     if key not in graph.memo:
-        budget = float("inf") if force else CG_WORK * channels**2 * max(graph.num_edges, 1)
+        budget = float("inf") if force or dense else CG_WORK * channels**2 * graph.num_edges
         width = MAX_WIDTH if dense else DENSE_WIDTH
         try:
             graph.memo[key] = Plan(graph, channels, width, budget)
