@@ -50,15 +50,16 @@ class Graph:
         validate: bool = True,
     ) -> Graph:
         """The graph of these tensors; the same object again while they are alive and unchanged."""
-        key = _key(edge_index, batch, num_nodes, batch_size)
+        key = _key(edge_index, batch, num_nodes, batch_size, validate)
         if key is not None and (found := _CACHE.get(key)) is not None:
             refs, graph = found
             if refs[0]() is edge_index and refs[1]() is batch:
                 _CACHE.move_to_end(key)
                 return graph
-        graph = cls._build(edge_index, num_nodes, batch, batch_size, validate)
+        with torch.inference_mode(False):  # what is kept must serve training, too
+            graph = cls._build(edge_index, num_nodes, batch, batch_size, validate)
         if key is not None:
-            _CACHE[key] = ((_ref(edge_index), _ref(batch)), graph)
+            _CACHE[key] = ((_ref(edge_index, key), _ref(batch, key)), graph)
             while len(_CACHE) > _CACHE_SIZE:
                 _CACHE.popitem(last=False)
         return graph
@@ -79,13 +80,14 @@ class Graph:
                     f"batch_size={batch_size} was given without batch; expected batch [N] with the "
                     f"graph of every node (or leave both out for a single graph)"
                 )
-            batch = edge_index.new_zeros(num_nodes)
-            return cls(edge_index[0], edge_index[1], batch, num_nodes, 1)
+            batch = torch.zeros(num_nodes, dtype=torch.long, device=edge_index.device)
+            return cls(edge_index[0].clone(), edge_index[1].clone(), batch, num_nodes, 1)
         _check_batch(batch, edge_index, num_nodes)
         last = int(batch[-1]) + 1 if batch_size is None else batch_size
         if validate:
             _check_batch_values(batch, edge_index, last)
-        return cls(edge_index[0], edge_index[1], batch, num_nodes, last)
+        # Copies: the graph must neither change with the caller's tensors nor keep them alive.
+        return cls(edge_index[0].clone(), edge_index[1].clone(), batch.clone(), num_nodes, last)
 
     # -- reductions over the nodes of a graph -----------------------------------------------------
 
@@ -121,21 +123,25 @@ class Graph:
         return self.src.numel()
 
     @cached_property
+    @torch.inference_mode(False)
     def ends(self) -> Tensor:
         """Receivers, then senders, [2E]: one gather reads both ends of every edge."""
         return torch.cat([self.dst, self.src])
 
     @cached_property
+    @torch.inference_mode(False)
     def sizes(self) -> Tensor:
         """Nodes in each graph, [G]."""
         return torch.bincount(self.batch, minlength=self.num_graphs)
 
     @cached_property
+    @torch.inference_mode(False)
     def in_degree(self) -> Tensor:
         """Number of edges into each node, [N]."""
         return torch.bincount(self.dst, minlength=self.num_nodes)
 
     @cached_property
+    @torch.inference_mode(False)
     def pattern(self) -> Pattern:
         """Off-diagonal blocks of the Hessian of a one-hop energy (see :class:`Pattern`)."""
         return Pattern.of(self)
@@ -295,15 +301,21 @@ _CACHE_SIZE = 256
 _CACHE: OrderedDict[tuple[Any, ...], tuple[tuple[Any, Any], Graph]] = OrderedDict()
 
 
-def _ref(x: Tensor | None) -> Any:
-    return (lambda: None) if x is None else weakref.ref(x)
+def _ref(x: Tensor | None, key: tuple[Any, ...]) -> Any:
+    """A weak reference that removes the graph from the cache when its tensor is freed."""
+    return (lambda: None) if x is None else weakref.ref(x, lambda _: _CACHE.pop(key, None))
 
 
 def _key(
-    edge_index: Tensor, batch: Tensor | None, num_nodes: int, batch_size: int | None
+    edge_index: Tensor,
+    batch: Tensor | None,
+    num_nodes: int,
+    batch_size: int | None,
+    validate: bool,
 ) -> tuple[Any, ...] | None:
     """Identity and version of the tensors, or ``None`` where torch keeps no version."""
     if edge_index.is_inference() or (batch is not None and batch.is_inference()):
         return None
     versions = (edge_index._version, None if batch is None else batch._version)
-    return id(edge_index), None if batch is None else id(batch), versions, num_nodes, batch_size
+    identity = (id(edge_index), None if batch is None else id(batch))
+    return *identity, *versions, num_nodes, batch_size, validate

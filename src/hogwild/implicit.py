@@ -41,7 +41,8 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        found = ctx.dual(grad)
+        with torch.autocast(grad.device.type, enabled=False):
+            found: Solution = ctx.dual(grad)
         found.check(ctx.on_failure, what="adjoint solve")
         return -found.value, None, None, None
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hogwild import EnergyConv, EnergyGNN, StackedEnergyGNN
+from hogwild import EnergyConv, EnergyGNN, Newton, StackedEnergyGNN
 from hogwild.testing import check_model
 
 VARIANTS = {
@@ -20,7 +20,7 @@ VARIANTS = {
     "affine": {"widths": ()},
     "squareplus": {"act": "squareplus"},
     "relu-gates": {"gate": "relu"},
-    "cg": {"solver": None},
+    "cg": {"solver": Newton(linear="cg")},
 }
 
 
@@ -31,7 +31,9 @@ def test_conv(options, device):
 
 @pytest.mark.parametrize("name", ["edge", "heads", "node-heads", "two-rounds"])
 def test_edge_features(name, device):
-    check_model(lambda **kw: EnergyConv(3, edge_dim=2, **VARIANTS[name], **kw), edge_dim=2)
+    check_model(
+        lambda **kw: EnergyConv(3, edge_dim=2, **VARIANTS[name], **kw), edge_dim=2, device=device
+    )
 
 
 @pytest.mark.parametrize("pool", [None, "mean"])

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from hogwild import EnergyConv, Graph, Newton
 from hogwild.errors import ConfigError
-from hogwild.solvers import LinearSolver, fronts
+from hogwild.solvers import LinearSolver, dissection, fronts
 
 DISSECT, DENSE = 0, 1 << 30
 GRAPHS = {
@@ -68,7 +68,7 @@ def check(graph, k, replicas, dense_width, seed=0):
 
 @pytest.fixture(autouse=True)
 def _fresh_analyses(monkeypatch):
-    monkeypatch.setattr(fronts, "_ANALYSED", {})
+    monkeypatch.setattr(dissection, "_ANALYSED", {})
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
@@ -101,7 +101,7 @@ def test_equal_graphs_share_one_analysis():
     parts = [(chain(60), 60)] * 5
     edge_index, batch = batch_of(*parts)
     check(Graph.of(edge_index, batch.numel(), batch), 2, 1, DISSECT)
-    assert len(fronts._ANALYSED) == 1
+    assert len(dissection._ANALYSED) == 1
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -119,7 +119,7 @@ def test_random_multigraphs(sizes, density, k, leaf, seed):
     edge_index, batch = batch_of(*parts)
     graph = Graph.of(edge_index, batch.numel(), batch)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fronts, "_ANALYSED", {})
+        patch.setattr(dissection, "_ANALYSED", {})
         patch.setattr(fronts, "LEAF_WIDTH", leaf)
         check(graph, k, 1, DISSECT, seed)
 
@@ -131,7 +131,7 @@ def test_random_sparse_graphs(n, extra, seed):
     rng = np.random.default_rng(seed)
     more = edges(*rng.integers(n, size=(int(extra * n), 2)).tolist())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fronts, "_ANALYSED", {})
+        patch.setattr(dissection, "_ANALYSED", {})
         patch.setattr(fronts, "LEAF_WIDTH", 4)
         check(Graph.of(torch.cat([tree(n, seed), more], 1), n), 2, 1, DISSECT, seed)
 

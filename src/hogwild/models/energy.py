@@ -31,13 +31,14 @@ from hogwild.solvers.base import Solution, Solver
 from hogwild.solvers.newton import Newton
 
 
-def message_gain(num_layers: int) -> float:
+def message_gain(num_layers: int, message: str) -> float:
     """Initial slope of a network in its monotone inputs (messages, earlier rounds).
 
     Small enough that the fresh energy is well conditioned at degree 50, where every round sums
-    over fifty neighbours, and large enough that neighbours matter from the first epoch.
+    over fifty neighbours, and large enough that neighbours matter from the first epoch. Node-wise
+    messages all depend on the sender alone, so their curvatures add up in one direction.
     """
-    return 0.5 if num_layers == 1 else 0.15
+    return (0.5 if num_layers == 1 else 0.15) * (1.0 if message == "edge" else 0.7)
 
 
 class EnergyConv(ImplicitConv):
@@ -74,7 +75,9 @@ class EnergyConv(ImplicitConv):
 
     Conventions:
         A self-loop in ``edge_index`` is an ordinary message from a node to itself, beside the
-        separately parameterised self message that every node has; of multi-edges each counts;
+        separately parameterised self message that every node has; of multi-edges each counts (in
+        the mean and in the attention's softmax, too, so that an edge of weight 0 still has its
+        share there);
         an isolated node minimises its own energy. On a directed graph node i hears the sources of
         the edges into it; the solve is synchronous and exact, but an asynchronous run needs the
         reverse links, since gradients travel against the edges.
@@ -178,7 +181,7 @@ class EnergyConv(ImplicitConv):
                     act=act,
                     gate=gate,
                     batch_shape=lead,
-                    gain=message_gain(num_layers),
+                    gain=message_gain(num_layers, message),
                 )
 
             self.message_nets.append(net(slots, both, message_channels, per_head))
@@ -289,11 +292,12 @@ class EnergyConv(ImplicitConv):
         batch_size: int | None = None,
     ) -> Tensor:
         """The energy of embeddings ``h`` on every graph, [G] or [R, G]; plain autograd."""
-        problem = self.problem(
-            x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
-        )
-        hs = h.to(self.solve_dtype or x.dtype).mT
-        value = problem.evaluate(hs.expand(problem.replicas, *hs.shape[-2:])).value
+        with torch.autocast(x.device.type, enabled=False):
+            problem = self.problem(
+                x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
+            )
+            hs = h.to(self.solve_dtype or x.dtype).mT
+            value = problem.evaluate(hs.expand(problem.replicas, *hs.shape[-2:])).value
         return value if self.replicas is not None else value[0]
 
     def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:

@@ -150,6 +150,8 @@ class Round:
 
 @dataclass
 class RoundTape:
+    """A round's forward pass at one point: the tapes of its three networks."""
+
     round: Round
     message: Tape
     loop: Tape

@@ -362,6 +362,7 @@ ON_FAILURE = ("raise", "warn", "ignore")
 
 
 def check_on_failure(on_failure: str) -> str:
+    """``on_failure`` itself, if it is one of :data:`ON_FAILURE`."""
     if on_failure not in ON_FAILURE:
         raise ConfigError(f"on_failure={on_failure!r}; expected one of {ON_FAILURE}")
     return on_failure

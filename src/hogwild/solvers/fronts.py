@@ -19,11 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import breadth_first_order, connected_components
 from torch import Tensor
 
 from hogwild.graph import Graph
+from hogwild.solvers.dissection import Elimination, Front, TooWide, eliminate
 
 DENSE_WIDTH = 48
 """Graphs with at most this many unknowns (n·k) are one dense front."""
@@ -40,114 +39,6 @@ MAX_ELEMENTS = 1 << 27
 """Nor may all fronts of one replica hold more numbers than this."""
 
 
-class TooWide(Exception):
-    """The graph has no small separators: use conjugate gradients."""
-
-
-@dataclass
-class _Front:
-    pivots: np.ndarray
-    boundary: np.ndarray
-    parent: int
-    height: int = 0
-
-
-_ANALYSED: dict[tuple[bytes, int], list[_Front]] = {}
-
-
-def _analyse(key: bytes, n: int, rows: np.ndarray, cols: np.ndarray, k: int) -> list[_Front]:
-    """Fronts of a graph with this pattern; equal graphs are analysed once per process."""
-    if (key, k) not in _ANALYSED:
-        if len(_ANALYSED) >= 4096:
-            _ANALYSED.clear()
-        ones = np.ones(2 * len(rows), np.int8)
-        ends = (np.concatenate([rows, cols]), np.concatenate([cols, rows]))
-        adjacency = csr_matrix((ones, ends), shape=(n, n))
-        _ANALYSED[key, k] = _dissect(adjacency, max(LEAF_WIDTH // k, 1), MAX_WIDTH // k)
-    return _ANALYSED[key, k]
-
-
-def _dissect(adjacency: csr_matrix, leaf: int, widest: int) -> list[_Front]:
-    """Fronts of one graph in an order in which children precede their parents."""
-    fronts: list[_Front] = []
-    n = adjacency.shape[0]
-    # (nodes, parent) still to be split; parents are created before their children.
-    work: list[tuple[np.ndarray, int]] = [(np.arange(n), -1)]
-    while work:
-        nodes, parent = work.pop()
-        if len(nodes) <= leaf:
-            fronts.append(_Front(nodes, np.empty(0, int), parent))
-            continue
-        sub = adjacency[nodes][:, nodes]
-        count, label = connected_components(sub, directed=False)
-        if count > 1:
-            work += [(nodes[label == c], parent) for c in range(count)]
-            continue
-        separator = _separator(sub)
-        if len(separator) > widest:
-            raise TooWide
-        if len(separator) >= len(nodes) - 1:
-            fronts.append(_Front(nodes, np.empty(0, int), parent))
-            continue
-        rest = np.setdiff1d(np.arange(len(nodes)), separator)
-        fronts.append(_Front(nodes[separator], np.empty(0, int), parent))
-        work.append((nodes[rest], len(fronts) - 1))
-    # Reverse: children first. Then boundaries bottom-up, and heights.
-    last = len(fronts) - 1
-    fronts = fronts[::-1]
-    for front in fronts:
-        front.parent = last - front.parent if front.parent >= 0 else -1
-    eliminated_by = np.empty(n, int)
-    for f, front in enumerate(fronts):
-        eliminated_by[front.pivots] = f
-    inherited: dict[int, list[np.ndarray]] = defaultdict(list)
-    indptr, indices = adjacency.indptr, adjacency.indices
-    for f, front in enumerate(fronts):
-        touched = [indices[indptr[p] : indptr[p + 1]] for p in front.pivots] + inherited.pop(f, [])
-        reach = np.unique(np.concatenate(touched)) if touched else np.empty(0, int)
-        reach = reach[eliminated_by[reach] > f]
-        # Boundary in elimination order: a child's lower triangle lands in its parent's.
-        front.boundary = reach[np.lexsort((reach, eliminated_by[reach]))]
-        front.pivots = np.sort(front.pivots)
-        if len(front.boundary):
-            # The parent of the elimination tree is the front of the first boundary node.
-            front.parent = int(eliminated_by[front.boundary[0]])
-            fronts[front.parent].height = max(fronts[front.parent].height, front.height + 1)
-            inherited[front.parent].append(front.boundary)
-        else:
-            front.parent = -1
-    return fronts
-
-
-def _separator(adjacency: csr_matrix) -> np.ndarray:
-    """A small set of nodes whose removal splits a connected graph into balanced pieces.
-
-    A level of a breadth-first search from the periphery separates what lies before it from what
-    lies behind; of the levels in the middle half the smallest is taken.
-    """
-    n = adjacency.shape[0]
-    start = 0
-    for _ in range(2):  # twice: the far end of a search from the far end
-        order, before = breadth_first_order(adjacency, start, directed=False)
-        start = order[-1]
-    depth = np.zeros(n, int)
-    for node in order[1:]:
-        depth[node] = depth[before[node]] + 1
-    sizes = np.bincount(depth)
-    passed = np.cumsum(sizes)
-    middle = np.flatnonzero((passed - sizes >= n // 4) & (n - passed >= n // 4))
-    if len(middle) == 0:  # no level in the middle half: the one that contains the median
-        middle = np.array([int(np.searchsorted(passed, n // 2))])
-    level = middle[np.argmin(sizes[middle])]
-    candidates = np.flatnonzero(depth == level)
-    if level + 1 == len(sizes):
-        return candidates
-    # Only nodes that really touch the far side are needed.
-    behind = np.flatnonzero(depth == level + 1)
-    touched = np.unique(adjacency[behind].indices)
-    return np.intersect1d(candidates, touched)
-
-
 @dataclass(eq=False)
 class _Group:
     """Fronts of one height and padded size: F dense matrices [(P + B)k, (P + B)k]."""
@@ -159,11 +50,25 @@ class _Group:
     extend: Tensor  # [F · (B·k)²] where the Schur complement goes in the buffer
 
 
+@dataclass
+class _Place:
+    """Where the matrix of one front of one graph lies in the buffer."""
+
+    base: int  # offset of its first number
+    pivots: int  # padded number of pivots P
+    boundary: int  # padded number of boundary nodes B
+
+    def slot(self, position: np.ndarray) -> np.ndarray:
+        """Row, in nodes, of a position given by :meth:`Elimination.locate`."""
+        return np.where(position >= 0, position, self.pivots + ~position)
+
+
 class Plan:
     """Elimination order and index maps for the pattern of one :class:`Graph`, block size k.
 
     Graphs with at most ``dense_width`` unknowns become a single dense front. Raises
-    :class:`TooWide` where the factorisation would cost more than ``budget`` (in numbers touched).
+    :class:`TooWide` where the factorisation would cost more than ``budget``, the sum of width³
+    over all fronts.
     """
 
     def __init__(
@@ -173,174 +78,135 @@ class Plan:
         dense_width: int = DENSE_WIDTH,
         budget: float = float("inf"),
     ) -> None:
-        k = self.channels = channels
-        device = graph.src.device
-        n_total = graph.num_nodes
+        self.channels = channels
+        self._device = graph.src.device
+        self._num_nodes = graph.num_nodes
         sizes = graph.sizes.cpu().numpy()
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        rows, cols = graph.pattern.rows.cpu().numpy(), graph.pattern.cols.cpu().numpy()
-        owner = graph.batch.cpu().numpy()[rows] if len(rows) else np.empty(0, int)
-        by_graph = np.argsort(owner, kind="stable")
-        cuts = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(sizes)))])
+        self._offsets = np.concatenate([[0], np.cumsum(sizes)])
+        patterns = _patterns(graph, self._offsets)
+        self._orders: list[Elimination] = []
+        for n, (rows, cols, _) in zip(sizes.tolist(), patterns, strict=True):
+            leaf = n if n * channels <= dense_width else max(LEAF_WIDTH // channels, 1)
+            self._orders.append(eliminate(n, rows, cols, leaf, MAX_WIDTH // channels))
+        self._places: dict[tuple[int, int], _Place] = {}  # (graph, front of that graph)
+        batches = self._lay_out(budget)
+        self.diagonal, self.off_diagonal = self._index_blocks(patterns)
+        self.groups = [self._group(members) for members in batches]
+        self.pads = _index(self._padding(batches), self._device)
 
-        structures: dict[bytes, list[int]] = defaultdict(list)  # equal graphs share one analysis
-        local: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
-        for g, n in enumerate(sizes):
-            entries = by_graph[cuts[g] : cuts[g + 1]]
-            r, c = rows[entries] - offsets[g], cols[entries] - offsets[g]
-            local[g] = (r, c, entries)
-            key = int(n).to_bytes(8, "little")
-            if n * k > dense_width:
-                key += r.tobytes() + c.tobytes()
-            structures[key].append(g)
+    def _front(self, instance: tuple[int, int]) -> Front:
+        return self._orders[instance[0]].fronts[instance[1]]
 
-        # Fronts of one height and about one size form a group, padded to its largest member; an
-        # instance is (graph, front of its structure).
-        classes: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        analysed: dict[int, list[_Front]] = {}
-        for key, graphs in structures.items():
-            r, c, _ = local[graphs[0]]
-            n = int(sizes[graphs[0]])
-            if n * k <= dense_width:
-                fronts = [_Front(np.arange(n), np.empty(0, int), -1)]
-            else:
-                fronts = _analyse(key, n, r, c, k)
-            for f, front in enumerate(fronts):
+    def _lay_out(self, budget: float) -> list[list[tuple[int, int]]]:
+        """Batch fronts of one height and about one size, and place them in one buffer."""
+        alike: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        for g, order in enumerate(self._orders):
+            for f, front in enumerate(order.fronts):
                 width = len(front.pivots) + len(front.boundary)
-                kind = (front.height, (width - 1).bit_length())
-                classes[kind] += [(g, f) for g in graphs]
-            for g in graphs:
-                analysed[g] = fronts
-        groups: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
-        padded: dict[tuple[int, int], tuple[int, int]] = {}  # instance -> (P, B)
-        for (height, kind2), members in classes.items():
-            p = max(len(analysed[g][f].pivots) for g, f in members)
-            b = max(len(analysed[g][f].boundary) for g, f in members)
-            groups[height, kind2, p, b] = members
-            padded.update(dict.fromkeys(members, (p, b)))
-
-        # Lay the groups out in one buffer, children before parents.
-        start = 0
-        base: dict[tuple[int, int], int] = {}  # instance -> offset in the buffer
-        for shape in sorted(groups):
-            *_, p, b = shape
-            width = (p + b) * k
-            budget -= len(groups[shape]) * float(width) ** 3
-            if width > MAX_WIDTH or budget < 0.0:
+                alike[front.height, (width - 1).bit_length()].append((g, f))
+        batches = [alike[key] for key in sorted(alike)]  # children before parents
+        self.size = 0
+        for members in batches:
+            p = max(len(self._front(m).pivots) for m in members)
+            b = max(len(self._front(m).boundary) for m in members)
+            width = (p + b) * self.channels
+            budget -= len(members) * float(width) ** 3
+            for member in members:
+                self._places[member] = _Place(self.size, p, b)
+                self.size += width * width
+            if width > MAX_WIDTH or budget < 0.0 or self.size > MAX_ELEMENTS:
                 raise TooWide
-            for i, instance in enumerate(groups[shape]):
-                base[instance] = start + i * width * width
-            start += len(groups[shape]) * width * width
-            if start > MAX_ELEMENTS:
-                raise TooWide
-        self.size = start
+        return batches
 
-        # Per structure: slot of every node in every front, reused by all its graphs.
-        slots: dict[int, list[dict[int, int]]] = {}
-        widths: dict[int, list[int]] = {}
-        for graphs in structures.values():
-            fronts = analysed[graphs[0]]
-            maps, wide = [], []
-            for f, front in enumerate(fronts):
-                p, b = padded[graphs[0], f]
-                maps.append(
-                    {int(v): i for i, v in enumerate(front.pivots)}
-                    | {int(v): p + i for i, v in enumerate(front.boundary)}
-                )
-                wide.append((p + b) * k)
-            for g in graphs:
-                slots[g], widths[g] = maps, wide
+    def _index_blocks(
+        self, patterns: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    ) -> tuple[Tensor, Tensor]:
+        """Position in the buffer of every entry of the diagonal and off-diagonal blocks."""
+        k = self.channels
+        total = self._num_nodes + sum(len(entries) for *_, entries in patterns)
+        # Of every block: offset and width of its front, its two slots, and whether they were
+        # exchanged to lie in the lower triangle.
+        base, width, row, col = (np.zeros(total, int) for _ in range(4))
+        for g, (rows, cols, entries) in enumerate(patterns):
+            nodes = np.arange(len(self._orders[g].first))
+            for at, a, b in (
+                (self._offsets[g] + nodes, nodes, nodes),
+                (self._num_nodes + entries, rows, cols),
+            ):
+                base[at], width[at], row[at], col[at] = self._locate(g, a, b)
+        flip = row < col
+        row, col = np.maximum(row, col), np.minimum(row, col)
+        # Entry (c, c') of a block; the channels of an exchanged block swap their roles.
+        c1, c2 = np.arange(k)[:, None, None], np.arange(k)[None, :, None]
+        down = row * k + np.where(flip, c2, c1)
+        along = col * k + np.where(flip, c1, c2)
+        position = base + down * width + along  # [k, k, N + M]
+        n = self._num_nodes
+        return (
+            _index(position[..., :n].reshape(-1), self._device),
+            _index(position[..., n:].reshape(-1), self._device),
+        )
 
+    def _locate(self, g: int, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Offset and width of the front that holds node pairs of graph g, and their slots."""
+        order = self._orders[g]
+        f = np.minimum(order.first[a], order.first[b])  # where the first of the two is eliminated
+        places = [self._places[g, i] for i in range(len(order.fronts))]
+        pivots = np.array([p.pivots for p in places])[f]
+        base = np.array([p.base for p in places])[f]
+        width = np.array([(p.pivots + p.boundary) * self.channels for p in places])[f]
+        slots = (order.locate(f, a), order.locate(f, b))
+        sa, sb = (np.where(s >= 0, s, pivots + ~s) for s in slots)
+        return base, width, sa, sb
+
+    def _group(self, members: list[tuple[int, int]]) -> _Group:
+        """Index maps of a batch of fronts."""
+        k, n = self.channels, self._num_nodes
         channel = np.arange(k)
-        # Where the blocks of the matrix go: position of entry (c, c') of each block.
-        entry_base = np.zeros(len(rows) + n_total, int)  # offset of the front
-        entry_row = np.zeros_like(entry_base)  # slot of row and column, in unknowns
-        entry_col = np.zeros_like(entry_base)
-        entry_width = np.zeros_like(entry_base)
-        flip = np.zeros(len(entry_base), bool)
-        for graphs in structures.values():
-            fronts, maps = analysed[graphs[0]], slots[graphs[0]]
-            n = int(sizes[graphs[0]])
-            first = np.empty(n, int)
-            for f, front in enumerate(fronts):
-                first[front.pivots] = f
+        place = self._places[members[0]]
+        pivots = np.full((len(members), place.pivots), -1)
+        boundary = np.full((len(members), place.boundary), -1)
+        parent_slot = np.full((len(members), place.boundary), -1)
+        parent_base, parent_width = np.zeros((2, len(members), 1, 1), int)
+        for m, (g, f) in enumerate(members):
+            front = self._front((g, f))
+            pivots[m, : len(front.pivots)] = front.pivots + self._offsets[g]
+            if len(front.boundary):
+                boundary[m, : len(front.boundary)] = front.boundary + self._offsets[g]
+                parent = self._places[g, front.parent]
+                where = np.full(len(front.boundary), front.parent)
+                position = self._orders[g].locate(where, front.boundary)
+                parent_slot[m, : len(front.boundary)] = parent.slot(position)
+                parent_base[m] = parent.base
+                parent_width[m] = (parent.pivots + parent.boundary) * k
 
-            def place(a: np.ndarray, b: np.ndarray, first=first, maps=maps):  # type: ignore[no-untyped-def]
-                f = np.minimum(first[a], first[b])
-                if len(maps) == 1:  # one dense front: slots are the node numbers
-                    return f, a, b
-                sa = np.array([maps[i][int(v)] for i, v in zip(f, a, strict=True)], int)
-                sb = np.array([maps[i][int(v)] for i, v in zip(f, b, strict=True)], int)
-                return f, sa, sb
+        def unknowns(nodes: np.ndarray) -> np.ndarray:
+            """Unknown (v, c) sits at c·N + v of a flattened [k, N] vector, padding behind it."""
+            flat = np.where(nodes[..., None] < 0, n * k, channel * n + nodes[..., None])
+            return flat.reshape(len(members), -1)
 
-            nodes = np.arange(n)
-            dense = len(maps) == 1
-            shared = place(nodes, nodes)
-            pattern = None if dense else place(local[graphs[0]][0], local[graphs[0]][1])
-            for g in graphs:
-                r, c, entries = local[g]
-                for at, (f, sa, sb) in (
-                    (len(rows) + offsets[g] + nodes, shared),
-                    (entries, pattern if pattern is not None else place(r, c)),
-                ):
-                    bases = np.array([base[g, i] for i in range(len(fronts))])
-                    entry_base[at] = bases[f]
-                    entry_width[at] = np.array(widths[g])[f]
-                    entry_row[at], entry_col[at] = np.maximum(sa, sb), np.minimum(sa, sb)
-                    flip[at] = sa < sb
-        # For a flipped block the roles of its channels swap; diagonal blocks are never flipped.
-        down = entry_row * k + np.where(flip, channel[None, :, None], channel[:, None, None])
-        along = entry_col * k + np.where(flip, channel[:, None, None], channel[None, :, None])
-        position = entry_base + down * entry_width + along  # [k, k, M + N]
-        self.off_diagonal = _index(position[..., : len(rows)].reshape(-1), device)
-        self.diagonal = _index(position[..., len(rows) :].reshape(-1), device)
+        row = np.where(parent_slot[..., None] < 0, -1, parent_slot[..., None] * k + channel)
+        row = row.reshape(len(members), -1)
+        target = parent_base + row[:, :, None] * parent_width + row[:, None, :]
+        void = (row[:, :, None] < 0) | (row[:, None, :] < 0)
+        return _Group(
+            place.base,
+            len(members),
+            _index(unknowns(pivots), self._device),
+            _index(unknowns(boundary), self._device),
+            _index(np.where(void, self.size, target).reshape(-1), self._device),
+        )
 
-        self.groups: list[_Group] = []
-        pads: list[np.ndarray] = []
-        for shape in sorted(groups):
-            *_, p, b = shape
-            members = groups[shape]
-            width = (p + b) * k
-            origin = base[members[0]]
-            piv = np.full((len(members), p), -1)
-            bnd = np.full((len(members), b), -1)
-            ext = np.full((len(members), b), -1)
-            ext_base = np.full(len(members), self.size)
-            ext_width = np.zeros(len(members), int)
-            for m, (g, f) in enumerate(members):
-                front = analysed[g][f]
-                piv[m, : len(front.pivots)] = front.pivots + offsets[g]
-                if len(front.boundary):
-                    bnd[m, : len(front.boundary)] = front.boundary + offsets[g]
-                    parent = slots[g][front.parent]
-                    ext[m, : len(front.boundary)] = [parent[int(v)] for v in front.boundary]
-                    ext_base[m], ext_width[m] = base[g, front.parent], widths[g][front.parent]
-            pm, ps = np.nonzero(piv < 0)
-            for c in channel:
-                pads.append(origin + pm * width * width + (ps * k + c) * (width + 1))
-            # Unknown (node v, channel c) sits at c·N + v of a flattened [k, N] vector.
-            dummy = n_total * k
-            pk = np.where(piv[..., None] < 0, dummy, channel * n_total + piv[..., None])
-            bk = np.where(bnd[..., None] < 0, dummy, channel * n_total + bnd[..., None])
-            unknown = np.where(ext[..., None] < 0, -1, ext[..., None] * k + channel)
-            unknown = unknown.reshape(len(members), b * k)
-            target = (
-                ext_base[:, None, None]
-                + unknown[:, :, None] * ext_width[:, None, None]
-                + unknown[:, None, :]
-            )
-            void = (unknown[:, :, None] < 0) | (unknown[:, None, :] < 0)
-            target = np.where(void, self.size, target)
-            self.groups.append(
-                _Group(
-                    origin,
-                    len(members),
-                    _index(pk.reshape(len(members), -1), device),
-                    _index(bk.reshape(len(members), -1), device),
-                    _index(target.reshape(-1), device),
-                )
-            )
-        self.pads = _index(np.concatenate(pads), device)
+    def _padding(self, batches: list[list[tuple[int, int]]]) -> np.ndarray:
+        """Diagonal entries of padded pivots; they are set to one."""
+        found = [np.empty(0, int)]
+        for members in batches:
+            for member in members:
+                place, used = self._places[member], len(self._front(member).pivots)
+                width = (place.pivots + place.boundary) * self.channels
+                rows = np.arange(used * self.channels, place.pivots * self.channels)
+                found.append(place.base + rows * (width + 1))
+        return np.concatenate(found)
 
     def factor(self, diagonal: Tensor, off_diagonal: Tensor) -> Factor:
         """Factorise the matrix with these blocks, [R, k, k, N] and [R, k, k, M]."""
@@ -364,6 +230,17 @@ class Plan:
             buffer.scatter_add_(1, index, schur.reshape(replicas, -1))
             pieces.append((lower, x))
         return Factor(self, pieces)
+
+
+def _patterns(graph: Graph, offsets: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Of every graph: rows and columns of its off-diagonal blocks, and their numbers."""
+    rows, cols = graph.pattern.rows.cpu().numpy(), graph.pattern.cols.cpu().numpy()
+    owner = graph.batch.cpu().numpy()[rows]
+    entries = np.split(
+        np.argsort(owner, kind="stable"),
+        np.cumsum(np.bincount(owner, minlength=graph.num_graphs))[:-1],
+    )
+    return [(rows[e] - offsets[g], cols[e] - offsets[g], e) for g, e in enumerate(entries)]
 
 
 def _index(array: np.ndarray, device: torch.device) -> Tensor:
@@ -403,6 +280,7 @@ class Factor:
         return work[:, :-1].reshape(rhs.shape)
 
 
+@torch.inference_mode(False)  # what is kept must serve training, too
 def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False) -> Plan | None:
     """The plan of this graph, made once; ``None`` where conjugate gradients are cheaper.
 

@@ -136,9 +136,9 @@ def gmres(
             )
         target = r.new_zeros(*beta.shape, m + 1, 1)
         target[..., 0, 0] = beta
-        coefficients = (
-            torch.linalg.pinv(hess) @ target
-        )  # [R, G, m, 1]; rank-deficient when exhausted
+        # Rank-deficient where a Krylov space is exhausted: the least-squares solution by pinv.
+        hess = torch.where(active[..., None, None] & torch.isfinite(hess), hess, 0.0)
+        coefficients = torch.linalg.pinv(hess) @ target  # [R, G, m, 1]
         coefficients = torch.where(active[..., None], coefficients[..., 0], 0.0)
         for j in range(m):
             x = torch.addcmul(x, wide(coefficients[..., j]), basis[j])
