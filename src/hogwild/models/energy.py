@@ -38,7 +38,7 @@ def message_gain(num_layers: int, message: str) -> float:
     over fifty neighbours, and large enough that neighbours matter from the first epoch. Node-wise
     messages all depend on the sender alone, so their curvatures add up in one direction.
     """
-    return (0.5 if num_layers == 1 else 0.15) * (1.0 if message == "edge" else 0.7)
+    return (0.5 if num_layers == 1 else 0.15) * (1.0 if message == "edge" else 0.5)
 
 
 class EnergyConv(ImplicitConv):
