@@ -51,7 +51,9 @@ def training_step(folder: str) -> str:
     place = ", ".join(f"{k} {v}" for k, v in cells[0]["environment"].items())
     head = (
         "| cell | hogwild, ms | eager recipe | JAX recipe | JAX recipe, converged | residual: "
-        "hogwild | residual: recipe | recipe missed its tolerance |\n" + "|---" * 8 + "|\n"
+        "hogwild | residual: recipe | recipe missed its tolerance | recipe's ∇θ off by |\n"
+        + "|---" * 9
+        + "|\n"
     )
     lines = []
     for cell in cells:
@@ -63,7 +65,8 @@ def training_step(folder: str) -> str:
             + "".join(f"| {ratio(cell, r)}× " for r in ("eager", "jax", "jax-converged"))
             + f"| {statistics.median(ours['residual_2']):.0e} "
             f"| {statistics.median(recipe['residual_2']):.0e} "
-            f"| {statistics.fmean(recipe['missed']):.0%} of {len(recipe['missed'])} |\n"
+            f"| {statistics.fmean(recipe['missed']):.0%} of {len(recipe['missed'])} "
+            f"| {statistics.median(recipe['gradient_error']):.0e} |\n"
         )
     text = f"Measured with {place}.\n\n" + head + "".join(lines)
     return text.replace("not run×", "not run")

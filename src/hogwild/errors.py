@@ -6,6 +6,8 @@ state is changed; a solve that does not converge is never silent.
 
 from __future__ import annotations
 
+from numbers import Integral
+
 
 class HogwildError(Exception):
     """Base class of every error raised by this library."""
@@ -45,3 +47,9 @@ class ConvergenceError(HogwildError, RuntimeError):
 
 class ConvergenceWarning(UserWarning):
     """What :class:`ConvergenceError` says, when ``on_failure="warn"``."""
+
+
+def require_positive(name: str, value: object) -> None:
+    """Raise :class:`ConfigError` unless ``value`` is a positive integer (and not a bool)."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ConfigError(f"{name}={value!r}; expected a positive integer")

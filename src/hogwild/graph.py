@@ -112,6 +112,10 @@ class Graph:
         """Inner product over each graph: [R, k, N] twice -> [R, G]."""
         return self.sum((x * y).sum(-2))
 
+    def wide(self, x: Tensor) -> Tensor:
+        """Per-graph numbers as factors of node vectors: [R, G] -> [R, 1, N]."""
+        return self.spread(x).unsqueeze(-2)
+
     def norm(self, x: Tensor) -> Tensor:
         """Largest absolute entry over each graph: [R, k, N] -> [R, G]; NaN stays NaN."""
         return self.max(x.abs().amax(-2))
@@ -139,6 +143,26 @@ class Graph:
     def in_degree(self) -> Tensor:
         """Number of edges into each node, [N]."""
         return torch.bincount(self.dst, minlength=self.num_nodes)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def self_loops(self) -> Tensor | None:
+        """Edges from a node to itself, or ``None``."""
+        found = (self.src == self.dst).nonzero()[:, 0]
+        return found if found.numel() else None
+
+    @cached_property
+    @torch.inference_mode(False)
+    def parallel(self) -> tuple[Tensor, Tensor] | None:
+        """Of a multigraph: for every edge the number of its (source, target) pair, and one edge of
+        every pair; ``None`` where all edges differ."""
+        pairs, number = torch.unique(self.src * self.num_nodes + self.dst, return_inverse=True)
+        if pairs.numel() == self.num_edges:
+            return None
+        one = torch.zeros_like(pairs).scatter_(
+            0, number, torch.arange(self.num_edges, device=number.device)
+        )
+        return number, one
 
     @cached_property
     @torch.inference_mode(False)
@@ -221,9 +245,12 @@ class Pattern:
 
     @staticmethod
     def count(graph: Graph) -> int:
-        """Number of blocks before merging, without building the pattern."""
-        degree = graph.in_degree
-        return graph.num_edges + int((degree * (degree - 1) // 2).sum())
+        """Number of blocks, without building the pattern; waits for the device once."""
+        if "blocks" not in graph.memo:
+            degree = graph.in_degree
+            graph.memo["blocks"] = graph.num_edges + int((degree * (degree - 1) // 2).sum())
+        found: int = graph.memo["blocks"]
+        return found
 
 
 # -- validation -----------------------------------------------------------------------------------
@@ -318,4 +345,5 @@ def _key(
         return None
     versions = (edge_index._version, None if batch is None else batch._version)
     identity = (id(edge_index), None if batch is None else id(batch))
-    return *identity, *versions, num_nodes, batch_size, validate
+    storage = (edge_index.data_ptr(), edge_index.shape)
+    return *identity, *versions, storage, num_nodes, batch_size, validate

@@ -235,7 +235,7 @@ def test_constructor_errors(kwargs, words):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: StackedEnergyGNN(3, 1, num_levels=0), ["num_levels=0", "at least 1"]),
+        (lambda: StackedEnergyGNN(3, 1, num_levels=0), ["num_levels=0", "positive integer"]),
         (lambda: EnergyGNN(3, 1, pool="max"), ["'max'", "'mean'"]),
         (lambda: Newton(atol=-1.0), ["atol=-1.0", "nonnegative"]),
         (lambda: Newton(rtol=NAN), ["rtol=nan", "nonnegative"]),

@@ -8,7 +8,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import DeviceError, DTypeError, FeatureError, GraphError
+from hogwild.errors import (
+    ConfigError,
+    DeviceError,
+    DTypeError,
+    FeatureError,
+    GraphError,
+    InputError,
+)
 from hogwild.implicit import differentiable
 from hogwild.solvers.base import Problem, Solution, Solver, check_on_failure, solve
 from hogwild.solvers.linear import LinearSolver
@@ -28,6 +35,15 @@ class ImplicitConv(nn.Module):
         validate: bool,
     ) -> None:
         super().__init__()
+        if not isinstance(solver, Solver):
+            raise ConfigError(
+                f"solver={solver!r}; expected an instance such as hogwild.Newton(atol=1e-8)"
+            )
+        if solve_dtype not in (None, torch.float32, torch.float64):
+            raise ConfigError(
+                f"solve_dtype={solve_dtype!r}; expected torch.float64, torch.float32 or None (that "
+                f"of the parameters)"
+            )
         self.hidden_channels = hidden_channels
         self.replicas = replicas
         self.solver = solver
@@ -63,9 +79,11 @@ class ImplicitConv(nn.Module):
 
         Args:
             h0: Starting point, e.g. the embeddings of the previous epoch; zero by default. The
-                answer does not depend on it, the number of iterations does.
+                answer does not depend on it (no gradient flows into it), the number of iterations
+                does.
         """
-        with torch.autocast(x.device.type, enabled=False):  # a solve in bfloat16 solves nothing
+        device = next(self.parameters()).device.type
+        with torch.autocast(device, enabled=False):  # a solve in bfloat16 solves nothing
             return self._embed(x, edge_index, edge_attr, batch, edge_weight, h0, batch_size)
 
     def _embed(
@@ -81,7 +99,7 @@ class ImplicitConv(nn.Module):
         attached = self.problem(
             x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
         )
-        dtype = self.solve_dtype or x.dtype
+        dtype = self._dtype(x)
         with torch.no_grad():
             problem = attached.detach()
             start = self._start(problem, h0, dtype, x.device)
@@ -94,6 +112,16 @@ class ImplicitConv(nn.Module):
             h = differentiable(attached, h, linear, rtol, self.on_failure)
         return self._report(replace(found, value=h.mT.to(x.dtype)))
 
+    def _dtype(self, x: Tensor) -> torch.dtype:
+        """Precision of the solve."""
+        dtype = self.solve_dtype or x.dtype
+        if dtype not in (torch.float32, torch.float64):
+            raise DTypeError(
+                f"the solve would run in {dtype}; expected float32 or float64: build the model "
+                f"with solve_dtype=torch.float64 (the default) or convert it with .float()"
+            )
+        return dtype
+
     def _report(self, found: Solution) -> Solution:
         """The solution as the user sees it: without a replica dimension where there is none."""
         if self.replicas is not None:
@@ -105,17 +133,28 @@ class ImplicitConv(nn.Module):
     ) -> Tensor:
         if h0 is None:
             return problem.zeros(dtype, device)
-        n, k = problem.graph.num_nodes, self.hidden_channels
-        allowed = [(n, k)] if self.replicas is None else [(n, k), (self.replicas, n, k)]
-        if tuple(h0.shape) not in allowed:
-            raise FeatureError(
-                f"h0 has shape {tuple(h0.shape)}; expected "
-                + " or ".join(str(list(shape)) for shape in allowed)
-            )
-        h0 = h0.detach().to(device=device, dtype=dtype)
+        h0 = self._embeddings("h0", h0, problem, dtype).detach()
         if self.validate and not bool(torch.isfinite(h0).all()):
             raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")
-        return h0.mT.expand(problem.replicas, k, n).contiguous()
+        return h0.contiguous()
+
+    def _embeddings(self, name: str, h: Tensor, problem: Problem, dtype: torch.dtype) -> Tensor:
+        """Embeddings given by the user, [N, k] or [R, N, k], as the solver's [R, k, N]."""
+        n, k = problem.graph.num_nodes, self.hidden_channels
+        allowed = [(n, k)] if self.replicas is None else [(n, k), (self.replicas, n, k)]
+        if not isinstance(h, Tensor):
+            raise InputError(f"{name} is a {type(h).__name__}; expected a torch.Tensor")
+        if tuple(h.shape) not in allowed:
+            shapes = " or ".join(str(list(shape)) for shape in allowed)
+            raise FeatureError(f"{name} has shape {tuple(h.shape)}; expected {shapes}")
+        if not h.is_floating_point():
+            raise DTypeError(f"{name} has dtype {h.dtype}; expected floating-point embeddings")
+        if h.device != problem.graph.src.device:
+            raise DeviceError(
+                f"{name} is on {h.device} and the graph on {problem.graph.src.device}; expected "
+                f"one device"
+            )
+        return h.to(dtype).mT.expand(problem.replicas, k, n)
 
     def forward(
         self,
@@ -154,6 +193,18 @@ def check_features(
     validate: bool,
 ) -> None:
     """Raise on anything a model cannot use; value checks (they read the device) if ``validate``."""
+    given = (
+        ("x", x),
+        ("edge_index", edge_index),
+        ("edge_attr", edge_attr),
+        ("edge_weight", edge_weight),
+    )
+    for name, t in given:
+        if t is not None and (not isinstance(t, Tensor) or t.layout != torch.strided):
+            kind = t.layout if isinstance(t, Tensor) else type(t).__name__
+            raise InputError(f"{name} is a {kind}; expected a dense torch.Tensor")
+    if edge_index.dim() != 2:
+        raise GraphError(f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges]")
     for name, t in (("x", x), ("edge_attr", edge_attr), ("edge_weight", edge_weight)):
         if t is None:
             continue
@@ -164,12 +215,7 @@ def check_features(
                 if t.is_floating_point()
                 else f"{name} has dtype {t.dtype}; expected floating-point features of {dtype}"
             )
-    for name, t in (
-        ("x", x),
-        ("edge_index", edge_index),
-        ("edge_attr", edge_attr),
-        ("edge_weight", edge_weight),
-    ):
+    for name, t in given:
         if t is not None and t.device != device:
             raise DeviceError(
                 f"{name} is on {t.device} and the model on {device}; expected one device: move "
@@ -187,6 +233,12 @@ def check_features(
         raise FeatureError(f"x has shape {tuple(x.shape)}; expected {shapes}")
     num_edges = edge_index.size(-1)
     if edge_dim is None and edge_attr is not None:
+        if edge_attr.dim() == 1:
+            raise FeatureError(
+                f"edge_attr of shape {tuple(edge_attr.shape)} was given to a model built without "
+                f"edge features; did you mean edge_weight=...? (the third positional argument is "
+                f"edge_attr)"
+            )
         raise FeatureError(
             f"edge_attr of shape {tuple(edge_attr.shape)} was given to a model built without edge "
             f"features; build it with edge_dim={edge_attr.size(-1)} or leave edge_attr out"

@@ -13,13 +13,14 @@ changes the answer; that is what makes the model immune to asynchrony.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.graph import Graph
 from hogwild.models.base import ImplicitConv, check_features
 from hogwild.models.picgnn import EnergyProblem, Round
@@ -131,9 +132,9 @@ class EnergyConv(ImplicitConv):
             "replicas": replicas,
         }
         for name, value in positive.items():
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{name}={value!r}; expected a positive integer")
-        if not beta > 0:
+            if value is not None:
+                require_positive(name, value)
+        if not 0 < beta < math.inf:
             raise ConfigError(f"beta={beta!r}; expected a positive number (strong convexity)")
         if heads is not None and (aggr == "mean" or normalize):
             raise ConfigError(
@@ -234,7 +235,7 @@ class EnergyConv(ImplicitConv):
             validate=self.validate,
         )
         graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
-        dtype = self.solve_dtype or parameter.dtype
+        dtype = self._dtype(x)
         xs = x.to(dtype).mT.reshape(-1, x.size(-1), x.size(-2))  # [1 or R, p, N]
         es = None if edge_attr is None else edge_attr.to(dtype).mT.unsqueeze(0)
         node_slot = [Slot(xs)]
@@ -292,12 +293,11 @@ class EnergyConv(ImplicitConv):
         batch_size: int | None = None,
     ) -> Tensor:
         """The energy of embeddings ``h`` on every graph, [G] or [R, G]; plain autograd."""
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(next(self.parameters()).device.type, enabled=False):
             problem = self.problem(
                 x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
             )
-            hs = h.to(self.solve_dtype or x.dtype).mT
-            value = problem.evaluate(hs.expand(problem.replicas, *hs.shape[-2:])).value
+            value = problem.evaluate(self._embeddings("h", h, problem, self._dtype(x))).value
         return value if self.replicas is not None else value[0]
 
     def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
@@ -393,6 +393,10 @@ class EnergyGNN(nn.Module):
     def energy(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Tensor:
         """One energy a graph: :meth:`EnergyConv.energy`."""
         return self.conv.energy(*args, **kwargs)  # type: ignore[arg-type]
+
+    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
+        """Raise unless it can run asynchronously: :meth:`EnergyConv.require_asynchronous`."""
+        self.conv.require_asynchronous(edge_index, num_nodes)
 
     def forward(
         self,

@@ -313,7 +313,7 @@ class EnergyHessian(Hessian):
     def _products(self) -> tuple[Tensor, Tensor, Tensor]:
         """Of a one-round energy: U_mm J on edges, (U_hm + AᵀU_mm) J on edges, and the diagonal."""
         lin, graph = self.rounds[0], self.graph
-        c, k = lin.a.size(1), self.channels
+        c = lin.a.size(1)
         umm, umh, uhh = lin.u[:, :c, :c], lin.u[:, :c, c:], lin.u[:, c:, c:]
 
         def on_edges(x: Tensor) -> Tensor:
@@ -330,17 +330,31 @@ class EnergyHessian(Hessian):
         at_src = mtm(lin.j, uj).flatten(1, 2)
         diagonal = diagonal + scatter(at_src, graph.src, graph.num_nodes).view_as(diagonal)
         diagonal.diagonal(dim1=1, dim2=2).add_(self.beta)
-        del k
         return uj, edge, diagonal
 
     def diagonal(self) -> Tensor | None:
         if not self.has_blocks:
             return None
-        _, edge, diagonal = self._products
-        pattern = self.graph.pattern
-        if pattern.loops is None:
-            return diagonal
-        return self.blocks()[0] if edge.size(-1) else diagonal
+        # As in blocks(), but linear in the edges: no pair of neighbours is ever formed.
+        graph = self.graph
+        uj, edge, diagonal = self._products
+        if graph.parallel is not None:
+            # Parallel edges act as one with the sum of their Jacobians: what is missing from the
+            # sum of their own squares are the mixed terms.
+            number, one = graph.parallel
+            j, size = self.rounds[0].j, one.numel()
+            sums = [
+                scatter(x.flatten(1, 2), number, size).unflatten(1, x.shape[1:3]) for x in (j, uj)
+            ]
+            together = scatter(mtm(*sums).flatten(1, 2), graph.src[one], graph.num_nodes)
+            apart = scatter(mtm(j, uj).flatten(1, 2), graph.src, graph.num_nodes)
+            diagonal = diagonal + (together - apart).view_as(diagonal)
+        if graph.self_loops is not None:
+            loops = edge[..., graph.self_loops]
+            loops = (loops + loops.transpose(1, 2)).flatten(1, 2)
+            extra = scatter(loops, graph.src[graph.self_loops], graph.num_nodes)
+            diagonal = diagonal + extra.view_as(diagonal)
+        return diagonal
 
     def blocks(self) -> tuple[Tensor, Tensor]:
         uj, edge, diagonal = self._products
@@ -459,7 +473,7 @@ class EnergyProblem(Objective):
 
     @property
     def signature(self) -> tuple[object, ...]:
-        shape = [(r.heads, r.concat, r.both_ends, r.message.act.name) for r in self.rounds]
+        shape = [(r.heads, r.concat, r.both_ends, r.message.act) for r in self.rounds]
         return (self.replicas, self.channels, self.beta, *shape)
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[EnergyProblem, Tensor]:

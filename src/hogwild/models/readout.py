@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch_geometric.nn import global_mean_pool
 
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, require_positive
 from hogwild.nn.mlp import MLP
 
 
@@ -35,6 +35,7 @@ class Readout(nn.Module):
         super().__init__()
         if pool not in (None, "mean"):
             raise ConfigError(f"pool={pool!r}; expected None (node level) or 'mean' (graph level)")
+        require_positive("out_channels", out_channels)
         self.pool = pool
         self.node = MLP(in_channels, (*widths, out_channels), replicas=replicas)
         self.graph = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import ConfigError
+from hogwild.errors import require_positive
 from hogwild.models.energy import EnergyConv
 from hogwild.models.readout import Readout
 from hogwild.solvers.base import Solution
@@ -41,8 +41,7 @@ class StackedEnergyGNN(nn.Module):
         **kwargs: object,
     ) -> None:
         super().__init__()
-        if num_levels < 1:
-            raise ConfigError(f"num_levels={num_levels}; expected at least 1")
+        require_positive("num_levels", num_levels)
         self.convs = nn.ModuleList(
             EnergyConv(
                 in_channels + (hidden_channels if level else 0),
@@ -60,6 +59,11 @@ class StackedEnergyGNN(nn.Module):
         """Draw fresh parameters."""
         for module in (*self.convs, self.readout):
             module.reset_parameters()
+
+    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
+        """Raise unless every level can run asynchronously."""
+        for conv in self.convs:
+            conv.require_asynchronous(edge_index, num_nodes)  # type: ignore[operator]
 
     def embed(
         self,

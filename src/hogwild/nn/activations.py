@@ -38,15 +38,34 @@ class Activation:
     max_curvature: float
 
 
+# Named functions, not lambdas: a model must survive pickling.
+
+
+def _softplus(a: Tensor) -> Tensor:
+    return F.softplus(a, threshold=40.0)  # beyond 40 exact to rounding in float64
+
+
+def _softplus_curvature(a: Tensor, slope: Tensor) -> Tensor:
+    return slope * (1.0 - slope)
+
+
 def _squareplus(a: Tensor) -> Tensor:
     return 0.5 * (a + torch.sqrt(a * a + 4.0))
 
 
+def _squareplus_slope(a: Tensor) -> Tensor:
+    return 0.5 * (1.0 + a * torch.rsqrt(a * a + 4.0))
+
+
+def _squareplus_curvature(a: Tensor, slope: Tensor) -> Tensor:
+    return 2.0 * (a * a + 4.0).pow(-1.5)
+
+
 SOFTPLUS = Activation(
     name="softplus",
-    value=lambda a: F.softplus(a, threshold=40.0),  # exact to rounding in float64 beyond 40
+    value=_softplus,
     slope=torch.sigmoid,
-    curvature=lambda a, s: s * (1.0 - s),
+    curvature=_softplus_curvature,
     max_slope=1.0,
     max_curvature=0.25,
 )
@@ -55,8 +74,8 @@ r""":math:`\log(1 + e^a)`, the default."""
 SQUAREPLUS = Activation(
     name="squareplus",
     value=_squareplus,
-    slope=lambda a: 0.5 * (1.0 + a * torch.rsqrt(a * a + 4.0)),
-    curvature=lambda a, s: 2.0 * (a * a + 4.0).pow(-1.5),
+    slope=_squareplus_slope,
+    curvature=_squareplus_curvature,
     max_slope=1.0,
     max_curvature=0.25,
 )

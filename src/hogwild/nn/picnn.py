@@ -41,7 +41,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, FeatureError
 from hogwild.fields import gather, mtm
 from hogwild.nn import activations
 from hogwild.nn.activations import Activation
@@ -214,6 +214,7 @@ class PICNN(nn.Module):
         gate: Positive part of the gates, ``"softplus"`` (smooth, never dead) or ``"relu"`` (the
             letter of the paper).
         batch_shape: Leading shape of independent parameter sets (replicas, heads).
+        gain: Initial slope in the monotone inputs.
 
     Shapes:
         ``forward(x, y)``: x [*, n, p], y [*, n, d] → [*batch_shape, n, out].
@@ -347,6 +348,14 @@ class PICNN(nn.Module):
     def _rows(self, x: Tensor, y: Tensor) -> tuple[Context, Tensor]:
         """Context and ``y`` [B, d, n] from row-major arguments."""
         batch = math.prod(self.batch_shape)
+        for name, value, width in (
+            ("x", x, sum(self.in_channels)),
+            ("y", y, self.convex_channels),
+        ):
+            if value.dim() < 2 or value.size(-1) != width:
+                raise FeatureError(
+                    f"{name} has shape {tuple(value.shape)}; expected [..., rows, {width}]"
+                )
         xs = x.mT.reshape(-1, x.size(-1), x.size(-2)).split(list(self.in_channels), dim=-2)
         ys = y.mT.reshape(-1, y.size(-1), y.size(-2))
         return self.context([Slot(part) for part in xs]), ys.expand(batch, -1, -1)

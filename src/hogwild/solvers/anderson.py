@@ -50,9 +50,6 @@ class Anderson(Solver[Problem]):
     def step(self, problem: Problem, state: State, active: Tensor) -> State:
         graph = problem.graph
 
-        def wide(c: Tensor) -> Tensor:
-            return graph.spread(c).unsqueeze(-2)
-
         h, image = state.nodes["h"], state.nodes["image"]
         r, dr, df = image - h, state.nodes["dr"], state.nodes["df"]
         # Normal equations [R, G, m, m]; unused slots are zero and the ridge leaves them at γ = 0.
@@ -65,19 +62,19 @@ class Anderson(Solver[Problem]):
         gamma = torch.where(torch.isfinite(gamma), gamma, 0.0)
         new = image
         for i in range(self.memory):
-            new = new - wide(gamma[..., i]) * df[i]
-        new = torch.where(wide(active), new, h)
+            new = new - graph.wide(gamma[..., i]) * df[i]
+        new = torch.where(graph.wide(active), new, h)
         new_image = problem.step(new)
         out = self.fixed_point_state(problem, new, new_image)
 
         # Safeguard: where the residual grew past ten times the best, restart from a Picard step.
         worse = ~(out.graphs["residual"] <= 10.0 * state.graphs["best"]) & active
         if bool(worse.any()):
-            new = torch.where(wide(worse), image, new)
+            new = torch.where(graph.wide(worse), image, new)
             new_image = problem.step(new)
             out = self.fixed_point_state(problem, new, new_image)
         fresh_r, fresh_f = (new_image - new) - r, new_image - image
-        keep, drop = wide(active), wide(worse)
+        keep, drop = graph.wide(active), graph.wide(worse)
         for name, old, fresh in (("dr", dr, fresh_r), ("df", df, fresh_f)):
             shifted = torch.where(keep, torch.cat([old[1:], fresh[None]]), old)
             out.nodes[name] = torch.where(drop, 0.0, shifted)

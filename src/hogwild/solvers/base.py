@@ -42,8 +42,9 @@ class Status(enum.IntEnum):
 _ADVICE = {
     Status.CONVERGED: "converged to the tolerance",
     Status.MAX_ITERATIONS: (
-        "ran out of iterations: raise max_iter, loosen the tolerance, use the default Newton "
-        "solver, or look at the conditioning (very large weights or features)"
+        "ran out of iterations: raise max_iter; where the residual no longer moves, it is at the "
+        "rounding error of this scale: normalise large features or loosen the tolerance; other "
+        "solvers than Newton may need very many iterations"
     ),
     Status.STALLED: (
         "no step decreased the residual any further: the tolerance is below the rounding error of "
@@ -153,6 +154,10 @@ class Problem(ABC):
         """Size [R, G] of the residual at ``h``, given ``image`` = F(h)."""
 
     @abstractmethod
+    def size(self, h: Tensor, image: Tensor) -> Tensor:
+        """Size [R, G] of the terms that cancel in the residual at ``h``."""
+
+    @abstractmethod
     def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """The same problem with every tensor it is made of transformed."""
 
@@ -194,10 +199,13 @@ class Objective(Problem):
 
     def step(self, h: Tensor) -> Tensor:
         r"""Gradient step :math:`h - \nabla E(h) / K` with the global bound K."""
-        return h - self.evaluate(h).gradient / self.graph.spread(self._bound).unsqueeze(-2)
+        return h - self.evaluate(h).gradient / self.graph.wide(self._bound)
 
     def distance(self, h: Tensor, image: Tensor) -> Tensor:
         return self._bound * self.graph.norm(image - h)
+
+    def size(self, h: Tensor, image: Tensor) -> Tensor:
+        return self.evaluate(h).scale
 
 
 class FixedPoint(Problem):
@@ -209,6 +217,9 @@ class FixedPoint(Problem):
 
     def distance(self, h: Tensor, image: Tensor) -> Tensor:
         return self.graph.norm(image - h)
+
+    def size(self, h: Tensor, image: Tensor) -> Tensor:
+        return self.graph.norm(image) + self.graph.norm(h)
 
     @abstractmethod
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
@@ -262,8 +273,8 @@ class Solver(ABC, Generic[P]):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ConfigError(f"{name}={value!r}; expected a nonnegative number or None")
-        if self.max_iter < 0:
-            raise ConfigError(f"max_iter={self.max_iter}; expected a nonnegative integer")
+        if not isinstance(self.max_iter, int) or self.max_iter < 0:
+            raise ConfigError(f"max_iter={self.max_iter!r}; expected a nonnegative integer")
 
     def tolerances(self, dtype: torch.dtype) -> tuple[float, float]:
         """(atol, rtol) in force for this dtype."""
@@ -283,7 +294,7 @@ class Solver(ABC, Generic[P]):
         """The same for a fixed point: residual :math:`F(h) - h`; keeps ``F(h)``."""
         graphs = {"residual": problem.distance(h, image)}
         if self.tolerances(h.dtype)[1]:
-            graphs["scale"] = problem.graph.norm(image) + problem.graph.norm(h)
+            graphs["scale"] = problem.size(h, image)
         return State({"h": h, "image": image}, graphs)
 
     @abstractmethod
@@ -328,24 +339,22 @@ class Solution:
 
     def _diagnosis(self, what: str) -> str:
         failed = (~self.converged).nonzero()
-        lines = []
+        lines = [f"the {what} did not converge on {len(failed)} of {self.status.numel()} problems:"]
         for index in failed[:5].tolist():
             at = tuple(index)
             where = f"graph {at[-1]}"
             if len(at) == 2 and self.status.size(0) > 1:
                 where += f" of replica {at[0]}"
-            status = Status(int(self.status[at]))
             lines.append(
                 f"  {where}: residual {float(self.residual[at]):.3g} after "
-                f"{int(self.iterations[at])} iterations; {status.advice}"
+                f"{int(self.iterations[at])} iterations"
             )
-        more = f"\n  … and {len(failed) - 5} more" if len(failed) > 5 else ""
-        return (
-            f"the {what} did not converge on {len(failed)} of {self.status.numel()} problems:\n"
-            + "\n".join(lines)
-            + more
-            + "\n(on_failure='warn' or 'ignore' continues with the last iterate.)"
-        )
+        if len(failed) > 5:
+            lines.append(f"  … and {len(failed) - 5} more")
+        seen = self.status[~self.converged].unique().tolist()
+        lines += [Status(code).advice for code in seen]
+        lines.append("(on_failure='warn' or 'ignore' continues with the last iterate.)")
+        return "\n".join(lines)
 
 
 SMALL = {"cpu": 20_000, "cuda": 200_000}

@@ -1,14 +1,17 @@
 r"""Small problems on a GPU: record an iteration once as a CUDA graph, then replay it.
 
 A Newton step on a few hundred nodes is a few hundred kernels of microseconds each; launching them
-one by one from Python takes ten times as long as running them. A CUDA graph launches them all at
-once. The tensors of each new problem (new parameters every epoch) are copied into the recorded
-ones. Large problems gain nothing and are never recorded; neither is anything on a CPU.
+one by one from Python takes longer than running them. A CUDA graph launches them all at once. The
+tensors of each new problem (new parameters every epoch) are copied into the recorded ones.
+
+Large problems gain nothing and are never recorded; neither is anything on a CPU. A recording
+belongs to one graph and is not made for concurrent use by several threads or streams.
 """
 
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -26,24 +29,26 @@ class Recording:
     """``body(problem, *inputs)`` as a CUDA graph over its own copies of all tensors."""
 
     def __init__(self, body: Body, problem: Objective, inputs: tuple[Tensor, ...]) -> None:
-        self.problem = problem.map(torch.clone)
+        # Neither the problem nor its graph is kept: the recording lives on the graph, and a cycle
+        # would hold GPU memory that Python's collector does not see.
+        own = problem.map(torch.clone)
         self.inputs = [x.clone() for x in inputs]
-        self.tensors = leaves(self.problem)
-        self.loaded: Objective = problem
+        self.tensors = leaves(own)
+        self.loaded = weakref.ref(problem)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # plans and library handles are made before recording
             for _ in range(2):
-                body(self.problem, *self.inputs)
+                body(own, *self.inputs)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.outputs = body(self.problem, *self.inputs)
+            self.outputs = body(own, *self.inputs)
 
     def __call__(self, problem: Objective, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if self.loaded is not problem:
+        if self.loaded() is not problem:
             torch._foreach_copy_(self.tensors, leaves(problem))
-            self.loaded = problem
+            self.loaded = weakref.ref(problem)
         torch._foreach_copy_(self.inputs, list(inputs))
         self.graph.replay()
         return tuple(x.clone() for x in self.outputs)
@@ -74,9 +79,14 @@ def replay(name: str, body: Body, problem: Objective, *inputs: Tensor) -> tuple[
     memo = graph.memo
     shapes = tuple(x.shape for x in leaves(problem))
     key = ("capture", name, problem.signature, h.dtype, shapes)
-    if key not in memo:
+    if key not in memo:  # a graph seen once may never come again: record at the second sight
+        memo[key] = "seen"
+        return None
+    if memo[key] == "seen":
         try:
             memo[key] = Recording(body, problem, inputs)
+        except torch.cuda.OutOfMemoryError:
+            raise
         except RuntimeError as error:  # a library on this machine that cannot be recorded
             warnings.warn(f"CUDA graph not recorded, running eagerly: {error}", stacklevel=2)
             memo[key] = None

@@ -6,6 +6,7 @@ Connectivity only, no numbers: a graph becomes a tree of :class:`Front` s, which
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -64,11 +65,12 @@ def eliminate(n: int, rows: np.ndarray, cols: np.ndarray, leaf: int, widest: int
     """
     if n <= leaf:
         return Elimination([Front(np.arange(n), np.empty(0, int), -1)], n)
-    key = (n.to_bytes(8, "little") + rows.tobytes() + cols.tobytes(), leaf, widest)
+    pattern = hashlib.blake2b(n.to_bytes(8, "little") + rows.tobytes() + cols.tobytes()).digest()
+    key = (pattern, leaf, widest)
     if key not in _ANALYSED:
         if len(_ANALYSED) >= 4096:
             _ANALYSED.clear()
-        ones = np.ones(2 * len(rows), np.int8)
+        ones = np.ones(2 * len(rows), bool)
         ends = (np.concatenate([rows, cols]), np.concatenate([cols, rows]))
         adjacency = csr_matrix((ones, ends), shape=(n, n))
         _ANALYSED[key] = Elimination(dissect(adjacency, leaf, widest), n)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.graph import Graph
+from hogwild.graph import Graph, Pattern
 from hogwild.solvers.dissection import Elimination, Front, TooWide, eliminate
 
 DENSE_WIDTH = 48
@@ -220,7 +220,9 @@ class Plan:
             p, b = group.pivots.size(1), group.boundary.size(1)
             end = group.start + group.count * (p + b) ** 2
             front = buffer[:, group.start : end].view(replicas, group.count, p + b, p + b)
-            lower = torch.linalg.cholesky_ex(front[..., :p, :p])[0]
+            lower, info = torch.linalg.cholesky_ex(front[..., :p, :p])
+            # A matrix that is not positive definite must not pass for solved: NaN is reported.
+            lower = torch.where(info[..., None, None] == 0, lower, float("nan"))
             if not b:
                 pieces.append((lower, None))
                 continue
@@ -293,6 +295,8 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
         graph.memo["work", channels] = float((graph.sizes * channels).double().pow(3).sum())
     dense = not graph.src.is_cuda and replicas * graph.memo["work", channels] <= DENSE_WORK
     key = ("fronts", channels, dense, force)
+    if key not in graph.memo and Pattern.count(graph) * channels**2 > MAX_ELEMENTS:
+        graph.memo[key] = None  # a hub: all pairs of its neighbours are coupled
     if key not in graph.memo:
         budget = float("inf") if force or dense else CG_WORK * channels**2 * graph.num_edges
         width = MAX_WIDTH if dense else DENSE_WIDTH

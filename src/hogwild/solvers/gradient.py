@@ -30,7 +30,7 @@ class GradientDescent(Solver[Objective]):
 
     def step(self, problem: Objective, state: State, active: Tensor) -> State:
         rate = torch.where(active, state.graphs["step"], 0.0)
-        h = state.nodes["h"] - problem.graph.spread(rate).unsqueeze(-2) * state.nodes["gradient"]
+        h = state.nodes["h"] - problem.graph.wide(rate) * state.nodes["gradient"]
         new = self.objective_state(problem, h, at := problem.evaluate(h))
         new.nodes["gradient"] = at.gradient
         new.graphs["step"] = state.graphs["step"]

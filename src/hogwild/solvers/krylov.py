@@ -69,13 +69,13 @@ def cg(
         ap = apply(p)
         curvature = graph.dot(p, ap)
         step = torch.where(active, rz / curvature, torch.zeros_like(rz))
-        wide = graph.spread(step).unsqueeze(-2)
+        wide = graph.wide(step)
         x = torch.addcmul(x, wide, p)
         r = torch.addcmul(r, wide, ap, value=-1.0)
         z = precondition(r)
         new_rz = graph.dot(r, z)
         ratio = torch.where(active, new_rz / rz, torch.zeros_like(rz))
-        p = torch.addcmul(z, graph.spread(ratio).unsqueeze(-2), p)
+        p = torch.addcmul(z, graph.wide(ratio), p)
         rz = torch.where(active, new_rz, rz)
         residual = graph.dot(r, r).sqrt()
         iterations = iterations + active
@@ -107,16 +107,13 @@ def gmres(
     residual = norm
     iterations = torch.zeros(norm.shape, dtype=torch.long, device=norm.device)
 
-    def wide(c: Tensor) -> Tensor:
-        return graph.spread(c).unsqueeze(-2)
-
     total = 0
     while total < max_iter:
         active = (residual > limit) & torch.isfinite(residual)
         if not bool(active.any()):
             break
         beta = graph.dot(r, r).sqrt()
-        basis = [r / wide(beta.clamp_min(torch.finfo(r.dtype).tiny))]
+        basis = [r / graph.wide(beta.clamp_min(torch.finfo(r.dtype).tiny))]
         m = min(restart, max_iter - total)
         hess = r.new_zeros(*beta.shape, m + 1, m)
         for j in range(m):
@@ -125,14 +122,16 @@ def gmres(
                 for i, v in enumerate(basis):
                     c = graph.dot(w, v)
                     hess[..., i, j] += c
-                    w = torch.addcmul(w, wide(c), v, value=-1.0)
+                    w = torch.addcmul(w, graph.wide(c), v, value=-1.0)
             length = graph.dot(w, w).sqrt()
             # A graph whose Krylov space is exhausted has its exact answer: zero directions.
             exhausted = length <= 1e-14 * hess[..., : j + 1, j].norm(dim=-1)
             length = length.masked_fill(exhausted, 0.0)
             hess[..., j + 1, j] = length
             basis.append(
-                torch.where(wide(exhausted), 0.0, w / wide(length.masked_fill(exhausted, 1.0)))
+                torch.where(
+                    graph.wide(exhausted), 0.0, w / graph.wide(length.masked_fill(exhausted, 1.0))
+                )
             )
         target = r.new_zeros(*beta.shape, m + 1, 1)
         target[..., 0, 0] = beta
@@ -141,7 +140,7 @@ def gmres(
         coefficients = torch.linalg.pinv(hess) @ target  # [R, G, m, 1]
         coefficients = torch.where(active[..., None], coefficients[..., 0], 0.0)
         for j in range(m):
-            x = torch.addcmul(x, wide(coefficients[..., j]), basis[j])
+            x = torch.addcmul(x, graph.wide(coefficients[..., j]), basis[j])
         r = rhs - apply(x)
         residual = torch.where(active, graph.dot(r, r).sqrt(), residual)
         iterations = iterations + m * active

@@ -51,25 +51,22 @@ class LBFGS(Solver[Objective]):
     def step(self, problem: Objective, state: State, active: Tensor) -> State:
         graph, h, g = problem.graph, state.nodes["h"], state.nodes["gradient"]
 
-        def wide(c: Tensor) -> Tensor:
-            return graph.spread(c).unsqueeze(-2)
-
         s, y, rho = state.nodes["s"], state.nodes["y"], state.graphs["rho"]
         q, alphas = g, []
         for i in range(self.memory - 1, -1, -1):  # newest pair last in memory
             alpha = rho[i] * graph.dot(s[i], q)
-            q = q - wide(alpha) * y[i]
+            q = q - graph.wide(alpha) * y[i]
             alphas.append(alpha)
-        q = wide(state.graphs["gamma"]) * q
+        q = graph.wide(state.graphs["gamma"]) * q
         for i, alpha in zip(range(self.memory), reversed(alphas), strict=True):
-            q = q + wide(alpha - rho[i] * graph.dot(y[i], q)) * s[i]
-        d = torch.where(wide(active), -q, 0.0)
+            q = q + graph.wide(alpha - rho[i] * graph.dot(y[i], q)) * s[i]
+        d = torch.where(graph.wide(active), -q, 0.0)
         slope = graph.dot(g, d)
 
         now = state.cache if isinstance(state.cache, Evaluation) else problem.evaluate(h)
         t = torch.ones_like(slope)
         for _ in range(self.max_backtracks):
-            new = h + wide(t) * d
+            new = h + graph.wide(t) * d
             at: Evaluation = problem.evaluate(new)
             reject = active & ~at.improves(now, graph, d, t, slope)
             if not bool(reject.any()):
@@ -77,7 +74,7 @@ class LBFGS(Solver[Objective]):
             t = torch.where(reject, at.shorten(now, t, slope), t)
         else:
             t = t.masked_fill(reject, 0.0)
-            new = h + wide(t) * d
+            new = h + graph.wide(t) * d
             at = problem.evaluate(new)
 
         out = self.objective_state(problem, new, at)
@@ -86,7 +83,7 @@ class LBFGS(Solver[Objective]):
         use = active & (sy > 1e-14 * yy) & (yy > 0)
         fresh_rho = torch.where(use, 1.0 / sy, 0.0)
         # Frozen graphs and useless pairs keep their history: shift only where a pair was made.
-        shift = wide(use)
+        shift = graph.wide(use)
         out.nodes |= {
             "gradient": at.gradient,
             "s": torch.where(shift, torch.cat([s[1:], ds[None]]), s),

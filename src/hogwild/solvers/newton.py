@@ -4,7 +4,7 @@ r"""Newton's method with a line search on every graph: the default for energies.
     h \leftarrow h - t\, (\nabla^2 E)^{-1} \nabla E, \qquad 0 < t \le 1
 
 A strongly convex energy with a bounded Hessian makes the damped iteration converge from anywhere,
-and quadratically at the end: two to five iterations from a warm start.
+and quadratically at the end.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Newton(Solver[Objective]):
         forcing = state.graphs["residual"].clamp(1e-10, 1e-2)
         floor = 0.1 * self.tolerances(h.dtype)[0]
         d = linear.solve(now.hessian(), -now.gradient, forcing, floor).value
-        d = torch.where(graph.spread(active).unsqueeze(-2), d, 0.0)
+        d = torch.where(graph.wide(active), d, 0.0)
         slope = graph.dot(now.gradient, d)  # < 0
         t = torch.ones_like(slope)
         for _ in range(self.max_backtracks):
-            trial = h + graph.spread(t).unsqueeze(-2) * d
+            trial = h + graph.wide(t) * d
             new = problem.evaluate(trial)
             reject = active & ~new.improves(now, graph, d, t, slope)
             if not bool(reject.any()):
@@ -66,7 +66,7 @@ class Newton(Solver[Objective]):
             t = torch.where(reject, new.shorten(now, t, slope), t)
         # No step helps these graphs: leave them where they were.
         t = t.masked_fill(reject, 0.0)
-        h = h + graph.spread(t).unsqueeze(-2) * d
+        h = h + graph.wide(t) * d
         out = self.objective_state(problem, h, problem.evaluate(h))
         out.graphs["stalled"] = reject
         return out
@@ -82,9 +82,9 @@ class Newton(Solver[Objective]):
         def body(problem: Objective, h: Tensor, active: Tensor, t: Tensor) -> tuple[Tensor, ...]:
             graph, now = problem.graph, problem.evaluate(h)
             d = LinearSolver(self.linear).solve(now.hessian(), -now.gradient, 0.0).value
-            d = torch.where(graph.spread(active).unsqueeze(-2), d, 0.0)
+            d = torch.where(graph.wide(active), d, 0.0)
             slope = graph.dot(now.gradient, d)
-            trial = h + graph.spread(t).unsqueeze(-2) * d
+            trial = h + graph.wide(t) * d
             new = problem.evaluate(trial)
             reject = active & ~new.improves(now, graph, d, t, slope)
             shorter = torch.where(reject, new.shorten(now, t, slope), t)

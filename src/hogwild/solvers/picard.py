@@ -20,6 +20,6 @@ class Picard(Solver[Problem]):
         return self.fixed_point_state(problem, h, problem.step(h))
 
     def step(self, problem: Problem, state: State, active: Tensor) -> State:
-        mask = problem.graph.spread(active).unsqueeze(-2)
+        mask = problem.graph.wide(active)
         h = torch.where(mask, state.nodes["image"], state.nodes["h"])
         return self.fixed_point_state(problem, h, problem.step(h))
