@@ -24,7 +24,7 @@ from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.graph import Graph
 from hogwild.models.base import ImplicitConv, check_features
 from hogwild.models.picgnn import EnergyProblem, Round
-from hogwild.models.readout import Readout
+from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.picnn import PICNN, Slot
@@ -321,7 +321,7 @@ class EnergyConv(ImplicitConv):
         )
 
 
-class EnergyGNN(nn.Module):
+class EnergyGNN(ImplicitGNN):
     r"""An energy GNN: :class:`EnergyConv` and the paper's readout.
 
     Args:
@@ -397,26 +397,3 @@ class EnergyGNN(nn.Module):
     def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
         """Raise unless it can run asynchronously: :meth:`EnergyConv.require_asynchronous`."""
         self.conv.require_asynchronous(edge_index, num_nodes)
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        h0: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> Tensor:
-        """Predictions for the nodes, or for the graphs with ``pool``."""
-        h = self.conv(
-            x,
-            edge_index,
-            edge_attr,
-            batch,
-            edge_weight=edge_weight,
-            h0=h0,
-            batch_size=batch_size,
-        )
-        return self.readout(h, batch, batch_size)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 from torch_geometric.nn import global_mean_pool
 
 from hogwild.errors import ConfigError, require_positive
 from hogwild.nn.mlp import MLP
+from hogwild.solvers.base import Solution
 
 
 class Readout(nn.Module):
@@ -55,3 +56,36 @@ class Readout(nn.Module):
         if batch is None:
             return self.graph(y.mean(-2, keepdim=True))
         return self.graph(global_mean_pool(y, batch, size))
+
+
+class ImplicitGNN(nn.Module):
+    """Embeddings that solve a problem, and a readout.
+
+    A subclass defines ``embed``, called like :meth:`forward`, and sets ``readout``.
+    """
+
+    embed: Callable[..., Solution]
+    readout: Readout
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        h0: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """Predictions for the nodes, or for the graphs with ``pool``."""
+        found = self.embed(
+            x,
+            edge_index,
+            edge_attr,
+            batch,
+            edge_weight=edge_weight,
+            h0=h0,
+            batch_size=batch_size,
+        )
+        return self.readout(found.value, batch, batch_size)

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from hogwild.errors import require_positive
 from hogwild.models.energy import EnergyConv
-from hogwild.models.readout import Readout
+from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.solvers.base import Solution
 
 
-class StackedEnergyGNN(nn.Module):
+class StackedEnergyGNN(ImplicitGNN):
     """``num_levels`` energies, each with the features and the previous solution as its features.
 
     Args:
@@ -100,26 +100,3 @@ class StackedEnergyGNN(nn.Module):
             torch.stack([f.iterations for f in found]).sum(0),
             torch.stack([f.residual for f in found]).amax(0),
         )
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        h0: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> Tensor:
-        """Predictions for the nodes, or for the graphs with ``pool``."""
-        found = self.embed(
-            x,
-            edge_index,
-            edge_attr,
-            batch,
-            edge_weight=edge_weight,
-            h0=h0,
-            batch_size=batch_size,
-        )
-        return self.readout(found.value, batch, batch_size)
