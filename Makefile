@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.stamp-core ## see an energy GNN survive asynchrony
+demo: $(VENV)/.stamp-core ## a first look at an energy GNN
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.stamp-test ## run the quick tests (PYTEST_ARGS="-k solver -x" to choose)

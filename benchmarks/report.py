@@ -84,16 +84,19 @@ def summary(folder: str) -> str:
     if not cells:
         return "Not measured yet.\n"
 
+    def values(rival: str) -> list[float]:
+        return [float(r) for c in cells if (r := ratio(c, rival)) != "not run"]
+
     def span(rival: str) -> str:
-        values = [float(r) for c in cells if (r := ratio(c, rival)) != "not run"]
-        return f"{min(values):.1f} to {max(values):.1f}"
+        return f"{min(values(rival)):.1f} to {max(values(rival)):.1f}"
 
     return (
         f"A training step (solve, adjoint, parameter gradient) on one CPU thread, over "
         f"{len(cells)} cells of task and ensemble size, with a residual of 1e-8: the paper's "
         f"recipe in eager PyTorch takes {span('eager')} times as long and compiled by JAX "
         f"{span('jax')} times, mostly without converging in its 50 iterations; given the "
-        f"iterations it needs, the compiled one takes {span('jax-converged')} times as long.\n"
+        f"iterations it needs, the compiled one takes {span('jax-converged')} times as long "
+        f"(measured on {len(values('jax-converged'))} of these cells).\n"
     )
 
 

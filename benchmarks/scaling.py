@@ -149,6 +149,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=6, help="training steps a size; default: 6")
     parser.add_argument("--output", type=Path, help="folder for scaling.json and .md")
     arguments = parser.parse_args()
+    if not all(n.isdecimal() and int(n) > 1 for n in arguments.nodes.split(",")):
+        parser.error(f"--nodes {arguments.nodes!r}; expected numbers above 1 such as 1000,10000")
     limit_threads(arguments.threads)
     device = arguments.device
 

@@ -74,7 +74,7 @@ def main() -> None:
             f"  another solver (L-BFGS) from zero: relative gap {gap:.0e} "
             f"({int(found.iterations.max())} iterations)"
         )
-    print("\nThat is why asynchrony cannot change it. Next: README.md.")
+    print("\nNothing about the order in which nodes update can change it. Next: README.md.")
 
 
 if __name__ == "__main__":

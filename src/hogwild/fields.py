@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 # Above this many elements an intermediate product no longer fits the caches, and a loop of fused
-# multiply-adds over the contracted index is several times faster than "multiply, then sum".
+# multiply-adds over the contracted index is faster than "multiply, then sum".
 _CACHE_ELEMENTS = 1 << 16
 
 

@@ -84,33 +84,21 @@ class ImplicitConv(nn.Module):
         """
         device = next(self.parameters()).device.type
         with torch.autocast(device, enabled=False):  # a solve in bfloat16 solves nothing
-            return self._embed(x, edge_index, edge_attr, batch, edge_weight, h0, batch_size)
-
-    def _embed(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None,
-        batch: Tensor | None,
-        edge_weight: Tensor | None,
-        h0: Tensor | None,
-        batch_size: int | None,
-    ) -> Solution:
-        attached = self.problem(
-            x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
-        )
-        dtype = self._dtype(x)
-        with torch.no_grad():
-            problem = attached.detach()
-            start = self._start(problem, h0, dtype, x.device)
-            found = solve(problem, self.solver, start)
-        h = found.value
-        found.check(self.on_failure)
-        if torch.is_grad_enabled():
-            linear = LinearSolver(getattr(self.solver, "linear", "auto"))
-            rtol = 1e-10 if dtype == torch.float64 else 1e-5
-            h = differentiable(attached, h, linear, rtol, self.on_failure)
-        return self._report(replace(found, value=h.mT.to(x.dtype)))
+            attached = self.problem(
+                x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
+            )
+            dtype = self._dtype(x)
+            with torch.no_grad():
+                problem = attached.detach()
+                start = self._start(problem, h0, dtype, x.device)
+                found = solve(problem, self.solver, start)
+            h = found.value
+            found.check(self.on_failure)
+            if torch.is_grad_enabled():
+                linear = LinearSolver(getattr(self.solver, "linear", "auto"))
+                rtol = 1e-10 if dtype == torch.float64 else 1e-5
+                h = differentiable(attached, h, linear, rtol, self.on_failure)
+            return self._report(replace(found, value=h.mT.to(x.dtype)))
 
     def _dtype(self, x: Tensor) -> torch.dtype:
         """Precision of the solve."""
