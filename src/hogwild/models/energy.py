@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.graph import Graph
 from hogwild.models.base import ImplicitConv, check_features
-from hogwild.models.picgnn import EnergyProblem, Round
+from hogwild.models.objective import EnergyProblem
+from hogwild.models.picgnn import Round
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention

@@ -1,4 +1,4 @@
-r"""The energy of a partially input-convex GNN, with gradient and Hessian in closed form.
+r"""A partially input-convex GNN, round by round.
 
 With node signals :math:`q^1 = h` and :math:`q^{\ell+1} = (h, s^\ell)`, round :math:`\ell` computes
 
@@ -13,28 +13,21 @@ nondecreasing in :math:`m^\ell`, and everything is nondecreasing in :math:`s^{\e
 induction over the rounds, every :math:`m^\ell_i` and :math:`s^\ell_i` is convex in :math:`H`, and
 :math:`E` is :math:`\beta`-strongly convex, for every value of the parameters.
 
-**Derivatives.** One reverse pass gives the gradient and the nonnegative sensitivities of every
-hidden unit. Linearising each network once, the Hessian acts by a forward sweep over the rounds and
-a reverse sweep with the curvatures injected. For one round, with :math:`A` the Jacobian of
-:math:`(m_i, h_i)`, :math:`U = \nabla^2 u` and :math:`C` the messages' curvature weighted by
-:math:`\partial u / \partial m \ge 0`,
-
-.. math:: \nabla^2 E = A^\top U A + C + \beta I, \qquad A^\top U A \succeq 0,\; C \succeq 0.
+This file is one round: its three networks with all features filled in, its passes, and its
+linearisation. :mod:`hogwild.models.objective` makes an energy of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from hogwild.fields import gather, mtm, mtv, mv, scatter, scatter_into
+from hogwild.fields import gather, mtv, mv, scatter, scatter_into
 from hogwild.graph import Graph
 from hogwild.nn.picnn import Context, Tape
-from hogwild.solvers.base import Evaluation, Hessian, Objective
 
 
 @dataclass(frozen=True)
@@ -279,226 +272,3 @@ class Linear:
             to_src = to_src + mtv(self.x, gather(q, graph.dst))
             out = out + scatter(mv(self.x, gather(q, graph.src)), graph.dst, n)
         return out + scatter(to_src, graph.src, n)
-
-
-@dataclass
-class EnergyHessian(Hessian):
-    """The Hessian of the energy at one point: all rounds linearised, plus β on the diagonal."""
-
-    graph: Graph
-    channels: int
-    beta: float
-    rounds: list[Linear]
-
-    @property
-    def has_blocks(self) -> bool:  # type: ignore[override]
-        return len(self.rounds) == 1
-
-    def apply(self, v: Tensor) -> Tensor:
-        tangents = []
-        q = v
-        for linear in self.rounds:
-            t = linear.push(q, self.graph)
-            tangents.append(t)
-            if linear.out is not None:
-                q = torch.cat([v, mv(linear.out, t)], 1)
-        total, sbar = self.beta * v, None
-        for linear, t in zip(self.rounds[::-1], tangents[::-1], strict=True):
-            back = linear.pull(t, sbar, self.graph)
-            total = total + back[:, : self.channels]
-            sbar = back[:, self.channels :]
-        return total
-
-    @cached_property
-    def _products(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a one-round energy: U_mm J on edges, (U_hm + AᵀU_mm) J on edges, and the diagonal."""
-        lin, graph = self.rounds[0], self.graph
-        c = lin.a.size(1)
-        umm, umh, uhh = lin.u[:, :c, :c], lin.u[:, :c, c:], lin.u[:, c:, c:]
-
-        def on_edges(x: Tensor) -> Tensor:
-            return gather(x.flatten(1, 2), graph.dst).view(*x.shape[:3], graph.num_edges)
-
-        half = mtm(umm, lin.a) + umh  # U_mm A + U_mh, [R, C, k, N]
-        uj = mtm(on_edges(umm), lin.j)  # U_mm J_j, [R, C, k, E]
-        edge = mtm(on_edges(half), lin.j)  # [R, k, k, E], rows i, columns j
-        if lin.x is not None:
-            edge = edge + lin.x
-        cross = mtm(lin.a, umh)
-        diagonal = lin.d + uhh + mtm(lin.a, half) + cross.transpose(1, 2)
-        # a^T U_mm a + a^T U_mh + U_hm a + U_hh, since mtm(a, half) = aᵀU_mm a + aᵀU_mh.
-        at_src = mtm(lin.j, uj).flatten(1, 2)
-        diagonal = diagonal + scatter(at_src, graph.src, graph.num_nodes).view_as(diagonal)
-        diagonal.diagonal(dim1=1, dim2=2).add_(self.beta)
-        return uj, edge, diagonal
-
-    def diagonal(self) -> Tensor | None:
-        if not self.has_blocks:
-            return None
-        # As in blocks(), but linear in the edges: no pair of neighbours is ever formed.
-        graph = self.graph
-        uj, edge, diagonal = self._products
-        if graph.parallel is not None:
-            # Parallel edges act as one with the sum of their Jacobians: what is missing from the
-            # sum of their own squares are the mixed terms.
-            number, one = graph.parallel
-            j, size = self.rounds[0].j, one.numel()
-            sums = [
-                scatter(x.flatten(1, 2), number, size).unflatten(1, x.shape[1:3]) for x in (j, uj)
-            ]
-            together = scatter(mtm(*sums).flatten(1, 2), graph.src[one], graph.num_nodes)
-            apart = scatter(mtm(j, uj).flatten(1, 2), graph.src, graph.num_nodes)
-            diagonal = diagonal + (together - apart).view_as(diagonal)
-        if graph.self_loops is not None:
-            loops = edge[..., graph.self_loops]
-            loops = (loops + loops.transpose(1, 2)).flatten(1, 2)
-            extra = scatter(loops, graph.src[graph.self_loops], graph.num_nodes)
-            diagonal = diagonal + extra.view_as(diagonal)
-        return diagonal
-
-    def blocks(self) -> tuple[Tensor, Tensor]:
-        uj, edge, diagonal = self._products
-        pattern = self.graph.pattern
-        j = self.rounds[0].j
-        wedge = mtm(j[..., pattern.left], uj[..., pattern.right])  # [R, k, k, W]
-        off = torch.cat([edge, wedge], -1)
-        if pattern.loops is not None and pattern.loop_nodes is not None:
-            # A pair that names one node twice contributes B + Bᵀ to its diagonal block.
-            loops = off[..., pattern.loops]
-            loops = (loops + loops.transpose(1, 2)).flatten(1, 2)
-            extra = scatter(loops, pattern.loop_nodes, self.graph.num_nodes)
-            diagonal = diagonal + extra.view_as(diagonal)
-            off = off[..., pattern.keep]
-        return diagonal, off
-
-
-class EnergyEvaluation(Evaluation):
-    """The energy at ``h``: value, gradient and Hessian from one forward pass."""
-
-    def __init__(self, problem: EnergyProblem, h: Tensor) -> None:
-        self.problem, self.h = problem, h
-        self.tapes: list[RoundTape] = []
-        q = h
-        for rnd in problem.rounds:
-            self.tapes.append(rnd.forward(q, problem.graph))
-            q = torch.cat([h, self.tapes[-1].update.value], 1)
-
-    @cached_property
-    def _terms(self) -> tuple[Tensor, Tensor]:
-        """Local energies without and with β, [R, N] each."""
-        local = self.tapes[-1].update.value[:, 0]
-        return local, 0.5 * self.problem.beta * self.h.square().sum(1)
-
-    @cached_property
-    def value(self) -> Tensor:
-        """One energy a graph, [R, G]."""
-        local, quadratic = self._terms
-        return self.problem.graph.sum(local + quadratic)
-
-    @cached_property
-    def noise(self) -> Tensor:
-        local, quadratic = self._terms
-        eps = 64.0 * torch.finfo(self.h.dtype).eps
-        return eps * self.problem.graph.sum(local.abs() + quadratic)
-
-    @cached_property
-    def _back(self) -> tuple[Tensor, list[RoundPullback]]:
-        return _reverse(self.tapes, self.problem, self.problem.beta * self.h)
-
-    @property
-    def gradient(self) -> Tensor:
-        """:math:`\\nabla_h E`, [R, k, N]."""
-        return self._back[0]
-
-    @cached_property
-    def scale(self) -> Tensor:
-        graph, k = self.problem.graph, self.problem.channels
-        size = self.problem.beta * self.h.abs()
-        for tape, back in zip(self.tapes, self._back[1], strict=True):
-            edges, *nodes = (term.abs() for term in back.terms)
-            size = size + tape.round.read_transpose(edges, graph)[:, :k]
-            size = size + sum(term[:, :k] for term in nodes)
-        return graph.norm(size)
-
-    @torch.no_grad()
-    def hessian(self) -> EnergyHessian:
-        return _linearise(self.tapes, self._back[1], self.problem)
-
-
-def _reverse(
-    tapes: list[RoundTape], problem: EnergyProblem, start: Tensor
-) -> tuple[Tensor, list[RoundPullback]]:
-    """Gradient and the reverse pass of every round."""
-    k, total = problem.channels, start
-    cotangent = torch.ones_like(tapes[-1].update.value)
-    backs: list[RoundPullback] = []
-    for tape in reversed(tapes):
-        back = tape.pullback(cotangent, problem.graph)
-        backs.append(back)
-        total = total + back.qbar[:, :k]
-        cotangent = back.qbar[:, k:]
-    return total, backs[::-1]
-
-
-def _linearise(
-    tapes: list[RoundTape], backs: list[RoundPullback], problem: EnergyProblem
-) -> EnergyHessian:
-    last = len(tapes) - 1
-    linear = [
-        tape.linearise(back, problem.graph, outputs=i < last)
-        for i, (tape, back) in enumerate(zip(tapes, backs, strict=True))
-    ]
-    return EnergyHessian(problem.graph, problem.channels, problem.beta, linear)
-
-
-@dataclass
-class EnergyProblem(Objective):
-    """Minimise the energy of these rounds on every graph and replica."""
-
-    graph: Graph
-    replicas: int
-    channels: int
-    beta: float
-    rounds: list[Round]
-
-    def evaluate(self, h: Tensor) -> EnergyEvaluation:
-        return EnergyEvaluation(self, h)
-
-    def map(self, fn: Callable[[Tensor], Tensor]) -> EnergyProblem:
-        return replace(self, rounds=[r.map(fn) for r in self.rounds])
-
-    @property
-    def has_blocks(self) -> bool:  # type: ignore[override]
-        return len(self.rounds) == 1
-
-    @property
-    def signature(self) -> tuple[object, ...]:
-        shape = [(r.heads, r.concat, r.both_ends, r.message.act) for r in self.rounds]
-        return (self.replicas, self.channels, self.beta, *shape)
-
-    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[EnergyProblem, Tensor]:
-        nodes: Tensor | None = None
-        edges: Tensor | None = None
-        graph = self.graph
-        if graphs.numel() < graph.num_graphs:
-            graph, nodes, edges = graph.select(graphs)
-        keep = None if replicas.numel() == self.replicas else replicas
-        rounds = [r.select(keep, nodes, edges) for r in self.rounds]
-        sub = replace(self, graph=graph, replicas=replicas.numel(), rounds=rounds)
-        if nodes is None:
-            nodes = torch.arange(graph.num_nodes, device=graph.batch.device)
-        return sub, nodes
-
-    def lipschitz(self) -> Tensor:
-        r"""Bound on the largest eigenvalue of the Hessian at any point, [R, G].
-
-        With every slope and curvature at its supremum and every weight in absolute value, the
-        Hessian becomes a nonnegative matrix that dominates :math:`|\nabla^2 E|` entry by entry at
-        every point; its largest row sum, one product with the vector of ones, bounds the norm.
-        """
-        tapes = [r.bound() for r in self.rounds]
-        shape = (self.replicas, self.channels, self.graph.num_nodes)
-        zero = tapes[0].update.value.new_zeros(shape)
-        _, backs = _reverse(tapes, self, zero)
-        rows = _linearise(tapes, backs, self).apply(torch.ones_like(zero))
-        return self.graph.norm(rows)
