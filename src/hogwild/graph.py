@@ -170,6 +170,30 @@ class Graph:
         """Off-diagonal blocks of the Hessian of a one-hop energy (see :class:`Pattern`)."""
         return Pattern.of(self)
 
+    @cached_property
+    @torch.inference_mode(False)
+    def everyone(self) -> Star:
+        """All nodes and all edges: the synchronous case of a node's rule."""
+        return Star(self.num_nodes, self.dst)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def _rows(self) -> tuple[Tensor, Tensor]:
+        """Edges grouped by receiver [E], and where each receiver's group starts [N + 1]."""
+        order = torch.argsort(self.dst, stable=True)
+        start = torch.zeros(self.num_nodes + 1, dtype=torch.long, device=order.device)
+        start[1:] = self.in_degree.cumsum(0)
+        return order, start
+
+    def star(self, nodes: Tensor) -> Star:
+        """These nodes with the edges into them, grouped by receiver in the order of ``nodes``."""
+        order, start = self._rows
+        count = self.in_degree[nodes]
+        slot = torch.repeat_interleave(count)
+        first = start[nodes] - (count.cumsum(0) - count)
+        edges = order[first[slot] + torch.arange(slot.numel(), device=slot.device)]
+        return Star(nodes.numel(), slot, nodes, edges)
+
     def missing_reverse_links(self) -> Tensor:
         """Edges j → i without any edge i → j, as [2, M]."""
         forward = self.src * self.num_nodes + self.dst
@@ -206,6 +230,33 @@ class Graph:
             graphs.numel(),
         )
         return sub, nodes, edges
+
+
+@dataclass(frozen=True, eq=False)
+class Star:
+    """Some nodes with the edges into them: all that a node's rule may look at.
+
+    A rule is written over the nodes' own values [..., A] and an *inbox*, one value for each edge
+    [..., E']: what the receiver last heard from the sender. It reads the features of its nodes and
+    edges through :meth:`at_nodes` and :meth:`at_edges`, and nothing else.
+    """
+
+    size: int  # A, the number of nodes
+    slot: Tensor  # [E'] position among the nodes of each edge's receiver
+    nodes: Tensor | None = None  # [A] the nodes; None: all, in order
+    edges: Tensor | None = None  # [E'] the edges; None: all, in order
+
+    def at_nodes(self, x: Tensor) -> Tensor:
+        """Per-node values of the whole graph at these nodes: [..., N] -> [..., A]."""
+        return x if self.nodes is None else x[..., self.nodes]
+
+    def at_edges(self, x: Tensor) -> Tensor:
+        """Per-edge values of the whole graph at these edges: [..., E] -> [..., E']."""
+        return x if self.edges is None else x[..., self.edges]
+
+    def collect(self, x: Tensor) -> Tensor:
+        """Sum over the edges into each node: [..., E'] -> [..., A]."""
+        return scatter(x, self.slot, self.size)
 
 
 @dataclass(frozen=True, eq=False)

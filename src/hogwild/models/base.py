@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from abc import abstractmethod
 from dataclasses import replace
 
@@ -21,8 +22,21 @@ from hogwild.solvers.base import Problem, Solution, Solver, check_on_failure, so
 from hogwild.solvers.linear import LinearSolver
 
 
+class Kind(enum.StrEnum):
+    """The paper's taxonomy of GNNs, by what defines the embeddings."""
+
+    EXPLICIT = "explicit"
+    """A fixed number of layers."""
+    FIXED_POINT = "fixed-point"
+    """The fixed point of an update."""
+    OPTIMISATION = "optimisation-based"
+    """The minimiser of an energy."""
+
+
 class ImplicitConv(nn.Module):
     """A layer whose embeddings solve a problem: a subclass says which, in :meth:`problem`."""
+
+    kind: Kind
 
     def __init__(
         self,
@@ -100,6 +114,10 @@ class ImplicitConv(nn.Module):
                 h = differentiable(attached, h, linear, rtol, self.on_failure)
             return self._report(replace(found, value=h.mT.to(x.dtype)))
 
+    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
+        """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
+        run this model by talking to its neighbours alone."""
+
     def _dtype(self, x: Tensor) -> torch.dtype:
         """Precision of the solve."""
         dtype = self.solve_dtype or x.dtype
@@ -155,7 +173,7 @@ class ImplicitConv(nn.Module):
         h0: Tensor | None = None,
         batch_size: int | None = None,
     ) -> Tensor:
-        """The embeddings that minimise the energy, [N, k] or [R, N, k]."""
+        """The embeddings, [N, k] or [R, N, k]."""
         return self.embed(
             x,
             edge_index,

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 
 from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.graph import Graph
-from hogwild.models.base import ImplicitConv, check_features
+from hogwild.models.base import ImplicitConv, Kind, check_features
 from hogwild.models.objective import EnergyProblem
 from hogwild.models.picgnn import Round
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.picnn import PICNN, Slot
-from hogwild.solvers.base import Solution, Solver
+from hogwild.solvers.base import Solver
 from hogwild.solvers.newton import Newton
 
 
@@ -84,6 +84,8 @@ class EnergyConv(ImplicitConv):
         the edges into it; the solve is synchronous and exact, but an asynchronous run needs the
         reverse links, since gradients travel against the edges.
     """
+
+    kind = Kind.OPTIMISATION
 
     def __init__(
         self,
@@ -338,6 +340,8 @@ class EnergyGNN(ImplicitGNN):
         as :class:`EnergyConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
     """
 
+    conv: EnergyConv
+
     def __init__(
         self,
         in_channels: int,
@@ -378,23 +382,6 @@ class EnergyGNN(ImplicitGNN):
             hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
         )
 
-    @property
-    def replicas(self) -> int | None:
-        return self.conv.replicas
-
-    def reset_parameters(self) -> None:
-        """Draw fresh parameters."""
-        self.conv.reset_parameters()
-        self.readout.reset_parameters()
-
-    def embed(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Solution:
-        """The embeddings with per-graph diagnostics: :meth:`EnergyConv.embed`."""
-        return self.conv.embed(*args, **kwargs)  # type: ignore[arg-type]
-
     def energy(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Tensor:
         """One energy a graph: :meth:`EnergyConv.energy`."""
         return self.conv.energy(*args, **kwargs)  # type: ignore[arg-type]
-
-    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
-        """Raise unless it can run asynchronously: :meth:`EnergyConv.require_asynchronous`."""
-        self.conv.require_asynchronous(edge_index, num_nodes)

@@ -18,8 +18,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from hogwild.errors import AsynchronyError
 from hogwild.fields import gather, mtm, mv, scatter
-from hogwild.graph import Graph
+from hogwild.graph import Graph, Star
 from hogwild.models.picgnn import Linear, Round, RoundPullback, RoundTape
 from hogwild.solvers.base import Evaluation, Hessian, Objective
 
@@ -206,6 +207,15 @@ class EnergyProblem(Objective):
 
     def evaluate(self, h: Tensor) -> EnergyEvaluation:
         return EnergyEvaluation(self, h)
+
+    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
+        if len(self.rounds) > 1:
+            raise AsynchronyError(
+                f"a local energy of {len(self.rounds)} rounds reaches {len(self.rounds)} hops; an "
+                f"asynchronous node hears one: use num_layers=1, or stacked energies"
+            )
+        own, toward = self.rounds[0].local(h, inbox, at)
+        return own + self.beta * h, toward
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> EnergyProblem:
         return replace(self, rounds=[r.map(fn) for r in self.rounds])

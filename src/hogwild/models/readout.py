@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 from torch_geometric.nn import global_mean_pool
 
 from hogwild.errors import ConfigError, require_positive
+from hogwild.models.base import ImplicitConv, Kind
 from hogwild.nn.mlp import MLP
-from hogwild.solvers.base import Solution
+from hogwild.solvers.base import Problem, Solution
 
 
 class Readout(nn.Module):
@@ -59,13 +60,38 @@ class Readout(nn.Module):
 
 
 class ImplicitGNN(nn.Module):
-    """Embeddings that solve a problem, and a readout.
+    """Embeddings that solve a problem, and a readout: a subclass sets ``conv`` and ``readout``."""
 
-    A subclass defines ``embed``, called like :meth:`forward`, and sets ``readout``.
-    """
-
-    embed: Callable[..., Solution]
+    conv: ImplicitConv
     readout: Readout
+
+    @property
+    def kind(self) -> Kind:
+        """Where this model stands in the paper's taxonomy."""
+        return self.conv.kind
+
+    @property
+    def replicas(self) -> int | None:
+        """Number of independent parameter sets; ``None`` without a replica dimension."""
+        return self.conv.replicas
+
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters."""
+        self.conv.reset_parameters()  # type: ignore[operator]
+        self.readout.reset_parameters()
+
+    def problem(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Problem:
+        """The problem whose solution the embeddings are; called like :meth:`forward`."""
+        return self.conv.problem(*args, **kwargs)  # type: ignore[arg-type]
+
+    def embed(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Solution:
+        """The embeddings with per-graph diagnostics; called like :meth:`forward`."""
+        return self.conv.embed(*args, **kwargs)  # type: ignore[arg-type]
+
+    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
+        """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
+        run this model by talking to its neighbours alone."""
+        self.conv.require_asynchronous(edge_index, num_nodes)
 
     def forward(
         self,

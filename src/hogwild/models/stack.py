@@ -1,24 +1,107 @@
-r"""Stacked energies: the solution of one is a feature of the next.
+r"""Stacked implicit layers: the solution of one is a feature of the next.
 
 .. math:: H^{(s)} = \arg\min_H E^{(s)}(H;\, [X \,\|\, H^{(s-1)}])
 
 The other way to several rounds of messages. Unlike ``num_layers``, which nests the rounds inside
-one convex energy, every level here is a one-hop energy of its own: it can run asynchronously on
+one convex energy, every level here is a one-hop problem of its own: it can run asynchronously on
 one-hop packets, each level tracking the still-moving solution of the level below.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import require_positive
+from hogwild.errors import AsynchronyError, require_positive
+from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.energy import EnergyConv
 from hogwild.models.readout import ImplicitGNN, Readout
-from hogwild.solvers.base import Solution
+from hogwild.solvers.base import Problem, Solution
 
 
-class StackedEnergyGNN(ImplicitGNN):
+class StackedGNN(ImplicitGNN):
+    """Implicit layers on top of each other, and a readout.
+
+    Args:
+        levels: The layers; every one but the first takes [features ‖ previous embeddings].
+        readout: From the last embeddings to predictions.
+    """
+
+    def __init__(self, levels: Iterable[ImplicitConv], readout: Readout) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(levels)
+        self.readout = readout
+
+    @property
+    def levels(self) -> list[ImplicitConv]:
+        """The layers, from the features up."""
+        return cast("list[ImplicitConv]", list(self.convs))
+
+    @property
+    def kind(self) -> Kind:
+        return self.levels[0].kind
+
+    @property
+    def replicas(self) -> int | None:
+        return self.levels[0].replicas
+
+    def problem(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Problem:
+        raise AsynchronyError(
+            f"a stack of {len(self.levels)} layers poses one problem a level, not one in all; ask "
+            f"the levels: model.levels[0].problem(...)"
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters."""
+        for module in (*self.convs, self.readout):
+            module.reset_parameters()
+
+    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
+        """Raise unless every level can run asynchronously."""
+        for conv in self.levels:
+            conv.require_asynchronous(edge_index, num_nodes)
+
+    def embed(  # type: ignore[override]
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        h0: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Solution:
+        """The last level's embeddings; iterations are summed over the levels, residuals and
+        statuses are the worst. ``h0`` starts every level."""
+        found: list[Solution] = []
+        features = x
+        for conv in self.levels:
+            found.append(
+                conv.embed(
+                    features,
+                    edge_index,
+                    edge_attr,
+                    batch,
+                    edge_weight=edge_weight,
+                    h0=h0,
+                    batch_size=batch_size,
+                )
+            )
+            h = found[-1].value
+            features = torch.cat([x.expand(*h.shape[:-1], x.size(-1)), h], -1)
+        return Solution(
+            found[-1].value,
+            torch.stack([f.status for f in found]).amax(0),
+            torch.stack([f.iterations for f in found]).sum(0),
+            torch.stack([f.residual for f in found]).amax(0),
+        )
+
+
+class StackedEnergyGNN(StackedGNN):
     """``num_levels`` energies, each with the features and the previous solution as its features.
 
     Args:
@@ -40,63 +123,16 @@ class StackedEnergyGNN(ImplicitGNN):
         pool: str | None = None,
         **kwargs: object,
     ) -> None:
-        super().__init__()
         require_positive("num_levels", num_levels)
-        self.convs = nn.ModuleList(
+        levels = [
             EnergyConv(
                 in_channels + (hidden_channels if level else 0),
                 hidden_channels,
                 **kwargs,  # type: ignore[arg-type]
             )
             for level in range(num_levels)
-        )
-        replicas = self.convs[0].replicas
-        assert replicas is None or isinstance(replicas, int)
-        self.replicas = replicas
-        self.readout = Readout(hidden_channels, out_channels, pool=pool, replicas=replicas)
-
-    def reset_parameters(self) -> None:
-        """Draw fresh parameters."""
-        for module in (*self.convs, self.readout):
-            module.reset_parameters()
-
-    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
-        """Raise unless every level can run asynchronously."""
-        for conv in self.convs:
-            conv.require_asynchronous(edge_index, num_nodes)  # type: ignore[operator]
-
-    def embed(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        h0: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> Solution:
-        """The last level's embeddings; iterations are summed over the levels, residuals and
-        statuses are the worst. ``h0`` starts every level."""
-        found: list[Solution] = []
-        features = x
-        for conv in self.convs:
-            found.append(
-                conv.embed(  # type: ignore[operator]
-                    features,
-                    edge_index,
-                    edge_attr,
-                    batch,
-                    edge_weight=edge_weight,
-                    h0=h0,
-                    batch_size=batch_size,
-                )
-            )
-            h = found[-1].value
-            features = torch.cat([x.expand(*h.shape[:-1], x.size(-1)), h], -1)
-        return Solution(
-            found[-1].value,
-            torch.stack([f.status for f in found]).amax(0),
-            torch.stack([f.iterations for f in found]).sum(0),
-            torch.stack([f.residual for f in found]).amax(0),
+        ]
+        replicas = levels[0].replicas
+        super().__init__(
+            levels, Readout(hidden_channels, out_channels, pool=pool, replicas=replicas)
         )

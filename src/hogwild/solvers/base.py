@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
-from hogwild.graph import Graph
+from hogwild.fields import gather
+from hogwild.graph import Graph, Star
 
 
 class Status(enum.IntEnum):
@@ -189,6 +190,20 @@ class Objective(Problem):
     def lipschitz(self) -> Tensor:
         """A bound [R, G] on the largest eigenvalue of the Hessian, valid everywhere."""
 
+    @abstractmethod
+    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
+        r"""Gradients of the local energies :math:`e^i` of some nodes, from what those nodes know.
+
+        Args:
+            h: Their own embeddings, [R, k, A].
+            inbox: The neighbours' embeddings as last heard on each edge, [R, k, E'].
+            at: The nodes and edges.
+
+        Returns:
+            :math:`g_{ii} = \partial e^i / \partial h_i` [R, k, A], and for every edge j → i
+            :math:`g_{ij} = \partial e^i / \partial h_j` [R, k, E'], which i sends to j.
+        """
+
     def residual(self, h: Tensor) -> Tensor:
         r""":math:`\nabla E(h)`."""
         return self.evaluate(h).gradient
@@ -211,6 +226,22 @@ class Objective(Problem):
 class FixedPoint(Problem):
     r"""Find :math:`h = F(h)` on each graph, F a contraction."""
 
+    @abstractmethod
+    def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
+        r"""F at some nodes, from what those nodes know: the node's rule, written once.
+
+        Args:
+            h: Their own embeddings, [R, k, A].
+            inbox: The neighbours' embeddings as last heard on each edge, [R, k, E'].
+            at: The nodes and edges.
+
+        Returns:
+            Their new embeddings, [R, k, A].
+        """
+
+    def step(self, h: Tensor) -> Tensor:
+        return self.update(h, gather(h, self.graph.src), self.graph.everyone)
+
     def residual(self, h: Tensor) -> Tensor:
         r""":math:`F(h) - h`."""
         return self.step(h) - h
@@ -221,9 +252,13 @@ class FixedPoint(Problem):
     def size(self, h: Tensor, image: Tensor) -> Tensor:
         return self.graph.norm(image) + self.graph.norm(h)
 
-    @abstractmethod
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
-        r""":math:`(\partial F / \partial h)^\top v`, for the adjoint."""
+        r""":math:`(\partial F / \partial h)^\top v`, for the adjoint; by autograd unless a
+        subclass knows better."""
+        with torch.enable_grad():
+            h = h.detach().requires_grad_()
+            (out,) = torch.autograd.grad(self.step(h), h, v, materialize_grads=True)
+        return out
 
 
 @dataclass

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hogwild.fields import gather, mv, scatter
-from hogwild.graph import Graph
+from hogwild.graph import Graph, Star
 from hogwild.solvers.base import Evaluation, FixedPoint, Hessian, Objective
 
 
@@ -140,6 +140,10 @@ class Quadratic(Objective):
     def evaluate(self, h: Tensor) -> _QuadraticEvaluation:
         return _QuadraticEvaluation(self, h)
 
+    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
+        flow = self.coupling * (gather(h, at.slot) - inbox)
+        return mv(self.q.unsqueeze(-1), h) - at.at_nodes(self.b) + at.collect(flow), -flow
+
     def lipschitz(self) -> Tensor:
         g = self.graph
         degree = g.in_degree + torch.bincount(g.src, minlength=g.num_nodes)
@@ -198,19 +202,15 @@ class Affine(FixedPoint):
     def channels(self) -> int:  # type: ignore[override]
         return self.w.size(-1)
 
-    def _mean(self, h: Tensor, transpose: bool = False) -> Tensor:
-        """Average over in-neighbours, or its transpose."""
-        g = self.graph
-        share = g.in_degree.clamp_min(1).to(h.dtype).reciprocal()
-        if transpose:
-            return scatter(gather(h * share, g.dst), g.src, g.num_nodes)
-        return scatter(gather(h, g.src), g.dst, g.num_nodes) * share
-
-    def step(self, h: Tensor) -> Tensor:
-        return self.kappa * torch.bmm(self.w, self._mean(h)) + self.b
+    def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
+        share = at.at_nodes(self.graph.in_degree).clamp_min(1).to(h.dtype).reciprocal()
+        return self.kappa * torch.bmm(self.w, at.collect(inbox) * share) + at.at_nodes(self.b)
 
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
-        return self.kappa * self._mean(torch.bmm(self.w.mT, v), transpose=True)
+        g = self.graph
+        share = g.in_degree.clamp_min(1).to(h.dtype).reciprocal()
+        sent = gather(self.kappa * torch.bmm(self.w.mT, v) * share, g.dst)
+        return scatter(sent, g.src, g.num_nodes)
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Affine:
         return replace(self, w=fn(self.w), b=fn(self.b))

@@ -1,0 +1,66 @@
+"""A node's rule, written over its own embedding and its inbox, against the whole problem."""
+
+import pytest
+import torch
+
+from hogwild import EnergyConv
+from hogwild.fields import gather, scatter
+from hogwild.testing.problems import Affine, Quadratic, random_graph
+
+VARIANTS = {
+    "edge": {},
+    "node": {"message": "node"},
+    "attention": {"heads": 3},
+    "averaged heads": {"heads": 2, "concat": False, "message": "node"},
+    "normalised": {"normalize": True},
+    "replicas": {"replicas": 2},
+}
+
+
+def problems(name):
+    graph = random_graph([1, 4, 9], seed=3)
+    if name == "quadratic":
+        return Quadratic.random(graph, replicas=2)
+    conv = EnergyConv(3, 2, **VARIANTS[name]).double()
+    x = torch.randn(graph.num_nodes, 3, dtype=torch.float64)
+    with torch.no_grad():
+        return conv.problem(x, torch.stack([graph.src, graph.dst]), None, graph.batch)
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, "quadratic"])
+def test_local_gradients_add_up_to_the_gradient(name):
+    problem = problems(name)
+    graph = problem.graph
+    h = torch.randn(problem.replicas, problem.channels, graph.num_nodes, dtype=torch.float64)
+    own, toward = problem.local(h, gather(h, graph.src), graph.everyone)
+    total = own + scatter(toward, graph.src, graph.num_nodes)
+    torch.testing.assert_close(total, problem.evaluate(h).gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, "quadratic"])
+def test_some_nodes_compute_what_all_would(name):
+    problem = problems(name)
+    graph = problem.graph
+    h = torch.randn(problem.replicas, problem.channels, graph.num_nodes, dtype=torch.float64)
+    inbox = torch.randn(*h.shape[:2], graph.num_edges, dtype=torch.float64)
+    own, toward = problem.local(h, inbox, graph.everyone)
+    nodes = torch.tensor([7, 0, 11, 2])
+    at = graph.star(nodes)
+    assert torch.equal(graph.dst[at.edges], nodes[at.slot])
+    assert at.edges.numel() == int(graph.in_degree[nodes].sum())
+    some, some_toward = problem.local(h[..., nodes], inbox[..., at.edges], at)
+    torch.testing.assert_close(some, own[..., nodes], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(some_toward, toward[..., at.edges], rtol=1e-12, atol=1e-12)
+
+
+def test_fixed_point_update_of_some_nodes():
+    graph = random_graph([1, 4, 9], seed=3)
+    problem = Affine.random(graph, replicas=2)
+    h = torch.randn(2, 2, graph.num_nodes, dtype=torch.float64)
+    nodes = torch.tensor([3, 13, 0])
+    at = graph.star(nodes)
+    some = problem.update(h[..., nodes], gather(h, graph.src)[..., at.edges], at)
+    torch.testing.assert_close(some, problem.step(h)[..., nodes])
+    v = torch.randn_like(h)
+    slow = super(Affine, problem).pullback(h, v)
+    torch.testing.assert_close(problem.pullback(h, v), slow)
