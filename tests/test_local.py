@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hogwild import EnergyConv
-from hogwild.fields import gather, scatter
+from hogwild.fields import gather, mtv, mv, scatter
 from hogwild.testing.problems import Affine, Quadratic, random_graph
 
 VARIANTS = {
@@ -24,7 +24,7 @@ def problems(name):
     conv = EnergyConv(3, 2, **VARIANTS[name]).double()
     x = torch.randn(graph.num_nodes, 3, dtype=torch.float64)
     with torch.no_grad():
-        return conv.problem(x, torch.stack([graph.src, graph.dst]), None, graph.batch)
+        return conv.problem(x, torch.stack([graph.src, graph.dst]), None, graph.batch).detach()
 
 
 @pytest.mark.parametrize("name", [*VARIANTS, "quadratic"])
@@ -64,3 +64,39 @@ def test_fixed_point_update_of_some_nodes():
     v = torch.randn_like(h)
     slow = super(Affine, problem).pullback(h, v)
     torch.testing.assert_close(problem.pullback(h, v), slow)
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, "quadratic"])
+def test_local_quadratic_models_add_up_to_the_hessian(name):
+    problem = problems(name)
+    graph = problem.graph
+    h = torch.randn(problem.replicas, problem.channels, graph.num_nodes, dtype=torch.float64)
+    model = problem.quadratic(h, gather(h, graph.src), graph.everyone)
+    total = model.own + scatter(model.toward, graph.src, graph.num_nodes)
+    torch.testing.assert_close(total, problem.evaluate(h).gradient, rtol=1e-12, atol=1e-12)
+
+    d = torch.randn_like(h)
+    there, here = gather(d, graph.src), gather(d, graph.dst)
+    pair = scatter(mv(model.j, there), graph.dst, graph.num_nodes)
+    own = mv(model.b, d) + scatter(mv(model.x, there), graph.dst, graph.num_nodes)
+    edge = mtv(model.x, here) + mv(model.c, there)
+    edge = edge + mtv(model.j, gather(mv(model.u, pair), graph.dst))
+    product = own + scatter(edge, graph.src, graph.num_nodes)
+    hessian = problem.evaluate(h).hessian()
+    torch.testing.assert_close(product, hessian.apply(d), rtol=1e-10, atol=1e-12)
+
+    blocks = scatter(model.toward_curvature().flatten(1, 2), graph.src, graph.num_nodes)
+    diagonal = model.b + blocks.view_as(model.b)
+    torch.testing.assert_close(diagonal, hessian.diagonal(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["edge", "node", "attention"])
+def test_majorising_curvature_dominates_the_true_one(name):
+    problem = problems(name)
+    graph = problem.graph
+    h = torch.randn(problem.replicas, problem.channels, graph.num_nodes, dtype=torch.float64)
+    true = problem.quadratic(h, gather(h, graph.src), graph.everyone)
+    above = problem.quadratic(h, gather(h, graph.src), graph.everyone, majorise=1.0)
+    for field in ("b", "c", "u"):
+        gap = (getattr(above, field) - getattr(true, field)).movedim(-1, 1)
+        assert float(torch.linalg.eigvalsh(gap).min()) >= -1e-10

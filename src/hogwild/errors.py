@@ -41,6 +41,10 @@ class AsynchronyError(HogwildError, ValueError):
     """This model on this graph cannot be run asynchronously; the message says why."""
 
 
+class TraceError(HogwildError, ValueError):
+    """A recorded trace is damaged, ends too early, or belongs to another graph."""
+
+
 class ConvergenceError(HogwildError, RuntimeError):
     """A forward or adjoint solve missed its tolerance; names the graphs, residuals and causes."""
 

@@ -172,6 +172,21 @@ class Graph:
 
     @cached_property
     @torch.inference_mode(False)
+    def reverse(self) -> Tensor:
+        """For every edge j → i the edge i → j, [E]; parallel edges pair up in their order."""
+        forward = self.src * self.num_nodes + self.dst
+        backward = self.dst * self.num_nodes + self.src
+        ahead, back = torch.argsort(forward, stable=True), torch.argsort(backward, stable=True)
+        if not torch.equal(forward[ahead], backward[back]):
+            self.require_reverse_links()
+            raise AsynchronyError(
+                "some nodes are joined by more edges one way than the other; expected as many "
+                "edges i -> j as j -> i: gradients travel against every edge"
+            )
+        return torch.empty_like(ahead).scatter_(0, ahead, back)
+
+    @cached_property
+    @torch.inference_mode(False)
     def everyone(self) -> Star:
         """All nodes and all edges: the synchronous case of a node's rule."""
         return Star(self.num_nodes, self.dst)
@@ -257,6 +272,14 @@ class Star:
     def collect(self, x: Tensor) -> Tensor:
         """Sum over the edges into each node: [..., E'] -> [..., A]."""
         return scatter(x, self.slot, self.size)
+
+    def part(self, some: Tensor) -> tuple[Star, Tensor]:
+        """The star of some of these nodes (a mask [A]), and which of the edges are its own [E']."""
+        keep = some[self.slot]
+        slot = (some.cumsum(0) - 1)[self.slot[keep]]
+        nodes = some.nonzero()[:, 0] if self.nodes is None else self.nodes[some]
+        edges = keep.nonzero()[:, 0] if self.edges is None else self.edges[keep]
+        return Star(nodes.numel(), slot, nodes, edges), keep
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,8 @@ from hogwild.errors import AsynchronyError
 from hogwild.fields import gather, mtm, mv, scatter
 from hogwild.graph import Graph, Star
 from hogwild.models.picgnn import Linear, Round, RoundPullback, RoundTape
-from hogwild.solvers.base import Evaluation, Hessian, Objective
+from hogwild.models.star import StarTape
+from hogwild.solvers.base import Evaluation, Hessian, LocalQuadratic, Objective
 
 
 @dataclass
@@ -208,14 +209,25 @@ class EnergyProblem(Objective):
     def evaluate(self, h: Tensor) -> EnergyEvaluation:
         return EnergyEvaluation(self, h)
 
-    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
+    def _star(self, h: Tensor, inbox: Tensor, at: Star) -> StarTape:
         if len(self.rounds) > 1:
             raise AsynchronyError(
                 f"a local energy of {len(self.rounds)} rounds reaches {len(self.rounds)} hops; an "
                 f"asynchronous node hears one: use num_layers=1, or stacked energies"
             )
-        own, toward = self.rounds[0].local(h, inbox, at)
-        return own + self.beta * h, toward
+        return StarTape(self.rounds[0], h, inbox, at)
+
+    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
+        tape = self._star(h, inbox, at)
+        return tape.own + self.beta * h, tape.toward
+
+    def quadratic(
+        self, h: Tensor, inbox: Tensor, at: Star, majorise: float = 0.0
+    ) -> LocalQuadratic:
+        found = self._star(h, inbox, at).quadratic(majorise)
+        found.own = found.own + self.beta * h
+        found.b.diagonal(dim1=1, dim2=2).add_(self.beta)
+        return found
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> EnergyProblem:
         return replace(self, rounds=[r.map(fn) for r in self.rounds])
@@ -242,16 +254,15 @@ class EnergyProblem(Objective):
             nodes = torch.arange(graph.num_nodes, device=graph.batch.device)
         return sub, nodes
 
-    def lipschitz(self) -> Tensor:
-        r"""Bound on the largest eigenvalue of the Hessian at any point, [R, G].
+    def row_bounds(self) -> Tensor:
+        r"""Bounds on the absolute row sums of the Hessian at any point, [R, k, N].
 
         With every slope and curvature at its supremum and every weight in absolute value, the
         Hessian becomes a nonnegative matrix that dominates :math:`|\nabla^2 E|` entry by entry at
-        every point; its largest row sum, one product with the vector of ones, bounds the norm.
+        every point; its row sums are one product with the vector of ones.
         """
         tapes = [r.bound() for r in self.rounds]
         shape = (self.replicas, self.channels, self.graph.num_nodes)
         zero = tapes[0].update.value.new_zeros(shape)
         _, backs = _reverse(tapes, self, zero)
-        rows = _linearise(tapes, backs, self).apply(torch.ones_like(zero))
-        return self.graph.norm(rows)
+        return _linearise(tapes, backs, self).apply(torch.ones_like(zero))

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from hogwild.fields import gather, mtv, mv, scatter, scatter_into
-from hogwild.graph import Graph, Star
+from hogwild.graph import Graph
 from hogwild.nn.picnn import Context, Tape
 
 
@@ -134,28 +134,6 @@ class Round:
         m = m + self.weigh_loop(loop.value)
         update = self.update.forward(torch.cat([m, q], 1))
         return RoundTape(self, message, loop, update, m.size(1))
-
-    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
-        r"""Gradients of the outputs of some nodes with respect to their own embeddings [R, k, A]
-        and to each neighbour's [R, k, E'], given what was heard: [R, k, A], [R, k, E']."""
-        rnd = self.select(None, at.nodes, at.edges)
-        q = h.size(1)
-        ends = [gather(h, at.slot), inbox] if self.both_ends else [inbox]
-        y = torch.stack(ends, 2).flatten(1, 2)
-        y = y if self.heads == 1 else y.repeat_interleave(self.heads, 0)
-        message, loop = rnd.message.forward(y), rnd.loop.forward(h)
-        m = at.collect(rnd.merge(message.value)) + rnd.weigh_loop(loop.value)
-        update = rnd.update.forward(torch.cat([m, h], 1))
-        tbar, _ = update.pullback(torch.ones_like(update.value))
-        mbar, own = tbar.split([m.size(1), q], 1)
-        ybar, _ = message.pullback(rnd.merge_transpose(gather(mbar, at.slot)))
-        if self.heads > 1:
-            ybar = ybar.unflatten(0, (-1, self.heads)).sum(1)
-        ybar = ybar.unflatten(1, (q, len(ends)))
-        own = own + loop.pullback(rnd.weigh_loop(mbar))[0]
-        if self.both_ends:
-            own = own + at.collect(ybar[:, :, 0])
-        return own, ybar[:, :, -1]
 
     def bound(self) -> RoundTape:
         """Tapes whose derivatives dominate those at any point (see :meth:`Context.bound`)."""

@@ -26,6 +26,8 @@ class Activation:
         slope: :math:`g'`.
         curvature: :math:`g''` as a function of :math:`(a, g'(a))`; the slope is at hand when the
             curvature is needed, and often gives it for free.
+        majoriser: Curvature, as a function of :math:`(a, g'(a))`, of a parabola that touches
+            :math:`g` at a and lies above it everywhere.
         max_slope: :math:`\sup g'`.
         max_curvature: :math:`\sup g''`.
     """
@@ -34,6 +36,7 @@ class Activation:
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
     curvature: Callable[[Tensor, Tensor], Tensor]
+    majoriser: Callable[[Tensor, Tensor], Tensor]
     max_slope: float
     max_curvature: float
 
@@ -47,6 +50,12 @@ def _softplus(a: Tensor) -> Tensor:
 
 def _softplus_curvature(a: Tensor, slope: Tensor) -> Tensor:
     return slope * (1.0 - slope)
+
+
+def _even_majoriser(a: Tensor, slope: Tensor) -> Tensor:
+    r""":math:`(g'(a) - \tfrac12) / a`, for g(a) = a/2 + φ(|a|) with φ'(r)/r nonincreasing."""
+    near = a.abs() < 1e-4
+    return torch.where(near, 0.25, (slope - 0.5) / torch.where(near, 1.0, a))
 
 
 def _squareplus(a: Tensor) -> Tensor:
@@ -66,6 +75,7 @@ SOFTPLUS = Activation(
     value=_softplus,
     slope=torch.sigmoid,
     curvature=_softplus_curvature,
+    majoriser=_even_majoriser,
     max_slope=1.0,
     max_curvature=0.25,
 )
@@ -76,6 +86,7 @@ SQUAREPLUS = Activation(
     value=_squareplus,
     slope=_squareplus_slope,
     curvature=_squareplus_curvature,
+    majoriser=_even_majoriser,
     max_slope=1.0,
     max_curvature=0.25,
 )

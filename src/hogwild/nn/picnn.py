@@ -181,12 +181,20 @@ class Tape:
             out.append(direct)
         return out
 
-    def hessian(self, jacobians: list[Tensor], sensitivities: list[Tensor]) -> Tensor | None:
-        r""":math:`\nabla_y^2 (p^\top f)`, [B, d, d, n]; ``None`` where it vanishes (one layer)."""
+    def hessian(
+        self, jacobians: list[Tensor], sensitivities: list[Tensor], majorise: float = 0.0
+    ) -> Tensor | None:
+        r""":math:`\nabla_y^2 (p^\top f)`, [B, d, d, n]; ``None`` where it vanishes (one layer).
+
+        Args:
+            majorise: Share of the activations' majorising curvature instead of the true one.
+        """
         total: Tensor | None = None
         act = self.context.act
         for a, slope, jac, s in zip(self.pre, self.slopes, jacobians, sensitivities, strict=False):
             g2 = torch.full_like(a, act.max_curvature) if self.bounding else act.curvature(a, slope)
+            if majorise:
+                g2 = torch.lerp(g2, act.majoriser(a, slope), majorise)
             term = mtm((s * g2).unsqueeze(-2) * jac, jac)
             total = term if total is None else total + term
         return total

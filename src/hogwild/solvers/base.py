@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
-from hogwild.fields import gather
+from hogwild.fields import gather, mtm
 from hogwild.graph import Graph, Star
 
 
@@ -166,10 +166,48 @@ class Problem(ABC):
         """The same problem cut off from autograd: what the solver works on."""
         return self.map(Tensor.detach)
 
+    def start(self) -> Tensor:
+        """Where asynchronous nodes begin, [R, k, N]: at zero unless a subclass knows better."""
+        floating: list[Tensor] = []
+
+        def note(t: Tensor) -> Tensor:
+            floating.extend([t] if t.is_floating_point() else [])
+            return t
+
+        self.map(note)  # the precision the problem was posed in
+        return self.zeros(floating[0].dtype, floating[0].device)
+
     def zeros(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.zeros(
             self.replicas, self.channels, self.graph.num_nodes, dtype=dtype, device=device
         )
+
+
+@dataclass
+class LocalQuadratic:
+    r"""Quadratic models of the local energies :math:`e^i` of some nodes, each in the node's own
+    embedding and its neighbours': gradients and curvature of
+
+    .. math:: \tfrac12 d_i^\top B_i d_i + \sum_e d_i^\top X_e d_e + \tfrac12 d_e^\top C_e d_e
+              + \tfrac12 \bigl(\textstyle\sum_e J_e d_e\bigr)^\top U_i
+                \bigl(\textstyle\sum_e J_e d_e\bigr),
+
+    the sums over the edges into i. Two neighbours are coupled through the messages' channels only.
+    """
+
+    own: Tensor  # [R, k, A] gradient with respect to h_i
+    toward: Tensor  # [R, k, E'] and to the sender's embedding
+    b: Tensor  # [R, k, k, A]
+    x: Tensor  # [R, k, k, E'] rows i, columns j
+    c: Tensor  # [R, k, k, E']
+    j: Tensor  # [R, C, k, E']
+    u: Tensor  # [R, C, C, A]
+    at: Star
+
+    def toward_curvature(self) -> Tensor:
+        """Each neighbour's own block, :math:`C_e + J_e^\top U_i J_e`, [R, k, k, E']."""
+        u = gather(self.u.flatten(1, 2), self.at.slot).unflatten(1, self.u.shape[1:3])
+        return self.c + mtm(self.j, mtm(u, self.j))
 
 
 class Objective(Problem):
@@ -187,8 +225,13 @@ class Objective(Problem):
     def evaluate(self, h: Tensor) -> Evaluation: ...
 
     @abstractmethod
+    def row_bounds(self) -> Tensor:
+        r"""Bounds [R, k, N] on the absolute row sums of the Hessian, entry by entry and valid
+        everywhere: :math:`r_a \ge \sum_b \sup_h |\partial^2 E / \partial h_a \partial h_b|`."""
+
     def lipschitz(self) -> Tensor:
         """A bound [R, G] on the largest eigenvalue of the Hessian, valid everywhere."""
+        return self.graph.norm(self.row_bounds())
 
     @abstractmethod
     def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
@@ -202,6 +245,17 @@ class Objective(Problem):
         Returns:
             :math:`g_{ii} = \partial e^i / \partial h_i` [R, k, A], and for every edge j → i
             :math:`g_{ij} = \partial e^i / \partial h_j` [R, k, E'], which i sends to j.
+        """
+
+    @abstractmethod
+    def quadratic(
+        self, h: Tensor, inbox: Tensor, at: Star, majorise: float = 0.0
+    ) -> LocalQuadratic:
+        """Quadratic models of the same local energies; arguments as in :meth:`local`.
+
+        Args:
+            majorise: 0 for the true curvature here, 1 for curvatures that bound the energies'
+                growth from here, or a mixture.
         """
 
     def residual(self, h: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hogwild.fields import gather, mv, scatter
 from hogwild.graph import Graph, Star
-from hogwild.solvers.base import Evaluation, FixedPoint, Hessian, Objective
+from hogwild.solvers.base import Evaluation, FixedPoint, Hessian, LocalQuadratic, Objective
 
 
 def random_graph(
@@ -144,11 +144,23 @@ class Quadratic(Objective):
         flow = self.coupling * (gather(h, at.slot) - inbox)
         return mv(self.q.unsqueeze(-1), h) - at.at_nodes(self.b) + at.collect(flow), -flow
 
-    def lipschitz(self) -> Tensor:
+    def quadratic(
+        self, h: Tensor, inbox: Tensor, at: Star, majorise: float = 0.0
+    ) -> LocalQuadratic:
+        own, toward = self.local(h, inbox, at)
+        eye = torch.eye(self.channels, dtype=h.dtype, device=h.device)
+        eye = eye.expand(self.replicas, -1, -1).unsqueeze(-1)
+        edges, zero = at.slot.numel(), h.new_zeros(self.replicas, 0, self.channels, at.slot.numel())
+        degree = at.collect(torch.ones_like(at.slot, dtype=h.dtype))
+        b = self.q.unsqueeze(-1) + self.coupling * eye * degree
+        c = (self.coupling * eye).expand(-1, -1, -1, edges)
+        u = h.new_zeros(self.replicas, 0, 0, at.size)
+        return LocalQuadratic(own, toward, b, -c, c, zero, u, at)
+
+    def row_bounds(self) -> Tensor:
         g = self.graph
-        degree = g.in_degree + torch.bincount(g.src, minlength=g.num_nodes)
-        top = torch.linalg.eigvalsh(self.q)[:, -1:]  # [R, 1]
-        return top + 2.0 * self.coupling * g.max(degree.to(self.q.dtype).unsqueeze(0))
+        degree = (g.in_degree + torch.bincount(g.src, minlength=g.num_nodes)).to(self.q.dtype)
+        return self.q.abs().sum(-1).unsqueeze(-1) + 2.0 * self.coupling * degree
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Quadratic:
         return replace(self, q=fn(self.q), b=fn(self.b))

@@ -1,0 +1,1 @@
+"""Who updates when, with what it last heard: schedules, impairments, traces."""

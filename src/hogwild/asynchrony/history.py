@@ -1,0 +1,88 @@
+"""What every node has sent over the last few ticks, so that late packets can be delivered late.
+
+A node sends when it updates. Its packets are kept in a ring of versions, and a second ring says
+which version was current at each of the last ``depth + 1`` ticks; a packet of time τ is looked up
+through both. Memory is linear in edges × depth, and only what was updated is ever copied.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hogwild.graph import Graph, Star
+
+
+class Outbox:
+    """The packets of all nodes: a part for everybody [R, k, N] and a part for each neighbour
+    [R, m, E], filed under the edge j → i along which *i hears j* (so i's letter to j is read by j
+    through the reverse edge).
+
+    Args:
+        depth: Age of the oldest packet that may still be asked for.
+        node: What all nodes have sent at time 0.
+        edge: What they have sent to each neighbour, or ``None``.
+        drafts: Versions a node may publish in one tick.
+    """
+
+    def __init__(
+        self, graph: Graph, depth: int, node: Tensor, edge: Tensor | None, drafts: int = 1
+    ) -> None:
+        self.graph, self.depth = graph, depth
+        self.slots = drafts * (depth + 1) + 1
+        n = graph.num_nodes
+        self.node = node.repeat(1, 1, self.slots)  # [R, k, slots · N]
+        self.edge = None if edge is None else edge.repeat(1, 1, self.slots)
+        self.content = torch.zeros(self.slots * n, dtype=torch.long, device=node.device)
+        self.version = torch.zeros(n, dtype=torch.long, device=node.device)
+        self.current = torch.zeros(depth + 1, n, dtype=torch.long, device=node.device)
+
+    def open(self, time: int) -> None:
+        """A tick begins: what is current now is what packets of this time say."""
+        self.current[time % (self.depth + 1)] = self.version
+
+    def publish(
+        self,
+        at: Star,
+        node: Tensor,
+        edge: Tensor | None,
+        content: Tensor,
+        *,
+        now: int | None = None,
+    ) -> None:
+        """New packets of the nodes in ``at``: to everybody [R, k, A], and to each sender of an edge
+        into them [R, m, E'], from the next tick on (from this one with ``now``).
+
+        Args:
+            content: Time of the oldest embedding that went into them, [A].
+        """
+        nodes, edges = at.nodes, at.edges
+        assert nodes is not None
+        assert edges is not None
+        version = self.version[nodes] + 1
+        self.version[nodes] = version
+        slot = version % self.slots
+        where = slot * self.graph.num_nodes + nodes
+        self.node.index_copy_(-1, where, node)
+        self.content[where] = content
+        if self.edge is not None and edge is not None:
+            self.edge.index_copy_(-1, slot[at.slot] * self.graph.num_edges + edges, edge)
+        if now is not None:
+            self.current[now % (self.depth + 1)][nodes] = version
+
+    def fetch(self, edges: Tensor, time: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Packets of these ``time`` s along these edges: the senders' part for everybody
+        [R, k, E'], their letters [R, m, E'], and the time of the oldest embedding inside [E']."""
+        src = self.graph.src[edges]
+        slot = self.current[time % (self.depth + 1), src] % self.slots
+        where = slot * self.graph.num_nodes + src
+        mail: Tensor | None = None
+        if self.edge is not None:
+            mail = self.edge.index_select(
+                -1, slot * self.graph.num_edges + self.graph.reverse[edges]
+            )
+        return self.node.index_select(-1, where), mail, self.content[where]
+
+    def latest(self, nodes: Tensor) -> Tensor:
+        """Where the latest packets of these nodes are: positions in ``node``."""
+        return self.version[nodes] % self.slots * self.graph.num_nodes + nodes

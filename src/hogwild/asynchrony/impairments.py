@@ -1,0 +1,423 @@
+r"""What goes wrong on real networks, by the literature's names; impairments compose.
+
+Each is a small frozen configuration with hooks into the schedule (who updates, which packet a node
+holds) or into what is sent. :meth:`Impairment.bound` says what becomes of the bounds (S, D) of
+partial asynchronism: new bounds where it keeps the staleness bounded, ``None`` where it does not
+and no theorem applies. An impairment with ``exact = False`` changes what packets say, so that runs
+end near the synchronous answer and not at it.
+
+Every random decision is a hash of its purpose, subject and time (:mod:`hogwild.seeding`): adding
+one impairment never shifts the draws of another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import ConfigError
+from hogwild.seeding import Streams
+
+
+@dataclass
+class Moment:
+    """What a hook may look at: some nodes or edges now, their dice, and its own memory of them."""
+
+    time: int
+    index: Tensor  # [n] the nodes or edges concerned
+    streams: Streams
+    memory: dict[str, Tensor]
+
+    def uniform(self, name: str, time: int | Tensor | None = None) -> Tensor:
+        """One number in [0, 1) for each subject; fixed for ever with ``time=0``."""
+        return self.streams.uniform(name, self.time if time is None else time, self.index)
+
+    def recall(self, name: str, start: int) -> Tensor:
+        """The impairment's memory of these subjects, initially ``start``."""
+        if name not in self.memory:
+            self.memory[name] = torch.full_like(self.streams.subjects, start)
+        return self.memory[name][self.index]
+
+    def remember(self, name: str, value: Tensor) -> None:
+        self.memory[name][self.index] = value
+
+
+class Impairment:
+    """Base: disturbs nothing."""
+
+    exact: ClassVar[bool] = True
+    """Whether packets still say what the sender computed."""
+
+    def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
+        """The bounds (S, D) that hold with this impairment; ``None``: no bound holds."""
+        return stagger, delay
+
+    def depth(self, delay: int) -> int:
+        """Age of the oldest packet that may still be fetched."""
+        return delay
+
+    @property
+    def holds(self) -> bool:
+        """Whether a node may be left with the packet it held before."""
+        return False
+
+    def interval(self, at: Moment, gap: Tensor) -> Tensor:
+        """Ticks until these nodes update again."""
+        return gap
+
+    def up(self, at: Moment) -> Tensor | None:
+        """Which of these nodes are running; ``None``: all."""
+        return None
+
+    def forgets(self, at: Moment) -> Tensor | None:
+        """Which of these nodes, running again, have lost their memory; ``None``: none."""
+        return None
+
+    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
+        """Age of the packets these edges deliver; older than ``limit`` was received before."""
+        return age
+
+    def repeats(self, at: Moment, limit: Tensor, delay: int) -> Tensor | None:
+        """Edges on which the packet held before comes in once more; ``None``: none."""
+        return None
+
+    def loses(self, at: Moment) -> Tensor | None:
+        """Edges on which nothing comes through; ``None``: none."""
+        return None
+
+    def send(self, payload: Tensor) -> Tensor:
+        """What is put on the wire instead of the payload."""
+        return payload
+
+    def worth_sending(self, change: Tensor) -> Tensor | None:
+        """Which nodes send, given the largest change since they last did; ``None``: all."""
+        return None
+
+
+def _rate(name: str, value: float) -> None:
+    if not (isinstance(value, int | float) and 0.0 <= value <= 1.0):
+        raise ConfigError(f"{name}={value!r}; expected a probability between 0 and 1")
+
+
+def _whole(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name}={value!r}; expected an integer of at least {least}")
+
+
+# -- delays ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GeometricDelay(Impairment):
+    r"""Ages with :math:`P(\delta) \propto (1-p)^\delta`, cut at ``cap`` ticks: each tick a packet
+    comes through with probability p. Replaces Algorithm 1's uniform ages."""
+
+    p: float = 0.5
+    cap: int = 20
+
+    def __post_init__(self) -> None:
+        _rate("p", self.p)
+        _whole("cap", self.cap, 0)
+        if self.p == 0.0:
+            raise ConfigError("p=0.0; expected a positive probability: nothing would ever arrive")
+
+    def bound(self, stagger: int, delay: int) -> tuple[int, int]:
+        return stagger, self.cap
+
+    def depth(self, delay: int) -> int:
+        return self.cap
+
+    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
+        if self.p == 1.0:
+            return torch.zeros_like(age)
+        draw = torch.log1p(-at.uniform("geometric")) / math.log1p(-self.p)
+        return torch.minimum(draw.to(torch.long).clamp_max(self.cap), limit)
+
+
+@dataclass(frozen=True)
+class ParetoDelay(Impairment):
+    r"""Heavy-tailed (Pareto, Lomax) ages, :math:`P(\delta > x) = (1 + x/s)^{-\alpha}`, cut at
+    ``cap`` ticks. Replaces Algorithm 1's uniform ages."""
+
+    alpha: float = 1.5
+    scale: float = 1.0
+    cap: int = 100
+
+    def __post_init__(self) -> None:
+        _whole("cap", self.cap, 0)
+        if not (self.alpha > 0 and self.scale > 0):
+            raise ConfigError(
+                f"alpha={self.alpha!r}, scale={self.scale!r}; expected positive numbers"
+            )
+
+    def bound(self, stagger: int, delay: int) -> tuple[int, int]:
+        return stagger, self.cap
+
+    def depth(self, delay: int) -> int:
+        return self.cap
+
+    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
+        tail = (1.0 - at.uniform("pareto")).pow(-1.0 / self.alpha) - 1.0
+        draw = (self.scale * tail).clamp_max(float(self.cap)).to(torch.long)
+        return torch.minimum(draw, limit)
+
+
+@dataclass(frozen=True)
+class Reordering(Impairment):
+    """With probability ``rate`` a packet is overtaken: the age is drawn anew from 0 … D, even if
+    that is older than what the node held. Agents without sequence numbers cannot tell."""
+
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        _rate("rate", self.rate)
+
+    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
+        again = (at.uniform("overtaken") * (delay + 1)).to(torch.long).clamp_max(at.time)
+        return torch.where(at.uniform("reordering") < self.rate, again, age)
+
+
+@dataclass(frozen=True)
+class Duplication(Impairment):
+    """With probability ``rate`` the packet a node already held comes in a second time, after the
+    new one, and replaces it (while it is at most D ticks old: routers drop older ones)."""
+
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        _rate("rate", self.rate)
+
+    @property
+    def holds(self) -> bool:
+        return self.rate > 0
+
+    def repeats(self, at: Moment, limit: Tensor, delay: int) -> Tensor:
+        return (at.uniform("duplication") < self.rate) & (limit <= delay)
+
+
+# -- loss -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BernoulliLoss(Impairment):
+    """Each packet is lost with probability ``rate``, independently; the node keeps the one it had.
+
+    Args:
+        burst: Losses in a row on one link after which a packet does come through; ``None``: no
+            limit, and no bound on the staleness.
+    """
+
+    rate: float = 0.1
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        _rate("rate", self.rate)
+        if self.burst is not None:
+            _whole("burst", self.burst, 1)
+
+    def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
+        if self.rate == 0.0:
+            return stagger, delay
+        return None if self.burst is None else (stagger, delay + self.burst * stagger)
+
+    @property
+    def holds(self) -> bool:
+        return self.rate > 0
+
+    def loses(self, at: Moment) -> Tensor:
+        lost = at.uniform("loss") < self.rate
+        if self.burst is not None:
+            row = at.recall("row", 0)
+            lost = lost & (row < self.burst)
+            at.remember("row", torch.where(lost, row + 1, 0))
+        return lost
+
+
+@dataclass(frozen=True)
+class GilbertElliott(Impairment):
+    """Bursts of loss: every link is a two-state Markov chain, tick by tick.
+
+    Args:
+        p: Probability of turning bad in a tick.
+        r: Probability of turning good again.
+        good: Loss rate while good.
+        bad: Loss rate while bad.
+    """
+
+    p: float = 0.05
+    r: float = 0.3
+    good: float = 0.0
+    bad: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("p", "r", "good", "bad"):
+            _rate(name, getattr(self, name))
+        if self.p + self.r == 0.0:
+            raise ConfigError("p=0 and r=0; expected a chain that can change its state")
+
+    def bound(self, stagger: int, delay: int) -> None:
+        return None
+
+    @property
+    def holds(self) -> bool:
+        return True
+
+    def loses(self, at: Moment) -> Tensor:
+        was, since = at.recall("bad", 0), at.time - at.recall("time", 0)
+        # The chain's law after `since` ticks, in closed form.
+        share = self.p / (self.p + self.r)
+        decay = torch.pow(torch.tensor(1.0 - self.p - self.r, dtype=torch.float64), since)
+        bad = at.uniform("weather") < share + (was - share) * decay
+        at.remember("bad", bad.to(was.dtype))
+        at.remember("time", torch.full_like(was, at.time))
+        return at.uniform("loss") < torch.where(bad, self.bad, self.good)
+
+
+@dataclass(frozen=True)
+class LinkChurn(Impairment):
+    """Links come and go: in every period of ``period`` ticks a link is down, with probability
+    ``rate``, for the first ``downtime`` of them."""
+
+    rate: float = 0.2
+    period: int = 50
+    downtime: int = 20
+
+    def __post_init__(self) -> None:
+        _rate("rate", self.rate)
+        _whole("downtime", self.downtime, 1)
+        _whole("period", self.period, self.downtime + 1)
+
+    def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
+        # Once up again, a link is heard at the receiver's next update; that must come before the
+        # next outage.
+        if self.period - self.downtime < stagger:
+            return None
+        return stagger, delay + self.downtime + stagger
+
+    @property
+    def holds(self) -> bool:
+        return True
+
+    def loses(self, at: Moment) -> Tensor:
+        window, phase = divmod(at.time, self.period)
+        if phase >= self.downtime:
+            return torch.zeros_like(at.index, dtype=torch.bool)
+        return at.uniform("churn", window) < self.rate
+
+
+# -- nodes ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stragglers(Impairment):
+    """A ``fraction`` of the nodes, always the same, is ``slowdown`` times slower."""
+
+    fraction: float = 0.1
+    slowdown: int = 5
+
+    def __post_init__(self) -> None:
+        _rate("fraction", self.fraction)
+        _whole("slowdown", self.slowdown, 1)
+
+    def bound(self, stagger: int, delay: int) -> tuple[int, int]:
+        return stagger * self.slowdown, delay
+
+    def interval(self, at: Moment, gap: Tensor) -> Tensor:
+        slow = at.uniform("straggler", 0) < self.fraction
+        return torch.where(slow, gap * self.slowdown, gap)
+
+
+@dataclass(frozen=True)
+class Crashes(Impairment):
+    """Nodes crash and rejoin: in every period of ``period`` ticks a node is down, with probability
+    ``rate``, for the first ``downtime`` of them.
+
+    Args:
+        rejoin: ``"warm"``: with the memory it had; ``"cold"``: with its embedding and inbox as at
+            the start.
+        until: Tick after which nothing crashes any more (convergence is from then on).
+    """
+
+    rate: float = 0.1
+    period: int = 100
+    downtime: int = 20
+    rejoin: str = "warm"
+    until: int = 500
+
+    def __post_init__(self) -> None:
+        _rate("rate", self.rate)
+        _whole("downtime", self.downtime, 1)
+        _whole("period", self.period, self.downtime + 1)
+        _whole("until", self.until, 0)
+        if self.rejoin not in ("warm", "cold"):
+            raise ConfigError(f"rejoin={self.rejoin!r}; expected 'warm' or 'cold'")
+
+    def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
+        if self.period - self.downtime < stagger:
+            return None  # a node could sleep through the time it is up
+        return 2 * stagger + self.downtime, delay
+
+    def up(self, at: Moment) -> Tensor | None:
+        window, phase = divmod(at.time, self.period)
+        if phase >= self.downtime or at.time >= self.until:
+            return None
+        up = at.uniform("crash", window) >= self.rate
+        if self.rejoin == "cold":
+            at.remember("down", torch.where(up, at.recall("down", 0), 1))
+        return up
+
+    def forgets(self, at: Moment) -> Tensor | None:
+        if self.rejoin == "warm":
+            return None
+        back = at.recall("down", 0) == 1
+        at.remember("down", torch.zeros_like(at.index))
+        return back
+
+
+# -- packets --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Quantisation(Impairment):
+    """Packets are rounded to multiples of ``step``."""
+
+    step: float = 1e-3
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.step < math.inf:
+            raise ConfigError(f"step={self.step!r}; expected a positive number")
+
+    def send(self, payload: Tensor) -> Tensor:
+        return (payload / self.step).round() * self.step
+
+
+@dataclass(frozen=True)
+class EventTriggered(Impairment):
+    """A node sends only when some number of its packets has changed by more than ``epsilon`` since
+    it last sent; :attr:`~hogwild.Run.messages` counts what was sent, ``saved`` what was not."""
+
+    epsilon: float = 1e-4
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epsilon < math.inf:
+            raise ConfigError(f"epsilon={self.epsilon!r}; expected a nonnegative number")
+
+    def worth_sending(self, change: Tensor) -> Tensor:
+        return change > self.epsilon
+
+
+def check_impairments(given: Impairment | Iterable[object]) -> tuple[Impairment, ...]:
+    """A tuple of impairments, whatever was given."""
+    items = (given,) if isinstance(given, Impairment) else tuple(given)
+    for item in items:
+        if not isinstance(item, Impairment):
+            names = ", ".join(sorted(c.__name__ for c in Impairment.__subclasses__()))
+            raise ConfigError(f"unknown impairment {item!r}; expected instances of: {names}")
+    return cast("tuple[Impairment, ...]", items)

@@ -1,0 +1,179 @@
+r"""Algorithm 1's schedule: when each node updates, and how old its view of each neighbour is.
+
+Node i updates at the times :math:`T^i`, at most S ticks apart, the gap drawn from
+:math:`\{1, …, S\}`. When it does, its view of a neighbour j moves to
+
+.. math:: \tau^i_j \leftarrow t - \delta, \qquad
+          \delta \sim \mathrm{Uniform}\{0, …, \min(t - \tau^i_j, D)\},
+
+so that views never go back in time and are at most D ticks old. This is partial asynchronism
+(Bertsekas & Tsitsiklis) with the bound :math:`B = \max(S, D + 1)`:
+
+(a) every node updates at least once in any B ticks;
+(b) :math:`t - B < \tau^i_j(t) \le t`;
+(c) :math:`\tau^i_i(t) = t`.
+
+A schedule is integers only: it knows the graph and nothing of the model, so the same one drives any
+model on any executor, and recording it (:mod:`hogwild.asynchrony.trace`) records the run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hogwild.asynchrony.impairments import Impairment, Moment, check_impairments
+from hogwild.errors import ConfigError
+from hogwild.graph import Graph, Star
+from hogwild.seeding import Streams
+
+
+@dataclass
+class Tick:
+    """One moment: who updates, and what each of them hears."""
+
+    time: int
+    at: Star  # the nodes that update now, with the edges into them
+    view: Tensor  # [E'] time τ of the packet each edge's receiver now holds
+    fetched: Tensor | None = None  # [E'] whether it is a newly fetched one; None: all are
+    lost: Tensor | None = None  # [E'] whether a packet was lost on the way now; None: none
+    reset: Tensor | None = None  # nodes that come back from a crash without their memory
+
+
+class Timetable(ABC):
+    """A source of ticks: a schedule that draws them, or a trace that replays them."""
+
+    graph: Graph
+    depth: int
+    """Age of the oldest packet a tick may fetch: how much history an executor must keep."""
+    holds: bool
+    """Whether a view may stay as it is, so that the inbox must be kept."""
+
+    @abstractmethod
+    def tick(self, time: int) -> Tick: ...
+
+    @abstractmethod
+    def retire(self, nodes: Tensor) -> None:
+        """These nodes have finished and need no further ticks."""
+
+
+class Schedule(Timetable):
+    """Algorithm 1 on ``runs`` disjoint copies of a graph.
+
+    Args:
+        graph: All copies, run by run.
+        runs: Number of copies; run r's schedule depends on (seed, r) only.
+        stagger: S, the largest number of ticks between two updates of a node.
+        delay: D, the largest age of a view.
+        seed: What the whole schedule is a function of.
+        impairments: What else goes wrong, see :mod:`hogwild.asynchrony.impairments`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        runs: int = 1,
+        stagger: int = 5,
+        delay: int = 2,
+        seed: int = 0,
+        impairments: Sequence[Impairment] = (),
+    ) -> None:
+        check_bounds(stagger, delay)
+        self.graph, self.stagger, self.delay = graph, stagger, delay
+        self.impairments = check_impairments(impairments)
+        self.depth = max([delay, *(i.depth(delay) for i in self.impairments)])
+        self.holds = any(i.holds for i in self.impairments)
+        self.memories: list[dict[str, Tensor]] = [{} for _ in self.impairments]
+        device = graph.src.device
+        self.nodes = Streams.of(seed, runs, graph.num_nodes // runs, device)
+        self.edges = Streams.of(seed, runs, graph.num_edges // runs, device)
+        self.view = torch.zeros(graph.num_edges, dtype=torch.long, device=device)
+        # First updates are drawn from 1 … S as well.
+        self.next = self._interval(torch.arange(graph.num_nodes, device=device), 0)
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The bounds (S, D) that hold with all impairments; ``None``: no bound holds."""
+        found: tuple[int, int] | None = (self.stagger, self.delay)
+        for impairment in self.impairments:
+            found = None if found is None else impairment.bound(*found)
+        return found
+
+    def _hooks(
+        self, index: Tensor, streams: Streams, time: int
+    ) -> Iterator[tuple[Impairment, Moment]]:
+        for impairment, memory in zip(self.impairments, self.memories, strict=True):
+            yield impairment, Moment(time, index, streams, memory)
+
+    def _interval(self, nodes: Tensor, time: int) -> Tensor:
+        gap = 1 + self.nodes.integers("schedule", self.stagger - 1, time, nodes)
+        for impairment, at in self._hooks(nodes, self.nodes, time):
+            gap = impairment.interval(at, gap)
+        return gap
+
+    def _running(self, nodes: Tensor, time: int) -> tuple[Tensor, Tensor | None]:
+        """Which of the nodes whose turn it is are up, and which of those start from scratch."""
+        reset: Tensor | None = None
+        for impairment, memory in zip(self.impairments, self.memories, strict=True):
+            up = impairment.up(Moment(time, nodes, self.nodes, memory))
+            if up is not None:  # a node that is down misses its turn and tries again
+                self.next[nodes[~up]] = time + self._interval(nodes[~up], time)
+                nodes = nodes[up]
+            back = impairment.forgets(Moment(time, nodes, self.nodes, memory))
+            if back is not None:
+                reset = nodes[back] if reset is None else torch.cat([reset, nodes[back]]).unique()
+        if reset is not None:
+            reset = reset[torch.isin(reset, nodes)]
+        return nodes, reset
+
+    def tick(self, time: int) -> Tick:
+        nodes, reset = self._running((self.next == time).nonzero()[:, 0], time)
+        at = self.graph.star(nodes)
+        edges = at.edges
+        assert edges is not None
+        before = self.view[edges]
+        limit = time - before  # packets older than this were heard before
+        age = self.edges.integers("delay", limit.clamp_max(self.delay), time, edges)
+        lost: Tensor | None = None
+        kept: Tensor | None = None
+        for impairment, moment in self._hooks(edges, self.edges, time):
+            age = impairment.age(moment, age, limit, self.delay)
+            lost = _either(lost, impairment.loses(moment))
+            kept = _either(kept, impairment.repeats(moment, limit, self.delay))
+        view = time - age
+        kept = _either(kept, lost)
+        fetched = None if kept is None else ~kept
+        if kept is not None:
+            view = torch.where(kept, before, view)
+        self.view[edges] = view
+        self.next[nodes] = time + self._interval(nodes, time)
+        return Tick(time, at, view, fetched, lost, reset)
+
+    def retire(self, nodes: Tensor) -> None:
+        self.next[nodes] = -1
+
+
+def _either(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """Union of two masks, ``None`` being the empty one."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a | b
+
+
+def check_bounds(stagger: int, delay: int) -> None:
+    """Raise unless S ≥ 1 and D ≥ 0 are integers."""
+    for name, value, least in (("stagger", stagger, 1), ("delay", delay, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(
+                f"{name}={value!r}; expected an integer of at least {least}: "
+                + (
+                    "the largest number of ticks between two updates of a node (1: synchronous)"
+                    if name == "stagger"
+                    else "the largest age of a view in ticks (0: instantaneous)"
+                )
+            )

@@ -1,0 +1,394 @@
+"""``hogwild.simulate``: a model on a graph, asynchronously, and what came of it."""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data
+from tqdm import tqdm
+
+from hogwild.asynchrony.impairments import Impairment, check_impairments
+from hogwild.asynchrony.schedule import Schedule, Timetable, check_bounds
+from hogwild.asynchrony.trace import Replay, Trace
+from hogwild.errors import ConfigError, InputError, require_positive
+from hogwild.executors.simulated import EXCHANGES, Ages, Simulation
+from hogwild.graph import Graph
+from hogwild.rules import rule_for
+from hogwild.solvers.base import Problem
+
+CHECK = 20
+"""Ticks between two looks at how far a run still is from its goal."""
+
+
+@dataclass
+class Inputs:
+    """The tensors of a PyG ``Data``, ``Batch`` or list of graphs, as models take them."""
+
+    x: Tensor
+    edge_index: Tensor
+    edge_attr: Tensor | None
+    edge_weight: Tensor | None
+    batch: Tensor
+    num_graphs: int
+
+    @classmethod
+    def of(cls, data: Data | Batch | Iterable[Data]) -> Inputs:
+        if not isinstance(data, Data):
+            graphs = list(data)
+            if not graphs or not all(isinstance(graph, Data) for graph in graphs):
+                raise InputError(
+                    f"data is a {type(data).__name__}; expected a torch_geometric.data.Data, a "
+                    f"Batch, or a non-empty list of Data"
+                )
+            data = Batch.from_data_list(graphs)
+        if data.x is None or data.edge_index is None:
+            raise InputError("data lacks x or edge_index; expected node features and edges")
+        batch = data.batch
+        if batch is None:
+            batch = torch.zeros(data.x.size(-2), dtype=torch.long, device=data.x.device)
+        count = int(batch.max()) + 1 if batch.numel() else 0
+        return cls(data.x, data.edge_index, data.edge_attr, data.get("edge_weight"), batch, count)
+
+    def repeat(self, runs: int) -> Inputs:
+        """``runs`` disjoint copies."""
+        n = self.x.size(-2)
+        offset = torch.arange(runs, device=self.x.device)
+        edges = self.edge_index.unsqueeze(1) + n * offset.view(1, -1, 1)
+        batch = self.batch.unsqueeze(0) + self.num_graphs * offset.view(-1, 1)
+        return Inputs(
+            self.x.repeat(runs, 1),
+            edges.flatten(1),
+            None if self.edge_attr is None else self.edge_attr.repeat(runs, 1),
+            None if self.edge_weight is None else self.edge_weight.repeat(runs),
+            batch.flatten(),
+            runs * self.num_graphs,
+        )
+
+    def arguments(self) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
+        """As a model is called."""
+        return (
+            (self.x, self.edge_index, self.edge_attr, self.batch),
+            {"edge_weight": self.edge_weight, "batch_size": self.num_graphs},
+        )
+
+
+@dataclass
+class Staleness:
+    """How old what the nodes used was.
+
+    Attributes:
+        packet: Ages of the packets when used: t − τ.
+        content: Ages of the oldest embedding inside them (a gradient is computed from views that
+            were stale already); empty for models whose packets hold embeddings only.
+        bound: B of partial asynchronism for the schedule's S and D (with bounded impairments).
+        bounded: Whether a bound holds at all.
+    """
+
+    packet: Ages
+    content: Ages
+    bound: int
+    bounded: bool
+
+    def __str__(self) -> str:
+        text = f"packets at most {self.packet.largest} ticks old (mean {self.packet.mean:.2f})"
+        if self.content.counts.numel():
+            text += (
+                f", their content {self.content.largest} (mean {self.content.mean:.2f}; "
+                f"2B = {2 * self.bound})"
+            )
+        return text + f"; B = {self.bound}" + ("" if self.bounded else ", not guaranteed")
+
+
+@dataclass
+class Run:
+    """What asynchronous runs ended with. Q runs, G graphs, N nodes; with replicas an R after Q.
+
+    Attributes:
+        predictions: Outputs of the model's readout, [Q, N, out] or, graph level, [Q, G, out].
+        h: Final embeddings, [Q, N, k].
+        reference: The synchronous answer, [N, k].
+        deviation: Largest distance from the synchronous embeddings, relative to their largest
+            entry, for each run and graph, [Q, G].
+        converged: Whether that is within the tolerance, [Q, G].
+        updates: Updates of each node, [Q, N].
+        messages: Packets each node sent, [Q, N].
+        saved: Packets an event trigger kept back, [Q, N].
+        staleness: How old what nodes used was.
+        assumptions: Whether (a) updates, (b) staleness and (c) own state of partial asynchronism
+            held, as seen in this run.
+        ticks: Ticks simulated.
+        reached: Tick at which each run and graph was first seen within the tolerance; −1: never.
+        history: Deviation over time, [T, Q, G], at ``history_ticks``; ``None`` unless asked for.
+        embeddings: Embeddings over time, [T, Q, N, k]; ``None`` unless asked for.
+        trace: The schedule, where it was recorded.
+        seconds: Wall-clock time of the simulation.
+    """
+
+    predictions: Tensor
+    h: Tensor
+    reference: Tensor
+    deviation: Tensor
+    converged: Tensor
+    updates: Tensor
+    messages: Tensor
+    saved: Tensor
+    staleness: Staleness
+    assumptions: dict[str, bool]
+    ticks: int
+    reached: Tensor
+    history: Tensor | None
+    history_ticks: list[int]
+    embeddings: Tensor | None
+    trace: Trace | None
+    seconds: float
+
+    def __str__(self) -> str:
+        good, all_ = int(self.converged.sum()), self.converged.numel()
+        held = ", ".join(f"({k}) {'held' if v else 'did not hold'}" for k, v in
+                         self.assumptions.items())  # fmt: skip
+        return (
+            f"{good} of {all_} runs within tolerance of the synchronous answer (largest relative "
+            f"deviation {float(self.deviation.max()):.2g}) after {self.ticks} ticks, "
+            f"{float(self.updates.double().mean()):.0f} updates a node, {self.seconds:.2f} s\n"
+            f"{self.staleness}\nassumptions: {held}"
+        )
+
+
+def simulate(
+    model: nn.Module,
+    data: Data | Batch | Iterable[Data],
+    *,
+    stagger: int = 5,
+    delay: int = 2,
+    seed: int = 0,
+    runs: int = 1,
+    rule: str = "gradient",
+    step: str | float = "auto",
+    exchange: str = "packet",
+    impairments: Impairment | Sequence[Impairment] = (),
+    ticks: int = 20_000,
+    tol: float | None = 1e-6,
+    history: int | None = None,
+    keep_embeddings: bool = False,
+    record: bool | str | Path = False,
+    replay: Trace | str | Path | None = None,
+    progress: bool = False,
+) -> Run:
+    """Run a model asynchronously (Algorithm 1), many graphs and many schedules at once.
+
+    Args:
+        model: Any model of this library.
+        data: A PyG ``Data``, ``Batch`` or list of ``Data``.
+        stagger: S, the largest number of ticks between two updates of a node; 1: all together.
+        delay: D, the largest age of a view in ticks; 0: instantaneous.
+        seed: The schedules are a function of it, on every machine.
+        runs: Number of independent schedules.
+        rule: What optimisation-based models do: ``"gradient"`` or ``"messages"``.
+        step: ``"auto"``, ``"certified"`` or a number, for gradient steps.
+        exchange: ``"packet"`` (Algorithm 1) or ``"exact"`` (the paper's equation).
+        impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).
+        ticks: Ticks after which the simulation ends in any case.
+        tol: A run ends when its relative deviation from the synchronous embeddings is at most
+            this; ``None``: it goes on for all ticks.
+        history: Record the deviation every so many ticks.
+        keep_embeddings: Record the embeddings as often, too.
+        record: Keep the schedule in ``Run.trace``; a path writes it there as well.
+        replay: A trace to follow instead of drawing a schedule.
+        progress: Show a progress bar.
+    """
+    check_bounds(stagger, delay)
+    require_positive("runs", runs)
+    require_positive("ticks", ticks)
+    if exchange not in EXCHANGES:
+        raise ConfigError(f"exchange={exchange!r}; expected one of {EXCHANGES}")
+    if tol is not None and not tol > 0:
+        raise ConfigError(f"tol={tol!r}; expected a positive number, or None")
+    if history is not None:
+        require_positive("history", history)
+    impaired = check_impairments(impairments)
+    if isinstance(replay, str | Path):
+        replay = Trace.load(replay)
+    inputs = Inputs.of(data)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return _run(
+                model, inputs, stagger, delay, seed, runs, rule, step, exchange, impaired, ticks,
+                tol, history, keep_embeddings, record, replay, progress,
+            )  # fmt: skip
+    finally:
+        model.train(training)
+
+
+def _run(
+    model: nn.Module,
+    inputs: Inputs,
+    stagger: int,
+    delay: int,
+    seed: int,
+    runs: int,
+    rule_name: str,
+    step: str | float,
+    exchange: str,
+    impairments: tuple[Impairment, ...],
+    ticks: int,
+    tol: float | None,
+    history: int | None,
+    keep: bool,
+    record: bool | str | Path,
+    replay: Trace | None,
+    progress: bool,
+) -> Run:
+    begun = clock.perf_counter()
+    n = inputs.x.size(-2)
+    model.require_asynchronous(inputs.edge_index, n)  # type: ignore[operator]
+    args, kwargs = inputs.arguments()
+    answer = model.embed(*args, **kwargs).value  # type: ignore[operator]
+    many = inputs.repeat(runs)
+    args, kwargs = many.arguments()
+    problem: Problem = model.problem(*args, **kwargs).detach()  # type: ignore[operator]
+    graph = problem.graph
+    about = {"stagger": stagger, "delay": delay, "seed": seed, "runs": runs,
+             "impairments": [repr(i) for i in impairments]}  # fmt: skip
+    schedule = Schedule(
+        graph, runs=runs, stagger=stagger, delay=delay, seed=seed, impairments=impairments
+    )
+    bounds = schedule.bounds
+    timetable: Timetable = schedule
+    if replay is not None:
+        timetable = Replay(replay, graph)
+        ticks = min(ticks, timetable.length)
+    age = None if bounds is None else 2 * bounds[1] + bounds[0] - (exchange == "exact")
+    rule = rule_for(problem, rule_name, step, age)
+    start = problem.start()
+    target = answer if answer.dim() == 3 else answer.unsqueeze(0)
+    target = target.to(start.dtype).mT.repeat(1, 1, runs)  # [R, k, Q·N]
+    simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
+    watch = _Watch(simulation, graph, target, tol, history, keep)
+    trace = None if not record else Trace.of(timetable, about)
+    with tqdm(total=ticks, disable=not progress, unit="tick", desc="simulating") as bar:
+        for t in range(ticks):
+            tick = simulation.step()
+            bar.update()
+            if trace is not None:
+                trace.append(tick)
+            if watch.look(t, last=t == ticks - 1):
+                break
+            if progress and t % CHECK == 0:
+                bar.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}")
+    if trace is not None and not isinstance(record, bool):
+        trace.save(record)
+    seconds = clock.perf_counter() - begun
+    return _report(model, simulation, watch, inputs, many, runs, bounds or (stagger, delay),
+                   bounds is not None, answer, trace, seconds)  # fmt: skip
+
+
+class _Watch:
+    """Looks at a simulation from outside: how far each run is from the synchronous answer."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        graph: Graph,
+        target: Tensor,
+        tol: float | None,
+        history: int | None,
+        keep: bool,
+    ) -> None:
+        self.simulation, self.graph, self.target = simulation, graph, target
+        self.tol, self.stride, self.keep = tol, history, keep
+        tiny = torch.finfo(target.dtype).tiny
+        self.scale = graph.norm(target).clamp_min(tiny)  # [R, Q·G]
+        self.deviation = graph.norm(simulation.h - target) / self.scale
+        self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
+        self.ticks: list[int] = []
+        self.history: list[Tensor] = []
+        self.embeddings: list[Tensor] = []
+
+    def look(self, t: int, last: bool) -> bool:
+        """After tick ``t``; whether nothing is left to do."""
+        record = self.stride is not None and t % self.stride == 0
+        if not (record or last or t % CHECK == 0):
+            return False
+        h = self.simulation.h
+        self.deviation = self.graph.norm(h - self.target) / self.scale
+        if record:
+            self.ticks.append(t)
+            self.history.append(self.deviation.clone())
+            if self.keep:
+                self.embeddings.append(h.clone())
+        if self.simulation.rule.ends:
+            return self.simulation.finished
+        if self.tol is None:
+            return False
+        fresh = (self.deviation <= self.tol).all(0) & (self.reached < 0)
+        if bool(fresh.any()):
+            self.reached[fresh] = t
+            self.simulation.retire(fresh[self.graph.batch].nonzero()[:, 0])
+        return bool((self.reached >= 0).all())
+
+
+def _report(
+    model: nn.Module,
+    simulation: Simulation,
+    watch: _Watch,
+    inputs: Inputs,
+    many: Inputs,
+    runs: int,
+    bounds: tuple[int, int],
+    bounded: bool,
+    answer: Tensor,
+    trace: Trace | None,
+    seconds: float,
+) -> Run:
+    tally, graphs = simulation.tally, inputs.num_graphs
+    replicated = answer.dim() == 3
+    bound = max(bounds[0], bounds[1] + 1)
+
+    def per_node(x: Tensor) -> Tensor:  # [Q·N] -> [Q, N]
+        return x.view(runs, -1)
+
+    def embeddings(h: Tensor) -> Tensor:  # [R, k, Q·N] -> [Q, (R,) N, k]
+        h = h.mT.unflatten(1, (runs, -1)).movedim(1, 0).to(answer.dtype)
+        return h if replicated else h[:, 0]
+
+    def per_graph(x: Tensor) -> Tensor:  # [R, Q·G] -> [Q, (R,) G]
+        x = x.unflatten(-1, (runs, graphs)).movedim(-2, 0)
+        return x if replicated else x[:, 0]
+
+    h = simulation.h.mT.to(answer.dtype)  # [R, Q·N, k]
+    out = model.readout(h if replicated else h[0], many.batch, many.num_graphs)  # type: ignore[operator]
+    predictions = out.unflatten(-2, (runs, -1)).movedim(-3, 0)
+    deviation = per_graph(watch.deviation)
+    return Run(
+        predictions=predictions,
+        h=embeddings(simulation.h),
+        reference=answer,
+        deviation=deviation,
+        converged=deviation <= (1e-6 if watch.tol is None else watch.tol),
+        updates=per_node(tally.updates),
+        messages=per_node(tally.messages),
+        saved=per_node(tally.saved),
+        staleness=Staleness(tally.packet_age, tally.content_age, bound, bounded),
+        assumptions={
+            "a": simulation.longest_gap() <= bound,
+            "b": tally.packet_age.largest < bound,
+            "c": True,
+        },
+        ticks=tally.ticks,
+        reached=watch.reached.view(runs, graphs),
+        history=torch.stack([per_graph(d) for d in watch.history]) if watch.history else None,
+        history_ticks=watch.ticks,
+        embeddings=torch.stack([embeddings(x) for x in watch.embeddings])
+        if watch.embeddings
+        else None,
+        trace=trace,
+        seconds=seconds,
+    )

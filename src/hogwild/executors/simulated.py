@@ -1,0 +1,230 @@
+r"""Simulated asynchrony: Algorithm 1 of the paper, vectorised over all nodes whose turn it is.
+
+Time is a number of ticks. At tick t the nodes with :math:`t \in T^i` fetch the packets their
+schedule grants them (a neighbour's state at time :math:`\tau^i_j(t)`), apply the model's rule to
+them, and send. Several runs are disjoint copies of the graph in one computation; run r depends on
+(seed, r) alone.
+
+Two exchanges (``exchange``):
+
+* ``"packet"``: Algorithm 1 to the letter, one packet an update. Gradients are recomputed *after*
+  the step, from the views held before it, so even with S = 1, D = 0 it is not plain gradient
+  descent; it has the same limit.
+* ``"exact"``: the paper's equation for :math:`g_{ji}(\tau)`, with j's embedding and views *at* τ.
+  It takes two exchanges a tick (first embeddings, then gradients from them); with S = 1, D = 0 it
+  is synchronous gradient descent, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hogwild.asynchrony.history import Outbox
+from hogwild.asynchrony.impairments import Impairment
+from hogwild.asynchrony.schedule import Tick, Timetable
+from hogwild.graph import Graph, Star
+from hogwild.rules.base import Rule
+
+EXCHANGES = ("packet", "exact")
+
+
+@dataclass
+class Ages:
+    """How old what nodes used was: the largest age, and how often each age occurred."""
+
+    counts: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+
+    def add(self, ages: Tensor) -> None:
+        if ages.numel():
+            seen = torch.bincount(ages)
+            size = max(seen.numel(), self.counts.numel())
+            total = torch.zeros(size, dtype=torch.long, device=seen.device)
+            total[: seen.numel()] += seen
+            total[: self.counts.numel()] += self.counts.to(seen.device)
+            self.counts = total
+
+    @property
+    def largest(self) -> int:
+        return max(self.counts.numel() - 1, 0)
+
+    @property
+    def mean(self) -> float:
+        total = self.counts.sum().clamp_min(1)
+        ages = torch.arange(self.counts.numel(), device=self.counts.device)
+        return float((ages * self.counts).sum() / total)
+
+
+@dataclass
+class Tally:
+    """What a simulation counts on its way."""
+
+    updates: Tensor  # [N]
+    messages: Tensor  # [N] packets sent
+    saved: Tensor  # [N] packets an event trigger kept back
+    packet_age: Ages = field(default_factory=Ages)
+    content_age: Ages = field(default_factory=Ages)
+    ticks: int = 0
+
+
+class Simulation:
+    """A rule on a timetable, tick by tick.
+
+    Args:
+        rule: What nodes do.
+        timetable: Who does it when, and with which packets.
+        h: Where all nodes start, [R, k, N].
+        exchange: ``"packet"`` or ``"exact"``.
+        impairments: Those that change what is sent; the others are in the timetable.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        timetable: Timetable,
+        h: Tensor,
+        *,
+        exchange: str = "packet",
+        impairments: Sequence[Impairment] = (),
+    ) -> None:
+        graph: Graph = rule.graph
+        self.rule, self.timetable, self.graph = rule, timetable, graph
+        self.exact = exchange == "exact"
+        self.impairments = tuple(impairments)
+        self.time = 0
+        self.start, self.h = h, h.clone()
+        letters = rule.begin(self.h)
+        self.letters = letters
+        depth = timetable.depth
+        sent = self._wire(self.h), None if letters is None else self._wire(letters)
+        self.outbox = Outbox(graph, depth, *sent, drafts=2 if self.exact else 1)
+        self.held: tuple[Tensor, Tensor | None, Tensor] | None = None
+        if timetable.holds:
+            edges = torch.arange(graph.num_edges, device=h.device)
+            self.held = self.outbox.fetch(edges, torch.zeros_like(edges))
+        zeros = torch.zeros(graph.num_nodes, dtype=torch.long, device=h.device)
+        self.tally = Tally(zeros.clone(), zeros.clone(), zeros.clone())
+        self.last, self.gap = zeros.clone(), 0
+        self.active = torch.ones(graph.num_nodes, dtype=torch.bool, device=h.device)
+        self.out_degree = torch.bincount(graph.src, minlength=graph.num_nodes)
+
+    def _wire(self, payload: Tensor) -> Tensor:
+        for impairment in self.impairments:
+            payload = impairment.send(payload)
+        return payload
+
+    def step(self) -> Tick:
+        """One tick."""
+        self.outbox.open(self.time)
+        tick = self.timetable.tick(self.time)
+        nodes = tick.at.nodes
+        assert nodes is not None
+        if nodes.numel():
+            self._update(tick, nodes)
+        self.time += 1
+        self.tally.ticks += 1
+        return tick
+
+    def _update(self, tick: Tick, nodes: Tensor) -> None:
+        at, edges = tick.at, tick.at.edges
+        assert edges is not None
+        if tick.reset is not None:
+            self.h.index_copy_(-1, tick.reset, self.start[..., tick.reset])
+            self.rule.forget(tick.reset)
+        h = self.h.index_select(-1, nodes)
+        inbox, mail, content = self._fetch(tick, edges)
+        if tick.reset is not None:  # what a node knows of its own energy it computes afresh
+            again = torch.isin(nodes, tick.reset)
+            part, keep = at.part(again)
+            self.rule.refresh(h[..., again], inbox[..., keep], part)
+        if self.exact and mail is not None:
+            # First embeddings, then the gradients computed from them: a second exchange.
+            letters = self.rule.refresh(h, inbox, at)
+            assert letters is not None
+            oldest = self._oldest(tick, nodes)
+            self.outbox.publish(at, self._wire(h), self._wire(letters), oldest, now=tick.time)
+            inbox, mail, content = self._fetch(tick, edges)
+        h, letters = self.rule.update(h, inbox, mail, at)
+        self.h.index_copy_(-1, nodes, h)
+        self._publish(tick, nodes, h, letters)
+        self.tally.updates[nodes] += 1
+        self.gap = max(self.gap, int((tick.time - self.last[nodes]).max()))
+        self.last[nodes] = tick.time
+        self.tally.packet_age.add(tick.time - tick.view)
+        if mail is not None:
+            self.tally.content_age.add(tick.time - torch.minimum(tick.view, content))
+        done = self.rule.finished(nodes)
+        if done is not None:
+            self.retire(nodes[done])
+
+    def retire(self, nodes: Tensor) -> None:
+        """These nodes are done."""
+        self.active[nodes] = False
+        self.timetable.retire(nodes)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nobody is left to update."""
+        return not bool(self.active.any())
+
+    def longest_gap(self) -> int:
+        """Most ticks any node went without an update while it was not done."""
+        waiting = (self.time - 1 - self.last)[self.active]
+        return max(self.gap, int(waiting.max()) if waiting.numel() else 0)
+
+    def _fetch(self, tick: Tick, edges: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        if self.held is None or tick.fetched is None:
+            found = self.outbox.fetch(edges, tick.view)
+            if self.held is None:
+                return found
+        else:
+            # A view that stays is no longer asked of the outbox, which may have forgotten it.
+            recent = torch.where(tick.fetched, tick.view, tick.time)
+            found = self.outbox.fetch(edges, recent)
+            found = (
+                torch.where(tick.fetched, found[0], self.held[0][..., edges]),
+                None
+                if found[1] is None or self.held[1] is None
+                else torch.where(tick.fetched, found[1], self.held[1][..., edges]),
+                torch.where(tick.fetched, found[2], self.held[2][edges]),
+            )
+        for held, new in zip(self.held, found, strict=True):
+            if held is not None and new is not None:
+                held.index_copy_(-1, edges, new)
+        return found
+
+    def _oldest(self, tick: Tick, nodes: Tensor) -> Tensor:
+        """Time of the oldest embedding in these nodes' views now, [A]."""
+        out = torch.full_like(nodes, tick.time)
+        return out.scatter_reduce(0, tick.at.slot, tick.view, "amin")
+
+    def _publish(self, tick: Tick, nodes: Tensor, h: Tensor, letters: Tensor | None) -> None:
+        at, content = tick.at, self._oldest(tick, nodes)
+        node, edge = self._wire(h), None if letters is None else self._wire(letters)
+        sends = torch.ones_like(nodes, dtype=torch.bool)
+        for impairment in self.impairments:
+            worth = impairment.worth_sending(self._change(at, nodes, node, edge))
+            sends = sends if worth is None else sends & worth
+        if bool(sends.all()):
+            self.outbox.publish(at, node, edge, content)
+        else:
+            part, keep = at.part(sends)
+            edge = None if edge is None else edge[..., keep]
+            self.outbox.publish(part, node[..., sends], edge, content[sends])
+        self.tally.messages[nodes[sends]] += self.out_degree[nodes[sends]]
+        self.tally.saved[nodes[~sends]] += self.out_degree[nodes[~sends]]
+
+    def _change(self, at: Star, nodes: Tensor, node: Tensor, edge: Tensor | None) -> Tensor:
+        """Largest change of any number in these nodes' packets since they last sent, [A]."""
+        before = self.outbox.node.index_select(-1, self.outbox.latest(nodes))
+        change = (node - before).abs().amax((0, 1))
+        if edge is not None and self.outbox.edge is not None:
+            assert at.edges is not None
+            slot = self.outbox.version[nodes] % self.outbox.slots
+            where = slot[at.slot] * self.graph.num_edges + at.edges
+            per_edge = (edge - self.outbox.edge.index_select(-1, where)).abs().amax((0, 1))
+            change = change.scatter_reduce(0, at.slot, per_edge, "amax")
+        return change

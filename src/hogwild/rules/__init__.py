@@ -1,0 +1,33 @@
+"""What a node does when it is its turn: one file a rule, each written over inboxes."""
+
+from __future__ import annotations
+
+from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.rules.base import Rule
+from hogwild.rules.fixed_point import FixedPointRule
+from hogwild.rules.gradient import GradientRule
+from hogwild.solvers.base import FixedPoint, Objective, Problem
+
+RULES = ("gradient",)
+
+
+def rule_for(
+    problem: Problem, rule: str = "gradient", step: str | float = "auto", age: int | None = None
+) -> Rule:
+    """The rule a node follows on this problem.
+
+    Args:
+        rule: For optimisation-based models, one of ``RULES``; the others have one rule each.
+        step: For gradient steps, see :class:`GradientRule`.
+        age: Largest age of an embedding inside a packet; ``None``: unbounded.
+    """
+    if rule not in RULES:
+        raise ConfigError(f"rule={rule!r}; expected one of {', '.join(RULES)}")
+    if isinstance(problem, FixedPoint):
+        return FixedPointRule(problem)
+    if isinstance(problem, Objective):
+        return GradientRule(problem, step, age=age)
+    raise AsynchronyError(f"no rule is known for a {type(problem).__name__}")
+
+
+__all__ = ["FixedPointRule", "GradientRule", "Rule", "rule_for"]

@@ -1,0 +1,63 @@
+"""The protocol of a node's rule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from hogwild.graph import Graph, Star
+
+
+def put(x: Tensor, at: Star, value: Tensor) -> None:
+    """Write per-node values [..., A] into [..., N], in place."""
+    if at.nodes is None:
+        x.copy_(value)
+    else:
+        x.index_copy_(-1, at.nodes, value)
+
+
+class Rule(ABC):
+    """What a node computes from its own memory and what it last heard.
+
+    A rule is told about some nodes at a time, but every node only ever sees its own column: its
+    embedding, its private memory (kept in the rule, one column a node) and its inbox. Which nodes
+    step together, and what the inboxes hold, is the executor's business.
+    """
+
+    graph: Graph
+    channels: int
+    ends: bool = False
+    """Whether nodes finish by themselves (layered models), or go on for ever."""
+
+    @abstractmethod
+    def begin(self, h: Tensor) -> Tensor | None:
+        """Start all nodes at ``h`` [R, k, N]; returns their letters [R, m, E], one to the sender of
+        every edge into them, or ``None`` where packets hold embeddings only."""
+
+    @abstractmethod
+    def update(
+        self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
+    ) -> tuple[Tensor, Tensor | None]:
+        """One update of the nodes in ``at``.
+
+        Args:
+            h: Their embeddings, [R, k, A].
+            inbox: The neighbours' embeddings as last heard, one for each edge, [R, k, E'].
+            mail: The letters that came with them, [R, m, E'].
+
+        Returns:
+            New embeddings [R, k, A] and letters [R, m, E'].
+        """
+
+    def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor | None:
+        """New letters without a step, from fresh views (for ``exchange="exact"``)."""
+        return None
+
+    @abstractmethod
+    def forget(self, nodes: Tensor) -> None:
+        """These nodes lose their private memory and start again."""
+
+    def finished(self, nodes: Tensor) -> Tensor | None:
+        """Which of these nodes need no further update; ``None``: a rule that never ends."""
+        return None

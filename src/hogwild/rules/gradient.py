@@ -1,0 +1,168 @@
+r"""Optimisation-based models: a gradient step on what the neighbours last said (Algorithm 1).
+
+Node i keeps :math:`h_i` and the gradient :math:`g_{ii}` of its own energy; the packet from j to i
+is the fixed-size pair :math:`(h_j, g_{ji})`. An update is
+
+.. math::
+    h_i &\leftarrow h_i - A_i \Bigl(g_{ii} + \sum_{j \in N(i)} g_{ji}(\tau^i_j)\Bigr) \\
+    g_{ij} &\leftarrow \frac{\partial e^i}{\partial h_j}\bigl(h_i, \{h_l(\tau^i_l)\}\bigr),
+    \qquad j \in N(i) \cup \{i\}.
+
+Steps :math:`A_i`:
+
+* a number: the same for all nodes, as in the paper;
+* ``"certified"``: :math:`a / r_i` with :math:`r_i` a bound on the absolute row sums of the Hessian
+  and :math:`a = \theta / (\tfrac12 + D')`, :math:`D'` the age of the oldest embedding inside any
+  gradient used. Convergence is proved in the documentation ("Asynchrony");
+* ``"auto"``: the inverse of the node's own curvature block. Every neighbour j adds a k × k block,
+  :math:`(\deg_j + 1)\, \partial^2 e^j / \partial h_i^2`, to its packet; their sum bounds the
+  Hessian from above where it was taken, so one damping fits all models. A node that sees its
+  gradient grow halves its damping, and recovers slowly. Observed to converge, not proved.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import ConfigError
+from hogwild.fields import gather
+from hogwild.graph import Star
+from hogwild.rules.base import Rule, put
+from hogwild.solvers.base import Objective
+
+THETA = 0.95
+"""Share of the largest certified step that is taken: at 1 the proof's margin vanishes."""
+
+STEPS = ("auto", "certified")
+
+
+def certified_steps(problem: Objective, age: int) -> Tensor:
+    r"""Steps :math:`\theta / (r_i (\tfrac12 + D'))` [R, k, N] for embeddings up to ``age`` old."""
+    return THETA / ((0.5 + age) * problem.row_bounds())
+
+
+class GradientRule(Rule):
+    """One gradient step.
+
+    Args:
+        problem: The energy.
+        step: A positive number, ``"certified"`` or ``"auto"``.
+        age: D', needed by the certified step; ``None`` where no bound holds.
+        damping: Largest factor on the ``"auto"`` step.
+    """
+
+    def __init__(
+        self,
+        problem: Objective,
+        step: str | float = "auto",
+        *,
+        age: int | None = None,
+        damping: float = 1.0,
+    ) -> None:
+        self.problem, self.graph, self.channels = problem, problem.graph, problem.channels
+        if isinstance(step, str):
+            if step not in STEPS:
+                raise ConfigError(
+                    f"step={step!r}; expected a positive number or one of {', '.join(STEPS)}"
+                )
+            if step == "certified" and age is None:
+                raise ConfigError(
+                    "step='certified' needs a bound on the staleness, and the impairments given "
+                    "have none (unlimited loss, for instance): bound them (burst=...), or use "
+                    "step='auto'"
+                )
+        elif not 0 < step < float("inf"):
+            raise ConfigError(f"step={step!r}; expected a positive number, 'auto' or 'certified'")
+        self.auto, self.damping = step == "auto", damping
+        self.rate: Tensor | float = 0.0
+        if step == "certified":
+            assert age is not None
+            self.rate = certified_steps(problem, age)
+        elif not isinstance(step, str):
+            self.rate = float(step)
+
+    # -- private memory, one column a node ---------------------------------------------------------
+
+    def begin(self, h: Tensor) -> Tensor:
+        graph, r = self.graph, h.size(0)
+        self.own = torch.zeros_like(h)
+        if self.auto:
+            k, n = self.channels, graph.num_nodes
+            self.block = h.new_zeros(r, k * k, n)
+            self.trust = h.new_full((r, 1, n), self.damping)
+            self.last = h.new_full((r, 1, n), float("inf"))
+        self.degree = (graph.in_degree + 1).to(h.dtype)
+        return self._compute(h, gather(h, graph.src), graph.everyone)
+
+    def forget(self, nodes: Tensor) -> None:
+        self.own[..., nodes] = 0.0
+        if self.auto:
+            self.trust[..., nodes] = self.damping
+            self.last[..., nodes] = float("inf")
+
+    # -- the rule ----------------------------------------------------------------------------------
+
+    def _compute(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
+        """Recompute the gradients (and blocks) of the nodes' energies; returns the letters."""
+        loops = _loops(self.graph.self_loops, at)
+        if loops is not None:  # a node's view of itself is never stale
+            inbox = torch.where(loops, gather(h, at.slot), inbox)
+        if not self.auto:
+            own, letters = self.problem.local(h, inbox, at)
+        else:
+            model = self.problem.quadratic(h, inbox, at)
+            own, letters = model.own, model.toward
+            degree = at.at_nodes(self.degree)
+            block = (model.b * degree).flatten(1, 2)
+            blocks = (model.toward_curvature() * gather(degree, at.slot)).flatten(1, 2)
+            if loops is not None:
+                block = block + at.collect(torch.where(loops, blocks, 0.0))
+                blocks = torch.where(loops, 0.0, blocks)
+            put(self.block, at, block)
+        if loops is not None:
+            own = own + at.collect(torch.where(loops, letters, 0.0))
+            letters = torch.where(loops, 0.0, letters)
+        put(self.own, at, own)
+        return torch.cat([letters, blocks], 1) if self.auto else letters
+
+    def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
+        return self._compute(h, inbox, at)
+
+    def update(
+        self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
+    ) -> tuple[Tensor, Tensor]:
+        assert mail is not None
+        heard = at.collect(mail)
+        g = at.at_nodes(self.own) + heard[:, : self.channels]
+        if self.auto:
+            d = self._scaled(g, heard[:, self.channels :], at)
+        else:
+            d = (self.rate if isinstance(self.rate, float) else at.at_nodes(self.rate)) * g
+        h = h - d
+        return h, self._compute(h, inbox, at)
+
+    def _scaled(self, g: Tensor, blocks: Tensor, at: Star) -> Tensor:
+        """The damped block-scaled step, and the safeguard's bookkeeping."""
+        k = self.channels
+        size = g.abs().amax(1, keepdim=True)
+        grew = size > at.at_nodes(self.last)
+        trust = at.at_nodes(self.trust)
+        trust = torch.where(grew, 0.5 * trust, 1.05 * trust)
+        trust = trust.clamp(0.02 * self.damping, self.damping)
+        put(self.trust, at, trust)
+        put(self.last, at, size)
+        block = (at.at_nodes(self.block) + blocks).unflatten(1, (k, k)).movedim(-1, 1)
+        d = torch.linalg.solve_ex(block, g.mT.unsqueeze(-1))[0][..., 0].mT
+        return trust * d
+
+
+def _loops(loops: Tensor | None, at: Star) -> Tensor | None:
+    """Which of the star's edges are self-loops, [E']; ``None``: none can be."""
+    if loops is None:
+        return None
+    if at.edges is None:
+        mask = torch.zeros(at.slot.numel(), dtype=torch.bool, device=at.slot.device)
+        mask[loops] = True
+        return mask
+    return torch.isin(at.edges, loops)

@@ -1,0 +1,72 @@
+r"""Random numbers as a function of what they are for.
+
+A draw is a hash of (seed, stream name, run, subject, time): no generator is advanced, so dropping a
+message does not shift any later delay, a run is the same alone and among others, and every machine
+and device draws the same numbers. The hash is the finaliser of SplitMix64 (Steele, Lea & Flood,
+2014), applied once for every coordinate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import ConfigError
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def _signed(x: int) -> int:
+    """The 64-bit pattern of ``x`` as torch's signed integer."""
+    x &= (1 << 64) - 1
+    return x - (1 << 64) if x >> 63 else x
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical shift to the right: torch's is arithmetic."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(z: Tensor) -> Tensor:
+    """SplitMix64's finaliser on int64 (arithmetic wraps modulo 2⁶⁴)."""
+    z = z + _signed(_GOLDEN)
+    z = (z ^ _shift(z, 30)) * _signed(_FIRST)
+    z = (z ^ _shift(z, 27)) * _signed(_SECOND)
+    return z ^ _shift(z, 31)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Named random streams of a number of runs: run r of seed s is a function of (s, r) alone."""
+
+    keys: Tensor  # [subjects' runs]: one key for each subject, see :meth:`of`
+    subjects: Tensor  # [n] the number of each subject within its run
+
+    @classmethod
+    def of(cls, seed: int, runs: int, count: int, device: torch.device | str) -> Streams:
+        """Streams for ``count`` subjects (nodes, edges) in each of ``runs`` runs, run by run."""
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise ConfigError(f"seed={seed!r}; expected an integer")
+        run = torch.arange(runs, device=device).repeat_interleave(count)
+        keys = mix(mix(torch.full_like(run, _signed(seed))) ^ run)
+        return cls(keys, torch.arange(count, device=device).repeat(runs))
+
+    def uniform(self, name: str, time: int | Tensor, index: Tensor | None = None) -> Tensor:
+        """One number in [0, 1) for each subject in ``index`` (default: all), float64."""
+        salt = 0xCBF29CE484222325  # FNV-1a of the stream's name
+        for byte in name.encode():
+            salt = ((salt ^ byte) * 0x100000001B3) & ((1 << 64) - 1)
+        keys = self.keys if index is None else self.keys[index]
+        subjects = self.subjects if index is None else self.subjects[index]
+        z = mix(mix(mix(keys ^ _signed(salt)) ^ subjects) ^ time)
+        return _shift(z, 11).to(torch.float64) * 2.0**-53
+
+    def integers(
+        self, name: str, high: int | Tensor, time: int | Tensor, index: Tensor | None = None
+    ) -> Tensor:
+        """Uniform integers in 0 … ``high`` inclusive."""
+        draw = self.uniform(name, time, index)
+        return (draw * (high + 1)).to(torch.long)
