@@ -89,7 +89,7 @@ class Trace:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+                np.savez_compressed(file, allow_pickle=False, **arrays)
             os.replace(name, path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
