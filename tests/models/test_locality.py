@@ -254,9 +254,10 @@ BEYOND = {
 }
 
 
-@pytest.mark.parametrize(
-    "edge_index", [cycle(12), circulant(12, 4), chain(12)], ids=["C", "R", "P"]
-)
+GRAPHS = {"cycle": cycle(12), "circulant": circulant(12, 4), "path": chain(12)}
+
+
+@pytest.mark.parametrize("edge_index", GRAPHS.values(), ids=GRAPHS)
 @pytest.mark.parametrize("name", BEYOND)
 def test_layers_that_look_further_are_found_out(name, edge_index):
     """On regular graphs as well, where statistics over all stars are those over all nodes."""
