@@ -5,7 +5,15 @@ from importlib.metadata import PackageNotFoundError, version
 from hogwild import errors
 from hogwild.errors import HogwildError
 from hogwild.graph import Graph
-from hogwild.models import EnergyConv, EnergyGNN, StackedEnergyGNN
+from hogwild.models import (
+    GAT,
+    GCN,
+    EnergyConv,
+    EnergyGNN,
+    LayeredGNN,
+    LayerTagged,
+    StackedEnergyGNN,
+)
 from hogwild.nn import MLP, PICNN
 from hogwild.solvers import (
     LBFGS,
@@ -23,6 +31,8 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "GAT",
+    "GCN",
     "LBFGS",
     "MLP",
     "PICNN",
@@ -32,6 +42,8 @@ __all__ = [
     "GradientDescent",
     "Graph",
     "HogwildError",
+    "LayerTagged",
+    "LayeredGNN",
     "Newton",
     "Picard",
     "Solution",

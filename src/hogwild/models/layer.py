@@ -1,0 +1,212 @@
+"""One layer of an explicit GNN: a convolution, ours or foreign, and what every node then does.
+
+Layers come from the user, as a list of convolutions or as one of PyG's models; here they are taken
+apart, put in order, and tried out before anything is built on them.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
+
+from hogwild.errors import AsynchronyError, ConfigError, require_positive
+from hogwild.graph import Graph
+from hogwild.models.locality import AllEdges, Edges, refuse_beyond_one_hop
+from hogwild.nn import replicas as ensemble
+
+
+class Layer(nn.Module):
+    """A convolution and what every node then does by itself: norm, activation, dropout."""
+
+    def __init__(
+        self,
+        conv: nn.Module,
+        norm: nn.Module | None = None,
+        act: Callable[[Tensor], Tensor] | None = None,
+        dropout: float = 0.0,
+        act_first: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(conv, nn.Module):
+            raise ConfigError(f"a layer is a {type(conv).__name__}; expected a torch.nn.Module")
+        self.conv, self.norm, self.act = conv, norm, act
+        self.dropout = nn.Dropout(dropout) if dropout else None
+        self.act_first = act_first
+        self.reads = _arguments(conv)
+
+    def __str__(self) -> str:
+        return type(self.conv).__name__
+
+    def forward(self, x: Tensor, edges: Edges, bare: bool = False) -> Tensor:
+        """[N, k] → [N, k]; ``bare`` puts the convolution's own result beside: [N, 2k]."""
+        h = out = self._convolve(x, edges)
+        if self.act is not None and self.act_first:
+            h = self.act(h)
+        if self.norm is not None:
+            h = self.norm(h)
+        if self.act is not None and not self.act_first:
+            h = self.act(h)
+        if self.dropout is not None:
+            h = self.dropout(h)
+        return torch.cat([h, out], -1) if bare else h
+
+    def _convolve(self, x: Tensor, edges: Edges) -> Tensor:
+        conv, index, weight = cast("Any", self.conv), edges.index, edges.weight
+        if type(conv) is GCNConv and conv.normalize and conv.aggr in ("add", "sum"):
+            index, weight = edges.normalised(conv.improved, conv.add_self_loops, x.dtype)
+            conv = copy.copy(conv)  # shares all parameters; the user's module stays as it is
+            conv.normalize = False
+        options: dict[str, Tensor | None] = {}
+        if "edge_attr" in self.reads:
+            options["edge_attr"] = edges.attr
+        if "edge_weight" in self.reads:
+            options["edge_weight"] = weight
+        out: Tensor = conv(x, index, **options)
+        return out
+
+
+def _arguments(conv: nn.Module) -> frozenset[str]:
+    """Which of ``edge_attr`` and ``edge_weight`` a convolution takes beside ``x, edge_index``."""
+    given = inspect.signature(conv.forward).parameters.values()
+    optional = ("edge_attr", "edge_weight")
+    needed = [p for p in given if p.default is p.empty and p.name not in optional]
+    needed = [p for p in needed if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(needed) != 2 and not any(p.kind is p.VAR_POSITIONAL for p in given):
+        raise ConfigError(
+            f"{type(conv).__name__}.forward takes ({', '.join(map(str, given))}); expected a layer "
+            f"called as layer(x, edge_index), with edge_attr and edge_weight where it reads them. "
+            f"Give it anything else when it is built, or in a module around it"
+        )
+    return frozenset(p.name for p in given if p.name in optional)
+
+
+def build(
+    layers: BasicGNN | Iterable[nn.Module],
+    hidden_channels: int | None,
+    edge_dim: int | None,
+    act: str | Callable[[Tensor], Tensor] | None,
+    norm: str | nn.Module | None,
+    dropout: float,
+) -> tuple[int, int | None, list[Layer]]:
+    """Width, width of the edge features, and the layers, all of them tried out.
+
+    The arguments are those of :class:`~hogwild.models.LayeredGNN`.
+    """
+    if isinstance(layers, BasicGNN):
+        if act != "relu" or norm is not None or dropout:
+            raise ConfigError(
+                f"{type(layers).__name__} brings its own activation, norms and dropout; expected "
+                f"act, norm and dropout to be left out, or given to it"
+            )
+        stack, width = _take_over(layers), layers.hidden_channels
+    elif isinstance(layers, nn.Module) and not isinstance(layers, nn.ModuleList):
+        raise ConfigError(
+            f"layers is one {type(layers).__name__}; expected a list of convolutions, or a PyG "
+            f"model such as torch_geometric.nn.GraphSAGE"
+        )
+    else:
+        try:
+            function = activation_resolver(act)
+        except ValueError as error:
+            raise ConfigError(f"act={act!r}; expected one of PyG's, a function or None") from error
+        stack = [Layer(conv, None, function, dropout) for conv in layers]
+        width = _told(stack, "in_channels") if hidden_channels is None else hidden_channels
+    if not stack:
+        raise ConfigError("layers is empty; expected at least one convolution")
+    if width is None or hidden_channels not in (None, width):
+        raise ConfigError(
+            f"hidden_channels={hidden_channels} and layers of width {width}; expected "
+            f"hidden_channels=k for layers k → k that do not tell their width"
+        )
+    require_positive("hidden_channels", width)
+    edge_dim = _told(stack, "edge_dim") if edge_dim is None else edge_dim
+    if edge_dim is not None:
+        require_positive("edge_dim", edge_dim)
+        if not any("edge_attr" in layer.reads for layer in stack):
+            raise ConfigError(f"edge_dim={edge_dim}, but none of the layers takes edge_attr")
+    for i, layer in enumerate(stack):
+        if norm is not None:
+            layer.norm = _norm(norm, width)
+        refuse_beyond_one_hop(layer)
+        try_out(layer, f"layer {i} ({layer})", width, edge_dim)
+    return width, edge_dim, stack
+
+
+def _take_over(model: BasicGNN) -> list[Layer]:
+    """The layers of a PyG model; the last has neither norm nor activation nor dropout, as there."""
+    if model.jk_mode is not None:
+        raise AsynchronyError(
+            f"jk={model.jk_mode!r}: jumping knowledge reads all layers at once, and a node only "
+            f"has its latest; expected jk=None"
+        )
+    norms = [None if isinstance(norm, nn.Identity) else norm for norm in model.norms]
+    last = len(model.convs) - 1
+    return [
+        Layer(conv, norm, model.act, model.dropout.p, model.act_first) if i < last else Layer(conv)
+        for i, (conv, norm) in enumerate(zip(model.convs, norms, strict=True))
+    ]
+
+
+def _norm(norm: str | nn.Module, width: int) -> nn.Module:
+    """The norm of that name, or a copy of the one given."""
+    try:
+        return cast("nn.Module", copy.deepcopy(normalization_resolver(norm, width)))
+    except ValueError as error:
+        raise ConfigError(f"norm={norm!r}; expected one of PyG's, a module or None") from error
+
+
+def _told(stack: list[Layer], attribute: str) -> int | None:
+    """What PyG's layers say of themselves in one of their attributes; ``None``: nothing."""
+    found = {getattr(layer.conv, attribute, None) for layer in stack} - {None}
+    if len(found) > 1:
+        raise ConfigError(
+            f"the layers have {attribute}={', '.join(sorted(map(str, found)))}; expected one "
+            f"number for all of them: an asynchronous node uses its neighbours' values of any "
+            f"layer, so that all layers map width k to width k, and the encoder maps the features "
+            f"to it"
+        )
+    return next(iter(found), None)
+
+
+@torch.no_grad()
+def try_out(
+    layer: Layer, name: str, k: int, edge_dim: int | None, replicas: int | None = None
+) -> None:
+    """Raise unless a layer maps width k to width k on a path of three nodes."""
+    for part in layer.modules():
+        if getattr(part, "cached", False):
+            raise ConfigError(
+                f"{name} was built with cached=True and would take every graph for the first it "
+                f"sees; expected cached=False (normalised weights are kept with the graph anyway)"
+            )
+    if any(nn.parameter.is_lazy(p) for p in layer.parameters()):
+        raise ConfigError(f"{name} does not know its input width yet; expected in_channels={k}")
+    like = next((p for p in layer.parameters()), torch.empty(0))
+    index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]], device=like.device)
+    graph = Graph(index[0], index[1], torch.zeros(3, dtype=torch.long, device=like.device), 3, 1)
+    attr = None if edge_dim is None else like.new_ones(4, edge_dim)
+    edges = AllEdges(graph, index, attr, None)
+    advice = (
+        f"expected a layer from width {k} to width {k}, since an asynchronous node uses its "
+        f"neighbours' values of any layer: let the encoder map the features to width {k} and the "
+        f"readout to predictions"
+    )
+    trial = copy.deepcopy(layer).eval()
+    try:
+        if replicas is None:
+            out = trial(like.new_ones(3, k), edges)
+        else:
+            out = ensemble.apply(trial, like.new_ones(replicas, 3, k), edges)
+    except Exception as error:  # whatever a foreign layer raises
+        raise ConfigError(f"{name} raised on an input [3, {k}]: {error}; {advice}") from error
+    found = list(out.shape[-2:]) if isinstance(out, Tensor) else f"a {type(out).__name__}"
+    if found != [3, k]:
+        raise ConfigError(f"{name} maps [3, {k}] to {found}; {advice}")

@@ -1,0 +1,339 @@
+r"""Explicitly defined GNNs: a fixed number of layers, each node's value a function of the layer
+before.
+
+.. math::
+    h_i^{\ell+1} = f^\ell_\theta\bigl(h_i^\ell, \{h_j^\ell, e_{ij} \mid j \in \mathcal N(i)\}\bigr),
+    \qquad \hat y_i = o_\phi(h_i^L).
+
+Under asynchrony a node at layer 2 hears a neighbour that is still at layer 0, and uses what it
+hears. All layers must therefore speak of embeddings of one width: a node-local encoder leads from
+the features to it, and every convolution is k → k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+
+from hogwild.errors import AsynchronyError, ConfigError, GraphError, require_positive
+from hogwild.graph import Graph, Star
+from hogwild.models.base import Kind, check_features
+from hogwild.models.layer import Layer, build, try_out
+from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_needed
+from hogwild.models.readout import Readout
+from hogwild.nn import replicas as ensemble
+from hogwild.nn.mlp import MLP
+from hogwild.solvers.base import Solution, Status
+
+
+@dataclass(eq=False)
+class LayeredProblem:
+    """The layers of an explicit model on one graph, one node at a time.
+
+    A node starts at :meth:`start` and makes ``depth`` updates, the ℓ-th with :meth:`update` of
+    layer ℓ, from whatever it has heard by then; what it holds afterwards goes to the model's
+    readout. Without delays this is the model's forward pass; with them it is what the paper shows
+    to fail.
+
+    Attributes:
+        graph: Who hears whom.
+        replicas: R, 1 for a model without replicas.
+        channels: Width k of all embeddings.
+        depth: Number of layers.
+        waits: Whether a node waits for its neighbours' values *of the layer it is at*, see
+            :class:`~hogwild.models.LayerTagged`.
+    """
+
+    graph: Graph
+    replicas: int
+    channels: int
+    depth: int
+    waits: bool
+    model: LayeredGNN
+    edges: AllEdges
+    encoded: Tensor  # [R, k, N]
+    surrounded: tuple[bool, ...]  # by layer: whether leaves need their own edges
+
+    def start(self) -> Tensor:
+        """Every node's value before the first layer, [R, k, N]."""
+        return self.encoded
+
+    def update(self, layer: int, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
+        """The value of a layer at some nodes, from what those nodes know.
+
+        Args:
+            layer: ℓ = 0, …, depth − 1.
+            h: Their own values, [R, k, A].
+            inbox: The neighbours' values as last heard on each edge, [R, k, E']; on an edge from a
+                node to itself nothing is sent, the node reads its own value.
+            at: The nodes and edges.
+
+        Returns:
+            Their new values, [R, k, A].
+        """
+        edges = StarEdges.of(self.edges, at, self.surrounded[layer])
+        x = edges.values(h.mT, inbox.mT)
+        return self.model.layer(layer, x, edges)[:, : at.size].mT
+
+
+class LayeredGNN(nn.Module):
+    r"""Any stack of PyG's (or your own) one-hop message-passing layers, and a readout.
+
+    Node-local encoder, then layer by layer convolution, norm, activation, dropout, then the readout
+    of all models. Synchronously this is the ordinary forward pass; :meth:`problem` offers the same
+    layers one node at a time.
+
+    Args:
+        layers: Convolutions k → k, called as ``layer(x, edge_index)``, with ``edge_attr`` and
+            ``edge_weight`` where they take these; or a PyG model such as
+            ``torch_geometric.nn.GraphSAGE(k, k, num_layers=3)``, whose convolutions, norms,
+            activation and dropout are taken over (it has none after its last layer).
+        in_channels: Width of the node features.
+        out_channels: Width of the predictions.
+        hidden_channels: Width k; read from the layers where they tell.
+        act: Activation after every layer, a name or a function; ``None``: none.
+        norm: A PyG norm by name, or a module, before the activation of every layer; it must treat
+            every node by itself.
+        dropout: Probability; in training only.
+        edge_dim: Width of the edge features; read from the layers where they tell.
+        encoder: Map the features to width k by an affine function; otherwise ``in_channels`` must
+            be k.
+        pool: ``None`` predicts for every node; ``"mean"`` for every graph.
+        readout: Hidden widths of the readout MLPs.
+        replicas: ``None``, or a number R of independent parameter sets, evaluated side by side.
+            The layers given serve as the pattern of R fresh draws; with ``None`` they are used as
+            they are.
+        validate: Check the *values* of the inputs too (finite, in range, sorted).
+
+    Shapes:
+        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
+        → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+    """
+
+    kind = Kind.EXPLICIT
+
+    def __init__(
+        self,
+        layers: BasicGNN | Iterable[nn.Module],
+        in_channels: int,
+        out_channels: int,
+        *,
+        hidden_channels: int | None = None,
+        act: str | Callable[[Tensor], Tensor] | None = "relu",
+        norm: str | nn.Module | None = None,
+        dropout: float = 0.0,
+        edge_dim: int | None = None,
+        encoder: bool = True,
+        pool: str | None = None,
+        readout: Sequence[int] = (4, 4),
+        replicas: int | None = None,
+        validate: bool = True,
+    ) -> None:
+        super().__init__()
+        for name, value in (("in_channels", in_channels), ("replicas", replicas)):
+            if value is not None:
+                require_positive(name, value)
+        k, edge_dim, stack = build(layers, hidden_channels, edge_dim, act, norm, dropout)
+        if not encoder and in_channels != k:
+            raise ConfigError(
+                f"in_channels={in_channels} and embeddings of width {k} without an encoder; "
+                f"expected in_channels={k}, or encoder=True"
+            )
+        self.in_channels, self.hidden_channels, self.edge_dim = in_channels, k, edge_dim
+        self.replicas, self.validate = replicas, validate
+        self.encoder = MLP(in_channels, (k,), replicas=replicas) if encoder else None
+        self.layers = nn.ModuleList(stack)
+        if replicas is not None:
+            self.layers = cast("nn.ModuleList", ensemble.stack(self.layers, replicas))
+            for i, layer in enumerate(self._stack):
+                what = f"layer {i} ({layer}), {replicas} replicas at once,"
+                try_out(layer, what, k, edge_dim, replicas)
+        self.readout = Readout(k, out_channels, readout, pool=pool, replicas=replicas)
+
+    @property
+    def _stack(self) -> list[Layer]:
+        return cast("list[Layer]", list(self.layers))
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
+
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters."""
+        if self.encoder is not None:
+            self.encoder.reset_parameters()
+        if self.replicas is None:
+            ensemble.redraw(self.layers)
+        else:
+            ensemble.redraw_each(self.layers, self.replicas)
+        self.readout.reset_parameters()
+
+    # -- evaluation -------------------------------------------------------------------------------
+
+    def layer(self, index: int, x: Tensor, edges: Edges, bare: bool = False) -> Tensor:
+        """One layer on any graph: [R, n, k] → [R, n, k], R = 1 without replicas; ``bare`` as in
+        :class:`~hogwild.models.layer.Layer`."""
+        layer = self.layers[index]
+        if self.replicas is None:
+            return layer(x[0], edges, bare).unsqueeze(0)
+        return ensemble.apply(layer, x, edges, bare)
+
+    def _encode(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        batch: Tensor | None,
+        edge_weight: Tensor | None,
+        batch_size: int | None,
+    ) -> tuple[Tensor, AllEdges]:
+        """The input checked, values before the first layer [R, N, k], and the edges."""
+        parameter = next(self.parameters())
+        check_features(
+            x,
+            edge_index,
+            edge_attr,
+            edge_weight,
+            in_channels=self.in_channels,
+            edge_dim=self.edge_dim,
+            replicas=self.replicas,
+            dtype=parameter.dtype,
+            device=parameter.device,
+            validate=self.validate,
+        )
+        if edge_weight is not None and not any("edge_weight" in s.reads for s in self._stack):
+            raise GraphError(
+                f"edge_weight was given to layers that do not read it ({self._stack[0]}); leave it "
+                f"out, or give it as edge_attr to layers that read edge features"
+            )
+        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+        h = x if self.encoder is None else self.encoder(x)
+        h = h.expand(self.replicas or 1, *h.shape[-2:])
+        return h, AllEdges(graph, edge_index, edge_attr, edge_weight)
+
+    def _embed(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        batch: Tensor | None,
+        edge_weight: Tensor | None,
+        h0: Tensor | None,
+        batch_size: int | None,
+    ) -> tuple[Tensor, Graph]:
+        if h0 is not None:
+            raise ConfigError(
+                "h0 was given to an explicit model, whose layers start from the features and from "
+                "nothing else; expected h0=None"
+            )
+        h, edges = self._encode(x, edge_index, edge_attr, batch, edge_weight, batch_size)
+        for index in range(self.depth):
+            h = self.layer(index, h, edges)
+        return (h[0] if self.replicas is None else h), edges.graph
+
+    def embed(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        h0: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Solution:
+        """The embeddings after the last layer; their diagnostics say ``depth`` iterations."""
+        h, graph = self._embed(x, edge_index, edge_attr, batch, edge_weight, h0, batch_size)
+        shape = (*h.shape[:-2], graph.num_graphs)
+        status = torch.full(shape, int(Status.CONVERGED), device=h.device)
+        return Solution(h, status, torch.full_like(status, self.depth), h.new_zeros(shape))
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        h0: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """Predictions for the nodes, or for the graphs with ``pool``."""
+        h, _ = self._embed(x, edge_index, edge_attr, batch, edge_weight, h0, batch_size)
+        return self.readout(h, batch, batch_size)
+
+    # -- one node at a time -----------------------------------------------------------------------
+
+    def problem(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> LayeredProblem:
+        """The layers one node at a time; called like :meth:`forward`.
+
+        Raises:
+            AsynchronyError: A layer turns out to read more than a node and its neighbours.
+        """
+        h, edges = self._encode(x, edge_index, edge_attr, batch, edge_weight, batch_size)
+        surrounded = self._probe(edges, h)
+        return LayeredProblem(
+            edges.graph,
+            self.replicas or 1,
+            self.hidden_channels,
+            self.depth,
+            False,
+            self,
+            edges,
+            h.mT,
+            surrounded,
+        )
+
+    def _probe(self, edges: AllEdges, like: Tensor) -> tuple[bool, ...]:
+        """Whether each layer needs the edges of the neighbours; raises where that is not enough."""
+        if self.training and any(isinstance(m, _BatchNorm) for m in self.modules()):
+            raise AsynchronyError(
+                "a BatchNorm in training mode normalises over all nodes at hand; call model.eval() "
+                "before running a model asynchronously"
+            )
+        hint = ". The model is in training mode: with dropout call model.eval() first"
+        return tuple(
+            surroundings_needed(
+                partial(self.layer, i, bare=True),
+                f"layer {i} ({layer})",
+                replace(edges),  # a fresh one, so that nothing is kept that autograd cannot use
+                like,
+                hint if self.training else "",
+            )
+            for i, layer in enumerate(self._stack)
+        )
+
+    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
+        """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
+        run this model by talking to its neighbours alone."""
+        graph = Graph.of(edge_index, num_nodes, validate=self.validate)
+        like = next(self.parameters()).new_zeros(
+            self.replicas or 1, num_nodes, self.hidden_channels
+        )
+        attr = None
+        if self.edge_dim is not None:
+            random = torch.Generator().manual_seed(0)
+            attr = torch.randn(graph.num_edges, self.edge_dim, generator=random).to(like)
+        self._probe(AllEdges(graph, edge_index, attr, None), like)
+
+    def extra_repr(self) -> str:
+        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
+        return f"{self.in_channels}, hidden_channels={self.hidden_channels}{replicas}"

@@ -1,0 +1,97 @@
+"""R independent copies of any module in one: parameters stacked, evaluated side by side.
+
+What the library's own networks do with a leading dimension in every formula, done here from outside
+for modules that know nothing of replicas, such as PyG's convolutions. The stacked module is an
+ordinary one: same names in its ``state_dict``, every parameter and buffer [R, …].
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from hogwild.errors import ConfigError
+
+
+@runtime_checkable
+class Resettable(Protocol):
+    """A module that can draw fresh parameters."""
+
+    def reset_parameters(self) -> None: ...
+
+
+def redraw(module: nn.Module) -> None:
+    """Draw fresh parameters in a module and all that it contains; what contains has the last
+    word."""
+    for part in reversed(list(module.modules())):
+        if isinstance(part, Resettable):
+            part.reset_parameters()
+
+
+def stack(module: nn.Module, replicas: int) -> nn.Module:
+    """A copy of ``module`` with R fresh, independent draws of its parameters, and R copies of its
+    buffers.
+
+    Raises:
+        ConfigError: ``module`` has random parameters that its ``reset_parameters`` does not draw
+            anew: all replicas would start as one.
+    """
+    memo: dict[int, object] = {}
+    for p in module.parameters():
+        memo[id(p)] = nn.Parameter(_repeat(p, replicas), p.requires_grad)
+    for b in module.buffers():
+        memo[id(b)] = _repeat(b, replicas)
+    out = copy.deepcopy(module, memo)
+    redraw_each(out, replicas)
+    for (name, before), after in zip(module.named_modules(), out.modules(), strict=True):
+        own = list(before.parameters(recurse=False))
+        random = any(bool((p != p.flatten()[:1]).any()) for p in own)
+        draws = zip(own, after.parameters(recurse=False), strict=True)
+        if random and all(torch.equal(p, stacked[0]) for p, stacked in draws):
+            raise ConfigError(
+                f"replicas={replicas} need {replicas} draws of the parameters of "
+                f"{type(before).__name__}{f' ({name})' if name else ''}, but there is no "
+                f"reset_parameters() that changes them; expected one, which draws them anew"
+            )
+    return out
+
+
+def _repeat(x: Tensor, replicas: int) -> Tensor:
+    return x.detach().expand(replicas, *x.shape).clone()
+
+
+def redraw_each(stacked: nn.Module, replicas: int) -> None:
+    """Draw fresh parameters for every replica of a stacked module."""
+    for r in range(replicas):
+        redraw(replica(stacked, r))
+
+
+def replica(stacked: nn.Module, r: int) -> nn.Module:
+    """Replica r as a module of its own that shares the memory of the stacked one (not its
+    gradients)."""
+    memo: dict[int, object] = {
+        id(p): nn.Parameter(p.detach()[r], p.requires_grad) for p in stacked.parameters()
+    }
+    memo |= {id(b): b[r] for b in stacked.buffers()}
+    return copy.deepcopy(stacked, memo)
+
+
+_SWAP = threading.RLock()
+"""Held while a module's parameters are those of one replica: modules may be shared by threads."""
+
+
+def apply(stacked: nn.Module, x: Tensor, *args: object) -> Tensor:
+    """Every replica on its own rows of ``x`` [R, …], the other arguments shared: [R, …]."""
+
+    def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = functional_call(stacked, state, (x, *args))
+        return out
+
+    with _SWAP:
+        state = dict(stacked.named_parameters()) | dict(stacked.named_buffers())
+        return torch.vmap(one, randomness="different")(state, x)
