@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from hogwild import errors
 from hogwild.errors import HogwildError
+from hogwild.executors.run import Run, simulate
 from hogwild.graph import Graph
 from hogwild.models import (
     GAT,
@@ -46,9 +47,11 @@ __all__ = [
     "LayeredGNN",
     "Newton",
     "Picard",
+    "Run",
     "Solution",
     "StackedEnergyGNN",
     "Status",
     "__version__",
     "errors",
+    "simulate",
 ]

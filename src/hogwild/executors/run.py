@@ -253,7 +253,8 @@ def _run(
     answer = model.embed(*args, **kwargs).value  # type: ignore[operator]
     many = inputs.repeat(runs)
     args, kwargs = many.arguments()
-    problem: Problem = model.problem(*args, **kwargs).detach()  # type: ignore[operator]
+    problem = model.problem(*args, **kwargs)  # type: ignore[operator]
+    problem = problem.detach() if isinstance(problem, Problem) else problem
     graph = problem.graph
     about = {"stagger": stagger, "delay": delay, "seed": seed, "runs": runs,
              "impairments": [repr(i) for i in impairments]}  # fmt: skip

@@ -30,6 +30,8 @@ from hogwild.graph import Graph, Star
 from hogwild.rules.base import Rule
 
 EXCHANGES = ("packet", "exact")
+STUCK = 1000
+"""Ticks without any update after which a run of waiting nodes is given up."""
 
 
 @dataclass
@@ -99,7 +101,8 @@ class Simulation:
         letters = rule.begin(self.h)
         self.letters = letters
         depth = timetable.depth
-        sent = self._wire(self.h), None if letters is None else self._wire(letters)
+        everybody = rule.broadcast(self.h, graph.everyone)
+        sent = self._wire(everybody), None if letters is None else self._wire(letters)
         self.outbox = Outbox(graph, depth, *sent, drafts=2 if self.exact else 1)
         self.held: tuple[Tensor, Tensor | None, Tensor] | None = None
         if timetable.holds:
@@ -107,7 +110,7 @@ class Simulation:
             self.held = self.outbox.fetch(edges, torch.zeros_like(edges))
         zeros = torch.zeros(graph.num_nodes, dtype=torch.long, device=h.device)
         self.tally = Tally(zeros.clone(), zeros.clone(), zeros.clone())
-        self.last, self.gap = zeros.clone(), 0
+        self.last, self.gap, self.progress = zeros.clone(), 0, 0
         self.active = torch.ones(graph.num_nodes, dtype=torch.bool, device=h.device)
         self.out_degree = torch.bincount(graph.src, minlength=graph.num_nodes)
 
@@ -145,12 +148,19 @@ class Simulation:
             letters = self.rule.refresh(h, inbox, at)
             assert letters is not None
             oldest = self._oldest(tick, nodes)
-            self.outbox.publish(at, self._wire(h), self._wire(letters), oldest, now=tick.time)
+            node = self._wire(self.rule.broadcast(h, at))
+            self.outbox.publish(at, node, self._wire(letters), oldest, now=tick.time)
             inbox, mail, content = self._fetch(tick, edges)
+        if tick.lost is not None:
+            gone = edges[tick.lost]
+            now = torch.full_like(gone, tick.time)
+            self.rule.lose(gone, self.outbox.fetch(gone, now)[0])
         h, letters = self.rule.update(h, inbox, mail, at)
         self.h.index_copy_(-1, nodes, h)
         self._publish(tick, nodes, h, letters)
-        self.tally.updates[nodes] += 1
+        acted = nodes if self.rule.waited is None else nodes[~self.rule.waited]
+        self.tally.updates[acted] += 1
+        self.progress = tick.time if acted.numel() else self.progress
         self.gap = max(self.gap, int((tick.time - self.last[nodes]).max()))
         self.last[nodes] = tick.time
         self.tally.packet_age.add(tick.time - tick.view)
@@ -167,8 +177,8 @@ class Simulation:
 
     @property
     def finished(self) -> bool:
-        """Whether nobody is left to update."""
-        return not bool(self.active.any())
+        """Whether nobody is left to update, or all who are have waited for very long."""
+        return not bool(self.active.any()) or self.time - self.progress > STUCK
 
     def longest_gap(self) -> int:
         """Most ticks any node went without an update while it was not done."""
@@ -203,11 +213,15 @@ class Simulation:
 
     def _publish(self, tick: Tick, nodes: Tensor, h: Tensor, letters: Tensor | None) -> None:
         at, content = tick.at, self._oldest(tick, nodes)
-        node, edge = self._wire(h), None if letters is None else self._wire(letters)
+        node = self._wire(self.rule.broadcast(h, at))
+        edge = None if letters is None else self._wire(letters)
         sends = torch.ones_like(nodes, dtype=torch.bool)
         for impairment in self.impairments:
             worth = impairment.worth_sending(self._change(at, nodes, node, edge))
             sends = sends if worth is None else sends & worth
+        kept = nodes[~sends]
+        if self.rule.waited is not None:  # nothing was computed, so there is nothing to send
+            sends = sends & ~self.rule.waited
         if bool(sends.all()):
             self.outbox.publish(at, node, edge, content)
         else:
@@ -215,7 +229,7 @@ class Simulation:
             edge = None if edge is None else edge[..., keep]
             self.outbox.publish(part, node[..., sends], edge, content[sends])
         self.tally.messages[nodes[sends]] += self.out_degree[nodes[sends]]
-        self.tally.saved[nodes[~sends]] += self.out_degree[nodes[~sends]]
+        self.tally.saved[kept] += self.out_degree[kept]
 
     def _change(self, at: Star, nodes: Tensor, node: Tensor, edge: Tensor | None) -> Tensor:
         """Largest change of any number in these nodes' packets since they last sent, [A]."""

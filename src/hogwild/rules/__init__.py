@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.models.layered import LayeredProblem
 from hogwild.rules.base import Rule
 from hogwild.rules.fixed_point import FixedPointRule
 from hogwild.rules.gradient import GradientRule
+from hogwild.rules.layered import LayeredRule, WaitingRule
 from hogwild.solvers.base import FixedPoint, Objective, Problem
 
 RULES = ("gradient",)
 
 
 def rule_for(
-    problem: Problem, rule: str = "gradient", step: str | float = "auto", age: int | None = None
+    problem: Problem | LayeredProblem,
+    rule: str = "gradient",
+    step: str | float = "auto",
+    age: int | None = None,
 ) -> Rule:
     """The rule a node follows on this problem.
 
@@ -23,6 +28,8 @@ def rule_for(
     """
     if rule not in RULES:
         raise ConfigError(f"rule={rule!r}; expected one of {', '.join(RULES)}")
+    if isinstance(problem, LayeredProblem):
+        return WaitingRule(problem) if problem.waits else LayeredRule(problem)
     if isinstance(problem, FixedPoint):
         return FixedPointRule(problem)
     if isinstance(problem, Objective):
@@ -30,4 +37,4 @@ def rule_for(
     raise AsynchronyError(f"no rule is known for a {type(problem).__name__}")
 
 
-__all__ = ["FixedPointRule", "GradientRule", "Rule", "rule_for"]
+__all__ = ["FixedPointRule", "GradientRule", "LayeredRule", "Rule", "WaitingRule", "rule_for"]

@@ -29,6 +29,8 @@ class Rule(ABC):
     channels: int
     ends: bool = False
     """Whether nodes finish by themselves (layered models), or go on for ever."""
+    waited: Tensor | None = None
+    """Which of the nodes of the last update could only wait; ``None``: none."""
 
     @abstractmethod
     def begin(self, h: Tensor) -> Tensor | None:
@@ -50,6 +52,10 @@ class Rule(ABC):
             New embeddings [R, k, A] and letters [R, m, E'].
         """
 
+    def broadcast(self, h: Tensor, at: Star) -> Tensor:
+        """What the nodes in ``at`` send to everybody: their embeddings [R, k, A], or more."""
+        return h
+
     def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor | None:
         """New letters without a step, from fresh views (for ``exchange="exact"``)."""
         return None
@@ -57,6 +63,10 @@ class Rule(ABC):
     @abstractmethod
     def forget(self, nodes: Tensor) -> None:
         """These nodes lose their private memory and start again."""
+
+    def lose(self, edges: Tensor, packets: Tensor) -> None:
+        """Packets on these edges were lost. A rule that is sent everything anew does not mind."""
+        return None
 
     def finished(self, nodes: Tensor) -> Tensor | None:
         """Which of these nodes need no further update; ``None``: a rule that never ends."""

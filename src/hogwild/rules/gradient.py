@@ -15,8 +15,8 @@ Steps :math:`A_i`:
   and :math:`a = \theta / (\tfrac12 + D')`, :math:`D'` the age of the oldest embedding inside any
   gradient used. Convergence is proved in the documentation ("Asynchrony");
 * ``"auto"``: the inverse of the node's own curvature block, damped. Every neighbour j adds its
-  k × k block of :math:`\partial^2 e^j / \partial h_i^2` to the packet (with the activations' majorising
-  curvature: where an activation is nearly straight, the true one would promise endless steps).
+  k × k block of :math:`\partial^2 e^j / \partial h_i^2` to the packet (with the majorising
+  curvature: where an activation is nearly straight the true one would promise endless steps).
   Scaled like this the Hessian's largest eigenvalue is at most the largest degree plus one, and 2 to
   3 in practice, so one damping fits all models. A node whose gradient exceeds twice its recent
   average halves its damping, and recovers slowly. Observed to converge, not proved.
