@@ -52,6 +52,8 @@ class Impairment:
 
     exact: ClassVar[bool] = True
     """Whether packets still say what the sender computed."""
+    stage: ClassVar[int] = 1
+    """What it concerns, in the order in which bounds add up: nodes 0, delays 1, losses 2."""
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
         """The bounds (S, D) that hold with this impairment; ``None``: no bound holds."""
@@ -215,6 +217,8 @@ class BernoulliLoss(Impairment):
     rate: float = 0.1
     burst: int | None = None
 
+    stage: ClassVar[int] = 2
+
     def __post_init__(self) -> None:
         _rate("rate", self.rate)
         if self.burst is not None:
@@ -254,6 +258,8 @@ class GilbertElliott(Impairment):
     good: float = 0.0
     bad: float = 1.0
 
+    stage: ClassVar[int] = 2
+
     def __post_init__(self) -> None:
         for name in ("p", "r", "good", "bad"):
             _rate(name, getattr(self, name))
@@ -286,6 +292,8 @@ class LinkChurn(Impairment):
     rate: float = 0.2
     period: int = 50
     downtime: int = 20
+
+    stage: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         _rate("rate", self.rate)
@@ -320,6 +328,8 @@ class Stragglers(Impairment):
     fraction: float = 0.1
     slowdown: int = 5
 
+    stage: ClassVar[int] = 0
+
     def __post_init__(self) -> None:
         _rate("fraction", self.fraction)
         _whole("slowdown", self.slowdown, 1)
@@ -348,6 +358,8 @@ class Crashes(Impairment):
     downtime: int = 20
     rejoin: str = "warm"
     until: int = 500
+
+    stage: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         _rate("rate", self.rate)

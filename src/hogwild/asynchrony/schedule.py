@@ -98,9 +98,16 @@ class Schedule(Timetable):
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """The bounds (S, D) that hold with all impairments; ``None``: no bound holds."""
+        """The bounds (S, D) that hold with all impairments; ``None``: no bound is known to hold.
+
+        What slows nodes down comes first, then delays, then losses, whose outages are counted in
+        updates. Two kinds of loss together have no bound here: each could begin where the other
+        ends.
+        """
         found: tuple[int, int] | None = (self.stagger, self.delay)
-        for impairment in self.impairments:
+        if sum(i.stage == 2 for i in self.impairments) > 1:
+            return None
+        for impairment in sorted(self.impairments, key=lambda i: i.stage):
             found = None if found is None else impairment.bound(*found)
         return found
 

@@ -254,6 +254,10 @@ class EnergyProblem(Objective):
             nodes = torch.arange(graph.num_nodes, device=graph.batch.device)
         return sub, nodes
 
+    def convexity(self) -> Tensor:
+        like = self.rounds[0].update.layers[0].bias
+        return like.new_full((self.replicas, self.graph.num_graphs), self.beta)
+
     def row_bounds(self) -> Tensor:
         r"""Bounds on the absolute row sums of the Hessian at any point, [R, k, N].
 

@@ -225,6 +225,10 @@ class Objective(Problem):
     def evaluate(self, h: Tensor) -> Evaluation: ...
 
     @abstractmethod
+    def convexity(self) -> Tensor:
+        """A bound [R, G] on the smallest eigenvalue of the Hessian from below, valid everywhere."""
+
+    @abstractmethod
     def row_bounds(self) -> Tensor:
         r"""Bounds [R, k, N] on the absolute row sums of the Hessian, entry by entry and valid
         everywhere: :math:`r_a \ge \sum_b \sup_h |\partial^2 E / \partial h_a \partial h_b|`."""

@@ -157,6 +157,9 @@ class Quadratic(Objective):
         u = h.new_zeros(self.replicas, 0, 0, at.size)
         return LocalQuadratic(own, toward, b, -c, c, zero, u, at)
 
+    def convexity(self) -> Tensor:
+        return torch.linalg.eigvalsh(self.q)[:, :1].expand(-1, self.graph.num_graphs)
+
     def row_bounds(self) -> Tensor:
         g = self.graph
         degree = (g.in_degree + torch.bincount(g.src, minlength=g.num_nodes)).to(self.q.dtype)

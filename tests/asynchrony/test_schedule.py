@@ -1,0 +1,212 @@
+"""Algorithm 1's schedule: its laws, its bounds, and an independent check of traces."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hogwild.asynchrony.impairments import (
+    BernoulliLoss,
+    Crashes,
+    Duplication,
+    GeometricDelay,
+    GilbertElliott,
+    Impairment,
+    LinkChurn,
+    ParetoDelay,
+    Reordering,
+    Stragglers,
+)
+from hogwild.asynchrony.schedule import Schedule
+from hogwild.asynchrony.trace import Replay, Trace, check_trace
+from hogwild.errors import ConfigError, TraceError
+from hogwild.testing.problems import random_graph
+
+BOUNDED = [
+    GeometricDelay(0.4, cap=6),
+    ParetoDelay(1.2, cap=9),
+    Reordering(0.4),
+    Duplication(0.4),
+    BernoulliLoss(0.5, burst=2),
+    LinkChurn(0.4, period=90, downtime=12),
+    Stragglers(0.3, slowdown=3),
+    Crashes(0.3, period=80, downtime=15),
+]
+UNBOUNDED = [BernoulliLoss(0.5), GilbertElliott()]
+
+
+def record(schedule, ticks):
+    trace = Trace.of(schedule, {})
+    for t in range(ticks):
+        trace.append(schedule.tick(t))
+    return trace
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 6),
+    st.integers(0, 5),
+    st.integers(0, 1000),
+    st.lists(st.sampled_from(BOUNDED), max_size=3, unique=True),
+)
+def test_bounded_schedules_are_partially_asynchronous(stagger, delay, seed, impairments):
+    graph = random_graph([7, 9], seed=seed % 5)
+    schedule = Schedule(graph, stagger=stagger, delay=delay, seed=seed, impairments=impairments)
+    if sum(i.stage == 2 for i in impairments) > 1:
+        assert schedule.bounds is None
+        return
+    s, d = schedule.bounds
+    found = check_trace(record(schedule, 150), graph, max(s, d + 1))
+    assert found.hold, found
+
+
+@pytest.mark.parametrize("impairment", UNBOUNDED, ids=str)
+def test_what_declares_no_bound_breaks_the_one_without_it(impairment):
+    graph = random_graph([20], seed=1)
+    schedule = Schedule(graph, impairments=[impairment])
+    assert schedule.bounds is None
+    assert not check_trace(record(schedule, 300), graph, 5).staleness
+
+
+def test_views_are_uniform_and_never_go_back():
+    graph = random_graph([200], seed=0)
+    schedule = Schedule(graph, stagger=3, delay=4, seed=5)
+    before = torch.zeros(graph.num_edges, dtype=torch.long)
+    ages, gaps = [], []
+    last = torch.zeros(graph.num_nodes, dtype=torch.long)
+    for t in range(60):
+        tick = schedule.tick(t)
+        edges, nodes = tick.at.edges, tick.at.nodes
+        assert bool((tick.view >= before[edges]).all())
+        full = t - before[edges] >= 4  # the draw is over 0 … D
+        ages.append((t - tick.view)[full])
+        gaps.append((t - last[nodes])[last[nodes] > 0])
+        before[edges], last[nodes] = tick.view, t
+    for found, values in ((torch.cat(ages), range(5)), (torch.cat(gaps), range(1, 4))):
+        share = torch.bincount(found).double() / found.numel()
+        for value in values:
+            assert abs(float(share[value]) - 1 / len(values)) < 0.03
+        assert found.max() == max(values)
+
+
+def test_stagger_one_and_no_delay_is_synchronous():
+    graph = random_graph([9])
+    schedule = Schedule(graph, stagger=1, delay=0)
+    assert schedule.tick(0).at.size == 0  # first updates are drawn from 1 … S
+    for t in range(1, 5):
+        tick = schedule.tick(t)
+        assert tick.at.nodes.tolist() == list(range(9))
+        assert bool((tick.view == t).all())
+
+
+def test_adding_loss_does_not_shift_other_draws():
+    graph = random_graph([30], seed=2)
+    plain = Schedule(graph, seed=4)
+    lossy = Schedule(graph, seed=4, impairments=[BernoulliLoss(0.5)])
+    for t in range(20):
+        a, b = plain.tick(t), lossy.tick(t)
+        assert torch.equal(a.at.nodes, b.at.nodes)
+
+
+def test_runs_are_independent_of_each_other():
+    one = random_graph([8], seed=3)
+    edges = torch.stack([one.src, one.dst])
+    from hogwild.graph import Graph
+
+    three = Graph.of(
+        torch.cat([edges, edges + 8, edges + 16], 1), 24, torch.arange(3).repeat_interleave(8)
+    )
+    alone, together = Schedule(one, seed=6), Schedule(three, seed=6, runs=3)
+    for t in range(30):
+        a, b = alone.tick(t), together.tick(t)
+        first = b.at.nodes < 8
+        assert torch.equal(a.at.nodes, b.at.nodes[first])
+        assert torch.equal(a.view, b.view[first[b.at.slot]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stagger": 0}, "stagger=0; expected an integer of at least 1"),
+        ({"stagger": 2.5}, "stagger=2.5"),
+        ({"delay": -1}, "delay=-1; expected an integer of at least 0"),
+        ({"impairments": ["loss"]}, "unknown impairment 'loss'; expected instances of: Bernoulli"),
+    ],
+)
+def test_bad_bounds(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Schedule(random_graph([3]), **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BernoulliLoss(-0.1),
+        lambda: BernoulliLoss(1.5),
+        lambda: BernoulliLoss(0.5, burst=0),
+        lambda: GilbertElliott(p=2),
+        lambda: GilbertElliott(p=0, r=0),
+        lambda: GeometricDelay(0.0),
+        lambda: GeometricDelay(0.5, cap=-1),
+        lambda: ParetoDelay(alpha=-1),
+        lambda: Stragglers(0.5, slowdown=0),
+        lambda: Crashes(period=10, downtime=10),
+        lambda: Crashes(rejoin="lukewarm"),
+        lambda: LinkChurn(rate=3),
+        lambda: Reordering(-1),
+        lambda: Duplication(2),
+    ],
+)
+def test_bad_impairments(make):
+    with pytest.raises(ConfigError, match="expected"):
+        make()
+
+
+def test_every_impairment_is_a_plain_value():
+    for impairment in [*BOUNDED, *UNBOUNDED]:
+        assert isinstance(impairment, Impairment)
+        assert impairment == type(impairment)(**vars(impairment))
+        hash(impairment)
+
+
+def test_a_trace_survives_the_disk_and_refuses_strangers(tmp_path):
+    graph = random_graph([6, 7], seed=1)
+    impairments = [BernoulliLoss(0.3), Crashes(0.5, rejoin="cold", period=30, downtime=10)]
+    trace = record(Schedule(graph, impairments=impairments), 60)
+    path = trace.save(tmp_path / "deep" / "trace.npz")
+    again = Trace.load(path)
+    assert [p.name for p in path.parent.iterdir()] == ["trace.npz"]  # nothing half-written
+    replay = Replay(again, graph)
+    for tick in trace.ticks:
+        other = replay.tick(tick.time)
+        for name in ("view", "fetched", "lost", "reset"):
+            a, b = getattr(tick, name), getattr(other, name)
+            if b is None:  # a mask that says nothing is written as no mask
+                assert a is None or bool(a.all() if name == "fetched" else ~a.any())
+            else:
+                assert torch.equal(a, b)
+        assert torch.equal(tick.at.nodes, other.at.nodes)
+        assert torch.equal(tick.at.edges, other.at.edges)
+    with pytest.raises(TraceError, match="ends at tick 59"):
+        replay.tick(60)
+    with pytest.raises(TraceError, match="another graph"):
+        Replay(again, random_graph([6, 7], seed=2))
+
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"PK nonsense"):
+        path.write_bytes(damaged)
+        with pytest.raises(TraceError, match="not a readable trace"):
+            Trace.load(path)
+    with pytest.raises(FileNotFoundError):
+        Trace.load(tmp_path / "absent.npz")
+
+
+def test_checker_sees_breaches():
+    graph = random_graph([5], seed=0)
+    trace = record(Schedule(graph, stagger=2, delay=1), 40)
+    assert check_trace(trace, graph, 2).hold
+    assert not check_trace(trace, graph, 1).hold
+    trace.ticks[10].view.fill_(2)
+    assert not check_trace(trace, graph, 2).staleness
+    quiet = Trace(trace.graph, trace.depth, trace.holds, {}, trace.ticks[:3] + trace.ticks[20:])
+    assert not check_trace(quiet, graph, 3).updates
