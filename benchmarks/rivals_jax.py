@@ -4,11 +4,13 @@ Both loops are ``lax.while_loop``; the history is a ring buffer; Hessian–vecto
 gradient's linearisation, made once a step (``jax.linearize``: cheaper than a ``jvp`` of the
 gradient in every iteration, which would repeat the primal pass). Segment sums know that receivers
 are sorted. Float64 throughout; compilation happens at the first call of a shape, never in a timed
-one.
+one. The limit on the iterations is an argument, so that :meth:`JaxRecipe.limited` shares the
+compiled function.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable
 from functools import partial
@@ -103,7 +105,17 @@ class JaxRecipe:
         if task.pairs is not None:
             constants["pairs"] = task.pairs.int()
         self.constants = {name: self._put(t) for name, t in constants.items()}
+        self.constants["max_iter"] = self._limit(self.recipe.max_iter)
         self._step = jax.jit(self.step)
+
+    def _limit(self, max_iter: int) -> Array:
+        return jax.device_put(jnp.asarray(max_iter), self.device)
+
+    def limited(self, max_iter: int) -> JaxRecipe:
+        """The same recipe with another limit on its forward iterations; nothing is recompiled."""
+        twin = copy.copy(self)
+        twin.constants = self.constants | {"max_iter": self._limit(max_iter)}
+        return twin
 
     def _put(self, t: Tensor) -> Array:
         return jax.device_put(t.detach().cpu().contiguous().numpy(), self.device)
@@ -162,7 +174,7 @@ class JaxRecipe:
             return dot(g, g) > recipe.tolerance**2
 
         def more(state: Pytree) -> Array:
-            return (state["i"] < recipe.max_iter) & unfinished(state["g"]).any()
+            return (state["i"] < c["max_iter"]) & unfinished(state["g"]).any()
 
         def iterate(state: Pytree) -> Pytree:
             h, value, g, i = state["h"], state["value"], state["g"], state["i"]

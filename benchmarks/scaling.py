@@ -29,9 +29,18 @@ from tasks import Task, chains, rgg
 from torch import Tensor
 from training_step import THREADS, clip, environment, limit_threads, table, timed, write
 
-from hogwild.solvers import GradientDescent
+from hogwild import EnergyGNN
+from hogwild.solvers import GradientDescent, Newton
 
 T = TypeVar("T")
+
+
+def prepare(model: EnergyGNN, task: Task, device: str) -> None:
+    """Unmeasured steps: a graph is analysed once, and what is small is recorded on a GPU when it
+    comes again."""
+    for _ in range(2 if device == "cuda" else 1):
+        training_step(model, task, None)
+    model.zero_grad(set_to_none=False)
 
 
 class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
@@ -87,8 +96,7 @@ def memory(device: str) -> list[dict[str, float | str]]:
     out: list[dict[str, float | str]] = []
     for count in (1, 10, 100, 1000):
         model = build(task, 1, GradientDescent(atol=0.0, max_iter=count))
-        training_step(model, task, None)  # the graph's analysis is made once, before measuring
-        model.zero_grad(set_to_none=False)
+        prepare(model, task, device)
         kib, (found, _) = memory_of(partial(training_step, model, task, None), device)
         taken = int(found.iterations.max())
         out.append({"how": "implicit", "iterations": taken, "KiB": kib})
@@ -105,7 +113,7 @@ def time_of(nodes: int, epochs: int, device: str) -> dict[str, float]:
     task = rgg(nodes).to(device)
     model = build(task, 1)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.005, weight_decay=1e-4)
-    training_step(model, task, None)  # the graph's analysis is made once, before measuring
+    prepare(build(task, 1, Newton(max_iter=1)), task, device)
     h: Tensor | None = None
     times: list[float] = []
     iterations: list[int] = []
@@ -135,6 +143,42 @@ def exponent(rows: list[dict[str, float]], key: str) -> float:
     return float(np.polyfit(edges, ms, 1)[0])
 
 
+def report(
+    folder: Path | None,
+    device: str,
+    place: dict[str, str | int],
+    spent: list[dict[str, float | str]],
+    times: list[dict[str, float]],
+) -> str:
+    """Write what was measured where a folder is given; the Markdown."""
+    slopes = {key: exponent(times, key) for key in ("cold_ms", "warm_ms") if len(times) > 1}
+    results = {"environment": place, "memory": spent, "time": times, **slopes}
+    measure = "peak KiB" if device == "cuda" else "KiB saved for backward"
+    markdown = "Scaling of a training step (" + ", ".join(f"{k} {v}" for k, v in place.items())
+    markdown += ").\n\n" + table(
+        ("differentiation", "iterations", measure),
+        [(str(r["how"]), str(r["iterations"]), f"{r['KiB']:.0f}") for r in spent],
+    )
+    markdown += "\n" + table(
+        ("nodes", "edges", "cold step, ms", "iterations", "warm step, ms", "iterations"),
+        [
+            (f"{r['nodes']:,}", f"{r['edges']:,}", f"{r['cold_ms']:.1f}",
+             f"{r['cold_iterations']}", f"{r['warm_ms']:.1f}", f"{r['warm_iterations']:g}")
+            for r in times
+        ],
+    )  # fmt: skip
+    if slopes:
+        markdown += "\nTime grows as edges to the power "
+        markdown += f"{slopes['cold_ms']:.2f} (cold) and {slopes['warm_ms']:.2f} (warm)"
+        if len(times) > 2:
+            last = {key: exponent(times[-2:], key) for key in slopes}
+            markdown += f"; between the two largest, {last['cold_ms']:.2f} and "
+            markdown += f"{last['warm_ms']:.2f}"
+        markdown += ".\n"
+    write(folder, "scaling", results, markdown)
+    return markdown
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -157,28 +201,11 @@ def main() -> None:
     print("memory against iterations", flush=True)
     spent = memory(device)
     print("time against edges", flush=True)
-    times = [time_of(int(n), max(arguments.epochs, 2), device) for n in arguments.nodes.split(",")]
-    slopes = {key: exponent(times, key) for key in ("cold_ms", "warm_ms") if len(times) > 1}
-    results = {"environment": environment(device), "memory": spent, "time": times, **slopes}
-    place = ", ".join(f"{k} {v}" for k, v in environment(device).items())
-    measure = "peak KiB" if device == "cuda" else "KiB saved for backward"
-    markdown = f"Scaling of a training step ({place}).\n\n"
-    markdown += table(
-        ("differentiation", "iterations", measure),
-        [(str(r["how"]), str(r["iterations"]), f"{r['KiB']:.0f}") for r in spent],
-    )
-    markdown += "\n" + table(
-        ("nodes", "edges", "cold step, ms", "iterations", "warm step, ms", "iterations"),
-        [
-            (f"{r['nodes']:,}", f"{r['edges']:,}", f"{r['cold_ms']:.1f}",
-             f"{r['cold_iterations']}", f"{r['warm_ms']:.1f}", f"{r['warm_iterations']:g}")
-            for r in times
-        ],
-    )  # fmt: skip
-    if slopes:
-        markdown += "\nTime grows as edges to the power "
-        markdown += f"{slopes['cold_ms']:.2f} (cold) and {slopes['warm_ms']:.2f} (warm).\n"
-    write(arguments.output, "scaling", results, markdown)
+    times: list[dict[str, float]] = []
+    for nodes in arguments.nodes.split(","):
+        times.append(time_of(int(nodes), max(arguments.epochs, 2), device))
+        # Size by size, so that what is done is kept.
+        markdown = report(arguments.output, device, environment(device), spent, times)
     print("\n" + markdown)
 
 

@@ -310,7 +310,8 @@ def rivals_for(task: Task, wanted: Sequence[str], device: str) -> dict[str, Cont
             if jax_device(device) is None:
                 print(f"  this jax has no {device} device: its column is skipped")
             else:
-                found |= {name: JaxRecipe(task, recipe) for name, recipe in compiled.items()}
+                jitted = JaxRecipe(task)
+                found |= {name: jitted.limited(r.max_iter) for name, r in compiled.items()}
     return found
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -25,6 +26,13 @@ enabled = True
 """Set to ``False`` to launch every kernel from Python, for debugging."""
 
 
+@cache
+def recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """The one stream of a device to record on: cuBLAS keeps a workspace for every stream it sees,
+    32 MiB on recent GPUs, for as long as the process lives."""
+    return torch.cuda.Stream(device)
+
+
 class Recording:
     """``body(problem, *inputs)`` as a CUDA graph over its own copies of all tensors."""
 
@@ -35,14 +43,14 @@ class Recording:
         self.inputs = [x.clone() for x in inputs]
         self.tensors = leaves(own)
         self.loaded = weakref.ref(problem)
-        side = torch.cuda.Stream()
+        side = recording_stream(self.inputs[0].device)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # plans and library handles are made before recording
             for _ in range(2):
                 body(own, *self.inputs)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, stream=side):
             self.outputs = body(own, *self.inputs)
 
     def __call__(self, problem: Objective, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -64,7 +64,9 @@ class _QuadraticHessian(Hessian):
     def blocks(self) -> tuple[Tensor, Tensor]:
         p, g = self.problem, self.graph
         eye = torch.eye(p.channels, dtype=p.q.dtype, device=p.q.device)
-        degree = (g.in_degree + torch.bincount(g.src, minlength=g.num_nodes)).to(p.q.dtype)
+        # Not by bincount, which waits for the device and cannot be recorded on a GPU.
+        one = p.q.new_ones(1, 1, g.num_edges)
+        degree = scatter(one, g.dst, g.num_nodes) + scatter(one, g.src, g.num_nodes)
         diagonal = p.q.unsqueeze(-1) + p.coupling * eye.unsqueeze(-1) * degree
         pattern = g.pattern
         off = p.q.new_zeros(p.replicas, p.channels, p.channels, pattern.rows.numel())
