@@ -147,12 +147,6 @@ def _explicit(problem: LayeredProblem) -> Certificate:
             "ever. Nothing bounds the time it takes but the slowest node."
         )
         return Certificate(Kind.EXPLICIT, False, reason)
-    if problem.depth == 1:
-        reason = (
-            "a single layer reads the neighbours' features and nothing that changes: every "
-            "schedule gives the synchronous answer"
-        )
-        return Certificate(Kind.EXPLICIT, True, reason)
     reason = (
         f"a node applies its {problem.depth} layers to whatever its neighbours last sent, of "
         f"whatever layer: the result depends on the schedule, and no further update mends it"
