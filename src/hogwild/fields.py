@@ -17,6 +17,9 @@ function               computes, for each replica and each row n   shapes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -73,3 +76,24 @@ def scatter(x: Tensor, index: Tensor, size: int) -> Tensor:
 def scatter_into(out: Tensor, index: Tensor, x: Tensor) -> None:
     """Add the rows of ``x`` to the rows of ``out`` named by index, in place: [R, …, n]."""
     out.view(*x.shape[:-1], out.size(-1)).scatter_add_(-1, index.expand_as(x), x)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Several fields [..., n] side by side, row by row: reading a few rows of all of them is then
+    one gather of contiguous memory instead of one scattered gather for every number of a row."""
+
+    rows: Tensor  # [n, width]
+    shapes: tuple[torch.Size, ...]
+
+    @classmethod
+    def of(cls, fields: Sequence[Tensor]) -> Packed:
+        size = max(x.size(-1) for x in fields)
+        flat = [x.expand(*x.shape[:-1], size).reshape(-1, size) for x in fields]
+        return cls(torch.cat(flat).T.contiguous(), tuple(x.shape[:-1] for x in fields))
+
+    def at(self, index: Tensor) -> list[Tensor]:
+        """The fields at these rows, [..., len(index)] each."""
+        some = self.rows.index_select(0, index).T.contiguous()
+        parts = some.split([shape.numel() for shape in self.shapes])
+        return [x.view(*shape, -1) for x, shape in zip(parts, self.shapes, strict=True)]

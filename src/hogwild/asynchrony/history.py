@@ -2,7 +2,8 @@
 
 A node sends when it updates. Its packets are kept in a ring of versions, and a second ring says
 which version was current at each of the last ``depth + 1`` ticks; a packet of time τ is looked up
-through both. Memory is linear in edges × depth, and only what was updated is ever copied.
+through both. Memory is linear in edges × depth, only what was updated is ever copied, and a packet
+lies in one piece, so that reading it is one access.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class Outbox:
         self.graph, self.depth = graph, depth
         self.slots = drafts * (depth + 1) + 1
         n = graph.num_nodes
-        self.node = node.repeat(1, 1, self.slots)  # [R, k, slots · N]
-        self.edge = None if edge is None else edge.repeat(1, 1, self.slots)
+        self.replicas = node.size(0)
+        self.node = _rows(node).repeat(self.slots, 1)  # [slots · N, R · k]
+        self.edge = None if edge is None else _rows(edge).repeat(self.slots, 1)
         self.content = torch.zeros(self.slots * n, dtype=torch.long, device=node.device)
         self.version = torch.zeros(n, dtype=torch.long, device=node.device)
         self.current = torch.zeros(depth + 1, n, dtype=torch.long, device=node.device)
@@ -63,10 +65,10 @@ class Outbox:
         self.version[nodes] = version
         slot = version % self.slots
         where = slot * self.graph.num_nodes + nodes
-        self.node.index_copy_(-1, where, node)
+        self.node.index_copy_(0, where, _rows(node))
         self.content[where] = content
         if self.edge is not None and edge is not None:
-            self.edge.index_copy_(-1, slot[at.slot] * self.graph.num_edges + edges, edge)
+            self.edge.index_copy_(0, slot[at.slot] * self.graph.num_edges + edges, _rows(edge))
         if now is not None:
             self.current[now % (self.depth + 1)][nodes] = version
 
@@ -78,11 +80,26 @@ class Outbox:
         where = slot * self.graph.num_nodes + src
         mail: Tensor | None = None
         if self.edge is not None:
-            mail = self.edge.index_select(
-                -1, slot * self.graph.num_edges + self.graph.reverse[edges]
-            )
-        return self.node.index_select(-1, where), mail, self.content[where]
+            mail = self._read(self.edge, slot * self.graph.num_edges + self.graph.reverse[edges])
+        return self._read(self.node, where), mail, self.content[where]
 
-    def latest(self, nodes: Tensor) -> Tensor:
-        """Where the latest packets of these nodes are: positions in ``node``."""
-        return self.version[nodes] % self.slots * self.graph.num_nodes + nodes
+    def _read(self, rows: Tensor, where: Tensor) -> Tensor:
+        """[R, w, n] from the rows [·, R · w]."""
+        found = rows.index_select(0, where).T.contiguous()
+        return found.view(self.replicas, -1, where.numel())
+
+    def latest(self, at: Star) -> tuple[Tensor, Tensor | None]:
+        """The packets these nodes sent last: to everybody [R, k, A], letters [R, m, E']."""
+        nodes, edges = at.nodes, at.edges
+        assert nodes is not None
+        assert edges is not None
+        slot = self.version[nodes] % self.slots
+        node = self._read(self.node, slot * self.graph.num_nodes + nodes)
+        if self.edge is None:
+            return node, None
+        return node, self._read(self.edge, slot[at.slot] * self.graph.num_edges + edges)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """[R, w, n] as rows [n, R · w]."""
+    return x.flatten(0, 1).T.contiguous()

@@ -217,7 +217,7 @@ class Simulation:
         edge = None if letters is None else self._wire(letters)
         sends = torch.ones_like(nodes, dtype=torch.bool)
         for impairment in self.impairments:
-            worth = impairment.worth_sending(self._change(at, nodes, node, edge))
+            worth = impairment.worth_sending(self._change(at, node, edge))
             sends = sends if worth is None else sends & worth
         kept = nodes[~sends]
         if self.rule.waited is not None:  # nothing was computed, so there is nothing to send
@@ -231,14 +231,11 @@ class Simulation:
         self.tally.messages[nodes[sends]] += self.out_degree[nodes[sends]]
         self.tally.saved[kept] += self.out_degree[kept]
 
-    def _change(self, at: Star, nodes: Tensor, node: Tensor, edge: Tensor | None) -> Tensor:
+    def _change(self, at: Star, node: Tensor, edge: Tensor | None) -> Tensor:
         """Largest change of any number in these nodes' packets since they last sent, [A]."""
-        before = self.outbox.node.index_select(-1, self.outbox.latest(nodes))
+        before, letters = self.outbox.latest(at)
         change = (node - before).abs().amax((0, 1))
-        if edge is not None and self.outbox.edge is not None:
-            assert at.edges is not None
-            slot = self.outbox.version[nodes] % self.outbox.slots
-            where = slot[at.slot] * self.graph.num_edges + at.edges
-            per_edge = (edge - self.outbox.edge.index_select(-1, where)).abs().amax((0, 1))
+        if edge is not None and letters is not None:
+            per_edge = (edge - letters).abs().amax((0, 1))
             change = change.scatter_reduce(0, at.slot, per_edge, "amax")
         return change

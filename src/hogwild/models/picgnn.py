@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from hogwild.fields import gather, mtv, mv, scatter, scatter_into
-from hogwild.graph import Graph
+from hogwild.fields import Packed, gather, mtv, mv, scatter, scatter_into
+from hogwild.graph import Graph, Star
 from hogwild.nn.picnn import Context, Tape
 
 
@@ -75,6 +76,47 @@ class Round:
             weight=weight,
             loop_weight=loop_weight,
         )
+
+    def _rowwise(
+        self, edges: Callable[[Tensor], Tensor], nodes: Callable[[Tensor], Tensor]
+    ) -> Round:
+        """The same round with what belongs to single edges and nodes transformed."""
+
+        def same(w: Tensor) -> Tensor:
+            return w
+
+        return replace(
+            self,
+            message=self.message.map(same, edges),
+            loop=self.loop.map(same, nodes),
+            update=self.update.map(same, nodes),
+            weight=None if self.weight is None else edges(self.weight),
+            loop_weight=None if self.loop_weight is None else nodes(self.loop_weight),
+        )
+
+    @cached_property
+    def _packed(self) -> tuple[Packed, Packed]:
+        """What belongs to each edge and to each node, packed for reading a few of them."""
+        edges: list[Tensor] = []
+        nodes: list[Tensor] = []
+
+        def note(into: list[Tensor]) -> Callable[[Tensor], Tensor]:
+            def keep(x: Tensor) -> Tensor:
+                into.append(x)
+                return x
+
+            return keep
+
+        self._rowwise(note(edges), note(nodes))
+        return Packed.of(edges), Packed.of(nodes)
+
+    def at(self, star: Star) -> Round:
+        """The same round on the star's nodes and edges only."""
+        if star.nodes is None or star.edges is None:
+            return self
+        on_edges, on_nodes = self._packed
+        edges, nodes = iter(on_edges.at(star.edges)), iter(on_nodes.at(star.nodes))
+        return self._rowwise(lambda _: next(edges), lambda _: next(nodes))
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Round:
         """The same round with every tensor transformed."""

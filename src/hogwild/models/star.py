@@ -22,7 +22,7 @@ class StarTape:
     """Local energies at ``h`` [R, k, A], given ``inbox`` [R, k, E'], and their derivatives."""
 
     def __init__(self, round: Round, h: Tensor, inbox: Tensor, at: Star) -> None:
-        self.round, self.at = round.select(None, at.nodes, at.edges), at
+        self.round, self.at = round.at(at), at
         self.channels = h.size(1)
         ends = [gather(h, at.slot), inbox] if round.both_ends else [inbox]
         y = torch.stack(ends, 2).flatten(1, 2)  # channel order (channel, end), as Round.read
