@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from hogwild import errors
 from hogwild.errors import HogwildError
 from hogwild.graph import Graph
-from hogwild.models import EnergyConv, EnergyGNN, StackedEnergyGNN
+from hogwild.models import GSDGNN, EnergyConv, EnergyGNN, GSDConv, StackedEnergyGNN
 from hogwild.nn import MLP, PICNN
 from hogwild.solvers import (
     LBFGS,
@@ -23,12 +23,14 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "GSDGNN",
     "LBFGS",
     "MLP",
     "PICNN",
     "Anderson",
     "EnergyConv",
     "EnergyGNN",
+    "GSDConv",
     "GradientDescent",
     "Graph",
     "HogwildError",

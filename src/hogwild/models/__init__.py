@@ -1,7 +1,8 @@
 """Models: every one an ordinary PyG-style module."""
 
 from hogwild.models.energy import EnergyConv, EnergyGNN
+from hogwild.models.gsd import GSDGNN, GSDConv
 from hogwild.models.readout import Readout
 from hogwild.models.stack import StackedEnergyGNN
 
-__all__ = ["EnergyConv", "EnergyGNN", "Readout", "StackedEnergyGNN"]
+__all__ = ["GSDGNN", "EnergyConv", "EnergyGNN", "GSDConv", "Readout", "StackedEnergyGNN"]
