@@ -5,7 +5,15 @@ from importlib.metadata import PackageNotFoundError, version
 from hogwild import errors
 from hogwild.errors import HogwildError
 from hogwild.graph import Graph
-from hogwild.models import GSDGNN, EnergyConv, EnergyGNN, GSDConv, StackedEnergyGNN
+from hogwild.models import (
+    GSDGNN,
+    EnergyConv,
+    EnergyGNN,
+    GSDConv,
+    ScarselliConv,
+    ScarselliGNN,
+    StackedEnergyGNN,
+)
 from hogwild.nn import MLP, PICNN
 from hogwild.solvers import (
     LBFGS,
@@ -36,6 +44,8 @@ __all__ = [
     "HogwildError",
     "Newton",
     "Picard",
+    "ScarselliConv",
+    "ScarselliGNN",
     "Solution",
     "StackedEnergyGNN",
     "Status",

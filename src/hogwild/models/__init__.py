@@ -3,6 +3,16 @@
 from hogwild.models.energy import EnergyConv, EnergyGNN
 from hogwild.models.gsd import GSDGNN, GSDConv
 from hogwild.models.readout import Readout
+from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
 from hogwild.models.stack import StackedEnergyGNN
 
-__all__ = ["GSDGNN", "EnergyConv", "EnergyGNN", "GSDConv", "Readout", "StackedEnergyGNN"]
+__all__ = [
+    "GSDGNN",
+    "EnergyConv",
+    "EnergyGNN",
+    "GSDConv",
+    "Readout",
+    "ScarselliConv",
+    "ScarselliGNN",
+    "StackedEnergyGNN",
+]
