@@ -2,6 +2,7 @@
 
 from hogwild.models.energy import EnergyConv, EnergyGNN
 from hogwild.models.gsd import GSDGNN, GSDConv
+from hogwild.models.maximum import MaxConv, MaxGNN
 from hogwild.models.readout import Readout
 from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
 from hogwild.models.stack import StackedEnergyGNN
@@ -11,6 +12,8 @@ __all__ = [
     "EnergyConv",
     "EnergyGNN",
     "GSDConv",
+    "MaxConv",
+    "MaxGNN",
     "Readout",
     "ScarselliConv",
     "ScarselliGNN",
