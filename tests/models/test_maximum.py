@@ -159,7 +159,7 @@ def asynchronous(problem, start, rounds, seed):
 @settings(max_examples=25, deadline=None)
 @given(problem=problems(), seed=st.integers(0, 1000))
 def test_any_schedule_from_below_finds_the_same_bits(problem, seed):
-    """After as many rounds as a walk can have edges (and one to begin with)."""
+    """After one round more than a best walk can have edges."""
     exact = solve(problem, EXACT, problem.encoding.clone()).value
     for start in (problem.encoding, problem.encoding - 7.0):
         found = asynchronous(problem, start, problem.graph.num_nodes, seed)
@@ -169,19 +169,19 @@ def test_any_schedule_from_below_finds_the_same_bits(problem, seed):
 @settings(max_examples=15, deadline=None)
 @given(problem=problems(), seed=st.integers(0, 1000))
 def test_any_schedule_forgets_wrong_values(problem, seed):
-    """From above, after the rounds in which they decay and those of the walks."""
+    """From above, after as many rounds as it takes them to decay."""
     exact = solve(problem, EXACT, problem.encoding.clone()).value
     start = problem.encoding + 3.0
     least = float(problem.decrement.min()) if problem.graph.num_edges else 1.0
     decay = 1 + int((float(start.max()) - float(exact.min())) / least)
-    found = asynchronous(problem, start, decay + problem.graph.num_nodes, seed)
+    found = asynchronous(problem, start, max(problem.graph.num_nodes, decay), seed)
     assert torch.equal(found, exact)
 
 
 @settings(max_examples=25, deadline=None)
 @given(problem=problems())
 def test_rounds_bound_the_error(problem):
-    """After l rounds: above all walks of l edges, and below max(h*, W − lδ)."""
+    """After l rounds: above all walks of fewer edges, and below max(h*, W − lδ)."""
     exact = solve(problem, EXACT, problem.encoding.clone()).value
     least = float(problem.decrement.min()) if problem.graph.num_edges else 1.0
     start = problem.encoding + 3.0 * torch.randn_like(problem.encoding)

@@ -199,7 +199,7 @@ class GSDProblem(Objective):
         r""":math:`\tilde A H`, [R, k, N]."""
         _, rows, cols = _links(self.graph)
         out = self.own * h
-        scatter_into(out, rows, gather(h, cols) * self.pair)
+        scatter_into(out, rows, gather(h, cols).mul_(self.pair))  # one buffer the size of the edges
         return out
 
     def evaluate(self, h: Tensor) -> GSDEvaluation:

@@ -18,20 +18,24 @@ any node follow the neighbour that attains the maximum: values grow by at least 
 comes twice, and the trail ends at some :math:`a_j`: h is the value of a walk, :math:`h \le h^*`.
 
 **It is reached in finite time, exactly.** Updates are maxima of what was heard, hence monotone; the
-map is nonexpansive in the maximum norm, but no contraction. Call it a *round* when every inbox has
-been refreshed with values computed since the last round, and then every node has updated; how
-often, in which order, how late, and with how many repetitions in between does not matter. Let W be
-the largest value in any node or inbox at the start. After l rounds, for good,
+map is nonexpansive in the maximum norm, but no contraction. Say that a *round* has passed when
+every inbox holds, and from then on will hold, only values that its sender had since the last round,
+and every node has updated since. How often, in which order, how late, and with how many repetitions
+does not matter. Let W be the largest value in any node or inbox at the start. After l rounds, and
+ever after,
 
 .. math::
-    \max_{\text{walks of at most } l \text{ edges}} \bigl(\dots\bigr) \;\le\; h_i \;\le\;
-    \max\bigl(h^*_i,\, W - l\,\delta\bigr) .
+    \max_{\text{walks of fewer than } l \text{ edges}} \bigl(\dots\bigr) \;\le\; h_i \;\le\;
+    \max\bigl(h^*_i,\, W - l\,\delta\bigr) ,
 
-(Induction: a value heard is within the bounds of l − 1 rounds, and loses at least δ on the way.)
-Started at or below the solution, for instance at :math:`h = a`, it is therefore exact after as many
-rounds as the longest best walk has edges; from any start after
-:math:`(W - \min_i h^*_i) / \delta` rounds more at the latest, when all wrong values have decayed.
-Rounding keeps the order of numbers, so even the last bit does not depend on the schedule.
+by induction: a value heard is within the bounds of l − 1 rounds, and loses at least δ on the way.
+So from *any* start everything is exact after
+
+.. math:: \max\bigl(L + 1,\; (W - \min_i h^*_i) / \delta\bigr) \text{ rounds,}
+
+L the number of edges of the longest best walk; from a start at or below the solution, for instance
+:math:`h = a`, after L + 1. Rounding keeps the order of numbers, so that even the last bit does not
+depend on the schedule.
 """
 
 from __future__ import annotations
@@ -163,7 +167,7 @@ class MaxConv(ImplicitConv):
         → [N, k], or [R, N, k] with replicas. There are no edge weights.
 
     Conventions:
-        Self-loops never win and change nothing; of multi-edges the one that loses least counts; an
+        Self-loops never win; of multi-edges the one that loses least counts; an
         isolated node has :math:`h_i = a_i`. Messages travel along the edges only, so directed
         graphs need no reverse links. The gradient goes through one best walk: of equal values a
         node's own comes first, then that of the first edge.

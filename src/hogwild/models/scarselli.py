@@ -319,10 +319,11 @@ class ScarselliConv(ImplicitConv):
 
         A diagnosis at this one point; nothing is proved about others.
         """
-        problem = self.problem(
-            x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
-        ).detach()
-        found = problem.contractivity(self._embeddings("h", h, problem, self._dtype(x)).detach())
+        with torch.autocast(next(self.parameters()).device.type, enabled=False), torch.no_grad():
+            problem = self.problem(
+                x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
+            )
+            found = problem.contractivity(self._embeddings("h", h, problem, self._dtype(x)))
         if self.replicas is not None:
             return found
         return Contractivity(found.rho[0], found.one_norm[0], found.two_norm[0])
