@@ -96,4 +96,4 @@ class Packed:
         """The fields at these rows, [..., len(index)] each."""
         some = self.rows.index_select(0, index).T.contiguous()
         parts = some.split([shape.numel() for shape in self.shapes])
-        return [x.view(*shape, -1) for x, shape in zip(parts, self.shapes, strict=True)]
+        return [x.view(*shape, index.numel()) for x, shape in zip(parts, self.shapes, strict=True)]

@@ -66,7 +66,8 @@ def differentiable(
     """The solution ``h`` [R, k, N] of a problem, as a differentiable function of all it depends on.
 
     An energy's Hessian is symmetric and positive definite: its dual system is solved with the
-    Newton factor or CG. A fixed point's :math:`J^\\top - I` is neither: GMRES.
+    Newton factor or CG. A fixed point's :math:`J^\\top - I` is neither: GMRES,
+    unless the problem knows its adjoint.
 
     Args:
         problem: The problem, attached to autograd.
@@ -94,6 +95,9 @@ def differentiable(
 
         def dual(grad: Tensor) -> Solution:
             with torch.no_grad():
+                known = cut.adjoint(h, grad)
+                if known is not None:
+                    return linear.exactly(known, cut.graph)
                 return gmres(lambda v: cut.pullback(h, v) - v, grad, cut.graph, rtol=rtol)
 
     else:

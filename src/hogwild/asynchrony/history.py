@@ -86,7 +86,7 @@ class Outbox:
     def _read(self, rows: Tensor, where: Tensor) -> Tensor:
         """[R, w, n] from the rows [·, R · w]."""
         found = rows.index_select(0, where).T.contiguous()
-        return found.view(self.replicas, -1, where.numel())
+        return found.view(self.replicas, rows.size(1) // self.replicas, where.numel())
 
     def latest(self, at: Star) -> tuple[Tensor, Tensor | None]:
         """The packets these nodes sent last: to everybody [R, k, A], letters [R, m, E']."""

@@ -2,18 +2,27 @@
 
 from hogwild.models.energy import EnergyConv, EnergyGNN
 from hogwild.models.explicit import GAT, GCN, LayerTagged
+from hogwild.models.gsd import GSDGNN, GSDConv
 from hogwild.models.layered import LayeredGNN, LayeredProblem
+from hogwild.models.maximum import MaxConv, MaxGNN
 from hogwild.models.readout import Readout
+from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
 from hogwild.models.stack import StackedEnergyGNN
 
 __all__ = [
     "GAT",
     "GCN",
+    "GSDGNN",
     "EnergyConv",
     "EnergyGNN",
+    "GSDConv",
     "LayerTagged",
     "LayeredGNN",
     "LayeredProblem",
+    "MaxConv",
+    "MaxGNN",
     "Readout",
+    "ScarselliConv",
+    "ScarselliGNN",
     "StackedEnergyGNN",
 ]

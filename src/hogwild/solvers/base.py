@@ -284,6 +284,16 @@ class Objective(Problem):
 class FixedPoint(Problem):
     r"""Find :math:`h = F(h)` on each graph, F a contraction."""
 
+    monotone: bool = False
+    r"""Whether :math:`h \le h'` entails :math:`F(h) \le F(h')` and every cycle of influence loses:
+    updates in any order, late or repeated, then reach the one fixed point in finite time, although
+    F need not contract."""
+
+    def modulus(self) -> Tensor | None:
+        """A proved bound on the contraction modulus in a weighted block-maximum norm, [R, G];
+        ``None``: nothing is proved."""
+        return None
+
     @abstractmethod
     def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         r"""F at some nodes, from what those nodes know: the node's rule, written once.
@@ -317,6 +327,11 @@ class FixedPoint(Problem):
             h = h.detach().requires_grad_()
             (out,) = torch.autograd.grad(self.step(h), h, v, materialize_grads=True)
         return out
+
+    def adjoint(self, h: Tensor, grad: Tensor) -> Tensor | None:
+        r"""The :math:`\lambda` with :math:`(\partial F / \partial h - I)^\top \lambda` = ``grad``,
+        where it is known in closed form; ``None``: a Krylov method finds it."""
+        return None
 
 
 @dataclass

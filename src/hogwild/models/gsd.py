@@ -1,0 +1,434 @@
+r"""Graph signal denoising: embeddings that stay near an encoding of the features and vary little
+along the edges.
+
+.. math::
+    H^* = \arg\min_H \gamma \|H - g(X)\|_F^2 + \beta \operatorname{tr}(H^\top \tilde L H), \qquad
+    \tilde L = I - \tilde A, \quad \tilde A = \hat D^{-1/2} (A + I) \hat D^{-1/2},
+
+with an MLP :math:`g` on every node's features, :math:`A` the symmetric weighted adjacency and
+:math:`\hat D` the diagonal of the row sums :math:`d_i` of :math:`A + I`.
+
+**Split into local energies.** Along the directed edges :math:`j \to i`, of weight :math:`w_{ij}`,
+
+.. math::
+    e^i = \gamma \|h_i - g(x_i)\|^2 + \frac\beta2 \sum_{j \in N(i)} w_{ij}
+        \Bigl\| \frac{h_i}{\sqrt{d_i}} - \frac{h_j}{\sqrt{d_j}} \Bigr\|^2, \qquad
+    d_i = 1 + \frac12 \Bigl(\sum_{j \in N(i)} w_{ij} + \sum_{j : i \in N(j)} w_{ji}\Bigr),
+
+which reads :math:`h_i`, its in-neighbours and constants of the graph (the degrees), and adds up to
+the energy above: an undirected edge is two directed ones, half of it in the energy of either end.
+
+**Directed graphs.** The sum of these :math:`e^i` is *what is minimised* on any graph: the energy
+above with :math:`A` replaced by :math:`(A + A^\top)/2`, the only part a quadratic form can see. It
+is convex for all nonnegative weights, as a sum of squares; with the in-degree alone for
+:math:`d_i` (PyG's normalisation of a directed graph) :math:`\tilde L` would not be.
+
+**As a fixed point.** The gradient step of size :math:`1 / 2(\gamma + \beta)`,
+
+.. math:: F(H) = \frac{\gamma}{\gamma + \beta}\, g(X) + \frac{\beta}{\gamma + \beta} \tilde A H,
+
+is the propagation of APPNP with teleport probability :math:`\gamma / (\gamma + \beta)`. Since
+:math:`\tilde A \sqrt d = \sqrt d`, it contracts by :math:`\beta / (\gamma + \beta)` in the maximum
+norm with weights :math:`\sqrt{d_i}`, so it converges asynchronously, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import ConfigError, FeatureError, require_positive
+from hogwild.fields import gather, scatter, scatter_into
+from hogwild.graph import Graph, Star
+from hogwild.models.base import ImplicitConv, Kind, check_features
+from hogwild.models.readout import ImplicitGNN, Readout
+from hogwild.nn.mlp import MLP
+from hogwild.solvers.base import Evaluation, Hessian, LocalQuadratic, Objective, Solver
+from hogwild.solvers.newton import Newton
+
+
+@torch.inference_mode(False)  # what is kept must serve training, too
+def _links(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
+    """Pairs of different nodes that an edge joins, in both orders: the number of every edge's pair,
+    then of its reverse [2E] (M for self-loops), and the two ends [M] of every pair."""
+    if "links" not in graph.memo:
+        rows, cols = torch.cat([graph.dst, graph.src]), torch.cat([graph.src, graph.dst])
+        proper = rows != cols
+        keys = (rows * graph.num_nodes + cols)[proper]
+        pairs, found = torch.unique(keys, return_inverse=True)
+        number = torch.full_like(rows, pairs.numel())
+        number[proper] = found
+        graph.memo["links"] = (number, pairs // graph.num_nodes, pairs % graph.num_nodes)
+    links: tuple[Tensor, Tensor, Tensor] = graph.memo["links"]
+    return links
+
+
+@dataclass
+class GSDHessian(Hessian):
+    r""":math:`2\gamma I + 2\beta \tilde L`, the same for every channel and at every point."""
+
+    problem: GSDProblem
+    has_blocks = True
+
+    @property
+    def graph(self) -> Graph:  # type: ignore[override]
+        return self.problem.graph
+
+    @property
+    def channels(self) -> int:  # type: ignore[override]
+        return self.problem.channels
+
+    def apply(self, v: Tensor) -> Tensor:
+        p = self.problem
+        return 2.0 * (p.gamma + p.beta) * v - 2.0 * p.beta * p.smooth(v)
+
+    def diagonal(self) -> None:
+        """None: nearly a multiple of the identity, it would cost conjugate gradients more than it
+        saves; the condition number is at most 1 + 2β/γ without."""
+
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        p, pattern = self.problem, self.graph.pattern
+        diagonal = 2.0 * (p.gamma + p.beta) - 2.0 * p.beta * p.own
+        src, dst = self.graph.src, self.graph.dst
+        # An edge holds its own half of Ã; neighbours of a node are not coupled with each other.
+        off = p.own.new_zeros(src.numel() + pattern.left.numel())
+        off[: src.numel()] = -p.beta * p.weight * p.root[dst] * p.root[src]
+        off = off if pattern.keep is None else off[pattern.keep]
+        return self._scalar(diagonal), self._scalar(off)
+
+    def _scalar(self, x: Tensor) -> Tensor:
+        """Multiples of the identity: [n] -> [R, k, k, n]."""
+        k = self.channels
+        eye = torch.eye(k, dtype=x.dtype, device=x.device)
+        return (eye.unsqueeze(-1) * x).expand(self.problem.replicas, k, k, x.numel())
+
+
+@dataclass
+class GSDEvaluation(Evaluation):
+    """The energy at ``h``."""
+
+    problem: GSDProblem
+    h: Tensor  # [R, k, N]
+
+    @cached_property
+    def _smooth(self) -> Tensor:
+        return self.problem.smooth(self.h)
+
+    @cached_property
+    def _terms(self) -> tuple[Tensor, Tensor, Tensor]:
+        """γ‖H − g(X)‖², β‖H‖² and β⟨H, ÃH⟩, [R, G] each."""
+        p, dot = self.problem, self.problem.graph.dot
+        gap = self.h - p.target
+        return (
+            p.gamma * dot(gap, gap),
+            p.beta * dot(self.h, self.h),
+            p.beta * dot(self.h, self._smooth),
+        )
+
+    @property
+    def value(self) -> Tensor:
+        fit, size, alike = self._terms
+        return fit + (size - alike)
+
+    @property
+    def noise(self) -> Tensor:
+        fit, size, _ = self._terms  # |⟨H, ÃH⟩| ≤ ‖H‖²
+        return 64.0 * torch.finfo(self.h.dtype).eps * (fit + 2.0 * size)
+
+    @cached_property
+    def gradient(self) -> Tensor:
+        p = self.problem
+        return 2.0 * p.gamma * (self.h - p.target) + 2.0 * p.beta * (self.h - self._smooth)
+
+    @property
+    def scale(self) -> Tensor:
+        p, size = self.problem, self.h.abs()
+        fit = 2.0 * p.gamma * (size + p.target.abs())
+        return p.graph.norm(fit + 2.0 * p.beta * (size + p.smooth(size)))
+
+    def hessian(self) -> GSDHessian:
+        return GSDHessian(self.problem.detach())
+
+
+@dataclass
+class GSDProblem(Objective):
+    """Denoise a signal on every graph and replica; made by :meth:`of`."""
+
+    graph: Graph
+    gamma: float
+    beta: float
+    target: Tensor  # [R, k, N] g(x)
+    weight: Tensor  # [E] w
+    root: Tensor  # [N] 1/√d
+    own: Tensor  # [N] the diagonal of Ã
+    pair: Tensor  # [M] Ã between the pairs of nodes that edges join
+    has_blocks = True
+
+    @classmethod
+    def of(
+        cls, graph: Graph, gamma: float, beta: float, target: Tensor, weight: Tensor
+    ) -> GSDProblem:
+        """The problem of this signal [R, k, N] and these weights [E]."""
+        number, rows, cols = _links(graph)
+        half = 0.5 * weight
+        loop = scatter(weight * (graph.src == graph.dst), graph.dst, graph.num_nodes)
+        degree = 1.0 + scatter(torch.cat([half, half]), graph.ends, graph.num_nodes)
+        root = degree.rsqrt()
+        pair = scatter(torch.cat([half, half]), number, rows.numel() + 1)[:-1]
+        pair = pair * root[rows] * root[cols]
+        return cls(graph, gamma, beta, target, weight, root, (1.0 + loop) / degree, pair)
+
+    @property
+    def replicas(self) -> int:  # type: ignore[override]
+        return self.target.size(0)
+
+    @property
+    def channels(self) -> int:  # type: ignore[override]
+        return self.target.size(1)
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        return (self.replicas, self.channels, self.gamma, self.beta)
+
+    def smooth(self, h: Tensor) -> Tensor:
+        r""":math:`\tilde A H`, [R, k, N]."""
+        _, rows, cols = _links(self.graph)
+        out = self.own * h
+        scatter_into(out, rows, gather(h, cols).mul_(self.pair))  # one buffer the size of the edges
+        return out
+
+    def evaluate(self, h: Tensor) -> GSDEvaluation:
+        return GSDEvaluation(self, h)
+
+    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
+        here, there = at.at_nodes(self.root), self.root[at.at_edges(self.graph.src)]
+        slope = self.beta * at.at_edges(self.weight) * (gather(here * h, at.slot) - there * inbox)
+        own = 2.0 * self.gamma * (h - at.at_nodes(self.target)) + here * at.collect(slope)
+        return own, -there * slope
+
+    def quadratic(
+        self, h: Tensor, inbox: Tensor, at: Star, majorise: float = 0.0
+    ) -> LocalQuadratic:
+        own, toward = self.local(h, inbox, at)
+        r, k, edges = self.replicas, self.channels, at.slot.numel()
+        here, there = at.at_nodes(self.root), self.root[at.at_edges(self.graph.src)]
+        pull = self.beta * at.at_edges(self.weight)
+        eye = torch.eye(k, dtype=h.dtype, device=h.device).unsqueeze(-1).expand(r, k, k, 1)
+        b = 2.0 * self.gamma + here.square() * at.collect(pull)
+        x = -pull * here[at.slot] * there
+        return LocalQuadratic(
+            own, toward, eye * b, eye * x, eye * (pull * there.square()),
+            h.new_zeros(r, 0, k, edges), h.new_zeros(r, 0, 0, at.size), at,
+        )  # fmt: skip
+
+    def convexity(self) -> Tensor:
+        return self.root.new_full((self.replicas, self.graph.num_graphs), 2.0 * self.gamma)
+
+    def row_bounds(self) -> Tensor:
+        one = torch.ones_like(self.target)
+        around = self.smooth(one) - self.own  # what the neighbours add to a row of Ã
+        return 2.0 * self.gamma + 2.0 * self.beta * (1.0 - self.own + around)
+
+    def lipschitz(self) -> Tensor:
+        r""":math:`2\gamma + 4\beta (1 - \min_i \tilde A_{ii})` on each graph, [R, G].
+
+        :math:`\tilde A` is similar to the stochastic matrix :math:`\hat D^{-1} (A + I)`, whose
+        eigenvalues are at least :math:`2 \min_i \tilde A_{ii} - 1` (Gershgorin). Equality holds on
+        regular bipartite graphs.
+        """
+        spread = self.graph.max(1.0 - self.own).expand(self.replicas, -1)
+        return 2.0 * self.gamma + 4.0 * self.beta * spread
+
+    def step(self, h: Tensor) -> Tensor:
+        r"""One propagation of APPNP: a gradient step of size :math:`1 / 2(\gamma + \beta)`."""
+        return torch.lerp(self.target, self.smooth(h), self.beta / (self.gamma + self.beta))
+
+    def distance(self, h: Tensor, image: Tensor) -> Tensor:
+        return 2.0 * (self.gamma + self.beta) * self.graph.norm(image - h)
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> GSDProblem:
+        return replace(
+            self,
+            target=fn(self.target),
+            weight=fn(self.weight),
+            root=fn(self.root),
+            own=fn(self.own),
+            pair=fn(self.pair),
+        )
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[GSDProblem, Tensor]:
+        graph, nodes, edges = self.graph.select(graphs)
+        target = self.target[replicas][..., nodes]
+        return self.of(graph, self.gamma, self.beta, target, self.weight[edges]), nodes
+
+
+class GSDConv(ImplicitConv):
+    r"""Embeddings that denoise an encoding of the features; a layer among PyG's layers.
+
+    .. math::
+        H^* = \arg\min_H \gamma \|H - g(X)\|_F^2 + \beta \operatorname{tr}(H^\top \tilde L H)
+
+    with :math:`\tilde L = I - (D + I)^{-1/2} (A + I) (D + I)^{-1/2}`; node by node and for
+    directed graphs in :mod:`hogwild.models.gsd`. The energy is quadratic and one Newton step finds
+    its minimum; :class:`~hogwild.solvers.Picard` iterates APPNP's propagation instead.
+
+    Args:
+        in_channels: Width p of the node features.
+        hidden_channels: Width k of the embeddings.
+        widths: Hidden widths of the encoder :math:`g`.
+        gamma: Weight :math:`\gamma > 0` of staying near :math:`g(X)`.
+        beta: Weight :math:`\beta \ge 0` of varying little along the edges.
+        replicas: ``None``, or a number R of independent parameter sets solved side by side.
+        solver: A :class:`~hogwild.solvers.Solver`; Newton's method by default.
+        solve_dtype: Precision of the solve; ``None`` is that of the parameters.
+        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
+        validate: Check the *values* of the inputs too.
+
+    Shapes:
+        x [N, p] (or [R, N, p]), edge_index [2, E], batch [N], edge_weight [E] (nonnegative)
+        → [N, k], or [R, N, k] with replicas. There are no edge features.
+
+    Conventions:
+        :math:`A + I` is taken by the letter: every node has a self-loop of weight one, and one in
+        ``edge_index`` counts beside it (PyG's GCN and APPNP let it take the place of the added
+        one); of multi-edges each counts. Without edges, :math:`H^* = g(X)`.
+    """
+
+    kind = Kind.OPTIMISATION
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int = 2,
+        *,
+        widths: Sequence[int] = (16, 16, 16),
+        gamma: float = 1.0,
+        beta: float = 5.0,
+        replicas: int | None = None,
+        solver: Solver | None = None,
+        solve_dtype: torch.dtype | None = torch.float64,
+        on_failure: str = "raise",
+        validate: bool = True,
+    ) -> None:
+        super().__init__(
+            hidden_channels,
+            replicas=replicas,
+            solver=Newton() if solver is None else solver,
+            solve_dtype=solve_dtype,
+            on_failure=on_failure,
+            validate=validate,
+        )
+        require_positive("in_channels", in_channels)
+        require_positive("hidden_channels", hidden_channels)
+        for width in widths:
+            require_positive("widths", width)
+        if replicas is not None:
+            require_positive("replicas", replicas)
+        if not 0 < gamma < math.inf:
+            raise ConfigError(f"gamma={gamma!r}; expected a positive number (strong convexity)")
+        if not 0 <= beta < math.inf:
+            raise ConfigError(f"beta={beta!r}; expected a nonnegative number (convexity)")
+        self.in_channels, self.gamma, self.beta = in_channels, float(gamma), float(beta)
+        self.encoder = MLP(in_channels, (*widths, hidden_channels), replicas=replicas)
+
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters."""
+        self.encoder.reset_parameters()
+
+    def problem(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> GSDProblem:
+        """The optimisation problem these inputs pose, attached to the autograd graph."""
+        if edge_attr is not None:
+            raise FeatureError(
+                "edge_attr was given, and the denoising energy reads no edge features; expected "
+                "None: scalar weights go to edge_weight=... (edge_attr is the third positional "
+                "argument)"
+            )
+        parameter = next(self.parameters())
+        check_features(
+            x,
+            edge_index,
+            None,
+            edge_weight,
+            in_channels=self.in_channels,
+            edge_dim=None,
+            replicas=self.replicas,
+            dtype=parameter.dtype,
+            device=parameter.device,
+            validate=self.validate,
+        )
+        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+        dtype = self._dtype(x)
+        target = self.encoder(x).to(dtype).mT.reshape(-1, self.hidden_channels, x.size(-2))
+        weight = target.new_ones(graph.num_edges) if edge_weight is None else edge_weight.to(dtype)
+        return GSDProblem.of(graph, self.gamma, self.beta, target, weight)
+
+    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
+        """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
+        run this model by talking to its neighbours alone."""
+        Graph.of(edge_index, num_nodes, validate=self.validate).require_reverse_links()
+
+    def extra_repr(self) -> str:
+        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
+        sizes = f"{self.in_channels}, {self.hidden_channels}"
+        return f"{sizes}{replicas}, gamma={self.gamma}, beta={self.beta}"
+
+
+class GSDGNN(ImplicitGNN):
+    r"""Graph signal denoising: :class:`GSDConv` and the paper's readout.
+
+    Args:
+        in_channels: Width of the node features.
+        out_channels: Width of the predictions.
+        hidden_channels: Width k of the embeddings; the paper's 2.
+        widths: Hidden widths of the encoder; the paper's (16, 16, 16).
+        gamma: Weight of staying near the encoding; the paper's 1.
+        beta: Weight of varying little along the edges; the paper's 5.
+        pool: ``None`` predicts for every node, ``"mean"`` for every graph.
+        readout: Hidden widths of the readout MLPs.
+        kwargs: Everything else goes to :class:`GSDConv`.
+
+    Shapes:
+        as :class:`GSDConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+    """
+
+    conv: GSDConv
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden_channels: int = 2,
+        *,
+        widths: Sequence[int] = (16, 16, 16),
+        gamma: float = 1.0,
+        beta: float = 5.0,
+        pool: str | None = None,
+        readout: Sequence[int] = (4, 4),
+        **kwargs: object,
+    ) -> None:
+        super().__init__()
+        self.conv = GSDConv(
+            in_channels,
+            hidden_channels,
+            widths=widths,
+            gamma=gamma,
+            beta=beta,
+            **kwargs,  # type: ignore[arg-type]
+        )
+        self.readout = Readout(
+            hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
+        )

@@ -1,0 +1,322 @@
+r"""The sceptic's baseline: maxima, which no order, delay or repetition can disturb.
+
+Every node has an encoding :math:`a_i` of its own features and loses something on the way from each
+neighbour, channel by channel:
+
+.. math::
+    h_i = \max\Bigl(a_i,\; \max_{j \in N(i)} (h_j - d_{ij})\Bigr), \qquad
+    a_i = \operatorname{MLP}(x_i), \quad
+    d_{ij} = \delta + \operatorname{softplus}(W [x_i, x_j, e_{ij}] + b),
+
+with a constant :math:`\delta > 0`: the max-plus equation of Bellman and Ford, whose solution is the
+best over all walks :math:`j = i_0 \to i_1 \to \dots \to i_l = i` that end in i,
+
+.. math:: h^*_i = \max_{\text{walks}} \; a_j - \sum_{s=1}^{l} d_{i_s i_{s-1}} .
+
+**The solution is unique.** A fixed point lies above every walk's value, so :math:`h \ge h^*`. From
+any node follow the neighbour that attains the maximum: values grow by at least δ a step, so no node
+comes twice, and the trail ends at some :math:`a_j`: h is the value of a walk, :math:`h \le h^*`.
+
+**It is reached in finite time, exactly.** Updates are maxima of what was heard, hence monotone; the
+map is nonexpansive in the maximum norm, but no contraction. Say that a *round* has passed when
+every inbox holds, and from then on will hold, only values that its sender had since the last round,
+and every node has updated since. How often, in which order, how late, and with how many repetitions
+does not matter. Let W be the largest value in any node or inbox at the start. After l rounds, and
+ever after,
+
+.. math::
+    \max_{\text{walks of fewer than } l \text{ edges}} \bigl(\dots\bigr) \;\le\; h_i \;\le\;
+    \max\bigl(h^*_i,\, W - l\,\delta\bigr) ,
+
+by induction: a value heard is within the bounds of l − 1 rounds, and loses at least δ on the way.
+So from *any* start everything is exact after
+
+.. math:: \max\bigl(L + 1,\; (W - \min_i h^*_i) / \delta\bigr) \text{ rounds,}
+
+L the number of edges of the longest best walk; from a start at or below the solution, for instance
+:math:`h = a`, after L + 1. Rounding keeps the order of numbers, so that even the last bit does not
+depend on the schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hogwild.errors import ConfigError, GraphError, require_positive
+from hogwild.fields import gather
+from hogwild.graph import Graph, Star
+from hogwild.models.base import ImplicitConv, Kind, check_features
+from hogwild.models.readout import ImplicitGNN, Readout
+from hogwild.nn.mlp import MLP
+from hogwild.solvers.base import FixedPoint, Problem, Solver
+from hogwild.solvers.picard import Picard
+
+START = -3.0
+"""Initial bias of the decrements: softplus(-3) ≈ 0.05, so that fresh values travel far."""
+
+
+@dataclass
+class MaxProblem(FixedPoint):
+    """Find the best walk to every node, on every graph, replica and channel."""
+
+    graph: Graph
+    encoding: Tensor  # [R, k, N] a
+    decrement: Tensor  # [R, k, E] d > 0
+    monotone = True
+
+    @property
+    def replicas(self) -> int:  # type: ignore[override]
+        return self.encoding.size(0)
+
+    @property
+    def channels(self) -> int:  # type: ignore[override]
+        return self.encoding.size(1)
+
+    def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
+        own, heard = at.at_nodes(self.encoding), inbox - at.at_edges(self.decrement)
+        best = own.scatter_reduce(-1, at.slot.expand_as(heard), heard, "amax")
+        if not best.requires_grad:
+            return best
+        # Through one winner only: autograd of the maximum would share ties among all.
+        return torch.cat([heard, own], -1).gather(-1, _winners(own, heard, best, at))
+
+    def senders(self, h: Tensor) -> Tensor:
+        """The neighbour whose value wins at each node, [R, k, N + 1]; N where its own does."""
+        graph, n = self.graph, self.graph.num_nodes
+        heard = gather(h, graph.src) - self.decrement
+        best = self.update(h, gather(h, graph.src), graph.everyone)
+        sender = torch.cat([graph.src, graph.src.new_full((n,), n)])
+        found = sender[_winners(self.encoding, heard, best, graph.everyone)]
+        return F.pad(found, (0, 1), value=n)
+
+    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
+        return _send(F.pad(v, (0, 1)), self.senders(h))[..., :-1]
+
+    def adjoint(self, h: Tensor, grad: Tensor) -> Tensor:
+        r"""Exactly: the winners form a forest, so :math:`J^\top` is nilpotent and
+
+        .. math:: (I - J^\top)^{-1} = \prod_s \bigl(I + (J^\top)^{2^s}\bigr),
+
+        every factor a scatter along the ancestors :math:`2^s` generations up.
+        """
+        ancestor, total = self.senders(h), F.pad(grad, (0, 1))
+        for _ in range(int(self.graph.sizes.max()).bit_length()):
+            total = total + _send(total, ancestor)
+            ancestor = ancestor.gather(-1, ancestor)
+        return -total[..., :-1]
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> MaxProblem:
+        return replace(self, encoding=fn(self.encoding), decrement=fn(self.decrement))
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[MaxProblem, Tensor]:
+        graph, nodes, edges = self.graph.select(graphs)
+        encoding = self.encoding[replicas][..., nodes]
+        return MaxProblem(graph, encoding, self.decrement[replicas][..., edges]), nodes
+
+
+def _winners(own: Tensor, heard: Tensor, best: Tensor, at: Star) -> Tensor:
+    """Position in [heard ‖ own] of every node's maximum, [R, k, A]: of equal ones its own before
+    any edge's, and the first edge before the others."""
+    e, here = heard.size(-1), torch.arange(own.size(-1), device=own.device)
+    wins = (heard == gather(best, at.slot)) & (heard > gather(own, at.slot))
+    place = torch.where(wins, torch.arange(e, device=own.device), e)
+    first = torch.full_like(own, e, dtype=torch.long)
+    first = first.scatter_reduce(-1, at.slot.expand_as(place), place, "amin")
+    return torch.where(first < e, first, e + here)
+
+
+def _send(v: Tensor, to: Tensor) -> Tensor:
+    """Every node's value added at the node it names; what goes to the last place is dropped."""
+    out = torch.zeros_like(v).scatter_add(-1, to, v)
+    out[..., -1] = 0.0
+    return out
+
+
+class MaxConv(ImplicitConv):
+    r"""Embeddings that are best walks; a layer among PyG's layers.
+
+    .. math::
+        h_i = \max\Bigl(a_i,\; \max_{j \in N(i)} (h_j - d_{ij})\Bigr), \qquad
+        d_{ij} = \delta + \operatorname{softplus}(W [x_i, x_j, e_{ij}] + b)
+
+    Any schedule of updates finds the same bits in finite time (proof in
+    :mod:`hogwild.models.maximum`): what an energy must beat is not robustness but expressiveness.
+    A maximum forwards one neighbour's news and forgets the others'; it cannot count.
+
+    Args:
+        in_channels: Width p of the node features.
+        hidden_channels: Width k of the embeddings.
+        edge_dim: Width r of the edge features, or ``None``.
+        widths: Hidden widths of the encoder of a.
+        least: The constant :math:`\delta > 0`, which bounds how long wrong values can live.
+        replicas: ``None``, or a number R of independent parameter sets solved side by side.
+        solver: A :class:`~hogwild.solvers.Solver` for fixed points; plain iteration by default,
+            from h = a and until nothing moves at all.
+        solve_dtype: Precision of the solve; ``None`` is that of the parameters.
+        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
+        validate: Check the *values* of the inputs too.
+
+    Shapes:
+        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N]
+        → [N, k], or [R, N, k] with replicas. There are no edge weights.
+
+    Conventions:
+        Self-loops never win; of multi-edges the one that loses least counts; an
+        isolated node has :math:`h_i = a_i`. Messages travel along the edges only, so directed
+        graphs need no reverse links. The gradient goes through one best walk: of equal values a
+        node's own comes first, then that of the first edge.
+    """
+
+    kind = Kind.FIXED_POINT
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int = 2,
+        *,
+        edge_dim: int | None = None,
+        widths: Sequence[int] = (16, 16, 16),
+        least: float = 0.01,
+        replicas: int | None = None,
+        solver: Solver | None = None,
+        solve_dtype: torch.dtype | None = torch.float64,
+        on_failure: str = "raise",
+        validate: bool = True,
+    ) -> None:
+        super().__init__(
+            hidden_channels,
+            replicas=replicas,
+            solver=Picard(atol=0.0, rtol=0.0) if solver is None else solver,
+            solve_dtype=solve_dtype,
+            on_failure=on_failure,
+            validate=validate,
+        )
+        positive = {
+            "in_channels": in_channels,
+            "hidden_channels": hidden_channels,
+            "edge_dim": edge_dim,
+            "replicas": replicas,
+        }
+        for name, value in positive.items():
+            if value is not None:
+                require_positive(name, value)
+        for width in widths:
+            require_positive("widths", width)
+        if not 0 < least < math.inf:
+            raise ConfigError(
+                f"least={least!r}; expected a positive number (every cycle must lose)"
+            )
+        self.in_channels, self.edge_dim, self.least = in_channels, edge_dim, float(least)
+        ends = 2 * in_channels + (edge_dim or 0)
+        self.encoder = MLP(in_channels, (*widths, hidden_channels), replicas=replicas)
+        self.decrement = MLP(ends, (hidden_channels,), replicas=replicas)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters."""
+        self.encoder.reset_parameters()
+        self.decrement.reset_parameters()
+        torch.nn.init.constant_(self.decrement.bias[0], START)
+
+    def problem(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> MaxProblem:
+        """The fixed-point problem these inputs pose, attached to the autograd graph."""
+        if edge_weight is not None:
+            raise GraphError(
+                "edge_weight was given, and a maximum of messages weighs none of them; expected "
+                "None: what an edge costs may depend on its features, so pass the weights as "
+                "edge_attr=edge_weight[:, None] to a model built with edge_dim=1"
+            )
+        parameter = next(self.parameters())
+        check_features(
+            x,
+            edge_index,
+            edge_attr,
+            None,
+            in_channels=self.in_channels,
+            edge_dim=self.edge_dim,
+            replicas=self.replicas,
+            dtype=parameter.dtype,
+            device=parameter.device,
+            validate=self.validate,
+        )
+        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+        ends = [x[..., graph.dst, :], x[..., graph.src, :]]
+        if edge_attr is not None:
+            ends.append(edge_attr.expand(*x.shape[:-2], *edge_attr.shape))
+        loss = F.softplus(self.decrement(torch.cat(ends, -1)))
+        encoding, loss = (
+            v.to(self._dtype(x)).mT.reshape(self.replicas or 1, self.hidden_channels, v.size(-2))
+            for v in (self.encoder(x), loss)
+        )
+        return MaxProblem(graph, encoding, self.least + loss)
+
+    def _start(
+        self, problem: Problem, h0: Tensor | None, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        if h0 is None and isinstance(problem, MaxProblem):
+            return problem.encoding.clone()  # below the solution: as few steps as walks have edges
+        return super()._start(problem, h0, dtype, device)
+
+    def extra_repr(self) -> str:
+        edge = "" if self.edge_dim is None else f", edge_dim={self.edge_dim}"
+        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
+        return f"{self.in_channels}, {self.hidden_channels}{edge}{replicas}, least={self.least}"
+
+
+class MaxGNN(ImplicitGNN):
+    r"""Best walks: :class:`MaxConv` and the paper's readout.
+
+    Args:
+        in_channels: Width of the node features.
+        out_channels: Width of the predictions.
+        hidden_channels: Width k of the embeddings.
+        edge_dim: Width of the edge features, or ``None``.
+        widths: Hidden widths of the encoder; those of the paper's other encoders.
+        pool: ``None`` predicts for every node, ``"mean"`` for every graph.
+        readout: Hidden widths of the readout MLPs.
+        kwargs: Everything else goes to :class:`MaxConv`.
+
+    Shapes:
+        as :class:`MaxConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+    """
+
+    conv: MaxConv
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden_channels: int = 2,
+        *,
+        edge_dim: int | None = None,
+        widths: Sequence[int] = (16, 16, 16),
+        pool: str | None = None,
+        readout: Sequence[int] = (4, 4),
+        **kwargs: object,
+    ) -> None:
+        super().__init__()
+        self.conv = MaxConv(
+            in_channels,
+            hidden_channels,
+            edge_dim=edge_dim,
+            widths=widths,
+            **kwargs,  # type: ignore[arg-type]
+        )
+        self.readout = Readout(
+            hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
+        )

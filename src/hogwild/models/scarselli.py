@@ -1,0 +1,389 @@
+r"""The original graph neural network: a fixed point of general networks, its contraction encouraged
+rather than built in.
+
+`The Graph Neural Network Model <https://doi.org/10.1109/TNN.2008.2005605>`_ (Scarselli, Gori,
+Tsoi, Hagenbuchner & Monfardini, 2009), in its nonlinear form:
+
+.. math::
+    m_i = \sum_{j \in N(i)} w_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}), \qquad
+    h_i = u(m_i, h_i, x_i),
+
+with MLPs m and u. Here both use tanh, u after its last layer, too: the map takes the cube
+:math:`[-1, 1]^{Nk}` into itself, so that *some* fixed point exists for all parameters (Brouwer).
+That there is only one, and that iterations find it, is not guaranteed: the training loss gets a
+penalty on the columns of the Jacobian at the solution,
+
+.. math::
+    p = \sum_{c} \bigl( \|J_{:,c}\|_1 - \mu \bigr)_+^2, \qquad
+    J = \frac{\partial F}{\partial h}(h^*), \quad 0 < \mu < 1,
+
+which vanishes exactly where :math:`\|J\|_1 \le \mu`. Then late and disordered updates converge,
+too, if they start near enough; but it is a statement about one point, and one that training
+encourages, not keeps. :meth:`ScarselliConv.contractivity` says how things stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import ConfigError, require_positive
+from hogwild.fields import gather, mtm, scatter
+from hogwild.graph import Graph, Star
+from hogwild.models.base import ImplicitConv, Kind, check_features
+from hogwild.models.jacobian import Contractivity, Jacobian
+from hogwild.models.readout import ImplicitGNN, Readout
+from hogwild.nn.tanh import TanhMap, TanhMLP
+from hogwild.solvers.anderson import Anderson
+from hogwild.solvers.base import FixedPoint, Solver
+
+DEGREE = 10
+"""Number of neighbours for which fresh parameters are made."""
+OWN, HEARD = 0.3, 0.6
+"""Typical slopes of the fresh map in the maximum norm where no unit saturates: in a node's own
+embedding through u, and in all embeddings through the messages of ``DEGREE`` neighbours."""
+
+
+@dataclass
+class ScarselliProblem(FixedPoint):
+    """Find the fixed point of the two networks on every graph and replica."""
+
+    graph: Graph
+    message: TanhMap  # of (h_i, h_j), on the edges
+    transition: TanhMap  # of (m_i, h_i), on the nodes
+    weight: Tensor | None  # [E]
+    _last: tuple[Tensor, Jacobian] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+
+    @property
+    def replicas(self) -> int:  # type: ignore[override]
+        return self.message.first.size(0)
+
+    @property
+    def channels(self) -> int:  # type: ignore[override]
+        return self.message.first.size(-1) // 2
+
+    def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
+        ends = torch.cat([gather(h, at.slot), inbox], 1)
+        sent = self.message(ends, at.at_edges(self.message.given))
+        if self.weight is not None:
+            sent = at.at_edges(self.weight) * sent
+        heard = torch.cat([at.collect(sent), h], 1)
+        return self.transition(heard, at.at_nodes(self.transition.given))
+
+    def jacobian(self, h: Tensor) -> Jacobian:
+        """The Jacobian at h [R, k, N], differentiable in h and in all the problem is made from."""
+        graph, n, k = self.graph, self.graph.num_nodes, self.channels
+        ends = torch.cat([gather(h, graph.dst), gather(h, graph.src)], 1)
+        sent, slope = self.message.jacobian(ends)  # [R, c, E], [R, c, 2k, E]
+        if self.weight is not None:
+            sent, slope = self.weight * sent, self.weight * slope
+        c = sent.size(1)
+        _, out = self.transition.jacobian(torch.cat([scatter(sent, graph.dst, n), h], 1))
+        through, direct = out[:, :, :c].transpose(1, 2), out[:, :, c:]  # [R, c, k, N], [R, k, k, N]
+        here = scatter(slope[:, :, :k].flatten(1, 2), graph.dst, n).unflatten(1, (c, k))
+        along = gather(through.flatten(1, 2), graph.dst).unflatten(1, (c, k))
+        return Jacobian(graph, direct + mtm(through, here), mtm(along, slope[:, :, k:]))
+
+    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
+        if self._last is None or self._last[0] is not h:  # the adjoint asks many times at one h
+            self._last = (h, self.jacobian(h))
+        return self._last[1].pull(v)
+
+    def penalty(self, h: Tensor, target: float) -> Tensor:
+        r""":math:`\sum_c (\|J_{:,c}\|_1 - \mu)_+^2` at h, [R, G]; differentiable."""
+        excess = (self.jacobian(h).columns - target).clamp_min(0.0)
+        return self.graph.dot(excess, excess)
+
+    def contractivity(self, h: Tensor) -> Contractivity:
+        """How much the map contracts near h [R, k, N]: local, and no proof of anything global."""
+        with torch.no_grad():
+            return self.jacobian(h).contractivity()
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> ScarselliProblem:
+        weight = None if self.weight is None else fn(self.weight)
+        message, transition = self.message.map(fn), self.transition.map(fn)
+        return replace(self, message=message, transition=transition, weight=weight)
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[ScarselliProblem, Tensor]:
+        graph, nodes, edges = self.graph.select(graphs)
+        sub = ScarselliProblem(
+            graph,
+            self.message.select(replicas, edges),
+            self.transition.select(replicas, nodes),
+            None if self.weight is None else self.weight[edges],
+        )
+        return sub, nodes
+
+
+class ScarselliConv(ImplicitConv):
+    r"""Embeddings at a fixed point of general networks; a layer among PyG's layers.
+
+    .. math::
+        m_i = \sum_{j \in N(i)} w_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}), \qquad
+        h_i = u(m_i, h_i, x_i)
+
+    Nothing makes this map contract but a penalty to add to the loss::
+
+        found = model.embed(x, edge_index)
+        loss = criterion(model.readout(found.value), y)
+        loss = loss + 0.1 * model.penalty(found.value, x, edge_index).sum()
+
+    Fresh parameters are drawn such that it usually contracts on graphs of degree up to ten. Later
+    the solve may fail (see ``on_failure``), find one of several fixed points, or find one that
+    asynchronous updates leave; the last is what :meth:`contractivity` tells. The paper therefore
+    does not count this model among the true fixed-point GNNs.
+
+    Args:
+        in_channels: Width p of the node features.
+        hidden_channels: Width k of the embeddings.
+        message_channels: Width of a message.
+        edge_dim: Width r of the edge features, or ``None``.
+        widths: Hidden widths of both networks.
+        replicas: ``None``, or a number R of independent parameter sets solved side by side.
+        solver: A :class:`~hogwild.solvers.Solver` for fixed points; Anderson acceleration by
+            default, which often converges where the map does not contract.
+        solve_dtype: Precision of the solve; ``None`` is that of the parameters.
+        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
+        validate: Check the *values* of the inputs too.
+
+    Shapes:
+        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
+        → [N, k], or [R, N, k] with replicas.
+
+    Conventions:
+        A self-loop in ``edge_index`` is an ordinary message from a node to itself; of multi-edges
+        each counts; an isolated node hears :math:`m_i = 0`. Messages travel along the edges only,
+        so directed graphs need no reverse links.
+    """
+
+    kind = Kind.FIXED_POINT
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int = 2,
+        *,
+        message_channels: int = 2,
+        edge_dim: int | None = None,
+        widths: Sequence[int] = (4, 4),
+        replicas: int | None = None,
+        solver: Solver | None = None,
+        solve_dtype: torch.dtype | None = torch.float64,
+        on_failure: str = "raise",
+        validate: bool = True,
+    ) -> None:
+        super().__init__(
+            hidden_channels,
+            replicas=replicas,
+            solver=Anderson() if solver is None else solver,
+            solve_dtype=solve_dtype,
+            on_failure=on_failure,
+            validate=validate,
+        )
+        positive = {
+            "in_channels": in_channels,
+            "hidden_channels": hidden_channels,
+            "message_channels": message_channels,
+            "edge_dim": edge_dim,
+            "replicas": replicas,
+        }
+        for name, value in positive.items():
+            if value is not None:
+                require_positive(name, value)
+        for width in widths:
+            require_positive("widths", width)
+        self.in_channels, self.message_channels = in_channels, message_channels
+        self.edge_dim = edge_dim
+        k, p, c = hidden_channels, in_channels, message_channels
+        ends = 2 * k + 2 * p + (edge_dim or 0)
+        self.message_net = TanhMLP(ends, (*widths, c), replicas=replicas)
+        self.update_net = TanhMLP(c + k + p, (*widths, k), squash=True, replicas=replicas)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters such that the map usually contracts on graphs of degree up to
+        ``DEGREE``, by about OWN + HEARD at most.
+
+        Products of absolute weights would bound the slopes everywhere, but they are so far from
+        what networks do that neighbours would hardly hear each other.
+        """
+        self.message_net.reset_parameters()
+        self.update_net.reset_parameters()
+        k, c = self.hidden_channels, self.message_channels
+        first = self.update_net.weight[0]
+        first[..., :c].mul_(DEGREE**-0.5)  # a sum of messages must not saturate u
+
+        def slopes(fn: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+            update, message = self.update_net.product(fn), self.message_net.product(fn)
+            return update[..., c : c + k], update[..., :c] @ message[..., : 2 * k]
+
+        # What the weights make together, and what they would with other signs: a small product by
+        # chance must not be blown up, nor a large one overlooked.
+        pairs = zip(slopes(torch.positive), slopes(torch.square), strict=True)
+        sizes = [
+            torch.maximum(a.abs(), b.sqrt()).sum(-1).amax(-1)[..., None, None] for a, b in pairs
+        ]
+        first[..., c : c + k].mul_(OWN / sizes[0])
+        self.message_net.weight[0][..., : 2 * k].mul_(HEARD / (DEGREE * sizes[1]))
+
+    # -- the problem ------------------------------------------------------------------------------
+
+    def problem(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> ScarselliProblem:
+        """The fixed-point problem these inputs pose, attached to the autograd graph."""
+        parameter = next(self.parameters())
+        check_features(
+            x,
+            edge_index,
+            edge_attr,
+            edge_weight,
+            in_channels=self.in_channels,
+            edge_dim=self.edge_dim,
+            replicas=self.replicas,
+            dtype=parameter.dtype,
+            device=parameter.device,
+            validate=self.validate,
+        )
+        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+        dtype = self._dtype(x)
+        xs = x.to(dtype).mT.reshape(-1, x.size(-1), x.size(-2))  # [1 or R, p, N]
+        slots: list[tuple[Tensor, Tensor | None]] = [(xs, graph.dst), (xs, graph.src)]
+        if edge_attr is not None:
+            slots.append((edge_attr.to(dtype).mT.unsqueeze(0), None))
+        return ScarselliProblem(
+            graph,
+            self.message_net.given(slots, dtype),
+            self.update_net.given([(xs, None)], dtype),
+            None if edge_weight is None else edge_weight.to(dtype),
+        )
+
+    def penalty(
+        self,
+        h: Tensor,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        target: float = 0.9,
+        edge_weight: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        r"""Scarselli's penalty :math:`\sum_c (\|J_{:,c}\|_1 - \mu)_+^2` at embeddings h, for every
+        graph: [G] or [R, G].
+
+        Differentiable in the parameters and, where h is attached (as :meth:`embed` returns it),
+        through the solution.
+
+        Args:
+            h: The solution, [N, k] or [R, N, k].
+            target: The column sum :math:`\mu` from which on a column is penalised, below 1.
+        """
+        if not 0 <= target < 1:
+            raise ConfigError(f"target={target!r}; expected a number from 0 to below 1")
+        with torch.autocast(next(self.parameters()).device.type, enabled=False):
+            problem = self.problem(
+                x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
+            )
+            value = problem.penalty(self._embeddings("h", h, problem, self._dtype(x)), target)
+        value = value.to(x.dtype)
+        return value if self.replicas is not None else value[0]
+
+    def contractivity(
+        self,
+        h: Tensor,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Contractivity:
+        """How much the map contracts near embeddings h [N, k] or [R, N, k], in the norm that
+        decides asynchronous convergence and in two others: [G] or [R, G] each.
+
+        A diagnosis at this one point; nothing is proved about others.
+        """
+        with torch.autocast(next(self.parameters()).device.type, enabled=False), torch.no_grad():
+            problem = self.problem(
+                x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
+            )
+            found = problem.contractivity(self._embeddings("h", h, problem, self._dtype(x)))
+        if self.replicas is not None:
+            return found
+        return Contractivity(found.rho[0], found.one_norm[0], found.two_norm[0])
+
+    def extra_repr(self) -> str:
+        edge = "" if self.edge_dim is None else f", edge_dim={self.edge_dim}"
+        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
+        return f"{self.in_channels}, {self.hidden_channels}{edge}{replicas}"
+
+
+class ScarselliGNN(ImplicitGNN):
+    r"""The original graph neural network: :class:`ScarselliConv` and the paper's readout.
+
+    Args:
+        in_channels: Width of the node features.
+        out_channels: Width of the predictions.
+        hidden_channels: Width k of the embeddings.
+        message_channels: Width of a message.
+        edge_dim: Width of the edge features, or ``None``.
+        widths: Hidden widths of both networks; those of the energy GNN.
+        pool: ``None`` predicts for every node, ``"mean"`` for every graph.
+        readout: Hidden widths of the readout MLPs.
+        kwargs: Everything else goes to :class:`ScarselliConv`.
+
+    Shapes:
+        as :class:`ScarselliConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+    """
+
+    conv: ScarselliConv
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden_channels: int = 2,
+        *,
+        message_channels: int = 2,
+        edge_dim: int | None = None,
+        widths: Sequence[int] = (4, 4),
+        pool: str | None = None,
+        readout: Sequence[int] = (4, 4),
+        **kwargs: object,
+    ) -> None:
+        super().__init__()
+        self.conv = ScarselliConv(
+            in_channels,
+            hidden_channels,
+            message_channels=message_channels,
+            edge_dim=edge_dim,
+            widths=widths,
+            **kwargs,  # type: ignore[arg-type]
+        )
+        self.readout = Readout(
+            hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
+        )
+
+    def penalty(self, *args: Tensor | None, **kwargs: Tensor | float | None) -> Tensor:
+        """One penalty a graph: :meth:`ScarselliConv.penalty`."""
+        return self.conv.penalty(*args, **kwargs)  # type: ignore[arg-type]
+
+    def contractivity(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Contractivity:
+        """A diagnosis at one point: :meth:`ScarselliConv.contractivity`."""
+        return self.conv.contractivity(*args, **kwargs)  # type: ignore[arg-type]

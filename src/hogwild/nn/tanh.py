@@ -1,0 +1,130 @@
+r"""An MLP with tanh, and its Jacobian in closed form where the solver needs it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hogwild.nn.mlp import MLP
+
+
+@dataclass
+class TanhMap:
+    r"""A :class:`TanhMLP` as a function of some inputs y, its features given: fields of vectors.
+
+    .. math:: z_1 = \tanh(W_1^{(y)} y + c), \qquad z_{\ell+1} = \tanh(W_\ell z_\ell + b_\ell),
+
+    the last layer with tanh only if ``squash``.
+    """
+
+    first: Tensor  # [R, w, c] the columns of W₁ that read y
+    given: Tensor  # [R, w, n] bias and features in the first layer
+    rest: list[tuple[Tensor, Tensor]]  # [R, b, a], [R, b, 1] of the later layers
+    squash: bool
+
+    def __call__(self, y: Tensor, given: Tensor | None = None) -> Tensor:
+        """[R, c, n] -> [R, out, n]; ``given`` where only some of the n are asked for."""
+        return self._run(y, given)[-1]
+
+    def _run(self, y: Tensor, given: Tensor | None) -> list[Tensor]:
+        """Values of all layers."""
+        a = torch.matmul(self.first, y) + (self.given if given is None else given)
+        values = []
+        for weight, bias in self.rest:
+            values.append(torch.tanh(a))
+            a = torch.matmul(weight, values[-1]) + bias
+        return [*values, torch.tanh(a) if self.squash else a]
+
+    def jacobian(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The value [R, out, n] and :math:`\partial / \partial y` [R, out, c, n]."""
+        *hidden, out = self._run(y, None)
+        j = self.first.unsqueeze(-1)
+        for z, (weight, _) in zip(hidden, self.rest, strict=True):
+            j = (1.0 - z * z).unsqueeze(2) * j  # [R, a, c, n]
+            j = torch.matmul(weight, j.flatten(2)).unflatten(2, j.shape[2:])
+        if self.squash:
+            j = (1.0 - out * out).unsqueeze(2) * j
+        return out, j.expand(*out.shape[:2], y.size(1), out.size(-1))
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> TanhMap:
+        """The same with every tensor transformed."""
+        rest = [(fn(weight), fn(bias)) for weight, bias in self.rest]
+        return replace(self, first=fn(self.first), given=fn(self.given), rest=rest)
+
+    def select(self, replicas: Tensor, index: Tensor) -> TanhMap:
+        """The same on some replicas, at some of the n."""
+        rest = [(weight[replicas], bias[replicas]) for weight, bias in self.rest]
+        given = self.given[replicas][..., index]
+        return replace(self, first=self.first[replicas], given=given, rest=rest)
+
+
+class TanhMLP(MLP):
+    r"""Fully connected layers with tanh between them: smooth and, with ``squash``, bounded.
+
+    Args:
+        in_channels: Width of the input.
+        channels: Widths of the layers, the last is the output's.
+        squash: Whether tanh follows the last layer, too.
+        replicas: ``None``, or the number R of independent parameter sets.
+
+    Shapes:
+        [n, in] or [R, n, in] → [n, out], or [R, n, out] with replicas.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: Sequence[int],
+        *,
+        squash: bool = False,
+        replicas: int | None = None,
+    ) -> None:
+        super().__init__(in_channels, channels, replicas=replicas)
+        self.squash = squash
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Variance 1/fan-in, which tanh roughly keeps; biases uniform."""
+        for weight, bias in zip(self.weight, self.bias, strict=True):
+            fan_in = weight.size(-1)
+            weight.uniform_(-math.sqrt(3.0 / fan_in), math.sqrt(3.0 / fan_in))
+            bias.uniform_(-1.0 / math.sqrt(fan_in), 1.0 / math.sqrt(fan_in))
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = len(self.weight) - 1
+        for i, (weight, bias) in enumerate(zip(self.weight, self.bias, strict=True)):
+            x = torch.matmul(x, weight.mT) + bias.unsqueeze(-2)
+            x = torch.tanh(x) if i < last or self.squash else x
+        return x
+
+    def given(self, slots: Sequence[tuple[Tensor, Tensor | None]], dtype: torch.dtype) -> TanhMap:
+        """The network as a function of its *first* inputs, the last ones given as features.
+
+        Args:
+            slots: Features [1 or R, p, N] in the order of the inputs, each with the index [n] at
+                which to read it, or ``None``: a product is made once a node and read at the edges.
+        """
+        weights, biases = (
+            [(p if self.replicas is not None else p.unsqueeze(0)).to(dtype) for p in parameters]
+            for parameters in (self.weight, self.bias)
+        )
+        at = self.channels[0] - sum(x.size(-2) for x, _ in slots)
+        first, total = weights[0][..., :at], biases[0].unsqueeze(-1)
+        for x, index in slots:
+            part = torch.matmul(weights[0][..., at : at + x.size(-2)], x)
+            total = total + (part if index is None else part[..., index])
+            at += x.size(-2)
+        rest = [(w, b.unsqueeze(-1)) for w, b in zip(weights[1:], biases[1:], strict=True)]
+        return TanhMap(first, total, rest, self.squash)
+
+    def product(self, fn: Callable[[Tensor], Tensor]) -> Tensor:
+        r""":math:`f(W_L) \cdots f(W_1)`, [(R,) out, in]. With f the identity, the Jacobian where no
+        unit saturates; with squares, the mean square of its entries over random signs."""
+        out = fn(self.weight[0])
+        for weight in list(self.weight)[1:]:
+            out = fn(weight) @ out
+        return out

@@ -1,0 +1,344 @@
+"""Best walks against scipy's shortest paths, under every kind of schedule."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, columns, cycle, edges, star
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse.csgraph import dijkstra
+
+from hogwild import Anderson, Graph, MaxConv, MaxGNN, Picard
+from hogwild.errors import ConfigError, FeatureError, GraphError
+from hogwild.models.base import Kind
+from hogwild.models.maximum import MaxProblem
+from hogwild.solvers import solve
+from hogwild.solvers.base import FixedPoint
+from hogwild.testing import check_model
+from hogwild.testing.problems import random_graph
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"hidden_channels": 5, "widths": ()}, {"least": 1.0}], ids=str
+)
+def test_conv(options, device):
+    check_model(lambda **kw: MaxConv(3, **options, **kw), device=device)
+
+
+def test_edge_features(device):
+    check_model(lambda **kw: MaxConv(3, edge_dim=2, **kw), edge_dim=2, device=device)
+
+
+@pytest.mark.parametrize("pool", [None, "mean"])
+def test_gnn(pool, device):
+    check_model(lambda **kw: MaxGNN(3, 2, pool=pool, **kw), device=device)
+
+
+# -- the answer -----------------------------------------------------------------------------------
+
+
+def best_walks(problem):
+    """max_j a_j − dist(j → i) by Dijkstra's algorithm, [R, k, N]."""
+    graph, n = problem.graph, problem.graph.num_nodes
+    out = torch.empty_like(problem.encoding)
+    for r in range(problem.replicas):
+        for c in range(problem.channels):
+            length = np.full((n, n), np.inf)  # row: sender, column: receiver
+            ends = zip(graph.src.tolist(), graph.dst.tolist(), strict=True)
+            for (j, i), d in zip(ends, problem.decrement[r, c].tolist(), strict=True):
+                length[j, i] = min(length[j, i], d)
+            distance = dijkstra(np.ma.masked_invalid(length).filled(0.0))
+            value = problem.encoding[r, c].numpy()[:, None] - distance
+            out[r, c] = torch.from_numpy(value.max(0))
+    return out
+
+
+@st.composite
+def problems(draw):
+    """Any multigraph with self-loops, one or two replicas and channels."""
+    n = draw(st.integers(1, 10))
+    node = st.integers(0, n - 1)
+    edge_index = edges(*draw(st.lists(st.tuples(node, node), max_size=25)))
+    torch.manual_seed(draw(st.integers(0, 10_000)))
+    replicas, k = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    encoding = torch.randn(replicas, k, n, **DOUBLE)
+    decrement = 0.05 + torch.rand(replicas, k, edge_index.size(1), **DOUBLE)
+    return MaxProblem(Graph.of(edge_index, n), encoding, decrement)
+
+
+EXACT = Picard(atol=0.0, rtol=0.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems())
+def test_solution_is_the_best_walk(problem):
+    """From h = a in fewer steps than nodes, with nothing left to move; and from anywhere."""
+    found = solve(problem, EXACT, problem.encoding.clone())
+    torch.testing.assert_close(found.value, best_walks(problem), rtol=0, atol=1e-12)
+    assert int(found.iterations.max()) < problem.graph.num_nodes
+    assert float(found.residual.max()) == 0.0
+    for start in (-10.0, 10.0):
+        again = solve(problem, EXACT, problem.encoding + start * torch.rand_like(problem.encoding))
+        assert torch.equal(again.value, found.value)
+        assert float(again.residual.max()) == 0.0
+
+
+def test_model_against_the_best_walk():
+    """Encoder and decrements as documented, on a graph with everything odd."""
+    conv = MaxConv(3, 2, edge_dim=2, least=0.02).double()
+    x, attr = torch.randn(ODD_NODES, 3, **DOUBLE), torch.randn(ODD.size(1), 2, **DOUBLE)
+    weight, bias = conv.decrement.weight[0], conv.decrement.bias[0]
+    ends = torch.cat([x[ODD[1]], x[ODD[0]], attr], 1)  # receiver, sender, edge
+    decrement = 0.02 + torch.log1p(torch.exp(ends @ weight.T + bias))
+    problem = MaxProblem(
+        Graph.of(ODD, ODD_NODES),
+        conv.encoder(x).detach().T.unsqueeze(0),
+        decrement.detach().T.unsqueeze(0),
+    )
+    found = conv.embed(x, ODD, attr)
+    torch.testing.assert_close(found.value.detach(), best_walks(problem)[0].T)
+    torch.testing.assert_close(found.value[5], conv.encoder(x)[5])  # isolated: its own encoding
+    assert float(found.residual) == 0.0
+
+
+def test_fresh_values_travel():
+    """The decrements start small: a clear leader is heard ten hops away."""
+    conv = MaxConv(1, 1).double()
+    problem = conv.problem(torch.zeros(11, 1, **DOUBLE), chain(11)).detach()
+    assert 0.01 < float(problem.decrement.max()) < 0.2
+    problem.encoding[..., 0] += 2.0
+    found = solve(problem, EXACT, problem.encoding.clone())
+    assert bool((found.value > problem.encoding)[..., 1:].all())
+    assert int(found.iterations) == 10
+
+
+@pytest.mark.parametrize("solver", [Picard(), Anderson()])
+def test_other_solvers(solver):
+    conv = MaxConv(3).double()
+    x = torch.randn(8, 3, **DOUBLE)
+    exact = conv(x, cycle(8))
+    conv.solver = solver
+    torch.testing.assert_close(conv(x, cycle(8)), exact, rtol=0, atol=1e-7)
+
+
+def test_float32():
+    conv = MaxConv(3, solve_dtype=None)
+    x = torch.randn(8, 3)
+    found = conv.embed(x, cycle(8))
+    assert found.value.dtype == torch.float32
+    assert float(found.residual) == 0.0
+    conv.solve_dtype = torch.float64
+    torch.testing.assert_close(found.value, conv(x, cycle(8)))
+
+
+# -- what is proved -------------------------------------------------------------------------------
+
+
+STALENESS, PERIOD = 3, 4
+
+
+def asynchronous(problem, start, rounds, seed):
+    """Some nodes at a time, each at least once a period; what an inbox holds is up to three steps
+    old, may be older than what it held before, and may have been held before."""
+    rng = torch.Generator().manual_seed(seed)
+    graph, n = problem.graph, problem.graph.num_nodes
+    history = [start]
+    for t in range(rounds * (PERIOD + STALENESS)):
+        awake = torch.rand(n, generator=rng) < 0.3
+        awake |= (torch.arange(n) + t) % PERIOD == 0
+        at = graph.star(nodes := awake.nonzero()[:, 0])
+        age = torch.randint(STALENESS + 1, (at.edges.numel(),), generator=rng)
+        seen = torch.stack(history[::-1])[age.clamp_max(len(history) - 1)]  # [E', R, k, N]
+        inbox = seen.gather(-1, graph.src[at.edges].view(-1, 1, 1, 1).expand(*seen.shape[:-1], 1))
+        h = history[-1].clone()
+        h[..., nodes] = problem.update(h[..., nodes], inbox[..., 0].permute(1, 2, 0), at)
+        history = [*history[-STALENESS:], h]
+    return h
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=problems(), seed=st.integers(0, 1000))
+def test_any_schedule_from_below_finds_the_same_bits(problem, seed):
+    """After one round more than a best walk can have edges."""
+    exact = solve(problem, EXACT, problem.encoding.clone()).value
+    for start in (problem.encoding, problem.encoding - 7.0):
+        found = asynchronous(problem, start, problem.graph.num_nodes, seed)
+        assert torch.equal(found, exact)
+
+
+@settings(max_examples=15, deadline=None)
+@given(problem=problems(), seed=st.integers(0, 1000))
+def test_any_schedule_forgets_wrong_values(problem, seed):
+    """From above, after as many rounds as it takes them to decay."""
+    exact = solve(problem, EXACT, problem.encoding.clone()).value
+    start = problem.encoding + 3.0
+    least = float(problem.decrement.min()) if problem.graph.num_edges else 1.0
+    decay = 1 + int((float(start.max()) - float(exact.min())) / least)
+    found = asynchronous(problem, start, max(problem.graph.num_nodes, decay), seed)
+    assert torch.equal(found, exact)
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=problems())
+def test_rounds_bound_the_error(problem):
+    """After l rounds: above all walks of fewer edges, and below max(h*, W − lδ)."""
+    exact = solve(problem, EXACT, problem.encoding.clone()).value
+    least = float(problem.decrement.min()) if problem.graph.num_edges else 1.0
+    start = problem.encoding + 3.0 * torch.randn_like(problem.encoding)
+    top = float(start.max())
+    h, walks = start, torch.full_like(start, -torch.inf)
+    for count in range(1, 40):
+        h, walks = problem.step(h), problem.step(walks)
+        assert bool((h >= walks).all())
+        assert bool((h <= exact.clamp_min(top - count * least) + 1e-12).all())
+
+
+@settings(max_examples=50, deadline=None)
+@given(problem=problems())
+def test_monotone_and_nonexpansive(problem):
+    """h ≤ h' entails F(h) ≤ F(h'), and F moves no further than h does."""
+    h = 3.0 * torch.randn_like(problem.encoding)
+    above = h + torch.rand_like(h)
+    low, high = problem.step(h), problem.step(above)
+    assert bool((low <= high).all())
+    assert float((high - low).abs().max()) <= float((above - h).abs().max()) + 1e-12
+
+
+def test_it_is_no_contraction():
+    """A wrong value above all others moves its neighbour as far as it is moved itself."""
+    problem = MaxConv(3).double().problem(torch.randn(2, 3, **DOUBLE), chain(2)).detach()
+    h = torch.full((1, 2, 2), 50.0, **DOUBLE)
+    torch.testing.assert_close(problem.step(h + 1.0) - problem.step(h), torch.ones_like(h))
+    assert problem.modulus() is None
+    assert problem.monotone
+    assert MaxConv.kind == Kind.FIXED_POINT
+
+
+def test_some_nodes_compute_what_all_would():
+    graph = random_graph([1, 4, 9], seed=3)
+    conv = MaxConv(3, replicas=2).double()
+    edge_index = torch.stack([graph.src, graph.dst])
+    problem = conv.problem(torch.randn(14, 3, **DOUBLE), edge_index, None, graph.batch).detach()
+    inbox = torch.randn(2, 2, graph.num_edges, **DOUBLE)  # stale, unrelated to h
+    h, nodes = torch.randn(2, 2, 14, **DOUBLE), torch.tensor([3, 13, 0])
+    at = graph.star(nodes)
+    some = problem.update(h[..., nodes], inbox[..., at.edges], at)
+    assert torch.equal(some, problem.update(h, inbox, graph.everyone)[..., nodes])
+
+
+def test_batches_are_their_graphs_to_the_bit():
+    edge_index, batch = batch_of((chain(4), 4), (ODD, ODD_NODES), (star(5), 5))
+    conv, x = MaxConv(3, replicas=3).double(), torch.randn(15, 3, **DOUBLE)
+    problem = conv.problem(x, edge_index, None, batch).detach()
+    whole = solve(problem, EXACT, problem.encoding.clone()).value
+    sub, nodes = problem.select(torch.tensor([2, 0]), torch.tensor([1, 2]))
+    part = solve(sub, EXACT, sub.encoding.clone()).value
+    assert torch.equal(part, whole[[2, 0]][..., nodes])
+
+
+# -- the gradient ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(problem=problems())
+def test_pullback_and_adjoint(problem):
+    """The pullback is autograd's; the adjoint solves (Jᵀ − I) λ = g exactly."""
+    found = solve(problem, EXACT, problem.encoding.clone()).value
+    for h in (found, torch.randn_like(found)):
+        v = torch.randn_like(h)
+        torch.testing.assert_close(problem.pullback(h, v), FixedPoint.pullback(problem, h, v))
+    g = torch.randn_like(found)
+    transposed = columns(lambda v: problem.pullback(found, v) - v, found)
+    dense = torch.linalg.solve(transposed, g.flatten(1)).view_as(g)
+    torch.testing.assert_close(problem.adjoint(found, g), dense)
+
+
+def test_ties_go_to_oneself_then_to_the_first_edge():
+    """Two neighbours with equal news, and a third equal to what the node knows itself."""
+    graph = Graph.of(edges((2, 0), (1, 0), (3, 4)), 5)
+    encoding = torch.tensor([[[0.0, 2.0, 2.0, 2.0, 1.0]]], **DOUBLE).requires_grad_()
+    decrement = torch.ones(1, 1, 3, **DOUBLE).requires_grad_()
+    problem = MaxProblem(graph, encoding, decrement)
+    h = torch.tensor([[[1.0, 2.0, 2.0, 2.0, 1.0]]], **DOUBLE)
+    assert torch.equal(problem.step(h), h)
+    assert problem.senders(h).tolist() == [[[2, 5, 5, 5, 5, 5]]]
+    grads = torch.autograd.grad(problem.residual(h).sum(), (encoding, decrement))
+    assert grads[0].tolist() == [[[0.0, 1.0, 1.0, 1.0, 1.0]]]
+    assert grads[1].tolist() == [[[-1.0, 0.0, 0.0]]]
+
+
+def test_gradient_along_a_long_chain():
+    """Every edge of the best walk counts once for each node beyond it, 400 hops and exactly."""
+    n = 401
+    conv, x = MaxConv(1, 1, widths=()).double(), torch.zeros(n, 1, **DOUBLE)
+    with torch.no_grad():
+        conv.encoder.weight[0].fill_(1.0)
+        conv.encoder.bias[0].zero_()
+        conv.decrement.weight[0].zero_()
+    x[0] = 1000.0
+    x.requires_grad_()
+    found = conv.embed(x, chain(n))
+    assert int(found.iterations) == n - 1
+    found.value.sum().backward()
+    assert float(x.grad[0]) == n
+    assert float(x.grad[1:].abs().max()) == 0.0
+    slope = float(torch.sigmoid(conv.decrement.bias[0].detach()))
+    hops = n * (n - 1) / 2
+    assert float(conv.decrement.bias[0].grad) == pytest.approx(-hops * slope, rel=1e-12)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"least": 0.0}, ["least=0.0", "positive"]),
+        ({"least": float("nan")}, ["least=nan", "positive"]),
+        ({"in_channels": 0}, ["in_channels=0"]),
+        ({"hidden_channels": 0}, ["hidden_channels=0"]),
+        ({"edge_dim": 0}, ["edge_dim=0"]),
+        ({"widths": (4, 0)}, ["widths=0"]),
+        ({"replicas": 0}, ["replicas=0"]),
+        ({"on_failure": "panic"}, ["'panic'"]),
+        ({"solver": Picard}, ["solver", "instance"]),
+    ],
+    ids=str,
+)
+def test_constructor_errors(kwargs, words):
+    with pytest.raises(ConfigError) as caught:
+        MaxConv(**({"in_channels": 3} | kwargs))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_bad_input():
+    conv, x = MaxConv(3, edge_dim=2).double(), torch.randn(4, 3, **DOUBLE)
+    attr = torch.randn(8, 2, **DOUBLE)
+    with pytest.raises(GraphError, match=r"edge_weight.*edge_dim=1"):
+        conv(x, cycle(4), attr, edge_weight=torch.ones(8, **DOUBLE))
+    with pytest.raises(FeatureError, match="edge_dim=2"):
+        conv(x, cycle(4))
+    with pytest.raises(FeatureError, match=r"\(4, 2\).*\[num_nodes, 3\]"):
+        conv(x[:, :2], cycle(4), attr)
+    with pytest.raises(GraphError, match="0 to 3"):
+        conv(x, cycle(5), torch.randn(10, 2, **DOUBLE))
+    with pytest.raises(FeatureError, match=r"h0 has shape \(3, 2\)"):
+        conv(x, cycle(4), attr, h0=torch.zeros(3, 2, **DOUBLE))
+
+
+def test_directed_graphs_need_no_reverse_links():
+    MaxGNN(3, 1).require_asynchronous(ODD, ODD_NODES)
+    conv, x = MaxConv(3).double(), torch.randn(3, 3, **DOUBLE)
+    moved = x.clone()
+    moved[2] += 1.0  # 0 -> 1 -> 2: the last node is heard by nobody
+    one, two = conv(x, edges((0, 1), (1, 2))), conv(moved, edges((0, 1), (1, 2)))
+    torch.testing.assert_close(one[:2], two[:2], rtol=0, atol=1e-14)
+
+
+def test_replicas_take_features_of_their_own():
+    conv = MaxConv(3, edge_dim=2, replicas=2).double()
+    x, attr = torch.randn(2, 4, 3, **DOUBLE), torch.randn(8, 2, **DOUBLE)
+    out = conv(x, cycle(4), attr)
+    for r in range(2):
+        torch.testing.assert_close(out[r], conv(x[r], cycle(4), attr)[r])

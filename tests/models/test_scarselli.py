@@ -1,0 +1,445 @@
+"""Scarselli's model against loops over nodes and Jacobians by automatic differentiation."""
+
+import math
+
+import pytest
+import torch
+from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, circulant, cycle, edges, star
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hogwild import Picard, ScarselliConv, ScarselliGNN
+from hogwild.errors import ConfigError, ConvergenceError, FeatureError, GraphError
+from hogwild.fields import gather
+from hogwild.models.base import Kind
+from hogwild.models.jacobian import Jacobian
+from hogwild.solvers.base import FixedPoint
+from hogwild.testing import check_model
+from hogwild.testing.problems import random_graph
+
+VARIANTS = {
+    "paper": {},
+    "wide": {"hidden_channels": 3, "message_channels": 4, "widths": (5,)},
+    "one layer": {"widths": ()},
+    "picard": {"solver": Picard()},
+}
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_conv(options, device):
+    check_model(lambda **kw: ScarselliConv(3, **options, **kw), device=device)
+
+
+def test_edge_features(device):
+    check_model(lambda **kw: ScarselliConv(3, edge_dim=2, **kw), edge_dim=2, device=device)
+
+
+@pytest.mark.parametrize("pool", [None, "mean"])
+def test_gnn(pool, device):
+    check_model(lambda **kw: ScarselliGNN(3, 2, pool=pool, **kw), device=device)
+
+
+# -- the map --------------------------------------------------------------------------------------
+
+
+def mlp(net, x, squash):
+    """The network at one vector, written out."""
+    for i, (weight, bias) in enumerate(zip(net.weight, net.bias, strict=True)):
+        x = weight @ x + bias
+        if squash or i < len(net.weight) - 1:
+            x = torch.tanh(x)
+    return x
+
+
+def by_hand(conv, h, x, edge_index, edge_attr, edge_weight):
+    """F(h) [N, k], node by node and edge by edge."""
+    out = []
+    for i in range(x.size(0)):
+        m = torch.zeros(conv.message_channels, **DOUBLE)
+        for e, (j, target) in enumerate(edge_index.T.tolist()):
+            if target == i:
+                inputs = torch.cat([h[i], h[j], x[i], x[j], edge_attr[e]])
+                m = m + edge_weight[e] * mlp(conv.message_net, inputs, squash=False)
+        out.append(mlp(conv.update_net, torch.cat([m, h[i], x[i]]), squash=True))
+    return torch.stack(out)
+
+
+def odd_inputs():
+    x, attr = torch.randn(ODD_NODES, 3, **DOUBLE), torch.randn(ODD.size(1), 2, **DOUBLE)
+    return x, ODD, attr, torch.rand(ODD.size(1), **DOUBLE)
+
+
+@pytest.mark.parametrize("widths", [(4, 4), (5,), ()])
+def test_map_and_fixed_point_by_hand(widths):
+    """On a graph with a self-loop, a double edge, an isolated node and one-way edges."""
+    conv = ScarselliConv(3, edge_dim=2, widths=widths).double()
+    x, edge_index, attr, weight = odd_inputs()
+    h = torch.randn(ODD_NODES, 2, **DOUBLE)
+    problem = conv.problem(x, edge_index, attr, edge_weight=weight)
+    expected = by_hand(conv, h, x, edge_index, attr, weight)
+    torch.testing.assert_close(problem.step(h.T.unsqueeze(0))[0].T, expected)
+    solution = conv(x, edge_index, attr, edge_weight=weight)
+    expected = by_hand(conv, solution, x, edge_index, attr, weight)
+    torch.testing.assert_close(solution, expected, rtol=0, atol=1e-8)
+    assert float(solution.detach().abs().max()) <= 1.0
+
+
+def test_some_nodes_compute_what_all_would():
+    graph = random_graph([1, 4, 9], seed=3)
+    conv = ScarselliConv(3, replicas=2).double()
+    edge_index = torch.stack([graph.src, graph.dst])
+    problem = conv.problem(torch.randn(14, 3, **DOUBLE), edge_index, None, graph.batch).detach()
+    h = torch.randn(2, 2, 14, **DOUBLE)
+    inbox = torch.randn(2, 2, graph.num_edges, **DOUBLE)  # stale, unrelated to h
+    nodes = torch.tensor([3, 13, 0])
+    at = graph.star(nodes)
+    some = problem.update(h[..., nodes], inbox[..., at.edges], at)
+    torch.testing.assert_close(some, problem.update(h, inbox, graph.everyone)[..., nodes])
+
+
+def test_select_is_the_problem_alone():
+    edge_index, batch = batch_of((chain(4), 4), (ODD, ODD_NODES), (star(5), 5))
+    n = batch.numel()
+    weight = torch.rand(edge_index.size(1), **DOUBLE)
+    conv = ScarselliConv(3, replicas=3).double()
+    problem = conv.problem(
+        torch.randn(n, 3, **DOUBLE), edge_index, None, batch, edge_weight=weight
+    ).detach()
+    h = torch.randn(3, 2, n, **DOUBLE)
+    sub, nodes = problem.select(torch.tensor([2, 0]), torch.tensor([1, 2]))
+    picked = h[[2, 0]][..., nodes]
+    torch.testing.assert_close(sub.step(picked), problem.step(h)[[2, 0]][..., nodes])
+
+
+# -- the Jacobian ---------------------------------------------------------------------------------
+
+
+def odd_problem(**options):
+    conv = ScarselliConv(3, edge_dim=2, **options).double()
+    x, edge_index, attr, weight = odd_inputs()
+    return conv.problem(x, edge_index, attr, edge_weight=weight).detach()
+
+
+def dense_jacobian(problem, h):
+    """[kN, kN] of a problem with one replica, rows and columns ordered [k, N]."""
+    size = h.numel()
+    j = torch.autograd.functional.jacobian(problem.step, h)
+    return j.reshape(size, size)
+
+
+@pytest.mark.parametrize("widths", [(4, 4), ()])
+def test_jacobian_is_the_derivative(widths):
+    problem = odd_problem(widths=widths)
+    h = torch.randn(1, 2, ODD_NODES, **DOUBLE)
+    dense = dense_jacobian(problem, h)
+    jacobian = problem.jacobian(h)
+    v = torch.randn_like(h)
+    torch.testing.assert_close(jacobian.push(v).flatten(), dense @ v.flatten())
+    torch.testing.assert_close(jacobian.pull(v).flatten(), dense.T @ v.flatten())
+    torch.testing.assert_close(jacobian.columns.flatten(), dense.abs().sum(0))
+    blocks, rows, cols = jacobian.blocks
+    assembled = torch.zeros(2, ODD_NODES, 2, ODD_NODES, **DOUBLE)
+    assembled[:, rows, :, cols] = blocks[0].permute(2, 0, 1)
+    torch.testing.assert_close(assembled.view_as(dense), dense)
+
+
+def test_pullback_at_one_point_then_another():
+    """In closed form as by autograd; what is kept for one h does not serve the next."""
+    problem = odd_problem(replicas=2)
+    for _ in range(2):
+        h, v = torch.randn(2, 2, 2, ODD_NODES, **DOUBLE).unbind()
+        slow = FixedPoint.pullback(problem, h, v)
+        torch.testing.assert_close(problem.pullback(h, v), slow)
+        torch.testing.assert_close(problem.pullback(h, v), slow)
+        assert problem.detach()._last is None
+
+
+# -- Scarselli's penalty --------------------------------------------------------------------------
+
+
+def test_penalty_is_the_squared_hinge_on_columns():
+    conv = ScarselliConv(3, edge_dim=2).double()
+    x, edge_index, attr, weight = odd_inputs()
+    h = torch.rand(ODD_NODES, 2, **DOUBLE)
+    problem = conv.problem(x, edge_index, attr, edge_weight=weight).detach()
+    columns = dense_jacobian(problem, h.T.unsqueeze(0)).abs().sum(0)
+    for target in (0.0, 0.05, 0.9):
+        found = conv.penalty(h, x, edge_index, attr, edge_weight=weight, target=target)
+        expected = (columns - target).clamp_min(0).square().sum()
+        torch.testing.assert_close(found, expected[None])
+    assert float(columns.max()) < 0.9
+    assert float(found.detach()) == 0.0  # ‖J‖₁ ≤ μ, and only then
+
+
+def test_penalty_per_graph_and_replica():
+    conv = ScarselliConv(3, replicas=2).double()
+    edge_index, batch = batch_of((chain(3), 3), (cycle(4), 4))
+    x, h = torch.randn(7, 3, **DOUBLE), torch.rand(2, 7, 2, **DOUBLE)
+    found = conv.penalty(h, x, edge_index, None, batch, target=0.0)
+    assert found.shape == (2, 2)
+    alone = conv.penalty(h[:, :3], x[:3], chain(3), target=0.0)
+    torch.testing.assert_close(found[:, :1], alone)
+
+
+def test_penalty_differentiates_through_the_solution():
+    """d/dθ of the penalty at h*(θ), against central differences."""
+    model = ScarselliGNN(3, 1, solver=Picard(atol=1e-13)).double()
+    x, edge_index = torch.randn(5, 3, **DOUBLE), cycle(5)
+
+    def loss():
+        return model.penalty(model.embed(x, edge_index).value, x, edge_index, target=0.0).sum()
+
+    parameters = list(model.conv.parameters())
+    grads = torch.autograd.grad(loss(), parameters)
+    for p, grad in zip(parameters, grads, strict=True):
+        direction = torch.randn_like(p)
+        with torch.no_grad():
+            p.add_(direction, alpha=1e-5)
+            up = loss()
+            p.sub_(direction, alpha=2e-5)
+            down = loss()
+            p.add_(direction, alpha=1e-5)
+        numeric = float(up - down) / 2e-5
+        assert float((grad * direction).sum()) == pytest.approx(numeric, rel=1e-5, abs=1e-8)
+
+
+def test_descending_the_penalty_restores_contraction():
+    """From parameters that expand; the penalty alone brings the 1-norm below one."""
+    conv = ScarselliConv(3, on_failure="ignore").double()
+    with torch.no_grad():
+        conv.update_net.weight[0][:, 2:4].mul_(10.0)
+        conv.message_net.weight[0][:, :4].mul_(30.0)
+    x, edge_index = torch.randn(8, 3, **DOUBLE), circulant(8, 4)
+    before = conv.contractivity(conv(x, edge_index), x, edge_index)
+    assert float(before.one_norm) > 1.5
+    assert not bool(before.asynchronous.all())
+    optimiser = torch.optim.Adam(conv.parameters(), lr=0.01)
+    for _ in range(100):
+        optimiser.zero_grad()
+        loss = conv.penalty(conv(x, edge_index), x, edge_index).sum()
+        if float(loss.detach()) == 0.0:
+            break
+        loss.backward()
+        optimiser.step()
+    found = conv.embed(x, edge_index)
+    after = conv.contractivity(found.value, x, edge_index)
+    assert bool(found.converged.all())
+    assert float(after.one_norm) <= 0.9 + 1e-9
+    assert bool(after.asynchronous.all())
+
+
+# -- contractivity --------------------------------------------------------------------------------
+
+
+def spectral_radius(matrix):
+    return float(torch.linalg.eigvals(matrix).abs().max())
+
+
+def dense_rho(problem, h):
+    """Spectral radius of |J| or of the matrix [N, N] of its blocks' 2-norms, the smaller one."""
+    k, n = h.shape[1:]
+    dense = dense_jacobian(problem, h)
+    blocks = dense.view(k, n, k, n).permute(1, 3, 0, 2)
+    norms = torch.linalg.matrix_norm(blocks, 2)
+    return min(spectral_radius(dense.abs()), spectral_radius(norms))
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(1, 12), extra=st.floats(0, 2), seed=st.integers(0, 1000), k=st.integers(1, 3))
+def test_contractivity_is_that_of_the_dense_jacobian(n, extra, seed, k):
+    """On connected graphs: ρ from above, the 1-norm exactly, the 2-norm from below."""
+    graph = random_graph([n], extra=extra, seed=seed)
+    torch.manual_seed(seed)
+    conv = ScarselliConv(3, k).double()
+    problem = conv.problem(
+        torch.randn(n, 3, **DOUBLE), torch.stack([graph.src, graph.dst])
+    ).detach()
+    h = torch.randn(1, k, n, **DOUBLE)
+    found = problem.contractivity(h)
+    rho = dense_rho(problem, h)
+    assert rho * (1 - 1e-9) <= float(found.rho) <= rho * 1.02
+    dense = dense_jacobian(problem, h)
+    torch.testing.assert_close(found.one_norm[0, 0], torch.linalg.matrix_norm(dense, 1))
+    two = float(torch.linalg.matrix_norm(dense, 2))
+    assert two * 0.98 <= float(found.two_norm) <= two * (1 + 1e-9)
+
+
+def test_contractivity_of_odd_graphs_and_batches():
+    """Reducible Jacobians: still an upper bound; graphs of a batch do not mix."""
+    edge_index, batch = batch_of((ODD, ODD_NODES), (edges(), 1), (edges((0, 1), (1, 2)), 3))
+    n = batch.numel()
+    conv = ScarselliConv(3, replicas=2).double()
+    x, h = torch.randn(n, 3, **DOUBLE), torch.rand(2, n, 2, **DOUBLE)
+    found = conv.contractivity(h, x, edge_index, None, batch)
+    problem = conv.problem(x, edge_index, None, batch).detach()
+    for g in range(3):
+        for r in range(2):
+            alone, nodes = problem.select(torch.tensor([r]), torch.tensor([g]))
+            at = h[r : r + 1, nodes].mT
+            rho = dense_rho(alone, at)
+            assert rho * (1 - 1e-9) <= float(found.rho[r, g]) <= rho + 0.05
+            norm = torch.linalg.matrix_norm(dense_jacobian(alone, at), 1)
+            torch.testing.assert_close(found.one_norm[r, g], norm)
+
+
+def test_a_euclidean_contraction_that_asynchrony_breaks():
+    """0.98 × a rotation: ‖J‖₂ = 0.98, yet ρ(|J|) > 1, and updating the nodes in turns diverges."""
+    angle, size = 2.25, 0.98
+    c, s = size * math.cos(angle), size * math.sin(angle)
+    graph = random_graph([2])  # edges 0 -> 1 and 1 -> 0
+    own = torch.full((1, 1, 1, 2), c, **DOUBLE)
+    across = torch.tensor([-s if i == 0 else s for i in graph.dst.tolist()], **DOUBLE)
+    found = Jacobian(graph, own, across.view(1, 1, 1, 2)).contractivity()
+    assert float(found.two_norm) == pytest.approx(0.98, abs=1e-9)
+    assert float(found.rho) == pytest.approx(abs(c) + abs(s), abs=1e-9)
+    assert not bool(found.asynchronous)
+    first = torch.tensor([[c, -s], [0.0, 1.0]], **DOUBLE)
+    second = torch.tensor([[1.0, 0.0], [s, c]], **DOUBLE)
+    assert spectral_radius(second @ first) == pytest.approx(1.57, abs=0.01)
+
+
+def test_nodes_without_influence():
+    """A map that does not move with h at all contracts to a point at once."""
+    graph = random_graph([3, 1])
+    own, edge = (torch.zeros(1, 2, 2, n, **DOUBLE) for n in (4, graph.num_edges))
+    found = Jacobian(graph, own, edge).contractivity()
+    for factor in (found.rho, found.one_norm, found.two_norm):
+        assert factor.tolist() == [[0.0, 0.0]]
+
+
+def test_asynchronous_updates_return_where_the_diagnosis_says_so():
+    """One random node at a time, on inboxes up to five updates old."""
+    conv = ScarselliConv(3).double()
+    graph = random_graph([10], extra=1.0)
+    edge_index, x = torch.stack([graph.src, graph.dst]), torch.randn(10, 3, **DOUBLE)
+    solution = conv(x, edge_index).detach()
+    assert bool(conv.contractivity(solution, x, edge_index).asynchronous.all())
+    problem = conv.problem(x, edge_index).detach()
+    exact = solution.T.unsqueeze(0)
+    history = [exact + 0.1 * torch.randn_like(exact)]
+    for _ in range(1000):
+        node = torch.randint(10, (1,))
+        at = graph.star(node)
+        past = [history[-1 - min(int(torch.randint(6, ())), len(history) - 1)] for _ in at.edges]
+        inbox = torch.stack(
+            [p[..., j] for p, j in zip(past, graph.src[at.edges].tolist(), strict=True)], -1
+        )
+        new = history[-1].clone()
+        new[..., node] = problem.update(new[..., node], inbox, at)
+        history.append(new)
+    torch.testing.assert_close(history[-1], exact, rtol=0, atol=1e-8)
+
+
+# -- convergence ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("widths", [(4, 4), (16,), ()])
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_fresh_models_contract_up_to_degree_ten(widths, k):
+    """By plain iteration, from the corners of the cube, with ρ < 1 at the solution."""
+    conv = ScarselliConv(
+        3, k, widths=widths, message_channels=k, replicas=20, solver=Picard(max_iter=300)
+    ).double()
+    graphs = [(circulant(22, d), 22) for d in (2, 5, 10)]
+    random = random_graph([60], extra=1.5)
+    assert 6 <= int(random.in_degree.max()) <= 10
+    edge_index, batch = batch_of(*graphs, (torch.stack([random.src, random.dst]), 60))
+    n = batch.numel()
+    x = torch.randn(n, 3, **DOUBLE)
+    found = conv.embed(x, edge_index, None, batch)
+    corner = conv.embed(x, edge_index, None, batch, h0=torch.randn(n, k, **DOUBLE).sign())
+    torch.testing.assert_close(corner.value, found.value, rtol=0, atol=1e-6)
+    diagnosis = conv.contractivity(found.value, x, edge_index, None, batch)
+    assert bool(diagnosis.asynchronous.all())
+
+
+def test_nothing_is_proved():
+    conv = ScarselliConv(3).double()
+    problem = conv.problem(torch.randn(4, 3, **DOUBLE), cycle(4))
+    assert conv.kind == Kind.FIXED_POINT
+    assert problem.modulus() is None
+    assert not problem.monotone
+
+
+def test_failure_is_reported():
+    """A map without a stable fixed point: plain iteration says that it did not converge."""
+    conv = ScarselliConv(1, 1, message_channels=1, widths=(), solver=Picard(max_iter=200)).double()
+    with torch.no_grad():  # h_i = tanh(-5 Σ_j h_j): the two nodes chase each other
+        for p in conv.parameters():
+            p.zero_()
+        conv.message_net.weight[0][:, 1] = -5.0
+        conv.update_net.weight[0][:, 0] = 1.0
+    x, start = torch.zeros(2, 1, **DOUBLE), torch.tensor([[0.1], [0.1]], **DOUBLE)
+    with pytest.raises(ConvergenceError, match="200 iterations"):
+        conv(x, chain(2), h0=start)
+    conv.on_failure = "ignore"
+    found = conv.embed(x, chain(2), h0=start)
+    assert not bool(found.converged.any())
+    unstable = conv.contractivity(torch.zeros(2, 1, **DOUBLE), x, chain(2))
+    assert float(unstable.rho) == pytest.approx(5.0)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"in_channels": 0}, ["in_channels=0"]),
+        ({"hidden_channels": 0}, ["hidden_channels=0"]),
+        ({"message_channels": 0}, ["message_channels=0"]),
+        ({"edge_dim": 0}, ["edge_dim=0"]),
+        ({"widths": (4, 0)}, ["widths=0"]),
+        ({"replicas": 0}, ["replicas=0"]),
+        ({"on_failure": "panic"}, ["'panic'"]),
+        ({"solver": Picard}, ["solver", "instance"]),
+    ],
+    ids=str,
+)
+def test_constructor_errors(kwargs, words):
+    with pytest.raises(ConfigError) as caught:
+        ScarselliConv(**({"in_channels": 3} | kwargs))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_bad_input():
+    conv, x = ScarselliConv(3, edge_dim=2).double(), torch.randn(4, 3, **DOUBLE)
+    attr = torch.randn(8, 2, **DOUBLE)
+    with pytest.raises(FeatureError, match="edge_dim=2"):
+        conv(x, cycle(4))
+    with pytest.raises(FeatureError, match=r"\(8, 1\).*\[8, 2\]"):
+        conv(x, cycle(4), attr[:, :1])
+    with pytest.raises(FeatureError, match=r"\(4, 2\).*\[num_nodes, 3\]"):
+        conv(x[:, :2], cycle(4), attr)
+    with pytest.raises(GraphError, match="0 to 3"):
+        conv(x, cycle(5), torch.randn(10, 2, **DOUBLE))
+    h = torch.zeros(4, 2, **DOUBLE)
+    for target in (1.0, -0.1, float("nan")):
+        with pytest.raises(ConfigError, match="target"):
+            conv.penalty(h, x, cycle(4), attr, target=target)
+    with pytest.raises(FeatureError, match=r"h has shape \(3, 2\)"):
+        conv.penalty(h[:3], x, cycle(4), attr)
+    with pytest.raises(FeatureError, match=r"h has shape \(3, 2\)"):
+        conv.contractivity(h[:3], x, cycle(4), attr)
+
+
+def test_directed_graphs_need_no_reverse_links():
+    """Messages follow the edges, and nothing travels against them."""
+    ScarselliConv(3).require_asynchronous(ODD, ODD_NODES)
+    conv, x = ScarselliConv(3, solver=Picard()).double(), torch.randn(3, 3, **DOUBLE)
+    moved = x.clone()
+    moved[2] += 1.0  # 0 -> 1 -> 2: the last node is heard by nobody
+    one, two = conv(x, edges((0, 1), (1, 2))), conv(moved, edges((0, 1), (1, 2)))
+    torch.testing.assert_close(one[:2], two[:2], rtol=0, atol=1e-8)
+    assert float((one[2] - two[2]).detach().abs().max()) > 1e-2
+
+
+def test_h_of_the_inbox_is_the_senders():
+    """``step`` reads every inbox from the sender of the edge."""
+    problem = odd_problem()
+    h = torch.randn(1, 2, ODD_NODES, **DOUBLE)
+    graph = problem.graph
+    torch.testing.assert_close(
+        problem.step(h), problem.update(h, gather(h, graph.src), graph.everyone)
+    )
