@@ -138,7 +138,7 @@ class ImplicitConv(nn.Module):
         self, problem: Problem, h0: Tensor | None, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
         if h0 is None:
-            return problem.zeros(dtype, device)
+            return problem.start().to(dtype)
         h0 = self._embeddings("h0", h0, problem, dtype).detach()
         if self.validate and not bool(torch.isfinite(h0).all()):
             raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")

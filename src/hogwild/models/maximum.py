@@ -54,7 +54,7 @@ from hogwild.graph import Graph, Star
 from hogwild.models.base import ImplicitConv, Kind, check_features
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.mlp import MLP
-from hogwild.solvers.base import FixedPoint, Problem, Solver
+from hogwild.solvers.base import FixedPoint, Solver
 from hogwild.solvers.picard import Picard
 
 START = -3.0
@@ -77,6 +77,10 @@ class MaxProblem(FixedPoint):
     @property
     def channels(self) -> int:  # type: ignore[override]
         return self.encoding.size(1)
+
+    def start(self) -> Tensor:
+        """The encoding: below the solution, and as few steps from it as walks have edges."""
+        return self.encoding.clone()
 
     def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         own, heard = at.at_nodes(self.encoding), inbox - at.at_edges(self.decrement)
@@ -264,13 +268,6 @@ class MaxConv(ImplicitConv):
             for v in (self.encoder(x), loss)
         )
         return MaxProblem(graph, encoding, self.least + loss)
-
-    def _start(
-        self, problem: Problem, h0: Tensor | None, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        if h0 is None and isinstance(problem, MaxProblem):
-            return problem.encoding.clone()  # below the solution: as few steps as walks have edges
-        return super()._start(problem, h0, dtype, device)
 
     def extra_repr(self) -> str:
         edge = "" if self.edge_dim is None else f", edge_dim={self.edge_dim}"

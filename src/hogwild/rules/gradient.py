@@ -18,8 +18,8 @@ Steps :math:`A_i`:
   k × k block of :math:`\partial^2 e^j / \partial h_i^2` to the packet (with the majorising
   curvature: where an activation is nearly straight the true one would promise endless steps).
   Scaled like this the Hessian's largest eigenvalue is at most the largest degree plus one, and 2 to
-  3 in practice, so one damping fits all models. A node whose gradient exceeds twice its recent
-  average halves its damping, and recovers slowly. Observed to converge, not proved.
+  3 in practice, so one damping fits all models. A node whose gradient has turned round and grown
+  overshot: it halves its damping, and recovers slowly. Observed to converge, not proved.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ class GradientRule(Rule):
             k, n = self.channels, graph.num_nodes
             self.block = h.new_zeros(r, k * k, n)
             self.trust = h.new_full((r, 1, n), self.damping)
-            self.usual = h.new_full((r, 1, n), float("inf"))
+            self.last = torch.zeros_like(h)
         return self._compute(h, gather(h, graph.src), graph.everyone)
 
     def forget(self, nodes: Tensor) -> None:
         self.own[..., nodes] = 0.0
         if self.auto:
             self.trust[..., nodes] = self.damping
-            self.usual[..., nodes] = float("inf")
+            self.last[..., nodes] = 0.0
 
     # -- the rule ----------------------------------------------------------------------------------
 
@@ -146,12 +146,15 @@ class GradientRule(Rule):
     def _scaled(self, g: Tensor, blocks: Tensor, at: Star) -> Tensor:
         """The damped block-scaled step, and the safeguard's bookkeeping."""
         k = self.channels
-        size, usual = g.abs().amax(1, keepdim=True), at.at_nodes(self.usual)
-        trust = at.at_nodes(self.trust)
-        trust = torch.where(size > 2.0 * usual, 0.5 * trust, 1.05 * trust)
+        last, trust = at.at_nodes(self.last), at.at_nodes(self.trust)
+        # Growth alone may be the neighbours' doing; growth in the opposite direction is one's own.
+        overshot = ((g * last).sum(1, keepdim=True) < 0.0) & (
+            g.square().sum(1, keepdim=True) > last.square().sum(1, keepdim=True)
+        )
+        trust = torch.where(overshot, 0.5 * trust, 1.1 * trust)
         trust = trust.clamp(1e-3 * self.damping, self.damping)
         put(self.trust, at, trust)
-        put(self.usual, at, torch.where(torch.isinf(usual), size, torch.lerp(usual, size, 0.1)))
+        put(self.last, at, g)
         block = (at.at_nodes(self.block) + blocks).unflatten(1, (k, k)).movedim(-1, 1)
         d = torch.linalg.solve_ex(block, g.mT.unsqueeze(-1))[0][..., 0].mT
         return trust * d
