@@ -6,6 +6,7 @@ from hogwild import errors
 from hogwild.errors import HogwildError
 from hogwild.executors.run import Run, simulate
 from hogwild.graph import Graph
+from hogwild.guarantee import Certificate, certify, explain_guarantee
 from hogwild.models import (
     GAT,
     GCN,
@@ -45,6 +46,7 @@ __all__ = [
     "MLP",
     "PICNN",
     "Anderson",
+    "Certificate",
     "EnergyConv",
     "EnergyGNN",
     "GSDConv",
@@ -64,6 +66,8 @@ __all__ = [
     "StackedEnergyGNN",
     "Status",
     "__version__",
+    "certify",
     "errors",
+    "explain_guarantee",
     "simulate",
 ]

@@ -255,7 +255,7 @@ def spectrum(problem: Objective, h: Tensor, iterations: int = 300) -> tuple[floa
         v = hessian.apply(v / graph.wide(graph.dot(v, v).sqrt()))
         high = graph.dot(v, v).sqrt()
     v, low = start, torch.zeros(1)
-    for _ in range(max(iterations // 10, 1)):
+    for _ in range(max(iterations // 3, 1)):
         v = v / graph.wide(graph.dot(v, v).sqrt())
         v = solver.solve(hessian, v, 1e-10).value
         low = graph.dot(v, v).sqrt().reciprocal()
