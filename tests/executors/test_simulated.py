@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
 import hogwild
-from hogwild import GCN, EnergyGNN, LayerTagged, simulate
+from hogwild import GCN, EnergyGNN, LayerTagged, StackedEnergyGNN, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -361,6 +361,16 @@ def test_graph_level_models_and_lists_of_graphs():
     batch = Batch.from_data_list(data)
     out = model(batch.x, batch.edge_index, None, batch.batch)
     torch.testing.assert_close(run.predictions[1], out, rtol=1e-4, atol=1e-5)
+
+
+def test_stacks_run_level_by_level():
+    torch.manual_seed(0)
+    model, data = StackedEnergyGNN(3, 2).double(), graphs()
+    run = simulate(model, data, runs=2, tol=1e-8)
+    torch.testing.assert_close(run.h[1], model.embed(*_args(data)).value, rtol=1e-5, atol=1e-6)
+    assert float(run.updates.double().mean()) > 20
+    with pytest.raises(ConfigError, match="a stack of 2 levels"):
+        simulate(model, data, record=True)
 
 
 def test_self_loops_and_multi_edges():

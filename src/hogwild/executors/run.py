@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule, Timetable, check_bounds
 from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import ConfigError, InputError, require_positive
-from hogwild.executors.simulated import EXCHANGES, Ages, Simulation
+from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
 from hogwild.graph import Graph
+from hogwild.models.stack import StackedGNN
 from hogwild.rules import rule_for
 from hogwild.solvers.base import Problem
 
@@ -182,6 +183,8 @@ def simulate(
 ) -> Run:
     """Run a model asynchronously (Algorithm 1), many graphs and many schedules at once.
 
+    A stack runs level by level: the next one begins, everywhere, when the one below has settled.
+
     Args:
         model: Any model of this library.
         data: A PyG ``Data``, ``Batch`` or list of ``Data``.
@@ -249,31 +252,63 @@ def _run(
     begun = clock.perf_counter()
     n = inputs.x.size(-2)
     model.require_asynchronous(inputs.edge_index, n)  # type: ignore[operator]
-    args, kwargs = inputs.arguments()
-    answer = model.embed(*args, **kwargs).value  # type: ignore[operator]
+    levels: list[Any] = list(model.levels) if isinstance(model, StackedGNN) else [model]
+    if len(levels) > 1 and (record or replay is not None):
+        raise ConfigError(
+            f"record and replay were asked of a stack of {len(levels)} levels, which has a "
+            f"schedule for each; expected a model of one level"
+        )
     many = inputs.repeat(runs)
-    args, kwargs = many.arguments()
-    problem = model.problem(*args, **kwargs)  # type: ignore[operator]
-    problem = problem.detach() if isinstance(problem, Problem) else problem
-    graph = problem.graph
-    about = {"stagger": stagger, "delay": delay, "seed": seed, "runs": runs,
-             "impairments": [repr(i) for i in impairments]}  # fmt: skip
-    schedule = Schedule(
-        graph, runs=runs, stagger=stagger, delay=delay, seed=seed, impairments=impairments
-    )
-    bounds = schedule.bounds
-    timetable: Timetable = schedule
-    if replay is not None:
-        timetable = Replay(replay, graph)
-        ticks = min(ticks, timetable.length)
-    age = None if bounds is None else 2 * bounds[1] + bounds[0] - (exchange == "exact")
-    rule = rule_for(problem, rule_name, step, age)
-    start = problem.start()
-    target = answer if answer.dim() == 3 else answer.unsqueeze(0)
-    target = target.to(start.dtype).mT.repeat(1, 1, runs)  # [R, k, Q·N]
-    simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
-    watch = _Watch(simulation, graph, target, tol, history, keep)
-    trace = None if not record else Trace.of(timetable, about)
+    below, settled = inputs.x, many.x  # features, as solved synchronously and as simulated
+    tallies: list[Tally] = []
+    for depth, level in enumerate(levels):
+        args, kwargs = replace(inputs, x=below).arguments()
+        answer = level.embed(*args, **kwargs).value
+        args, kwargs = replace(many, x=settled).arguments()
+        problem = level.problem(*args, **kwargs)
+        problem = problem.detach() if isinstance(problem, Problem) else problem
+        graph = problem.graph
+        schedule = Schedule(
+            graph, runs=runs, stagger=stagger, delay=delay, seed=seed + depth,
+            impairments=impairments,
+        )  # fmt: skip
+        bounds = schedule.bounds
+        timetable: Timetable = schedule
+        if replay is not None:
+            timetable = Replay(replay, graph)
+            ticks = min(ticks, timetable.length)
+        age = None if bounds is None else 2 * bounds[1] + bounds[0] - (exchange == "exact")
+        rule = rule_for(problem, rule_name, step, age)
+        start = problem.start()
+        target = answer if answer.dim() == 3 else answer.unsqueeze(0)
+        target = target.to(start.dtype).mT.repeat(1, 1, runs)  # [R, k, Q·N]
+        simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
+        watch = _Watch(simulation, graph, target, tol, history, keep)
+        about = {"stagger": stagger, "delay": delay, "seed": seed, "runs": runs,
+                 "impairments": [repr(i) for i in impairments]}  # fmt: skip
+        trace = None if not record else Trace.of(timetable, about)
+        _tick(simulation, watch, ticks, trace, progress)
+        tallies.append(simulation.tally)
+        if depth + 1 < len(levels):
+            below = _with(inputs.x, answer)
+            h = simulation.h.mT.to(answer.dtype)
+            settled = _with(many.x, h if answer.dim() == 3 else h[0])
+    if trace is not None and not isinstance(record, bool):
+        trace.save(record)
+    seconds = clock.perf_counter() - begun
+    return _report(model, simulation, watch, inputs, many, runs, bounds or (stagger, delay),
+                   bounds is not None, answer, trace, tallies, seconds)  # fmt: skip
+
+
+def _with(x: Tensor, h: Tensor) -> Tensor:
+    """What the next level of a stack reads: features and embeddings."""
+    return torch.cat([x.expand(*h.shape[:-1], x.size(-1)), h], -1)
+
+
+def _tick(
+    simulation: Simulation, watch: _Watch, ticks: int, trace: Trace | None, progress: bool
+) -> None:
+    """Run until nothing is left to do, or for ``ticks`` ticks."""
     with tqdm(total=ticks, disable=not progress, unit="tick", desc="simulating") as bar:
         for t in range(ticks):
             tick = simulation.step()
@@ -284,11 +319,6 @@ def _run(
                 break
             if progress and t % CHECK == 0:
                 bar.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}")
-    if trace is not None and not isinstance(record, bool):
-        trace.save(record)
-    seconds = clock.perf_counter() - begun
-    return _report(model, simulation, watch, inputs, many, runs, bounds or (stagger, delay),
-                   bounds is not None, answer, trace, seconds)  # fmt: skip
 
 
 class _Watch:
@@ -347,6 +377,7 @@ def _report(
     bounded: bool,
     answer: Tensor,
     trace: Trace | None,
+    tallies: list[Tally],
     seconds: float,
 ) -> Run:
     tally, graphs = simulation.tally, inputs.num_graphs
@@ -374,16 +405,16 @@ def _report(
         reference=answer,
         deviation=deviation,
         converged=deviation <= (1e-6 if watch.tol is None else watch.tol),
-        updates=per_node(tally.updates),
-        messages=per_node(tally.messages),
-        saved=per_node(tally.saved),
+        updates=per_node(sum((t.updates for t in tallies), torch.zeros_like(tally.updates))),
+        messages=per_node(sum((t.messages for t in tallies), torch.zeros_like(tally.messages))),
+        saved=per_node(sum((t.saved for t in tallies), torch.zeros_like(tally.saved))),
         staleness=Staleness(tally.packet_age, tally.content_age, bound, bounded),
         assumptions={
             "a": simulation.longest_gap() <= bound,
             "b": tally.packet_age.largest < bound,
             "c": True,
         },
-        ticks=tally.ticks,
+        ticks=sum(t.ticks for t in tallies),
         reached=watch.reached.view(runs, graphs),
         history=torch.stack([per_graph(d) for d in watch.history]) if watch.history else None,
         history_ticks=watch.ticks,
