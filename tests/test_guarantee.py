@@ -154,6 +154,18 @@ def test_every_kind_is_told_the_truth(capsys):
     assert hogwild.certify is certify
 
 
+@pytest.mark.parametrize("make", [EnergyGNN, GSDGNN, ScarselliGNN, MaxGNN, GCN])
+def test_float32_models(make):
+    torch.manual_seed(0)
+    inputs = data()
+    inputs.x = inputs.x.float()
+    model = make(3, 2)
+    assert certify(model, inputs).kind == model.kind
+    run = hogwild.simulate(model, inputs, ticks=300)
+    assert run.h.dtype == run.predictions.dtype == torch.float32
+    assert model.kind == Kind.EXPLICIT or float(run.deviation.max()) < 1e-3
+
+
 def test_directed_graphs_are_not_certified():
     torch.manual_seed(0)
     one_way = Data(x=data((3,)).x, edge_index=torch.tensor([[0, 1], [1, 2]]))

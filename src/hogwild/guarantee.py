@@ -206,7 +206,7 @@ def _optimisation(
     c = 1.0 / a - 0.5 - age
     big = (1.0 / a**2 + age + stagger) / mu + 0.5 * age
     rate, period = 1.0 / (1.0 + c / big), stagger + age
-    low, high = spectrum(problem, h)
+    low, high = spectrum(problem, h.to(rows.dtype))
     where: str | None = None
     if own is not None:
         if own <= float(steps.min()):
