@@ -203,15 +203,16 @@ def draw(
 ) -> None:
     """The arrows of a computation graph by kind, layers from left to right."""
     n, depth = arrows.num_nodes, arrows.depth
-    for kind in _KINDS:
-        for arrow in getattr(arrows, kind):
+    sets = {"removed": arrows.removed, "kept": arrows.kept, "unintended": arrows.unintended}
+    for kind, some in sets.items():
+        for arrow in some:
             _arrow(ax, arrow, kind)
     for i in range(n):
         for layer in range(depth + 1):
             text = "" if values is None else f"{float(values[i, layer]):.3g}"
             node(ax, layer, -i, text)
     frame(ax, (-0.45, depth + 0.45), n)
-    ax.set_xticks(range(depth + 1), [f"layer {m}" if m else "features" for m in range(depth + 1)])
+    ax.set_xticks(range(depth + 1), [f"layer {m}" if m else "input" for m in range(depth + 1)])
     ax.set_yticks([-i for i in range(n)], [str(i) for i in range(n)] if names is None else names)
 
 
