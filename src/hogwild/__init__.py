@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from hogwild import errors
+from hogwild import errors, plots
 from hogwild.errors import HogwildError
 from hogwild.executors.run import Run, simulate
 from hogwild.graph import Graph
@@ -23,6 +23,7 @@ from hogwild.models import (
     StackedEnergyGNN,
 )
 from hogwild.nn import MLP, PICNN
+from hogwild.robustness import robustness
 from hogwild.solvers import (
     LBFGS,
     Anderson,
@@ -32,6 +33,7 @@ from hogwild.solvers import (
     Solution,
     Status,
 )
+from hogwild.sweep import sweep
 
 try:
     __version__ = version("hogwild-gnn")
@@ -69,5 +71,8 @@ __all__ = [
     "certify",
     "errors",
     "explain_guarantee",
+    "plots",
+    "robustness",
     "simulate",
+    "sweep",
 ]

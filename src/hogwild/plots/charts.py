@@ -1,0 +1,310 @@
+"""Charts of runs and sweeps: convergence, histograms of outputs, comparisons, heat maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hogwild.errors import ConfigError
+from hogwild.executors.run import Run
+from hogwild.plots.style import BLUE, CYCLE, INK, RED, figure, need
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from hogwild.robustness import Robustness
+
+MANY = 20
+"""Curves beyond which a band is drawn instead."""
+
+
+# -- convergence -----------------------------------------------------------------------------------
+
+
+def convergence(
+    run: Run | Mapping[str, Run], path: str | Path | None = None, *, x: str = "ticks"
+) -> Figure:
+    """Distance from the synchronous answer over time, one curve for each schedule and graph (their
+    range and median where they are many).
+
+    Args:
+        run: What :func:`hogwild.simulate` returned with ``history=...``, or several by name.
+        path: Where to save the picture.
+        x: ``"ticks"``, or ``"updates"``: the mean number of updates a node has made, which needs
+            ``record=True``.
+    """
+    runs = run if isinstance(run, Mapping) else {"": run}
+    if x not in ("ticks", "updates"):
+        raise ConfigError(f"x={x!r}; expected 'ticks' or 'updates'")
+    with figure(4.2, 2.8, path) as fig:
+        ax = fig.subplots()
+        for number, (name, one) in enumerate(runs.items()):
+            _curves(ax, one, x, CYCLE[number % len(CYCLE)], name)
+        ax.set_yscale("log")
+        ax.set_ylabel("relative deviation from\nthe synchronous embeddings")
+        ax.set_xlabel("ticks" if x == "ticks" else "updates per node")
+        ax.set_xlim(left=0)
+        ax.grid(axis="y", linewidth=0.3)
+        if any(runs):
+            ax.legend()
+    return fig
+
+
+def _curves(ax: Axes, run: Run, x: str, colour: str, name: str) -> None:
+    if run.history is None:
+        raise ConfigError(
+            "the run has no history; expected one of hogwild.simulate(..., history=10), which "
+            "keeps the deviation every 10 ticks"
+        )
+    history = run.history.flatten(2) if run.history.dim() > 3 else run.history  # [T, Q, ·]
+    count, each = history.shape[1:]
+    times = np.repeat(np.array(run.history_ticks, dtype=float)[:, None], count, 1)  # [T, Q]
+    if x == "updates":
+        times = _updates(run)
+    times = np.repeat(times, each, 1)
+    values = np.maximum(history.flatten(1).cpu().numpy(), np.finfo(float).tiny)
+    values = np.where(values > np.finfo(float).tiny, values, np.nan)  # zero has no logarithm
+    if values.shape[1] <= MANY:
+        lines = ax.plot(times, values, color=colour, linewidth=0.8, alpha=0.75)
+        lines[0].set_label(name)
+        return
+    middle = times.mean(1)
+    ax.fill_between(middle, np.nanmin(values, 1), np.nanmax(values, 1), color=colour, alpha=0.25,
+                    linewidth=0)  # fmt: skip
+    ax.plot(middle, np.nanmedian(values, 1), color=colour, label=name)
+
+
+def _updates(run: Run) -> np.ndarray:
+    """Updates a node had made on average at the ticks of the history, [T, Q]."""
+    if run.trace is None:
+        raise ConfigError("the run has no trace; x='updates' needs simulate(..., record=True)")
+    runs, n = run.updates.shape
+    made = torch.zeros(runs, dtype=torch.long)
+    after = []
+    for tick in run.trace.ticks:
+        assert tick.at.nodes is not None
+        made = made + torch.bincount(tick.at.nodes.cpu() // n, minlength=runs)
+        after.append(made)
+    return (torch.stack(after)[run.history_ticks].double() / n).numpy()
+
+
+# -- predictions -----------------------------------------------------------------------------------
+
+
+def output_histogram(
+    results: Robustness | Sequence[Robustness],
+    item: int = 0,
+    output: int = 0,
+    *,
+    titles: Sequence[str] | None = None,
+    bins: int = 41,
+    path: str | Path | None = None,
+) -> Figure:
+    """How often schedules lead to which output of one node (or graph), and the synchronous output.
+
+    Args:
+        results: What :func:`hogwild.robustness` returned, for one model or for several side by
+            side, with many runs.
+        item: The node (or graph).
+        output: Which of its outputs.
+        titles: One for each result; the models' names by default.
+        bins: Number of bins.
+        path: Where to save the picture.
+    """
+    many = results if isinstance(results, Sequence) else [results]
+    with figure(2.6 * len(many), 2.2, path) as fig:
+        axes = fig.subplots(1, len(many), squeeze=False)[0]
+        histograms(list(axes), many, item, output, titles, bins)
+    return fig
+
+
+def histograms(
+    axes: Sequence[Axes],
+    results: Sequence[Robustness],
+    item: int,
+    output: int,
+    titles: Sequence[str] | None = None,
+    bins: int = 41,
+) -> None:
+    """Draw :func:`output_histogram` on these axes. A result whose outputs all agree is shown on the
+    (relative) scale of the one before, or there would be nothing to see it against."""
+    ticker = need("matplotlib.ticker")
+    low, high = -0.5, 0.5
+    for number, (ax, result) in enumerate(zip(axes, results, strict=True)):
+        if result.prediction.dim() > 2:
+            raise ConfigError("the model has replicas; expected a result of a single model")
+        outputs = result.run.predictions[:, item, output].double().cpu().numpy()
+        before = float(result.prediction[item, output])
+        size = float(result.prediction.abs().max()) or 1.0
+        apart = (outputs - before) / size
+        if np.ptp(np.append(apart, 0.0)) > 1e-3:
+            low, high = min(float(apart.min()), 0.0), max(float(apart.max()), 0.0)
+        edges = _edges(before, low * size, high * size, bins, outputs)
+        counts, _ = np.histogram(outputs, edges)
+        ax.bar(edges[:-1], counts / len(outputs), np.diff(edges), align="edge", color=BLUE)
+        ax.axvline(before, color=RED, linestyle=(0, (4, 2)), linewidth=1.1, label="synchronous")
+        ax.set_title(result.model if titles is None else titles[number])
+        ax.set_xlim(edges[0], edges[-1])
+        ax.set_xlabel(f"output of node {item}" if result.spread.numel() > 1 else "output")
+        ax.yaxis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
+        ax.yaxis.set_major_formatter(_per_cent)
+        ax.set_ylabel("schedules")
+    axes[0].legend(fontsize=7, loc="upper right")
+
+
+def _edges(centre: float, low: float, high: float, bins: int, values: np.ndarray) -> np.ndarray:
+    """Edges of about so many bins from low to high (offsets), one bin around the centre; whole
+    numbers get whole bins."""
+    width = (high - low) / bins
+    if np.allclose(np.append(values, centre), np.rint(np.append(values, centre))):
+        width = max(math.ceil(width), 1)
+    first, last = math.floor(low / width) - 1, math.ceil(high / width) + 1
+    return centre + width * (np.arange(first, last + 2) - 0.5)
+
+
+def comparison(result: Robustness, path: str | Path | None = None) -> Figure:
+    """Performance of every schedule beside the synchronous one (with a target), and asynchronous
+    against synchronous predictions: on the diagonal they agree."""
+    scored = result.metric is not None
+    with figure(5.6 if scored else 3.0, 3.0, path) as fig:
+        axes = fig.subplots(1, 1 + scored, squeeze=False, width_ratios=[1, 1.6][1 - scored :])[0]
+        if scored:
+            _performance(axes[0], result)
+        _diagonal(axes[-1], result)
+        fig.suptitle(
+            f"{result.model} ({result.kind}), S = {result.stagger}, D = {result.delay}", fontsize=9
+        )
+    return fig
+
+
+def _performance(ax: Axes, result: Robustness) -> None:
+    assert result.metric is not None
+    assert result.synchronous is not None
+    assert result.asynchronous is not None
+    after = result.asynchronous.flatten(1) if result.asynchronous.dim() > 1 else (
+        result.asynchronous.unsqueeze(1)
+    )  # fmt: skip
+    for number, before in enumerate(result.synchronous.reshape(-1).tolist()):
+        label = "synchronous" if number == 0 else None
+        ax.axhline(before, color=RED, linestyle=(0, (4, 2)), linewidth=1.1, label=label)
+    index = np.arange(after.size(0))
+    for number, column in enumerate(after.T.numpy()):
+        label = "schedules" if number == 0 else None
+        ax.plot(index, column, "o", color=BLUE, markersize=4, label=label)
+    ticker = need("matplotlib.ticker")
+    if result.metric.percent:
+        ax.yaxis.set_major_formatter(_per_cent)
+    ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    middle = float(result.synchronous.mean())
+    reach = float(
+        torch.cat([after.flatten(), result.synchronous.reshape(-1)]).sub(middle).abs().max()
+    )
+    reach = max(1.3 * reach, 0.05 * abs(middle)) or 1.0  # rounding is not to fill the picture
+    if math.isfinite(reach):
+        ax.set_ylim(middle - reach, middle + reach)
+    ax.set_xlabel("schedule")
+    ax.set_ylabel(result.metric.name)
+    ax.legend(fontsize=7, loc="best")
+
+
+def _diagonal(ax: Axes, result: Robustness) -> None:
+    after = result.run.predictions.cpu()
+    before = result.prediction.cpu().expand_as(after).flatten().numpy()
+    low, high = float(before.min()), float(before.max())
+    ax.plot([low, high], [low, high], color=RED, linestyle=(0, (4, 2)), label="agreement")
+    ax.plot(before, after.flatten().numpy(), "o", color=BLUE, markersize=2.5, alpha=0.5,
+            markeredgewidth=0, rasterized=True)  # fmt: skip
+    ax.set_xlabel("synchronous predictions")
+    ax.set_ylabel("asynchronous predictions")
+    ax.legend(fontsize=7, loc="best")
+
+
+# -- heat maps -------------------------------------------------------------------------------------
+
+
+def heatmap(
+    values: Tensor | np.ndarray,
+    *,
+    rows: Sequence[object],
+    columns: Sequence[object],
+    row_label: str = "",
+    column_label: str = "",
+    label: str = "",
+    titles: Sequence[str] | None = None,
+    heading: str = "",
+    percent: bool = False,
+    path: str | Path | None = None,
+) -> Figure:
+    """A table of numbers in colours, or several on one scale.
+
+    Args:
+        values: [rows, columns] or [tables, rows, columns].
+        rows: Names of the rows.
+        columns: Names of the columns.
+        row_label: What the rows are.
+        column_label: What the columns are.
+        label: What the numbers are.
+        titles: One for each table.
+        heading: Above all of them.
+        percent: Write the numbers in per cent.
+        path: Where to save the picture.
+    """
+    tables = np.asarray(values.cpu() if isinstance(values, Tensor) else values, dtype=float)
+    tables = tables[None] if tables.ndim == 2 else tables
+    if tables.ndim != 3 or tables.shape[1:] != (len(rows), len(columns)):
+        raise ConfigError(
+            f"values have shape {list(np.shape(values))}; expected "
+            f"[{len(rows)}, {len(columns)}], one row and column for each name, or a stack of these"
+        )
+    count = len(tables)
+    finite = tables[np.isfinite(tables)]
+    low, high = (min(finite.min(), 0.0), finite.max()) if finite.size else (0.0, 1.0)
+    high = high if high > low else low + 1.0
+    signed = low < -0.05 * high
+    if signed:  # white is zero
+        low, high = -max(high, -low), max(high, -low)
+    colours = need("matplotlib").colormaps["PuOr_r" if signed else "cividis"]
+    width, height = 0.9 + 0.55 * len(columns), 0.9 + 0.42 * len(rows)
+    with figure(max(count * width + 0.9, 3.4), height + 0.3 * bool(heading), path) as fig:
+        axes = fig.subplots(1, count, squeeze=False, sharey=True)[0]
+        for number, (ax, table) in enumerate(zip(axes, tables, strict=True)):
+            image = ax.imshow(table, vmin=low, vmax=high, cmap=colours, aspect="auto")
+            ax.set_xticks(range(len(columns)), [str(c) for c in columns])
+            ax.set_yticks(range(len(rows)), [str(r) for r in rows])
+            ax.tick_params(length=0)
+            for spine in ax.spines.values():
+                spine.set_visible(False)
+            for (i, j), value in np.ndenumerate(table):
+                light = np.dot(colours((value - low) / (high - low))[:3], (0.3, 0.6, 0.1)) > 0.5
+                ax.text(j, i, _short(value, percent), ha="center", va="center", fontsize=7,
+                        color=INK if light or not np.isfinite(value) else "white")  # fmt: skip
+            ax.set_xlabel(column_label)
+            if titles is not None:
+                ax.set_title(titles[number])
+        axes[0].set_ylabel(row_label)
+        bar = fig.colorbar(image, ax=list(axes), label=label)
+        bar.outline.set(visible=False)
+        if percent:
+            bar.ax.yaxis.set_major_formatter(_per_cent)
+        if heading:
+            fig.suptitle(heading, fontsize=9)
+    return fig
+
+
+def _per_cent(value: float, _: float) -> str:
+    return f"{100 * value:.3g} %"
+
+
+def _short(value: float, percent: bool) -> str:
+    if not np.isfinite(value):
+        return "–"
+    if percent:
+        return f"{100 * value:.1f}"
+    return f"{value:.2g}" if abs(value) >= 1e-12 else "0"

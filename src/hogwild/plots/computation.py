@@ -1,0 +1,263 @@
+r"""What asynchrony does to a layered model's computation graph, read off a recorded schedule.
+
+Synchronously, the value of node i after layer ℓ + 1 is computed from the values after layer ℓ of i
+itself and of its neighbours. Asynchronously a node is at layer ℓ when it has made ℓ updates, and
+hears of neighbour j what j had sent by the time :math:`\tau^i_j`: the value after layer
+
+.. math:: m = |\{t \in T^j : t < \tau^i_j\}|,
+
+whatever its own ℓ is. Where m ≠ ℓ an arrow of the model's graph is missing, and one that was never
+meant to be there has taken its place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from hogwild.asynchrony.impairments import Impairment
+from hogwild.asynchrony.trace import Trace, fingerprint
+from hogwild.errors import ConfigError, TraceError
+from hogwild.executors.run import simulate
+from hogwild.graph import Graph
+from hogwild.models.layered import LayeredGNN
+from hogwild.plots.style import GREY, INK, RED, figure, need
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+class Arrow(NamedTuple):
+    """``source``'s value after ``layer`` layers goes into ``target``'s value after ``after``."""
+
+    source: int
+    layer: int
+    target: int
+    after: int
+
+
+@dataclass(frozen=True)
+class ComputationGraph:
+    """The arrows meant to be there and those that were, own values included; parallel edges have
+    an arrow each."""
+
+    num_nodes: int
+    depth: int
+    intended: list[Arrow]
+    read: list[Arrow]
+
+    @classmethod
+    def of(cls, trace: Trace, graph: Graph, depth: int) -> ComputationGraph:
+        """From the schedule of one run of a model with ``depth`` layers that waits for nobody."""
+        if trace.graph != fingerprint(graph):
+            raise TraceError(
+                "the trace belongs to another graph (its fingerprint differs); expected a trace of "
+                "a single run on this graph"
+            )
+        sources, targets = graph.src.tolist(), graph.dst.tolist()
+        everyone = range(graph.num_nodes)
+        links = [*zip(sources, targets, strict=True), *((i, i) for i in everyone)]
+        links = [(j, i) for n, (j, i) in enumerate(links) if j != i or n >= len(sources)]
+        intended = [Arrow(j, m, i, m + 1) for m in range(depth) for j, i in links]
+        read: list[Arrow] = []
+        layers = [0] * graph.num_nodes
+        at: list[list[int]] = []  # at[t]: everyone's layer in packets of time t
+        for tick in trace.ticks:
+            if tick.reset is not None and tick.reset.numel():
+                raise ConfigError(
+                    "a node that crashes cold computes its layers twice and has no place in a "
+                    "computation graph; expected a schedule without Crashes(rejoin='cold')"
+                )
+            at += [list(layers) for _ in range(tick.time + 1 - len(at))]
+            nodes, edges = tick.at.nodes, tick.at.edges
+            assert nodes is not None
+            assert edges is not None
+            for edge, time in zip(edges.tolist(), tick.view.tolist(), strict=True):
+                j, i = sources[edge], targets[edge]
+                if i != j:
+                    read.append(Arrow(j, at[time][j], i, layers[i] + 1))
+            for i in nodes.tolist():
+                read.append(Arrow(i, layers[i], i, layers[i] + 1))
+                layers[i] += 1
+        if layers != [depth] * graph.num_nodes:
+            raise TraceError(
+                f"nodes made {min(layers)} to {max(layers)} updates in this trace; expected "
+                f"{depth} of each, one a layer"
+            )
+        return cls(graph.num_nodes, depth, intended, read)
+
+    @property
+    def kept(self) -> list[Arrow]:
+        """Meant to be there, and there."""
+        return list((Counter(self.intended) & Counter(self.read)).elements())
+
+    @property
+    def removed(self) -> list[Arrow]:
+        """Meant to be there, and missing."""
+        return list((Counter(self.intended) - Counter(self.read)).elements())
+
+    @property
+    def unintended(self) -> list[Arrow]:
+        """There, and not meant to be."""
+        return list((Counter(self.read) - Counter(self.intended)).elements())
+
+
+def computation_graph(
+    model: LayeredGNN,
+    data: Data,
+    *,
+    stagger: int = 5,
+    delay: int = 2,
+    seed: int = 0,
+    impairments: Impairment | Sequence[Impairment] = (),
+    names: Sequence[str] | None = None,
+    path: str | Path | None = None,
+) -> Figure:
+    """Draw the computation graph of an explicit model, in step and under one schedule.
+
+    Layers go from left to right, nodes from top to bottom. Where embeddings have one channel, their
+    values are written into the nodes.
+
+    Args:
+        model: A :class:`~hogwild.LayeredGNN` of few layers.
+        data: A small graph.
+        stagger: S.
+        delay: D.
+        seed: What the schedule is a function of.
+        impairments: What else goes wrong.
+        names: What to call the nodes; their numbers by default.
+        path: Where to save the picture.
+    """
+    first = observe(model, data, stagger=1, delay=0)
+    second = observe(model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments)
+    n, depth = second[0].num_nodes, second[0].depth
+    with figure(2 * (0.9 + 0.75 * depth), 0.7 + 0.5 * n, path) as fig:
+        axes = fig.subplots(1, 2)
+        for ax, (arrows, values), title in zip(
+            axes, (first, second), ("synchronous", f"asynchronous, S = {stagger}, D = {delay}"),
+            strict=True,
+        ):  # fmt: skip
+            draw(ax, arrows, values, names)
+            ax.set_title(title)
+        legend(axes[1])
+    return fig
+
+
+def observe(
+    model: LayeredGNN,
+    data: Data,
+    *,
+    stagger: int,
+    delay: int,
+    seed: int = 0,
+    impairments: Impairment | Sequence[Impairment] = (),
+) -> tuple[ComputationGraph, Tensor | None]:
+    """Simulate one run: its computation graph, and every node's value after each layer, [N, L + 1],
+    where embeddings have a single channel."""
+    if not isinstance(model, LayeredGNN):
+        raise ConfigError(
+            f"{type(model).__name__} has no computation graph that a schedule could change; "
+            f"expected a LayeredGNN such as GCN or GAT"
+        )
+    run = simulate(
+        model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments,
+        history=1, keep_embeddings=True, record=True,
+    )  # fmt: skip
+    assert run.trace is not None
+    assert run.embeddings is not None
+    assert data.edge_index is not None
+    graph = Graph.of(data.edge_index, data.x.size(-2))
+    found = ComputationGraph.of(run.trace, graph, model.depth)
+    if model.replicas is not None or model.hidden_channels != 1:
+        return found, None
+    over_time = run.embeddings[:, 0, :, 0]  # [T, N]
+    columns = [[float(value)] for value in over_time[0]]  # nobody updates at tick 0
+    for tick in run.trace.ticks:
+        assert tick.at.nodes is not None
+        for i in tick.at.nodes.tolist():
+            columns[i].append(float(over_time[tick.time, i]))
+    return found, torch.tensor(columns, dtype=torch.float64)
+
+
+# -- drawing ---------------------------------------------------------------------------------------
+
+_KINDS: dict[str, dict[str, Any]] = {
+    "removed": {"color": GREY, "linestyle": (0, (3, 2)), "linewidth": 0.8, "zorder": 1},
+    "kept": {"color": INK, "linestyle": "solid", "linewidth": 0.8, "zorder": 2},
+    "unintended": {"color": RED, "linestyle": "solid", "linewidth": 1.1, "zorder": 3},
+}
+RADIUS = 8.0
+"""Of a node, in points."""
+
+
+def draw(
+    ax: Axes, arrows: ComputationGraph, values: Tensor | None, names: Sequence[str] | None = None
+) -> None:
+    """The arrows of a computation graph by kind, layers from left to right."""
+    n, depth = arrows.num_nodes, arrows.depth
+    sets = {"removed": arrows.removed, "kept": arrows.kept, "unintended": arrows.unintended}
+    for kind, some in sets.items():
+        for arrow in some:
+            _arrow(ax, arrow, kind)
+    for i in range(n):
+        for layer in range(depth + 1):
+            text = "" if values is None else f"{float(values[i, layer]):.3g}"
+            node(ax, layer, -i, text)
+    frame(ax, (-0.45, depth + 0.45), n)
+    ax.set_xticks(range(depth + 1), [f"layer {m}" if m else "input" for m in range(depth + 1)])
+    ax.set_yticks([-i for i in range(n)], [str(i) for i in range(n)] if names is None else names)
+
+
+def frame(ax: Axes, xlim: tuple[float, float], n: int) -> None:
+    """Limits for n rows of nodes, and no box around them."""
+    ax.set_xlim(*xlim)
+    ax.set_ylim(-n + 0.45, 0.55)
+    ax.tick_params(length=0)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def node(ax: Axes, x: float, y: float, text: str, fill: str = "white") -> None:
+    """A node with its value."""
+    ax.plot(
+        [x], [y], "o", markersize=2 * RADIUS, markerfacecolor=fill, markeredgecolor=INK,
+        markeredgewidth=0.8, zorder=4,
+    )  # fmt: skip
+    ax.text(x, y, text, ha="center", va="center_baseline", fontsize=7, zorder=5)
+
+
+def _arrow(ax: Axes, arrow: Arrow, kind: str) -> None:
+    """Straight where it goes forwards; bent where it stays in its column or goes back."""
+    patches = need("matplotlib.patches")
+    bend = 0.0 if arrow.layer < arrow.after else 0.35
+    ax.add_patch(
+        patches.FancyArrowPatch(
+            (arrow.layer, -arrow.source),
+            (arrow.after, -arrow.target),
+            arrowstyle="-|>",
+            mutation_scale=6,
+            shrinkA=RADIUS,
+            shrinkB=RADIUS,
+            connectionstyle=f"arc3,rad={bend}",
+            **_KINDS[kind],
+        )
+    )
+
+
+def legend(ax: Axes) -> None:
+    """What the lines mean, below the axes."""
+    lines = need("matplotlib.lines")
+    handles = [
+        lines.Line2D([], [], label=kind, **{k: v for k, v in look.items() if k != "zorder"})
+        for kind, look in sorted(_KINDS.items())
+    ]
+    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=3,
+              handlelength=2.2, columnspacing=1.2)  # fmt: skip

@@ -1,0 +1,93 @@
+r"""The paper's first figure, from simulated runs.
+
+(a) a linear graph with binary features; (b) a 3-layer GNN on it, in step: all weights are one, so
+that a node's next value is the sum of its own and its neighbours',
+:math:`h_i \leftarrow h_i + \sum_{j \in \mathcal N(i)} h_j`; (c) the same GNN under one random
+schedule, with the arrows that are missing and those that should not be there; (d) the output of the
+middle node over many schedules: of that GNN, of a 3-layer GCN, and of an energy GNN, whose output
+does not depend on the schedule.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import SimpleConv
+
+from hogwild.models import GCN, EnergyGNN, LayeredGNN
+from hogwild.plots import computation
+from hogwild.plots.charts import histograms
+from hogwild.plots.style import INK, figure
+from hogwild.robustness import Model, robustness
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BITS = (0, 1, 1, 0, 1)
+LAYERS = 3
+
+
+def linear_graph(bits: tuple[int, ...] = BITS) -> Data:
+    """An undirected path with a bit at every node."""
+    left = torch.arange(len(bits) - 1)
+    edges = torch.stack([torch.cat([left, left + 1]), torch.cat([left + 1, left])])
+    return Data(x=torch.tensor(bits, dtype=torch.float64).unsqueeze(1), edge_index=edges)
+
+
+def unit_gnn(layers: int = LAYERS) -> LayeredGNN:
+    """The GNN of panel (b): no parameters, sums, and the last sum is the output."""
+    convs = [SimpleConv(aggr="sum", combine_root="sum") for _ in range(layers)]
+    model = LayeredGNN(convs, 1, 1, hidden_channels=1, act=None, encoder=False, readout=())
+    with torch.no_grad():
+        model.readout.node.weight[0].fill_(1.0)
+        model.readout.node.bias[0].zero_()
+    return model.double()
+
+
+def figure1(path: str | Path | None = None, *, seed: int = 0, runs: int = 500) -> Figure:
+    """Draw the paper's Figure 1, panels (a) to (d).
+
+    Args:
+        path: Where to save the picture.
+        seed: What schedules and random weights are a function of.
+        runs: Number of schedules in panel (d).
+    """
+    data, middle = linear_graph(), len(BITS) // 2
+    with torch.random.fork_rng(devices=[]):
+        gnn = unit_gnn()
+        torch.manual_seed(seed)
+        models: list[Model] = [gnn, GCN(1, 1, num_layers=LAYERS), EnergyGNN(1, 1)]
+    results = [robustness(model.double(), data, runs=runs, seed=seed) for model in models]
+    with figure(7.2, 4.6, path) as fig:
+        parts: Any = fig.subfigures(2, 1, height_ratios=[1.55, 1])
+        above, below = parts
+        a, b, c = above.subplots(1, 3, width_ratios=[0.42, 1, 1])
+        _graph(a)
+        for ax, arrows in (
+            (b, computation.observe(gnn, data, stagger=1, delay=0)),
+            (c, computation.observe(gnn, data, stagger=5, delay=2, seed=seed)),
+        ):
+            computation.draw(ax, *arrows)
+            ax.set_yticks([])
+        a.set_title("(a) graph")
+        b.set_title("(b) synchronous")
+        c.set_title("(c) asynchronous")
+        computation.legend(c)
+        titles = ["(d) GNN of (b)", f"GCN, {LAYERS} layers", "energy GNN"]
+        histograms(list(below.subplots(1, 3)), results, middle, 0, titles)
+    return fig
+
+
+def _graph(ax: Axes) -> None:
+    """Panel (a)."""
+    n = len(BITS)
+    ax.plot([0, 0], [0, 1 - n], color=INK, linewidth=1.2, zorder=1)
+    for i, bit in enumerate(BITS):
+        computation.node(ax, 0, -i, str(bit), fill="white")
+    computation.frame(ax, (-0.25, 0.75), n)
+    ax.set_xticks([])
+    ax.set_yticks([-i for i in range(n)], [f"node {i}" for i in range(n)])

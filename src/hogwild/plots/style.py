@@ -1,0 +1,86 @@
+"""What all pictures share: the look, the colours, and how a figure is opened and saved.
+
+Colours are from the palette of Okabe and Ito, which people with any colour vision can tell apart;
+what matters is told by line style or position as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hogwild.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, BLUE, RED, GREEN, ORANGE, GREY = (
+    "#222222", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#B0B0B0",
+)  # fmt: skip
+CYCLE = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9")
+
+STYLE = {
+    "font.size": 8.0,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "lines.linewidth": 1.1,
+    "savefig.dpi": 220,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+}
+
+
+def need(name: str) -> Any:
+    """Import a module that only the extra brings."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"{name.partition('.')[0]} is missing, which pictures and data frames need; install "
+            f"it with: pip install hogwild-gnn[plots]"
+        ) from error
+
+
+@contextmanager
+def figure(width: float, height: float, path: str | Path | None) -> Iterator[Figure]:
+    """A figure of this size in inches to draw on, saved at the end if there is a path."""
+    matplotlib, figures = need("matplotlib"), need("matplotlib.figure")
+    with matplotlib.rc_context(STYLE):
+        # Not through pyplot: no window, no state shared with the caller's own figures.
+        fig = figures.Figure(figsize=(width, height), layout="constrained")
+        yield fig
+        if path is not None:
+            _save(fig, Path(path))
+
+
+def _save(fig: Figure, path: Path) -> None:
+    """The file is complete or not there at all."""
+    known = fig.canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known:
+        raise ConfigError(
+            f"path={str(path)!r} does not end in a picture's format; expected one of "
+            f"{', '.join(sorted(known))}"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=path.suffix)
+    os.close(handle)
+    try:
+        fig.savefig(name)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,347 @@
+r"""What asynchrony costs a model: the paper's second table, for any model on any data.
+
+A model's predictions are compared between synchronous inference and a number of random schedules.
+With q schedules, predictions :math:`\hat y^{(q)}` and the synchronous :math:`\hat y`,
+
+.. math::
+    \text{decrease} &= \pm\bigl(\operatorname{metric}(\hat y, y)
+        - \operatorname{metric}(\hat y^{(q)}, y)\bigr) \quad\text{(positive is worse)} \\
+    \text{spread}_i &= \max_o \operatorname{std}_q \hat y^{(q)}_{io} \,/\, \|\hat y\|_\infty \\
+    \text{distance}_i &= \max_{o, q} |\hat y^{(q)}_{io} - \hat y_{io}| \,/\, \|\hat y\|_\infty
+
+for every item i, a node or a graph. Spread alone can deceive: where nonlinearities saturate, all
+schedules may agree on the same wrong value, which only the distance shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from hogwild.asynchrony.impairments import Impairment, check_impairments
+from hogwild.errors import ConfigError, InputError
+from hogwild.executors.run import Inputs, Run, simulate
+from hogwild.models.base import Kind
+from hogwild.models.explicit import LayerTagged
+from hogwild.models.layered import LayeredGNN
+from hogwild.models.readout import ImplicitGNN
+from hogwild.scores import Metric, Score, choose
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+Model = ImplicitGNN | LayeredGNN | LayerTagged
+
+
+@dataclass
+class Robustness:
+    """How a model fares under asynchrony. Q schedules, N items (nodes or graphs); with replicas
+    there is an R after Q, or in front.
+
+    Attributes:
+        model: Name of the model's class.
+        kind: Its place in the paper's taxonomy.
+        stagger: S.
+        delay: D.
+        impairments: What else went wrong.
+        prediction: Synchronous predictions, [N, out].
+        spread: Standard deviation of each item's predictions over schedules, largest output,
+            relative to the largest synchronous prediction, [N].
+        distance: Largest distance of each item's predictions from the synchronous ones, likewise
+            relative, [N].
+        metric: What performance is measured by; ``None`` without a target.
+        synchronous: Performance of synchronous inference, [] or [R].
+        asynchronous: Performance of each schedule, [Q].
+        decrease: Performance lost in each schedule, [Q]; positive is worse.
+        converged: Share of runs (of graphs under schedules) that ended at the synchronous answer.
+        verdict: All this in a sentence.
+        run: The simulation itself.
+    """
+
+    model: str
+    kind: Kind
+    stagger: int
+    delay: int
+    impairments: tuple[Impairment, ...]
+    prediction: Tensor
+    spread: Tensor
+    distance: Tensor
+    metric: Metric | None
+    synchronous: Tensor | None
+    asynchronous: Tensor | None
+    decrease: Tensor | None
+    converged: float
+    verdict: str
+    run: Run
+
+    def summary(self) -> dict[str, float]:
+        """The numbers of one row of a table: means (and deviations) over schedules and replicas,
+        the mean spread, the largest distance."""
+        out: dict[str, float] = {}
+        if self.synchronous is not None:
+            assert self.asynchronous is not None
+            assert self.decrease is not None
+            out["synchronous"] = float(self.synchronous.mean())
+            for name, values in (("asynchronous", self.asynchronous), ("decrease", self.decrease)):
+                out[name], out[name + "_std"] = float(values.mean()), _deviation(values)
+        out["spread"], out["distance"] = float(self.spread.mean()), float(self.distance.max())
+        return out | {"converged": self.converged}
+
+    def __str__(self) -> str:
+        runs, row = self.run.predictions.size(0), self.summary()
+        impaired = "".join(f", {impairment!r}" for impairment in self.impairments)
+        lines = [
+            f"{self.model} ({self.kind}), {_schedules(runs)}, S = {self.stagger}, "
+            f"D = {self.delay}{impaired}",
+            "",
+        ]
+        if self.metric is not None:
+            after, lost = (_shown(self.metric, row, name) for name in ("asynchronous", "decrease"))
+            lines += [
+                f"{'':12}{'synchronous':>14}{'asynchronous':>24}{'decrease':>24}",
+                f"{self.metric.name:12}{self.metric.show(row['synchronous']):>14}"
+                f"{after:>24}{lost:>24}",
+                "",
+            ]
+        title = "predictions, relative to the largest synchronous one"
+        lines.append(f"{title:54}{'mean':>10}{'largest':>10}")
+        for name, values in (
+            ("spread over schedules", self.spread),
+            ("distance from the synchronous ones", self.distance),
+        ):
+            lines.append(f"  {name:52}{float(values.mean()):>10.2g}{float(values.max()):>10.2g}")
+        lines += [f"{'runs that ended at the synchronous answer':54}{self.converged:>10.0%}", ""]
+        return "\n".join([*lines, self.verdict])
+
+    def to_frame(self) -> DataFrame:
+        """One row for each schedule (and replica): performance before and after, the largest
+        distance of its predictions, and the share of graphs that converged."""
+        from hogwild.plots.style import need
+
+        gap = (self.run.predictions - self.prediction).abs().amax((-2, -1))  # [Q, (R)]
+        gap = gap / _size(self.prediction)
+        converged = self.run.converged.double().mean(-1)
+        columns: dict[str, Any] = {"run": torch.arange(gap.size(0))}
+        if gap.dim() == 2:
+            columns = {"run": columns["run"].unsqueeze(1), "replica": torch.arange(gap.size(1))}
+        if self.asynchronous is not None:
+            columns |= {
+                "synchronous": self.synchronous,
+                "asynchronous": self.asynchronous,
+                "decrease": self.decrease,
+            }
+        columns |= {"distance": gap, "converged": converged}
+        return need("pandas").DataFrame(
+            {name: x.expand_as(gap).flatten().cpu().numpy() for name, x in columns.items()}
+        )
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Performance of every schedule, and asynchronous against synchronous predictions."""
+        from hogwild.plots.charts import comparison
+
+        return comparison(self, path)
+
+
+def robustness(
+    model: Model,
+    data: Data | Batch | Iterable[Data],
+    *,
+    runs: int = 5,
+    stagger: int = 5,
+    delay: int = 2,
+    seed: int = 0,
+    metric: str | Score | None = None,
+    maximise: bool | None = None,
+    target: Tensor | None = None,
+    mask: Tensor | None = None,
+    impairments: Impairment | Sequence[Impairment] = (),
+    **options: Any,
+) -> Robustness:
+    """What random schedules do to a model's predictions and performance.
+
+    Args:
+        model: Any model of this library, or layers of any PyG model in a
+            :class:`~hogwild.LayeredGNN`.
+        data: A PyG ``Data``, ``Batch`` or list of ``Data``.
+        runs: Number of schedules.
+        stagger: S, the largest number of ticks between two updates of a node.
+        delay: D, the largest age of a view in ticks.
+        seed: What the schedules are a function of.
+        metric: ``"accuracy"``, ``"error"``, ``"mse"``, ``"rmse"``, ``"mae"``, or a function of
+            (predictions [n, out], targets) to a number. By default accuracy for integer targets
+            (with one output: its sign), and the root of the mean squared error for floats.
+        maximise: Whether larger is better, of a function; by default smaller is.
+        target: What predictions should be; ``data.y`` by default. Without either only the
+            predictions themselves are compared.
+        mask: Which items to score, [N]; all by default. Spread and distance are of all items.
+        impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).
+        options: Everything else goes to :func:`hogwild.simulate`.
+    """
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"{type(model).__name__} is not a model that can run asynchronously; expected one of "
+            f"hogwild's, or a PyG model wrapped as hogwild.LayeredGNN(model, in_channels, "
+            f"out_channels)"
+        )
+    impaired = check_impairments(impairments)
+    data = data if isinstance(data, Data) else list(data)
+    inputs = Inputs.of(data)
+    prediction = _predict(model, inputs)
+    target = _target(data) if target is None else target
+    found, keep = None, slice(None) if mask is None else _check_mask(mask, prediction.size(-2))
+    if target is not None:
+        if mask is not None and target.dim() and target.size(0) == mask.numel():
+            target = target[mask]
+        found = choose(metric, maximise, prediction[..., keep, :], target)
+    elif metric is not None:
+        raise InputError(
+            f"metric={metric!r} was given and data has no y; expected data.y, or target=..."
+        )
+    run = simulate(
+        model, data, runs=runs, stagger=stagger, delay=delay, seed=seed, impairments=impaired,
+        **options,
+    )  # fmt: skip
+    size = _size(prediction).unsqueeze(-1)
+    spread = run.predictions.std(0, correction=0).amax(-1) / size
+    distance = (run.predictions - prediction).abs().amax(0).amax(-1) / size
+    before = after = lost = None
+    if found is not None and target is not None:
+        before, after = (found.each(p[..., keep, :], target) for p in (prediction, run.predictions))
+        lost = before - after if found.maximise else after - before
+    out = Robustness(
+        type(model).__name__, model.kind, stagger, delay, impaired, prediction, spread, distance,
+        found, before, after, lost, float(run.converged.double().mean()), "", run,
+    )  # fmt: skip
+    out.verdict = _verdict(out, isinstance(model, LayerTagged))
+    return out
+
+
+def _predict(model: Model, inputs: Inputs) -> Tensor:
+    """Synchronous predictions."""
+    args, kwargs = inputs.arguments()
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            out: Tensor = model(*args, **kwargs)
+            return out
+    finally:
+        model.train(training)
+
+
+def _target(data: Data | list[Data]) -> Tensor | None:
+    """``data.y``, if there is one."""
+    if isinstance(data, Data):
+        return cast("Tensor | None", data.y)
+    return cast("Tensor | None", Batch.from_data_list(data).y)
+
+
+def _check_mask(mask: Tensor, n: int) -> Tensor:
+    if mask.dtype != torch.bool or mask.shape != (n,) or not bool(mask.any()):
+        raise InputError(
+            f"mask has shape {list(mask.shape)} and dtype {mask.dtype}, {int(mask.sum())} of it "
+            f"set; expected a boolean [{n}], one for each prediction, with some of them set"
+        )
+    return mask
+
+
+def _size(prediction: Tensor) -> Tensor:
+    """Largest entry of the synchronous predictions, [] or [R]."""
+    return prediction.abs().amax((-2, -1)).clamp_min(torch.finfo(prediction.dtype).tiny)
+
+
+def _deviation(values: Tensor) -> float:
+    """Sample standard deviation over schedules and replicas; NaN of a single value."""
+    return float(values.std()) if values.numel() > 1 else float("nan")
+
+
+def _shown(metric: Metric, row: dict[str, float], name: str) -> str:
+    """Mean ± deviation; the mean of a single value."""
+    mean, deviation = metric.show(row[name]), row[name + "_std"]
+    return mean if deviation != deviation else f"{mean} ± {metric.show(deviation)}"
+
+
+# -- the verdict -----------------------------------------------------------------------------------
+
+_IMMUNE = {
+    Kind.OPTIMISATION: "its steps lead to the minimiser of one energy, in whatever order they are "
+    "taken",
+    Kind.FIXED_POINT: "its updates lead to one fixed point, in whatever order they are made",
+}
+_SLOW = {
+    Kind.OPTIMISATION: "the minimiser is the same for all schedules, but steps are many where the "
+    "energy is ill-conditioned: give more ticks",
+    Kind.FIXED_POINT: "the fixed point is the same for all schedules if the map contracts in a "
+    "(weighted) maximum norm over the nodes: give more ticks, and look for such a norm where the "
+    "deviation does not fall",
+}
+
+
+def _verdict(of: Robustness, waits: bool) -> str:
+    run = of.run
+    count = run.converged.size(0)
+    good = int(run.converged.flatten(1).all(1).sum())
+    deviation = float(run.deviation.max())
+    if good == count:
+        if of.kind is not Kind.EXPLICIT:
+            why = _IMMUNE[of.kind]
+        elif waits:
+            why = "its nodes wait for the layer they need"
+        elif of.stagger == 1 and of.delay == 0:
+            why = "with S = 1 and D = 0 its nodes go in step"
+        else:
+            why = "its layers came out the same here, which nothing ensures elsewhere"
+        return (
+            f"Immune: {good} of {_schedules(count)} end at the synchronous answer (relative "
+            f"deviation at most {deviation:.1g}), since {why}."
+        )
+    effect = _effect(of)
+    if waits:
+        return (
+            f"Stalls: under {count - good} of {_schedules(count)} some nodes still wait for values "
+            f"of the layer they need{effect}. A layer's value is sent once: lost, it is missing "
+            f"for ever."
+        )
+    if of.kind is Kind.EXPLICIT:
+        worse = of.decrease is not None and float(of.decrease.mean()) > 0
+        return (
+            f"{'Degrades' if worse else 'Depends on the schedule'}: predictions move by up to "
+            f"{float(of.distance.max()):.2g} of the largest{effect}, since a node applies its "
+            f"layers to whichever layer's values it last heard."
+        )
+    inexact = [impairment for impairment in of.impairments if not impairment.exact]
+    why = _SLOW[of.kind]
+    if inexact:
+        why = (
+            f"{', '.join(type(i).__name__ for i in inexact)} changes what packets say, so that "
+            f"runs end near the synchronous answer and not at it"
+        )
+    elif not run.staleness.bounded:
+        why += "; and these impairments bound no staleness, so that no theorem applies"
+    return (
+        f"Not converged within the {run.ticks} ticks: {count - good} of {_schedules(count)} are "
+        f"still up to {deviation:.2g} (relative) from the synchronous answer{effect}; {why}."
+    )
+
+
+def _schedules(count: int) -> str:
+    return f"{count} schedule{'s' if count > 1 else ''}"
+
+
+def _effect(of: Robustness) -> str:
+    """What it means for the metric, as a clause."""
+    if of.metric is None:
+        return ""
+    row = of.summary()
+    before, after = of.metric.show(row["synchronous"]), _shown(of.metric, row, "asynchronous")
+    if before == of.metric.show(row["asynchronous"]):
+        return f" and {of.metric.name} stays {before}"
+    moves = "falls" if row["asynchronous"] < row["synchronous"] else "rises"
+    return f" and {of.metric.name} {moves} from {before} to {after}"

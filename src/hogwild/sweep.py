@@ -1,0 +1,177 @@
+"""A model's robustness over settings of asynchrony: stagger, delay and packet loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+from tqdm import tqdm
+
+from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
+from hogwild.asynchrony.schedule import check_bounds
+from hogwild.errors import ConfigError, require_positive
+from hogwild.robustness import Model, Robustness, robustness
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+VALUES = {
+    "decrease": "mean decrease of performance",
+    "spread": "mean spread of predictions",
+    "distance": "largest distance of predictions",
+    "converged": "share of runs converged",
+}
+"""What a sweep can show of every setting: entries of :meth:`Robustness.summary`."""
+
+
+@dataclass
+class Sweep:
+    """A model's robustness over settings of asynchrony.
+
+    Attributes:
+        staggers: Values of S.
+        delays: Values of D.
+        losses: Rates of packet loss.
+        results: One for each (loss, S, D), the last varying fastest.
+    """
+
+    staggers: tuple[int, ...]
+    delays: tuple[int, ...]
+    losses: tuple[float, ...]
+    results: list[Robustness]
+
+    def at(self, stagger: int, delay: int, loss: float | None = None) -> Robustness:
+        """The result for one setting."""
+        wanted = (self.losses[0] if loss is None else loss, stagger, delay)
+        for setting, result in zip(self._settings(), self.results, strict=True):
+            if setting == wanted:
+                return result
+        raise ConfigError(
+            f"(stagger, delay, loss) = {(stagger, delay, wanted[0])} was not swept; expected "
+            f"values from {self.staggers}, {self.delays}, {self.losses}"
+        )
+
+    def grid(self, value: str | None = None) -> Tensor:
+        """One number of every setting, [losses, staggers, delays].
+
+        Args:
+            value: ``"decrease"`` (the default, with a target), ``"spread"`` (without),
+                ``"distance"`` or ``"converged"``.
+        """
+        value = self._value(value)
+        numbers = [result.summary()[value] for result in self.results]
+        shape = len(self.losses), len(self.staggers), len(self.delays)
+        return torch.tensor(numbers, dtype=torch.float64).view(shape)
+
+    def to_frame(self) -> DataFrame:
+        """One row a setting."""
+        from hogwild.plots.style import need
+
+        return need("pandas").DataFrame(
+            [
+                {"stagger": s, "delay": d, "loss": p} | result.summary()
+                for (p, s, d), result in zip(self._settings(), self.results, strict=True)
+            ]
+        )
+
+    def plot(self, path: str | Path | None = None, *, value: str | None = None) -> Figure:
+        """A heat map over S and D for every rate of loss; ``value`` as in :meth:`grid`."""
+        from hogwild.plots.charts import heatmap
+
+        value = self._value(value)
+        head = self.results[0]
+        label = VALUES[value]
+        if value == "decrease" and head.metric is not None:
+            label = f"mean decrease of performance ({head.metric.name})"
+        return heatmap(
+            self.grid(value),
+            titles=[f"{loss:.0%} of packets lost" for loss in self.losses]
+            if any(self.losses)
+            else None,
+            rows=self.staggers,
+            columns=self.delays,
+            row_label="stagger S",
+            column_label="delay D",
+            label=label,
+            heading=f"{head.model} ({head.kind}), {head.run.predictions.size(0)} schedules each",
+            percent=value == "converged"
+            or (value == "decrease" and head.metric is not None and head.metric.percent),
+            path=path,
+        )
+
+    def __str__(self) -> str:
+        value = self._value(None)
+        head, grid = self.results[0], self.grid()
+        lines = [f"{head.model} ({head.kind}): {VALUES[value]}, S down and D across"]
+        for loss, table in zip(self.losses, grid, strict=True):
+            lines += ["", f"{loss:.0%} of packets lost"]
+            lines.append(" " * 6 + "".join(f"{d:>11}" for d in self.delays))
+            for s, row in zip(self.staggers, table.tolist(), strict=True):
+                lines.append(f"{s:>6}" + "".join(f"{number:>11.3g}" for number in row))
+        return "\n".join(lines)
+
+    def _settings(self) -> product[tuple[float, int, int]]:
+        return product(self.losses, self.staggers, self.delays)
+
+    def _value(self, value: str | None) -> str:
+        known = self.results[0].decrease is not None
+        value = ("decrease" if known else "spread") if value is None else value
+        if value not in VALUES or (value == "decrease" and not known):
+            names = [name for name in VALUES if known or name != "decrease"]
+            raise ConfigError(f"value={value!r}; expected one of {', '.join(names)}")
+        return value
+
+
+def sweep(
+    model: Model,
+    data: Data | Batch | Iterable[Data],
+    *,
+    staggers: Sequence[int] = (1, 2, 5, 10),
+    delays: Sequence[int] = (0, 2, 5),
+    losses: Sequence[float] = (0.0,),
+    runs: int = 5,
+    impairments: Impairment | Sequence[Impairment] = (),
+    progress: bool = False,
+    **options: Any,
+) -> Sweep:
+    """:func:`robustness` for every combination of stagger, delay and rate of packet loss.
+
+    Args:
+        model: As in :func:`robustness`.
+        data: As in :func:`robustness`.
+        staggers: Values of S.
+        delays: Values of D.
+        losses: Rates of independent packet loss
+            (:class:`~hogwild.asynchrony.impairments.BernoulliLoss`), beside other impairments.
+        runs: Number of schedules for each combination; all share the seed.
+        impairments: What else goes wrong, in all of them.
+        progress: Show a progress bar.
+        options: Everything else goes to :func:`robustness`.
+    """
+    require_positive("runs", runs)
+    for name, values in (("staggers", staggers), ("delays", delays), ("losses", losses)):
+        if not isinstance(values, Sequence) or not values:
+            raise ConfigError(f"{name}={values!r}; expected a non-empty sequence of numbers")
+    for s, d in product(staggers, delays):
+        check_bounds(s, d)
+    lossy = [(BernoulliLoss(loss),) if loss else () for loss in losses]
+    impaired = check_impairments(impairments)
+    data = data if isinstance(data, Data) else list(data)
+    results = []
+    settings = list(product(lossy, staggers, delays))
+    with tqdm(settings, disable=not progress, unit="setting", desc="sweeping") as bar:
+        for lost, stagger, delay in bar:
+            bar.set_postfix_str(f"S = {stagger}, D = {delay}")
+            found = robustness(
+                model, data, runs=runs, stagger=stagger, delay=delay,
+                impairments=(*impaired, *lost), **options,
+            )  # fmt: skip
+            results.append(found)
+    return Sweep(tuple(staggers), tuple(delays), tuple(losses), results)

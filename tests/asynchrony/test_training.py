@@ -1,0 +1,210 @@
+"""Differentiable asynchronous runs: against the simulator, the forward pass, finite differences."""
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from helpers import DOUBLE, ODD, ODD_NODES, chain, grid
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch_geometric.data import Batch, Data
+
+from hogwild import GAT, GCN, EnergyGNN, LayeredGNN, LayerTagged, simulate
+from hogwild.asynchrony.impairments import (
+    BernoulliLoss,
+    Crashes,
+    Duplication,
+    GeometricDelay,
+    Quantisation,
+    Reordering,
+    Stragglers,
+)
+from hogwild.asynchrony.training import asynchronous_forward
+from hogwild.errors import AsynchronyError, ConfigError, InputError
+
+
+def example(edge_index=None, n=6, width=3):
+    edge_index = grid(2, 3) if edge_index is None else edge_index
+    rng = torch.Generator().manual_seed(1)
+    return Data(x=torch.randn(n, width, generator=rng, **DOUBLE), edge_index=edge_index)
+
+
+MODELS = {
+    "gcn": lambda **kw: GCN(3, 2, **kw),
+    "gat": lambda **kw: GAT(3, 2, **kw),
+    "graphsage": lambda **kw: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, 2, **kw),
+}
+
+
+@pytest.mark.parametrize(("pool", "replicas"), [(None, None), (None, 3), ("mean", 2)])
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_equals_the_simulator_and_the_forward_pass(make, pool, replicas):
+    model = make(pool=pool, replicas=replicas).double()
+    data = Batch.from_data_list([example(), example(ODD, ODD_NODES)])
+    arguments = data.x, data.edge_index, None, data.batch
+    for seed in (0, 7):
+        expected = simulate(model, data, seed=seed).predictions[0]
+        out = asynchronous_forward(model, data, seed=seed)
+        assert torch.allclose(out, expected, rtol=0, atol=1e-12)
+        assert torch.equal(asynchronous_forward(model, *arguments, seed=seed), out)
+    forward = model(*arguments)
+    assert torch.allclose(
+        asynchronous_forward(model, data, stagger=1, delay=0), forward, rtol=0, atol=1e-12
+    )
+    assert (out - forward).abs().max() > 1e-3  # the schedule was one
+
+
+IMPAIRMENTS = [
+    BernoulliLoss(0.4),
+    BernoulliLoss(0.4, burst=2),
+    Stragglers(0.5),
+    GeometricDelay(0.3),
+    Reordering(0.5),
+    Duplication(0.5),
+    Crashes(0.5, period=8, downtime=5, rejoin="cold", until=40),
+]
+
+
+@pytest.mark.parametrize("impairment", IMPAIRMENTS, ids=lambda i: type(i).__name__)
+def test_equals_the_impaired_simulator(impairment):
+    model, data = GCN(3, 2).double(), example()
+    options = {"stagger": 3, "delay": 2, "seed": 5, "impairments": impairment}
+    expected = simulate(model, data, **options).predictions[0]
+    out = asynchronous_forward(model, data, **options)
+    assert torch.allclose(out, expected, rtol=0, atol=1e-12)
+
+
+def test_edge_features_and_weights():
+    data = example()
+    data.edge_attr = torch.randn(data.num_edges, 2, **DOUBLE)
+    model = GAT(3, 2, edge_dim=2).double()
+    out = asynchronous_forward(model, data, seed=3)
+    assert torch.allclose(out, simulate(model, data, seed=3).predictions[0], rtol=0, atol=1e-12)
+    data.edge_attr, data.edge_weight = None, torch.rand(data.num_edges, **DOUBLE)
+    model = GCN(3, 2).double()
+    out = asynchronous_forward(model, data, seed=3)
+    assert torch.allclose(out, simulate(model, data, seed=3).predictions[0], rtol=0, atol=1e-12)
+    tensors = (data.x, data.edge_index)
+    same = asynchronous_forward(model, *tensors, edge_weight=data.edge_weight, seed=3)
+    assert torch.equal(same, out)
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+@pytest.mark.parametrize("make", [MODELS["gcn"], MODELS["gat"]], ids=["gcn", "gat"])
+def test_gradients(make, replicas):
+    """In a random direction of all parameters and features, against central differences."""
+    model = make(act="tanh", replicas=replicas).double()
+    data = example()
+    data.x.requires_grad_()
+    leaves = [data.x, *model.parameters()]
+    directions = [torch.randn_like(leaf) for leaf in leaves]
+
+    def loss():
+        return asynchronous_forward(model, data, seed=2).square().sum()
+
+    grads = torch.autograd.grad(loss(), leaves)
+    exact = sum(float((g * d).sum()) for g, d in zip(grads, directions, strict=True))
+    values = []
+    for step in (1e-6, -2e-6):
+        with torch.no_grad():
+            for leaf, direction in zip(leaves, directions, strict=True):
+                leaf.add_(direction, alpha=step)
+            values.append(float(loss()))
+    numeric = (values[0] - values[1]) / 2e-6
+    assert abs(numeric - exact) <= 1e-5 * abs(exact)
+    assert exact != 0.0
+
+
+def test_isolated_nodes():
+    model = GCN(3, 2).double()
+    data = example(torch.zeros(2, 0, dtype=torch.long), 3)
+    out = asynchronous_forward(model, data)
+    assert torch.allclose(out, model(data.x, data.edge_index), rtol=0, atol=1e-12)
+
+
+def neighbourhood_means(count, seed):
+    """Chains whose nodes are asked for the mean of a feature over two hops."""
+    rng = torch.Generator().manual_seed(seed)
+    graphs = []
+    for _ in range(count):
+        x = torch.randn(8, 1, generator=rng, **DOUBLE)
+        near = (torch.arange(8) - torch.arange(8).unsqueeze(1)).abs() <= 2
+        near = near.to(x.dtype)
+        graphs.append(Data(x=x, edge_index=chain(8), y=near @ x / near.sum(1, keepdim=True)))
+    return Batch.from_data_list(graphs)
+
+
+def test_training_under_schedules_helps():
+    """On unseen graphs and schedules a GCN trained under schedules errs less than one that was
+    trained in step; in step it is the other way round."""
+    train, test = neighbourhood_means(20, 0), neighbourhood_means(20, 1)
+    models = {}
+    for name in ("synchronous", "asynchronous"):
+        torch.manual_seed(3)
+        models[name] = model = GCN(1, 1, num_layers=2, act="tanh").double()
+        optimiser = torch.optim.Adam(model.parameters(), 0.02)
+        for step in range(150):
+            if name == "synchronous":
+                out = model(train.x, train.edge_index, None, train.batch)
+            else:
+                out = asynchronous_forward(model, train, seed=step)
+            optimiser.zero_grad()
+            mse_loss(out, train.y).backward()
+            optimiser.step()
+
+    def errors(model):
+        run = simulate(model, test, runs=20, seed=10**6)
+        with torch.no_grad():
+            alone = mse_loss(model(test.x, test.edge_index, None, test.batch), test.y)
+        return float(alone), float(mse_loss(run.predictions, test.y.expand_as(run.predictions)))
+
+    (alone, late), (alone_trained, late_trained) = map(errors, models.values())
+    assert late_trained < 0.5 * late
+    assert alone < alone_trained
+
+
+# -- training mode ---------------------------------------------------------------------------------
+
+
+def test_dropout_is_drawn_and_the_mode_left_alone():
+    model, data = GCN(3, 2, dropout=0.5).double(), example()
+    one, two = (asynchronous_forward(model, data) for _ in range(2))
+    assert (one - two).abs().max() > 1e-3
+    assert all(module.training for module in model.modules())
+    model.eval()
+    out = asynchronous_forward(model, data)
+    assert torch.equal(out, asynchronous_forward(model, data))
+    assert not any(module.training for module in model.modules())
+
+
+def test_batch_norm():
+    model, data = GCN(3, 2, norm="batch_norm").double(), example()
+    with pytest.raises(AsynchronyError, match="BatchNorm in training mode"):
+        asynchronous_forward(model, data)
+    model.eval()
+    expected = simulate(model, data).predictions[0]
+    assert torch.allclose(asynchronous_forward(model, data), expected, rtol=0, atol=1e-12)
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model",
+    [EnergyGNN(3, 2), LayerTagged(GCN(3, 2)), nn.Linear(3, 2)],
+    ids=lambda m: type(m).__name__,
+)
+def test_only_explicit_models(model):
+    with pytest.raises(ConfigError, match=f"{type(model).__name__} is not trained under schedules"):
+        asynchronous_forward(model, example())
+
+
+def test_bad_input():
+    model, data = GCN(3, 2).double(), example()
+    with pytest.raises(InputError, match="either data alone"):
+        asynchronous_forward(model, data, data.edge_index)
+    with pytest.raises(InputError, match="without edge_index"):
+        asynchronous_forward(model, data.x)
+    with pytest.raises(ConfigError, match=r"Quantisation.*no gradient"):
+        asynchronous_forward(model, data, impairments=Quantisation())
+    with pytest.raises(ConfigError, match="stagger=0"):
+        asynchronous_forward(model, data, stagger=0)

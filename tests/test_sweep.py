@@ -1,0 +1,76 @@
+"""Sweeps: every cell is a robustness of its own."""
+
+import pytest
+import torch
+from helpers import DOUBLE, grid
+from torch_geometric.data import Data
+
+import hogwild
+from hogwild import GCN, EnergyGNN
+from hogwild.asynchrony.impairments import BernoulliLoss, Stragglers
+from hogwild.errors import ConfigError
+
+
+def example(y=None):
+    rng = torch.Generator().manual_seed(1)
+    return Data(x=torch.randn(6, 3, generator=rng, **DOUBLE), edge_index=grid(2, 3), y=y)
+
+
+def test_cells():
+    model, data = GCN(3, 2).double(), example(torch.randn(6, 2, **DOUBLE))
+    slow = Stragglers(0.5)
+    found = hogwild.sweep(
+        model, data, staggers=(1, 3), delays=(0, 2, 4), losses=(0.0, 0.3), runs=2, seed=4,
+        metric="mae", impairments=slow,
+    )  # fmt: skip
+    decrease = found.grid()
+    assert decrease.shape == (2, 2, 3)
+    frame = found.to_frame()
+    assert len(frame) == 12
+    for a, loss in enumerate((0.0, 0.3)):
+        for b, stagger in enumerate((1, 3)):
+            for c, delay in enumerate((0, 2, 4)):
+                lost = (BernoulliLoss(loss),) if loss else ()
+                alone = hogwild.robustness(
+                    model, data, stagger=stagger, delay=delay, runs=2, seed=4, metric="mae",
+                    impairments=(slow, *lost),
+                )  # fmt: skip
+                cell = found.at(stagger, delay, loss)
+                assert torch.equal(cell.asynchronous, alone.asynchronous)
+                assert cell.verdict == alone.verdict
+                assert decrease[a, b, c] == alone.summary()["decrease"]
+                for name in ("spread", "distance", "converged"):
+                    assert found.grid(name)[a, b, c] == alone.summary()[name]
+                row = frame[
+                    (frame.loss == loss) & (frame.stagger == stagger) & (frame.delay == delay)
+                ]
+                assert row.decrease.tolist() == [alone.summary()["decrease"]]
+    assert not torch.equal(decrease[0], decrease[1])
+    assert f"{decrease[1, 1, 2]:.3g}" in str(found)
+    assert "30% of packets lost" in str(found)
+
+
+def test_without_a_target(capsys):
+    found = hogwild.sweep(
+        EnergyGNN(3, 2).double(), iter([example()]), staggers=(1, 2), delays=(0,), progress=True
+    )
+    assert torch.equal(found.grid(), found.grid("spread"))
+    assert bool((found.grid("converged") == 1.0).all())
+    assert "sweeping" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="value='decrease'; expected one of spread, distance"):
+        found.grid("decrease")
+    with pytest.raises(ConfigError, match="was not swept"):
+        found.at(5, 0)
+
+
+def test_bad_settings():
+    model, data = GCN(3, 2).double(), example()
+    for options, message in (
+        ({"staggers": ()}, r"staggers=\(\); expected a non-empty"),
+        ({"delays": 3}, "delays=3; expected a non-empty"),
+        ({"staggers": (1, 0)}, "stagger=0"),
+        ({"losses": (0.1, 2.0)}, r"rate=2\.0"),
+        ({"runs": 0}, "runs=0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            hogwild.sweep(model, data, **options)
