@@ -11,6 +11,7 @@ from hogwild.solvers.base import (
     Solver,
     State,
     Status,
+    Tangent,
     solve,
 )
 from hogwild.solvers.gradient import GradientDescent
@@ -19,6 +20,7 @@ from hogwild.solvers.lbfgs import LBFGS
 from hogwild.solvers.linear import LinearSolver
 from hogwild.solvers.newton import Newton
 from hogwild.solvers.picard import Picard
+from hogwild.solvers.semismooth import SemismoothNewton
 
 __all__ = [
     "LBFGS",
@@ -32,10 +34,12 @@ __all__ = [
     "Objective",
     "Picard",
     "Problem",
+    "SemismoothNewton",
     "Solution",
     "Solver",
     "State",
     "Status",
+    "Tangent",
     "cg",
     "gmres",
     "solve",
