@@ -19,14 +19,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from hogwild.fields import gather, scatter
 from hogwild.graph import Graph
 
 POWER_ITERATIONS = 1000
-"""With the shift used here no entry of v can underflow in as many iterations."""
+"""In as many iterations no entry of v can underflow, as each halves it at most."""
 POWER_TOLERANCE = 1e-12
 STRIDE = 8
 
@@ -93,44 +96,76 @@ def renormalised(graph: Graph, weight: Tensor) -> Adjacency:
 def scaled(graph: Graph, weight: Tensor) -> Adjacency:
     r""":math:`A / \lambda_{pf}(A)` of weights [E], differentiable in them.
 
-    A directed graph without cycles has :math:`\lambda_{pf} = 0`, and any scale would do: none is
-    below the graph's largest weight, which on a symmetric graph :math:`\lambda_{pf}` always
-    exceeds or equals.
+    Where no directed cycle leads back, :math:`\lambda_{pf} = 0` and any scale would do: the graph's
+    largest weight is taken.
     """
     owner = graph.batch[graph.dst]
-    raw = Adjacency(weight.detach(), None, weight.new_ones(graph.num_nodes).detach())
-    bound, right = perron(graph, raw.apply)
+    raw = Adjacency(weight.detach(), None, torch.ones_like(graph.batch, dtype=weight.dtype))
+    bound, right = perron(graph, raw)
     largest = weight.new_zeros(graph.num_graphs).scatter_reduce(0, owner, weight, "amax")
     if weight.requires_grad:
-        # dλ = uᵀ dA v / uᵀv with the left and right eigenvectors.
-        _, left = perron(graph, raw.transpose)
+        # dλ = uᵀ dA v / uᵀv with the left and right eigenvectors of the leading component.
+        _, left = perron(graph, raw, transpose=True)
         norm = graph.sum(left * right).clamp_min(torch.finfo(weight.dtype).tiny)
-        share = torch.where(bound > largest, norm.reciprocal(), 0.0)[owner]
-        share = share * left[graph.dst] * right[graph.src]
+        share = left[graph.dst] * right[graph.src] / norm[owner]
         moved = torch.zeros_like(bound).scatter_add(0, owner, share * weight)
         bound = bound + (moved - moved.detach())
-    scale = torch.maximum(bound, largest)
+    scale = torch.where(_components(graph).cyclic, bound, largest)
     scale = torch.where(scale > 0, scale, 1.0)  # no edges, or all of weight zero
     return Adjacency(weight / scale[owner], None, right)
 
 
-def perron(graph: Graph, apply: Callable[[Tensor, Graph], Tensor]) -> tuple[Tensor, Tensor]:
+def perron(graph: Graph, a: Adjacency, *, transpose: bool = False) -> tuple[Tensor, Tensor]:
     r"""The upper bound [G] on :math:`\lambda_{pf}` that the power method ends with, and v [N].
 
-    Shifted by the bound itself, so that bipartite graphs converge, too: the bound never grows.
-    Every graph stops by itself, where its lower bound :math:`\min_i (A v)_i / v_i` meets the upper.
+    Shifted, so that bipartite graphs converge, too; the bound never grows. Every connected
+    component has its own, and stops where its lower bound :math:`\min_i (A v)_i / v_i` meets the
+    upper one.
     """
-    v = torch.ones(graph.num_nodes, dtype=torch.float64, device=graph.src.device)
+    apply = a.transpose if transpose else a.apply
+    label, count = _components(graph).label, _components(graph).count
+
+    def largest(x: Tensor, at: Tensor = label) -> Tensor:
+        return x.new_zeros(count).scatter_reduce(0, at, x, "amax")
+
+    v = torch.ones_like(a.perron)
+    heaviest = largest(a.edge, label[graph.dst])
     for i in range(POWER_ITERATIONS):
         image = apply(v, graph)
         ratio = image / v
-        upper = graph.max(ratio)
-        # The smallest by the largest of what is left below the upper bound.
-        gap = graph.max(graph.spread(upper) - ratio)
-        open_ = gap > POWER_TOLERANCE * upper
-        if i % STRIDE == 0 and not bool(open_.any()):
+        upper = largest(ratio)
+        moving = largest(upper[label] - ratio) > POWER_TOLERANCE * upper
+        if i % STRIDE == 0 and not bool(moving.any()):
             break
-        new = image + graph.spread(upper) * v
-        new = new / graph.spread(graph.max(new))
-        v = torch.where(graph.spread(open_), new, v)
-    return upper, v
+        # The heaviest edge bounds the shift from below: no entry of v shrinks by more than half.
+        new = image + torch.maximum(upper, heaviest)[label] * v
+        v = torch.where(moving[label], new / largest(new)[label], v)
+    return graph.max(upper[label]), v
+
+
+@dataclass(frozen=True)
+class _Components:
+    label: Tensor  # [N] connected component of each node
+    count: int
+    cyclic: Tensor  # [G] whether a graph has a directed cycle
+
+
+def _components(graph: Graph) -> _Components:
+    """Found once per graph, on the host."""
+    if "components" not in graph.memo:
+        n = graph.num_nodes
+        ends = (graph.dst.cpu().numpy(), graph.src.cpu().numpy())
+        joined = csr_matrix((np.ones(graph.num_edges), ends), shape=(n, n))
+        count, label = connected_components(joined, directed=False)
+        _, strong = connected_components(joined, directed=True, connection="strong")
+        # An edge within a strong component, a self-loop too, lies on a cycle.
+        back = graph.batch.cpu().numpy()[ends[0][strong[ends[0]] == strong[ends[1]]]]
+        cyclic = np.bincount(back, minlength=graph.num_graphs) > 0
+        with torch.inference_mode(False):  # what is kept must serve training, too
+            graph.memo["components"] = _Components(
+                torch.from_numpy(label.astype(np.int64)).to(graph.src.device),
+                int(count),
+                torch.from_numpy(cyclic).to(graph.src.device),
+            )
+    found: _Components = graph.memo["components"]
+    return found

@@ -229,7 +229,10 @@ class EIGNNConv(ContractionConv):
     @property
     def matrix(self) -> Tensor:
         r""":math:`\gamma\, g(F)`, [k, k] or [R, k, k]."""
-        square = self.weight.mT @ self.weight
+        return self._matrix(self.weight)
+
+    def _matrix(self, weight: Tensor) -> Tensor:
+        square = weight.mT @ weight
         norm = torch.linalg.matrix_norm(square, keepdim=True)
         return self.gamma * square / (norm + EPSILON)
 
@@ -247,7 +250,7 @@ class EIGNNConv(ContractionConv):
         graph, s = self._pose(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         spectrum = self._spectrum(graph, s, edge_weight) if self.method == "closed" else None
         k = self.hidden_channels
-        matrix = self.matrix.to(s.edge.dtype).view(-1, k, k)
+        matrix = self._matrix(self.weight.to(s.edge.dtype)).view(-1, k, k)
         f = self._encode(self.encoder, x)
         return EIGNNProblem(graph, s, matrix, f, resolve("identity"), spectrum=spectrum)
 

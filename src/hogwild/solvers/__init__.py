@@ -15,7 +15,7 @@ from hogwild.solvers.base import (
     solve,
 )
 from hogwild.solvers.gradient import GradientDescent
-from hogwild.solvers.krylov import cg, gmres
+from hogwild.solvers.krylov import bicgstab, cg, gmres
 from hogwild.solvers.lbfgs import LBFGS
 from hogwild.solvers.linear import LinearSolver
 from hogwild.solvers.newton import Newton
@@ -40,6 +40,7 @@ __all__ = [
     "State",
     "Status",
     "Tangent",
+    "bicgstab",
     "cg",
     "gmres",
     "solve",

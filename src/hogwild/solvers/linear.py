@@ -97,11 +97,11 @@ class LinearSolver:
 
     def _factor_tangent(self, tangent: Tangent, replicas: int) -> fronts.Factor | None:
         """The factor of the normal equations, kept with the tangent."""
-        if self.kind == "cg" or not tangent.has_blocks:
+        if self.kind == "cg":
             return None
-        if self.kind not in tangent.memo:
+        if self.kind not in tangent.memo and tangent.has_blocks:
             tangent.memo[self.kind] = self._factor(NormalEquations(tangent), replicas)
-        factor: fronts.Factor | None = tangent.memo[self.kind]
+        factor: fronts.Factor | None = tangent.memo.get(self.kind)
         if factor is None and self.kind == "direct":
             raise ConfigError(_NO_SEPARATORS)
         return factor
