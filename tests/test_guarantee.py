@@ -7,7 +7,17 @@ import torch
 from torch_geometric.data import Data
 
 import hogwild
-from hogwild import GCN, GSDGNN, EnergyGNN, LayerTagged, MaxGNN, ScarselliGNN, StackedEnergyGNN
+from hogwild import (
+    EIGNN,
+    GCN,
+    GSDGNN,
+    IGNN,
+    EnergyGNN,
+    LayerTagged,
+    MaxGNN,
+    ScarselliGNN,
+    StackedEnergyGNN,
+)
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import ConfigError
 from hogwild.executors.simulated import Simulation
@@ -135,6 +145,8 @@ def test_every_kind_is_told_the_truth(capsys):
     cases = [
         (EnergyGNN(3, 2), Kind.OPTIMISATION, True),
         (GSDGNN(3, 2), Kind.OPTIMISATION, True),
+        (IGNN(3, 2), Kind.FIXED_POINT, True),
+        (EIGNN(3, 2), Kind.FIXED_POINT, True),
         (ScarselliGNN(3, 2), Kind.FIXED_POINT, False),
         (MaxGNN(3, 2), Kind.FIXED_POINT, True),
         (GCN(3, 2), Kind.EXPLICIT, False),

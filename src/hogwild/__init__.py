@@ -8,12 +8,16 @@ from hogwild.executors.run import Run, simulate
 from hogwild.graph import Graph
 from hogwild.guarantee import Certificate, certify, explain_guarantee
 from hogwild.models import (
+    EIGNN,
     GAT,
     GCN,
     GSDGNN,
+    IGNN,
+    EIGNNConv,
     EnergyConv,
     EnergyGNN,
     GSDConv,
+    IGNNConv,
     LayeredGNN,
     LayerTagged,
     MaxConv,
@@ -30,6 +34,7 @@ from hogwild.solvers import (
     GradientDescent,
     Newton,
     Picard,
+    SemismoothNewton,
     Solution,
     Status,
 )
@@ -41,20 +46,24 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "EIGNN",
     "GAT",
     "GCN",
     "GSDGNN",
+    "IGNN",
     "LBFGS",
     "MLP",
     "PICNN",
     "Anderson",
     "Certificate",
+    "EIGNNConv",
     "EnergyConv",
     "EnergyGNN",
     "GSDConv",
     "GradientDescent",
     "Graph",
     "HogwildError",
+    "IGNNConv",
     "LayerTagged",
     "LayeredGNN",
     "MaxConv",
@@ -64,6 +73,7 @@ __all__ = [
     "Run",
     "ScarselliConv",
     "ScarselliGNN",
+    "SemismoothNewton",
     "Solution",
     "StackedEnergyGNN",
     "Status",

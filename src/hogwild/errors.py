@@ -53,6 +53,10 @@ class ConvergenceWarning(UserWarning):
     """What :class:`ConvergenceError` says, when ``on_failure="warn"``."""
 
 
+class ProjectionWarning(UserWarning):
+    """A constrained parameter was found outside its set and moved back; says by how much."""
+
+
 def require_positive(name: str, value: object) -> None:
     """Raise :class:`ConfigError` unless ``value`` is a positive integer (and not a bool)."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:

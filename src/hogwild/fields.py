@@ -88,8 +88,8 @@ class Packed:
 
     @classmethod
     def of(cls, fields: Sequence[Tensor]) -> Packed:
-        size = max(x.size(-1) for x in fields)
-        flat = [x.expand(*x.shape[:-1], size).reshape(-1, size) for x in fields]
+        size = fields[0].size(-1)
+        flat = [x.reshape(x.shape[:-1].numel(), size) for x in fields]
         return cls(torch.cat(flat).T.contiguous(), tuple(x.shape[:-1] for x in fields))
 
     def at(self, index: Tensor) -> list[Tensor]:

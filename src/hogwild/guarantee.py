@@ -121,7 +121,7 @@ def certify(
     except AsynchronyError as error:
         return Certificate(kind, False, f"it cannot run asynchronously at all: {error}")
     args, kwargs = inputs.arguments()
-    if isinstance(model, StackedGNN):
+    if isinstance(model, StackedGNN) and len(model.levels) > 1:
         return Certificate(
             kind,
             False,

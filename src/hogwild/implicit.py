@@ -25,7 +25,6 @@ from torch.autograd.function import once_differentiable
 
 from hogwild.solvers.base import FixedPoint, Objective, Problem, Solution, check_on_failure
 from hogwild.solvers.capture import replay
-from hogwild.solvers.krylov import gmres
 from hogwild.solvers.linear import LinearSolver
 
 DualSolve = Callable[[Tensor], Solution]
@@ -98,7 +97,7 @@ def differentiable(
                 known = cut.adjoint(h, grad)
                 if known is not None:
                     return linear.exactly(known, cut.graph)
-                return gmres(lambda v: cut.pullback(h, v) - v, grad, cut.graph, rtol=rtol)
+                return linear.solve_tangent(cut.linearise(h), -grad, rtol, transpose=True)
 
     else:
         raise TypeError(f"expected an Objective or a FixedPoint, got {type(problem).__name__}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hogwild import LBFGS, Anderson, GradientDescent, Newton, Picard
+from hogwild import LBFGS, Anderson, GradientDescent, Newton, Picard, SemismoothNewton
 from hogwild.testing import check_solver
 
 OBJECTIVE = [
@@ -15,7 +15,12 @@ OBJECTIVE = [
     Picard(atol=1e-12),
     Anderson(atol=1e-12, memory=8),
 ]
-FIXED_POINT = [Picard(atol=1e-12), Anderson(atol=1e-12), Anderson(atol=1e-12, memory=2)]
+FIXED_POINT = [
+    Picard(atol=1e-12),
+    Anderson(atol=1e-12),
+    Anderson(atol=1e-12, memory=2),
+    SemismoothNewton(atol=1e-12),
+]
 
 
 @pytest.mark.parametrize("solver", OBJECTIVE, ids=repr)

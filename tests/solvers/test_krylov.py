@@ -5,7 +5,7 @@ import torch
 from helpers import DOUBLE, columns
 
 from hogwild import Status
-from hogwild.solvers import cg, gmres
+from hogwild.solvers import bicgstab, cg, gmres
 from hogwild.solvers.krylov import block_jacobi
 from hogwild.testing import Affine, Quadratic, random_graph
 
@@ -39,9 +39,10 @@ def test_cg_equals_dense(precondition):
     assert found.status.shape == found.residual.shape == found.iterations.shape == (3, 4)
 
 
-def test_gmres_equals_dense():
+@pytest.mark.parametrize("method", [gmres, bicgstab])
+def test_unsymmetric_equals_dense(method):
     problem, apply, b, answer = unsymmetric()
-    found = gmres(apply, b, problem.graph, rtol=1e-12)
+    found = method(apply, b, problem.graph, rtol=1e-12)
     assert bool(found.converged.all())
     torch.testing.assert_close(found.value, answer, rtol=1e-9, atol=1e-11)
 
@@ -76,17 +77,25 @@ def test_reported_residual_is_true(scale):
     torch.testing.assert_close(found.residual, true, rtol=1e-3, atol=1e-13 * scale)
 
 
-@pytest.mark.parametrize("method", ["cg", "gmres"])
+METHODS = ["cg", "gmres", "bicgstab"]
+
+
+def run(method, operator, b, graph, **options):
+    """The method on a Hessian (CG) or on a function (the others)."""
+    if method == "cg":
+        return cg(operator.apply, b, graph, **options)
+    if method == "gmres":
+        return gmres(operator, b, graph, **options)
+    return bicgstab(operator, b, graph, **options)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_every_graph_stops_by_itself(method):
     """Iterations and answers of a graph are those it has alone."""
     problem, operator, b, _ = symmetric() if method == "cg" else unsymmetric()
 
-    def run(problem, operator, b):
-        if method == "cg":
-            return cg(operator.apply, b, problem.graph, rtol=1e-9)
-        return gmres(operator, b, problem.graph, rtol=1e-9, restart=4)
-
-    together = run(problem, operator, b)
+    options = {"rtol": 1e-9} | ({"restart": 4} if method == "gmres" else {})
+    together = run(method, operator, b, problem.graph, **options)
     for g in range(len(SIZES)):
         sub, nodes = problem.select(torch.arange(3), torch.tensor([g]))
         if method == "cg":
@@ -96,35 +105,29 @@ def test_every_graph_stops_by_itself(method):
             def own(v, sub=sub):
                 return v - (sub.step(v) - sub.step(torch.zeros_like(v)))
 
-        alone = run(sub, own, sub.b)
+        alone = run(method, own, sub.b, sub.graph, **options)
         gap = (alone.iterations[:, 0] - together.iterations[:, g]).abs().max()
-        assert int(gap) <= (1 if method == "cg" else 4)
+        assert int(gap) <= 1
         torch.testing.assert_close(alone.value, together.value[..., nodes], rtol=1e-7, atol=1e-9)
     assert len(together.iterations.unique()) > 1
 
 
-@pytest.mark.parametrize("method", ["cg", "gmres"])
+@pytest.mark.parametrize("method", METHODS)
 def test_non_convergence_is_reported(method):
     """Too few iterations: MAX_ITERATIONS where the residual is large, CONVERGED where not."""
     problem, operator, b, _ = symmetric([1, 40], 1) if method == "cg" else unsymmetric([1, 40], 1)
-    if method == "cg":
-        found = cg(operator.apply, b, problem.graph, max_iter=3)
-    else:
-        found = gmres(operator, b, problem.graph, max_iter=3)
+    found = run(method, operator, b, problem.graph, max_iter=3)
     assert found.status.tolist() == [[Status.CONVERGED, Status.MAX_ITERATIONS]]
     assert found.iterations.tolist()[0][1] == 3
     assert float(found.residual[0, 1]) > 1e-6
 
 
-@pytest.mark.parametrize("method", ["cg", "gmres"])
+@pytest.mark.parametrize("method", METHODS)
 def test_nan_stays_in_its_graph(method):
     problem, operator, b, answer = symmetric() if method == "cg" else unsymmetric()
     b = b.clone()
     b[1, 0, 1] = float("nan")  # graph 1 of replica 1
-    if method == "cg":
-        found = cg(operator.apply, b, problem.graph, rtol=1e-12)
-    else:
-        found = gmres(operator, b, problem.graph, rtol=1e-12)
+    found = run(method, operator, b, problem.graph, rtol=1e-12)
     bad = torch.zeros(3, 4, dtype=torch.bool)
     bad[1, 1] = True
     assert torch.equal(found.status == Status.NOT_FINITE, bad)
@@ -133,18 +136,29 @@ def test_nan_stays_in_its_graph(method):
     torch.testing.assert_close(found.value[clean], answer[clean], rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("method", ["cg", "gmres"])
+@pytest.mark.parametrize("method", METHODS)
 def test_zero_right_hand_side(method):
     """b = 0 has the answer 0 after no iteration, also beside other graphs."""
     problem, operator, b, _ = symmetric() if method == "cg" else unsymmetric()
     b = b * (problem.graph.batch != 2)
-    if method == "cg":
-        found = cg(operator.apply, b, problem.graph)
-    else:
-        found = gmres(operator, b, problem.graph)
+    found = run(method, operator, b, problem.graph)
     assert bool(found.converged.all())
     assert found.iterations[:, 2].tolist() == [0, 0, 0]
     assert float(found.value[..., problem.graph.batch == 2].abs().max()) == 0.0
+
+
+def test_bicgstab_says_where_it_breaks_down():
+    """A quarter turn has ⟨r, A r⟩ = 0: it fails and says so, GMRES does not fail."""
+    problem, *_ = unsymmetric([1, 2], 1)
+
+    def turn(v):
+        return torch.stack([-v[:, 1], v[:, 0]], 1)
+
+    b = torch.randn(1, 2, 3, **DOUBLE)
+    found = bicgstab(turn, b, problem.graph, max_iter=50)
+    assert found.status.tolist() == [[Status.MAX_ITERATIONS] * 2]
+    assert bool(torch.isfinite(found.value).all())
+    assert bool(gmres(turn, b, problem.graph).converged.all())
 
 
 def test_absolute_tolerance_and_tolerance_per_graph():

@@ -1,8 +1,10 @@
 """Models: every one an ordinary PyG-style module."""
 
+from hogwild.models.eignn import EIGNN, EIGNNConv
 from hogwild.models.energy import EnergyConv, EnergyGNN
 from hogwild.models.explicit import GAT, GCN, LayerTagged
 from hogwild.models.gsd import GSDGNN, GSDConv
+from hogwild.models.ignn import IGNN, IGNNConv
 from hogwild.models.layered import LayeredGNN, LayeredProblem
 from hogwild.models.maximum import MaxConv, MaxGNN
 from hogwild.models.readout import Readout
@@ -10,12 +12,16 @@ from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
 from hogwild.models.stack import StackedEnergyGNN
 
 __all__ = [
+    "EIGNN",
     "GAT",
     "GCN",
     "GSDGNN",
+    "IGNN",
+    "EIGNNConv",
     "EnergyConv",
     "EnergyGNN",
     "GSDConv",
+    "IGNNConv",
     "LayerTagged",
     "LayeredGNN",
     "LayeredProblem",

@@ -277,5 +277,5 @@ def check_features(
         at = int((edge_weight < 0).nonzero()[0, 0])
         raise GraphError(
             f"edge_weight[{at}] is {float(edge_weight[at]):.4g}; expected nonnegative weights: a "
-            f"negative one would make the energy nonconvex"
+            f"negative one would cost an energy its convexity and a fixed point its contraction"
         )

@@ -49,6 +49,8 @@ class StackedGNN(ImplicitGNN):
         return self.levels[0].replicas
 
     def problem(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Problem:
+        if len(self.levels) == 1:
+            return self.levels[0].problem(*args, **kwargs)  # type: ignore[arg-type]
         raise AsynchronyError(
             f"a stack of {len(self.levels)} layers poses one problem a level, not one in all; ask "
             f"the levels: model.levels[0].problem(...)"

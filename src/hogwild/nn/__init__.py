@@ -3,6 +3,7 @@
 from hogwild.nn.activations import SOFTPLUS, SQUAREPLUS, Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.mlp import MLP
+from hogwild.nn.nonexpansive import Nonexpansive, leaky_relu
 from hogwild.nn.picnn import PICNN, Jet
 
 __all__ = [
@@ -13,4 +14,6 @@ __all__ = [
     "Activation",
     "Jet",
     "NeighbourhoodAttention",
+    "Nonexpansive",
+    "leaky_relu",
 ]

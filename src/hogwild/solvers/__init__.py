@@ -11,14 +11,16 @@ from hogwild.solvers.base import (
     Solver,
     State,
     Status,
+    Tangent,
     solve,
 )
 from hogwild.solvers.gradient import GradientDescent
-from hogwild.solvers.krylov import cg, gmres
+from hogwild.solvers.krylov import bicgstab, cg, gmres
 from hogwild.solvers.lbfgs import LBFGS
 from hogwild.solvers.linear import LinearSolver
 from hogwild.solvers.newton import Newton
 from hogwild.solvers.picard import Picard
+from hogwild.solvers.semismooth import SemismoothNewton
 
 __all__ = [
     "LBFGS",
@@ -32,10 +34,13 @@ __all__ = [
     "Objective",
     "Picard",
     "Problem",
+    "SemismoothNewton",
     "Solution",
     "Solver",
     "State",
     "Status",
+    "Tangent",
+    "bicgstab",
     "cg",
     "gmres",
     "solve",

@@ -43,40 +43,48 @@ class Anderson(Solver[Problem]):
     def init(self, problem: Problem, h: Tensor) -> State:
         state = self.fixed_point_state(problem, h, problem.step(h))
         empty = h.new_zeros(self.memory, *h.shape)
+        residual = state.graphs["residual"]
         state.nodes |= {"dr": empty, "df": empty}
-        state.graphs["best"] = state.graphs["residual"]
+        # Inner products of the differences, [m, m, R, G]; one row is new in every iteration.
+        gram = residual.new_zeros(self.memory, self.memory, *residual.shape)
+        state.graphs |= {"best": residual, "gram": gram}
         return state
 
     def step(self, problem: Problem, state: State, active: Tensor) -> State:
         graph = problem.graph
-
         h, image = state.nodes["h"], state.nodes["image"]
         r, dr, df = image - h, state.nodes["dr"], state.nodes["df"]
         # Normal equations [R, G, m, m]; unused slots are zero and the ridge leaves them at γ = 0.
-        gram = torch.stack([torch.stack([graph.dot(a, b) for b in dr], -1) for a in dr], -2)
-        right = torch.stack([graph.dot(a, r) for a in dr], -1)
+        gram = state.graphs["gram"].permute(2, 3, 0, 1)
+        right = graph.dot(dr, r).movedim(0, -1).unsqueeze(-1)
         size = gram.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(torch.finfo(h.dtype).tiny)
         eye = torch.eye(self.memory, dtype=h.dtype, device=h.device)
-        gram = gram + self.ridge * size[..., None, None] * eye
-        gamma = torch.linalg.solve_ex(gram, right.unsqueeze(-1))[0][..., 0]
-        gamma = torch.where(torch.isfinite(gamma), gamma, 0.0)
-        new = image
-        for i in range(self.memory):
-            new = new - graph.wide(gamma[..., i]) * df[i]
-        new = torch.where(graph.wide(active), new, h)
+        gamma = torch.linalg.solve_ex(gram + self.ridge * size[..., None, None] * eye, right)[0]
+        gamma = torch.nan_to_num(gamma[..., 0], 0.0, 0.0, 0.0).movedim(-1, 0)  # [m, R, G]
+        keep = graph.wide(active)
+        new = torch.where(keep, image - (graph.wide(gamma) * df).sum(0), h)
         new_image = problem.step(new)
         out = self.fixed_point_state(problem, new, new_image)
 
         # Safeguard: where the residual grew past ten times the best, restart from a Picard step.
         worse = ~(out.graphs["residual"] <= 10.0 * state.graphs["best"]) & active
-        if bool(worse.any()):
+        restarts = bool(worse.any())
+        if restarts:
             new = torch.where(graph.wide(worse), image, new)
             new_image = problem.step(new)
             out = self.fixed_point_state(problem, new, new_image)
         fresh_r, fresh_f = (new_image - new) - r, new_image - image
-        keep, drop = graph.wide(active), graph.wide(worse)
-        for name, old, fresh in (("dr", dr, fresh_r), ("df", df, fresh_f)):
-            shifted = torch.where(keep, torch.cat([old[1:], fresh[None]]), old)
-            out.nodes[name] = torch.where(drop, 0.0, shifted)
-        out.graphs["best"] = torch.minimum(state.graphs["best"], out.graphs["residual"])
+        dr = torch.where(keep, torch.cat([dr[1:], fresh_r[None]]), dr)
+        df = torch.where(keep, torch.cat([df[1:], fresh_f[None]]), df)
+        row = graph.dot(dr, dr[-1])
+        gram = state.graphs["gram"]
+        gram = torch.cat([torch.cat([gram[1:, 1:], row[None, :-1]]), row[:, None]], 1)
+        gram = torch.where(active, gram, state.graphs["gram"])
+        if restarts:
+            drop = graph.wide(worse)
+            dr, df = torch.where(drop, 0.0, dr), torch.where(drop, 0.0, df)
+            gram = torch.where(worse, 0.0, gram)
+        out.nodes |= {"dr": dr, "df": df}
+        best = torch.minimum(state.graphs["best"], out.graphs["residual"])
+        out.graphs |= {"best": best, "gram": gram}
         return out

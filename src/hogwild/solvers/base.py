@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -281,6 +281,39 @@ class Objective(Problem):
         return self.evaluate(h).scale
 
 
+class Tangent(ABC):
+    r"""The linear map :math:`I - J`, J the Jacobian of a fixed-point map at one point.
+
+    Newton's method solves with it, the adjoint with its transpose. On [R, k, N], block diagonal
+    over graphs; not symmetric in general.
+    """
+
+    graph: Graph
+    channels: int
+    has_blocks: bool = False
+    """Whether the map joins only nodes that an edge joins, and :meth:`blocks` gives its entries."""
+    memo: dict[Any, Any]
+    """What solvers keep with it: factorisations."""
+
+    @abstractmethod
+    def apply(self, v: Tensor) -> Tensor:
+        r""":math:`(I - J) v`."""
+
+    @abstractmethod
+    def transpose(self, v: Tensor) -> Tensor:
+        r""":math:`(I - J)^\top v`."""
+
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        r""":math:`\partial r_i / \partial h_i` [R, k, k, N] and, for every edge j → i,
+        :math:`\partial r_i / \partial h_j` [R, k, k, E], where :math:`r = h - F(h)`; only where
+        :attr:`has_blocks`."""
+        raise NotImplementedError(f"{type(self).__name__} has no blocks")
+
+    def inverse(self, v: Tensor, transpose: bool) -> Tensor | None:
+        r""":math:`(I - J)^{-1} v` (or with its transpose) where there is a closed form."""
+        return None
+
+
 class FixedPoint(Problem):
     r"""Find :math:`h = F(h)` on each graph, F a contraction."""
 
@@ -288,11 +321,10 @@ class FixedPoint(Problem):
     r"""Whether :math:`h \le h'` entails :math:`F(h) \le F(h')` and every cycle of influence loses:
     updates in any order, late or repeated, then reach the one fixed point in finite time, although
     F need not contract."""
-
-    def modulus(self) -> Tensor | None:
-        """A proved bound on the contraction modulus in a weighted block-maximum norm, [R, G];
-        ``None``: nothing is proved."""
-        return None
+    has_blocks: bool = False
+    """Whether its tangents have blocks."""
+    has_inverse: bool = False
+    """Whether its tangents have an inverse in closed form."""
 
     @abstractmethod
     def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
@@ -332,6 +364,51 @@ class FixedPoint(Problem):
         r"""The :math:`\lambda` with :math:`(\partial F / \partial h - I)^\top \lambda` = ``grad``,
         where it is known in closed form; ``None``: a Krylov method finds it."""
         return None
+
+    def linearise(self, h: Tensor) -> Tangent:
+        r""":math:`I - \partial F / \partial h`; by autograd unless a subclass knows better."""
+        return _AutogradTangent(self, h)
+
+    def modulus(self) -> Tensor | None:
+        r"""A proved bound [R, G] on the contraction modulus of F in a weighted block-maximum norm
+        :math:`\max_i \|h_i\| / v_i`, v > 0; ``None``: nothing is proved.
+
+        A bound below one guarantees convergence to the one fixed point under *any* order of
+        updates and any bounded delays. A contraction in another norm, the Euclidean one for
+        instance, guarantees nothing of the kind.
+        """
+        return None
+
+
+@dataclass
+class _AutogradTangent(Tangent):
+    problem: FixedPoint
+    h: Tensor
+    memo: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:  # type: ignore[override]
+        return self.problem.graph
+
+    @property
+    def channels(self) -> int:  # type: ignore[override]
+        return self.problem.channels
+
+    def apply(self, v: Tensor) -> Tensor:
+        # J v as the derivative of u ↦ ⟨Jᵀu, v⟩, which is linear in u.
+        with torch.enable_grad():
+            h = self.h.detach().requires_grad_()
+            u = torch.zeros_like(v, requires_grad=True)
+            (pulled,) = torch.autograd.grad(
+                self.problem.step(h), h, u, create_graph=True, materialize_grads=True
+            )
+            if not pulled.requires_grad:  # F does not depend on h
+                return v
+            (out,) = torch.autograd.grad(pulled, u, v, materialize_grads=True)
+        return v - out
+
+    def transpose(self, v: Tensor) -> Tensor:
+        return v - self.problem.pullback(self.h, v)
 
 
 @dataclass

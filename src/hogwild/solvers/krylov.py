@@ -92,8 +92,8 @@ def gmres(
     rhs: Tensor,
     graph: Graph,
     *,
-    rtol: float = 1e-10,
-    atol: float = 0.0,
+    rtol: float | Tensor = 1e-10,
+    atol: float | Tensor = 0.0,
     restart: int = 30,
     max_iter: int = 1000,
 ) -> Solution:
@@ -101,51 +101,114 @@ def gmres(
 
     Arguments as in :func:`cg`; ``restart`` vectors are kept between restarts.
     """
+    tiny = torch.finfo(rhs.dtype).tiny
     norm = graph.dot(rhs, rhs).sqrt()
-    limit = (norm * rtol).clamp_min(atol)
+    limit = torch.maximum(norm * rtol, torch.as_tensor(atol, dtype=norm.dtype, device=norm.device))
     x, r = torch.zeros_like(rhs), rhs
     residual = norm
     iterations = torch.zeros(norm.shape, dtype=torch.long, device=norm.device)
+    stride = 8 if rhs.is_cuda else 1
 
     total = 0
     while total < max_iter:
         active = (residual > limit) & torch.isfinite(residual)
         if not bool(active.any()):
             break
-        beta = graph.dot(r, r).sqrt()
-        basis = [r / graph.wide(beta.clamp_min(torch.finfo(r.dtype).tiny))]
         m = min(restart, max_iter - total)
-        hess = r.new_zeros(*beta.shape, m + 1, m)
+        beta = residual
+        basis = rhs.new_empty(m + 1, *rhs.shape)
+        basis[0] = torch.where(graph.wide(active), r / graph.wide(beta.clamp_min(tiny)), 0.0)
+        # The Hessenberg matrix as Q R: products of Givens rotations Qᵀ, and R.
+        rotation = torch.eye(m + 1, dtype=r.dtype, device=r.device).repeat(*beta.shape, 1, 1)
+        upper = r.new_zeros(*beta.shape, m, m)
+        going, size = active, m
         for j in range(m):
-            w = apply(basis[j])
+            if j % stride == 0 and not bool(going.any()):
+                size = j
+                break
+            w, known = apply(basis[j]), basis[: j + 1]
+            column = r.new_zeros(*beta.shape, m + 1)
             for _ in range(2):  # Gram–Schmidt twice keeps the basis orthogonal to rounding
-                for i, v in enumerate(basis):
-                    c = graph.dot(w, v)
-                    hess[..., i, j] += c
-                    w = torch.addcmul(w, graph.wide(c), v, value=-1.0)
+                c = graph.dot(known, w)  # [j + 1, R, G]
+                w = w - (graph.wide(c) * known).sum(0)
+                column[..., : j + 1] += c.movedim(0, -1)
             length = graph.dot(w, w).sqrt()
             # A graph whose Krylov space is exhausted has its exact answer: zero directions.
-            exhausted = length <= 1e-14 * hess[..., : j + 1, j].norm(dim=-1)
-            length = length.masked_fill(exhausted, 0.0)
-            hess[..., j + 1, j] = length
-            basis.append(
-                torch.where(
-                    graph.wide(exhausted), 0.0, w / graph.wide(length.masked_fill(exhausted, 1.0))
-                )
+            exhausted = length <= 1e-14 * column.norm(dim=-1)
+            column[..., j + 1] = length.masked_fill(exhausted, 0.0)
+            column = torch.where(torch.isfinite(column), column, 0.0)
+            column = (rotation @ column.unsqueeze(-1))[..., 0]
+            a, b = column[..., j], column[..., j + 1]
+            rho = torch.hypot(a, b)
+            upper[..., : j + 1, j] = column[..., : j + 1]
+            upper[..., j, j] = torch.where(rho > 0, rho, 1.0)
+            cos, sin = (t.unsqueeze(-1) / upper[..., j, j, None] for t in (a, b))
+            cos = torch.where(rho.unsqueeze(-1) > 0, cos, 1.0)
+            one, two = rotation[..., j, :].clone(), rotation[..., j + 1, :].clone()
+            rotation[..., j, :] = cos * one + sin * two
+            rotation[..., j + 1, :] = cos * two - sin * one
+            iterations = iterations + going
+            # Its own residual decides when a graph stops; then its directions are zero, too.
+            going = going & (beta * rotation[..., j + 1, 0].abs() > limit) & ~exhausted
+            basis[j + 1] = torch.where(
+                graph.wide(going), w / graph.wide(length.clamp_min(tiny)), 0.0
             )
-        target = r.new_zeros(*beta.shape, m + 1, 1)
-        target[..., 0, 0] = beta
-        # Rank-deficient where a Krylov space is exhausted: the least-squares solution by pinv.
-        hess = torch.where(active[..., None, None] & torch.isfinite(hess), hess, 0.0)
-        coefficients = torch.linalg.pinv(hess) @ target  # [R, G, m, 1]
-        coefficients = torch.where(active[..., None], coefficients[..., 0], 0.0)
-        for j in range(m):
-            x = torch.addcmul(x, graph.wide(coefficients[..., j]), basis[j])
+        target = (beta.unsqueeze(-1) * rotation[..., :size, 0]).unsqueeze(-1)
+        solved = torch.linalg.solve_triangular(upper[..., :size, :size], target, upper=True)
+        solved = torch.where(active[..., None], solved[..., 0], 0.0).movedim(-1, 0)  # [m, R, G]
+        x = x + (graph.wide(solved) * basis[:size]).sum(0)
         r = rhs - apply(x)
         residual = torch.where(active, graph.dot(r, r).sqrt(), residual)
-        iterations = iterations + m * active
-        total += m
+        total += size
     return _solution(x, residual, limit, iterations)
+
+
+def bicgstab(
+    apply: LinearMap,
+    rhs: Tensor,
+    graph: Graph,
+    *,
+    rtol: float | Tensor = 1e-10,
+    max_iter: int = 1000,
+) -> Solution:
+    r"""Stabilised biconjugate gradients for :math:`A x = b` with any nonsingular A.
+
+    Two products and a fixed number of vectors an iteration, where GMRES orthogonalises against
+    all earlier ones; but it can break down: the status says on which graphs. Arguments as in
+    :func:`cg`.
+    """
+    norm = graph.dot(rhs, rhs).sqrt()
+    limit = norm * rtol
+    x, r, shadow, p = torch.zeros_like(rhs), rhs, rhs, rhs
+    rho = norm.square()
+    iterations = torch.zeros(norm.shape, dtype=torch.long, device=norm.device)
+    stride = 8 if rhs.is_cuda else 1
+    active = (norm > limit) & torch.isfinite(norm)
+
+    def ratio(a: Tensor, b: Tensor) -> Tensor:
+        """a / b where a graph still moves; zero elsewhere and where it breaks down."""
+        return torch.nan_to_num(torch.where(active, a / b, 0.0), 0.0, 0.0, 0.0)
+
+    for i in range(max_iter):
+        if i % stride == 0 and not bool(active.any()):
+            break
+        v = apply(p)
+        alpha = ratio(rho, graph.dot(shadow, v))
+        wide = graph.wide(alpha)
+        x, s = torch.addcmul(x, wide, p), torch.addcmul(r, wide, v, value=-1.0)
+        t = apply(s)
+        omega = ratio(*graph.dot(torch.stack([s, t]), t))
+        wide = graph.wide(omega)
+        x, r = torch.addcmul(x, wide, s), torch.addcmul(s, wide, t, value=-1.0)
+        new, square = graph.dot(torch.stack([shadow, r]), r)
+        beta = ratio(new * alpha, rho * omega)
+        p = torch.addcmul(r, graph.wide(beta), torch.addcmul(p, wide, v, value=-1.0))
+        rho = new
+        iterations = iterations + active
+        # Half: what is updated drifts from the true residual, which has to pass in the end.
+        active = active & (square.sqrt() > 0.5 * limit) & (beta != 0)
+    r = rhs - apply(x)
+    return _solution(x, graph.dot(r, r).sqrt(), limit, iterations)
 
 
 def _solution(x: Tensor, residual: Tensor, limit: Tensor, iterations: Tensor) -> Solution:

@@ -10,10 +10,15 @@ from torch import Tensor
 from hogwild.errors import ConfigError
 from hogwild.graph import Graph
 from hogwild.solvers import fronts
-from hogwild.solvers.base import Hessian, Objective, Solution, Status
-from hogwild.solvers.krylov import block_jacobi, cg
+from hogwild.solvers.base import FixedPoint, Hessian, Objective, Solution, Status, Tangent
+from hogwild.solvers.krylov import bicgstab, block_jacobi, cg, gmres
+from hogwild.solvers.normal import NormalEquations
 
 LINEAR = ("auto", "direct", "cg")
+_NO_SEPARATORS = (
+    "linear='direct' was asked for, but this graph has no small separators (or the energy has "
+    "several rounds): use linear='auto' or 'cg'"
+)
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,7 @@ class LinearSolver:
             if factor is not None:
                 return self.exactly(factor.solve(rhs), hessian.graph)
             if self.kind == "direct":
-                raise ConfigError(
-                    "linear='direct' was asked for, but this graph has no small separators (or "
-                    "the energy has several rounds): use linear='auto' or 'cg'"
-                )
+                raise ConfigError(_NO_SEPARATORS)
         return cg(
             hessian.apply,
             rhs,
@@ -63,8 +65,49 @@ class LinearSolver:
         status = torch.where(finite, int(Status.CONVERGED), int(Status.NOT_FINITE))
         return Solution(x, status, once, torch.zeros_like(once, dtype=x.dtype))
 
-    def is_direct(self, problem: Objective) -> bool:
-        """Whether a Hessian of this problem will be factorised."""
+    def solve_tangent(
+        self, tangent: Tangent, rhs: Tensor, rtol: float | Tensor, *, transpose: bool = False
+    ) -> Solution:
+        r""":math:`(I - J)^{-1} b`, or with the transpose: in closed form where there is one, by a
+        factorisation of the normal equations where the graph has small separators, else by
+        BiCGSTAB (and GMRES where that breaks down).
+        """
+        exact = tangent.inverse(rhs, transpose)
+        if exact is not None:
+            return self.exactly(exact, tangent.graph)
+        factor = self._factor_tangent(tangent, rhs.size(0))
+        if factor is not None and transpose:
+            return self.exactly(tangent.apply(factor.solve(rhs)), tangent.graph)
+        if factor is not None:
+            return self.exactly(factor.solve(tangent.transpose(rhs)), tangent.graph)
+        apply = tangent.transpose if transpose else tangent.apply
+        found = bicgstab(apply, rhs, tangent.graph, rtol=rtol, max_iter=self.max_iter)
+        if bool(found.converged.all()):
+            return found
+        # It can break down where GMRES cannot.
+        left = torch.where(tangent.graph.wide(found.converged), 0.0, rhs - apply(found.value))
+        wanted = rtol * tangent.graph.dot(rhs, rhs).sqrt()
+        rest = gmres(apply, left, tangent.graph, rtol=0.0, atol=wanted, max_iter=self.max_iter)
+        return Solution(
+            found.value + rest.value,
+            torch.where(found.converged, found.status, rest.status),
+            found.iterations + rest.iterations,
+            torch.where(found.converged, found.residual, rest.residual),
+        )
+
+    def _factor_tangent(self, tangent: Tangent, replicas: int) -> fronts.Factor | None:
+        """The factor of the normal equations, kept with the tangent."""
+        if self.kind == "cg":
+            return None
+        if self.kind not in tangent.memo and tangent.has_blocks:
+            tangent.memo[self.kind] = self._factor(NormalEquations(tangent), replicas)
+        factor: fronts.Factor | None = tangent.memo.get(self.kind)
+        if factor is None and self.kind == "direct":
+            raise ConfigError(_NO_SEPARATORS)
+        return factor
+
+    def is_direct(self, problem: Objective | FixedPoint) -> bool:
+        """Whether a Hessian (or tangent) of this problem will be factorised."""
         if self.kind == "cg" or not problem.has_blocks:
             return False
         force = self.kind == "direct"

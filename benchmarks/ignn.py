@@ -1,0 +1,407 @@
+r"""Cost of an IGNN's training step: hogwild against the published training loop.
+
+A training step is the forward solve, the adjoint solve and the parameter gradient; the optimiser is
+excluded for all contenders. The rival restates the published loop (Gu et al., NeurIPS 2020): Picard
+iterations on the whole batch until its largest change is below 3e-6, at most 300; the same for the
+adjoint; W projected on the host, row by row in NumPy, before every step; always from zero. For each
+cell (``chains``: two chains of 100 nodes; ``proteins``: a batch of graphs of PROTEINS):
+
+1. An ``IGNN`` with its default solver is trained on the cell in float64 (AdamW at 0.005, weight
+   decay 1e-4, gradient norm clipped at 1, embeddings warm started from the previous epoch), W being
+   projected as in the published loop, so that all contenders have the same parameters.
+2. At a few epochs, the midpoints of equal stretches of the training, a snapshot is kept: the
+   parameters, and the embeddings of the previous epoch.
+3. On every snapshot each contender makes the same training step: ``hogwild`` (default solver,
+   tolerance 1e-8 on the largest entry, adjoint to a relative 1e-10, from the previous embeddings),
+   ``hogwild-cold`` (from zero), ``published`` (sparse products in COO format, as published),
+   ``published-csr`` (the same with CSR, which current PyTorch multiplies faster) and
+   ``published-warm`` (CSR, from the previous embeddings). Each step is repeated, and its median
+   taken, after one unmeasured step.
+
+Reported are mean milliseconds over the snapshots, the ratio of each contender to hogwild, forward
+and adjoint iterations, the residual max \|F(h) - h\| left (median / worst), how far the parameter
+gradient is from that of an exact solve (relative), and the share of snapshots at which a contender
+ran out of iterations. Cells are compared within one run on one machine only.
+
+PROTEINS is read from ``$HOGWILD_DATA/TUDataset`` (copied to a temporary folder first, since PyG
+writes beside the raw files); without it that cell is skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tasks import Task, chains
+from torch import Tensor
+from torch_geometric.data import Batch
+from torch_geometric.datasets import TUDataset
+from training_step import THREADS, clip, environment, limit_threads, table, timed, write
+
+from hogwild import IGNN
+from hogwild.solvers import SemismoothNewton, Solution, Solver
+
+LEARNING_RATE, WEIGHT_DECAY, KAPPA = 0.005, 1e-4, 0.95
+CELLS = ("chains:100", "proteins:128", "proteins:1113")
+Parameters = dict[str, Tensor]
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+
+
+def proteins(graphs: int) -> Task | None:
+    """A random batch of PROTEINS, a graph-level task; ``None`` where the data is not at hand."""
+    source = Path(os.environ.get("HOGWILD_DATA", "")) / "TUDataset" / "PROTEINS" / "raw"
+    if "HOGWILD_DATA" not in os.environ or not source.is_dir():
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(source, Path(folder) / "PROTEINS" / "raw")
+        data = TUDataset(folder, "PROTEINS")
+        order = np.random.default_rng(0).permutation(len(data))[:graphs]
+        batch = Batch.from_data_list([data[int(i)] for i in order])
+    edge_index = batch.edge_index[:, torch.from_numpy(np.lexsort(batch.edge_index.numpy()))]
+    target = batch.y.double()[:, None]
+    return Task(batch.x.double(), edge_index, None, batch.batch, "classification", target)
+
+
+def make_task(name: str, size: int) -> Task | None:
+    return chains(size) if name == "chains" else proteins(size)
+
+
+def build(task: Task, solver: Solver | None = None) -> IGNN:
+    """A fresh float64 model for this task; failures are for the caller to count, not raised."""
+    torch.manual_seed(0)
+    graph_level = len(task.target) != len(task.x)
+    model = IGNN(
+        task.x.size(-1),
+        1,
+        pool="mean" if graph_level else None,
+        kappa=KAPPA,
+        constraint="project",
+        replicas=1,
+        solver=solver,
+        on_failure="ignore",
+    )
+    return model.double().to(task.x.device)
+
+
+# -- hogwild --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """What one training step computed."""
+
+    h: Tensor  # [N, k]
+    gradients: Parameters
+    iterations: int
+    adjoint_iterations: int | None
+    missed: bool
+
+
+def hogwild_step(model: IGNN, task: Task, h0: Tensor | None) -> tuple[Solution, Tensor]:
+    found = model.embed(task.x, task.edge_index, None, task.batch, h0=h0)
+    losses = task.loss(model.readout(found.value, task.batch, task.batch[-1] + 1))
+    losses.sum().backward()
+    return found, losses.detach()
+
+
+class Hogwild:
+    """hogwild's training step, from the previous epoch's embeddings or from zero."""
+
+    def __init__(self, task: Task, *, warm: bool = True, solver: Solver | None = None) -> None:
+        self.task, self.warm, self.model = task, warm, build(task, solver)
+
+    def load(self, parameters: Parameters, h0: Tensor) -> Callable[[], Callable[[], Outcome]]:
+        self.model.load_state_dict(parameters)
+
+        def step() -> Callable[[], Outcome]:
+            self.model.zero_grad()
+            found, _ = hogwild_step(self.model, self.task, h0 if self.warm else None)
+
+            def outcome() -> Outcome:
+                gradients = {n: p.grad.clone() for n, p in self.model.named_parameters()}
+                most, missed = int(found.iterations.max()), not bool(found.converged.all())
+                return Outcome(found.value.detach()[0], gradients, most, None, missed)
+
+            return outcome
+
+        return step
+
+
+# -- the published loop ---------------------------------------------------------------------------
+
+
+class _Equilibrium(torch.autograd.Function):
+    """X = relu(W X Ã + B) by Picard's iteration, and its adjoint likewise: X and B are [k, N]."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor, b: Tensor, loop: Published, start: Tensor) -> Tensor:
+        x, loop.iterations, loop.missed = loop.iterate(w, b, loop.a, torch.relu, start)
+        ctx.save_for_backward(w, x, (torch.spmm(loop.a, (w @ x).T).T + b > 0).to(x.dtype))
+        ctx.loop = loop
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        w, x, slope = ctx.saved_tensors
+        loop = ctx.loop
+        found = loop.iterate(w.T, grad, loop.at, slope.mul, torch.zeros_like(grad))
+        dual, loop.adjoint_iterations, missed = found
+        loop.missed = loop.missed or missed
+        return dual @ torch.spmm(loop.a, x.T), dual, None, None
+
+
+class Published:
+    """The published training step on one task; parameters are named as hogwild's."""
+
+    def __init__(self, task: Task, *, warm: bool = False, csr: bool = True) -> None:
+        self.task, self.warm, self.model = task, warm, build(task)
+        self.tolerance, self.max_iter = 3e-6, 300
+        n = len(task.x)
+        src, dst = task.edge_index
+        own = torch.arange(n, device=src.device)
+        degree = torch.bincount(dst, minlength=n).double() + 1.0
+        rows, cols = torch.cat([dst, own]), torch.cat([src, own])
+        values = (degree[rows] * degree[cols]).rsqrt()
+        self.a = torch.sparse_coo_tensor(torch.stack([rows, cols]), values, (n, n)).coalesce()
+        self.at = self.a.t().coalesce()
+        if csr:
+            self.a, self.at = self.a.to_sparse_csr(), self.at.to_sparse_csr()
+        self.iterations, self.adjoint_iterations, self.missed = 0, 0, False
+
+    def iterate(
+        self, w: Tensor, b: Tensor, a: Tensor, act: Callable[[Tensor], Tensor], x: Tensor
+    ) -> tuple[Tensor, int, bool]:
+        for i in range(1, self.max_iter + 1):
+            new = act(torch.spmm(a, (w @ x).T).T + b)
+            change = torch.norm(new - x, float("inf"))
+            x = new
+            if change < self.tolerance:
+                return x, i, False
+        return x, self.max_iter, True
+
+    @staticmethod
+    def project(weight: Tensor, radius: float) -> None:
+        """Rows onto the l1 ball, on the host."""
+        rows = weight.detach().cpu().numpy().copy()
+        for i in np.flatnonzero(np.abs(rows).sum(-1) > radius):
+            size = np.abs(rows[i])
+            excess, count = size.sum() - radius, len(size)
+            for entry in np.sort(size):
+                if excess / count <= entry:
+                    break
+                excess, count = excess - entry, count - 1
+            rows[i] = np.sign(rows[i]) * np.maximum(size - excess / count, 0.0)
+        weight.data.copy_(torch.from_numpy(rows))
+
+    def load(self, parameters: Parameters, h0: Tensor) -> Callable[[], Callable[[], Outcome]]:
+        self.model.load_state_dict(parameters)
+        conv, batch = self.model.levels[0], self.task.batch
+        weight, encoder = conv.weight, conv.encoder  # [1, k, k]
+        start = h0[0].T.contiguous() if self.warm else torch.zeros_like(h0[0].T)
+
+        def step() -> Callable[[], Outcome]:
+            self.model.zero_grad()
+            self.project(weight[0], KAPPA)
+            b = encoder(self.task.x)[0].T
+            x = _Equilibrium.apply(weight[0], b, self, start)
+            prediction = self.model.readout(x.T.unsqueeze(0), batch, batch[-1] + 1)
+            self.task.loss(prediction).sum().backward()
+
+            def outcome() -> Outcome:
+                gradients = {n: p.grad.clone() for n, p in self.model.named_parameters()}
+                counts = (self.iterations, self.adjoint_iterations)
+                return Outcome(x.detach().T, gradients, *counts, self.missed)
+
+            return outcome
+
+        return step
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Record:
+    """One contender on one cell; every list has an entry a snapshot."""
+
+    ms: list[float] = field(default_factory=list)
+    iterations: list[int] = field(default_factory=list)
+    adjoint_iterations: list[int | None] = field(default_factory=list)
+    residual: list[float] = field(default_factory=list)
+    gradient_error: list[float] = field(default_factory=list)
+    missed: list[bool] = field(default_factory=list)
+
+
+def train(
+    task: Task, epochs: int, samples: int, device: str
+) -> tuple[list[tuple[int, Parameters, Tensor]], list[float]]:
+    """Snapshots (epoch, parameters, previous embeddings) and milliseconds of every step."""
+    model = build(task)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    wanted = {1 + int((i + 0.5) * (epochs - 1) / samples) for i in range(samples)}
+    snapshots, times = [], []
+    h: Tensor | None = None
+    for epoch in range(epochs):
+        if epoch in wanted and h is not None:
+            kept = {name: p.detach().clone() for name, p in model.named_parameters()}
+            snapshots.append((epoch, kept, h))
+        optimiser.zero_grad()
+        ms, (found, losses) = timed(partial(hogwild_step, model, task, h), device)
+        times.append(ms)
+        h = found.value.detach()
+        clip(model)
+        optimiser.step()
+        model.project_(warn=False)
+        if epoch + 1 in {round(epochs * i / 4) for i in range(1, 5)}:
+            norm = float(model.levels[0].weight.abs().sum(-1).amax())
+            print(
+                f"  epoch {epoch + 1}: loss {float(losses.sum()):.4g}, norm of W {norm:.3f}, "
+                f"{statistics.fmean(times):.1f} ms a step so far",
+                flush=True,
+            )
+    return snapshots, times
+
+
+def measure(step: Callable[[], Callable[[], Outcome]], device: str) -> tuple[float, Outcome]:
+    """Median milliseconds of up to 11 steps within about a second, after one unmeasured."""
+    first, result = timed(step, device)
+    times: list[float] = []
+    while not times or (len(times) < 11 and sum(times) + first < 1e3):
+        ms, result = timed(step, device)
+        times.append(ms)
+    return statistics.median(times), result()
+
+
+def compare(
+    snapshots: list[tuple[int, Parameters, Tensor]],
+    task: Task,
+    contenders: dict[str, Hogwild | Published],
+    device: str,
+) -> dict[str, Record]:
+    """Time every contender on every snapshot."""
+    exact = Hogwild(task, solver=SemismoothNewton(atol=1e-13))
+    judge = Published(task)
+    records = {name: Record() for name in contenders}
+    for epoch, parameters, h0 in snapshots:
+        truth = exact.load(parameters, h0)()().gradients
+        reference = torch.cat([g.flatten() for g in truth.values()])
+        with torch.no_grad():
+            w, b = parameters["convs.0.weight"][0], exact.model.levels[0].encoder(task.x)[0].T
+        for name, contender in contenders.items():
+            ms, outcome = measure(contender.load(parameters, h0), device)
+            flat = torch.cat([outcome.gradients[n].flatten() for n in truth])
+            x = outcome.h.T
+            left = torch.relu(torch.spmm(judge.a, (w @ x).T).T + b) - x
+            record = records[name]
+            record.ms.append(ms)
+            record.iterations.append(outcome.iterations)
+            record.adjoint_iterations.append(outcome.adjoint_iterations)
+            record.residual.append(float(left.abs().amax()))
+            record.gradient_error.append(float((flat - reference).norm() / reference.norm()))
+            record.missed.append(outcome.missed)
+            print(
+                f"  epoch {epoch}, {name}: {ms:.2f} ms, {outcome.iterations} iterations, "
+                f"residual {record.residual[-1]:.1e}, gradient off by "
+                f"{record.gradient_error[-1]:.1e}" + (", missed" if outcome.missed else ""),
+                flush=True,
+            )
+    return records
+
+
+HEAD = ("cell", "contender", "ms", "× hogwild", "iterations", "residual left", "∇θ off by",
+        "ran out")  # fmt: skip
+
+
+def rows(cell: str, records: dict[str, Record]) -> list[list[str]]:
+    """Lines of the Markdown table; "a / b" is median / worst over the snapshots."""
+
+    def spread(values: list[float]) -> str:
+        return f"{statistics.median(values):.0e} / {max(values):.0e}"
+
+    base = statistics.fmean(records["hogwild"].ms)
+    out: list[list[str]] = []
+    for name, r in records.items():
+        ms = statistics.fmean(r.ms)
+        adjoint = [i for i in r.adjoint_iterations if i is not None]
+        steps = f"{statistics.fmean(r.iterations):.0f}"
+        steps += f" + {statistics.fmean(adjoint):.0f}" if adjoint else ""
+        out.append(
+            ["" if out else cell, name, f"{ms:.2f}", f"{ms / base:.1f}", steps, spread(r.residual),
+             spread(r.gradient_error), f"{statistics.fmean(r.missed):.0%}"]
+        )  # fmt: skip
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cells",
+        default=",".join(CELLS),
+        help="comma-separated chains:LENGTH or proteins:GRAPHS; default: %(default)s",
+    )
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--threads", type=int, help=THREADS)
+    parser.add_argument("--epochs", type=int, default=300, help="default: %(default)s")
+    parser.add_argument("--samples", type=int, default=5, help="snapshots a cell; default: 5")
+    parser.add_argument("--output", type=Path, help="folder for ignn.json and ignn.md")
+    arguments = parser.parse_args()
+    limit_threads(arguments.threads)
+    device, epochs = arguments.device, arguments.epochs
+    samples = min(arguments.samples, epochs - 1)
+
+    results: dict[str, Any] = {"environment": environment(device), "cells": []}
+    lines: list[list[str]] = []
+    markdown = ""
+    for text in arguments.cells.split(","):
+        name, _, size = text.partition(":")
+        if name not in ("chains", "proteins") or not size.isdecimal() or int(size) < 2:
+            raise SystemExit(f"cell {text!r}; expected chains:LENGTH or proteins:GRAPHS")
+        task = make_task(name, int(size))
+        if task is None:
+            print(f"{text}: no PROTEINS under $HOGWILD_DATA/TUDataset: skipped")
+            continue
+        task = task.to(device)
+        print(f"{text}: {len(task.x)} nodes, {epochs} epochs, {samples} snapshots", flush=True)
+        snapshots, epochs_ms = train(task, epochs, samples, device)
+        contenders: dict[str, Hogwild | Published] = {
+            "hogwild": Hogwild(task),
+            "hogwild-cold": Hogwild(task, warm=False),
+            "published": Published(task, csr=False),
+            "published-csr": Published(task),
+            "published-warm": Published(task, warm=True),
+        }
+        records = compare(snapshots, task, contenders, device)
+        results["cells"].append(
+            {
+                "cell": text,
+                "nodes": len(task.x),
+                "edges": task.edge_index.size(1),
+                "epochs": epochs,
+                "snapshot_epochs": [epoch for epoch, *_ in snapshots],
+                "epochs_ms": epochs_ms,
+                "contenders": {label: asdict(record) for label, record in records.items()},
+            }
+        )
+        lines += rows(f"{text}: {epochs} epochs, {len(snapshots)} snapshots", records)
+        place = ", ".join(f"{k} {v}" for k, v in environment(device).items())
+        markdown = f"Cost of an IGNN's training step ({place}).\n\n" + table(HEAD, lines)
+        write(arguments.output, "ignn", results, markdown)  # what is done is kept
+    print("\n" + markdown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+r"""Adjacency matrices of spectral radius one, graph by graph.
+
+Both kinds come with a positive vector v such that :math:`\tilde A v \le v`: a certificate that
+:math:`\tilde A` does not expand :math:`\max_i |x_i| / v_i`. Whatever the rest of a batch, a graph's
+matrix is the one it has alone.
+
+*Renormalised*, :math:`\tilde A = D^{-1/2} (A + I) D^{-1/2}` with D the row sums of :math:`A + I`
+(what node i receives): similar to the row-stochastic :math:`D^{-1} (A + I)`, hence of
+Perron–Frobenius eigenvalue exactly one on every graph, directed and weighted ones too, with
+:math:`v = D^{1/2} 1`. Nodes only need to know their neighbours' degrees.
+
+*Scaled*, :math:`\tilde A = A / \lambda_{pf}(A)`, by the power method; the bound
+:math:`\lambda_{pf} \le \max_i (A v)_i / v_i` of Collatz and Wielandt holds for every v > 0,
+converged or not. This one constant is the graph's, not a node's: it must be exchanged beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from hogwild.fields import gather, scatter
+from hogwild.graph import Graph
+
+POWER_ITERATIONS = 1000
+"""In as many iterations no entry of v can underflow, as each halves it at most."""
+POWER_TOLERANCE = 1e-12
+STRIDE = 8
+
+
+@dataclass(frozen=True)
+class Adjacency:
+    r"""Nonnegative :math:`\tilde A`: receivers are rows, senders columns."""
+
+    edge: Tensor  # [E] weight of each edge
+    loop: Tensor | None  # [N] weight of each node's own embedding; None: zero
+    perron: Tensor  # [N] v > 0
+
+    def apply(self, x: Tensor, graph: Graph) -> Tensor:
+        r""":math:`\tilde A x` for x [..., N]."""
+        out = scatter(gather(x, graph.src) * self.edge, graph.dst, graph.num_nodes)
+        return out if self.loop is None else out + self.loop * x
+
+    def transpose(self, x: Tensor, graph: Graph) -> Tensor:
+        r""":math:`\tilde A^\top x` for x [..., N]."""
+        out = scatter(gather(x, graph.dst) * self.edge, graph.src, graph.num_nodes)
+        return out if self.loop is None else out + self.loop * x
+
+    def growth(self, graph: Graph) -> Tensor:
+        r""":math:`\max_i (\tilde A v)_i / v_i` [G]: a proof that no :math:`\max_i |x_i| / v_i`
+        grows by more."""
+        return graph.max(self.apply(self.perron, graph) / self.perron)
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Adjacency:
+        loop = None if self.loop is None else fn(self.loop)
+        return Adjacency(fn(self.edge), loop, fn(self.perron))
+
+    def select(self, nodes: Tensor, edges: Tensor) -> Adjacency:
+        loop = None if self.loop is None else self.loop[nodes]
+        return Adjacency(self.edge[edges], loop, self.perron[nodes])
+
+    def to(self, dtype: torch.dtype) -> Adjacency:
+        return self.map(lambda x: x.to(dtype))
+
+
+def adjacency(
+    graph: Graph, weight: Tensor | None, dtype: torch.dtype, *, normalize: bool
+) -> Adjacency:
+    """The renormalised (or else scaled) adjacency; kept on the graph where there are no weights."""
+    make = renormalised if normalize else scaled
+    if weight is not None:
+        return make(graph, weight.to(torch.float64)).to(dtype)
+    key = ("adjacency", normalize, dtype)
+    if key not in graph.memo:
+        with torch.inference_mode(False):  # what is kept must serve training, too
+            ones = torch.ones(graph.num_edges, dtype=torch.float64, device=graph.src.device)
+            graph.memo[key] = make(graph, ones).to(dtype)
+    found: Adjacency = graph.memo[key]
+    return found
+
+
+def renormalised(graph: Graph, weight: Tensor) -> Adjacency:
+    r""":math:`D^{-1/2} (A + I) D^{-1/2}` of weights [E]."""
+    degree = 1.0 + scatter(weight, graph.dst, graph.num_nodes)
+    root = degree.rsqrt()
+    edge = weight * root[graph.dst] * root[graph.src]
+    return Adjacency(edge, degree.reciprocal(), degree.sqrt().detach())
+
+
+def scaled(graph: Graph, weight: Tensor) -> Adjacency:
+    r""":math:`A / \lambda_{pf}(A)` of weights [E], differentiable in them.
+
+    Where no directed cycle leads back, :math:`\lambda_{pf} = 0` and any scale would do: the graph's
+    largest weight is taken.
+    """
+    owner = graph.batch[graph.dst]
+    raw = Adjacency(weight.detach(), None, torch.ones_like(graph.batch, dtype=weight.dtype))
+    bound, right = perron(graph, raw)
+    largest = weight.new_zeros(graph.num_graphs).scatter_reduce(0, owner, weight, "amax")
+    if weight.requires_grad:
+        # dλ = uᵀ dA v / uᵀv with the left and right eigenvectors of the leading component.
+        _, left = perron(graph, raw, transpose=True)
+        norm = graph.sum(left * right).clamp_min(torch.finfo(weight.dtype).tiny)
+        share = left[graph.dst] * right[graph.src] / norm[owner]
+        moved = torch.zeros_like(bound).scatter_add(0, owner, share * weight)
+        bound = bound + (moved - moved.detach())
+    scale = torch.where(_components(graph).cyclic, bound, largest)
+    scale = torch.where(scale > 0, scale, 1.0)  # no edges, or all of weight zero
+    return Adjacency(weight / scale[owner], None, right)
+
+
+def perron(graph: Graph, a: Adjacency, *, transpose: bool = False) -> tuple[Tensor, Tensor]:
+    r"""The upper bound [G] on :math:`\lambda_{pf}` that the power method ends with, and v [N].
+
+    Shifted, so that bipartite graphs converge, too; the bound never grows. Every connected
+    component has its own, and stops where its lower bound :math:`\min_i (A v)_i / v_i` meets the
+    upper one.
+    """
+    apply = a.transpose if transpose else a.apply
+    label, count = _components(graph).label, _components(graph).count
+
+    def largest(x: Tensor, at: Tensor = label) -> Tensor:
+        return x.new_zeros(count).scatter_reduce(0, at, x, "amax")
+
+    v = torch.ones_like(a.perron)
+    heaviest = largest(a.edge, label[graph.dst])
+    for i in range(POWER_ITERATIONS):
+        image = apply(v, graph)
+        ratio = image / v
+        upper = largest(ratio)
+        moving = largest(upper[label] - ratio) > POWER_TOLERANCE * upper
+        if i % STRIDE == 0 and not bool(moving.any()):
+            break
+        # The heaviest edge bounds the shift from below: no entry of v shrinks by more than half.
+        new = image + torch.maximum(upper, heaviest)[label] * v
+        v = torch.where(moving[label], new / largest(new)[label], v)
+    return graph.max(upper[label]), v
+
+
+@dataclass(frozen=True)
+class _Components:
+    label: Tensor  # [N] connected component of each node
+    count: int
+    cyclic: Tensor  # [G] whether a graph has a directed cycle
+
+
+def _components(graph: Graph) -> _Components:
+    """Found once per graph, on the host."""
+    if "components" not in graph.memo:
+        n = graph.num_nodes
+        ends = (graph.dst.cpu().numpy(), graph.src.cpu().numpy())
+        joined = csr_matrix((np.ones(graph.num_edges), ends), shape=(n, n))
+        count, label = connected_components(joined, directed=False)
+        _, strong = connected_components(joined, directed=True, connection="strong")
+        # An edge within a strong component, a self-loop too, lies on a cycle.
+        back = graph.batch.cpu().numpy()[ends[0][strong[ends[0]] == strong[ends[1]]]]
+        cyclic = np.bincount(back, minlength=graph.num_graphs) > 0
+        with torch.inference_mode(False):  # what is kept must serve training, too
+            graph.memo["components"] = _Components(
+                torch.from_numpy(label.astype(np.int64)).to(graph.src.device),
+                int(count),
+                torch.from_numpy(cyclic).to(graph.src.device),
+            )
+    found: _Components = graph.memo["components"]
+    return found

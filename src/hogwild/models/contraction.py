@@ -1,0 +1,216 @@
+r"""The contraction that IGNN and EIGNN share: linear messages, then a nonexpansive activation.
+
+.. math::
+    F(H)_i = \phi\Bigl(W \sum_j \tilde A_{ij} h_j + b_i\Bigr), \qquad
+    J = \operatorname{diag}(\phi')\, (\tilde A \otimes W).
+
+**Why it converges asynchronously.** Let v > 0 with :math:`\tilde A v \le \lambda v`, and
+:math:`\|W\| \le \kappa` in a norm on :math:`\mathbb R^k` that depends on absolute values only.
+Since :math:`\phi` brings no two numbers further apart,
+
+.. math::
+    \frac{\|F(H)_i - F(H')_i\|}{v_i}
+    \le \frac{\kappa}{v_i} \sum_j \tilde A_{ij} v_j\, \frac{\|h_j - h'_j\|}{v_j}
+    \le \kappa \lambda\, \max_j \frac{\|h_j - h'_j\|}{v_j}:
+
+a contraction in the *weighted block-maximum norm* :math:`\max_i \|h_i\| / v_i`, if
+:math:`\kappa \lambda < 1`; the matrix of the norms of J's blocks has spectral radius at most
+:math:`\kappa \lambda`. In that norm the boxes around the fixed point shrink whichever nodes update
+and however old (within bounds) the values are that they heard (Bertsekas & Tsitsiklis, *Parallel
+and Distributed Computation*, chapters 6 and 7). A contraction in the Euclidean norm alone may
+diverge when its nodes merely take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from hogwild.errors import FeatureError, require_positive
+from hogwild.fields import gather
+from hogwild.graph import Graph, Star
+from hogwild.models.adjacency import Adjacency, adjacency
+from hogwild.models.base import ImplicitConv, Kind, check_features
+from hogwild.nn.nonexpansive import Nonexpansive
+from hogwild.solvers.base import FixedPoint, Solver, Tangent
+
+
+@dataclass
+class Contraction(FixedPoint):
+    """Find the fixed point on every graph and replica."""
+
+    graph: Graph
+    adjacency: Adjacency  # Ã
+    weight: Tensor  # [R, k, k] W
+    bias: Tensor  # [R, k, N] b
+    act: Nonexpansive  # φ
+    kept: list[ContractionTangent] = field(default_factory=list)  # the last tangent
+    has_blocks = True
+
+    @property
+    def replicas(self) -> int:  # type: ignore[override]
+        return self.weight.size(0)
+
+    @property
+    def channels(self) -> int:  # type: ignore[override]
+        return self.weight.size(-1)
+
+    def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
+        heard = at.collect(inbox * at.at_edges(self.adjacency.edge))
+        if self.adjacency.loop is not None:
+            heard = torch.addcmul(heard, at.at_nodes(self.adjacency.loop), h)
+        return self.act.value(torch.baddbmm(at.at_nodes(self.bias), self.weight, heard))
+
+    @torch.no_grad()
+    def linearise(self, h: Tensor) -> ContractionTangent:
+        mixed = torch.bmm(self.weight, self.adjacency.apply(h, self.graph))
+        slope = self.act.slope(mixed + self.bias)
+        # Newton's last tangent is the adjoint's, factor and all, unless an activation moved.
+        if not (self.kept and torch.equal(self.kept[0].slope, slope)):
+            self.kept[:] = [self._tangent(slope)]
+        return self.kept[0]
+
+    def _tangent(self, slope: Tensor) -> ContractionTangent:
+        adjacency = self.adjacency.map(Tensor.detach)
+        return ContractionTangent(self.graph, adjacency, self.weight.detach(), slope)
+
+    def detach(self) -> Self:
+        return replace(super().detach(), kept=self.kept)
+
+    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
+        return v - self.linearise(h).transpose(v)
+
+    def modulus(self) -> Tensor:
+        """The bound of the module's docstring, from what the problem is made of: [R, G]."""
+        return self.matrix_norm().unsqueeze(-1) * self.adjacency.growth(self.graph)
+
+    def matrix_norm(self) -> Tensor:
+        r""":math:`\|W\|_\infty` [R]."""
+        return self.weight.abs().sum(-1).amax(-1)
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        adjacency = self.adjacency.map(fn)
+        weight, bias = fn(self.weight), fn(self.bias)
+        return replace(self, adjacency=adjacency, weight=weight, bias=bias, kept=[])
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
+        graph, nodes, edges = self.graph.select(graphs)
+        adjacency = self.adjacency.select(nodes, edges)
+        weight, bias = self.weight[replicas], self.bias[replicas][..., nodes]
+        sub = replace(self, graph=graph, adjacency=adjacency, weight=weight, bias=bias, kept=[])
+        return sub, nodes
+
+
+@dataclass
+class ContractionTangent(Tangent):
+    r""":math:`I - \operatorname{diag}(\phi') (\tilde A \otimes W)`; never knows its problem, which
+    keeps it."""
+
+    graph: Graph
+    adjacency: Adjacency
+    weight: Tensor  # [R, k, k]
+    slope: Tensor  # [R, k, N] φ'
+    memo: dict[Any, Any] = field(default_factory=dict)
+    has_blocks = True
+
+    @property
+    def channels(self) -> int:  # type: ignore[override]
+        return self.weight.size(-1)
+
+    def apply(self, v: Tensor) -> Tensor:
+        mixed = torch.bmm(self.weight, self.adjacency.apply(v, self.graph))
+        return torch.addcmul(v, self.slope, mixed, value=-1.0)
+
+    def transpose(self, v: Tensor) -> Tensor:
+        mixed = torch.bmm(self.weight.mT, self.slope * v)
+        return v - self.adjacency.transpose(mixed, self.graph)
+
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        steep = self.slope.unsqueeze(2) * self.weight.unsqueeze(-1)  # diag(φ') W, [R, k, k, N]
+        own = torch.eye(self.channels, dtype=steep.dtype, device=steep.device).unsqueeze(-1)
+        if self.adjacency.loop is not None:
+            own = own - self.adjacency.loop * steep
+        other = gather(steep.flatten(1, 2), self.graph.dst) * self.adjacency.edge
+        return own.expand_as(steep), -other.view(*steep.shape[:3], self.graph.num_edges)
+
+
+class ContractionConv(ImplicitConv):
+    """A layer that poses a :class:`Contraction`: a square matrix, an encoder, and checks."""
+
+    kind = Kind.FIXED_POINT
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        *,
+        replicas: int | None,
+        solver: Solver,
+        solve_dtype: torch.dtype | None,
+        on_failure: str,
+        validate: bool,
+    ) -> None:
+        super().__init__(
+            hidden_channels,
+            replicas=replicas,
+            solver=solver,
+            solve_dtype=solve_dtype,
+            on_failure=on_failure,
+            validate=validate,
+        )
+        require_positive("in_channels", in_channels)
+        require_positive("hidden_channels", hidden_channels)
+        if replicas is not None:
+            require_positive("replicas", replicas)
+        self.in_channels = in_channels
+        lead = () if replicas is None else (replicas,)
+        self.weight = nn.Parameter(torch.empty(*lead, hidden_channels, hidden_channels))
+
+    def _pose(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        batch: Tensor | None,
+        edge_weight: Tensor | None,
+        batch_size: int | None,
+        normalize: bool = True,
+    ) -> tuple[Graph, Adjacency]:
+        """The graph and its Ã, once the input is found to be good."""
+        if edge_attr is not None:
+            raise FeatureError(
+                f"edge_attr was given to an {type(self).__name__}, which does not read edge "
+                f"features; leave it out, or pass one nonnegative number an edge as edge_weight"
+            )
+        check_features(
+            x,
+            edge_index,
+            None,
+            edge_weight,
+            in_channels=self.in_channels,
+            edge_dim=None,
+            replicas=self.replicas,
+            dtype=self.weight.dtype,
+            device=self.weight.device,
+            validate=self.validate,
+        )
+        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+        return graph, adjacency(graph, edge_weight, self._dtype(x), normalize=normalize)
+
+    def _encode(self, encoder: nn.Module | None, x: Tensor) -> Tensor:
+        """The encoded features [R, k, N], computed in the precision of the solve."""
+        dtype = self._dtype(x)
+        if encoder is None:
+            out = x.to(dtype)
+        elif x.dtype == dtype:
+            out = encoder(x)
+        else:
+            parameters = {name: p.to(dtype) for name, p in encoder.named_parameters()}
+            out = functional_call(encoder, parameters, (x.to(dtype),))
+        out = out.mT.reshape(-1, self.hidden_channels, x.size(-2))
+        return out.expand(self.replicas or 1, -1, -1)

@@ -1,0 +1,314 @@
+r"""Efficient infinite-depth GNNs: a linear contraction whose fixed point has a closed form.
+
+`EIGNN: Efficient Infinite-Depth Graph Neural Networks <https://arxiv.org/abs/2202.10720>`_ (Liu,
+Kawaguchi, Hooi, Wang & Xiao, NeurIPS 2021):
+
+.. math::
+    Z = \gamma\, g(F)\, Z S + f(X), \qquad g(F) = \frac{F^\top F}{\|F^\top F\|_F + \epsilon}, \qquad
+    h_i = \gamma \sum_j S_{ij}\, g(F) h_j + f(x_i),
+
+S the symmetrically renormalised adjacency. With the eigendecompositions
+:math:`S = Q_S \Lambda_S Q_S^\top` and :math:`g(F) = Q_F \Lambda_F Q_F^\top`,
+
+.. math::
+    Z = Q_F \bigl[G \circ (Q_F^\top f(X)\, Q_S)\bigr] Q_S^\top, \qquad
+    G_{ab} = \frac{1}{1 - \gamma\, (\Lambda_F)_a (\Lambda_S)_b} .
+
+The Hogwild paper leaves EIGNN out of its comparison, because this solution uses global information.
+But it is only a way to compute the fixed point fast on one machine. The fixed point itself is that
+of a one-hop rule, which contracts with modulus
+:math:`\gamma \|g(F)\|_2 \le \gamma < 1` in the maximum over nodes of the Euclidean norms
+:math:`\|h_i\|_2 / \sqrt{d_i}` (see :mod:`hogwild.models.contraction`): trained in closed form, the
+model runs asynchronously like any other, and :meth:`EIGNNConv.problem` gives its rule.
+
+As printed the model needs as many channels as features, :math:`f(X) = X`. Any other width gets a
+linear encoder f.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import ConfigError, GraphError, require_positive
+from hogwild.fields import scatter_into
+from hogwild.graph import Graph
+from hogwild.models.adjacency import Adjacency
+from hogwild.models.contraction import Contraction, ContractionConv, ContractionTangent
+from hogwild.models.readout import Readout
+from hogwild.models.stack import StackedGNN
+from hogwild.nn.mlp import MLP
+from hogwild.nn.nonexpansive import resolve
+from hogwild.solvers.base import Solver
+from hogwild.solvers.picard import Picard
+from hogwild.solvers.semismooth import SemismoothNewton
+
+METHODS = ("closed", "iterate")
+LARGEST = 5000
+"""Nodes of a graph above which its dense eigendecomposition is refused."""
+EPSILON = 1e-12
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The eigendecompositions of all graphs' symmetric matrices, graphs of one size together."""
+
+    groups: list[tuple[Tensor, Tensor, Tensor]]
+    """(nodes [B, n], eigenvalues [B, n], eigenvectors [B, n, n])"""
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, graph: Graph, adjacency: Adjacency) -> Spectrum:
+        """Raises :class:`GraphError` where a graph is too large or not symmetric."""
+        sizes = graph.sizes.tolist()
+        if max(sizes) > LARGEST:
+            g = sizes.index(max(sizes))
+            raise GraphError(
+                f"graph {g} has {sizes[g]} nodes; the closed form decomposes dense matrices and "
+                f"takes at most {LARGEST}: use method='iterate'"
+            )
+        # One buffer with all dense matrices, graph after graph, row after row.
+        area, everyone = (
+            graph.sizes.square(),
+            torch.arange(graph.num_nodes, device=graph.src.device),
+        )
+        start = graph.sizes.cumsum(0) - graph.sizes
+        place = everyone - start[graph.batch]  # of a node in its graph
+        row = (area.cumsum(0) - area)[graph.batch] + place * graph.sizes[graph.batch]
+        buffer = adjacency.edge.new_zeros(int(area.sum()))
+        scatter_into(buffer, row[graph.dst] + place[graph.src], adjacency.edge)
+        if adjacency.loop is not None:
+            scatter_into(buffer, row + place, adjacency.loop)
+        matrices = buffer.split(area.tolist())
+        groups = []
+        for n in sorted(set(sizes)):
+            members = [g for g, s in enumerate(sizes) if s == n]
+            dense = torch.stack([matrices[g].view(n, n) for g in members])
+            _require_symmetric(dense, members)
+            nodes = start[members].unsqueeze(-1) + torch.arange(n, device=start.device)
+            groups.append((nodes, *torch.linalg.eigh(dense)))
+        return cls(groups)
+
+    def inverse(self, weight: Tensor, v: Tensor) -> Tensor:
+        r""":math:`(I - S \otimes W)^{-1} v` for symmetric W [R, k, k] and v [R, k, N]."""
+        values, vectors = torch.linalg.eigh(weight)  # [R, k], [R, k, k]
+        turned, out = torch.bmm(vectors.mT, v), torch.empty_like(v)
+        for nodes, s, q in self.groups:
+            gain = 1.0 / (1.0 - values[..., None, None] * s)  # [R, k, B, n]
+            modes = torch.einsum("rkbn,bnm->rkbm", turned[..., nodes], q) * gain
+            out[..., nodes] = torch.einsum("rkbm,bnm->rkbn", modes, q)
+        return torch.bmm(vectors, out)
+
+
+def _require_symmetric(dense: Tensor, members: list[int]) -> None:
+    """Raise unless all matrices [B, n, n] of these graphs are symmetric."""
+    apart = (dense - dense.mT).abs()
+    if bool((apart > 100 * torch.finfo(dense.dtype).eps).any()):
+        b, i, j = (int(at) for at in torch.unravel_index(apart.argmax(), apart.shape))
+        raise GraphError(
+            f"graph {members[b]} is not symmetric: between its nodes {j} and {i} the weights of "
+            f"the two directions differ; the closed form expects undirected edges: add the reverse "
+            f"ones (torch_geometric.utils.to_undirected) or use method='iterate'"
+        )
+
+
+@dataclass
+class EIGNNProblem(Contraction):
+    r"""EIGNN's fixed point; :meth:`modulus` is at most γ, in Euclidean norms of the nodes."""
+
+    spectrum: Spectrum | None = None  # the closed form, where it may be used
+
+    @property
+    def has_inverse(self) -> bool:  # type: ignore[override]
+        return self.spectrum is not None
+
+    def matrix_norm(self) -> Tensor:
+        r""":math:`\|\gamma\, g(F)\|_2` [R]."""
+        return torch.linalg.matrix_norm(self.weight, ord=2)
+
+    def _tangent(self, slope: Tensor) -> ContractionTangent:
+        plain = super()._tangent(slope)
+        return EIGNNTangent(
+            plain.graph, plain.adjacency, plain.weight, slope, spectrum=self.spectrum
+        )
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
+        sub, nodes = super().select(replicas, graphs)
+        if self.spectrum is not None:
+            sub = replace(sub, spectrum=Spectrum.of(sub.graph, sub.adjacency))
+        return sub, nodes
+
+
+@dataclass
+class EIGNNTangent(ContractionTangent):
+    r""":math:`I - S \otimes \gamma\, g(F)`, symmetric where S is."""
+
+    spectrum: Spectrum | None = None
+
+    def inverse(self, v: Tensor, transpose: bool) -> Tensor | None:
+        return None if self.spectrum is None else self.spectrum.inverse(self.weight, v)
+
+
+class EIGNNConv(ContractionConv):
+    r"""The fixed point :math:`h_i = \gamma \sum_j S_{ij}\, g(F) h_j + f(x_i)`.
+
+    Args:
+        in_channels: Width p of the node features.
+        hidden_channels: Width k of the embeddings; where k = p there is no encoder, f(X) = X.
+        gamma: γ, 0 < γ < 1 (the published 0.8). The paper allows 1, which is no contraction.
+        method: ``"closed"``: by eigendecomposition, exact; undirected graphs of at most 5,000
+            nodes (kept with the graph where there are no edge weights). ``"iterate"``: by
+            iterations of the local rule, any graph.
+        replicas: ``None``, or a number R of independent parameter sets solved side by side.
+        solver: For ``"iterate"``: a solver for fixed points, :class:`~hogwild.solvers.Picard` by
+            default.
+        solve_dtype: Precision of the solve; ``None`` is that of the parameters.
+        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
+        validate: Check the *values* of the inputs too; such checks wait for the device.
+
+    Shapes:
+        x [N, p] (or [R, N, p]), edge_index [2, E], batch [N], edge_weight [E]
+        → [N, k], or [R, N, k] with replicas.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int = 2,
+        *,
+        gamma: float = 0.8,
+        method: str = "closed",
+        replicas: int | None = None,
+        solver: Solver | None = None,
+        solve_dtype: torch.dtype | None = torch.float64,
+        on_failure: str = "raise",
+        validate: bool = True,
+    ) -> None:
+        if method not in METHODS:
+            raise ConfigError(f"method={method!r}; expected one of {METHODS}")
+        if method == "closed" and solver is not None:
+            raise ConfigError(
+                f"solver={solver!r} was given, but method='closed' needs none; leave it out or use "
+                f"method='iterate'"
+            )
+        default = SemismoothNewton() if method == "closed" else Picard()  # one exact Newton step
+        super().__init__(
+            in_channels,
+            hidden_channels,
+            replicas=replicas,
+            solver=default if solver is None else solver,
+            solve_dtype=solve_dtype,
+            on_failure=on_failure,
+            validate=validate,
+        )
+        if not 0 < gamma < 1:
+            raise ConfigError(
+                f"gamma={gamma!r}; expected a number between 0 and 1, both excluded: with 1 the "
+                f"update is no contraction"
+            )
+        self.gamma, self.method = float(gamma), method
+        self.encoder = (
+            None
+            if in_channels == hidden_channels
+            else MLP(in_channels, (hidden_channels,), replicas=replicas)
+        )
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters."""
+        bound = (3.0 / self.hidden_channels) ** 0.5  # Glorot's, for a square matrix
+        self.weight.uniform_(-bound, bound)
+        if self.encoder is not None:
+            self.encoder.reset_parameters()
+
+    @property
+    def matrix(self) -> Tensor:
+        r""":math:`\gamma\, g(F)`, [k, k] or [R, k, k]."""
+        return self._matrix(self.weight)
+
+    def _matrix(self, weight: Tensor) -> Tensor:
+        square = weight.mT @ weight
+        norm = torch.linalg.matrix_norm(square, keepdim=True)
+        return self.gamma * square / (norm + EPSILON)
+
+    def problem(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> EIGNNProblem:
+        """The fixed point these inputs pose, attached to the autograd graph."""
+        graph, s = self._pose(x, edge_index, edge_attr, batch, edge_weight, batch_size)
+        spectrum = self._spectrum(graph, s, edge_weight) if self.method == "closed" else None
+        k = self.hidden_channels
+        matrix = self._matrix(self.weight.to(s.edge.dtype)).view(-1, k, k)
+        f = self._encode(self.encoder, x)
+        return EIGNNProblem(graph, s, matrix, f, resolve("identity"), spectrum=spectrum)
+
+    def _spectrum(self, graph: Graph, s: Adjacency, edge_weight: Tensor | None) -> Spectrum:
+        if edge_weight is not None:
+            return Spectrum.of(graph, s)
+        key = ("spectrum", s.edge.dtype)
+        if key not in graph.memo:
+            with torch.inference_mode(False):  # what is kept must serve training, too
+                graph.memo[key] = Spectrum.of(graph, s)
+        found: Spectrum = graph.memo[key]
+        return found
+
+    def extra_repr(self) -> str:
+        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
+        return (
+            f"{self.in_channels}, {self.hidden_channels}, gamma={self.gamma}, "
+            f"method={self.method!r}{replicas}"
+        )
+
+
+class EIGNN(StackedGNN):
+    r"""EIGNN: one or several :class:`EIGNNConv` and the paper's readout.
+
+    Args:
+        in_channels: Width of the node features.
+        out_channels: Width of the predictions.
+        hidden_channels: Width k of the embeddings.
+        num_layers: Number of fixed points; each reads the features and the previous one,
+            :math:`[x \,\|\, h]`.
+        pool: ``None`` predicts for every node, ``"mean"`` for every graph.
+        readout: Hidden widths of the readout MLPs.
+        kwargs: Everything else goes to every :class:`EIGNNConv`.
+
+    Shapes:
+        as :class:`EIGNNConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden_channels: int = 2,
+        *,
+        num_layers: int = 1,
+        pool: str | None = None,
+        readout: Sequence[int] = (4, 4),
+        **kwargs: object,
+    ) -> None:
+        require_positive("num_layers", num_layers)
+        levels = [
+            EIGNNConv(
+                in_channels + (hidden_channels if level else 0),
+                hidden_channels,
+                **kwargs,  # type: ignore[arg-type]
+            )
+            for level in range(num_layers)
+        ]
+        replicas = levels[0].replicas
+        head = Readout(hidden_channels, out_channels, readout, pool=pool, replicas=replicas)
+        super().__init__(levels, head)

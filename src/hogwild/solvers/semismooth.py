@@ -1,0 +1,89 @@
+r"""Newton's method for contractions, safeguarded by Picard steps.
+
+.. math:: h \leftarrow h + (I - J)^{-1} (F(h) - h)
+
+Where F is piecewise affine (ReLU) the step is exact as soon as no activation changes its piece; for
+smooth F convergence is quadratic. From afar it may overshoot, for a while or for ever: after a few
+steps in a row that did not lower the best residual by a tenth a graph takes plain steps
+:math:`h \leftarrow F(h)` until one does. These converge by themselves, so every contraction is
+solved from every start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hogwild.solvers.base import FixedPoint, Solver, State
+from hogwild.solvers.linear import LinearSolver
+
+PATIENCE = 5
+"""Newton steps without progress after which plain ones take over."""
+BLOCK = 4
+"""Plain steps taken at once: checking one for convergence costs about as much as taking it."""
+BLOCKS = 12
+"""Blocks that cost about as much as Newton steps with a Krylov solver inside."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemismoothNewton(Solver[FixedPoint]):
+    """Newton's method for fixed points.
+
+    An iteration is one Newton step, or a few plain ones where these converge fast by themselves.
+
+    Args:
+        linear: ``"auto"``, ``"direct"`` or ``"cg"`` (see :class:`LinearSolver`).
+    """
+
+    max_iter: int = 1000
+    linear: str = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        LinearSolver(self.linear)
+
+    def init(self, problem: FixedPoint, h: Tensor) -> State:
+        state = self.fixed_point_state(problem, h, problem.step(h))
+        residual = state.graphs["residual"]
+        never = torch.full_like(residual, torch.inf)
+        state.graphs |= {"before": never, "best": residual, "futile": torch.zeros_like(residual)}
+        return state
+
+    def step(self, problem: FixedPoint, state: State, active: Tensor) -> State:
+        graph, h = problem.graph, state.nodes["h"]
+        best, futile = state.graphs["best"], state.graphs["futile"]
+        newton = active & (futile < PATIENCE) & self._worthwhile(problem, state)
+        plain = active & ~newton
+        new = h
+        if bool(plain.any()):
+            image = state.nodes["image"]
+            for _ in range(BLOCK - 1):
+                image = problem.step(image)
+            new = torch.where(graph.wide(plain), image, h)
+        if bool(newton.any()):
+            # Inexact Newton: the inner tolerance follows the residual.
+            forcing = state.graphs["residual"].clamp(1e-10, 1e-2)
+            r = torch.where(graph.wide(newton), state.nodes["image"] - h, 0.0)
+            linear = LinearSolver(self.linear)
+            new = new + linear.solve_tangent(problem.linearise(h), r, forcing).value
+        out = self.fixed_point_state(problem, new, problem.step(new))
+        better = out.graphs["residual"] <= 0.9 * best
+        out.graphs["before"] = state.graphs["residual"]
+        out.graphs["best"] = torch.where(better, out.graphs["residual"], best)
+        out.graphs["futile"] = torch.where(better, 0.0, futile + 1.0)
+        return out
+
+    def _worthwhile(self, problem: FixedPoint, state: State) -> Tensor:
+        """Whether Newton's step is worth its price on each graph, [R, G].
+
+        A factorisation always is: the adjoint needs it anyway. A Krylov solve is not where plain
+        steps, at the rate of the last ones, will soon arrive.
+        """
+        now, before = state.graphs["residual"], state.graphs["before"]
+        if problem.has_inverse or LinearSolver(self.linear).is_direct(problem):
+            return torch.ones_like(now, dtype=torch.bool)
+        atol, rtol = self.tolerances(now.dtype)
+        limit = atol + rtol * state.graphs["scale"] if rtol else atol
+        return now * (now / before).pow(BLOCKS) > limit

@@ -1,0 +1,550 @@
+"""IGNN: conformance, references that share no code with it, and what keeps it a contraction."""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, complete, cycle, edges, star
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import root
+from torch import nn
+
+from hogwild import IGNN, Anderson, Graph, IGNNConv, Picard, SemismoothNewton
+from hogwild.errors import (
+    AsynchronyError,
+    ConfigError,
+    DTypeError,
+    FeatureError,
+    GraphError,
+    ProjectionWarning,
+)
+from hogwild.fields import gather
+from hogwild.models.adjacency import adjacency
+from hogwild.models.ignn import onto_ball
+from hogwild.nn import Nonexpansive, leaky_relu
+from hogwild.testing import check_model, random_graph
+
+NAN = float("nan")
+TIGHT = SemismoothNewton(atol=1e-12)
+
+
+def inside(**options):
+    """A layer with a projected W well inside the ball, where finite differences stay inside."""
+    conv = IGNNConv(3, constraint="project", **options)
+    with torch.no_grad():
+        conv.weight.mul_(0.8)
+    return conv
+
+
+class Weighted(nn.Module):
+    """A model on edge weights that are a function of the features at both ends."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.kind = model, model.kind
+
+    def embed(self, x, edge_index, edge_attr=None, batch=None, **kwargs):
+        src, dst = edge_index
+        weight = 0.5 + torch.sigmoid(x[..., 0][src] + x[..., 1][src] * x[..., 2][dst])
+        return self.model.embed(x, edge_index, edge_attr, batch, edge_weight=weight, **kwargs)
+
+    def forward(self, *args, **kwargs):
+        return self.embed(*args, **kwargs).value
+
+
+# -- conformance ----------------------------------------------------------------------------------
+
+VARIANTS = {
+    "relu": {},
+    "leaky": {"act": leaky_relu(0.3)},
+    "tanh": {"act": "tanh"},
+    "identity": {"act": "identity"},
+    "scaled": {"normalize": False},
+    "wide": {"hidden_channels": 5, "widths": (4,)},
+    "affine encoder": {"widths": ()},
+    "small kappa": {"kappa": 0.3},
+    "picard": {"solver": Picard(atol=1e-11)},
+    "anderson": {"solver": Anderson(atol=1e-11)},
+    "direct": {"solver": SemismoothNewton(atol=1e-11, linear="direct")},
+    "krylov": {"solver": SemismoothNewton(atol=1e-11, linear="cg")},
+}
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_conv(options, device):
+    check_model(lambda **kw: IGNNConv(3, **options, **kw), device=device)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_projected_conv(normalize, device):
+    check_model(lambda **kw: inside(normalize=normalize, **kw), device=device)
+
+
+@pytest.mark.parametrize("pool", [None, "mean"])
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_gnn(pool, num_layers, device):
+    check_model(lambda **kw: IGNN(3, 2, pool=pool, num_layers=num_layers, **kw), device=device)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_edge_weights(normalize, device):
+    """Gradients reach the features through the weights, degrees and λ_pf, too."""
+    check_model(lambda **kw: Weighted(IGNNConv(3, normalize=normalize, **kw)), device=device)
+
+
+# -- references that share no code ----------------------------------------------------------------
+
+
+def dense(edge_index, n, weight=None, *, normalize=True):
+    """Ã of one graph, in NumPy."""
+    a = np.zeros((n, n))
+    weight = np.ones(edge_index.size(1)) if weight is None else weight.detach().numpy()
+    np.add.at(a, (edge_index[1].numpy(), edge_index[0].numpy()), weight)
+    if not normalize:
+        top = np.abs(np.linalg.eigvals(a)).max()
+        return a / top
+    a = a + np.eye(n)
+    degree = a.sum(1)
+    return a / np.sqrt(np.outer(degree, degree))
+
+
+GRAPHS = {
+    "chain": (chain(7), 7),
+    "star": (star(6), 6),
+    "odd cycle": (cycle(5), 5),
+    "directed": (edges((0, 1), (1, 2), (2, 0), (2, 3), (3, 1)), 4),
+    "multigraph": (ODD, ODD_NODES),
+}
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_identity_equals_a_linear_solve(name, normalize):
+    """vec H = (I − Ã ⊗ W)⁻¹ vec g(X), its gradient being that of the dense solve."""
+    edge_index, n = GRAPHS[name]
+    conv = IGNNConv(3, 3, act="identity", normalize=normalize).double()
+    x = torch.randn(n, 3, **DOUBLE)
+    a = torch.from_numpy(dense(edge_index, n, normalize=normalize))
+    system = torch.eye(3 * n, **DOUBLE) - torch.kron(a, conv.matrix)
+    expected = torch.linalg.solve(system, conv.encoder(x).reshape(-1)).view(n, 3)
+    got = conv(x, edge_index)
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+    coefficient = torch.randn(n, 3, **DOUBLE)
+    grads = [
+        torch.autograd.grad((coefficient * h).sum(), list(conv.parameters()))
+        for h in (got, expected)
+    ]
+    for one, two in zip(*grads, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("act", ["relu", "tanh"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equals_scipy(act, weighted):
+    """SciPy's root finder on H = φ(W H Ã + g(X)), written in NumPy."""
+    edge_index, n = chain(6), 6
+    conv = IGNNConv(3, 2, act=act).double()
+    x = torch.randn(n, 3, **DOUBLE)
+    weight = 0.1 + 2.0 * torch.rand(edge_index.size(1), **DOUBLE) if weighted else None
+    a = dense(edge_index, n, weight)
+    w, g = conv.matrix.detach().numpy(), conv.encoder(x).detach().numpy()
+    phi = {"relu": lambda z: np.maximum(z, 0.0), "tanh": np.tanh}[act]
+
+    def gap(flat):
+        h = flat.reshape(n, 2)
+        return (phi(a @ h @ w.T + g) - h).reshape(-1)
+
+    found = root(gap, np.zeros(2 * n), method="hybr", tol=1e-13)
+    assert np.abs(found.fun).max() < 1e-10
+    got = conv(x, edge_index, edge_weight=weight)
+    expected = torch.from_numpy(found.x.reshape(n, 2))
+    torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-8)
+    assert float(expected.abs().max()) > 0.1
+
+
+def test_solvers_agree():
+    graph = random_graph([3, 20, 60], seed=4)
+    edge_index = torch.stack([graph.src, graph.dst])
+    x = torch.randn(graph.num_nodes, 3, **DOUBLE)
+    conv = IGNNConv(3, 4, constraint="project", solver=TIGHT).double()
+    with torch.no_grad():
+        conv.weight.copy_(0.95 * torch.eye(4, **DOUBLE))
+    expected = conv(x, edge_index, None, graph.batch)
+    krylov = SemismoothNewton(atol=1e-12, linear="cg")
+    for solver in (Picard(atol=1e-12), Anderson(atol=1e-12), krylov):
+        conv.solver = solver
+        found = conv(x, edge_index, None, graph.batch)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-8)
+
+
+# -- the adjacency --------------------------------------------------------------------------------
+
+
+def radius(matrix):
+    return float(np.abs(np.linalg.eigvals(matrix)).max())
+
+
+def matrix_of(adjacency, graph):
+    """The dense Ã, column by column."""
+    return adjacency.apply(torch.eye(graph.num_nodes, **DOUBLE), graph).T.numpy()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["chain", "star", "odd cycle", "directed"])
+def test_perron_eigenvalue_is_one(name, weighted, normalize):
+    """λ_pf(Ã) = 1, also on directed and weighted graphs, with a positive certificate."""
+    edge_index, n = GRAPHS[name]
+    graph = Graph.of(edge_index, n)
+    weight = 0.1 + 2.0 * torch.rand(edge_index.size(1), **DOUBLE) if weighted else None
+    a = adjacency(graph, weight, torch.float64, normalize=normalize)
+    np.testing.assert_allclose(
+        matrix_of(a, graph), dense(edge_index, n, weight, normalize=normalize), rtol=1e-9
+    )
+    assert radius(matrix_of(a, graph)) == pytest.approx(1.0, abs=1e-9)
+    assert float(a.perron.min()) > 0.0
+    assert float(a.growth(graph)) == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_scaling_does_not_depend_on_the_batch(normalize):
+    parts = [(star(9), 9), (chain(3), 3), (edges(), 1), (complete(5), 5), (chain(30), 30)]
+    edge_index, batch = batch_of(*parts)
+    whole = adjacency(Graph.of(edge_index, 48, batch), None, torch.float64, normalize=normalize)
+    start = 0
+    for own, n in parts:
+        alone = adjacency(Graph.of(own, n), None, torch.float64, normalize=normalize)
+        end = start + own.size(1)
+        torch.testing.assert_close(alone.edge, whole.edge[start:end], rtol=1e-14, atol=0)
+        start = end
+
+
+def test_scaled_graphs_without_cycles():
+    """λ_pf = 0: scaled by the largest weight. Without edges: nothing to scale."""
+    graph = Graph.of(edges((0, 1), (1, 2)), 3)
+    a = adjacency(graph, torch.tensor([0.5, 2.0], **DOUBLE), torch.float64, normalize=False)
+    assert a.edge.tolist() == [0.25, 1.0]
+    assert float(a.growth(graph)) <= 1.0
+    lonely = Graph.of(edges(), 2)
+    assert float(adjacency(lonely, None, torch.float64, normalize=False).growth(lonely)) == 0.0
+
+
+def test_disconnected_graph_is_bounded_by_its_largest_part():
+    graph = Graph.of(torch.cat([star(10), complete(5) + 10], 1), 16)  # λ = 3 and 4
+    a = adjacency(graph, None, torch.float64, normalize=False)
+    assert float(a.edge[0]) == pytest.approx(0.25, rel=1e-10)
+    assert float(a.growth(graph)) <= 1.0 + 1e-10
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gradient_of_the_adjacency(normalize):
+    edge_index, n = GRAPHS["directed"]
+    graph = Graph.of(edge_index, n)
+    weight = (0.2 + torch.rand(edge_index.size(1), **DOUBLE)).requires_grad_()
+
+    def entries(w):
+        return adjacency(graph, w, torch.float64, normalize=normalize).edge
+
+    assert torch.autograd.gradcheck(entries, weight, rtol=1e-5)
+
+
+# -- contraction by construction ------------------------------------------------------------------
+
+FINITE = st.floats(-1e300, 1e300, allow_nan=False)
+
+
+@given(st.integers(1, 4), st.data(), st.floats(1e-3, 0.999))
+@settings(max_examples=60, deadline=None)
+def test_parametrised_norm_is_below_kappa(k, data, kappa):
+    """For any raw parameters whatsoever."""
+    raw = data.draw(st.lists(FINITE, min_size=k * k, max_size=k * k))
+    conv = IGNNConv(1, k, kappa=kappa, widths=()).double()
+    with torch.no_grad():
+        conv.weight.copy_(torch.tensor(raw, **DOUBLE).view(k, k))
+    norm = float(conv.matrix.detach().abs().sum(-1).max())
+    assert norm <= kappa * (1 + 1e-14)
+
+
+def test_parametrised_matrix_fills_the_ball():
+    """Short rows are kept, long ones reach the sphere."""
+    conv = IGNNConv(1, 2, kappa=0.9, widths=()).double()
+    for size, expected in ((1e-3, 0.9e-3), (1e3, 0.9)):
+        with torch.no_grad():
+            conv.weight.fill_(size / 2)
+        assert float(conv.matrix.detach().sum(-1)[0]) == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.integers(1, 5), st.integers(0, 10**6), st.floats(0.05, 3.0))
+@settings(max_examples=60, deadline=None)
+def test_projection_is_the_nearest_point(k, seed, radius):
+    """⟨w − p, q − p⟩ ≤ 0 for every q in the ball, which characterises the projection p of w."""
+    rng = torch.Generator().manual_seed(seed)
+    w = 2.0 * torch.randn(3, k, k, generator=rng, **DOUBLE)
+    p = onto_ball(w, radius)
+    assert float(p.abs().sum(-1).max()) <= radius * (1 + 1e-12)
+    corners = radius * torch.cat([torch.eye(k, **DOUBLE), -torch.eye(k, **DOUBLE)])  # [2k, k]
+    ahead = ((w - p).unsqueeze(-2) * (corners - p.unsqueeze(-2))).sum(-1)
+    assert float(ahead.max()) <= 1e-9
+    within = w.abs().sum(-1) <= radius
+    assert torch.equal(p[within], w[within])
+
+
+def test_project_warns_by_how_much():
+    conv = IGNNConv(3, 2, kappa=0.9, constraint="project").double()
+    with torch.no_grad():
+        conv.weight.copy_(torch.tensor([[1.0, -0.4], [0.1, 0.2]]))
+    with pytest.warns(ProjectionWarning, match=r"exceeded kappa=0\.9 by 0\.5 "):
+        excess = conv.project_()
+    assert float(excess) == pytest.approx(0.5)
+    expected = torch.tensor([[0.75, -0.15], [0.1, 0.2]], **DOUBLE)
+    torch.testing.assert_close(conv.weight.detach(), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert float(conv.project_()) == 0.0
+        with torch.no_grad():
+            conv.weight.mul_(2.0)
+        assert float(conv.project_(warn=False)) == pytest.approx(0.9)
+        assert float(conv.weight.detach().abs().sum(-1).max()) == pytest.approx(0.9)
+
+
+def test_forward_projects_what_the_optimiser_left_outside():
+    model = IGNN(3, 1, constraint="project", num_layers=2, replicas=2).double()
+    x = torch.randn(4, 3, **DOUBLE)
+    with torch.no_grad():
+        model.levels[1].weight[1].mul_(10.0)
+    with pytest.warns(ProjectionWarning, match="project_"):
+        model(x, cycle(4))
+    for conv in model.levels:
+        assert float(conv.weight.detach().abs().sum(-1).max()) <= 0.95 * (1 + 1e-12)
+    with torch.no_grad():
+        model.levels[0].weight.mul_(10.0)
+    model.project_(warn=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(x, cycle(4))
+
+
+def test_parametrised_project_does_nothing():
+    conv = IGNNConv(3, replicas=2)
+    before = conv.weight.detach().clone()
+    assert conv.project_().tolist() == [0.0, 0.0]
+    assert torch.equal(conv.weight, before)
+
+
+def posed(seed, *, replicas=2, sizes=(1, 4, 7), **options):
+    """A problem with random embeddings to look at it from."""
+    torch.manual_seed(seed)
+    graph = random_graph(list(sizes), seed=seed)
+    conv = IGNNConv(3, replicas=replicas, **options).double()
+    with torch.no_grad():
+        conv.weight.mul_(4.0)
+    conv.project_(warn=False)
+    x = torch.randn(graph.num_nodes, 3, **DOUBLE)
+    weight = 0.1 + torch.rand(graph.num_edges, **DOUBLE)
+    edge_index = torch.stack([graph.src, graph.dst])
+    problem = conv.problem(x, edge_index, None, graph.batch, edge_weight=weight).detach()
+    return conv, problem, torch.randn(replicas, conv.hidden_channels, graph.num_nodes, **DOUBLE)
+
+
+@pytest.mark.parametrize("act", ["relu", "tanh", "identity"])
+@pytest.mark.parametrize("normalize", [True, False])
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=8, deadline=None)
+def test_modulus_bounds_the_jacobian(act, normalize, seed):
+    """ρ(|J|) ≤ modulus ≤ κ on every replica and graph."""
+    conv, problem, h = posed(seed, act=act, normalize=normalize, hidden_channels=3)
+    modulus = problem.modulus()
+    assert modulus.shape == (2, 3)
+    assert float(modulus.max()) <= conv.kappa * (1 + 1e-9)
+    for r in range(2):
+        for g in range(3):
+            sub, nodes = problem.select(torch.tensor([r]), torch.tensor([g]))
+            at = h[r : r + 1][..., nodes]
+            jacobian = torch.autograd.functional.jacobian(sub.step, at)
+            size = at.numel()
+            dense = jacobian.view(size, size).abs().numpy()
+            assert radius(dense) <= float(modulus[r, g]) * (1 + 1e-9)
+            torch.testing.assert_close(sub.modulus()[0, 0], modulus[r, g])
+
+
+def test_modulus_is_attained():
+    """With W = κ I and no activation the bound is the spectral radius."""
+    _, problem, h = posed(0, act="identity", constraint="project", replicas=1, sizes=(6,))
+    problem.weight.copy_(0.95 * torch.eye(2, **DOUBLE))
+    jacobian = torch.autograd.functional.jacobian(problem.step, h).view(12, 12).abs().numpy()
+    assert radius(jacobian) == pytest.approx(0.95, rel=1e-9)
+    assert float(problem.modulus()) == pytest.approx(0.95, rel=1e-9)
+
+
+def test_asynchronous_updates_converge_at_the_modulus():
+    """Random nodes, each hearing values up to four ticks old, contract as the theorem says."""
+    _, problem, _ = posed(3, replicas=1, sizes=(12,))
+    graph, weight = problem.graph, problem.adjacency.perron
+    answer = problem.step(torch.zeros(1, 2, 12, **DOUBLE))
+    for _ in range(2000):
+        answer = problem.step(answer)
+    rng = torch.Generator().manual_seed(0)
+    history = [torch.randn(1, 2, 12, generator=rng, **DOUBLE)] * 5
+
+    def distance(h):
+        return float(((h - answer).abs().amax(1) / weight).max())
+
+    start, modulus = distance(history[0]), float(problem.modulus())
+    rounds, waiting = 0, set(range(12))
+    for tick in range(3000):
+        nodes = torch.randperm(12, generator=rng)[:3]
+        at = graph.star(nodes)
+        past = torch.stack(history[-5:])[torch.randint(5, (graph.num_edges,), generator=rng)]
+        heard = past[torch.arange(graph.num_edges), :, :, graph.src].permute(1, 2, 0)
+        new = history[-1].clone()
+        new[..., nodes] = problem.update(new[..., nodes], heard[..., at.edges], at)
+        history.append(new)
+        waiting -= set(nodes.tolist())
+        if not waiting:  # everyone has updated, and what it heard is at most four ticks older
+            rounds, waiting = rounds + 1, set(range(12))
+        assert distance(new) <= start * modulus ** (rounds // 2) * (1 + 1e-9) + 1e-12, tick
+    assert distance(history[-1]) < 1e-9
+
+
+# -- the problem ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_update_of_some_nodes_equals_the_step(normalize):
+    _, problem, h = posed(5, normalize=normalize)
+    graph, nodes = problem.graph, torch.tensor([9, 0, 3])
+    at = graph.star(nodes)
+    some = problem.update(h[..., nodes], gather(h, graph.src)[..., at.edges], at)
+    torch.testing.assert_close(some, problem.step(h)[..., nodes])
+
+
+@pytest.mark.parametrize("act", ["relu", "leaky_relu", "tanh", "identity"])
+def test_pullback_equals_autograd(act):
+    _, problem, h = posed(6, act=act)
+    v = torch.randn_like(h)
+    slow = super(type(problem).__mro__[1], problem).pullback(h, v)
+    torch.testing.assert_close(problem.pullback(h, v), slow)
+
+
+def test_problem_of_a_model():
+    model = IGNN(3, 1).double()
+    x = torch.randn(4, 3, **DOUBLE)
+    assert float(model.problem(x, cycle(4)).modulus().detach().max()) < 0.95
+    model.require_asynchronous(edges((0, 1)), 2)  # nothing travels against the edges
+    with pytest.raises(AsynchronyError, match="2 layers"):
+        IGNN(3, 1, num_layers=2).double().problem(x, cycle(4))
+
+
+def test_adjoint_reuses_the_last_factor(monkeypatch):
+    """One factorisation a training step where no activation changes after the first Newton step."""
+    from hogwild.solvers.fronts import Plan
+
+    calls, factor = [], Plan.factor
+    monkeypatch.setattr(Plan, "factor", lambda *a: calls.append(1) or factor(*a))
+    conv = IGNNConv(3, act="identity").double()
+    found = conv.embed(torch.randn(30, 3, **DOUBLE), chain(30))
+    found.value.sum().backward()
+    assert int(found.iterations) == len(calls) == 1
+
+
+def test_float32_parameters_solve_in_float64():
+    conv = IGNNConv(3)
+    x = torch.randn(6, 3)
+    found = conv.embed(x, cycle(6))
+    assert found.value.dtype == torch.float32
+    assert found.residual.dtype == torch.float64
+    exact = copy.deepcopy(conv).double()(x.double(), cycle(6))
+    torch.testing.assert_close(found.value, exact.float(), rtol=2e-7, atol=1e-12)
+    conv.solve_dtype = None
+    rough = conv.embed(x, cycle(6))
+    assert rough.residual.dtype == torch.float32
+    torch.testing.assert_close(rough.value, found.value, rtol=1e-4, atol=1e-5)
+
+
+def test_isolated_nodes_and_empty_graphs():
+    """A node without neighbours hears itself through the loop of the renormalised adjacency."""
+    conv = IGNNConv(3, solver=TIGHT).double()
+    x = torch.randn(ODD_NODES, 3, **DOUBLE)
+    alone = conv(x[5:], edges())
+    torch.testing.assert_close(conv(x, ODD)[5:], alone, rtol=0, atol=1e-10)
+    bare = IGNNConv(3, normalize=False).double()
+    expected = torch.relu(bare.encoder(x))
+    torch.testing.assert_close(bare(x, edges()), expected, rtol=0, atol=1e-12)
+
+
+def test_weight_two_equals_a_double_edge():
+    conv = IGNNConv(3, solver=TIGHT).double()
+    x = torch.randn(3, 3, **DOUBLE)
+    weight = torch.tensor([2.0, 1.0, 1.0, 1.0], **DOUBLE)
+    twice = torch.cat([chain(3), chain(3)[:, :1]], 1)
+    torch.testing.assert_close(conv(x, twice), conv(x, chain(3), edge_weight=weight))
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"kappa": 1.0}, ["kappa=1.0", "between 0 and 1", "contraction"]),
+        ({"kappa": 0.0}, ["kappa=0.0", "between 0 and 1"]),
+        ({"kappa": -0.5}, ["kappa=-0.5", "between 0 and 1"]),
+        ({"kappa": NAN}, ["kappa=nan", "between 0 and 1"]),
+        ({"act": "gelu"}, ["'gelu'", "relu", "tanh", "expansive"]),
+        ({"constraint": "clip"}, ["'clip'", "parametrise", "project"]),
+        ({"in_channels": 0}, ["in_channels=0", "positive integer"]),
+        ({"hidden_channels": 0}, ["hidden_channels=0", "positive integer"]),
+        ({"replicas": 0}, ["replicas=0", "positive integer"]),
+        ({"solver": "newton"}, ["'newton'", "hogwild"]),
+        ({"on_failure": "panic"}, ["'panic'", "raise"]),
+    ],
+    ids=str,
+)
+def test_constructor_errors(kwargs, words):
+    with pytest.raises(ConfigError) as caught:
+        IGNNConv(**({"in_channels": 3} | kwargs))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_expansive_activations_are_refused():
+    with pytest.raises(ConfigError, match=r"'twice' has slope 2"):
+        Nonexpansive("twice", lambda a: 2.0 * a, lambda a: torch.full_like(a, 2.0))
+    with pytest.raises(ConfigError, match=r"slope 1\.5"):
+        leaky_relu(-1.5)
+    with pytest.raises(ConfigError, match="nonexpansive"):
+        leaky_relu(NAN)
+    with pytest.raises(ConfigError, match="num_layers=0"):
+        IGNN(3, 1, num_layers=0)
+
+
+X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), **DOUBLE)
+BAD = {
+    "width": ((X[:, :2], cycle(4)), {}, FeatureError, ["(4, 2)", "[num_nodes, 3]"]),
+    "edge_attr": ((X, cycle(4), torch.ones(8, 2, **DOUBLE)), {}, FeatureError, ["edge_weight"]),
+    "negative": (
+        (X, cycle(4)),
+        {"edge_weight": -torch.ones(8, **DOUBLE)},
+        GraphError,
+        ["edge_weight[0]", "-1", "nonnegative", "contraction"],
+    ),
+    "weight shape": ((X, cycle(4)), {"edge_weight": torch.ones(3, **DOUBLE)}, GraphError, ["[8]"]),
+    "nan": ((X * NAN, cycle(4)), {}, FeatureError, ["NaN", "finite"]),
+    "float32": ((X.float(), cycle(4)), {}, DTypeError, ["torch.float32", "torch.float64"]),
+    "index": ((X, cycle(5)), {}, GraphError, ["0 to 4", "0 to 3"]),
+    "h0": ((X, cycle(4)), {"h0": torch.zeros(4, 3, **DOUBLE)}, FeatureError, ["(4, 3)", "[4, 2]"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("make", [IGNNConv, IGNN])
+def test_bad_input_is_named(name, make):
+    args, kwargs, error, words = BAD[name]
+    model = make(3).double() if make is IGNNConv else make(3, 1).double()
+    with pytest.raises(error) as caught:
+        model(*args, **kwargs)
+    for word in words:
+        assert word in str(caught.value)

@@ -1,0 +1,175 @@
+"""Newton's method for fixed points, and the linear systems it solves."""
+
+import pytest
+import torch
+from helpers import DOUBLE, ODD, ODD_NODES, assemble, batch_of, chain, columns, edges
+
+from hogwild import Graph, Picard, SemismoothNewton, Status
+from hogwild.errors import ConfigError
+from hogwild.models.adjacency import adjacency
+from hogwild.models.contraction import Contraction
+from hogwild.nn import Nonexpansive, leaky_relu
+from hogwild.nn.nonexpansive import resolve
+from hogwild.solvers import LinearSolver, semismooth, solve
+from hogwild.solvers.normal import NormalEquations
+from hogwild.testing import Affine, random_graph
+
+
+def wave(a):
+    return torch.sin(20.0 * a) / 20.0
+
+
+def wave_slope(a):
+    return torch.cos(20.0 * a)
+
+
+ACTS = {
+    "relu": resolve("relu"),
+    "tanh": resolve("tanh"),
+    "absolute value": leaky_relu(-1.0),
+    "wave": Nonexpansive("wave", wave, wave_slope),
+}
+
+
+def contraction(graph, act, *, kappa=0.98, channels=3, replicas=2, seed=0, normalize=True):
+    rng = torch.Generator().manual_seed(seed)
+    w = torch.randn(replicas, channels, channels, generator=rng, **DOUBLE)
+    w = kappa * w / w.abs().sum(-1, keepdim=True)
+    b = torch.randn(replicas, channels, graph.num_nodes, generator=rng, **DOUBLE)
+    a = adjacency(graph, None, torch.float64, normalize=normalize)
+    return Contraction(graph, a, w, b, ACTS[act]), 5.0 * torch.randn(
+        b.shape, generator=rng, **DOUBLE
+    )
+
+
+@pytest.mark.parametrize("linear", ["direct", "cg"])
+@pytest.mark.parametrize("act", ACTS)
+def test_finds_picards_answer(act, linear):
+    problem, start = contraction(random_graph([1, 3, 12], seed=2), act)
+    found = solve(problem, SemismoothNewton(atol=1e-12, linear=linear), start)
+    expected = solve(problem, Picard(atol=1e-13), torch.zeros_like(start))
+    assert bool(found.converged.all())
+    torch.testing.assert_close(found.value, expected.value, rtol=0, atol=1e-9)
+
+
+def test_exact_once_the_pieces_are_right():
+    """With a ReLU the last Newton step leaves a rounding error and nothing else."""
+    problem, start = contraction(random_graph([40]), "relu", replicas=1)
+    found = solve(problem, SemismoothNewton(atol=1e-3, linear="direct"), start)
+    assert float(found.residual) < 1e-12
+    assert int(found.iterations) < 12
+    again = solve(problem, SemismoothNewton(linear="direct"), found.value + 1e-6)
+    assert int(again.iterations) == 1
+
+
+def test_plain_steps_rescue_newton(monkeypatch):
+    """h = φ(h/2), φ a wave: where φ = 0 and φ' = 1 Newton jumps to the mirror image, for ever."""
+    graph = Graph.of(edges(), 1)
+    problem, start = contraction(graph, "wave", channels=1, replicas=1)
+    problem.weight.fill_(0.5)
+    problem.bias.zero_()
+    start.fill_(2.0 * 2.0 * torch.pi / 20.0)
+    solver = SemismoothNewton(linear="direct", max_iter=200)
+    assert bool(solve(problem, solver, start).converged)
+    monkeypatch.setattr(semismooth, "PATIENCE", float("inf"))
+    assert int(solve(problem, solver, start).status) == Status.MAX_ITERATIONS
+
+
+def test_a_graph_alone_takes_the_same_path():
+    """To the last bit but rounding, also where its batch mates need Newton and it does not."""
+    easy, hard = chain(4), chain(60)
+    edge_index, batch = batch_of((easy, 4), (hard, 60))
+    graph = Graph.of(edge_index, 64, batch)
+    problem, _ = contraction(graph, "relu", replicas=1, kappa=0.98)
+    problem.weight.copy_(0.98 * torch.eye(3, **DOUBLE))
+    problem.bias[..., :4] = -1.0  # every unit off: the first plain step arrives
+    solver = SemismoothNewton(linear="cg")
+    start = torch.ones_like(problem.bias)
+    whole = solve(problem, solver, start)
+    assert int(whole.iterations[0, 0]) < int(whole.iterations[0, 1])
+    for g in (0, 1):
+        sub, nodes = problem.select(torch.tensor([0]), torch.tensor([g]))
+        alone = solve(sub, solver, start[..., nodes])
+        assert int(alone.iterations) == int(whole.iterations[0, g])
+        torch.testing.assert_close(alone.value, whole.value[..., nodes], rtol=1e-12, atol=1e-12)
+
+
+# -- tangents -------------------------------------------------------------------------------------
+
+
+def tangents():
+    """(name, problem, point) of tangents in closed form and by autograd."""
+    odd = Graph.of(ODD, ODD_NODES)
+    for normalize in (True, False):
+        problem, h = contraction(odd, "tanh", normalize=normalize)
+        yield f"contraction, normalize={normalize}", problem, h
+    problem = Affine.random(random_graph([1, 5]), replicas=2)
+    yield "autograd", problem, torch.randn_like(problem.b)
+
+
+TANGENTS = {name: (problem, h) for name, problem, h in tangents()}
+
+
+@pytest.mark.parametrize("name", TANGENTS)
+def test_tangent_equals_the_jacobian(name):
+    problem, h = TANGENTS[name]
+    tangent, size = problem.linearise(h), h[0].numel()
+    for r in range(h.size(0)):
+
+        def residual(at, r=r):
+            return at - problem.step(torch.cat([h[:r], at, h[r + 1 :]]))[r : r + 1]
+
+        expected = torch.autograd.functional.jacobian(residual, h[r : r + 1]).view(size, size)
+        torch.testing.assert_close(columns(tangent.apply, h)[r], expected)
+        torch.testing.assert_close(columns(tangent.transpose, h)[r], expected.T)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_normal_equations(normalize):
+    """Blocks and products of MᵀM, on a graph with loops, parallel edges and one-way edges."""
+    graph = Graph.of(ODD, ODD_NODES)
+    problem, h = contraction(graph, "tanh", normalize=normalize)
+    tangent = problem.linearise(h)
+    dense = columns(tangent.apply, h)
+    normal = NormalEquations(tangent)
+    expected = dense.mT @ dense
+    torch.testing.assert_close(assemble(graph, *normal.blocks()), expected)
+    torch.testing.assert_close(columns(normal.apply, h), expected)
+    torch.testing.assert_close(normal.diagonal(), normal.blocks()[0])
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("linear", ["auto", "direct", "cg"])
+def test_solve_tangent_equals_dense(linear, transpose):
+    problem, h = contraction(random_graph([1, 3, 20], seed=1), "relu", kappa=0.99)
+    tangent, b = problem.linearise(h), torch.randn_like(h)
+    dense = columns(tangent.apply, h)
+    dense = dense.mT if transpose else dense
+    expected = torch.linalg.solve(dense, b.flatten(1)).view_as(b)
+    found = LinearSolver(linear).solve_tangent(tangent, b, 1e-12, transpose=transpose)
+    assert bool(found.converged.all())
+    torch.testing.assert_close(found.value, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_krylov_falls_back_to_gmres():
+    """Where BiCGSTAB breaks down: I − J a quarter turn in the two channels."""
+    graph = random_graph([1, 1])
+    problem, h = contraction(graph, "relu", channels=2, replicas=1)
+    tangent = problem.linearise(h)
+    tangent.apply = lambda v: torch.stack([-v[:, 1], v[:, 0]], 1)
+    b = torch.randn_like(h)
+    found = LinearSolver("cg").solve_tangent(tangent, b, 1e-12)
+    assert bool(found.converged.all())
+    torch.testing.assert_close(tangent.apply(found.value), b)
+
+
+def test_direct_without_blocks_is_refused():
+    problem = Affine.random(random_graph([4]))
+    with pytest.raises(ConfigError, match="linear='direct'"):
+        LinearSolver("direct").solve_tangent(problem.linearise(problem.b), problem.b, 1e-10)
+    with pytest.raises(ConfigError, match="'lu'"):
+        SemismoothNewton(linear="lu")
+
+
+def test_nothing_is_proved_unless_a_problem_says_so():
+    assert Affine.random(random_graph([4])).modulus() is None
