@@ -27,8 +27,8 @@ from training_step import THREADS, environment, limit_threads, table, write
 
 from hogwild import EnergyGNN
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.run import Inputs
 from hogwild.executors.simulated import Simulation
+from hogwild.inputs import Inputs
 from hogwild.rules import GradientRule
 from hogwild.solvers.base import Objective
 

@@ -34,8 +34,8 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.executors.run import Inputs
 from hogwild.executors.simulated import EXCHANGES
+from hogwild.inputs import Inputs
 from hogwild.models.base import Kind
 from hogwild.models.layered import LayeredProblem
 from hogwild.models.stack import StackedGNN

@@ -26,7 +26,8 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.errors import ConfigError, InputError
-from hogwild.executors.run import Inputs, Run, simulate
+from hogwild.executors.run import Run, simulate
+from hogwild.inputs import Inputs
 from hogwild.models.base import Kind
 from hogwild.models.explicit import LayerTagged
 from hogwild.models.layered import LayeredGNN

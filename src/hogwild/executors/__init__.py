@@ -1,1 +1,1 @@
-"""Ways to run a model's rule: simulated asynchrony for now."""
+"""Ways to run a model's rule."""

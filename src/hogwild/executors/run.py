@@ -16,67 +16,16 @@ from tqdm import tqdm
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule, Timetable, check_bounds
 from hogwild.asynchrony.trace import Replay, Trace
-from hogwild.errors import ConfigError, InputError, require_positive
+from hogwild.errors import ConfigError, require_positive
 from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
 from hogwild.graph import Graph
+from hogwild.inputs import Inputs
 from hogwild.models.stack import StackedGNN
 from hogwild.rules import rule_for
 from hogwild.solvers.base import Problem
 
 CHECK = 20
 """Ticks between two looks at how far a run still is from its goal."""
-
-
-@dataclass
-class Inputs:
-    """The tensors of a PyG ``Data``, ``Batch`` or list of graphs, as models take them."""
-
-    x: Tensor
-    edge_index: Tensor
-    edge_attr: Tensor | None
-    edge_weight: Tensor | None
-    batch: Tensor
-    num_graphs: int
-
-    @classmethod
-    def of(cls, data: Data | Batch | Iterable[Data]) -> Inputs:
-        if not isinstance(data, Data):
-            graphs = list(data)
-            if not graphs or not all(isinstance(graph, Data) for graph in graphs):
-                raise InputError(
-                    f"data is a {type(data).__name__}; expected a torch_geometric.data.Data, a "
-                    f"Batch, or a non-empty list of Data"
-                )
-            data = Batch.from_data_list(graphs)
-        if data.x is None or data.edge_index is None:
-            raise InputError("data lacks x or edge_index; expected node features and edges")
-        batch = data.batch
-        if batch is None:
-            batch = torch.zeros(data.x.size(-2), dtype=torch.long, device=data.x.device)
-        count = int(batch.max()) + 1 if batch.numel() else 0
-        return cls(data.x, data.edge_index, data.edge_attr, data.get("edge_weight"), batch, count)
-
-    def repeat(self, runs: int) -> Inputs:
-        """``runs`` disjoint copies."""
-        n = self.x.size(-2)
-        offset = torch.arange(runs, device=self.x.device)
-        edges = self.edge_index.unsqueeze(1) + n * offset.view(1, -1, 1)
-        batch = self.batch.unsqueeze(0) + self.num_graphs * offset.view(-1, 1)
-        return Inputs(
-            self.x.repeat(runs, 1),
-            edges.flatten(1),
-            None if self.edge_attr is None else self.edge_attr.repeat(runs, 1),
-            None if self.edge_weight is None else self.edge_weight.repeat(runs),
-            batch.flatten(),
-            runs * self.num_graphs,
-        )
-
-    def arguments(self) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
-        """As a model is called."""
-        return (
-            (self.x, self.edge_index, self.edge_attr, self.batch),
-            {"edge_weight": self.edge_weight, "batch_size": self.num_graphs},
-        )
 
 
 @dataclass

@@ -33,8 +33,8 @@ from torch_geometric.data import Batch, Data
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import AsynchronyError, ConfigError, InputError
-from hogwild.executors.run import Inputs
 from hogwild.graph import Graph
+from hogwild.inputs import Inputs
 from hogwild.models.layered import LayeredGNN, LayeredProblem
 from hogwild.rules.layered import LayeredRule
 

@@ -18,8 +18,8 @@ from hogwild.asynchrony.impairments import (
     Reordering,
     Stragglers,
 )
-from hogwild.asynchrony.training import asynchronous_forward
 from hogwild.errors import AsynchronyError, ConfigError, InputError
+from hogwild.executors.unrolled import asynchronous_forward
 
 
 def example(edge_index=None, n=6, width=3):
