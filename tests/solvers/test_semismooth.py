@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import DOUBLE, ODD, ODD_NODES, assemble, batch_of, chain, columns, edges
+from helpers import DOUBLE, ODD, ODD_NODES, assemble, batch_of, chain, columns
 
 from hogwild import Graph, Picard, SemismoothNewton, Status
 from hogwild.errors import ConfigError
@@ -62,21 +62,31 @@ def test_exact_once_the_pieces_are_right():
     assert int(again.iterations) == 1
 
 
+class Misled(Contraction):
+    """A contraction whose tangents point the wrong way."""
+
+    def linearise(self, h):
+        tangent = super().linearise(h)
+        tangent.inverse = lambda v, transpose: -50.0 * v
+        return tangent
+
+
 def test_plain_steps_rescue_newton(monkeypatch):
-    """h = φ(h/2), φ a wave: where φ = 0 and φ' = 1 Newton jumps to the mirror image, for ever."""
-    graph = Graph.of(edges(), 1)
-    problem, start = contraction(graph, "wave", channels=1, replicas=1)
-    problem.weight.fill_(0.5)
-    problem.bias.zero_()
-    start.fill_(2.0 * 2.0 * torch.pi / 20.0)
-    solver = SemismoothNewton(linear="direct", max_iter=200)
+    """Where Newton's steps lead nowhere the iteration still converges; with endless patience it
+    does not."""
+    right, start = contraction(random_graph([5]), "relu", replicas=1)
+    right.weight.copy_(0.98 * torch.eye(3, **DOUBLE))
+    problem = Misled(right.graph, right.adjacency, right.weight, right.bias.abs(), right.act)
+    solver = SemismoothNewton(atol=1e-3, max_iter=2000)
     assert bool(solve(problem, solver, start).converged)
     monkeypatch.setattr(semismooth, "PATIENCE", float("inf"))
-    assert int(solve(problem, solver, start).status) == Status.MAX_ITERATIONS
+    lost = solve(problem, solver, start)
+    assert int(lost.status) == Status.MAX_ITERATIONS
+    assert float(lost.residual) > 1.0
 
 
 def test_a_graph_alone_takes_the_same_path():
-    """To the last bit but rounding, also where its batch mates need Newton and it does not."""
+    """To rounding, also where its batch mates need Newton and it does not."""
     easy, hard = chain(4), chain(60)
     edge_index, batch = batch_of((easy, 4), (hard, 60))
     graph = Graph.of(edge_index, 64, batch)
@@ -91,7 +101,7 @@ def test_a_graph_alone_takes_the_same_path():
         sub, nodes = problem.select(torch.tensor([0]), torch.tensor([g]))
         alone = solve(sub, solver, start[..., nodes])
         assert int(alone.iterations) == int(whole.iterations[0, g])
-        torch.testing.assert_close(alone.value, whole.value[..., nodes], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(alone.value, whole.value[..., nodes], rtol=0, atol=1e-10)
 
 
 # -- tangents -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hogwild.errors import ConfigError
 from hogwild.graph import Graph
 from hogwild.solvers import fronts
 from hogwild.solvers.base import FixedPoint, Hessian, Objective, Solution, Status, Tangent
-from hogwild.solvers.krylov import bicgstab, block_jacobi, cg, gmres
+from hogwild.solvers.krylov import bicgstab, block_jacobi, cg, gmres, richardson
 from hogwild.solvers.normal import NormalEquations
 
 LINEAR = ("auto", "direct", "cg")
@@ -69,31 +69,27 @@ class LinearSolver:
         self, tangent: Tangent, rhs: Tensor, rtol: float | Tensor, *, transpose: bool = False
     ) -> Solution:
         r""":math:`(I - J)^{-1} b`, or with the transpose: in closed form where there is one, by a
-        factorisation of the normal equations where the graph has small separators, else by
-        BiCGSTAB (and GMRES where that breaks down).
+        factorisation of the normal equations where the graph has small separators, else by plain
+        iterations, by BiCGSTAB where these are slow, and by GMRES where that breaks down.
         """
+        graph = tangent.graph
         exact = tangent.inverse(rhs, transpose)
         if exact is not None:
-            return self.exactly(exact, tangent.graph)
+            return self.exactly(exact, graph)
         factor = self._factor_tangent(tangent, rhs.size(0))
         if factor is not None and transpose:
-            return self.exactly(tangent.apply(factor.solve(rhs)), tangent.graph)
+            return self.exactly(tangent.apply(factor.solve(rhs)), graph)
         if factor is not None:
-            return self.exactly(factor.solve(tangent.transpose(rhs)), tangent.graph)
+            return self.exactly(factor.solve(tangent.transpose(rhs)), graph)
         apply = tangent.transpose if transpose else tangent.apply
-        found = bicgstab(apply, rhs, tangent.graph, rtol=rtol, max_iter=self.max_iter)
-        if bool(found.converged.all()):
-            return found
-        # It can break down where GMRES cannot.
-        left = torch.where(tangent.graph.wide(found.converged), 0.0, rhs - apply(found.value))
-        wanted = rtol * tangent.graph.dot(rhs, rhs).sqrt()
-        rest = gmres(apply, left, tangent.graph, rtol=0.0, atol=wanted, max_iter=self.max_iter)
-        return Solution(
-            found.value + rest.value,
-            torch.where(found.converged, found.status, rest.status),
-            found.iterations + rest.iterations,
-            torch.where(found.converged, found.residual, rest.residual),
-        )
+        limit = rtol * graph.dot(rhs, rhs).sqrt()
+        found = richardson(apply, rhs, graph, rtol=0.0, atol=limit)
+        for method in (bicgstab, gmres):  # the fast one, then the sure one
+            if bool(found.converged.all()):
+                break
+            left = torch.where(graph.wide(found.converged), 0.0, rhs - apply(found.value))
+            found = _refined(found, method(apply, left, graph, rtol=0.0, atol=limit))
+        return found
 
     def _factor_tangent(self, tangent: Tangent, replicas: int) -> fronts.Factor | None:
         """The factor of the normal equations, kept with the tangent."""
@@ -120,3 +116,13 @@ class LinearSolver:
         force = self.kind == "direct"
         plan = fronts.plan_for(hessian.graph, hessian.channels, replicas, force=force)
         return None if plan is None else plan.factor(*hessian.blocks())
+
+
+def _refined(found: Solution, more: Solution) -> Solution:
+    """A solution with a correction where it had not converged."""
+    return Solution(
+        found.value + more.value,
+        torch.where(found.converged, found.status, more.status),
+        found.iterations + more.iterations,
+        torch.where(found.converged, found.residual, more.residual),
+    )

@@ -1,12 +1,13 @@
-r"""Newton's method for contractions, safeguarded by Picard steps.
+r"""Newton's method for contractions, between plain steps.
 
 .. math:: h \leftarrow h + (I - J)^{-1} (F(h) - h)
 
 Where F is piecewise affine (ReLU) the step is exact as soon as no activation changes its piece; for
-smooth F convergence is quadratic. From afar it may overshoot, for a while or for ever: after a few
-steps in a row that did not lower the best residual by a tenth a graph takes plain steps
-:math:`h \leftarrow F(h)` until one does. These converge by themselves, so every contraction is
-solved from every start.
+smooth F convergence is quadratic. Every iteration begins with a few plain steps
+:math:`h \leftarrow F(h)`: each is cheap, lets the pieces move by one hop, and where they converge
+fast nothing else is needed. From afar Newton's steps may overshoot, for a while or for ever: after
+a few iterations in a row that did not lower the best residual by a tenth a graph takes plain steps
+alone until one does. These converge by themselves, so every contraction is solved from every start.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from hogwild.solvers.base import FixedPoint, Solver, State
 from hogwild.solvers.linear import LinearSolver
 
 PATIENCE = 5
-"""Newton steps without progress after which plain ones take over."""
-BLOCK = 4
-"""Plain steps taken at once: checking one for convergence costs about as much as taking it."""
-BLOCKS = 12
-"""Blocks that cost about as much as Newton steps with a Krylov solver inside."""
+"""Iterations without progress after which only plain steps are taken."""
+BLOCK = 8
+"""Plain steps at the beginning of an iteration: checking one costs about as much as taking it."""
+BLOCKS = 6
+"""Iterations of plain steps that cost about as much as Newton steps with a Krylov solver inside."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SemismoothNewton(Solver[FixedPoint]):
     """Newton's method for fixed points.
 
-    An iteration is one Newton step, or a few plain ones where these converge fast by themselves.
+    An iteration is a few plain steps, and a Newton step where these are slow by themselves.
 
     Args:
         linear: ``"auto"``, ``"direct"`` or ``"cg"`` (see :class:`LinearSolver`).
@@ -55,24 +56,24 @@ class SemismoothNewton(Solver[FixedPoint]):
         graph, h = problem.graph, state.nodes["h"]
         best, futile = state.graphs["best"], state.graphs["futile"]
         newton = active & (futile < PATIENCE) & self._worthwhile(problem, state)
-        plain = active & ~newton
-        new = h
-        if bool(plain.any()):
-            image = state.nodes["image"]
-            for _ in range(BLOCK - 1):
-                image = problem.step(image)
-            new = torch.where(graph.wide(plain), image, h)
+        new = state.nodes["image"]
+        for _ in range(0 if problem.has_inverse else BLOCK - 1):
+            new = problem.step(new)
         if bool(newton.any()):
-            # Inexact Newton: the inner tolerance follows the residual.
-            forcing = state.graphs["residual"].clamp(1e-10, 1e-2)
-            r = torch.where(graph.wide(newton), state.nodes["image"] - h, 0.0)
+            # Inexact Newton: the inner tolerance follows the residual; no looser, since every
+            # Krylov solve starts from nothing.
+            forcing = state.graphs["residual"].clamp(1e-10, 1e-4)
+            r = torch.where(graph.wide(newton), problem.step(new) - new, 0.0)
             linear = LinearSolver(self.linear)
-            new = new + linear.solve_tangent(problem.linearise(h), r, forcing).value
+            new = new + linear.solve_tangent(problem.linearise(new), r, forcing).value
+        new = torch.where(graph.wide(active), new, h)
         out = self.fixed_point_state(problem, new, problem.step(new))
         better = out.graphs["residual"] <= 0.9 * best
         out.graphs["before"] = state.graphs["residual"]
         out.graphs["best"] = torch.where(better, out.graphs["residual"], best)
-        out.graphs["futile"] = torch.where(better, 0.0, futile + 1.0)
+        # Out of patience, a graph is given back one try at a time.
+        again = torch.where(futile < PATIENCE, 0.0, PATIENCE - 1.0)
+        out.graphs["futile"] = torch.where(better, again, futile + 1.0)
         return out
 
     def _worthwhile(self, problem: FixedPoint, state: State) -> Tensor:
