@@ -30,13 +30,15 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def real(tmp_path, monkeypatch):
-    """Says whether a file of the user's HOGWILD_DATA is there; skips the test if not."""
+    """A function that skips the test unless the user's HOGWILD_DATA holds a file or folder."""
     place = os.environ.get("HOGWILD_DATA")
     monkeypatch.setenv("HOGWILD_CACHE", str(tmp_path / "cache"))
 
     def need(path):
-        if not place or not os.path.exists(os.path.join(place, path)):
-            pytest.skip(f"HOGWILD_DATA has no {path}: the real data set is not tested")
+        if not place:
+            pytest.skip(f"HOGWILD_DATA is not set: {path} is not tested")
+        if not os.path.exists(os.path.join(place, path)):
+            pytest.skip(f"HOGWILD_DATA has no {path}: it is not tested")
 
     return need
 

@@ -46,6 +46,14 @@ def test_the_cache_serves_without_the_files(home, monkeypatch):
     assert len(tasks.get("mutag", download=False).graphs) == 12
 
 
+def test_incomplete(home):
+    """A folder without one of its files is named, not silently replaced by a download."""
+    write_tu(home, "MUTAG")
+    (home / "TUDataset" / "MUTAG" / "raw" / "MUTAG_node_labels.txt").unlink()
+    with pytest.raises(DataError, match=r"without this file.*MUTAG_node_labels\.txt"):
+        tasks.get("mutag")
+
+
 @pytest.mark.parametrize("name", ["mutag", "proteins", "ppi", "peptides-func", "peptides-struct"])
 def test_absent(name, home, monkeypatch):
     with pytest.raises(DataError, match=rf"HOGWILD_DATA is {home}"):

@@ -115,7 +115,7 @@ class Coordinates(Task):
 
     def _constant(self, train: Batch) -> Tensor:
         n = self.in_channels
-        target = squareform(train.y.double().view(train.num_graphs, -1).mean(0).numpy())
+        target = squareform(train.y.double().view(train.num_graphs, -1).mean(0).cpu().numpy())
         spiral = np.sqrt(np.arange(n) + 0.5) * np.exp(
             1j * math.pi * (3 - math.sqrt(5)) * np.arange(n)
         )
@@ -124,4 +124,4 @@ class Coordinates(Task):
             pull = -target / (squareform(pdist(z)) + np.eye(n))
             np.fill_diagonal(pull, -pull.sum(1))
             z = pull @ z / n
-        return torch.from_numpy(z).float()
+        return torch.from_numpy(z).float().to(train.y.device)

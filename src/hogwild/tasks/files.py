@@ -7,7 +7,7 @@ import filecmp
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,12 +38,21 @@ def absent(what: str, place: str, why: str) -> DataError:
     )
 
 
-def prepared(what: str, source: str, raw: str, load: Callable[[Path], T], *, download: bool) -> T:
+def prepared(
+    what: str,
+    source: str,
+    files: Sequence[str],
+    raw: str,
+    load: Callable[[Path], T],
+    *,
+    download: bool,
+) -> T:
     """A PyG data set, processed in the cache because its loaders write beside the raw files.
 
     Args:
         what: Its name for people and in the cache.
         source: Where its raw files lie below ``$HOGWILD_DATA``.
+        files: Their names; all of them, or the folder is refused.
         raw: Where the loader wants them below its root.
         load: The loader, given its root; downloads where the raw files are not there.
         download: Whether it may.
@@ -53,6 +62,10 @@ def prepared(what: str, source: str, raw: str, load: Callable[[Path], T], *, dow
     """
     home, root = data_home(), cache_home() / what
     given = home / source if home is not None and (home / source).is_dir() else None
+    if given is not None:
+        for name in files:
+            if not (given / name).is_file():
+                raise absent(what, f"{source}/{name}", "the folder is there without this file")
     if given is None and not root.is_dir() and not download:
         raise absent(what, source, "nothing was downloaded before")
     if not root.is_dir() or (given is not None and not _same(given, root / raw)):

@@ -84,7 +84,8 @@ def best_constant_f1(y: Tensor) -> Tensor:
     Those are the k most frequent for some k; with shares p, F1 = 2 Σ_{said} p / (k + Σ p).
     """
     share, label = y.double().mean(0).sort(descending=True)
-    f1 = 2 * share.cumsum(0) / (torch.arange(1, len(share) + 1) + share.sum())
+    said = torch.arange(1, len(share) + 1, device=y.device)
+    f1 = 2 * share.cumsum(0) / (said + share.sum())
     logits = torch.full_like(share, -1.0)
     logits[label[: int(f1.argmax()) + 1]] = 1.0
     return logits[None].float()

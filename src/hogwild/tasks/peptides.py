@@ -87,7 +87,9 @@ class Peptides(Task):
             return [LRGBDataset(str(root), self.name, split) for split in PARTS]
 
         raw = f"{self.name}/raw"
-        return [list(part) for part in prepared(self.name, raw, raw, load, download=download)]
+        files = [f"{part}.pt" for part in PARTS]
+        found = prepared(self.name, raw, files, raw, load, download=download)
+        return [list(part) for part in found]
 
 
 class PeptidesFunc(Peptides):

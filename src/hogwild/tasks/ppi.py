@@ -38,7 +38,9 @@ class PPI(Task):
         def load(root: Path) -> list[Networks]:
             return [Networks(str(root), split) for split in ("train", "val", "test")]
 
-        parts = prepared("PPI", "PPI/raw", "raw", load, download=download)
+        kinds = ("graph.json", "feats.npy", "labels.npy", "graph_id.npy")
+        files = [f"{split}_{kind}" for split in ("train", "valid", "test") for kind in kinds]
+        parts = prepared("PPI", "PPI/raw", files, "raw", load, download=download)
         self.graphs = [Data(x=g.x, edge_index=g.edge_index, y=g.y) for part in parts for g in part]
         self.in_channels = self.graphs[0].x.size(1)
         self.out_channels = self.graphs[0].y.size(1)

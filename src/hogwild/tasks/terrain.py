@@ -166,4 +166,4 @@ def _checked(name: str, packed: bytes, where: str) -> bytes:
 def parse(raw: bytes) -> np.ndarray:
     """The IDX format, bytes: two zeros, 0x08, the number of dimensions, big-endian sizes, data."""
     sizes = np.frombuffer(raw, ">u4", raw[3], 4)
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(sizes)
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(sizes).copy()

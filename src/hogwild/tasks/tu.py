@@ -39,9 +39,11 @@ class TUTask(Task):
         def load(root: Path) -> TUDataset:
             return TUDataset(str(root), self.dataset)
 
+        parts = ("A", "graph_indicator", "graph_labels", "node_labels")
         data = prepared(
             self.dataset,
             f"TUDataset/{self.dataset}/raw",
+            [f"{self.dataset}_{p}.txt" for p in (*parts, *(["edge_labels"] if bonds else []))],
             f"{self.dataset}/raw",
             load,
             download=download,
