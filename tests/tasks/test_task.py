@@ -5,7 +5,7 @@ import torch
 from samples import FILED, SYNTHETIC, small
 from torch_geometric.data import Batch
 
-from hogwild import tasks
+from hogwild import EnergyGNN, tasks
 from hogwild.errors import ConfigError, FeatureError, InputError
 
 EVERY = [*SYNTHETIC, *FILED]
@@ -73,6 +73,28 @@ def test_graphs_fit_a_model(name, home):
         else:
             assert g.edge_attr.dtype == torch.float32
             assert g.edge_attr.shape == (g.num_edges, task.edge_dim)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_model_learns_from_it(name, home):
+    """The task's widths build a model; its loss, fold by fold, reaches every replica."""
+    task = small(name, home)
+    data = batch(task.graphs)
+    model = EnergyGNN(
+        task.in_channels,
+        task.out_channels,
+        edge_dim=task.edge_dim,
+        pool=task.pool,
+        replicas=2,
+    )
+    out = model(data.x, data.edge_index, data.edge_attr, data.batch)
+    mask = torch.zeros(2, len(task.graphs), dtype=torch.bool)
+    mask[0, ::2] = mask[1, 1::2] = True
+    task.loss(out, data, mask).sum().backward()
+    slopes = torch.cat([p.grad.flatten(1) for p in model.conv.parameters()], 1)
+    assert slopes.isfinite().all()
+    assert (slopes.abs().amax(1) > 1e-6).all()
+    assert task.metric(out, data, mask).shape == (2,)
 
 
 @pytest.mark.parametrize("name", EVERY)
