@@ -37,6 +37,10 @@ class DTypeError(InputError):
     """Tensors have a dtype the model does not take, or several dtypes are mixed."""
 
 
+class DataError(HogwildError, FileNotFoundError):
+    """A data set's files are not where they were looked for, or are not what they should be."""
+
+
 class AsynchronyError(HogwildError, ValueError):
     """This model on this graph cannot be run asynchronously; the message says why."""
 

@@ -1,0 +1,113 @@
+r"""Chains: carry one bit from end to end.
+
+**Data.** p undirected chains of l nodes; chain k has the features :math:`X_{1,k} = 1` and zeros
+elsewhere: the class is known to the first node only. Every node predicts its chain's class.
+
+**Protocol.** The paper's table is p = 2, l = 100: two graphs in all, every node trained on and
+scored. There are no folds (one split: train = val = test = all), only seeds of the parameters. A
+GCN of five layers errs on exactly 47.0 % then: six of 100 nodes hear the label, the others guess.
+
+**Loss** binary cross-entropy (one logit) for two classes, cross-entropy (p logits) for more.
+**Metric** the share of nodes classified wrongly.
+
+``variant="ignn"`` is the protocol of Gu et al. (*Implicit Graph Neural Networks*, 2020) under the
+same name: 20 *directed* chains a class, of whose nodes 5 % are trained on, 10 % are for validation
+and 85 % are scored. Splits number graphs, so the set appears three times, each time with other
+nodes that count.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from hogwild.errors import ConfigError, require_positive
+from hogwild.tasks.base import Split, Task, published
+from hogwild.tasks.families import edges
+from hogwild.tasks.measures import cross_entropy, majority, mean, wrong
+
+VARIANTS = ("paper", "ignn")
+
+
+class Chains(Task):
+    """The class of a chain, known to its first node.
+
+    Args:
+        classes: p; x is [l, p].
+        length: l.
+        variant: ``"paper"`` or ``"ignn"``.
+        copies: Chains a class, with ``variant="ignn"`` (default 20).
+        seed: Which nodes count for what, with ``variant="ignn"``.
+    """
+
+    name = "chains"
+    metric_name = "error"
+    higher_is_better = False
+
+    def __init__(
+        self,
+        classes: int = 2,
+        length: int = 100,
+        *,
+        variant: str = "paper",
+        copies: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        require_positive("length", length)
+        require_positive("classes", classes)
+        if classes < 2:
+            raise ConfigError(f"classes={classes}; expected at least two to tell apart")
+        if variant not in VARIANTS:
+            raise ConfigError(f"variant={variant!r}; expected one of {', '.join(VARIANTS)}")
+        if variant == "paper" and copies is not None:
+            raise ConfigError(
+                f"copies={copies!r} with variant='paper', which has one chain a class; expected "
+                f"None, or variant='ignn'"
+            )
+        self.in_channels = classes
+        self.out_channels = 1 if classes == 2 else classes
+        if variant == "paper":
+            everyone = torch.ones(classes, length, dtype=torch.bool)
+            self.graphs = [self._chain(k, everyone[k], directed=False) for k in range(classes)]
+            all_graphs = torch.arange(classes)
+            self.fixed = Split(all_graphs, all_graphs, all_graphs)
+            return
+        copies = 20 if copies is None else copies
+        require_positive("copies", copies)
+        count = copies * classes
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(count * length))
+        train, val = round(0.05 * len(order)), round(0.1 * len(order))
+        self.graphs = []
+        for chosen in order.split([train, val, len(order) - train - val]):
+            counts = torch.zeros(count * length, dtype=torch.bool)
+            counts[chosen] = True
+            self.graphs += [
+                self._chain(g % classes, counted, directed=True)
+                for g, counted in enumerate(counts.view(count, length))
+            ]
+        self.fixed = published([count] * 3)
+
+    def _chain(self, k: int, counts: Tensor, directed: bool) -> Data:
+        length = len(counts)
+        edge_index = edges("chain", length, np.random.default_rng())
+        if directed:
+            edge_index = edge_index[:, edge_index[0] < edge_index[1]]
+        x = torch.zeros(length, self.in_channels)
+        x[0, k] = 1.0
+        y = torch.full((length,), k)
+        return Data(x=x, edge_index=edge_index, y=y, counts=counts)
+
+    def _counted(self, out: Tensor, data: Batch, mask: Tensor | None) -> Tensor:
+        keep = super()._counted(out, data, mask)
+        return data.counts if keep is None else data.counts & keep
+
+    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
+        return mean(cross_entropy(out, data.y), keep)
+
+    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
+        return mean(wrong(out, data.y), keep)
+
+    def _constant(self, train: Batch) -> Tensor:
+        return majority(train.y[train.counts], self.out_channels)

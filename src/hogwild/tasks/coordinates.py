@@ -1,0 +1,127 @@
+r"""Coordinates: relative localisation from distances to neighbours.
+
+**Data.** 1,500 graphs of 20 points, uniform in the unit square, joined where they are at most 0.5
+apart. Features are one-hot ids [20, 20], the distance is the edge's feature [E, 1]. Every node
+predicts a position in the plane. The paper does not say that graphs are connected; between parts
+of a graph no distance can be known, so here graphs are redrawn until they are
+(``connected=False``: as drawn).
+
+**Loss** :math:`\frac{1}{P} \sum_{i<j} (\|z_i - z_j\| - d_{ij})^2` over all pairs of nodes of all
+graphs, also those not joined: the frame of reference is free. **Metric** the root of that over the
+mean distance (:func:`~hogwild.tasks.measures.relative_rmse`). **Protocol** 10 folds.
+
+The constant predictor puts node i at the same place in every graph: the layout that fits the mean
+distances best, found by majorisation (SMACOF; de Leeuw, 1977) from points on a spiral.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import pdist, squareform
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from hogwild.errors import ConfigError, require_positive
+from hogwild.tasks.base import Task
+from hogwild.tasks.families import undirected
+from hogwild.tasks.measures import mean, relative_rmse
+
+EPSILON = 1e-12
+"""Added under the square root of a predicted squared distance, so that it has a slope at zero."""
+
+PATIENCE = 1000
+"""Times that a disconnected graph is redrawn."""
+
+
+class Coordinates(Task):
+    """Positions whose pairwise distances are the true ones.
+
+    Args:
+        num_graphs: Number of graphs.
+        num_nodes: Points in each graph; x is the identity of this size.
+        radius: Points at most this far apart are neighbours.
+        connected: Redraw graphs that are not connected.
+        seed: Graph g is a function of (``seed``, g) alone.
+    """
+
+    name = "coordinates"
+    metric_name = "relative error"
+    higher_is_better = False
+    out_channels = 2
+    edge_dim = 1
+
+    def __init__(
+        self,
+        num_graphs: int = 1500,
+        num_nodes: int = 20,
+        radius: float = 0.5,
+        *,
+        connected: bool = True,
+        seed: int = 0,
+    ) -> None:
+        require_positive("num_graphs", num_graphs)
+        require_positive("num_nodes", num_nodes)
+        if num_nodes < 2:
+            raise ConfigError(f"num_nodes={num_nodes}; expected at least two: the loss is on pairs")
+        if not radius > 0:
+            raise ConfigError(f"radius={radius!r}; expected a positive number")
+        self.in_channels = num_nodes
+        self.radius, self.connected = radius, connected
+        self.graphs = [self._graph(np.random.default_rng([seed, g])) for g in range(num_graphs)]
+
+    def _graph(self, random: np.random.Generator) -> Data:
+        n = self.in_channels
+        for _ in range(PATIENCE):
+            position = random.random((n, 2))
+            distance = squareform(pdist(position))
+            near = distance <= self.radius
+            if not self.connected or connected_components(near)[0] == 1:
+                break
+        else:
+            raise ConfigError(
+                f"{PATIENCE} draws of {n} points with radius={self.radius} gave no connected "
+                f"graph; expected a larger radius, more points, or connected=False"
+            )
+        i, j = np.triu_indices(n, 1)
+        edge_index = undirected(*np.nonzero(np.triu(near, 1)))
+        d = torch.from_numpy(distance).float()
+        return Data(
+            x=torch.eye(n),
+            edge_index=edge_index,
+            edge_attr=d[edge_index[0], edge_index[1]][:, None],
+            pos=torch.from_numpy(position).float(),
+            pair_index=torch.from_numpy(np.stack([i, j])),  # "index": batching shifts it
+            y=d[i, j],
+        )
+
+    def _owner(self, data: Batch) -> Tensor:
+        return data.batch[data.pair_index[0]]
+
+    def _square(self, out: Tensor, data: Batch) -> Tensor:
+        """Squared error of every pair's distance, [..., P]."""
+        i, j = data.pair_index
+        gap = (out[..., i, :] - out[..., j, :]).square().sum(-1)
+        return ((gap + EPSILON).sqrt() - data.y.to(out.dtype)).square()
+
+    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
+        return mean(self._square(out, data), keep)
+
+    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
+        return relative_rmse(self._square(out, data), data.y, keep)
+
+    def _constant(self, train: Batch) -> Tensor:
+        n = self.in_channels
+        target = squareform(train.y.double().view(train.num_graphs, -1).mean(0).cpu().numpy())
+        spiral = np.sqrt(np.arange(n) + 0.5) * np.exp(
+            1j * math.pi * (3 - math.sqrt(5)) * np.arange(n)
+        )
+        z = np.stack([spiral.real, spiral.imag], -1) * target.mean() / math.sqrt(n)
+        for _ in range(500):  # Guttman's transform never increases the stress
+            pull = -target / (squareform(pdist(z)) + np.eye(n))
+            np.fill_diagonal(pull, -pull.sum(1))
+            z = pull @ z / n
+        return torch.from_numpy(z).float().to(train.y.device)

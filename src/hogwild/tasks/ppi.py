@@ -1,0 +1,56 @@
+r"""PPI: 121 yes-or-no questions about every protein of 24 interaction networks.
+
+**Data.** PyG's ``PPI`` (Hamilton et al., 2017): features [n, 50], labels [n, 121].
+
+**Protocol.** The published split: 20 networks to train on, 2 to validate, 2 to test. **Loss**
+binary cross-entropy, mean over nodes and labels. **Metric** micro-F1 over all test nodes and labels
+together; logits above 0 say yes.
+
+**Files.** ``$HOGWILD_DATA/PPI/raw/train_graph.json``, ``train_feats.npy``, ``train_labels.npy``,
+``train_graph_id.npy``, the same for ``valid`` and ``test``; or PyG's download.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+from torch_geometric.datasets import PPI as Networks
+
+from hogwild.tasks.base import Task, published
+from hogwild.tasks.files import prepared
+from hogwild.tasks.measures import best_constant_f1, binary_cross_entropy, mean, micro_f1
+
+
+class PPI(Task):
+    """What each protein does.
+
+    Args:
+        download: Whether files that are not there may be downloaded.
+    """
+
+    name = "ppi"
+    metric_name = "micro-F1"
+    higher_is_better = True
+
+    def __init__(self, *, download: bool = True) -> None:
+        def load(root: Path) -> list[Networks]:
+            return [Networks(str(root), split) for split in ("train", "val", "test")]
+
+        kinds = ("graph.json", "feats.npy", "labels.npy", "graph_id.npy")
+        files = [f"{split}_{kind}" for split in ("train", "valid", "test") for kind in kinds]
+        parts = prepared("PPI", "PPI/raw", files, "raw", load, download=download)
+        self.graphs = [Data(x=g.x, edge_index=g.edge_index, y=g.y) for part in parts for g in part]
+        self.in_channels = self.graphs[0].x.size(1)
+        self.out_channels = self.graphs[0].y.size(1)
+        self.fixed = published([len(part) for part in parts])
+
+    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
+        return mean(binary_cross_entropy(out, data.y), keep)
+
+    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
+        return micro_f1(out, data.y, keep)
+
+    def _constant(self, train: Batch) -> Tensor:
+        return best_constant_f1(train.y)

@@ -1,0 +1,3 @@
+from samples import home, real
+
+__all__ = ["home", "real"]
