@@ -69,7 +69,7 @@ def simulator(problem: Objective, runs: int, device: str, budget: float) -> tupl
     seconds = time.perf_counter() - start
     outbox = simulation.outbox
     kept = sum(t.numel() * t.element_size() for t in (
-        outbox.node, outbox.edge, outbox.content, outbox.version, outbox.current,
+        outbox.node, outbox.edge, outbox.content, outbox.latest, outbox.current,
         simulation.h, schedule.view, schedule.next) if t is not None)  # fmt: skip
     return (int(simulation.tally.updates.sum()) - before) / seconds, kept / problem.graph.num_edges
 

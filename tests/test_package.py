@@ -84,8 +84,8 @@ def imported(name):
 # Earlier stages first: a module imports from its own stage and from earlier ones.
 STAGES = [
     "errors", "seeding", "fields", "graph", "inputs", "nn", "solvers", "implicit", "models",
-    "tasks", "asynchrony", "rules", "executors", "guarantee", "scores", "robustness", "sweep", "plots",
-    "testing",
+    "tasks", "asynchrony", "rules", "executors", "guarantee", "scores", "robustness", "sweep",
+    "plots", "testing",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ and device draws the same numbers. The hash is the finaliser of SplitMix64 (Stee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -42,8 +42,9 @@ def mix(z: Tensor) -> Tensor:
 class Streams:
     """Named random streams of a number of runs: run r of seed s is a function of (s, r) alone."""
 
-    keys: Tensor  # [subjects' runs]: one key for each subject, see :meth:`of`
+    keys: Tensor  # [n] one key for each subject, that of its run
     subjects: Tensor  # [n] the number of each subject within its run
+    memo: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, seed: int, runs: int, count: int, device: torch.device | str) -> Streams:
@@ -56,13 +57,14 @@ class Streams:
 
     def uniform(self, name: str, time: int | Tensor, index: Tensor | None = None) -> Tensor:
         """One number in [0, 1) for each subject in ``index`` (default: all), float64."""
-        salt = 0xCBF29CE484222325  # FNV-1a of the stream's name
-        for byte in name.encode():
-            salt = ((salt ^ byte) * 0x100000001B3) & ((1 << 64) - 1)
-        keys = self.keys if index is None else self.keys[index]
-        subjects = self.subjects if index is None else self.subjects[index]
-        z = mix(mix(mix(keys ^ _signed(salt)) ^ subjects) ^ time)
-        return _shift(z, 11).to(torch.float64) * 2.0**-53
+        if name not in self.memo:  # all but the time, hashed once
+            salt = 0xCBF29CE484222325  # FNV-1a of the stream's name
+            for byte in name.encode():
+                salt = ((salt ^ byte) * 0x100000001B3) & ((1 << 64) - 1)
+            self.memo[name] = mix(mix(self.keys ^ _signed(salt)) ^ self.subjects)
+        key = self.memo[name]
+        z = mix((key if index is None else key.index_select(0, index)) ^ time)
+        return _shift(z, 11).to(torch.float64).mul_(2.0**-53)
 
     def integers(
         self, name: str, high: int | Tensor, time: int | Tensor, index: Tensor | None = None

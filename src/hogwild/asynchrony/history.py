@@ -36,12 +36,16 @@ class Outbox:
         self.node = _rows(node).repeat(self.slots, 1)  # [slots · N, R · k]
         self.edge = None if edge is None else _rows(edge).repeat(self.slots, 1)
         self.content = torch.zeros(self.slots * n, dtype=torch.long, device=node.device)
-        self.version = torch.zeros(n, dtype=torch.long, device=node.device)
-        self.current = torch.zeros(depth + 1, n, dtype=torch.long, device=node.device)
+        # Where each node's latest packet lies (slot · N + node), and where it lay at each tick.
+        self.latest = torch.arange(n, device=node.device)
+        self.current = self.latest.repeat(depth + 1)
+        self.time = 0
 
     def open(self, time: int) -> None:
         """A tick begins: what is current now is what packets of this time say."""
-        self.current[time % (self.depth + 1)] = self.version
+        self.time, n = time, self.graph.num_nodes
+        begin = time % (self.depth + 1) * n
+        self.current[begin : begin + n] = self.latest
 
     def publish(
         self,
@@ -61,26 +65,34 @@ class Outbox:
         nodes, edges = at.nodes, at.edges
         assert nodes is not None
         assert edges is not None
-        version = self.version[nodes] + 1
-        self.version[nodes] = version
-        slot = version % self.slots
-        where = slot * self.graph.num_nodes + nodes
+        n, size = self.graph.num_nodes, self.node.size(0)
+        where = self.latest[nodes] + n
+        where = torch.where(where >= size, where - size, where)
+        self.latest[nodes] = where
         self.node.index_copy_(0, where, _rows(node))
         self.content[where] = content
         if self.edge is not None and edge is not None:
-            self.edge.index_copy_(0, slot[at.slot] * self.graph.num_edges + edges, _rows(edge))
+            self.edge.index_copy_(0, self._letters(where, nodes, at.slot, edges), _rows(edge))
         if now is not None:
-            self.current[now % (self.depth + 1)][nodes] = version
+            self.current[now % (self.depth + 1) * n + nodes] = where
+
+    def _letters(self, where: Tensor, nodes: Tensor, slot: Tensor, edges: Tensor) -> Tensor:
+        """Where the letters of these packets lie."""
+        version = torch.div(where - nodes, self.graph.num_nodes, rounding_mode="floor")
+        return version[slot] * self.graph.num_edges + edges
 
     def fetch(self, edges: Tensor, time: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """Packets of these ``time`` s along these edges: the senders' part for everybody
         [R, k, E'], their letters [R, m, E'], and the time of the oldest embedding inside [E']."""
-        src = self.graph.src[edges]
-        slot = self.current[time % (self.depth + 1), src] % self.slots
-        where = slot * self.graph.num_nodes + src
+        graph, m = self.graph, self.depth + 1
+        n, src = graph.num_nodes, graph.src[edges]
+        row = time + (self.time % m - self.time)  # in -depth … depth, the ring's row or m more
+        row = torch.where(row < 0, row + m, row)
+        where = self.current[row * n + src]
         mail: Tensor | None = None
         if self.edge is not None:
-            mail = self._read(self.edge, slot * self.graph.num_edges + self.graph.reverse[edges])
+            version = torch.div(where, n, rounding_mode="floor")
+            mail = self._read(self.edge, version * graph.num_edges + graph.reverse[edges])
         return self._read(self.node, where), mail, self.content[where]
 
     def _read(self, rows: Tensor, where: Tensor) -> Tensor:
@@ -88,16 +100,16 @@ class Outbox:
         found = rows.index_select(0, where).T.contiguous()
         return found.view(self.replicas, rows.size(1) // self.replicas, where.numel())
 
-    def latest(self, at: Star) -> tuple[Tensor, Tensor | None]:
+    def last(self, at: Star) -> tuple[Tensor, Tensor | None]:
         """The packets these nodes sent last: to everybody [R, k, A], letters [R, m, E']."""
         nodes, edges = at.nodes, at.edges
         assert nodes is not None
         assert edges is not None
-        slot = self.version[nodes] % self.slots
-        node = self._read(self.node, slot * self.graph.num_nodes + nodes)
+        where = self.latest[nodes]
+        node = self._read(self.node, where)
         if self.edge is None:
             return node, None
-        return node, self._read(self.edge, slot[at.slot] * self.graph.num_edges + edges)
+        return node, self._read(self.edge, self._letters(where, nodes, at.slot, edges))
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -96,9 +96,12 @@ class Impairment:
         """What is put on the wire instead of the payload."""
         return payload
 
-    def worth_sending(self, change: Tensor) -> Tensor | None:
-        """Which nodes send, given the largest change since they last did; ``None``: all."""
-        return None
+    triggers: ClassVar[bool] = False
+    """Whether nodes ask :meth:`worth_sending` before they send."""
+
+    def worth_sending(self, change: Tensor) -> Tensor:
+        """Which nodes send, given the largest change since they last did."""
+        return torch.ones_like(change, dtype=torch.bool)
 
 
 def _rate(name: str, value: float) -> None:
@@ -416,6 +419,7 @@ class EventTriggered(Impairment):
 
     epsilon: float = 1e-4
     exact: ClassVar[bool] = False
+    triggers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon < math.inf:

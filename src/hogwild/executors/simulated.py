@@ -42,12 +42,9 @@ class Ages:
 
     def add(self, ages: Tensor) -> None:
         if ages.numel():
-            seen = torch.bincount(ages)
-            size = max(seen.numel(), self.counts.numel())
-            total = torch.zeros(size, dtype=torch.long, device=seen.device)
-            total[: seen.numel()] += seen
-            total[: self.counts.numel()] += self.counts.to(seen.device)
-            self.counts = total
+            seen = torch.bincount(ages, minlength=self.counts.numel())
+            seen[: self.counts.numel()] += self.counts.to(seen.device)
+            self.counts = seen
 
     @property
     def largest(self) -> int:
@@ -110,7 +107,7 @@ class Simulation:
             self.held = self.outbox.fetch(edges, torch.zeros_like(edges))
         zeros = torch.zeros(graph.num_nodes, dtype=torch.long, device=h.device)
         self.tally = Tally(zeros.clone(), zeros.clone(), zeros.clone())
-        self.last, self.gap, self.progress = zeros.clone(), 0, 0
+        self.last, self.gap, self.progress = zeros.clone(), zeros.new_zeros(()), 0
         self.active = torch.ones(graph.num_nodes, dtype=torch.bool, device=h.device)
         self.out_degree = torch.bincount(graph.src, minlength=graph.num_nodes)
 
@@ -161,7 +158,7 @@ class Simulation:
         acted = nodes if self.rule.waited is None else nodes[~self.rule.waited]
         self.tally.updates[acted] += 1
         self.progress = tick.time if acted.numel() else self.progress
-        self.gap = max(self.gap, int((tick.time - self.last[nodes]).max()))
+        self.gap = torch.maximum(self.gap, (tick.time - self.last[nodes]).amax())
         self.last[nodes] = tick.time
         self.tally.packet_age.add(tick.time - tick.view)
         if mail is not None:
@@ -183,7 +180,7 @@ class Simulation:
     def longest_gap(self) -> int:
         """Most ticks any node went without an update while it was not done."""
         waiting = (self.time - 1 - self.last)[self.active]
-        return max(self.gap, int(waiting.max()) if waiting.numel() else 0)
+        return max(int(self.gap), int(waiting.max()) if waiting.numel() else 0)
 
     def _fetch(self, tick: Tick, edges: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         if self.held is None or tick.fetched is None:
@@ -215,25 +212,33 @@ class Simulation:
         at, content = tick.at, self._oldest(tick, nodes)
         node = self._wire(self.rule.broadcast(h, at))
         edge = None if letters is None else self._wire(letters)
-        sends = torch.ones_like(nodes, dtype=torch.bool)
-        for impairment in self.impairments:
-            worth = impairment.worth_sending(self._change(at, node, edge))
-            sends = sends if worth is None else sends & worth
-        kept = nodes[~sends]
-        if self.rule.waited is not None:  # nothing was computed, so there is nothing to send
-            sends = sends & ~self.rule.waited
-        if bool(sends.all()):
+        sends, waited = self._sends(at, node, edge), self.rule.waited
+        if sends is None and waited is None:
             self.outbox.publish(at, node, edge, content)
-        else:
-            part, keep = at.part(sends)
-            edge = None if edge is None else edge[..., keep]
-            self.outbox.publish(part, node[..., sends], edge, content[sends])
-        self.tally.messages[nodes[sends]] += self.out_degree[nodes[sends]]
+            self.tally.messages[nodes] += self.out_degree[nodes]
+            return
+        sends = torch.ones_like(nodes, dtype=torch.bool) if sends is None else sends
+        kept = nodes[~sends]
         self.tally.saved[kept] += self.out_degree[kept]
+        if waited is not None:  # nothing was computed, so there is nothing to send
+            sends = sends & ~waited
+        part, keep = at.part(sends)
+        edge = None if edge is None else edge[..., keep]
+        self.outbox.publish(part, node[..., sends], edge, content[sends])
+        self.tally.messages[nodes[sends]] += self.out_degree[nodes[sends]]
+
+    def _sends(self, at: Star, node: Tensor, edge: Tensor | None) -> Tensor | None:
+        """Which nodes find their packets worth sending, [A]; ``None``: all."""
+        sends: Tensor | None = None
+        for impairment in self.impairments:
+            if impairment.triggers:
+                worth = impairment.worth_sending(self._change(at, node, edge))
+                sends = worth if sends is None else sends & worth
+        return sends
 
     def _change(self, at: Star, node: Tensor, edge: Tensor | None) -> Tensor:
         """Largest change of any number in these nodes' packets since they last sent, [A]."""
-        before, letters = self.outbox.latest(at)
+        before, letters = self.outbox.last(at)
         change = (node - before).abs().amax((0, 1))
         if edge is not None and letters is not None:
             per_edge = (edge - letters).abs().amax((0, 1))
