@@ -12,6 +12,7 @@ import json
 import re
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,14 @@ def goals(folder: str) -> str:
     return out
 
 
-def scaling(folder: str) -> str:
-    """The table written by scaling.py, as it is."""
-    path = HERE / "results" / folder / "scaling.md"
-    return path.read_text() if path.exists() else "Not run.\n"
+def written(name: str) -> Callable[[str], str]:
+    """The table that a benchmark has written itself, as it is."""
+
+    def part(folder: str) -> str:
+        path = HERE / "results" / folder / f"{name}.md"
+        return path.read_text() if path.exists() else "Not run.\n"
+
+    return part
 
 
 def summary(folder: str) -> str:
@@ -127,7 +132,18 @@ def summary(folder: str) -> str:
     )
 
 
-PARTS = {"training_step": training_step, "goals": goals, "scaling": scaling, "summary": summary}
+PARTS: dict[str, Callable[[str], str]] = {
+    "training_step": training_step,
+    "goals": goals,
+    "summary": summary,
+    "scaling": written("scaling"),
+    "asynchrony": written("asynchrony"),
+    "explicit": written("explicit"),
+    "gsd": written("gsd"),
+    "ignn": written("ignn"),
+    "ignn_chains": written("ignn-chains"),
+    "rules": written("rules"),
+}
 
 
 def render(text: str) -> str:
