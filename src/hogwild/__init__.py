@@ -32,6 +32,7 @@ from hogwild.solvers import (
     Solution,
     Status,
 )
+from hogwild.training import load, train
 
 try:
     __version__ = version("hogwild-gnn")
@@ -69,5 +70,7 @@ __all__ = [
     "certify",
     "errors",
     "explain_guarantee",
+    "load",
     "simulate",
+    "train",
 ]
