@@ -94,9 +94,10 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / name, content)
     write_atomically(folder / INDEX, described)
-    for old in folder.glob("tensors-*.safetensors"):
-        if old.name != name:
-            old.unlink(missing_ok=True)
+    for pattern in ("tensors-*.safetensors", ".tensors-*", f".{INDEX}.*"):  # what kills left, too
+        for old in folder.glob(pattern):
+            if old.name != name:
+                old.unlink(missing_ok=True)
 
 
 def exists(folder: str | Path) -> bool:

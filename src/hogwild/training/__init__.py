@@ -68,10 +68,12 @@ def train(
             "config= was given along with options; expected one of them: "
             "dataclasses.replace(config, epochs=100) changes a configuration"
         )
+    named = not isinstance(model, nn.Module)
+    if named:
+        entry(config.model)  # a name that does not exist is refused before any data are made
     own: dict[str, Any] = {"loss": loss, "metric": metric}
     own = {k: v for k, v in own.items() if v is not None}
     resolved = resolve(config.task if task is None else task, config.task_options, **own)
-    named = not isinstance(model, nn.Module)
     device = device_of(config)
     if isinstance(model, nn.Module):
         network, edges = _check_model(model), resolved.edge_dim is not None

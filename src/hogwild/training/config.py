@@ -40,20 +40,19 @@ def _option(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-def _table(help: str) -> Any:
-    """A field of further options, none by default."""
-    return field(default_factory=dict, metadata={"help": help})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """A training run. Build it with :meth:`of`, which applies the recipe; every field explains
     itself in ``hogwild train --help``."""
 
     task: str = _option("", "name of the task, or FILE.py:NAME")
-    task_options: dict[str, Any] = _table("options of the task")
+    task_options: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "options of the task"}
+    )
     model: str = _option("energy-edge", "name of the model")
-    model_options: dict[str, Any] = _table("options of the model's constructor")
+    model_options: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "options of the model's constructor"}
+    )
     recipe: str = _option("default", "what fills in the rest: default or paper")
     epochs: int = _option(2000, "largest number of epochs")
     lr: float = _option(0.005, "learning rate of AdamW")
@@ -63,6 +62,9 @@ class Config:
     batch_size: int | None = _option(None, "graphs in a mini-batch; none: all at once")
     replicas: int = _option(1, "models trained at once: folds of the first seed, then of the next")
     folds: int | None = _option(None, "folds of the data; none: the task's own protocol")
+    validation: bool = _option(
+        False, "hold a fold of the training graphs out, where the task's own protocol does not"
+    )
     seed: int = _option(0, "seed of the first replicas' parameters; later ones count up")
     data_seed: int = _option(0, "seed of the splits and of the order of mini-batches")
     patience: int | None = _option(
@@ -73,7 +75,9 @@ class Config:
     warm_start: bool = _option(True, "start solves from the embeddings of the previous epoch")
     penalty: float = _option(0.1, "weight of the contraction penalty (scarselli only)")
     solver: str | None = _option(None, "name of the solver; none: the recipe's")
-    solver_options: dict[str, Any] = _table("options of that solver")
+    solver_options: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "options of that solver"}
+    )
     on_failure: str = _option("stop", "a solve that fails: stop that replica, or ignore it")
     dtype: str = _option("float64", "float32 or float64")
     device: str = _option("cpu", "cpu, cuda, cuda:1, …")
@@ -125,7 +129,8 @@ class Config:
             self._require(name, lambda v: _is(v, int, float) and v >= 0, "a nonnegative number")
         for name in ("task_options", "model_options", "solver_options"):
             self._require(name, lambda v: isinstance(v, Mapping), "a table of options")
-        self._require("warm_start", lambda v: isinstance(v, bool), "true or false")
+        for name in ("warm_start", "validation"):
+            self._require(name, lambda v: isinstance(v, bool), "true or false")
         self._require("dtype", DTYPES.__contains__, "float32 or float64")
         self._require("on_failure", ("stop", "ignore").__contains__, "stop or ignore")
         self._require(

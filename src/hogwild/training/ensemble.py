@@ -37,7 +37,8 @@ class Members:
     @classmethod
     def of(cls, config: Config, task: Task, replicas: int, device: torch.device) -> Members:
         """The replicas of a configuration."""
-        splits = task.splits(config.folds, config.data_seed)
+        held = {"validation": True} if config.validation else {}
+        splits = task.splits(config.folds, config.data_seed, **held)
         folds = [r % len(splits) for r in range(replicas)]
         seeds = [config.seed + r // len(splits) for r in range(replicas)]
         chosen = [splits[f] for f in folds]
