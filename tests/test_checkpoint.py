@@ -35,7 +35,9 @@ def test_model_round_trip(tmp_path):
     first, second = EnergyGNN(2, 1, replicas=3), EnergyGNN(2, 1, replicas=3)
     checkpoint.save(tmp_path, first)
     checkpoint.load(tmp_path, second)
-    assert all(torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters()))
+    assert all(
+        torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True)
+    )
 
 
 def test_another_model_is_refused_and_left_alone(tmp_path):
@@ -44,7 +46,7 @@ def test_another_model_is_refused_and_left_alone(tmp_path):
         before = [p.clone() for p in other.parameters()]
         with pytest.raises(CheckpointError, match="does not fit this EnergyGNN"):
             checkpoint.load(tmp_path, other)
-        assert all(torch.equal(p, q) for p, q in zip(before, other.parameters()))
+        assert all(torch.equal(p, q) for p, q in zip(before, other.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 100, -1])

@@ -138,7 +138,8 @@ class OwnTask:
         nodes = [g.y.dim() > 0 and g.y.size(0) == g.num_nodes for g in self.graphs]
         whole = [g.y.dim() == 0 or g.y.size(0) == 1 for g in self.graphs]
         if not (all(nodes) or all(whole)):
-            bad = next(i for i, (n, w) in enumerate(zip(nodes, whole, strict=True)) if not n or w)
+            fits = whole if whole[0] else nodes
+            bad = fits.index(False)
             raise InputError(
                 f"graph {bad} has y of shape {list(self.graphs[bad].y.shape)} and "
                 f"{self.graphs[bad].num_nodes} nodes; expected a row for every node, in all "

@@ -174,7 +174,6 @@ class Loop:
             self.judge()
         self._restore(torch.ones_like(self.alive))
         self.model.eval()
-        set_on_failure(self.model, "raise" if self.config.on_failure == "stop" else "ignore")
 
     def improve(self) -> None:
         """One epoch of optimiser steps."""
@@ -208,6 +207,7 @@ class Loop:
             learning = self.alive & counts
             torch.where(learning, losses, 0.0).sum().backward()
         gradients = self.rows.gradients()
+        losses = losses.detach()
         self._diagnose(losses, found, caught[forward:], gradients, mask, learning)
         self._pass_on(caught)
         learning = self.alive & counts
@@ -224,7 +224,7 @@ class Loop:
             usable = self.alive.view(-1, 1, 1) & torch.isfinite(h)
             self.warm[:, taken.nodes] = torch.where(usable, h, 0.0)
         self.iterations = max(self.iterations, int(found.iterations.max()))
-        return losses.detach().double()
+        return losses.double()
 
     def _penalty(self, found: Solution, data: Batch, mask: Tensor) -> Tensor:
         """Scarselli's penalty, the mean over what counts, [R]."""
@@ -251,8 +251,9 @@ class Loop:
     # -- judging ----------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def measure(self, member: Tensor) -> tuple[Tensor, Tensor]:
-        """(loss, metric) of every replica on the graphs in ``member`` [R, G]; NaN without any."""
+    def measure(self, member: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:
+        """(loss, metric) of every replica on the graphs in ``member`` [R, G]; NaN without any.
+        Solves that fail are warned about unless ``quiet``."""
         self.model.eval()
         some = member.any(1)
         ids = member.any(0).nonzero()[:, 0].cpu()
@@ -263,7 +264,8 @@ class Loop:
         mask = member[:, taken.ids] | ~some.unsqueeze(1)
         size = self.config.batch_size or len(ids)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # training meets it, too
+            if quiet:
+                warnings.simplefilter("ignore", ConvergenceWarning)
             pieces = [self.shelf.take(chunk, keep=True) for chunk in ids.split(size)]
             out = torch.cat([predict(self.model, p.data, self.edges)[0] for p in pieces], -2)
         loss = self.task.loss(out, taken.data, mask).double()
@@ -275,7 +277,8 @@ class Loop:
         (their training graphs, where a task has no others); stop those that have not been for too
         long."""
         some = self.members.val.any(1, keepdim=True)
-        loss, self.score = self.measure(torch.where(some, self.members.val, self.members.train))
+        member = torch.where(some, self.members.val, self.members.train)
+        loss, self.score = self.measure(member, quiet=True)
         score = -self.score if self.task.higher_is_better else self.score
         tie = (score == self.best_score) & (loss < self.best_loss)
         better = ((score < self.best_score) | tie) & torch.isfinite(loss) & self.alive

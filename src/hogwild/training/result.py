@@ -93,7 +93,7 @@ class Result:
         if not 0 <= r < self.replicas:
             raise ConfigError(f"replica {r}; expected one of 0 to {self.replicas - 1}")
         alone = single(self.config, self.task, self.ensemble, r)
-        set_on_failure(alone, "raise" if self.config.on_failure == "stop" else "ignore")
+        set_on_failure(alone, after(self.config))
         return alone.eval()
 
     def as_dict(self) -> dict[str, Any]:
@@ -145,7 +145,6 @@ class Result:
         members = Members.of(self.config, self.task, self.replicas, device_of(self.config))
         edges = entry(self.config.model).edges if self.named else self.task.edge_dim is not None
         loop = Loop(self.config, self.task, self.ensemble, members, edges, None, log.Log(None))
-        set_on_failure(self.ensemble, "warn" if self.config.on_failure == "stop" else "ignore")
         return measure(loop)
 
     def save(self) -> None:
@@ -159,8 +158,16 @@ class Result:
 
 
 def measure(loop: Loop) -> dict[str, Tensor]:
-    """The metric of every replica on its own training, validation and test graphs, [R] each."""
-    return {part: loop.measure(getattr(loop.members, part))[1].cpu() for part in PARTS}
+    """The metric of every replica on its own training, validation and test graphs, [R] each. Solves
+    that fail are warned about; from then on the model raises, unless the recipe ignores them."""
+    found = {part: loop.measure(getattr(loop.members, part))[1].cpu() for part in PARTS}
+    set_on_failure(loop.model, after(loop.config))
+    return found
+
+
+def after(config: Config) -> str:
+    """``on_failure`` of a model that is trained."""
+    return "raise" if config.on_failure == "stop" else "ignore"
 
 
 def load(folder: str | Path, task: Any = None) -> Result:
@@ -201,7 +208,7 @@ def load(folder: str | Path, task: Any = None) -> Result:
     resolved = resolve(task, options)
     ensemble = build(config, resolved, len(stops))
     checkpoint.load(folder / "model", ensemble)
-    set_on_failure(ensemble, "raise" if config.on_failure == "stop" else "ignore")
+    set_on_failure(ensemble, after(config))
     history = log.read(folder / "metrics.jsonl")
     return Result(ensemble.eval(), resolved, history, metrics, stops, best_epoch, config, folder)
 
