@@ -141,6 +141,24 @@ def test_warm_starts_change_the_work_and_not_the_result():
     assert warm.history[-1]["iterations"] < cold.history[-1]["iterations"]
 
 
+@pytest.mark.parametrize("reshuffle", [True, False])
+def test_mini_batches(reshuffle):
+    """Every training graph once an epoch, in new company or always in the same."""
+    seen = []
+
+    def look(loop):
+        loop.epoch -= 1  # the epoch that has just ended
+        seen.append([taken.ids.tolist() for taken in loop._batches()])
+        loop.epoch += 1
+
+    train(Sums(), model="gcn", epochs=4, batch_size=2, reshuffle=reshuffle, callback=look)
+    expected = Sums().splits()[0].train.tolist()
+    for batches in seen:
+        assert sorted(i for ids in batches for i in ids) == expected
+        assert all(1 <= len(ids) <= 2 for ids in batches)
+    assert (seen[0] == seen[1] == seen[2]) is not reshuffle
+
+
 # -- folders --------------------------------------------------------------------------------------
 
 

@@ -37,10 +37,5 @@ def run(given: argparse.Namespace) -> Outcome:
         seed=given.seed,
         ticks=given.ticks,
     )
-    data = {
-        "model": found.result.config.model,
-        "spread": float(seen.spread.max()),
-        "distance": float(seen.distance.max()),
-        "metric": str(seen.metric),
-    }
+    data = {"model": found.result.config.model, "verdict": seen.verdict, **seen.summary()}
     return Outcome(str(seen), data)

@@ -60,6 +60,9 @@ class Config:
     decay: tuple[float, int] = _option((1.0, 1), "(factor, every): decay of the learning rate")
     clip: float = _option(1.0, "bound on the gradient norm of each replica; inf: none")
     batch_size: int | None = _option(None, "graphs in a mini-batch; none: all at once")
+    reshuffle: bool = _option(
+        True, "new mini-batches every epoch; false: the same ones, analysed once (twice as fast)"
+    )
     replicas: int = _option(1, "models trained at once: folds of the first seed, then of the next")
     folds: int | None = _option(None, "folds of the data; none: the task's own protocol")
     validation: bool = _option(
@@ -129,7 +132,7 @@ class Config:
             self._require(name, lambda v: _is(v, int, float) and v >= 0, "a nonnegative number")
         for name in ("task_options", "model_options", "solver_options"):
             self._require(name, lambda v: isinstance(v, Mapping), "a table of options")
-        for name in ("warm_start", "validation"):
+        for name in ("warm_start", "validation", "reshuffle"):
             self._require(name, lambda v: isinstance(v, bool), "true or false")
         self._require("dtype", DTYPES.__contains__, "float32 or float64")
         self._require("on_failure", ("stop", "ignore").__contains__, "stop or ignore")

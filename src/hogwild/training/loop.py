@@ -242,11 +242,13 @@ class Loop:
         if size is None:
             yield self.shelf.take(used.nonzero()[:, 0], keep=True)
             return
-        random = torch.Generator().manual_seed(self.config.data_seed * 1_000_003 + self.epoch)
+        fresh = self.config.reshuffle
+        seed = self.config.data_seed * 1_000_003 + (self.epoch if fresh else 0)
+        random = torch.Generator().manual_seed(seed)
         for chunk in torch.randperm(len(used), generator=random).split(size):
             chosen = chunk[used[chunk]].sort().values
             if chosen.numel():
-                yield self.shelf.take(chosen)
+                yield self.shelf.take(chosen, keep=not fresh)
 
     # -- judging ----------------------------------------------------------------------------------
 
