@@ -39,6 +39,7 @@ from hogwild.solvers import (
     Status,
 )
 from hogwild.sweep import sweep
+from hogwild.training import load, train
 
 try:
     __version__ = version("hogwild-gnn")
@@ -81,8 +82,10 @@ __all__ = [
     "certify",
     "errors",
     "explain_guarantee",
+    "load",
     "plots",
     "robustness",
     "simulate",
     "sweep",
+    "train",
 ]

@@ -6,7 +6,13 @@ state is changed; a solve that does not converge is never silent.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from numbers import Integral
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class HogwildError(Exception):
@@ -54,7 +60,19 @@ class ConvergenceError(HogwildError, RuntimeError):
 
 
 class ConvergenceWarning(UserWarning):
-    """What :class:`ConvergenceError` says, when ``on_failure="warn"``."""
+    """What :class:`ConvergenceError` says, when ``on_failure="warn"``.
+
+    Attributes:
+        failed: Which problems failed, [G] or [R, G], for whoever catches the warning.
+    """
+
+    def __init__(self, message: str, failed: Tensor | None = None) -> None:
+        super().__init__(message)
+        self.failed = failed
+
+
+class CheckpointError(HogwildError, RuntimeError):
+    """A checkpoint is missing, damaged, or belongs to something else."""
 
 
 class ProjectionWarning(UserWarning):
@@ -65,3 +83,11 @@ def require_positive(name: str, value: object) -> None:
     """Raise :class:`ConfigError` unless ``value`` is a positive integer (and not a bool)."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ConfigError(f"{name}={value!r}; expected a positive integer")
+
+
+def among(known: Iterable[str], given: object) -> str:
+    """The end of a message about an unknown name: the closest known one, and all of them."""
+    names = sorted(known)
+    close = get_close_matches(str(given), names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Expected one of: {', '.join(names)}"

@@ -519,7 +519,7 @@ class Solution:
         message = self._diagnosis(what)
         if on_failure == "raise":
             raise ConvergenceError(message)
-        warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        warnings.warn(ConvergenceWarning(message, ~self.converged), stacklevel=3)
         return self
 
     def _diagnosis(self, what: str) -> str:

@@ -1,0 +1,35 @@
+"""Your own PyG dataset and your own loss: train, look, and run asynchronously."""
+
+import torch
+import torch.nn.functional as F
+from torch_geometric.data import Data
+from torch_geometric.utils import erdos_renyi_graph
+
+import hogwild
+
+
+def graphs(count: int = 40, nodes: int = 8) -> list[Data]:
+    """Random graphs; every node has a number and must tell the mean of its neighbours'."""
+    out = []
+    for _ in range(count):
+        edge_index, x = erdos_renyi_graph(nodes, 0.4), torch.randn(nodes, 1)
+        total = torch.zeros(nodes, 1).index_add(0, edge_index[1], x[edge_index[0]])
+        degree = torch.bincount(edge_index[1], minlength=nodes).clamp_min(1).unsqueeze(1)
+        out.append(Data(x=x, edge_index=edge_index, y=total / degree))
+    return out
+
+
+def main(epochs: int = 100) -> hogwild.training.Result:
+    torch.manual_seed(0)
+    data = graphs()
+    result = hogwild.train(
+        data, model="energy-edge", loss=F.smooth_l1_loss, epochs=epochs, lr=0.02, replicas=3
+    )
+    print(result.summary())
+    graph = data[0].apply(lambda t: t.double() if t.is_floating_point() else t)
+    print(hogwild.simulate(result.model, graph, stagger=5, delay=2))
+    return result
+
+
+if __name__ == "__main__":
+    main()

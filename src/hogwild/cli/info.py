@@ -1,0 +1,56 @@
+"""Say what is installed: versions, devices, models, tasks, optional packages."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import platform
+
+import torch
+import torch_geometric
+
+import hogwild
+from hogwild.cli.common import Outcome
+from hogwild.training import MODELS
+
+HELP = "what is installed: versions, devices, models, tasks"
+EXAMPLES = """\
+  hogwild info
+  hogwild info --json"""
+OPTIONAL = ("matplotlib", "tensorboard", "jax", "zenoh", "ray")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """None."""
+
+
+def run(given: argparse.Namespace) -> Outcome:
+    """Look."""
+    cuda = torch.cuda.is_available()
+    data = {
+        "hogwild": hogwild.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_geometric": torch_geometric.__version__,
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "threads": torch.get_num_threads(),
+        "models": [name for name, found in MODELS.items() if found.type is not None],
+        "tasks": _tasks(),
+        "optional": {name: importlib.util.find_spec(name) is not None for name in OPTIONAL},
+    }
+    lines = []
+    for key, found in data.items():
+        if isinstance(found, dict):
+            found = ", ".join(f"{k} {'yes' if v else 'no'}" for k, v in found.items())
+        elif isinstance(found, list):
+            found = ", ".join(found)
+        lines.append(f"{key:16s} {found}")
+    return Outcome("\n".join(lines), data)
+
+
+def _tasks() -> list[str]:
+    """The tasks by name."""
+    if importlib.util.find_spec("hogwild.tasks") is None:
+        return []
+    return sorted(getattr(importlib.import_module("hogwild.tasks"), "TASKS", ()))

@@ -1,0 +1,71 @@
+"""Train a model on a task.
+
+Options come from flags, then from --config, then from the recipe. With --folder the run leaves its
+configuration, history, checkpoints, results and curves there, and --resume goes on with one that
+was stopped, in the same bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields
+from typing import Any
+
+from hogwild.cli.common import Outcome, pairs, value
+from hogwild.training import Config
+from hogwild.training import train as fit
+
+HELP = "train a model on a task"
+EXAMPLES = """\
+  hogwild train chains --model energy-edge --epochs 500
+  hogwild train counting --model energy-attention --replicas 50 --folder runs/counting
+  hogwild train chains --recipe paper --task-option length=20 --model-option hidden_channels=4
+  hogwild train --config runs/mine.toml --lr 0.001
+  hogwild train my_tasks.py:Triangles --model gcn --folder runs/triangles --resume"""
+TABLES = ("task_options", "model_options", "solver_options")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """One flag for each field of :class:`~hogwild.training.Config`."""
+    parser.add_argument("task", nargs="?", help="name of the task, or FILE.py:NAME")
+    parser.add_argument("--config", metavar="FILE", help="options in a TOML file")
+    parser.add_argument("--folder", help="where everything the run leaves behind goes")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --folder")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--tensorboard", metavar="FOLDER", help="logs for TensorBoard")
+    for f in fields(Config):
+        flag, text = "--" + f.name.replace("_", "-"), f.metadata["help"]
+        if f.name == "task":
+            continue
+        if f.name in TABLES:
+            parser.add_argument(
+                flag.removesuffix("s"), dest=f.name, action="append", metavar="K=V", help=text
+            )
+        else:
+            note = "" if f.default is None else f"; default: {f.default}"
+            parser.add_argument(flag, type=value, metavar="X", help=text + note)
+
+
+def run(given: argparse.Namespace) -> Outcome:
+    """Train."""
+    options: dict[str, Any] = {} if given.config is None else Config.read(given.config)
+    if given.task is not None:
+        options["task"] = given.task
+    for f in fields(Config):
+        found = getattr(given, f.name)
+        if f.name in TABLES:
+            flag = "--" + f.name.replace("_", "-").removesuffix("s")
+            options[f.name] = {**options.get(f.name, {}), **pairs(found, flag)}
+        elif found is not None and f.name != "task":
+            options[f.name] = found
+    result = fit(
+        config=Config.of(**options),
+        folder=given.folder,
+        resume=given.resume,
+        progress=not given.quiet and not given.json and sys.stderr.isatty(),
+        tensorboard=given.tensorboard,
+    )
+    data = result.as_dict()
+    data["folder"] = given.folder
+    return Outcome(result.summary(), data, len(result.failed) < result.replicas)

@@ -1,0 +1,183 @@
+"""What a training run is, down to the last number: a frozen record, from TOML, flags or keywords.
+
+Two recipes fill in what is not given. ``"default"`` is ours: AdamW at 0.005, weight decay 10⁻⁴, the
+gradient norm of every replica clipped at 1, float64, exact solves. ``"paper"`` is the paper's
+appendix: Adam with weight decay, learning rate 0.002, decayed by 0.98 every 200 epochs, at most
+5,000 of them, L-BFGS of 50 iterations (fixed points: 500) at a tolerance of 10⁻⁵, converged or not.
+(The appendix calls a number 0.001 "α" beside the learning rate; it is read as the weight decay.)
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hogwild.errors import ConfigError, among, require_positive
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "paper": {
+        "epochs": 5000,
+        "lr": 0.002,
+        "weight_decay": 0.001,
+        "decay": (0.98, 200),
+        "clip": math.inf,
+        "dtype": "float32",
+        "on_failure": "ignore",
+    },
+}
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def _option(default: Any, help: str) -> Any:
+    """A field with its default and one line for ``--help``."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A training run. Build it with :meth:`of`, which applies the recipe; every field explains
+    itself in ``hogwild train --help``."""
+
+    task: str = _option("", "name of the task, or FILE.py:NAME")
+    task_options: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "options of the task"}
+    )
+    model: str = _option("energy-edge", "name of the model")
+    model_options: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "options of the model's constructor"}
+    )
+    recipe: str = _option("default", "what fills in the rest: default or paper")
+    epochs: int = _option(2000, "largest number of epochs")
+    lr: float = _option(0.005, "learning rate of AdamW")
+    weight_decay: float = _option(1e-4, "decoupled weight decay")
+    decay: tuple[float, int] = _option((1.0, 1), "(factor, every): decay of the learning rate")
+    clip: float = _option(1.0, "bound on the gradient norm of each replica; inf: none")
+    batch_size: int | None = _option(None, "graphs in a mini-batch; none: all at once")
+    reshuffle: bool = _option(
+        True, "new mini-batches every epoch; false: the same ones, analysed once (twice as fast)"
+    )
+    replicas: int = _option(1, "models trained at once: folds of the first seed, then of the next")
+    folds: int | None = _option(None, "folds of the data; none: the task's own protocol")
+    validation: bool = _option(
+        False, "hold a fold of the training graphs out, where the task's own protocol does not"
+    )
+    seed: int = _option(0, "seed of the first replicas' parameters; later ones count up")
+    data_seed: int = _option(0, "seed of the splits and of the order of mini-batches")
+    patience: int | None = _option(
+        None, "epochs without a better validation metric until a replica stops; none: never"
+    )
+    validate_every: int = _option(10, "epochs between two looks at the validation graphs")
+    log_every: int = _option(10, "epochs between two lines of the history")
+    warm_start: bool = _option(True, "start solves from the embeddings of the previous epoch")
+    penalty: float = _option(0.1, "weight of the contraction penalty (scarselli only)")
+    solver: str | None = _option(None, "name of the solver; none: the recipe's")
+    solver_options: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "options of that solver"}
+    )
+    on_failure: str = _option("stop", "a solve that fails: stop that replica, or ignore it")
+    dtype: str = _option("float64", "float32 or float64")
+    device: str = _option("cpu", "cpu, cuda, cuda:1, …")
+    checkpoint_every: float = _option(30.0, "seconds between two checkpoints")
+
+    @classmethod
+    def of(cls, **given: Any) -> Config:
+        """A configuration from what is given, the recipe, and the defaults, in this order.
+
+        Raises:
+            ConfigError: A key or a value that does not exist; with the closest one that does.
+        """
+        known = {f.name for f in fields(cls)}
+        for key in given:
+            if key not in known:
+                raise ConfigError(f"unknown option {key!r}; {among(known, key)}")
+        recipe = given.get("recipe", "default")
+        if not isinstance(recipe, str) or recipe not in RECIPES:
+            raise ConfigError(f"recipe={recipe!r}; {among(RECIPES, recipe)}")
+        return cls(**{**RECIPES[recipe], **given})
+
+    @classmethod
+    def read(cls, path: str | Path) -> dict[str, Any]:
+        """The options in a TOML file, for :meth:`of`."""
+        try:
+            with Path(path).open("rb") as file:
+                return tomllib.load(file)
+        except FileNotFoundError:
+            raise ConfigError(f"there is no file {path}; expected a TOML file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
+
+    def __post_init__(self) -> None:
+        decay: Any = self.decay
+        if isinstance(decay, list):  # as TOML and JSON have it
+            object.__setattr__(self, "decay", tuple(decay))
+        for name in ("task", "model", "recipe", "device", "dtype", "on_failure"):
+            self._require(name, lambda v: isinstance(v, str), "a string")
+        for name in ("epochs", "replicas", "validate_every", "log_every"):
+            require_positive(name, getattr(self, name))
+        for name in ("batch_size", "folds", "patience"):
+            if getattr(self, name) is not None:
+                require_positive(name, getattr(self, name))
+        for name in ("seed", "data_seed"):
+            self._require(name, lambda v: _is(v, int) and v >= 0, "a nonnegative integer")
+        for name in ("lr", "clip"):
+            self._require(name, lambda v: _is(v, int, float) and v > 0, "a positive number")
+        for name in ("weight_decay", "penalty", "checkpoint_every"):
+            self._require(name, lambda v: _is(v, int, float) and v >= 0, "a nonnegative number")
+        for name in ("task_options", "model_options", "solver_options"):
+            self._require(name, lambda v: isinstance(v, Mapping), "a table of options")
+        for name in ("warm_start", "validation", "reshuffle"):
+            self._require(name, lambda v: isinstance(v, bool), "true or false")
+        self._require("dtype", DTYPES.__contains__, "float32 or float64")
+        self._require("on_failure", ("stop", "ignore").__contains__, "stop or ignore")
+        self._require(
+            "decay",
+            lambda v: (
+                isinstance(v, tuple)
+                and len(v) == 2
+                and _is(v[0], int, float)
+                and 0 < v[0] <= 1
+                and _is(v[1], int)
+                and v[1] >= 1
+            ),
+            "(factor, every): a number in (0, 1] and a number of epochs",
+        )
+        try:
+            torch.device(self.device)
+        except RuntimeError as error:
+            raise ConfigError(f"device={self.device!r}; expected cpu, cuda or cuda:1") from error
+
+    def _require(self, name: str, fine: Callable[[Any], bool], expected: str) -> None:
+        value = getattr(self, name)
+        if not fine(value):
+            raise ConfigError(f"{name}={value!r}; expected {expected}")
+
+    def lr_at(self, epoch: int) -> float:
+        """The learning rate of an epoch."""
+        factor, every = self.decay
+        return self.lr * factor ** (epoch // every)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON knows it; ``Config.of(**config.as_dict())`` is the same configuration."""
+        out = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in ("task_options", "model_options", "solver_options"):
+            out[name] = dict(out[name])
+        out["decay"] = list(self.decay)
+        out["clip"] = "inf" if math.isinf(self.clip) else self.clip
+        return out
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Config:
+        """The inverse of :meth:`as_dict`."""
+        clip = float(given["clip"]) if "clip" in given else 1.0
+        return cls.of(**{**given, "clip": clip})
+
+
+def _is(value: object, *types: type) -> bool:
+    return isinstance(value, types) and not isinstance(value, bool) and value == value

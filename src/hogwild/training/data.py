@@ -1,0 +1,281 @@
+"""What training needs to know of a task, tasks from a user's own graphs, and batches of graphs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Batch, Data, Dataset
+
+from hogwild.errors import ConfigError, InputError, require_positive
+
+
+class Split(Protocol):
+    """Graph numbers, sorted."""
+
+    @property
+    def train(self) -> Tensor: ...
+    @property
+    def val(self) -> Tensor: ...
+    @property
+    def test(self) -> Tensor: ...
+
+
+class Task(Protocol):
+    """Graphs, how they are split, and what a prediction is worth.
+
+    ``out`` is [R, N, c], or [R, G, c] on graph level; ``mask`` [R, G] says which graphs count for
+    each replica; ``loss`` and ``metric`` return the mean over what counts, [R].
+    """
+
+    name: str
+    in_channels: int
+    out_channels: int
+    edge_dim: int | None
+    pool: str | None
+    metric_name: str
+    higher_is_better: bool
+    graphs: list[Data]
+
+    def splits(self, folds: int | None = None, seed: int = 0) -> Sequence[Split]: ...
+
+    def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor: ...
+
+    def metric(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor: ...
+
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+"""From predictions [n, c] and targets [n, …] to a number, as torch's losses do."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A :class:`Split`."""
+
+    train: Tensor
+    val: Tensor
+    test: Tensor
+
+
+def parts(
+    count: int, folds: int | None, seed: int, shares: tuple[float, float] = (0.8, 0.1)
+) -> list[Parts]:
+    """Splits of ``count`` graphs: training and validation ``shares`` and the rest; or ``folds``,
+    each the test set once, with the next one for validation. Fewer than three graphs are all
+    trained on and all tested."""
+    everything = torch.arange(count)
+    if count < 3:
+        return [Parts(everything, everything[:0], everything)]
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    if folds is None:
+        a, b = max(1, round(shares[0] * count)), max(1, round(shares[1] * count))
+        a = min(a, count - 2)
+        pieces = order[:a], order[a : a + b], order[a + b :]
+        if not pieces[2].numel():  # two graphs are left for two sets
+            pieces = order[:a], order[a:-1], order[-1:]
+        return [Parts(*(p.sort().values for p in pieces))]
+    if not 3 <= folds <= count:
+        raise ConfigError(f"folds={folds} of {count} graphs; expected between 3 and {count}")
+    fold = order.argsort() % folds  # of each graph
+    return [
+        Parts(
+            ((fold != f) & (fold != (f + 1) % folds)).nonzero()[:, 0],
+            (fold == (f + 1) % folds).nonzero()[:, 0],
+            (fold == f).nonzero()[:, 0],
+        )
+        for f in range(folds)
+    ]
+
+
+class OwnTask:
+    """A user's own graphs, with their loss, as a task.
+
+    Args:
+        graphs: PyG ``Data`` with x, edge_index, y, optionally edge_attr; a list or a dataset. Where
+            y has a row for every node, predictions are for nodes, and otherwise for graphs.
+        loss: A function of (predictions [n, c], targets [n, …]), such as
+            ``torch.nn.functional.cross_entropy``; by default that one for integers and the mean
+            squared error for floats. Targets [n] of floats meet predictions [n].
+        metric: Likewise; by default the accuracy for integers and the loss for floats.
+        higher_is_better: Of the metric.
+        out_channels: Width of the predictions; by default the number of classes, or of columns.
+        name: What reports call it.
+    """
+
+    def __init__(
+        self,
+        graphs: Iterable[Data],
+        loss: Criterion | None = None,
+        metric: Criterion | None = None,
+        *,
+        higher_is_better: bool | None = None,
+        out_channels: int | None = None,
+        name: str = "own data",
+    ) -> None:
+        self.graphs = list(graphs)
+        if not self.graphs or not all(isinstance(g, Data) for g in self.graphs):
+            raise InputError("expected a non-empty list or dataset of torch_geometric.data.Data")
+        for i, g in enumerate(self.graphs):
+            if any(g.get(key) is None for key in ("x", "edge_index", "y")):
+                raise InputError(f"graph {i} lacks x, edge_index or y")
+            if g.get("train_mask") is not None:
+                raise InputError(
+                    f"graph {i} splits its nodes by train_mask; here whole graphs are split. Train "
+                    f"with a loop of your own (the README has one)"
+                )
+        first = self.graphs[0]
+        self.name = name
+        self.in_channels = first.x.size(-1)
+        attr = first.edge_attr
+        self.edge_dim = None if attr is None else (1 if attr.dim() == 1 else attr.size(-1))
+        nodes = [g.y.dim() > 0 and g.y.size(0) == g.num_nodes for g in self.graphs]
+        whole = [g.y.dim() == 0 or g.y.size(0) == 1 for g in self.graphs]
+        if not (all(nodes) or all(whole)):
+            fits = whole if whole[0] else nodes
+            bad = fits.index(False)
+            raise InputError(
+                f"graph {bad} has y of shape {list(self.graphs[bad].y.shape)} and "
+                f"{self.graphs[bad].num_nodes} nodes; expected a row for every node, in all "
+                f"graphs, or one row for each graph"
+            )
+        self.pool = None if all(nodes) else "mean"
+        classes = not first.y.is_floating_point()
+        if out_channels is None:
+            if classes:
+                out_channels = 1 + max(int(g.y.max()) for g in self.graphs)
+            else:
+                out_channels = first.y.size(-1) if first.y.dim() == 2 else 1
+        require_positive("out_channels", out_channels)
+        self.out_channels = out_channels
+        self._loss = loss or (F.cross_entropy if classes else F.mse_loss)
+        accuracy = metric is None and classes
+        self._metric = _accuracy if accuracy else (metric or self._loss)
+        self.metric_name = "accuracy" if accuracy else "loss" if metric is None else "metric"
+        self.higher_is_better = accuracy if higher_is_better is None else higher_is_better
+
+    def splits(self, folds: int | None = None, seed: int = 0) -> list[Parts]:
+        """80 % for training, 10 % for validation, 10 % for testing; or folds."""
+        return parts(len(self.graphs), folds, seed)
+
+    def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
+        """The user's loss on what counts."""
+        return self._each(self._loss, out, data, mask)
+
+    def metric(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
+        """The user's metric on what counts."""
+        return self._each(self._metric, out, data, mask)
+
+    def _each(self, fn: Criterion, out: Tensor, data: Batch, mask: Tensor | None) -> Tensor:
+        if out.dim() == 2:
+            return self._each(fn, out.unsqueeze(0), data, mask)[0]
+        y = data.y
+        flat = y.is_floating_point() and y.dim() == 1 and out.size(-1) == 1
+        out = out.squeeze(-1) if flat else out
+        if mask is None:
+            return torch.stack([fn(o, y) for o in out])
+        counts = mask.expand(out.size(0), data.num_graphs)
+        if self.pool is None:
+            counts = counts[:, data.batch]
+        return torch.stack([fn(o[c], y[c]) for o, c in zip(out, counts, strict=True)])
+
+
+def _accuracy(out: Tensor, y: Tensor) -> Tensor:
+    return (out.argmax(-1) == y).to(out.dtype).mean()
+
+
+def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
+    """A task by name, by ``FILE.py:NAME`` (a class or function there), from graphs, or itself.
+
+    Args:
+        task: Any of these.
+        options: Of a task by name.
+        own: Of a task from graphs: see :class:`OwnTask`.
+    """
+    if isinstance(task, str):
+        if own:
+            raise ConfigError(
+                f"{', '.join(own)} given with the task {task!r}, which has its own; expected them "
+                f"with a list of graphs only"
+            )
+        if not task:
+            raise ConfigError("no task was given; expected its name, as in hogwild train chains")
+        if ".py:" in task:
+            return _from_file(task, options)
+        found: Task = importlib.import_module("hogwild.tasks").get(task, **options)
+        return found
+    if options:
+        raise ConfigError(
+            f"task_options={dict(options)!r} were given with a task that is already built"
+        )
+    if isinstance(task, Sequence | Dataset):
+        return OwnTask(task, **own)
+    if own:
+        raise ConfigError(
+            f"{', '.join(own)} given with a task that has its own; expected them with a list of "
+            f"graphs only"
+        )
+    out: Task = task
+    return out
+
+
+def _from_file(text: str, options: Mapping[str, Any]) -> Task:
+    path, _, name = text.rpartition(":")
+    if not Path(path).is_file():
+        raise ConfigError(f"task={text!r}: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    make = vars(module).get(name)
+    if not callable(make):
+        raise ConfigError(f"task={text!r}: {path} defines no class or function {name!r}")
+    try:
+        out: Task = make(**options)
+    except TypeError as error:
+        raise ConfigError(f"task={text!r} with options {dict(options)!r}: {error}") from error
+    return out
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Some graphs as one batch."""
+
+    data: Batch
+    ids: Tensor  # [B] their numbers
+    nodes: Tensor  # [n] the numbers of their nodes among those of all graphs
+
+
+class Shelf:
+    """All graphs of a task in one dtype and on one device, to take batches from."""
+
+    def __init__(self, graphs: Sequence[Data], dtype: torch.dtype, device: torch.device) -> None:
+        def convert(t: Tensor) -> Tensor:
+            return t.to(device, dtype) if t.is_floating_point() else t.to(device)
+
+        self.graphs = [g.clone().apply(convert) for g in graphs]
+        sizes = torch.tensor([int(g.num_nodes or 0) for g in self.graphs])
+        self.ends = sizes.cumsum(0)
+        self.starts = self.ends - sizes
+        self.num_nodes = int(sizes.sum())
+        self.device = device
+        self._kept: dict[tuple[int, ...], Taken] = {}
+
+    def take(self, ids: Tensor, keep: bool = False) -> Taken:
+        """The graphs of these numbers; ``keep`` a batch that is taken again and again."""
+        key = tuple(ids.tolist())
+        if key in self._kept:
+            return self._kept[key]
+        data = Batch.from_data_list([self.graphs[i] for i in key])
+        spans = [torch.arange(int(self.starts[i]), int(self.ends[i])) for i in key]
+        taken = Taken(data, ids.to(self.device), torch.cat(spans).to(self.device))
+        if keep:
+            self._kept[key] = taken
+        return taken

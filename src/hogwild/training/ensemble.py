@@ -1,0 +1,74 @@
+"""All seeds and folds of a configuration as the replicas of one model.
+
+Replica r is trained on fold r mod F from the parameters of seed s + r div F. Its initial parameters
+are a function of its seed alone, and all that training does to it is done row by row; so it ends
+where it would have ended alone, for a fraction of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.training.config import Config
+from hogwild.training.data import Split, Task
+from hogwild.training.registry import build
+
+
+@dataclass(frozen=True)
+class Members:
+    """Which seed and which graphs each replica has.
+
+    Attributes:
+        seeds: [R]
+        folds: [R]
+        train: Whether replica r trains on graph g, [R, G]; ``val`` and ``test`` likewise.
+    """
+
+    seeds: list[int]
+    folds: list[int]
+    train: Tensor
+    val: Tensor
+    test: Tensor
+
+    @classmethod
+    def of(cls, config: Config, task: Task, replicas: int, device: torch.device) -> Members:
+        """The replicas of a configuration."""
+        held = {"validation": True} if config.validation else {}
+        splits = task.splits(config.folds, config.data_seed, **held)
+        folds = [r % len(splits) for r in range(replicas)]
+        seeds = [config.seed + r // len(splits) for r in range(replicas)]
+        chosen = [splits[f] for f in folds]
+        count = len(task.graphs)
+
+        def member(part: str, chosen: Sequence[Split] = chosen) -> Tensor:
+            out = torch.zeros(len(chosen), count, dtype=torch.bool)
+            for row, split in zip(out, chosen, strict=True):
+                row[getattr(split, part)] = True
+            return out.to(device)
+
+        return cls(seeds, folds, member("train"), member("val"), member("test"))
+
+
+def initial(config: Config, task: Task, seeds: Sequence[int]) -> nn.Module:
+    """A model with one replica for each seed, drawn as that seed draws it alone."""
+    drawn: dict[int, dict[str, Tensor]] = {}
+    with torch.random.fork_rng(devices=[]):
+        for seed in dict.fromkeys(seeds):
+            torch.manual_seed(seed)
+            drawn[seed] = build(config, task, None).state_dict()
+        model = build(config, task, len(seeds))
+    states = [drawn[seed] for seed in seeds]
+    model.load_state_dict({k: torch.stack([s[k] for s in states]) for k in states[0]})
+    return model
+
+
+def single(config: Config, task: Task, model: nn.Module, r: int) -> nn.Module:
+    """Replica r as a model of its own."""
+    state = {k: v[r].cpu() for k, v in model.state_dict().items()}
+    alone = build(config, task, None)
+    alone.load_state_dict(state)
+    return alone.to(next(model.parameters()).device)

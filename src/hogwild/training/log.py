@@ -1,0 +1,81 @@
+"""The history of a run: in memory, as lines of JSON, and for TensorBoard where asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from hogwild.checkpoint import write_atomically
+from hogwild.errors import CheckpointError, ConfigError
+
+
+def plain(value: Any) -> Any:
+    """Numbers that are not finite as ``None``: JSON has no others."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    return value
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a history; a last one that was cut short by a kill is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+
+
+class Log:
+    """Where lines of the history go.
+
+    Args:
+        path: A file of JSON lines, or ``None``.
+        tensorboard: A folder for TensorBoard, or ``None``.
+    """
+
+    def __init__(self, path: Path | None, tensorboard: str | Path | None = None) -> None:
+        self.path = path
+        self.lines: list[dict[str, Any]] = []
+        self.board: Any = None
+        if tensorboard is not None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                raise ConfigError(
+                    f"tensorboard={str(tensorboard)!r} needs the package tensorboard ({error}): "
+                    f"pip install tensorboard, or leave the option out"
+                ) from error
+            self.board = SummaryWriter(str(tensorboard))
+
+    def rewind(self, epoch: int) -> None:
+        """Forget what was logged from ``epoch`` on: it will come again."""
+        if self.path is not None:
+            self.lines = [line for line in read(self.path) if line["epoch"] < epoch]
+            text = "".join(json.dumps(line) + "\n" for line in self.lines)
+            write_atomically(self.path, text.encode())
+
+    def write(self, line: dict[str, Any]) -> None:
+        """One line more."""
+        line = plain(line)
+        self.lines.append(line)
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        if self.board is not None:
+            for key in ("loss", "validation"):
+                for r, value in enumerate(line[key]):
+                    if value is not None:
+                        self.board.add_scalar(f"{key}/{r}", value, line["epoch"])
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        if self.board is not None:
+            self.board.close()

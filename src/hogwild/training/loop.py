@@ -1,0 +1,445 @@
+"""The one training loop: full batch or mini-batches, one model or an ensemble of them.
+
+Every number that matters is kept per replica: loss, gradient norm, validation metric, best
+parameters, and why it stopped. A replica whose loss is not a number, or whose solve fails, goes
+back to its best parameters and stays there; the others do not notice. An epoch is a function of the
+parameters, the optimiser's memory, the warm starts, the random state and its own number: what a
+checkpoint holds, and why a run that was killed and resumed ends in the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Batch
+from tqdm import tqdm
+
+from hogwild import checkpoint
+from hogwild.errors import CheckpointError, ConvergenceWarning
+from hogwild.models.base import Kind
+from hogwild.models.scarselli import ScarselliGNN
+from hogwild.solvers.base import Solution, Status
+from hogwild.training.config import DTYPES, Config
+from hogwild.training.data import Shelf, Taken, Task
+from hogwild.training.ensemble import Members
+from hogwild.training.log import Log
+from hogwild.training.optimiser import AdamW, Rows, clip
+from hogwild.training.registry import device_of, set_on_failure
+
+
+@runtime_checkable
+class Projected(Protocol):
+    """A model whose parameters are put back into their bounds after every step."""
+
+    def project_(self, *, warn: bool = True) -> object: ...
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a replica ended before the last epoch.
+
+    Attributes:
+        epoch: When.
+        failed: Whether something went wrong, rather than validation no longer improving.
+        reason: The diagnosis.
+    """
+
+    epoch: int
+    failed: bool
+    reason: str
+
+
+def predict(
+    model: nn.Module, data: Batch, edges: bool, h0: Tensor | None = None
+) -> tuple[Tensor, Solution]:
+    """Predictions [R, …] and embeddings [R, N, k], R = 1 for a model without replicas.
+
+    Args:
+        model: Any model of this library.
+        data: The graphs.
+        edges: Whether the model reads edge features.
+        h0: Where solves begin, [R, N, k].
+    """
+    many = model.replicas is not None
+    if h0 is not None and not many:
+        h0 = h0[0]
+    attr = data.edge_attr if edges else None
+    if attr is not None and attr.dim() == 1:
+        attr = attr.unsqueeze(1)
+    found: Solution = model.embed(  # type: ignore[operator]
+        data.x,
+        data.edge_index,
+        attr,
+        data.batch,
+        edge_weight=data.get("edge_weight"),
+        h0=h0,
+        batch_size=data.num_graphs,
+    )
+    out: Tensor = model.readout(found.value, data.batch, data.num_graphs)  # type: ignore[operator]
+    if many:
+        return out, found
+    parts = (found.value, found.status, found.iterations, found.residual)
+    return out.unsqueeze(0), Solution(*(t.unsqueeze(0) for t in parts))
+
+
+class Loop:
+    """A training run in progress.
+
+    Args:
+        config: What to do.
+        task: The graphs, the loss, the metric.
+        model: With or without replicas; changed in place.
+        members: What each replica trains on.
+        edges: Whether the model reads edge features.
+        folder: Where checkpoints go; ``None``: there are none.
+        log: Where the history goes.
+        callback: Called as ``callback(loop)`` after every epoch.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        task: Task,
+        model: nn.Module,
+        members: Members,
+        edges: bool,
+        folder: Path | None,
+        log: Log,
+        callback: Callable[[Loop], None] | None = None,
+    ) -> None:
+        device = device_of(config)
+        self.config, self.task, self.members, self.edges = config, task, members, edges
+        self.folder, self.log, self.callback = folder, log, callback
+        self.model = model.to(device, DTYPES[config.dtype])
+        set_on_failure(self.model, "warn" if config.on_failure == "stop" else "ignore")
+        self.implicit = model.kind != Kind.EXPLICIT
+        self.shelf = Shelf(task.graphs, DTYPES[config.dtype], device)
+        self.rows = Rows(self.model, model.replicas)  # type: ignore[arg-type]
+        self.optimiser = AdamW(self.rows.values(), config.weight_decay)
+        self.replicas = self.rows.replicas
+        self.epoch = 0
+        self.stops: list[Stop | None] = [None] * self.replicas
+        self.alive = torch.ones(self.replicas, dtype=torch.bool, device=device)
+        worst = torch.full((self.replicas,), torch.inf, dtype=torch.float64, device=device)
+        self.best_score, self.best_loss = worst, worst.clone()
+        self.best_epoch = torch.full_like(worst, -1, dtype=torch.long)
+        self.best = {k: self._row(t).clone() for k, t in self.model.state_dict().items()}
+        self.warm: Tensor | None = None  # [R, N, k] of all graphs, in training only
+        self.loss = worst.clone()  # of the last epoch
+        self.score = worst.clone() * torch.nan  # the last validation metric
+        self.iterations = 0  # of the last epoch, the largest
+        self._resumed: dict[str, Tensor] | None = None  # a random state to go on from
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def run(self, progress: bool = False) -> None:
+        """To the last epoch, or until no replica is left; the model then holds the best parameters
+        of every replica."""
+        saved = time.monotonic()
+        devices = [self.shelf.device] if self.shelf.device.type == "cuda" else []
+        with (
+            torch.random.fork_rng(devices=devices),
+            tqdm(
+                total=self.config.epochs,
+                initial=self.epoch,
+                disable=not progress,
+                unit="epoch",
+                desc="training",
+            ) as bar,
+        ):
+            self._random()
+            while self.epoch < self.config.epochs and bool(self.alive.any()):
+                began = time.monotonic()
+                if self.epoch % self.config.validate_every == 0:
+                    self.judge()
+                self.improve()
+                self._note(time.monotonic() - began)
+                self.epoch += 1
+                bar.update()
+                if progress:
+                    bar.set_postfix_str(self._describe())
+                if time.monotonic() - saved >= self.config.checkpoint_every:
+                    self.save()
+                    saved = time.monotonic()
+                if self.callback is not None:
+                    self.callback(self)
+            self.save()
+            self.judge()
+        self._restore(torch.ones_like(self.alive))
+        self.model.eval()
+
+    def improve(self) -> None:
+        """One epoch of optimiser steps."""
+        self.model.train()
+        total, weight = torch.zeros_like(self.best_loss), torch.zeros_like(self.best_loss)
+        self.iterations = 0
+        for taken in self._batches():
+            mask = self.members.train[:, taken.ids]
+            loss = self._step(taken, mask)
+            share = mask.sum(1)
+            total += torch.where(share > 0, loss * share, 0.0)
+            weight += share
+        self.loss = total / weight
+
+    def _step(self, taken: Taken, mask: Tensor) -> Tensor:
+        """One optimiser step; the loss of every replica, [R]."""
+        config, data = self.config, taken.data
+        counts = mask.any(1)
+        mask = mask | ~counts.unsqueeze(1)  # a mean over nothing is not a number
+        self.model.zero_grad(set_to_none=True)
+        h0 = None
+        if self.implicit and config.warm_start and self.warm is not None:
+            h0 = self.warm[:, taken.nodes]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            out, found = predict(self.model, data, self.edges, h0)
+            losses = self.task.loss(out, data, mask)
+            if isinstance(self.model, ScarselliGNN) and config.penalty:
+                losses = losses + config.penalty * self._penalty(found, data, mask)
+            forward = len(caught)
+            learning = self.alive & counts
+            torch.where(learning, losses, 0.0).sum().backward()
+        gradients = self.rows.gradients()
+        losses = losses.detach()
+        self._diagnose(losses, found, caught[forward:], gradients, mask, learning)
+        self._pass_on(caught)
+        learning = self.alive & counts
+        gradients = torch.where(learning.unsqueeze(1), gradients, 0.0)
+        gradients = clip(gradients, config.clip)
+        lr = config.lr_at(self.epoch)
+        self.rows.write(self.optimiser.step(self.rows.values(), gradients, lr, learning))
+        if isinstance(self.model, Projected):
+            self.model.project_(warn=False)
+        if self.implicit and config.warm_start:
+            h = found.value.detach()
+            if self.warm is None:
+                self.warm = h.new_zeros(h.size(0), self.shelf.num_nodes, h.size(-1))
+            usable = self.alive.view(-1, 1, 1) & torch.isfinite(h)
+            self.warm[:, taken.nodes] = torch.where(usable, h, 0.0)
+        self.iterations = max(self.iterations, int(found.iterations.max()))
+        return losses.double()
+
+    def _penalty(self, found: Solution, data: Batch, mask: Tensor) -> Tensor:
+        """Scarselli's penalty, the mean over what counts, [R]."""
+        given = (data.x, data.edge_index, data.edge_attr if self.edges else None, data.batch)
+        h = found.value if self.model.replicas is not None else found.value[0]
+        each: Tensor = self.model.penalty(h, *given, batch_size=data.num_graphs)  # type: ignore[operator]
+        return (each * mask).sum(-1) / mask.sum(-1)
+
+    def _batches(self) -> Iterator[Taken]:
+        """The training graphs of this epoch. The order of mini-batches is one of *all* graphs and
+        a function of the epoch, so that a replica meets its own ones in the same company whichever
+        others are trained beside it."""
+        used = self.members.train.any(0).cpu()
+        size = self.config.batch_size
+        if size is None:
+            yield self.shelf.take(used.nonzero()[:, 0], keep=True)
+            return
+        fresh = self.config.reshuffle
+        seed = self.config.data_seed * 1_000_003 + (self.epoch if fresh else 0)
+        random = torch.Generator().manual_seed(seed)
+        for chunk in torch.randperm(len(used), generator=random).split(size):
+            chosen = chunk[used[chunk]].sort().values
+            if chosen.numel():
+                yield self.shelf.take(chosen, keep=not fresh)
+
+    # -- judging ----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def measure(self, member: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:
+        """(loss, metric) of every replica on the graphs in ``member`` [R, G]; NaN without any.
+        Solves that fail are warned about unless ``quiet``."""
+        self.model.eval()
+        some = member.any(1)
+        ids = member.any(0).nonzero()[:, 0].cpu()
+        if not ids.numel():
+            nothing = torch.full_like(self.best_loss, torch.nan)
+            return nothing, nothing.clone()
+        taken = self.shelf.take(ids, keep=True)
+        mask = member[:, taken.ids] | ~some.unsqueeze(1)
+        size = self.config.batch_size or len(ids)
+        with warnings.catch_warnings():
+            if quiet:
+                warnings.simplefilter("ignore", ConvergenceWarning)
+            pieces = [self.shelf.take(chunk, keep=True) for chunk in ids.split(size)]
+            out = torch.cat([predict(self.model, p.data, self.edges)[0] for p in pieces], -2)
+        loss = self.task.loss(out, taken.data, mask).double()
+        metric = self.task.metric(out, taken.data, mask).double()
+        return torch.where(some, loss, torch.nan), torch.where(some, metric, torch.nan)
+
+    def judge(self) -> None:
+        """Keep the parameters of replicas that are better than ever on their validation graphs
+        (their training graphs, where a task has no others); stop those that have not been for too
+        long."""
+        some = self.members.val.any(1, keepdim=True)
+        member = torch.where(some, self.members.val, self.members.train)
+        loss, self.score = self.measure(member, quiet=True)
+        score = -self.score if self.task.higher_is_better else self.score
+        tie = (score == self.best_score) & (loss < self.best_loss)
+        better = ((score < self.best_score) | tie) & torch.isfinite(loss) & self.alive
+        self.best_score = torch.where(better, score, self.best_score)
+        self.best_loss = torch.where(better, loss, self.best_loss)
+        self.best_epoch = torch.where(better, self.epoch, self.best_epoch)
+        for name, value in self.model.state_dict().items():
+            row = self._row(value)
+            wide = better.view(-1, *[1] * (row.dim() - 1))
+            self.best[name] = torch.where(wide, row, self.best[name])
+        patience = self.config.patience
+        if patience is not None:
+            waited = self.epoch - self.best_epoch
+            for r in ((waited >= patience) & self.alive).nonzero()[:, 0].tolist():
+                name = self.task.metric_name
+                self._stop(r, False, f"no better {name} on validation for {int(waited[r])} epochs")
+
+    def _diagnose(
+        self,
+        losses: Tensor,
+        found: Solution,
+        caught: list[warnings.WarningMessage],
+        gradients: Tensor,
+        mask: Tensor,
+        learning: Tensor,
+    ) -> None:
+        """Stop every replica with which something is wrong, and say what."""
+        failed = ~found.converged & mask
+        adjoint = torch.zeros_like(failed)
+        for warning in caught:
+            about = warning.message
+            if isinstance(about, ConvergenceWarning) and about.failed is not None:
+                adjoint |= about.failed & mask
+        if self.config.on_failure == "ignore":
+            failed, adjoint = torch.zeros_like(failed), torch.zeros_like(failed)
+        unbounded = ~torch.isfinite(losses) | ~torch.isfinite(gradients).all(1)
+        for r in ((unbounded | failed.any(1) | adjoint.any(1)) & learning).nonzero()[:, 0].tolist():
+            if bool(failed[r].any()):
+                g = int(failed[r].nonzero()[0, 0])
+                reason = (
+                    f"the forward solve failed on {int(failed[r].sum())} graphs (residual "
+                    f"{float(found.residual[r, g]):.2g} after {int(found.iterations[r, g])} "
+                    f"iterations): {Status(int(found.status[r, g])).advice}"
+                )
+            elif bool(adjoint[r].any()):
+                reason = f"the adjoint solve failed on {int(adjoint[r].sum())} graphs"
+            elif not bool(torch.isfinite(losses[r])):
+                reason = f"the loss was {float(losses[r])}: {Status.NOT_FINITE.advice}"
+            else:
+                reason = f"the gradient was not finite: {Status.NOT_FINITE.advice}"
+            self._stop(r, True, reason)
+
+    def _stop(self, r: int, failed: bool, reason: str) -> None:
+        self.stops[r] = Stop(self.epoch, failed, reason)
+        self.alive[r] = False
+        row = torch.zeros_like(self.alive)
+        row[r] = True
+        self._restore(row)
+
+    @torch.no_grad()
+    def _restore(self, rows: Tensor) -> None:
+        """Replicas ``rows`` [R] go back to their best parameters."""
+        for name, value in self.model.state_dict().items():
+            row = self._row(value)
+            wide = rows.view(-1, *[1] * (row.dim() - 1))
+            row.copy_(torch.where(wide, self.best[name], row))
+
+    @staticmethod
+    def _pass_on(caught: list[warnings.WarningMessage]) -> None:
+        """Warnings that are not about solves are not ours to keep."""
+        for warning in caught:
+            if not isinstance(warning.message, ConvergenceWarning):
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
+
+    def _row(self, t: Tensor) -> Tensor:
+        """A tensor of the model's state with the replicas in front."""
+        return t if self.model.replicas is not None else t.unsqueeze(0)
+
+    # -- telling ----------------------------------------------------------------------------------
+
+    def _describe(self) -> str:
+        alive = self.alive if bool(self.alive.any()) else ~self.alive
+        text = f"loss {float(self.loss[alive].mean()):.3g}"
+        text += f", {self.task.metric_name} {float(self.score[alive].mean()):.3g}"
+        text += f", {self.iterations} iterations" if self.implicit else ""
+        stopped = self.replicas - int(self.alive.sum())
+        return text + (f", {stopped} stopped" if stopped else "")
+
+    def _note(self, seconds: float) -> None:
+        if self.epoch % self.config.log_every == 0 or self.epoch + 1 == self.config.epochs:
+            self.log.write(
+                {
+                    "epoch": self.epoch,
+                    "loss": self.loss.tolist(),
+                    "validation": self.score.tolist(),
+                    "alive": int(self.alive.sum()),
+                    "iterations": self.iterations,
+                    "lr": self.config.lr_at(self.epoch),
+                    "seconds": seconds,
+                }
+            )
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def _random(self) -> None:
+        """The random state: as restored, or a function of the seed."""
+        if self.epoch == 0:
+            torch.manual_seed(self.config.seed)
+        elif self._resumed is not None:
+            torch.set_rng_state(self._resumed["cpu"])
+            if "cuda" in self._resumed:
+                torch.cuda.set_rng_state(self._resumed["cuda"], self.shelf.device)
+
+    def save(self) -> None:
+        """Write a checkpoint from which :meth:`resume` goes on in the same bits."""
+        if self.folder is None:
+            return
+        tensors = {f"model/{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"best/{k}": v for k, v in self.best.items()}
+        tensors |= {f"optimiser/{k}": v for k, v in self.optimiser.state()}
+        tensors |= {f"loop/{k}": getattr(self, k) for k in _KEPT}
+        tensors["random/cpu"] = torch.get_rng_state()
+        if self.shelf.device.type == "cuda":
+            tensors["random/cuda"] = torch.cuda.get_rng_state(self.shelf.device)
+        if self.warm is not None:
+            tensors["warm"] = self.warm
+        extra: dict[str, Any] = {
+            "epoch": self.epoch,
+            "config": self.config.as_dict(),
+            "stops": [None if s is None else asdict(s) for s in self.stops],
+        }
+        checkpoint.save(self.folder, tensors, extra)
+
+    def resume(self) -> None:
+        """Go on where the checkpoint in the folder was written."""
+        assert self.folder is not None
+        found = checkpoint.load(self.folder)
+        device = self.shelf.device
+        groups: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in found.tensors.items():
+            group, _, rest = name.partition("/")
+            groups.setdefault(group, {})[rest] = tensor
+        try:
+            checkpoint.fit(self.model, groups["model"], str(self.folder))
+            self.best = {k: groups["best"][k].to(device) for k in self.best}
+            for name, _ in self.optimiser.state():
+                setattr(self.optimiser, name, groups["optimiser"][name].to(device))
+            for name in _KEPT:
+                setattr(self, name, groups["loop"][name].to(device))
+            self.warm = groups["warm"][""].to(device) if "warm" in groups else None
+            self.stops = [None if s is None else Stop(**s) for s in found.extra["stops"]]
+            self.epoch, self._resumed = found.extra["epoch"], groups["random"]
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.folder} is no checkpoint of a training run ({error!r} is missing)"
+            ) from error
+
+
+_KEPT = ("alive", "best_score", "best_loss", "best_epoch", "loss", "score")
+"""What a loop remembers from epoch to epoch beside the model, the optimiser and the warm starts."""

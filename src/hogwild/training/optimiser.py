@@ -1,0 +1,81 @@
+r"""AdamW for an ensemble: every replica is a row, clipped, stepped and counted by itself.
+
+With :math:`\theta` [R, P] the parameters of all replicas, one replica a row,
+
+.. math::
+    \theta \leftarrow (1 - \eta\lambda)\,\theta - \eta\,
+        \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}, \qquad
+    m \leftarrow \beta_1 m + (1 - \beta_1) g, \quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2.
+
+As ``torch.optim.AdamW``, except that rows may pause: a replica that has stopped, or that has no
+graph in a mini-batch, keeps its parameters, its moments and its own t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+
+class Rows:
+    """The parameters of a model with R replicas (or ``None``) as one matrix [R, P]."""
+
+    def __init__(self, model: nn.Module, replicas: int | None) -> None:
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.replicas = replicas or 1
+        self.widths = [p.numel() // self.replicas for p in self.parameters]
+
+    def values(self) -> Tensor:
+        """The parameters, [R, P]."""
+        return torch.cat([p.detach().reshape(self.replicas, -1) for p in self.parameters], 1)
+
+    def gradients(self) -> Tensor:
+        """Their gradients, [R, P]; zero where there is none."""
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        return torch.cat([g.reshape(self.replicas, -1) for g in grads], 1)
+
+    @torch.no_grad()
+    def write(self, values: Tensor) -> None:
+        """Overwrite the parameters."""
+        for p, part in zip(self.parameters, values.split(self.widths, 1), strict=True):
+            p.copy_(part.reshape(p.shape))
+
+
+def clip(gradients: Tensor, largest: float) -> Tensor:
+    """Rows [R, P] scaled down to a norm of at most ``largest``."""
+    return gradients * (largest / gradients.norm(dim=1, keepdim=True)).clamp_max(1.0)
+
+
+class AdamW:
+    """The optimiser's memory and its step."""
+
+    def __init__(
+        self,
+        like: Tensor,
+        weight_decay: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        self.weight_decay, self.betas, self.eps = weight_decay, betas, eps
+        self.m, self.v = torch.zeros_like(like), torch.zeros_like(like)
+        self.count = like.new_zeros(like.size(0), 1, dtype=torch.float64)
+
+    def state(self) -> Iterator[tuple[str, Tensor]]:
+        """All of the memory, by name."""
+        yield from (("m", self.m), ("v", self.v), ("count", self.count))
+
+    def step(self, values: Tensor, gradients: Tensor, lr: float, active: Tensor) -> Tensor:
+        """New values [R, P]; rows outside ``active`` [R] stay as they are, and so does what is
+        remembered of them."""
+        row = active.unsqueeze(1)
+        b1, b2 = self.betas
+        self.count = self.count + row
+        self.m = torch.where(row, b1 * self.m + (1 - b1) * gradients, self.m)
+        self.v = torch.where(row, b2 * self.v + (1 - b2) * gradients.square(), self.v)
+        t = self.count.clamp_min(1.0)
+        first = (1 - b1**t).to(values.dtype)
+        second = (1 - b2**t).to(values.dtype)
+        update = (self.m / first) / ((self.v / second).sqrt() + self.eps)
+        return torch.where(row, values * (1 - lr * self.weight_decay) - lr * update, values)

@@ -1,0 +1,142 @@
+"""Models by name, at the paper's sizes: one line each."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from hogwild.errors import ConfigError, among
+from hogwild.models.base import ImplicitConv, Kind
+from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard
+from hogwild.solvers.base import Solver
+from hogwild.training.config import DTYPES, Config
+from hogwild.training.data import Task
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model by name: its class in :mod:`hogwild.models` and the one that takes its other options,
+    where it stands in the paper's taxonomy, whether it reads edge features, and options beside the
+    class's own defaults."""
+
+    cls: str
+    rest: str
+    kind: Kind
+    edges: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def type(self) -> Any:
+        """The class itself, or ``None`` where this version does not have it."""
+        return getattr(importlib.import_module("hogwild.models"), self.cls, None)
+
+    @property
+    def layer(self) -> Any:
+        """The class the model hands its other options on to."""
+        return getattr(importlib.import_module("hogwild.models"), self.rest)
+
+
+_ENERGY, _FIXED = Kind.OPTIMISATION, Kind.FIXED_POINT
+MODELS: dict[str, Entry] = {
+    "energy-edge": Entry("EnergyGNN", "EnergyConv", _ENERGY, True, {"message": "edge"}),
+    "energy-node": Entry("EnergyGNN", "EnergyConv", _ENERGY, False, {"message": "node"}),
+    "energy-attention": Entry(
+        "EnergyGNN", "EnergyConv", _ENERGY, True, {"message": "edge", "heads": 2}
+    ),
+    "gsdgnn": Entry("GSDGNN", "GSDConv", _ENERGY),
+    "ignn": Entry("IGNN", "IGNNConv", _FIXED),
+    "eignn": Entry("EIGNN", "EIGNNConv", _FIXED),
+    "scarselli": Entry("ScarselliGNN", "ScarselliConv", _FIXED, True),
+    "max": Entry("MaxGNN", "MaxConv", _FIXED, True),
+    "gcn": Entry("GCN", "LayeredGNN", Kind.EXPLICIT),
+    "gat": Entry("GAT", "LayeredGNN", Kind.EXPLICIT, True),
+}
+
+SOLVERS: dict[str, type[Solver[Any]]] = {
+    "newton": Newton,
+    "lbfgs": LBFGS,
+    "gradient": GradientDescent,
+    "picard": Picard,
+    "anderson": Anderson,
+}
+DECIDED = {"layers", "in_channels", "out_channels", "pool", "replicas", "solver", "edge_dim"}
+"""Options of constructors that the task or the training decides."""
+PAPER: dict[Kind, Solver[Any]] = {
+    Kind.OPTIMISATION: LBFGS(max_iter=50, atol=1e-5, rtol=0.0),
+    Kind.FIXED_POINT: Picard(max_iter=500, atol=1e-5, rtol=0.0),
+}
+
+
+def entry(name: str) -> Entry:
+    """The model of that name."""
+    names = [n for n, e in MODELS.items() if e.type is not None]
+    if name not in names:
+        raise ConfigError(f"unknown model {name!r}; {among(names, name)}")
+    return MODELS[name]
+
+
+def solver_for(config: Config, kind: Kind) -> Solver[Any] | None:
+    """The solver the configuration asks for; ``None``: the model's own."""
+    if config.solver is None:
+        if config.solver_options:
+            raise ConfigError("solver_options were given without a solver; expected its name, too")
+        return PAPER.get(kind) if config.recipe == "paper" else None
+    if config.solver not in SOLVERS:
+        raise ConfigError(f"solver={config.solver!r}; {among(SOLVERS, config.solver)}")
+    cls = SOLVERS[config.solver]
+    _check_options([cls], config.solver_options, config.solver)
+    return cls(**config.solver_options)
+
+
+def build(config: Config, task: Task, replicas: int | None) -> nn.Module:
+    """A fresh model for a task, on the CPU and in the configuration's dtype."""
+    found = entry(config.model)
+    options: dict[str, Any] = {**found.options}
+    if found.edges:
+        options["edge_dim"] = task.edge_dim
+    if found.kind is not Kind.EXPLICIT:
+        if config.recipe == "paper":
+            options["solve_dtype"] = None
+        solver = solver_for(config, found.kind)
+        if solver is not None and config.model != "max":  # whose solve is exact in finite time
+            options["solver"] = solver
+    elif config.solver is not None:
+        raise ConfigError(f"solver={config.solver!r} for {config.model!r}, which solves nothing")
+    _check_options([found.type, found.layer], config.model_options, config.model)
+    options |= config.model_options
+    model: nn.Module = found.type(
+        task.in_channels, task.out_channels, pool=task.pool, replicas=replicas, **options
+    )
+    return model.to(DTYPES[config.dtype])
+
+
+def set_on_failure(model: nn.Module, on_failure: str) -> None:
+    """What a model does when a solve fails, in all of its layers."""
+    for part in model.modules():
+        if isinstance(part, ImplicitConv):
+            part.on_failure = on_failure
+
+
+def _check_options(classes: list[Any], given: Mapping[str, Any], name: str) -> None:
+    """Refuse what none of these constructors takes."""
+    parameters = [p for cls in classes for p in inspect.signature(cls).parameters.values()]
+    known = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - DECIDED
+    for option in given:
+        if option in DECIDED:
+            raise ConfigError(f"option {option!r} of {name} is decided by the task or the training")
+        if option not in known:
+            raise ConfigError(f"unknown option {option!r} of {name}; {among(known, option)}")
+
+
+def device_of(config: Config) -> torch.device:
+    """The device, if there is one."""
+    device = torch.device(config.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device={config.device!r}, but no CUDA device is available; use cpu")
+    return device

@@ -1,0 +1,238 @@
+"""What training ends with, in memory and in a folder.
+
+A folder holds ``config.json``, ``metrics.jsonl`` (the history), ``result.json`` (the metrics),
+``model/`` (a checkpoint of the best parameters of every replica), ``state/`` (a checkpoint to go on
+from) and, where matplotlib is installed, ``curves.png``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild import checkpoint
+from hogwild.errors import CheckpointError, ConfigError
+from hogwild.training import log
+from hogwild.training.config import Config
+from hogwild.training.data import Task, resolve
+from hogwild.training.ensemble import Members, single
+from hogwild.training.loop import Loop, Stop
+from hogwild.training.registry import build, device_of, entry, set_on_failure
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass
+class Result:
+    """What training ended with; R replicas.
+
+    Attributes:
+        ensemble: The model with the best parameters of every replica.
+        task: What it was trained on.
+        history: A dictionary for every logged epoch.
+        metrics: The task's metric on ``"train"``, ``"val"`` and ``"test"`` graphs, [R] each; NaN
+            where there are none.
+        stops: Why replicas ended before the last epoch; ``None`` where they did not.
+        best_epoch: The epoch each replica's parameters are from, [R].
+        config: What was asked for.
+        folder: Where all of this is kept; ``None``: nowhere.
+        named: Whether the model is one of the registry's, by name.
+    """
+
+    ensemble: nn.Module
+    task: Task
+    history: list[dict[str, Any]]
+    metrics: dict[str, Tensor]
+    stops: list[Stop | None]
+    best_epoch: Tensor
+    config: Config
+    folder: Path | None = None
+    named: bool = True
+
+    @property
+    def replicas(self) -> int:
+        """Number of replicas."""
+        return len(self.stops)
+
+    @property
+    def failed(self) -> list[int]:
+        """Replicas that something went wrong with."""
+        return [r for r, stop in enumerate(self.stops) if stop is not None and stop.failed]
+
+    @property
+    def best(self) -> int:
+        """The replica with the best metric on validation graphs (training graphs, where a task has
+        no others), among those that did not fail if there are any."""
+        score = self.metrics["val"]
+        score = torch.where(torch.isfinite(score), score, self.metrics["train"])
+        score = -score if self.task.higher_is_better else score
+        score = torch.nan_to_num(score, nan=torch.inf).clone()
+        if len(self.failed) < self.replicas:
+            score[self.failed] = torch.inf
+        return int(score.argmin())
+
+    @property
+    def model(self) -> nn.Module:
+        """The best replica, as a model of its own."""
+        if not self.named:
+            return self.ensemble
+        return self.replica(self.best)
+
+    def replica(self, r: int) -> nn.Module:
+        """Replica r as a model of its own."""
+        if not self.named:
+            raise ConfigError(
+                "only models by name can be taken apart; index its parameters by hand"
+            )
+        if not 0 <= r < self.replicas:
+            raise ConfigError(f"replica {r}; expected one of 0 to {self.replicas - 1}")
+        alone = single(self.config, self.task, self.ensemble, r)
+        set_on_failure(alone, after(self.config))
+        return alone.eval()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers only, as JSON knows them."""
+        out: dict[str, Any] = {
+            "task": self.task.name,
+            "model": self.config.model,
+            "metric": self.task.metric_name,
+            "higher_is_better": self.task.higher_is_better,
+            "metrics": {k: v.tolist() for k, v in self.metrics.items()},
+            "best_epoch": self.best_epoch.tolist(),
+            "best_replica": self.best,
+            "stops": [None if s is None else asdict(s) for s in self.stops],
+        }
+        found: dict[str, Any] = log.plain(out)
+        return found
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        count = sum(p.numel() for p in self.ensemble.parameters()) // self.replicas
+        lines = [
+            f"{self.config.model} on {self.task.name}: {self.replicas} "
+            f"replica{'s' if self.replicas > 1 else ''} of {count} parameters"
+        ]
+        for part in PARTS:
+            v = self.metrics[part]
+            v = v[torch.isfinite(v)]
+            if v.numel():
+                spread = f" ± {float(v.std()):.3g}" if v.numel() > 1 else ""
+                extremes = f" ({float(v.min()):.4g} to {float(v.max()):.4g})" if spread else ""
+                lines.append(
+                    f"  {part:5s} {self.task.metric_name} {float(v.mean()):.4g}{spread}{extremes}"
+                )
+        for r in self.failed:
+            stop = self.stops[r]
+            assert stop is not None
+            lines.append(f"  replica {r} stopped at epoch {stop.epoch}: {stop.reason}")
+        done = sum(s is not None and not s.failed for s in self.stops)
+        if done:
+            lines.append(f"  {done} stopped early: no better on validation")
+        if self.folder is not None:
+            lines.append(f"  in {self.folder}")
+        return "\n".join(lines)
+
+    __str__ = summary
+
+    def evaluate(self) -> dict[str, Tensor]:
+        """The metrics, computed anew from the parameters."""
+        members = Members.of(self.config, self.task, self.replicas, device_of(self.config))
+        edges = entry(self.config.model).edges if self.named else self.task.edge_dim is not None
+        loop = Loop(self.config, self.task, self.ensemble, members, edges, None, log.Log(None))
+        return measure(loop)
+
+    def save(self) -> None:
+        """Write what is not yet in the folder."""
+        if self.folder is None:
+            return
+        checkpoint.save(self.folder / "model", self.ensemble, {"config": self.config.as_dict()})
+        text = json.dumps(self.as_dict(), indent=1)
+        checkpoint.write_atomically(self.folder / "result.json", text.encode())
+        draw(self.history, self.task.metric_name, self.folder / "curves.png")
+
+
+def measure(loop: Loop) -> dict[str, Tensor]:
+    """The metric of every replica on its own training, validation and test graphs, [R] each. Solves
+    that fail are warned about; from then on the model raises, unless the recipe ignores them."""
+    found = {part: loop.measure(getattr(loop.members, part))[1].cpu() for part in PARTS}
+    set_on_failure(loop.model, after(loop.config))
+    return found
+
+
+def after(config: Config) -> str:
+    """``on_failure`` of a model that is trained."""
+    return "raise" if config.on_failure == "stop" else "ignore"
+
+
+def load(folder: str | Path, task: Any = None) -> Result:
+    """A finished run from its folder.
+
+    Args:
+        folder: As given to :func:`hogwild.train`.
+        task: Needed where the run was made with a task that has no name: the same task again.
+
+    Raises:
+        CheckpointError: There is no finished run, or a file is damaged.
+    """
+    folder = Path(folder)
+    try:
+        config = Config.from_dict(json.loads((folder / "config.json").read_text("utf-8")))
+        found: Mapping[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
+        metrics = {
+            k: torch.tensor([torch.nan if x is None else x for x in v], dtype=torch.float64)
+            for k, v in found["metrics"].items()
+        }
+        stops = [None if s is None else Stop(**s) for s in found["stops"]]
+        best_epoch = torch.tensor(found["best_epoch"])
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{folder} holds no finished run ({Path(error.filename).name} is missing); expected a "
+            f"folder written by hogwild.train, or hogwild.train(..., resume=True) to finish one"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder} is damaged ({type(error).__name__}: {error})") from error
+    if task is None:
+        if not config.task or ".py:" in config.task:
+            raise ConfigError(
+                f"{folder} was trained on {config.task or 'a task without a name'}, which is not "
+                f"run unasked; give the same task again (task=..., on the command line --task)"
+            )
+        task = config.task
+    options = config.task_options if isinstance(task, str) else {}
+    resolved = resolve(task, options)
+    ensemble = build(config, resolved, len(stops))
+    checkpoint.load(folder / "model", ensemble)
+    set_on_failure(ensemble, after(config))
+    history = log.read(folder / "metrics.jsonl")
+    return Result(ensemble.eval(), resolved, history, metrics, stops, best_epoch, config, folder)
+
+
+def draw(history: list[dict[str, Any]], metric: str, path: Path) -> None:
+    """Loss and validation metric over the epochs, where matplotlib is installed."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return
+    if not history:
+        return
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    FigureCanvasAgg(figure)
+    epochs = [line["epoch"] for line in history]
+    for axes, key, label in zip(
+        figure.subplots(1, 2), ("loss", "validation"), ("training loss", metric), strict=True
+    ):
+        for r in range(len(history[0][key])):
+            values = [float("nan") if line[key][r] is None else line[key][r] for line in history]
+            axes.plot(epochs, values, linewidth=0.8, alpha=0.7)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(label)
+        if key == "loss" and all(v is None or v > 0 for line in history for v in line[key]):
+            axes.set_yscale("log")
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,192 @@
+"""The command line: what it prints, what it leaves, and how it exits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from hogwild.cli import main, parser
+from hogwild.training import log
+
+TASK = str(Path(__file__).parents[1] / "training" / "tiny_tasks.py") + ":Chains"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a small trained model."""
+    folder = tmp_path_factory.mktemp("runs") / "chains"
+    flags = ["--epochs", "30", "--replicas", "2", "--lr", "0.02", "--task-option", "length=3"]
+    assert main(["train", TASK, *flags, "--folder", str(folder)]) == 0
+    return str(folder)
+
+
+def test_train_leaves_a_folder(trained):
+    names = {p.name for p in Path(trained).iterdir()}
+    assert {"config.json", "metrics.jsonl", "result.json", "model", "state"} <= names
+    config = json.loads((Path(trained) / "config.json").read_text())
+    assert config["task_options"] == {"length": 3}
+    assert config["lr"] == 0.02
+    assert [line["epoch"] for line in log.read(Path(trained) / "metrics.jsonl")] == [0, 10, 20, 29]
+
+
+def test_evaluate_finds_the_same_numbers(trained, capsys):
+    assert main(["evaluate", trained, "--task", TASK, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    kept = json.loads((Path(trained) / "result.json").read_text())
+    assert found["metrics"]["test"] == kept["metrics"]["test"]
+    assert main(["evaluate", trained, "--task", TASK]) == 0
+    assert "energy-edge on tiny chains: 2 replicas" in capsys.readouterr().out
+
+
+def test_simulate(trained, capsys):
+    call = ["simulate", trained, "--task", TASK, "--runs", "2", "--json"]
+    assert main(call) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["converged"] == [[True, True], [True, True]]
+    assert main([*call, "--ticks", "5"]) == 3
+    assert json.loads(capsys.readouterr().out)["converged"] == [[False, False]] * 2
+
+
+def test_certify(trained, capsys):
+    assert main(["certify", trained, "--task", TASK, "--replica", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["guaranteed"] is True
+    assert found["constants"]
+    assert main(["certify", trained, "--task", TASK]) == 0
+    assert "convergence under asynchrony guaranteed" in capsys.readouterr().out
+
+
+def test_config_file_and_flags(tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    path.write_text(f"task = '{TASK}'\nmodel = 'gcn'\nepochs = 9\n[task_options]\nlength = 4\n")
+    folder = tmp_path / "run"
+    assert main(["train", "--config", str(path), "--epochs", "2", "--folder", str(folder)]) == 0
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["model"], config["epochs"]) == ("gcn", 2)
+    assert config["task_options"] == {"length": 4}
+    assert "gcn on tiny chains" in capsys.readouterr().out
+
+
+def test_all_replicas_failed_is_not_converged(capsys):
+    flags = ["--solver", "lbfgs", "--solver-option", "max_iter=1", "--epochs", "2"]
+    with pytest.warns(UserWarning, match="did not converge"):
+        assert main(["train", TASK, *flags]) == 3
+    assert "forward solve failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["train", TASK, "--model", "energy-ege"], "did you mean 'energy-edge'"),
+        (["train", TASK, "--epochs", "many"], "epochs='many'; expected a positive integer"),
+        (["train", TASK, "--model-option", "hidden"], "expected KEY=VALUE"),
+        (["train", TASK, "--task-option", "lenth=3"], "lenth"),
+        (["train", "no_such_file.py:Task"], "no file"),
+        (["train"], "no task was given"),
+        (["train", "--config", "nowhere.toml"], "no file"),
+        (["train", TASK, "--resume", "--epochs", "0"], "epochs=0"),
+        (["evaluate", "nowhere"], "holds no finished run"),
+        (["simulate", "nowhere"], "holds no finished run"),
+    ],
+)
+def test_bad_input_is_one_message(given, says, capsys):
+    assert main(given) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.startswith("hogwild: ")
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_more_bad_input(trained, capsys):
+    call = ["certify", trained, "--task", TASK]
+    for flags, says in ((["--replica", "7"], "0 to 1"), (["--graphs", "0"], "positive"),
+                        (["--stagger", "0"], "stagger=0")):  # fmt: skip
+        assert main([*call, *flags]) == 2
+        assert says in capsys.readouterr().err
+    assert main(["evaluate", trained]) == 2  # a file is not run unasked
+    assert "give the same task again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["trian"], "did you mean 'train'"),
+        (["train", "chains", "--epocs", "3"], "did you mean '--epochs'"),
+        ([], "VERB"),
+    ],
+)
+def test_bad_usage(given, says, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(given)
+    assert stopped.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+VERBS = ["train", "evaluate", "simulate", "robustness", "certify", "info", "demo"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_examples(verb, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert f"hogwild {verb}" in text.split("examples:")[1]
+    assert "--json" in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_examples_parse(verb, capsys):
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    lines = capsys.readouterr().out.split("examples:")[1].split("\n")
+    examples = [line.split() for line in lines if line.strip().startswith("hogwild ")]
+    assert examples
+    for words in examples:
+        assert parser().parse_args(words[1:]).verb == verb
+
+
+def test_info(capsys):
+    assert main(["info", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["torch"] == torch.__version__
+    assert {"energy-edge", "gcn", "max"} <= set(found["models"])
+    assert main(["info"]) == 0
+    assert "energy-edge" in capsys.readouterr().out
+
+
+def test_demo(capsys):
+    assert main(["demo", "--length", "4", "--epochs", "40"]) == 0
+    assert "20 of 20 runs within tolerance" in capsys.readouterr().out
+
+
+def test_a_killed_run_goes_on_in_the_same_bits(tmp_path, capsys):
+    """SIGKILL to a real process in the middle of its epochs and checkpoints."""
+    flags = ["--model", "gsdgnn", "--epochs", "150", "--checkpoint-every", "0"]
+    folder = tmp_path / "cut"
+    command = [sys.executable, "-m", "hogwild.cli", "train", TASK, *flags, "--folder", str(folder)]
+    process = subprocess.Popen(command, env={**os.environ}, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while len(log.read(folder / "metrics.jsonl")) < 3:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.005)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not (folder / "result.json").exists()
+    assert main(["train", TASK, *flags, "--folder", str(folder), "--resume"]) == 0
+    assert main(["train", TASK, *flags, "--folder", str(tmp_path / "whole")]) == 0
+    cut, whole = (
+        json.loads((f / "model" / "checkpoint.json").read_text())["sha256"]
+        for f in (folder, tmp_path / "whole")
+    )
+    assert cut == whole

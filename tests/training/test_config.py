@@ -1,0 +1,127 @@
+"""Configurations: recipes, TOML, and what is refused with which advice."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from tiny_tasks import Sums
+
+from hogwild import LBFGS, Newton, Picard
+from hogwild.errors import ConfigError
+from hogwild.training import MODELS, Config
+from hogwild.training.registry import build, entry
+
+
+def test_recipes():
+    ours, paper = Config.of(), Config.of(recipe="paper")
+    assert (ours.lr, ours.weight_decay, ours.clip, ours.dtype) == (0.005, 1e-4, 1.0, "float64")
+    assert (paper.lr, paper.decay, paper.epochs) == (0.002, (0.98, 200), 5000)
+    assert paper.clip == math.inf
+    assert paper.on_failure == "ignore"
+    assert paper.lr_at(199) == 0.002
+    assert paper.lr_at(400) == pytest.approx(0.002 * 0.98**2, rel=1e-15)
+    assert Config.of(recipe="paper", lr=0.1).lr == 0.1
+
+
+def test_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config.of().lr = 1.0
+
+
+@pytest.mark.parametrize("recipe", ["default", "paper"])
+def test_dictionary_round_trip(recipe):
+    config = Config.of(recipe=recipe, task="chains", task_options={"length": 3}, patience=5)
+    assert Config.from_dict(config.as_dict()) == config
+
+
+def test_toml(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'task = "sums"\nmodel = "gcn"\nlr = 0.1\ndecay = [0.5, 10]\nclip = inf\n'
+        "[model_options]\nhidden_channels = 4\n"
+    )
+    config = Config.of(**Config.read(path))
+    assert config == Config.of(
+        task="sums",
+        model="gcn",
+        lr=0.1,
+        decay=(0.5, 10),
+        clip=math.inf,
+        model_options={"hidden_channels": 4},
+    )
+    path.write_text("lr = = 3")
+    with pytest.raises(ConfigError, match="TOML"):
+        Config.read(path)
+    with pytest.raises(ConfigError, match="no file"):
+        Config.read(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"epocs": 3}, "did you mean 'epochs'"),
+        ({"recipe": "papr"}, "did you mean 'paper'"),
+        ({"epochs": 0}, "epochs=0; expected a positive integer"),
+        ({"epochs": 2.5}, "epochs=2.5"),
+        ({"replicas": True}, "replicas=True"),
+        ({"lr": -1}, "lr=-1; expected a positive number"),
+        ({"lr": math.nan}, "lr=nan"),
+        ({"lr": "fast"}, "lr='fast'"),
+        ({"decay": 0.9}, "decay=0.9"),
+        ({"decay": (1.5, 10)}, r"decay=\(1.5, 10\)"),
+        ({"dtype": "bfloat16"}, "float32 or float64"),
+        ({"device": "tpux"}, "device='tpux'"),
+        ({"on_failure": "raise"}, "stop or ignore"),
+        ({"warm_start": 1}, "true or false"),
+        ({"model_options": 3}, "table of options"),
+        ({"patience": -3}, "patience=-3"),
+    ],
+)
+def test_refused(given, says):
+    with pytest.raises(ConfigError, match=says):
+        Config.of(**given)
+
+
+AVAILABLE = [name for name, found in MODELS.items() if found.type is not None]
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_every_model_builds(name, replicas):
+    model = build(Config.of(model=name), Sums(), replicas)
+    assert model.kind == entry(name).kind
+    assert model.replicas == replicas
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+
+
+def test_paper_sizes_and_solvers():
+    paper = Config.of(recipe="paper", model="energy-edge")
+    conv = build(paper, Sums(), None).conv
+    assert conv.solver == LBFGS(max_iter=50, atol=1e-5, rtol=0.0)
+    assert conv.hidden_channels == 2
+    assert isinstance(build(Config.of(model="energy-edge"), Sums(), None).conv.solver, Newton)
+    fixed = build(Config.of(recipe="paper", model="scarselli"), Sums(), None).conv
+    assert fixed.solver == Picard(max_iter=500, atol=1e-5, rtol=0.0)
+    attention = build(Config.of(model="energy-attention"), Sums(), None).conv
+    assert (attention.heads, attention.message) == (2, "edge")
+    own = Config.of(solver="lbfgs", solver_options={"max_iter": 7})
+    assert build(own, Sums(), None).conv.solver == LBFGS(max_iter=7)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"model": "energy-ege"}, "did you mean 'energy-edge'"),
+        ({"model_options": {"hiden_channels": 3}}, "did you mean 'hidden_channels'"),
+        ({"model_options": {"bta": 3}}, "did you mean 'beta'"),
+        ({"model_options": {"replicas": 3}}, "decided by the task or the training"),
+        ({"solver": "newtn"}, "did you mean 'newton'"),
+        ({"solver": "newton", "solver_options": {"max_it": 3}}, "did you mean 'max_iter'"),
+        ({"solver_options": {"max_iter": 3}}, "without a solver"),
+        ({"model": "gcn", "solver": "newton"}, "solves nothing"),
+    ],
+)
+def test_models_refused(given, says):
+    with pytest.raises(ConfigError, match=says):
+        build(Config.of(**given), Sums(), None)

@@ -1,0 +1,90 @@
+"""Training together is training alone, only faster."""
+
+import pytest
+import torch
+from tiny_tasks import Chains, Sums
+
+from hogwild.training import Config, train
+from hogwild.training.ensemble import initial
+from hogwild.training.registry import build
+
+
+class OneFold(Sums):
+    """The same task with one of its folds only."""
+
+    def __init__(self, fold):
+        super().__init__()
+        self.fold = fold
+
+    def splits(self, folds=None, seed=0):
+        return [super().splits(folds, seed)[self.fold]]
+
+
+def trajectory(task, **options):
+    """The result, and the parameters of all replicas after every epoch [T, R, P]."""
+    seen = []
+    result = train(task, callback=lambda loop: seen.append(loop.rows.values()), **options)
+    return result, torch.stack(seen)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch_size", "epochs"),
+    [
+        ("energy-edge", None, 30),
+        ("energy-edge", 4, 10),
+        ("gsdgnn", 4, 30),
+        ("gcn", None, 30),
+        ("scarselli", None, 8),
+        ("max", 4, 10),
+    ],
+)
+def test_folds_together_and_alone(model, batch_size, epochs):
+    options = {"model": model, "epochs": epochs, "batch_size": batch_size, "validate_every": 5}
+    result, together = trajectory(Sums(), replicas=3, **options)
+    assert (together[-1] - together[0]).abs().amax(1).min() > 1e-3  # all of them moved
+    for fold in range(3):
+        alone_result, alone = trajectory(OneFold(fold), **options)
+        torch.testing.assert_close(together[:, fold], alone[:, 0], rtol=0, atol=1e-8)
+        for part in ("train", "val", "test"):
+            torch.testing.assert_close(
+                result.metrics[part][fold], alone_result.metrics[part][0], rtol=0, atol=1e-7
+            )
+        assert result.best_epoch[fold] == alone_result.best_epoch[0]
+
+
+def test_seeds_together_and_alone():
+    options = {"model": "energy-node", "epochs": 30}
+    _, together = trajectory(Chains(), replicas=3, seed=5, **options)
+    for r in range(3):
+        _, alone = trajectory(Chains(), seed=5 + r, **options)
+        torch.testing.assert_close(together[:, r], alone[:, 0], rtol=0, atol=1e-8)
+
+
+def test_folds_of_one_seed_start_alike_and_seeds_differ():
+    config = Config.of(model="energy-edge", replicas=6)
+    model = initial(config, Sums(), [0, 0, 0, 1, 1, 1])
+    first = torch.cat([p.flatten(1) for p in model.parameters()], 1)
+    assert torch.equal(first[0], first[2])
+    assert torch.equal(first[3], first[5])
+    assert not torch.equal(first[0], first[3])
+    torch.manual_seed(1)
+    alone = build(config, Sums(), None)
+    assert torch.equal(first[4], torch.cat([p.flatten() for p in alone.parameters()]))
+
+
+def test_replicas_beyond_the_folds_are_further_seeds():
+    seen = []
+    result = train(Sums(), model="gcn", replicas=5, epochs=1, seed=7,
+                   callback=lambda loop: seen.append(loop.members))  # fmt: skip
+    assert seen[0].folds == [0, 1, 2, 0, 1]
+    assert seen[0].seeds == [7, 7, 7, 8, 8]
+    assert not bool((seen[0].train & seen[0].test).any())
+    assert result.replicas == 5
+
+
+def test_drawing_does_not_touch_the_callers_random_state():
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    train(Chains(), model="gcn", epochs=2, replicas=2)
+    assert torch.equal(torch.rand(4), expected)

@@ -1,0 +1,290 @@
+"""The loop: it learns, stops one replica without disturbing the others, and can be resumed."""
+
+import json
+import warnings
+
+import pytest
+import torch
+from tiny_tasks import Chains, Sums
+
+import hogwild
+from hogwild import GCN, EnergyGNN, load, train
+from hogwild.errors import CheckpointError, ConfigError, ConvergenceWarning
+from hogwild.training import log
+
+QUICK = {"model": "energy-node", "epochs": 12, "replicas": 2, "validate_every": 3, "log_every": 4}
+
+
+def parameters(result):
+    return torch.cat([p.detach().flatten(1) for p in result.ensemble.parameters()], 1)
+
+
+def test_learns():
+    result = train(Chains(4), model="energy-edge", epochs=80, lr=0.03, replicas=2)
+    assert float(result.metrics["test"].min()) == 0.0
+    assert result.history[0]["loss"][0] > 2 * result.history[-1]["loss"][0]
+    assert "tiny chains" in result.summary()
+
+
+def test_metrics_are_those_of_the_models_returned():
+    task = Sums()
+    result = train(task, **QUICK)
+    again = result.evaluate()
+    for part, values in result.metrics.items():
+        torch.testing.assert_close(again[part], values, rtol=0, atol=1e-9)
+    for r in range(2):
+        ids = task.splits()[r].test
+        batch = torch.arange(len(ids)).repeat_interleave(4)
+        x = torch.cat([task.graphs[i].x for i in ids]).double()
+        edges = torch.cat([task.graphs[i].edge_index + 4 * n for n, i in enumerate(ids)], 1)
+        y = torch.cat([task.graphs[i].y for i in ids]).double()
+        error = (result.replica(r)(x, edges, batch=batch) - y).square().mean()
+        torch.testing.assert_close(error.detach(), result.metrics["test"][r], rtol=0, atol=1e-9)
+
+
+def test_best_parameters_are_kept():
+    """With a learning rate that destroys everything the best epoch is an early one."""
+    scores = []
+    result = train(Sums(), model="gsdgnn", epochs=12, lr=5.0, clip=1e9, validate_every=1,
+                   callback=lambda loop: scores.append(float(loop.score[0])))  # fmt: skip
+    assert float(result.metrics["val"][0]) == pytest.approx(min(scores), abs=1e-9)
+    assert scores.index(min(scores)) == int(result.best_epoch[0])
+    assert max(scores) > 2 * min(scores)
+
+
+def test_patience():
+    """A replica that no longer improves stops by itself, at its best."""
+    epochs = []
+    result = train(Sums(), model="gsdgnn", epochs=200, lr=5.0, clip=1e9, patience=6,
+                   replicas=2, validate_every=2,
+                   callback=lambda loop: epochs.append(loop.epoch))  # fmt: skip
+    assert all(stop is not None and not stop.failed for stop in result.stops)
+    for stop, best in zip(result.stops, result.best_epoch.tolist(), strict=True):
+        assert 6 <= stop.epoch - best < 8
+    assert len(epochs) < 200
+    assert result.failed == []
+    assert "2 stopped early" in result.summary()
+
+
+def poison(replica, epoch):
+    """Put NaN into one replica's parameters after an epoch."""
+
+    def callback(loop):
+        if loop.epoch == epoch:
+            with torch.no_grad():
+                loop.rows.parameters[0][replica] = torch.nan
+
+    return callback
+
+
+@pytest.mark.parametrize("model", ["energy-edge", "gcn", "scarselli", "gsdgnn", "max"])
+def test_one_replica_fails_alone(model):
+    on_failure = "ignore" if model == "gsdgnn" else "stop"
+    options = {"model": model, "epochs": 10, "replicas": 3, "on_failure": on_failure}
+    options["validate_every"] = 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        result = train(Sums(), callback=poison(1, 6), **options)
+        healthy = train(Sums(), **options)
+    assert result.failed == [1]
+    stop = result.stops[1]
+    assert stop.epoch == 6
+    assert "NaN" in stop.reason
+    assert "replica 1 stopped at epoch 6" in result.summary()
+    ours, theirs = parameters(result), parameters(healthy)
+    assert bool(torch.isfinite(ours).all())
+    torch.testing.assert_close(ours[[0, 2]], theirs[[0, 2]], rtol=0, atol=1e-9)
+    assert int(result.best_epoch[1]) in (0, 4)
+    assert result.best != 1
+
+
+def test_a_solve_that_fails_stops_the_replica_with_advice():
+    options = {"solver": "lbfgs", "solver_options": {"max_iter": 2}}
+    with pytest.warns(ConvergenceWarning):  # the last measurement does not converge, either
+        result = train(Chains(), model="energy-edge", epochs=5, replicas=2, **options)
+    assert result.failed == [0, 1]
+    assert "forward solve failed" in result.stops[0].reason
+    assert "ran out of iterations" in result.stops[0].reason
+    ignored = train(Chains(), model="energy-edge", epochs=5, on_failure="ignore", **options)
+    assert ignored.failed == []
+
+
+def test_an_adjoint_that_fails_stops_the_replica(monkeypatch):
+    """The adjoint's failure is caught, although nothing in the forward pass tells of it."""
+    from hogwild.solvers.linear import LinearSolver
+
+    exact = LinearSolver.solve_tangent
+
+    def stingy(*args, **kwargs):
+        found = exact(*args, **kwargs)
+        status = found.status.clone()
+        status[1] = int(hogwild.Status.MAX_ITERATIONS)
+        return hogwild.Solution(found.value, status, found.iterations, found.residual)
+
+    monkeypatch.setattr(LinearSolver, "solve_tangent", stingy)
+    result = train(Sums(), model="scarselli", epochs=3, replicas=3)
+    assert result.failed == [1]
+    assert "adjoint" in result.stops[1].reason
+
+
+def test_reproducible_from_a_seed():
+    first, second = train(Sums(), **QUICK), train(Sums(), **QUICK)
+    assert torch.equal(parameters(first), parameters(second))
+    other = train(Sums(), **{**QUICK, "seed": 1})
+    assert not torch.equal(parameters(first), parameters(other))
+
+
+def test_warm_starts_change_the_work_and_not_the_result():
+    warm = train(Chains(), model="energy-edge", epochs=20)
+    cold = train(Chains(), model="energy-edge", epochs=20, warm_start=False)
+    torch.testing.assert_close(parameters(warm), parameters(cold), rtol=0, atol=1e-6)
+    assert warm.history[-1]["iterations"] < cold.history[-1]["iterations"]
+
+
+@pytest.mark.parametrize("reshuffle", [True, False])
+def test_mini_batches(reshuffle):
+    """Every training graph once an epoch, in new company or always in the same."""
+    seen = []
+
+    def look(loop):
+        loop.epoch -= 1  # the epoch that has just ended
+        seen.append([taken.ids.tolist() for taken in loop._batches()])
+        loop.epoch += 1
+
+    train(Sums(), model="gcn", epochs=4, batch_size=2, reshuffle=reshuffle, callback=look)
+    expected = Sums().splits()[0].train.tolist()
+    for batches in seen:
+        assert sorted(i for ids in batches for i in ids) == expected
+        assert all(1 <= len(ids) <= 2 for ids in batches)
+    assert (seen[0] == seen[1] == seen[2]) is not reshuffle
+
+
+# -- folders --------------------------------------------------------------------------------------
+
+
+class Kill(BaseException):
+    """Stands for a kill."""
+
+
+def killed_at(epoch):
+    def callback(loop):
+        if loop.epoch == epoch:
+            raise Kill
+
+    return callback
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 4}, {"model": "gcn", "batch_size": 4},
+                                     {"recipe": "paper", "epochs": 12}])  # fmt: skip
+def test_interrupted_and_resumed_is_uninterrupted(tmp_path, options):
+    options = {**QUICK, "checkpoint_every": 0.0, **options}
+    whole = train(Sums(), folder=tmp_path / "whole", **options)
+    for epoch in (1, 5, 11):  # several kills of one run
+        with pytest.raises(Kill):
+            train(Sums(), folder=tmp_path / "cut", resume=True, callback=killed_at(epoch),
+                  **options)  # fmt: skip
+    resumed = train(Sums(), folder=tmp_path / "cut", resume=True, **options)
+    assert torch.equal(parameters(whole), parameters(resumed))
+    for part in whole.metrics:
+        assert torch.equal(whole.metrics[part], resumed.metrics[part])
+
+    def timeless(folder):
+        lines = log.read(folder / "metrics.jsonl")
+        return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+    assert timeless(tmp_path / "whole") == timeless(tmp_path / "cut")
+    assert torch.equal(whole.best_epoch, resumed.best_epoch)
+
+
+def test_killed_before_the_first_checkpoint(tmp_path):
+    with pytest.raises(Kill):
+        train(Sums(), folder=tmp_path, callback=killed_at(2), **QUICK)
+    with pytest.raises(CheckpointError, match="no finished run"):
+        load(tmp_path, task=Sums())
+    resumed = train(Sums(), folder=tmp_path, resume=True, **QUICK)
+    assert torch.equal(parameters(resumed), parameters(train(Sums(), **QUICK)))
+
+
+def test_stopped_replicas_stay_stopped_after_resuming(tmp_path):
+    options = {**QUICK, "checkpoint_every": 0.0, "replicas": 3}
+
+    def callback(loop):
+        poison(1, 4)(loop)
+        killed_at(8)(loop)
+
+    with pytest.raises(Kill):
+        train(Sums(), folder=tmp_path, callback=callback, **options)
+    resumed = train(Sums(), folder=tmp_path, resume=True, **options)
+    whole = train(Sums(), callback=poison(1, 4), **options)
+    assert resumed.stops == whole.stops
+    assert resumed.stops[1].epoch == 4
+    assert torch.equal(parameters(resumed), parameters(whole))
+
+
+def test_folder(tmp_path):
+    result = train(Sums(), folder=tmp_path / "run", **QUICK)
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert {"config.json", "metrics.jsonl", "result.json", "model", "state"} <= names
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model"] == "energy-node"
+    again = load(tmp_path / "run", task=Sums())
+    assert torch.equal(parameters(again), parameters(result))
+    assert again.as_dict() == result.as_dict()
+    assert again.config == result.config
+    assert again.history == result.history
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train(Sums(), folder=tmp_path / "run", **QUICK)
+    with pytest.raises(ConfigError, match=r"other options: lr=0\.005, now 0\.5"):
+        train(Sums(), folder=tmp_path / "run", resume=True, **{**QUICK, "lr": 0.5})
+    with pytest.raises(ConfigError, match="give the same task again"):
+        load(tmp_path / "run")
+
+
+def test_a_finished_run_can_be_extended(tmp_path):
+    train(Sums(), folder=tmp_path, **QUICK)
+    longer = {**QUICK, "epochs": 24}
+    extended = train(Sums(), folder=tmp_path, resume=True, **longer)
+    assert [line["epoch"] for line in extended.history] == [0, 4, 8, 11, 12, 16, 20, 23]
+    assert torch.equal(parameters(extended), parameters(train(Sums(), **longer)))
+
+
+def test_damaged_state_is_refused(tmp_path):
+    train(Sums(), folder=tmp_path, **QUICK)
+    (file,) = (tmp_path / "state").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(CheckpointError, match="damaged"):
+        train(Sums(), folder=tmp_path, resume=True, **QUICK)
+
+
+# -- models of the user's own ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_a_model_instead_of_a_name(replicas):
+    model = EnergyGNN(1, 1, pool="mean", replicas=replicas)
+    before = [p.clone() for p in model.parameters()]
+    result = train(Sums(), model, epochs=5)
+    assert result.model is model
+    assert any(not torch.equal(p, q) for p, q in zip(before, model.parameters(), strict=True))
+    assert result.metrics["test"].shape == (replicas or 1,)
+
+
+def test_refused():
+    with pytest.raises(ConfigError, match="LayeredGNN"):
+        train(Sums(), torch.nn.Linear(1, 1), epochs=1)
+    with pytest.raises(ConfigError, match="did you mean 'epochs'"):
+        train(Sums(), epoch=1)
+    with pytest.raises(ConfigError, match="did you mean 'energy-edge'"):
+        train("chains", model="energy-edg")
+    with pytest.raises(ConfigError, match="config= was given along with options"):
+        train(Sums(), config=hogwild.training.Config.of(), epochs=3)
+    with pytest.raises(ConfigError, match="loss given with a task"):
+        train(Sums(), loss=torch.nn.functional.mse_loss, epochs=1)
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="no CUDA device"):
+            train(Sums(), epochs=1, device="cuda")
+
+
+def test_batch_norm_keeps_its_statistics_with_the_best_parameters():
+    model = GCN(1, 1, pool="mean", norm="BatchNorm", replicas=2)
+    result = train(Sums(), model, epochs=6, validate_every=2)
+    torch.testing.assert_close(result.evaluate()["val"], result.metrics["val"])
