@@ -224,7 +224,15 @@ class EnergyProblem(Objective):
     def quadratic(
         self, h: Tensor, inbox: Tensor, at: Star, majorise: float = 0.0
     ) -> LocalQuadratic:
-        found = self._star(h, inbox, at).quadratic(majorise)
+        return self._regularised(self._star(h, inbox, at).quadratic(majorise), h)
+
+    def bounding(
+        self, h: Tensor, inbox: Tensor, at: Star, far: tuple[Tensor, Tensor]
+    ) -> LocalQuadratic:
+        there = self._star(*far, at)
+        return self._regularised(self._star(h, inbox, at).quadratic(far=there), h)
+
+    def _regularised(self, found: LocalQuadratic, h: Tensor) -> LocalQuadratic:
         found.own = found.own + self.beta * h
         found.b.diagonal(dim1=1, dim2=2).add_(self.beta)
         return found

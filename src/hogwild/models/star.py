@@ -59,8 +59,9 @@ class StarTape:
         """Gradient with respect to the embedding heard on each edge, [R, k, E']."""
         return self._back[1]
 
-    def quadratic(self, majorise: float = 0.0) -> LocalQuadratic:
-        """The local energies to second order, without β."""
+    def quadratic(self, majorise: float = 0.0, far: StarTape | None = None) -> LocalQuadratic:
+        """The local energies to second order, without β; ``majorise`` and ``far`` as in
+        :meth:`~hogwild.nn.picnn.Tape.hessian`."""
         rnd, at, k, c = self.round, self.at, self.channels, self.width
         own, toward, s_message, s_loop, s_update = self._back
         ends = 2 if rnd.both_ends else 1
@@ -70,20 +71,20 @@ class StarTape:
         j = rnd.merge(jacobians[-1])
         count = j.size(-1)
         j = j.view(r, c, k, ends, count)
-        curvature = self.message.hessian(jacobians, s_message, majorise)
+        curvature = self.message.hessian(jacobians, s_message, majorise, far and far.message)
         if curvature is None:
             curvature = j.new_zeros(r * rnd.heads, k * ends, k * ends, count)
         curvature = curvature.view(r, rnd.heads, k, ends, k, ends, count).sum(1)
 
         loop_jacobians = self.loop.jacobians()
         a = rnd.weigh_loop(loop_jacobians[-1])  # [R, C, k, A]
-        b = self.loop.hessian(loop_jacobians, s_loop, majorise)
+        b = self.loop.hessian(loop_jacobians, s_loop, majorise, far and far.loop)
         b = a.new_zeros(r, k, k, at.size) if b is None else b
         if rnd.both_ends:
             a = a + at.collect(j[..., 0, :].flatten(1, 2)).view_as(a)
             b = b + at.collect(curvature[:, :, 0, :, 0].flatten(1, 2)).view_as(b)
 
-        u = self.update.hessian(self.update.jacobians(), s_update, majorise)
+        u = self.update.hessian(self.update.jacobians(), s_update, majorise, far and far.update)
         if u is None:
             u = a.new_zeros(r, c + k, c + k, at.size)
         umm, umh, uhh = u[:, :c, :c], u[:, :c, c:], u[:, c:, c:]

@@ -40,6 +40,23 @@ class Activation:
     max_slope: float
     max_curvature: float
 
+    def growth(self, a: Tensor, slope: Tensor, reach: Tensor) -> Tensor:
+        r"""Curvature of the parabola that touches :math:`g` at a and lies above it as far as
+        ``reach`` on both sides: from :math:`g''(a)` for no reach to the majoriser for any.
+
+        .. math:: \frac{2}{r^2} \bigl(g(a - s r) - g(a) + s r\, g'(a)\bigr), \qquad
+                  s = \operatorname{sign} a, \quad r = \min(\text{reach}, 2 |a|):
+
+        :math:`g''` is even and largest at zero, so g outgrows the parabola first on the far side
+        of zero.
+        """
+        true, most = self.curvature(a, slope), self.majoriser(a, slope)
+        r = torch.minimum(reach, 2.0 * a.abs())
+        far = r > 1e-3  # nearer, the difference drowns in rounding
+        r = torch.where(far, r, 1.0) * torch.sign(a)
+        chord = 2.0 * (self.value(a - r) - self.value(a) + r * slope) / (r * r)
+        return torch.where(far, torch.maximum(chord, true), true).minimum(most)
+
 
 # Named functions, not lambdas: a model must survive pickling.
 

@@ -182,19 +182,29 @@ class Tape:
         return out
 
     def hessian(
-        self, jacobians: list[Tensor], sensitivities: list[Tensor], majorise: float = 0.0
+        self,
+        jacobians: list[Tensor],
+        sensitivities: list[Tensor],
+        majorise: float = 0.0,
+        far: Tape | None = None,
     ) -> Tensor | None:
         r""":math:`\nabla_y^2 (p^\top f)`, [B, d, d, n]; ``None`` where it vanishes (one layer).
 
         Args:
             majorise: Share of the activations' majorising curvature instead of the true one.
+            far: A pass at another ``y``: every activation's curvature then bounds its growth as
+                far as it is from here to there.
         """
         total: Tensor | None = None
         act = self.context.act
-        for a, slope, jac, s in zip(self.pre, self.slopes, jacobians, sensitivities, strict=False):
+        for i, (a, slope, jac, s) in enumerate(
+            zip(self.pre, self.slopes, jacobians, sensitivities, strict=False)
+        ):
             g2 = torch.full_like(a, act.max_curvature) if self.bounding else act.curvature(a, slope)
             if majorise:
                 g2 = torch.lerp(g2, act.majoriser(a, slope), majorise)
+            if far is not None:
+                g2 = act.growth(a, slope, (far.pre[i] - a).abs())
             term = mtm((s * g2).unsqueeze(-2) * jac, jac)
             total = term if total is None else total + term
         return total

@@ -262,6 +262,16 @@ class Objective(Problem):
                 growth from here, or a mixture.
         """
 
+    def bounding(
+        self, h: Tensor, inbox: Tensor, at: Star, far: tuple[Tensor, Tensor]
+    ) -> LocalQuadratic:
+        """Quadratic models whose curvatures bound the energies' growth from here as far as ``far``
+        (h, inbox): the true curvature where that is here, ``majorise=1`` where it is anywhere.
+
+        By default the latter, which is the same for quadratic energies.
+        """
+        return self.quadratic(h, inbox, at, majorise=1.0)
+
     def residual(self, h: Tensor) -> Tensor:
         r""":math:`\nabla E(h)`."""
         return self.evaluate(h).gradient
