@@ -234,6 +234,8 @@ class Tangent(ABC):
     channels: int
     has_blocks: bool = False
     """Whether the map joins only nodes that an edge joins, and :meth:`blocks` gives its entries."""
+    has_inverse: bool = False
+    """Whether :meth:`inverse` is at hand in closed form."""
     memo: dict[Any, Any]
     """What solvers keep with it: factorisations."""
 
@@ -251,9 +253,9 @@ class Tangent(ABC):
         :attr:`has_blocks`."""
         raise NotImplementedError(f"{type(self).__name__} has no blocks")
 
-    def inverse(self, v: Tensor, transpose: bool) -> Tensor | None:
-        r""":math:`(I - J)^{-1} v` (or with its transpose) where there is a closed form."""
-        return None
+    def inverse(self, v: Tensor, transpose: bool) -> Tensor:
+        r""":math:`(I - J)^{-1} v`, or with the transpose; only where :attr:`has_inverse`."""
+        raise NotImplementedError(f"{type(self).__name__} has no inverse in closed form")
 
 
 class FixedPoint(Problem):
