@@ -113,7 +113,7 @@ class Outcome:
 
 def hogwild_step(model: IGNN, task: Task, h0: Tensor | None) -> tuple[Solution, Tensor]:
     found = model.embed(task.x, task.edge_index, None, task.batch, h0=h0)
-    losses = task.loss(model.readout(found.value, task.batch, task.batch[-1] + 1))
+    losses = task.loss(model.readout(found.value, task.batch, len(task.target)))
     losses.sum().backward()
     return found, losses.detach()
 
@@ -231,7 +231,7 @@ class Published:
             self.project(weight[0], KAPPA)
             b = encoder(self.task.x)[0].T
             x = _Equilibrium.apply(weight[0], b, self, start)
-            prediction = self.model.readout(x.T.unsqueeze(0), batch, batch[-1] + 1)
+            prediction = self.model.readout(x.T.unsqueeze(0), batch, len(self.task.target))
             self.task.loss(prediction).sum().backward()
 
             def outcome() -> Outcome:

@@ -61,12 +61,12 @@ class Adjacency:
         loop = None if self.loop is None else fn(self.loop)
         return Adjacency(fn(self.edge), loop, fn(self.perron))
 
+    def detach(self) -> Adjacency:
+        return self.map(Tensor.detach) if self.edge.requires_grad else self
+
     def select(self, nodes: Tensor, edges: Tensor) -> Adjacency:
         loop = None if self.loop is None else self.loop[nodes]
         return Adjacency(self.edge[edges], loop, self.perron[nodes])
-
-    def to(self, dtype: torch.dtype) -> Adjacency:
-        return self.map(lambda x: x.to(dtype))
 
 
 def adjacency(
@@ -75,12 +75,12 @@ def adjacency(
     """The renormalised (or else scaled) adjacency; kept on the graph where there are no weights."""
     make = renormalised if normalize else scaled
     if weight is not None:
-        return make(graph, weight.to(torch.float64)).to(dtype)
+        return make(graph, weight.to(torch.float64)).map(lambda x: x.to(dtype))
     key = ("adjacency", normalize, dtype)
     if key not in graph.memo:
         with torch.inference_mode(False):  # what is kept must serve training, too
             ones = torch.ones(graph.num_edges, dtype=torch.float64, device=graph.src.device)
-            graph.memo[key] = make(graph, ones).to(dtype)
+            graph.memo[key] = make(graph, ones).map(lambda x: x.to(dtype))
     found: Adjacency = graph.memo[key]
     return found
 

@@ -76,11 +76,11 @@ class Contraction(FixedPoint):
         return self.kept[0]
 
     def _tangent(self, slope: Tensor) -> ContractionTangent:
-        adjacency = self.adjacency.map(Tensor.detach)
-        return ContractionTangent(self.graph, adjacency, self.weight.detach(), slope)
+        return ContractionTangent(self.graph, self.adjacency.detach(), self.weight.detach(), slope)
 
     def detach(self) -> Self:
-        return replace(super().detach(), kept=self.kept)
+        weight, bias = self.weight.detach(), self.bias.detach()
+        return replace(self, adjacency=self.adjacency.detach(), weight=weight, bias=bias)
 
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
         return v - self.linearise(h).transpose(v)

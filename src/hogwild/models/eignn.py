@@ -28,7 +28,7 @@ linear encoder f.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
@@ -132,9 +132,9 @@ class EIGNNProblem(Contraction):
 
     def _tangent(self, slope: Tensor) -> ContractionTangent:
         plain = super()._tangent(slope)
-        return EIGNNTangent(
-            plain.graph, plain.adjacency, plain.weight, slope, spectrum=self.spectrum
-        )
+        if self.spectrum is None:
+            return plain
+        return ClosedTangent(plain.graph, plain.adjacency, plain.weight, slope, {}, self.spectrum)
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
         sub, nodes = super().select(replicas, graphs)
@@ -144,13 +144,14 @@ class EIGNNProblem(Contraction):
 
 
 @dataclass
-class EIGNNTangent(ContractionTangent):
-    r""":math:`I - S \otimes \gamma\, g(F)`, symmetric where S is."""
+class ClosedTangent(ContractionTangent):
+    r""":math:`I - S \otimes \gamma\, g(F)`, symmetric, with its inverse."""
 
-    spectrum: Spectrum | None = None
+    spectrum: Spectrum = field(default_factory=lambda: Spectrum([]))
+    has_inverse = True
 
-    def inverse(self, v: Tensor, transpose: bool) -> Tensor | None:
-        return None if self.spectrum is None else self.spectrum.inverse(self.weight, v)
+    def inverse(self, v: Tensor, transpose: bool) -> Tensor:
+        return self.spectrum.inverse(self.weight, v)
 
 
 class EIGNNConv(ContractionConv):

@@ -68,7 +68,9 @@ class IGNNConv(ContractionConv):
             (and as GCN and GSDGNN use it in the paper, which leaves IGNN's :math:`\tilde A` open);
             its :math:`\lambda_{pf}` is one on every graph, so that κ means the same everywhere and
             nodes need nothing but their neighbours' degrees. ``False``:
-            :math:`\tilde A = A / \lambda_{pf}(A)`, scaled graph by graph.
+            :math:`\tilde A = A / \lambda_{pf}(A)`, scaled graph by graph with the power method
+            (kept with the graph where there are no edge weights, run in every call where there
+            are).
         constraint: How W stays inside. ``"parametrise"``: rows
             :math:`w = \kappa\, v / (1 + \|v\|_1^4)^{1/4}` of a free matrix V, inside for every V,
             nearly V where it is short and nearly on the sphere where it is long. ``"project"``:

@@ -79,6 +79,16 @@ class StackedGNN(ImplicitGNN):
     ) -> Solution:
         """The last level's embeddings; iterations are summed over the levels, residuals and
         statuses are the worst. ``h0`` starts every level."""
+        if len(self.levels) == 1:
+            return self.levels[0].embed(
+                x,
+                edge_index,
+                edge_attr,
+                batch,
+                edge_weight=edge_weight,
+                h0=h0,
+                batch_size=batch_size,
+            )
         found: list[Solution] = []
         features = x
         for conv in self.levels:

@@ -59,8 +59,13 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         last = len(self.weight) - 1
+        if self.replicas is not None and x.dim() == 2:
+            x = x.expand(self.replicas, *x.shape)
         for i, (weight, bias) in enumerate(zip(self.weight, self.bias, strict=True)):
-            x = torch.matmul(x, weight.mT) + bias.unsqueeze(-2)
+            if self.replicas is None:
+                x = F.linear(x, weight, bias)
+            else:
+                x = torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
             x = x if i == last else F.leaky_relu(x, self.negative_slope)
         return x
 

@@ -302,6 +302,8 @@ class Tangent(ABC):
     channels: int
     has_blocks: bool = False
     """Whether the map joins only nodes that an edge joins, and :meth:`blocks` gives its entries."""
+    has_inverse: bool = False
+    """Whether :meth:`inverse` is at hand in closed form."""
     memo: dict[Any, Any]
     """What solvers keep with it: factorisations."""
 
@@ -319,9 +321,9 @@ class Tangent(ABC):
         :attr:`has_blocks`."""
         raise NotImplementedError(f"{type(self).__name__} has no blocks")
 
-    def inverse(self, v: Tensor, transpose: bool) -> Tensor | None:
-        r""":math:`(I - J)^{-1} v` (or with its transpose) where there is a closed form."""
-        return None
+    def inverse(self, v: Tensor, transpose: bool) -> Tensor:
+        r""":math:`(I - J)^{-1} v`, or with the transpose; only where :attr:`has_inverse`."""
+        raise NotImplementedError(f"{type(self).__name__} has no inverse in closed form")
 
 
 class FixedPoint(Problem):
@@ -586,11 +588,15 @@ def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
     # The replicas, graphs and nodes of the current (shrunken) batch; None: all of them.
     at: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def record(current: State, outcome: Tensor, count: Tensor) -> None:
+    def record(current: State, done: Tensor, stalled: Tensor, count: Tensor) -> None:
         nonlocal value, residual, status, iterations
+        outcome = torch.full(done.shape, int(Status.MAX_ITERATIONS), device=device)
+        outcome.masked_fill_(done, int(Status.CONVERGED))
+        outcome.masked_fill_(stalled, int(Status.STALLED))
+        outcome.masked_fill_(~torch.isfinite(current.graphs["residual"]), int(Status.NOT_FINITE))
         if at is None:
             value, residual = current.nodes["h"].clone(), current.graphs["residual"].clone()
-            status, iterations = outcome.clone(), count.clone()
+            status, iterations = outcome, count.clone()
             return
         replicas, graphs, nodes = at
         value[
@@ -609,15 +615,11 @@ def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
         if "stalled" in state.graphs:
             given_up = given_up | state.graphs["stalled"]
         stalled = given_up & ~done
-        outcome = torch.full(now.shape, int(Status.MAX_ITERATIONS), device=device)
-        outcome.masked_fill_(done, int(Status.CONVERGED))
-        outcome.masked_fill_(stalled, int(Status.STALLED))
-        outcome.masked_fill_(~finite, int(Status.NOT_FINITE))
         active = ~done & finite & ~stalled
         host = active.cpu()  # the only synchronisation of the loop
         moving = int(host.sum())
         if not moving or iteration == solver.max_iter:
-            record(state, outcome, count)
+            record(state, done, stalled, count)
             break
         rows, cols = host.any(1), host.any(0)
         small = is_small(state.nodes["h"])
@@ -626,7 +628,7 @@ def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
         if small and h0.is_cuda:
             rows = torch.ones_like(rows)
         if 2 * int(rows.sum()) * int(cols.sum()) <= host.numel():
-            record(state, outcome, count)
+            record(state, done, stalled, count)
             keep_r, keep_g = (m.nonzero()[:, 0].to(device) for m in (rows, cols))
             problem, nodes = problem.select(keep_r, keep_g)  # type: ignore[assignment]
             state = state.select(keep_r, keep_g, nodes)

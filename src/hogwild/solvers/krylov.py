@@ -84,7 +84,7 @@ def cg(
             active = active & (graph.norm(r) > atol)
     # What stopped before the last iteration met one of the two tolerances.
     limit = torch.where(active, limit, torch.maximum(limit, residual))
-    return _solution(x, residual, limit, iterations)
+    return solution(x, residual, limit, iterations)
 
 
 def gmres(
@@ -161,7 +161,7 @@ def gmres(
         r = rhs - apply(x)
         residual = torch.where(active, graph.dot(r, r).sqrt(), residual)
         total += size
-    return _solution(x, residual, limit, iterations)
+    return solution(x, residual, limit, iterations)
 
 
 def bicgstab(
@@ -210,7 +210,7 @@ def bicgstab(
         # Half: what is updated drifts from the true residual, which has to pass in the end.
         active = active & (square.sqrt() > 0.5 * limit) & (beta != 0)
     r = rhs - apply(x)
-    return _solution(x, graph.dot(r, r).sqrt(), limit, iterations)
+    return solution(x, graph.dot(r, r).sqrt(), limit, iterations)
 
 
 def richardson(
@@ -246,14 +246,15 @@ def richardson(
         iterations = iterations + block * active
         soon = new * (new / residual).pow(max_iter / block) <= limit
         active, residual = active & (new > limit) & soon, new
-    return _solution(x, residual, limit, iterations)
+    return solution(x, residual, limit, iterations)
 
 
 def _like(value: float | Tensor, x: Tensor) -> Tensor:
     return torch.as_tensor(value, dtype=x.dtype, device=x.device)
 
 
-def _solution(x: Tensor, residual: Tensor, limit: Tensor, iterations: Tensor) -> Solution:
+def solution(x: Tensor, residual: Tensor, limit: Tensor, iterations: Tensor) -> Solution:
+    """``x`` with the status that its residual deserves."""
     status = torch.full(residual.shape, int(Status.MAX_ITERATIONS), device=residual.device)
     status.masked_fill_(residual <= limit, int(Status.CONVERGED))
     status.masked_fill_(~torch.isfinite(residual), int(Status.NOT_FINITE))

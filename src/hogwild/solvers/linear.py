@@ -11,7 +11,15 @@ from hogwild.errors import ConfigError
 from hogwild.graph import Graph
 from hogwild.solvers import fronts
 from hogwild.solvers.base import FixedPoint, Hessian, Objective, Solution, Status, Tangent
-from hogwild.solvers.krylov import bicgstab, block_jacobi, cg, gmres, richardson
+from hogwild.solvers.krylov import (
+    LinearMap,
+    bicgstab,
+    block_jacobi,
+    cg,
+    gmres,
+    richardson,
+    solution,
+)
 from hogwild.solvers.normal import NormalEquations
 
 LINEAR = ("auto", "direct", "cg")
@@ -19,6 +27,8 @@ _NO_SEPARATORS = (
     "linear='direct' was asked for, but this graph has no small separators (or the energy has "
     "several rounds): use linear='auto' or 'cg'"
 )
+REFINEMENTS = 2
+"""Corrections of a direct solve with a tangent whose residual is too large."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +83,18 @@ class LinearSolver:
         iterations, by BiCGSTAB where these are slow, and by GMRES where that breaks down.
         """
         graph = tangent.graph
-        exact = tangent.inverse(rhs, transpose)
-        if exact is not None:
-            return self.exactly(exact, graph)
-        factor = self._factor_tangent(tangent, rhs.size(0))
-        if factor is not None and transpose:
-            return self.exactly(tangent.apply(factor.solve(rhs)), graph)
-        if factor is not None:
-            return self.exactly(factor.solve(tangent.transpose(rhs)), graph)
         apply = tangent.transpose if transpose else tangent.apply
         limit = rtol * graph.dot(rhs, rhs).sqrt()
+        direct = self._direct(tangent, rhs, transpose)
+        if direct is not None:
+            x = direct(rhs)
+            for more in reversed(range(REFINEMENTS + 1)):
+                r = rhs - apply(x)
+                residual = graph.dot(r, r).sqrt()
+                if not more or bool((residual <= limit).all()):
+                    break
+                x = x + direct(r)
+            return solution(x, residual, limit, torch.ones_like(residual, dtype=torch.long))
         found = richardson(apply, rhs, graph, rtol=0.0, atol=limit)
         for method in (bicgstab, gmres):  # the fast one, then the sure one
             if bool(found.converged.all()):
@@ -91,16 +103,23 @@ class LinearSolver:
             found = _refined(found, method(apply, left, graph, rtol=0.0, atol=limit))
         return found
 
-    def _factor_tangent(self, tangent: Tangent, replicas: int) -> fronts.Factor | None:
-        """The factor of the normal equations, kept with the tangent."""
+    def _direct(self, tangent: Tangent, rhs: Tensor, transpose: bool) -> LinearMap | None:
+        r""":math:`(I - J)^{-1}` to rounding, where it can be had."""
+        if tangent.has_inverse:
+            return lambda b: tangent.inverse(b, transpose)
         if self.kind == "cg":
             return None
+        # The factor of the normal equations MᵀM is kept with the tangent.
         if self.kind not in tangent.memo and tangent.has_blocks:
-            tangent.memo[self.kind] = self._factor(NormalEquations(tangent), replicas)
+            tangent.memo[self.kind] = self._factor(NormalEquations(tangent), rhs.size(0))
         factor: fronts.Factor | None = tangent.memo.get(self.kind)
         if factor is None and self.kind == "direct":
             raise ConfigError(_NO_SEPARATORS)
-        return factor
+        if factor is None:
+            return None
+        if transpose:
+            return lambda b: tangent.apply(factor.solve(b))
+        return lambda b: factor.solve(tangent.transpose(b))
 
     def is_direct(self, problem: Objective | FixedPoint) -> bool:
         """Whether a Hessian (or tangent) of this problem will be factorised."""

@@ -65,7 +65,8 @@ class SemismoothNewton(Solver[FixedPoint]):
             forcing = state.graphs["residual"].clamp(1e-10, 1e-4)
             r = torch.where(graph.wide(newton), problem.step(new) - new, 0.0)
             linear = LinearSolver(self.linear)
-            new = new + linear.solve_tangent(problem.linearise(new), r, forcing).value
+            d = linear.solve_tangent(problem.linearise(new), r, forcing).value
+            new = new + torch.nan_to_num(d, 0.0, 0.0, 0.0)
         new = torch.where(graph.wide(active), new, h)
         out = self.fixed_point_state(problem, new, problem.step(new))
         better = out.graphs["residual"] <= 0.9 * best
