@@ -71,20 +71,24 @@ class StarTape:
         j = rnd.merge(jacobians[-1])
         count = j.size(-1)
         j = j.view(r, c, k, ends, count)
-        curvature = self.message.hessian(jacobians, s_message, majorise, far and far.message)
+        curvature = self.message.hessian(
+            jacobians, s_message, majorise, None if far is None else far.message
+        )
         if curvature is None:
             curvature = j.new_zeros(r * rnd.heads, k * ends, k * ends, count)
         curvature = curvature.view(r, rnd.heads, k, ends, k, ends, count).sum(1)
 
         loop_jacobians = self.loop.jacobians()
         a = rnd.weigh_loop(loop_jacobians[-1])  # [R, C, k, A]
-        b = self.loop.hessian(loop_jacobians, s_loop, majorise, far and far.loop)
+        b = self.loop.hessian(loop_jacobians, s_loop, majorise, None if far is None else far.loop)
         b = a.new_zeros(r, k, k, at.size) if b is None else b
         if rnd.both_ends:
             a = a + at.collect(j[..., 0, :].flatten(1, 2)).view_as(a)
             b = b + at.collect(curvature[:, :, 0, :, 0].flatten(1, 2)).view_as(b)
 
-        u = self.update.hessian(self.update.jacobians(), s_update, majorise, far and far.update)
+        u = self.update.hessian(
+            self.update.jacobians(), s_update, majorise, None if far is None else far.update
+        )
         if u is None:
             u = a.new_zeros(r, c + k, c + k, at.size)
         umm, umh, uhh = u[:, :c, :c], u[:, :c, c:], u[:, c:, c:]
