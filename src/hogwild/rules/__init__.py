@@ -8,9 +8,10 @@ from hogwild.rules.base import Rule
 from hogwild.rules.fixed_point import FixedPointRule
 from hogwild.rules.gradient import GradientRule
 from hogwild.rules.layered import LayeredRule, WaitingRule
+from hogwild.rules.messages import MessageRule
 from hogwild.solvers.base import FixedPoint, Objective, Problem
 
-RULES = ("gradient",)
+RULES = ("gradient", "messages")
 
 
 def rule_for(
@@ -33,8 +34,17 @@ def rule_for(
     if isinstance(problem, FixedPoint):
         return FixedPointRule(problem)
     if isinstance(problem, Objective):
-        return GradientRule(problem, step, age=age)
+        kind = {"gradient": GradientRule, "messages": MessageRule}[rule]
+        return kind(problem, step, age=age)
     raise AsynchronyError(f"no rule is known for a {type(problem).__name__}")
 
 
-__all__ = ["FixedPointRule", "GradientRule", "LayeredRule", "Rule", "WaitingRule", "rule_for"]
+__all__ = [
+    "FixedPointRule",
+    "GradientRule",
+    "LayeredRule",
+    "MessageRule",
+    "Rule",
+    "WaitingRule",
+    "rule_for",
+]

@@ -1,9 +1,9 @@
 r"""Gaussian elimination inside a node's cluster: from what it heard to what it passes on.
 
-The local energy :math:`e^i` lives on the *cluster* of i, its own embedding and those of its distinct
-neighbours; two neighbouring clusters i and j share the *separator* :math:`(h_i, h_j)`. Node i adds
-to a quadratic model of :math:`e^i` the quadratic messages :math:`\mu_{l \to i}(h_l, h_i)` it heard
-and eliminates all but one separator:
+The local energy :math:`e^i` lives on the *cluster* of i, its own embedding and those of its
+distinct neighbours; two neighbouring clusters i and j share the *separator* :math:`(h_i, h_j)`.
+Node i adds to a quadratic model of :math:`e^i` the quadratic messages
+:math:`\mu_{l \to i}(h_l, h_i)` it heard and eliminates all but one separator:
 
 .. math::
     \mu_{i \to j}(h_i, h_j) = \min_{h_l,\; l \in N(i) \setminus j}

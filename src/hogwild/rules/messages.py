@@ -7,7 +7,8 @@ sender would cost it. Node i owns the cluster :math:`N(i) \cup \{i\}` of its loc
 (:mod:`hogwild.rules.elimination`). An update is
 
 .. math::
-    z &\leftarrow \arg\min_{z = (h_i, h_{N(i)})} \; e^i(z) + \sum_{j \in N(i)} \mu_{j \to i}(h_j, h_i)
+    z &\leftarrow \arg\min_{z = (h_i, h_{N(i)})} \; e^i(z)
+       + \sum_{j \in N(i)} \mu_{j \to i}(h_j, h_i)
        &&\text{the node's view of its cluster; } h_i \text{ is its own part} \\
     \mu_{i \to j} &\leftarrow \min_{h_l,\; l \ne j} \; \hat e^i_z
        + \sum_{l \ne j} \mu_{l \to i}(h_l, h_i)
@@ -23,8 +24,8 @@ asynchronously as soon as word has got from every node to every other.
 **Nonlinear energies.** The model :math:`\hat e^i_z` is taken at the mode z of the node's own
 cluster, found by a few local Newton steps, so that nobody extrapolates his own energy; and every
 activation in it has the curvature that bounds its growth over ``REACH`` times its last move
-(:meth:`Activation.growth`): wide parabolas while things move, the true curvature, and Newton's rate,
-when they settle.
+(:meth:`Activation.growth`): wide parabolas while things move, the true curvature, and Newton's
+rate, when they settle.
 
 **On graphs with cycles** fixed points are still right: the local energies are the sum of the
 clusters' less the separators' models, whose modes agree, so the gradient of their sum vanishes.
@@ -44,23 +45,18 @@ from hogwild.graph import Star
 from hogwild.rules.base import Rule, put
 from hogwild.rules.elimination import Clusters, Elimination, Messages, Point, columns, rows
 from hogwild.rules.gradient import GradientRule
+from hogwild.rules.trust import FLOOR, Trust
 from hogwild.solvers.base import LocalQuadratic, Objective
 
 SILENT = 1e-3
-"""Curvature, relative to its own energy's, with which a node assumes the neighbours it has not heard
-to stay where they are."""
+"""Curvature, relative to its own energy's, with which a node assumes the neighbours it has not
+heard to stay where they are."""
 PASSES = 8
 """Most evaluations of its own energy a node makes in an update, to find its cluster's mode."""
 ENOUGH = 1e-4
 """Share of the first pass's predicted decrease at which the mode counts as found."""
-REACH = 2.0
+REACH = 3.0
 """How many times its last move an activation's parabola must hold for."""
-WINDOW = 8
-"""Updates over which a node takes the largest gradient it saw."""
-STRIKES = 3
-"""Windows with growing gradients, less those with falling ones, after which it trusts less."""
-FLOOR = 1 / 16
-"""Least share of a new message; below it a node stays with gradient steps."""
 
 
 class MessageRule(Rule):
@@ -78,29 +74,21 @@ class MessageRule(Rule):
     # -- private memory ----------------------------------------------------------------------------
 
     def begin(self, h: Tensor) -> Tensor:
-        graph, everyone = self.graph, self.graph.everyone
+        graph = self.graph
         inbox = gather(h, graph.src)
         letters = self.gradient.begin(h)
-        self.own, self.near = h.clone(), inbox.clone()  # its cluster's mode, as each node sees it
-        self.sent = self._first(h, inbox, everyone)
-        shape = (h.size(0), graph.num_nodes)
-        self.settled = torch.zeros(graph.num_nodes, dtype=torch.bool, device=h.device)
-        self.count = torch.zeros(graph.num_nodes, dtype=torch.long, device=h.device)
-        self.trust = h.new_ones(shape)
-        self.score, self.failures = h.new_zeros(shape), h.new_zeros(shape)
-        self.peak, self.before = h.new_zeros(shape), h.new_full(shape, float("inf"))
-        self.least, self.best = h.new_full(shape, float("inf")), h.clone()
+        self.trust = Trust(h, graph.num_nodes)
+        self.own, self.near = h.clone(), inbox.clone()  # the cluster's mode, as its node sees it
+        self.seen = torch.zeros(graph.num_nodes, dtype=torch.bool, device=h.device)
+        self.least, self.best = h.new_full((h.size(0), 1, graph.num_nodes), float("inf")), h.clone()
+        self.sent = self._first(h, inbox, graph.everyone)
         return torch.cat([self.sent, letters], 1)
 
     def forget(self, nodes: Tensor) -> None:
         self.gradient.forget(nodes)
-        self.settled[nodes] = False
-        self.count[nodes] = 0
-        self.trust[:, nodes] = 1.0
-        for x in (self.score, self.failures, self.peak):
-            x[:, nodes] = 0.0
-        for x in (self.before, self.least):
-            x[:, nodes] = float("inf")
+        self.trust.forget(nodes)
+        self.seen[nodes] = False
+        self.least[..., nodes] = float("inf")
 
     def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         return torch.cat([at.at_edges(self.sent), self.gradient.refresh(h, inbox, at)], 1)
@@ -128,41 +116,46 @@ class MessageRule(Rule):
     ) -> tuple[Tensor, Tensor]:
         assert mail is not None
         letters = mail[:, self.width :]
-        gave_up = self._judge(h, letters, at)
+        self._note(h, letters, at)
         clusters = Clusters(self.graph, at)
-        heard = Messages.unpack(
-            columns(clusters.average(rows(mail[:, : self.width]))), self.channels
-        )
-        settled = at.at_nodes(self.settled)
-        start = Point(rows(at.at_nodes(self.own)), clusters.average(rows(at.at_edges(self.near))))
-        fresh = Point(rows(h), clusters.average(rows(inbox)))
-        start = start.where(clusters, settled.expand(h.size(0), -1), fresh)
-        z = self._mode(clusters, start, heard)
-        sent = self._messages(clusters, start, z, heard, settled)
-        sent = torch.lerp(at.at_edges(self.sent), sent, self._share(at))
-
+        heard = clusters.average(rows(mail[:, : self.width]))
+        messages = Messages.unpack(columns(heard), self.channels)
+        before = self._remembered(clusters, h, inbox)
+        z = self._mode(clusters, before, messages)
+        acts, ceased = self._watch(h, before.own, z.own, at)
+        share = at.at_nodes(self.trust.share).clamp_min(FLOOR)
+        sent = self._messages(clusters, before, z, messages, REACH / share)
+        sent = torch.lerp(at.at_edges(self.sent), sent, share[:, at.slot].unsqueeze(1))
         put(self.own, at, columns(z.own))
-        self._store(self.near, at, columns(clusters.to_edges(z.near, z.own)))
-        self._store(self.sent, at, sent)
-        self.settled[at.nodes if at.nodes is not None else slice(None)] = True
+        _put(self.near, at, columns(clusters.to_edges(z.near, z.own)))
+        _put(self.sent, at, sent)
+        put(self.seen, at, torch.ones_like(at.at_nodes(self.seen)))
 
-        trusted = (at.at_nodes(self.trust) >= FLOOR).unsqueeze(1)
-        new = torch.where(trusted, columns(z.own), h)
-        if not bool(trusted.all()):
+        new = columns(z.own)
+        if not bool(acts.all()):
             steps, _ = self.gradient.update(h, inbox, letters, at)
-            new = torch.where(trusted, new, steps)
-            new = torch.where(gave_up.unsqueeze(1), at.at_nodes(self.best), new)
+            steps = torch.where(ceased.unsqueeze(1), at.at_nodes(self.best), steps)
+            new = torch.where(acts.unsqueeze(1), new, steps)
         return new, torch.cat([sent, self.gradient.refresh(new, inbox, at)], 1)
 
-    def _store(self, memory: Tensor, at: Star, value: Tensor) -> None:
-        if at.edges is None:
-            memory.copy_(value)
-        else:
-            memory.index_copy_(-1, at.edges, value)
+    def _note(self, h: Tensor, letters: Tensor, at: Star) -> None:
+        """Remember the embedding with the least gradient."""
+        g = at.at_nodes(self.gradient.own) + at.collect(letters[:, : self.channels])
+        size, least = g.abs().amax(1, keepdim=True), at.at_nodes(self.least)
+        put(self.best, at, torch.where(size < least, h, at.at_nodes(self.best)))
+        put(self.least, at, torch.minimum(size, least))
 
-    def _share(self, at: Star) -> Tensor:
-        """Share of the new message in what is sent on each edge, [R, 1, E']."""
-        return at.at_nodes(self.trust).clamp_min(FLOOR)[:, at.slot].unsqueeze(1)
+    def _watch(self, h: Tensor, before: Tensor, after: Tensor, at: Star) -> tuple[Tensor, Tensor]:
+        eps = torch.finfo(h.dtype).eps
+        move, change = (after - before).abs().amax(-1), (after - rows(h)).abs().amax(-1)
+        return self.trust.watch(move, 1e3 * eps * after.abs().amax(-1), change, at)
+
+    def _remembered(self, clusters: Clusters, h: Tensor, inbox: Tensor) -> Point:
+        """Where the node left its cluster; after a fresh start, where it hears it to be."""
+        at = clusters.at
+        left = Point(rows(at.at_nodes(self.own)), clusters.average(rows(at.at_edges(self.near))))
+        seen = at.at_nodes(self.seen).expand(h.size(0), -1)
+        return left.where(clusters, seen, Point(rows(h), clusters.average(rows(inbox))))
 
     def _model(self, clusters: Clusters, z: Point, far: Point | None = None) -> LocalQuadratic:
         def view(p: Point) -> tuple[Tensor, Tensor]:
@@ -191,41 +184,16 @@ class MessageRule(Rule):
         return z
 
     def _messages(
-        self, clusters: Clusters, start: Point, z: Point, heard: Messages, settled: Tensor
+        self, clusters: Clusters, before: Point, z: Point, heard: Messages, reach: Tensor
     ) -> Tensor:
-        reach = torch.full_like(z.own[..., 0], -REACH)
-        step = Point(z.own - start.own, z.near - start.near)
+        step = Point(before.own - z.own, before.near - z.near)
         model = self._model(clusters, z, z.move(clusters, reach, step))
         return self._wire(clusters, Elimination(clusters, model, z, heard).messages())
 
-    # -- the safeguard -----------------------------------------------------------------------------
 
-    def _judge(self, h: Tensor, letters: Tensor, at: Star) -> Tensor:
-        """Watch the node's own gradient and set its trust; which nodes give up now, [R, A]."""
-        k = self.channels
-        own = at.at_nodes(self.gradient.own)
-        size = (own + at.collect(letters[:, :k])).abs().amax(1)
-        noise = 1e3 * torch.finfo(h.dtype).eps * (own.abs() + at.collect(letters[:, :k].abs()))
-        nodes = slice(None) if at.nodes is None else at.nodes
-
-        better = size < self.least[:, nodes]
-        self.least[:, nodes] = torch.where(better, size, self.least[:, nodes])
-        put(self.best, at, torch.where(better.unsqueeze(1), h, at.at_nodes(self.best)))
-
-        self.count[nodes] += 1
-        due = self.count[nodes] % WINDOW == 0
-        peak = torch.maximum(self.peak[:, nodes], size)
-        before, trust = self.before[:, nodes], self.trust[:, nodes]
-        grew = ~(peak < before) & (peak > noise.amax(1))
-        score = self.score[:, nodes] + torch.where(due, torch.where(grew, 1.0, -1.0), 0.0)
-        failures = self.failures[:, nodes]
-        down = due & (score >= STRIKES) & (trust >= FLOOR)
-        patience = -STRIKES * (4.0**failures).clamp_min(2.0)
-        up = due & (score <= patience) & (trust >= FLOOR) & (trust < 1.0)
-        lower = torch.where(down, 0.5 * trust, torch.where(up, (2.0 * trust).clamp_max(1.0), trust))
-        self.trust[:, nodes] = lower
-        self.failures[:, nodes] = failures + down.to(failures.dtype)
-        self.score[:, nodes] = torch.where(down | up, 0.0, score.maximum(patience))
-        self.before[:, nodes] = torch.where(due, peak, before)
-        self.peak[:, nodes] = torch.where(due, 0.0, peak)
-        return down & (lower < FLOOR)
+def _put(x: Tensor, at: Star, value: Tensor) -> None:
+    """Write per-edge values [..., E'] into [..., E], in place."""
+    if at.edges is None:
+        x.copy_(value)
+    else:
+        x.index_copy_(-1, at.edges, value)
