@@ -1,0 +1,124 @@
+r"""Updates a node needs until the asynchronous answer is the synchronous one, by rule and step.
+
+Energy GNNs of the paper's size are trained on chains of l = 10, 30 and 100 nodes (full batch,
+default recipe, the best of a few seeds) and run from a cold start with S = 5, D = 2. Counted are
+the updates a node made, on average, when the largest relative deviation from the synchronous
+embeddings first fell below 1e-3 and 1e-6; mean over the schedules, "—" where some schedule did not get there.
+
+* ``constant``: gradient steps of one size, the best of a grid of multiples of 1/λ_max at the
+  solution (which no node knows);
+* ``auto``: gradient steps scaled by each node's own curvature block;
+* ``certified``: gradient steps for which convergence is proved;
+* ``messages``: quadratic messages over separators.
+
+The *light-cone limit* is the number of updates a node makes while word travels from one end of the
+chain to the other: a hop takes a mean wait of (S + 1)/2 ticks until the receiver's turn, corrected
+for waiting times seen from a random moment, plus the mean age of a packet.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch_geometric.data import Batch
+from training_step import THREADS, environment, limit_threads, table, write
+
+import hogwild
+from hogwild import EnergyGNN, simulate
+from hogwild.guarantee import spectrum
+from hogwild.tasks import get
+
+STAGGER, DELAY = 5, 2
+MULTIPLES = (0.5, 1.0, 1.5)
+
+
+def light_cone(length: int) -> float:
+    """Updates a node makes while word passes ``length - 1`` hops."""
+    gaps = range(1, STAGGER + 1)
+    wait = sum(g * (g + 1) / 2 for g in gaps) / sum(gaps)  # from a random tick to the next update
+    hop = wait + DELAY / 2
+    return (length - 1) * hop / ((STAGGER + 1) / 2)
+
+
+def first_below(run: hogwild.Run, tol: float) -> float | None:
+    """Mean over the runs of the updates a node had made when the deviation was below ``tol``."""
+    assert run.history is not None
+    below = run.history.amax(-1) <= tol  # [T, Q]
+    if not bool(below.any(0).all()):
+        return None
+    ticks = torch.tensor(run.history_ticks, dtype=torch.float64)[below.int().argmax(0)]
+    return float(ticks.mean()) / ((STAGGER + 1) / 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lengths", default="10,30,100", help="default: %(default)s")
+    parser.add_argument("--epochs", type=int, default=1500, help="of training; %(default)s")
+    parser.add_argument("--seeds", type=int, default=4, help="of training; %(default)s")
+    parser.add_argument("--runs", type=int, default=5, help="schedules; default: %(default)s")
+    parser.add_argument(
+        "--ticks", type=int, default=20_000, help="given up after; default: %(default)s"
+    )
+    parser.add_argument("--threads", type=int, help=THREADS)
+    parser.add_argument("--output", type=Path, help="folder for rules.json and rules.md")
+    arguments = parser.parse_args()
+    limit_threads(arguments.threads)
+    cells: list[dict[str, object]] = []
+    rows: list[list[str]] = []
+    markdown = ""
+    for length in map(int, arguments.lengths.split(",")):
+        task = get("chains", length=length)
+        result = hogwild.train(
+            task, model="energy-edge", epochs=arguments.epochs, replicas=arguments.seeds
+        )
+        model = result.model
+        assert isinstance(model, EnergyGNN)
+        data = Batch.from_data_list(task.graphs)
+        data.x = data.x.to(next(model.parameters()).dtype)
+        with torch.no_grad():
+            problem = model.problem(data.x, data.edge_index, None, data.batch).detach()
+            h = model.embed(data.x, data.edge_index, None, data.batch).value.mT.unsqueeze(0)
+            low, high = spectrum(problem, h.to(torch.float64))
+        contenders: dict[str, dict[str, object]] = {
+            f"constant, {m:g}/λ_max": {"step": m / high} for m in MULTIPLES
+        }
+        contenders |= {
+            "auto": {"step": "auto"},
+            "certified": {"step": "certified"},
+            "messages": {"rule": "messages"},
+        }
+        for name, options in contenders.items():
+            run = simulate(
+                model, data, stagger=STAGGER, delay=DELAY, runs=arguments.runs, history=3,
+                ticks=arguments.ticks, tol=1e-6, **options,
+            )  # fmt: skip
+            found = {str(tol): first_below(run, tol) for tol in (1e-3, 1e-6)}
+            cells.append({
+                "length": length, "rule": name, "updates": found, "condition": high / low,
+                "light_cone": light_cone(length), "left": float(run.deviation.max()),
+                "error": float(result.metrics["train"].min()),
+            })  # fmt: skip
+            shown = ["—" if v is None else f"{v:.0f}" for v in found.values()]
+            rows.append([
+                str(length), f"{high / low:.0f}", f"{light_cone(length):.0f}", name, *shown,
+                f"{float(run.deviation.max()):.0e}",
+            ])  # fmt: skip
+            print(rows[-1], flush=True)
+            head = ("l", "condition number", "light cone, updates", "rule", "updates to 1e-3",
+                    "to 1e-6", "deviation at the end")  # fmt: skip
+            where = environment("cpu")
+            text = ", ".join(f"{key} {value}" for key, value in where.items())
+            markdown = (
+                f"Updates a node until the answer ({text}; {arguments.runs} schedules, given up "
+                f"after {arguments.ticks:,} ticks).\n\n" + table(head, rows)
+            )
+            write(arguments.output, "rules", {"environment": where, "cells": cells}, markdown)
+    print(markdown)
+
+
+if __name__ == "__main__":
+    main()
