@@ -3,7 +3,8 @@ r"""Updates a node needs until the asynchronous answer is the synchronous one, b
 Energy GNNs of the paper's size are trained on chains of l = 10, 30 and 100 nodes (full batch,
 default recipe, the best of a few seeds) and run from a cold start with S = 5, D = 2. Counted are
 the updates a node made, on average, when the largest relative deviation from the synchronous
-embeddings first fell below 1e-3 and 1e-6; mean over the schedules, "—" where some schedule did not get there.
+embeddings first fell below 1e-3 and 1e-6; mean over the schedules, "—" where some schedule did not
+get there.
 
 * ``constant``: gradient steps of one size, the best of a grid of multiples of 1/λ_max at the
   solution (which no node knows);
