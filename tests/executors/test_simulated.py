@@ -261,6 +261,28 @@ def test_explicit_models_do_not_agree_and_waiting_ones_do():
     assert bool(simulate(waiting, data, impairments=GeometricDelay(0.3)).converged.all())
 
 
+@pytest.mark.parametrize(
+    "impairment",
+    [Reordering(0.5), Crashes(0.5, period=10, downtime=4, rejoin="cold", until=40)],
+    ids=str,
+)
+def test_waiting_nodes_use_no_packet_without_the_value_they_need(impairment):
+    """An overtaken packet, or that of a neighbour that begins anew, has fewer layers filled."""
+    torch.manual_seed(0)
+    model = LayerTagged(GCN(3, 2).double())
+    run = simulate(model, graphs((10, 14)), runs=20, impairments=impairment)
+    assert float(run.deviation.max()) < 1e-12
+
+
+def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
+    torch.manual_seed(0)
+    model, data = LayerTagged(GCN(3, 2).double()), graphs((5, 6))
+    long = simulate(energy(), data, record=True, tol=None, ticks=100).trace
+    run = simulate(model, data, replay=long)
+    assert float(run.deviation.max()) < 1e-12
+    assert bool((run.updates == model.model.depth).all())
+
+
 # -- what a run reports ---------------------------------------------------------------------------
 
 
