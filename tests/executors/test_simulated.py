@@ -283,6 +283,13 @@ def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
     assert bool((run.updates == model.model.depth).all())
 
 
+def test_rare_updates_are_not_taken_for_a_standstill():
+    torch.manual_seed(0)
+    model, data = GCN(3, 2).double(), graphs((2,))
+    run = simulate(model, data, stagger=4000, ticks=50_000)
+    assert bool((run.updates == model.depth).all())
+
+
 # -- what a run reports ---------------------------------------------------------------------------
 
 
