@@ -333,6 +333,20 @@ def test_a_run_reports_the_truth(tmp_path):
         simulate(model, data, runs=2, replay=run.trace)
 
 
+def test_a_replay_has_the_bounds_of_what_was_recorded(tmp_path):
+    """The certified step depends on them: without them it would not be the same run."""
+    model, data, path = energy(), graphs((6,)), tmp_path / "trace"
+    run = simulate(
+        model, data, stagger=9, delay=6, step="certified", ticks=200, tol=None, record=path,
+        impairments=BernoulliLoss(0.3, burst=2),
+    )  # fmt: skip
+    again = simulate(model, data, step="certified", tol=None, replay=path, record=True)
+    assert torch.equal(again.h, run.h)
+    assert again.staleness.bound == run.staleness.bound == 6 + 2 * 9 + 1
+    assert again.assumptions == run.assumptions == {"a": True, "b": True, "c": True}
+    assert again.trace.about["stagger"] == 9
+
+
 def _args(data):
     return data.x, data.edge_index, None, data.batch
 
