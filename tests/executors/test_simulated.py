@@ -514,6 +514,10 @@ def test_simulate_leaves_the_model_as_it_was():
     before = {k: v.clone() for k, v in model.state_dict().items()}
     simulate(model, graphs((3,)), ticks=5)
     assert model.training
+    model.readout.eval()  # a part that is frozen stays so
+    simulate(model, graphs((3,)), ticks=5)
+    assert model.conv.training
+    assert not model.readout.training
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
     assert hogwild.simulate is simulate
 

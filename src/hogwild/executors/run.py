@@ -20,6 +20,7 @@ from hogwild.errors import ConfigError, require_positive
 from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
+from hogwild.models.base import evaluating
 from hogwild.models.stack import StackedGNN
 from hogwild.rules import rule_for
 from hogwild.solvers.base import Problem
@@ -168,16 +169,11 @@ def simulate(
     if isinstance(replay, str | Path):
         replay = Trace.load(replay)
     inputs = Inputs.of(data)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            return _run(
-                model, inputs, stagger, delay, seed, runs, rule, step, exchange, impaired, ticks,
-                tol, history, keep_embeddings, record, replay, progress,
-            )  # fmt: skip
-    finally:
-        model.train(training)
+    with evaluating(model), torch.no_grad():
+        return _run(
+            model, inputs, stagger, delay, seed, runs, rule, step, exchange, impaired, ticks,
+            tol, history, keep_embeddings, record, replay, progress,
+        )  # fmt: skip
 
 
 def _run(
