@@ -192,3 +192,17 @@ def test_directed_graphs_are_not_certified():
 def test_bad_options(options):
     with pytest.raises(ConfigError, match="expected"):
         certify(EnergyGNN(3, 2).double(), data(), **options)
+
+
+def test_a_model_in_training_mode_is_judged_as_it_will_run():
+    """Dropout is not taken for a layer that looks beyond its neighbours."""
+    model = GCN(3, 2, dropout=0.5).double().train()
+    assert "depends on the schedule" in certify(model, data()).reason
+    assert model.training
+
+
+def test_bounds_so_large_that_the_proved_rate_rounds_to_one():
+    found = certify(EnergyGNN(3, 2).double(), data(), stagger=10**15, delay=10**15)
+    assert found.rate == pytest.approx(1.0)
+    assert math.isfinite(found.updates)
+    assert found.updates > 1e6

@@ -36,7 +36,7 @@ from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.simulated import EXCHANGES
 from hogwild.inputs import Inputs
-from hogwild.models.base import Kind
+from hogwild.models.base import Kind, evaluating
 from hogwild.models.layered import LayeredProblem
 from hogwild.models.stack import StackedGNN
 from hogwild.rules.gradient import THETA, certified_steps
@@ -115,6 +115,13 @@ def certify(
     if step is not None and not 0 < step < math.inf:
         raise ConfigError(f"step={step!r}; expected a positive number")
     inputs = Inputs.of(data)
+    with evaluating(model):
+        return _certify(model, inputs, stagger, delay, exchange == "exact", step)
+
+
+def _certify(
+    model: nn.Module, inputs: Inputs, stagger: int, delay: int, exact: bool, step: float | None
+) -> Certificate:
     kind: Kind = model.kind  # type: ignore[assignment]
     try:
         model.require_asynchronous(inputs.edge_index, inputs.x.size(-2))  # type: ignore[operator]
@@ -136,7 +143,7 @@ def certify(
         return _fixed_point(problem, stagger, delay)
     found = model.embed(*args, **kwargs).value  # type: ignore[operator]
     h = (found if found.dim() == 3 else found.unsqueeze(0)).mT
-    return _optimisation(problem, h, stagger, delay, exchange == "exact", step)
+    return _optimisation(problem, h, stagger, delay, exact, step)
 
 
 def _explicit(problem: LayeredProblem) -> Certificate:
@@ -238,7 +245,7 @@ def _optimisation(
         step=steps,
         rate=rate,
         period=period,
-        updates=math.log(1e-6) / math.log(rate) * period / (0.5 * (stagger + 1)),
+        updates=-math.log(1e-6) / math.log1p(c / big) * period / (0.5 * (stagger + 1)),
         own_step=where,
     )
 

@@ -28,7 +28,7 @@ from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.errors import ConfigError, InputError
 from hogwild.executors.run import Run, simulate
 from hogwild.inputs import Inputs
-from hogwild.models.base import Kind
+from hogwild.models.base import Kind, evaluating
 from hogwild.models.explicit import LayerTagged
 from hogwild.models.layered import LayeredGNN
 from hogwild.models.readout import ImplicitGNN
@@ -227,14 +227,9 @@ def robustness(
 def _predict(model: Model, inputs: Inputs) -> Tensor:
     """Synchronous predictions."""
     args, kwargs = inputs.arguments()
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            out: Tensor = model(*args, **kwargs)
-            return out
-    finally:
-        model.train(training)
+    with evaluating(model), torch.no_grad():
+        out: Tensor = model(*args, **kwargs)
+        return out
 
 
 def _target(data: Data | list[Data]) -> Tensor | None:

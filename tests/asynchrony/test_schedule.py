@@ -52,12 +52,30 @@ def record(schedule, ticks):
 def test_bounded_schedules_are_partially_asynchronous(stagger, delay, seed, impairments):
     graph = random_graph([7, 9], seed=seed % 5)
     schedule = Schedule(graph, stagger=stagger, delay=delay, seed=seed, impairments=impairments)
-    if sum(i.stage == 2 for i in impairments) > 1:
+    if sum(i.stage == 3 for i in impairments) > 1:
         assert schedule.bounds is None
         return
     s, d = schedule.bounds
     found = check_trace(record(schedule, 150), graph, max(s, d + 1))
     assert found.hold, found
+
+
+@pytest.mark.parametrize("second", [Duplication(0.6), Reordering(0.6)], ids=str)
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_cap_below_the_delay_binds_repeated_and_overtaken_packets_too(second, order):
+    graph = random_graph([12], seed=1)
+    impairments = [GeometricDelay(0.3, cap=2), second][::order]
+    schedule = Schedule(graph, stagger=5, delay=10, impairments=impairments)
+    assert schedule.bounds == (5, 2)
+    assert check_trace(record(schedule, 300), graph, 5).oldest_view <= 2
+
+
+def test_a_slow_node_may_sleep_through_the_time_it_is_up():
+    """Whichever impairment is named first: gaps of 20 ticks and 12 ticks between outages."""
+    impairments = [Crashes(1.0, period=20, downtime=8), Stragglers(1.0, slowdown=4)]
+    for order in (1, -1):
+        schedule = Schedule(random_graph([5], seed=1), impairments=impairments[::order])
+        assert schedule.bounds is None
 
 
 @pytest.mark.parametrize("impairment", UNBOUNDED, ids=str)

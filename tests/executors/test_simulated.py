@@ -261,6 +261,35 @@ def test_explicit_models_do_not_agree_and_waiting_ones_do():
     assert bool(simulate(waiting, data, impairments=GeometricDelay(0.3)).converged.all())
 
 
+@pytest.mark.parametrize(
+    "impairment",
+    [Reordering(0.5), Crashes(0.5, period=10, downtime=4, rejoin="cold", until=40)],
+    ids=str,
+)
+def test_waiting_nodes_use_no_packet_without_the_value_they_need(impairment):
+    """An overtaken packet, or that of a neighbour that begins anew, has fewer layers filled."""
+    torch.manual_seed(0)
+    model = LayerTagged(GCN(3, 2).double())
+    run = simulate(model, graphs((10, 14)), runs=20, impairments=impairment)
+    assert float(run.deviation.max()) < 1e-12
+
+
+def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
+    torch.manual_seed(0)
+    model, data = LayerTagged(GCN(3, 2).double()), graphs((5, 6))
+    long = simulate(energy(), data, record=True, tol=None, ticks=100).trace
+    run = simulate(model, data, replay=long)
+    assert float(run.deviation.max()) < 1e-12
+    assert bool((run.updates == model.model.depth).all())
+
+
+def test_rare_updates_are_not_taken_for_a_standstill():
+    torch.manual_seed(0)
+    model, data = GCN(3, 2).double(), graphs((2,))
+    run = simulate(model, data, stagger=4000, ticks=50_000)
+    assert bool((run.updates == model.depth).all())
+
+
 # -- what a run reports ---------------------------------------------------------------------------
 
 
@@ -302,6 +331,20 @@ def test_a_run_reports_the_truth(tmp_path):
         simulate(model, graphs(seed=2), runs=3, replay=run.trace)
     with pytest.raises(TraceError, match="number of runs"):
         simulate(model, data, runs=2, replay=run.trace)
+
+
+def test_a_replay_has_the_bounds_of_what_was_recorded(tmp_path):
+    """The certified step depends on them: without them it would not be the same run."""
+    model, data, path = energy(), graphs((6,)), tmp_path / "trace"
+    run = simulate(
+        model, data, stagger=9, delay=6, step="certified", ticks=200, tol=None, record=path,
+        impairments=BernoulliLoss(0.3, burst=2),
+    )  # fmt: skip
+    again = simulate(model, data, step="certified", tol=None, replay=path, record=True)
+    assert torch.equal(again.h, run.h)
+    assert again.staleness.bound == run.staleness.bound == 6 + 2 * 9 + 1
+    assert again.assumptions == run.assumptions == {"a": True, "b": True, "c": True}
+    assert again.trace.about["stagger"] == 9
 
 
 def _args(data):
@@ -471,6 +514,10 @@ def test_simulate_leaves_the_model_as_it_was():
     before = {k: v.clone() for k, v in model.state_dict().items()}
     simulate(model, graphs((3,)), ticks=5)
     assert model.training
+    model.readout.eval()  # a part that is frozen stays so
+    simulate(model, graphs((3,)), ticks=5)
+    assert model.conv.training
+    assert not model.readout.training
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
     assert hogwild.simulate is simulate
 

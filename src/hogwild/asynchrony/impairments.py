@@ -52,8 +52,9 @@ class Impairment:
 
     exact: ClassVar[bool] = True
     """Whether packets still say what the sender computed."""
-    stage: ClassVar[int] = 1
-    """What it concerns, in the order in which bounds add up: nodes 0, delays 1, losses 2."""
+    stage: ClassVar[int] = 2
+    """What it concerns, in the order in which bounds add up: pace 0, outages of nodes 1, delays 2,
+    losses 3."""
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
         """The bounds (S, D) that hold with this impairment; ``None``: no bound holds."""
@@ -220,7 +221,7 @@ class BernoulliLoss(Impairment):
     rate: float = 0.1
     burst: int | None = None
 
-    stage: ClassVar[int] = 2
+    stage: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         _rate("rate", self.rate)
@@ -261,7 +262,7 @@ class GilbertElliott(Impairment):
     good: float = 0.0
     bad: float = 1.0
 
-    stage: ClassVar[int] = 2
+    stage: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         for name in ("p", "r", "good", "bad"):
@@ -296,7 +297,7 @@ class LinkChurn(Impairment):
     period: int = 50
     downtime: int = 20
 
-    stage: ClassVar[int] = 2
+    stage: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         _rate("rate", self.rate)
@@ -362,7 +363,7 @@ class Crashes(Impairment):
     rejoin: str = "warm"
     until: int = 500
 
-    stage: ClassVar[int] = 0
+    stage: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         _rate("rate", self.rate)

@@ -20,7 +20,7 @@ model on any executor, and recording it (:mod:`hogwild.asynchrony.trace`) record
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -87,6 +87,9 @@ class Schedule(Timetable):
         self.graph, self.stagger, self.delay = graph, stagger, delay
         self.impairments = check_impairments(impairments)
         self.depth = max([delay, *(i.depth(delay) for i in self.impairments)])
+        # D as delays leave it: what is overtaken or comes twice may be no older than that.
+        delayed = self._bounds((2,))
+        self.reach = delay if delayed is None else delayed[1]
         self.holds = any(i.holds for i in self.impairments)
         self.memories: list[dict[str, Tensor]] = [{} for _ in self.impairments]
         device = graph.src.device
@@ -100,15 +103,20 @@ class Schedule(Timetable):
     def bounds(self) -> tuple[int, int] | None:
         """The bounds (S, D) that hold with all impairments; ``None``: no bound is known to hold.
 
-        What slows nodes down comes first, then delays, then losses, whose outages are counted in
-        updates. Two kinds of loss together have no bound here: each could begin where the other
-        ends.
+        The pace of nodes comes first, then their outages, which a slow node could sleep through,
+        then delays, then losses, whose outages are counted in updates. Two kinds of loss together
+        have no bound here: each could begin where the other ends.
         """
-        found: tuple[int, int] | None = (self.stagger, self.delay)
-        if sum(i.stage == 2 for i in self.impairments) > 1:
+        if sum(i.stage == 3 for i in self.impairments) > 1:
             return None
+        return self._bounds(range(4))
+
+    def _bounds(self, stages: Collection[int]) -> tuple[int, int] | None:
+        """The bounds with the impairments of some stages only."""
+        found: tuple[int, int] | None = (self.stagger, self.delay)
         for impairment in sorted(self.impairments, key=lambda i: i.stage):
-            found = None if found is None else impairment.bound(*found)
+            if found is not None and impairment.stage in stages:
+                found = impairment.bound(*found)
         return found
 
     def _hooks(
@@ -149,9 +157,9 @@ class Schedule(Timetable):
         lost: Tensor | None = None
         kept: Tensor | None = None
         for impairment, moment in self._hooks(edges, self.edges, time):
-            age = impairment.age(moment, age, limit, self.delay)
+            age = impairment.age(moment, age, limit, self.reach)
             lost = _either(lost, impairment.loses(moment))
-            kept = _either(kept, impairment.repeats(moment, limit, self.delay))
+            kept = _either(kept, impairment.repeats(moment, limit, self.reach))
         view = time - age
         kept = _either(kept, lost)
         fetched = None if kept is None else ~kept

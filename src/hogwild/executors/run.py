@@ -20,6 +20,7 @@ from hogwild.errors import ConfigError, require_positive
 from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
+from hogwild.models.base import evaluating
 from hogwild.models.stack import StackedGNN
 from hogwild.rules import rule_for
 from hogwild.solvers.base import Problem
@@ -151,7 +152,8 @@ def simulate(
         history: Record the deviation every so many ticks.
         keep_embeddings: Record the embeddings as often, too.
         record: Keep the schedule in ``Run.trace``; a path writes it there as well.
-        replay: A trace to follow instead of drawing a schedule.
+        replay: A trace to follow instead of drawing a schedule, with the bounds it was drawn with;
+            ``stagger``, ``delay`` and ``seed`` are then not used.
         progress: Show a progress bar.
     """
     check_bounds(stagger, delay)
@@ -167,16 +169,11 @@ def simulate(
     if isinstance(replay, str | Path):
         replay = Trace.load(replay)
     inputs = Inputs.of(data)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            return _run(
-                model, inputs, stagger, delay, seed, runs, rule, step, exchange, impaired, ticks,
-                tol, history, keep_embeddings, record, replay, progress,
-            )  # fmt: skip
-    finally:
-        model.train(training)
+    with evaluating(model), torch.no_grad():
+        return _run(
+            model, inputs, stagger, delay, seed, runs, rule, step, exchange, impaired, ticks,
+            tol, history, keep_embeddings, record, replay, progress,
+        )  # fmt: skip
 
 
 def _run(
@@ -223,9 +220,13 @@ def _run(
         )  # fmt: skip
         bounds = schedule.bounds
         timetable: Timetable = schedule
+        about: dict[str, Any] = {"stagger": stagger, "delay": delay, "seed": seed, "runs": runs,
+                 "impairments": [repr(i) for i in impairments], "bounds": bounds}  # fmt: skip
         if replay is not None:
             timetable = Replay(replay, graph)
             ticks = min(ticks, timetable.length)
+            about = about | replay.about  # what bounds the recorded schedule, not this call's
+            bounds = None if about["bounds"] is None else tuple(about["bounds"])
         age = None if bounds is None else 2 * bounds[1] + bounds[0] - (exchange == "exact")
         rule = rule_for(problem, rule_name, step, age)
         start = problem.start()
@@ -233,8 +234,6 @@ def _run(
         target = target.to(start.dtype).mT.repeat(1, 1, runs)  # [R, k, Q·N]
         simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
         watch = _Watch(simulation, graph, target, tol, history, keep)
-        about = {"stagger": stagger, "delay": delay, "seed": seed, "runs": runs,
-                 "impairments": [repr(i) for i in impairments]}  # fmt: skip
         trace = None if not record else Trace.of(timetable, about)
         _tick(simulation, watch, ticks, trace, progress)
         tallies.append(simulation.tally)

@@ -31,7 +31,7 @@ from hogwild.rules.base import Rule
 
 EXCHANGES = ("packet", "exact")
 STUCK = 1000
-"""Ticks without any update after which a run of waiting nodes is given up."""
+"""Ticks in a row at which all whose turn it is can only wait, after which a run is given up."""
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Simulation:
             self.held = self.outbox.fetch(edges, torch.zeros_like(edges))
         zeros = torch.zeros(graph.num_nodes, dtype=torch.long, device=h.device)
         self.tally = Tally(zeros.clone(), zeros.clone(), zeros.clone())
-        self.last, self.gap, self.progress = zeros.clone(), zeros.new_zeros(()), 0
+        self.last, self.gap, self.idle = zeros.clone(), zeros.new_zeros(()), 0
         self.active = torch.ones(graph.num_nodes, dtype=torch.bool, device=h.device)
         self.out_degree = torch.bincount(graph.src, minlength=graph.num_nodes)
 
@@ -157,7 +157,7 @@ class Simulation:
         self._publish(tick, nodes, h, letters)
         acted = nodes if self.rule.waited is None else nodes[~self.rule.waited]
         self.tally.updates[acted] += 1
-        self.progress = tick.time if acted.numel() else self.progress
+        self.idle = 0 if acted.numel() else self.idle + 1
         self.gap = torch.maximum(self.gap, (tick.time - self.last[nodes]).amax())
         self.last[nodes] = tick.time
         self.tally.packet_age.add(tick.time - tick.view)
@@ -175,7 +175,7 @@ class Simulation:
     @property
     def finished(self) -> bool:
         """Whether nobody is left to update, or all who are have waited for very long."""
-        return not bool(self.active.any()) or self.time - self.progress > STUCK
+        return not bool(self.active.any()) or self.idle > STUCK
 
     def longest_gap(self) -> int:
         """Most ticks any node went without an update while it was not done."""

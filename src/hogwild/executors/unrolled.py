@@ -35,6 +35,7 @@ from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import AsynchronyError, ConfigError, InputError
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
+from hogwild.models.base import evaluating
 from hogwild.models.layered import LayeredGNN, LayeredProblem
 from hogwild.rules.layered import LayeredRule
 
@@ -145,13 +146,8 @@ def _check_model(model: LayeredGNN) -> None:
 def _problem(model: LayeredGNN, inputs: Inputs) -> LayeredProblem:
     """Posed in evaluation mode: whether a layer is local cannot be seen through dropout."""
     args, kwargs = inputs.arguments()
-    mode = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
+    with evaluating(model):
         return model.problem(*args, **kwargs)  # type: ignore[arg-type]
-    finally:
-        for module, training in mode.items():
-            module.training = training
 
 
 def _inputs(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -183,6 +185,18 @@ class ImplicitConv(nn.Module):
             h0=h0,
             batch_size=batch_size,
         ).value
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A model in evaluation mode; afterwards each of its parts is in the mode it was in."""
+    mode = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in mode.items():
+            module.training = training
 
 
 def check_features(

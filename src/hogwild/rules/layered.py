@@ -63,8 +63,9 @@ class LayeredRule(Rule):
 class WaitingRule(LayeredRule):
     """One layer an update, once every neighbour has delivered the layer needed.
 
-    A packet is [tag, value of layer 0, …, value of layer L], its first entries filled; ``ears``
-    remembers how many layers each edge has delivered, or −1 − n where message n was lost.
+    A packet is [tag, value of layer 0, …, value of layer L], filled up to the tag; ``heard`` is the
+    largest tag each edge has delivered, ``missing`` the first layer that was lost on it (L + 1:
+    none).
     """
 
     def begin(self, h: Tensor) -> None:
@@ -102,9 +103,12 @@ class WaitingRule(LayeredRule):
         tag = torch.minimum(inbox[0, 0].to(torch.long), self.missing[edges] - 1)
         self.heard[edges] = torch.maximum(self.heard[edges], tag)
         layer = at.at_nodes(self.layer)
-        late = (self.heard[edges] < layer[at.slot]).to(torch.long)
+        # By the packet at hand: one that was overtaken, or whose sender began anew, holds less
+        # than was heard before.
+        late = (tag < layer[at.slot]).to(torch.long)
         late = torch.where(self.graph.src[edges] == self.graph.dst[edges], 0, late)
         ready = torch.zeros_like(layer).scatter_add(0, at.slot, late) == 0
+        ready = ready & (layer < self.depth)  # a replayed schedule may go on for longer
         self.waited = ~ready
         # Of each packet the value of the layer its receiver is at.
         index = layer[at.slot].clamp_max(self.depth - 1) * k
