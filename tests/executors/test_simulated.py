@@ -395,6 +395,16 @@ def test_replicas_share_a_schedule():
         torch.testing.assert_close(run.h[:, r], alone.h, rtol=0, atol=1e-12)
 
 
+def test_features_of_every_replica():
+    torch.manual_seed(0)
+    data = graphs((6,))
+    several = Data(x=torch.stack([data.x, -data.x]), edge_index=data.edge_index)
+    model = EnergyGNN(3, 2, replicas=2).double()
+    run = simulate(model, several, runs=3)
+    assert run.predictions.shape == (3, 2, 6, 2)
+    assert bool(run.converged.all())
+
+
 def test_graph_level_models_and_lists_of_graphs():
     torch.manual_seed(0)
     model = EnergyGNN(3, 2, pool="mean").double()
@@ -487,6 +497,10 @@ def test_event_triggered_sending_saves_packets():
         ({"tol": 0.0}, "tol=0.0"),
         ({"seed": 0.5}, "seed=0.5"),
         ({"impairments": ["rain"]}, "unknown impairment 'rain'"),
+        ({"impairments": "rain"}, "unknown impairment 'rain'"),
+        ({"impairments": BernoulliLoss}, "unknown impairment <class"),
+        ({"impairments": None}, "unknown impairment None"),
+        ({"step": None}, "step=None; expected a positive number"),
         ({"step": "certified", "impairments": BernoulliLoss(0.1)}, "needs a bound"),
     ],
 )
@@ -504,6 +518,14 @@ def test_bad_models_and_data():
         simulate(energy(), one_way)
     with pytest.raises(InputError, match="expected a torch_geometric"):
         simulate(energy(), [])
+    with pytest.raises(InputError, match="is a NoneType"):
+        simulate(energy(), None)
+    with pytest.raises(InputError, match="a single feature is a column"):
+        simulate(energy(), Data(x=data.x[:, 0], edge_index=data.edge_index))
+    with pytest.raises(ConfigError, match="Linear is not a model that can run"):
+        simulate(torch.nn.Linear(3, 3), data)
+    with pytest.raises(ConfigError, match="Linear is not a model that can run"):
+        hogwild.certify(torch.nn.Linear(3, 3), data)
     with pytest.raises(InputError, match="lacks x"):
         simulate(energy(), Data(edge_index=data.edge_index))
 

@@ -21,10 +21,14 @@ from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
+from hogwild.models.explicit import LayerTagged
+from hogwild.models.layered import LayeredGNN
+from hogwild.models.readout import ImplicitGNN
 from hogwild.models.stack import StackedGNN
 from hogwild.rules import rule_for
 from hogwild.solvers.base import Problem
 
+Model = ImplicitGNN | LayeredGNN | LayerTagged
 CHECK = 20
 """Ticks between two looks at how far a run still is from its goal."""
 
@@ -111,6 +115,16 @@ class Run:
         )
 
 
+def check_model(model: object) -> None:
+    """Raise unless this is a model of the library."""
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"{type(model).__name__} is not a model that can run asynchronously; expected one of "
+            f"hogwild's, or a PyG model wrapped as hogwild.LayeredGNN(model, in_channels, "
+            f"out_channels)"
+        )
+
+
 def simulate(
     model: nn.Module,
     data: Data | Batch | Iterable[Data],
@@ -156,6 +170,7 @@ def simulate(
             ``stagger``, ``delay`` and ``seed`` are then not used.
         progress: Show a progress bar.
     """
+    check_model(model)
     check_bounds(stagger, delay)
     require_positive("runs", runs)
     require_positive("ticks", ticks)
