@@ -357,7 +357,8 @@ def test_content_age_reaches_its_bound_and_not_more():
         run = simulate(
             model, data, runs=5, stagger=4, delay=3, exchange=exchange, ticks=300, tol=None
         )
-        assert run.staleness.content.largest == bound
+        assert run.staleness.content.largest == run.staleness.content_bound == bound
+        assert f"D' = {bound})" in str(run)
 
 
 def test_the_trace_of_a_run_satisfies_the_assumptions():
@@ -424,6 +425,16 @@ def test_stacks_run_level_by_level():
     assert float(run.updates.double().mean()) > 20
     with pytest.raises(ConfigError, match="a stack of 2 levels"):
         simulate(model, data, record=True)
+
+
+def test_stacks_do_not_stop_short_of_the_tolerance_that_is_asked_for():
+    """With levels settled just within the tolerance, the last one would miss it for ever."""
+    data = Data(x=graphs((8,)).x, edge_index=graphs((8,)).edge_index)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = StackedEnergyGNN(3, 1).double()
+        run = simulate(model, data, runs=5, ticks=6000)
+        assert bool(run.converged.all()), float(run.deviation.max())
 
 
 def test_self_loops_and_multi_edges():

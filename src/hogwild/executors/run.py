@@ -43,19 +43,21 @@ class Staleness:
             were stale already); empty for models whose packets hold embeddings only.
         bound: B of partial asynchronism for the schedule's S and D (with bounded impairments).
         bounded: Whether a bound holds at all.
+        content_bound: D', likewise for the content.
     """
 
     packet: Ages
     content: Ages
     bound: int
     bounded: bool
+    content_bound: int
 
     def __str__(self) -> str:
         text = f"packets at most {self.packet.largest} ticks old (mean {self.packet.mean:.2f})"
         if self.content.counts.numel():
             text += (
                 f", their content {self.content.largest} (mean {self.content.mean:.2f}; "
-                f"2B = {2 * self.bound})"
+                f"D' = {self.content_bound})"
             )
         return text + f"; B = {self.bound}" + ("" if self.bounded else ", not guaranteed")
 
@@ -248,7 +250,9 @@ def _run(
         target = answer if answer.dim() == 3 else answer.unsqueeze(0)
         target = target.to(start.dtype).mT.repeat(1, 1, runs)  # [R, k, Q·N]
         simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
-        watch = _Watch(simulation, graph, target, tol, history, keep)
+        # What a level leaves as error the next one takes for its features, and may magnify.
+        tight = tol if tol is None or depth + 1 == len(levels) else 1e-2 * tol
+        watch = _Watch(simulation, graph, target, tight, history, keep)
         trace = None if not record else Trace.of(timetable, about)
         _tick(simulation, watch, ticks, trace, progress)
         tallies.append(simulation.tally)
@@ -371,7 +375,10 @@ def _report(
         updates=per_node(sum((t.updates for t in tallies), torch.zeros_like(tally.updates))),
         messages=per_node(sum((t.messages for t in tallies), torch.zeros_like(tally.messages))),
         saved=per_node(sum((t.saved for t in tallies), torch.zeros_like(tally.saved))),
-        staleness=Staleness(tally.packet_age, tally.content_age, bound, bounded),
+        staleness=Staleness(
+            tally.packet_age, tally.content_age, bound, bounded,
+            2 * bounds[1] + bounds[0] - simulation.exact,
+        ),  # fmt: skip
         assumptions={
             "a": simulation.longest_gap() <= bound,
             "b": tally.packet_age.largest < bound,
