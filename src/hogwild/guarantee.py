@@ -34,9 +34,10 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.executors.run import check_model
 from hogwild.executors.simulated import EXCHANGES
 from hogwild.inputs import Inputs
-from hogwild.models.base import Kind, evaluating
+from hogwild.models.base import ImplicitConv, Kind, evaluating
 from hogwild.models.layered import LayeredProblem
 from hogwild.models.stack import StackedGNN
 from hogwild.rules.gradient import THETA, certified_steps
@@ -109,6 +110,8 @@ def certify(
         exchange: As in :func:`hogwild.simulate`.
         step: A step size you think of using.
     """
+    if not isinstance(model, ImplicitConv):  # of which a level of a stack is one
+        check_model(model)
     check_bounds(stagger, delay)
     if exchange not in EXCHANGES:
         raise ConfigError(f"exchange={exchange!r}; expected one of {EXCHANGES}")

@@ -27,7 +27,7 @@ class Inputs:
     @classmethod
     def of(cls, data: Data | Batch | Iterable[Data]) -> Inputs:
         if not isinstance(data, Data):
-            graphs = list(data)
+            graphs = list(data) if isinstance(data, Iterable) else []
             if not graphs or not all(isinstance(graph, Data) for graph in graphs):
                 raise InputError(
                     f"data is a {type(data).__name__}; expected a torch_geometric.data.Data, a "
@@ -36,6 +36,11 @@ class Inputs:
             data = Batch.from_data_list(graphs)
         if data.x is None or data.edge_index is None:
             raise InputError("data lacks x or edge_index; expected node features and edges")
+        if data.x.dim() < 2:
+            raise InputError(
+                f"data.x has shape {list(data.x.shape)}; expected [nodes, channels]: a single "
+                f"feature is a column, x.unsqueeze(1)"
+            )
         batch = data.batch
         if batch is None:
             batch = torch.zeros(data.x.size(-2), dtype=torch.long, device=data.x.device)
@@ -49,7 +54,7 @@ class Inputs:
         edges = self.edge_index.unsqueeze(1) + n * offset.view(1, -1, 1)
         batch = self.batch.unsqueeze(0) + self.num_graphs * offset.view(-1, 1)
         return Inputs(
-            self.x.repeat(runs, 1),
+            self.x.repeat(*[1] * (self.x.dim() - 2), runs, 1),  # [N, p], or a replica each
             edges.flatten(1),
             None if self.edge_attr is None else self.edge_attr.repeat(runs, 1),
             None if self.edge_weight is None else self.edge_weight.repeat(runs),

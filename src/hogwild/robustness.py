@@ -25,20 +25,16 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
-from hogwild.errors import ConfigError, InputError
-from hogwild.executors.run import Run, simulate
+from hogwild.errors import InputError
+from hogwild.executors.run import Model, Run, check_model, simulate
 from hogwild.inputs import Inputs
 from hogwild.models.base import Kind, evaluating
 from hogwild.models.explicit import LayerTagged
-from hogwild.models.layered import LayeredGNN
-from hogwild.models.readout import ImplicitGNN
 from hogwild.scores import Metric, Score, choose
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-Model = ImplicitGNN | LayeredGNN | LayerTagged
 
 
 @dataclass
@@ -185,12 +181,7 @@ def robustness(
         impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).
         options: Everything else goes to :func:`hogwild.simulate`.
     """
-    if not isinstance(model, Model):
-        raise ConfigError(
-            f"{type(model).__name__} is not a model that can run asynchronously; expected one of "
-            f"hogwild's, or a PyG model wrapped as hogwild.LayeredGNN(model, in_channels, "
-            f"out_channels)"
-        )
+    check_model(model)
     impaired = check_impairments(impairments)
     data = data if isinstance(data, Data) else list(data)
     inputs = Inputs.of(data)

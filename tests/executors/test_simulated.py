@@ -357,7 +357,8 @@ def test_content_age_reaches_its_bound_and_not_more():
         run = simulate(
             model, data, runs=5, stagger=4, delay=3, exchange=exchange, ticks=300, tol=None
         )
-        assert run.staleness.content.largest == bound
+        assert run.staleness.content.largest == run.staleness.content_bound == bound
+        assert f"D' = {bound})" in str(run)
 
 
 def test_the_trace_of_a_run_satisfies_the_assumptions():
@@ -395,6 +396,16 @@ def test_replicas_share_a_schedule():
         torch.testing.assert_close(run.h[:, r], alone.h, rtol=0, atol=1e-12)
 
 
+def test_features_of_every_replica():
+    torch.manual_seed(0)
+    data = graphs((6,))
+    several = Data(x=torch.stack([data.x, -data.x]), edge_index=data.edge_index)
+    model = EnergyGNN(3, 2, replicas=2).double()
+    run = simulate(model, several, runs=3)
+    assert run.predictions.shape == (3, 2, 6, 2)
+    assert bool(run.converged.all())
+
+
 def test_graph_level_models_and_lists_of_graphs():
     torch.manual_seed(0)
     model = EnergyGNN(3, 2, pool="mean").double()
@@ -414,6 +425,16 @@ def test_stacks_run_level_by_level():
     assert float(run.updates.double().mean()) > 20
     with pytest.raises(ConfigError, match="a stack of 2 levels"):
         simulate(model, data, record=True)
+
+
+def test_stacks_do_not_stop_short_of_the_tolerance_that_is_asked_for():
+    """With levels settled just within the tolerance, the last one would miss it for ever."""
+    data = Data(x=graphs((8,)).x, edge_index=graphs((8,)).edge_index)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = StackedEnergyGNN(3, 1).double()
+        run = simulate(model, data, runs=5, ticks=6000)
+        assert bool(run.converged.all()), float(run.deviation.max())
 
 
 def test_self_loops_and_multi_edges():
@@ -487,6 +508,10 @@ def test_event_triggered_sending_saves_packets():
         ({"tol": 0.0}, "tol=0.0"),
         ({"seed": 0.5}, "seed=0.5"),
         ({"impairments": ["rain"]}, "unknown impairment 'rain'"),
+        ({"impairments": "rain"}, "unknown impairment 'rain'"),
+        ({"impairments": BernoulliLoss}, "unknown impairment <class"),
+        ({"impairments": None}, "unknown impairment None"),
+        ({"step": None}, "step=None; expected a positive number"),
         ({"step": "certified", "impairments": BernoulliLoss(0.1)}, "needs a bound"),
     ],
 )
@@ -504,6 +529,14 @@ def test_bad_models_and_data():
         simulate(energy(), one_way)
     with pytest.raises(InputError, match="expected a torch_geometric"):
         simulate(energy(), [])
+    with pytest.raises(InputError, match="is a NoneType"):
+        simulate(energy(), None)
+    with pytest.raises(InputError, match="a single feature is a column"):
+        simulate(energy(), Data(x=data.x[:, 0], edge_index=data.edge_index))
+    with pytest.raises(ConfigError, match="Linear is not a model that can run"):
+        simulate(torch.nn.Linear(3, 3), data)
+    with pytest.raises(ConfigError, match="Linear is not a model that can run"):
+        hogwild.certify(torch.nn.Linear(3, 3), data)
     with pytest.raises(InputError, match="lacks x"):
         simulate(energy(), Data(edge_index=data.edge_index))
 

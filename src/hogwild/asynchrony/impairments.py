@@ -13,7 +13,6 @@ one impairment never shifts the draws of another.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -430,9 +429,9 @@ class EventTriggered(Impairment):
         return change > self.epsilon
 
 
-def check_impairments(given: Impairment | Iterable[object]) -> tuple[Impairment, ...]:
+def check_impairments(given: object) -> tuple[Impairment, ...]:
     """A tuple of impairments, whatever was given."""
-    items = (given,) if isinstance(given, Impairment) else tuple(given)
+    items = tuple(given) if isinstance(given, list | tuple) else (given,)
     for item in items:
         if not isinstance(item, Impairment):
             names = ", ".join(sorted(c.__name__ for c in Impairment.__subclasses__()))

@@ -21,10 +21,14 @@ from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
+from hogwild.models.explicit import LayerTagged
+from hogwild.models.layered import LayeredGNN
+from hogwild.models.readout import ImplicitGNN
 from hogwild.models.stack import StackedGNN
 from hogwild.rules import rule_for
 from hogwild.solvers.base import Problem
 
+Model = ImplicitGNN | LayeredGNN | LayerTagged
 CHECK = 20
 """Ticks between two looks at how far a run still is from its goal."""
 
@@ -39,19 +43,21 @@ class Staleness:
             were stale already); empty for models whose packets hold embeddings only.
         bound: B of partial asynchronism for the schedule's S and D (with bounded impairments).
         bounded: Whether a bound holds at all.
+        content_bound: D', likewise for the content.
     """
 
     packet: Ages
     content: Ages
     bound: int
     bounded: bool
+    content_bound: int
 
     def __str__(self) -> str:
         text = f"packets at most {self.packet.largest} ticks old (mean {self.packet.mean:.2f})"
         if self.content.counts.numel():
             text += (
                 f", their content {self.content.largest} (mean {self.content.mean:.2f}; "
-                f"2B = {2 * self.bound})"
+                f"D' = {self.content_bound})"
             )
         return text + f"; B = {self.bound}" + ("" if self.bounded else ", not guaranteed")
 
@@ -111,6 +117,16 @@ class Run:
         )
 
 
+def check_model(model: object) -> None:
+    """Raise unless this is a model of the library."""
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"{type(model).__name__} is not a model that can run asynchronously; expected one of "
+            f"hogwild's, or a PyG model wrapped as hogwild.LayeredGNN(model, in_channels, "
+            f"out_channels)"
+        )
+
+
 def simulate(
     model: nn.Module,
     data: Data | Batch | Iterable[Data],
@@ -156,6 +172,7 @@ def simulate(
             ``stagger``, ``delay`` and ``seed`` are then not used.
         progress: Show a progress bar.
     """
+    check_model(model)
     check_bounds(stagger, delay)
     require_positive("runs", runs)
     require_positive("ticks", ticks)
@@ -233,7 +250,9 @@ def _run(
         target = answer if answer.dim() == 3 else answer.unsqueeze(0)
         target = target.to(start.dtype).mT.repeat(1, 1, runs)  # [R, k, Q·N]
         simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
-        watch = _Watch(simulation, graph, target, tol, history, keep)
+        # What a level leaves as error the next one takes for its features, and may magnify.
+        tight = tol if tol is None or depth + 1 == len(levels) else 1e-2 * tol
+        watch = _Watch(simulation, graph, target, tight, history, keep)
         trace = None if not record else Trace.of(timetable, about)
         _tick(simulation, watch, ticks, trace, progress)
         tallies.append(simulation.tally)
@@ -356,7 +375,10 @@ def _report(
         updates=per_node(sum((t.updates for t in tallies), torch.zeros_like(tally.updates))),
         messages=per_node(sum((t.messages for t in tallies), torch.zeros_like(tally.messages))),
         saved=per_node(sum((t.saved for t in tallies), torch.zeros_like(tally.saved))),
-        staleness=Staleness(tally.packet_age, tally.content_age, bound, bounded),
+        staleness=Staleness(
+            tally.packet_age, tally.content_age, bound, bounded,
+            2 * bounds[1] + bounds[0] - simulation.exact,
+        ),  # fmt: skip
         assumptions={
             "a": simulation.longest_gap() <= bound,
             "b": tally.packet_age.largest < bound,

@@ -76,7 +76,7 @@ class GradientRule(Rule):
                     "have none (unlimited loss, for instance): bound them (burst=...), or use "
                     "step='auto'"
                 )
-        elif not 0 < step < float("inf"):
+        elif not isinstance(step, int | float) or not 0 < step < float("inf"):
             raise ConfigError(f"step={step!r}; expected a positive number, 'auto' or 'certified'")
         self.auto, self.damping = step == "auto", damping
         self.rate: Tensor | float = 0.0
