@@ -48,8 +48,8 @@ class Rumour(Task):
     """What one node was told.
 
     Args:
-        pairs: Number of graphs, each there with both answers; a sixth of them are for validation
-            and a sixth are scored.
+        pairs: Number of graphs, each there with both answers; an eighth of them are for validation
+            and an eighth are scored.
         seed: Graph g is a function of (``seed``, g) alone.
 
     The graphs also hold ``pos`` [n, 2], where to draw nodes, and ``hops`` [n], how far each is
@@ -83,7 +83,7 @@ class Rumour(Task):
                         hops=torch.from_numpy(hops[told]).long(),
                     )
                 )
-        held = max(1, pairs // 6)
+        held = max(1, pairs // 8)
         self.fixed = published([2 * (pairs - 2 * held), 2 * held, 2 * held])
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
