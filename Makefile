@@ -16,8 +16,8 @@ BIN := $(VENV)/bin
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.stamp-core ## a first look at an energy GNN
-	$(BIN)/python examples/demo.py
+demo: $(VENV)/.stamp-plots ## three models in step and out of step: writes report.html
+	$(BIN)/hogwild demo
 
 test: $(VENV)/.stamp-test ## run the quick tests (PYTEST_ARGS="-k solver -x" to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -162,11 +162,6 @@ def test_info(capsys):
     assert "energy-edge" in capsys.readouterr().out
 
 
-def test_demo(capsys):
-    assert main(["demo", "--length", "4", "--epochs", "40"]) == 0
-    assert "20 of 20 runs within tolerance" in capsys.readouterr().out
-
-
 def test_a_killed_run_goes_on_in_the_same_bits(tmp_path, capsys):
     """SIGKILL to a real process in the middle of its epochs and checkpoints."""
     flags = ["--model", "gsdgnn", "--epochs", "150", "--checkpoint-every", "0"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hogwild.errors import ConfigError
 from hogwild.executors.run import Run
-from hogwild.plots.style import BLUE, CYCLE, INK, RED, figure, need
+from hogwild.plots.style import BLUE, CYCLE, DASHES, INK, RED, figure, need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,11 @@ def convergence(
     with figure(4.2, 2.8, path) as fig:
         ax = fig.subplots()
         for number, (name, one) in enumerate(runs.items()):
-            _curves(ax, one, x, CYCLE[number % len(CYCLE)], name)
+            look = {
+                "color": CYCLE[number % len(CYCLE)],
+                "linestyle": DASHES[number % len(DASHES)],
+            }
+            _curves(ax, one, x, look, name)
         ax.set_yscale("log")
         ax.set_ylabel("relative deviation from\nthe synchronous embeddings")
         ax.set_xlabel("ticks" if x == "ticks" else "updates per node")
@@ -57,7 +61,7 @@ def convergence(
     return fig
 
 
-def _curves(ax: Axes, run: Run, x: str, colour: str, name: str) -> None:
+def _curves(ax: Axes, run: Run, x: str, look: dict[str, Any], name: str) -> None:
     if run.history is None:
         raise ConfigError(
             "the run has no history; expected one of hogwild.simulate(..., history=10), which "
@@ -72,13 +76,13 @@ def _curves(ax: Axes, run: Run, x: str, colour: str, name: str) -> None:
     values = np.maximum(history.flatten(1).cpu().numpy(), np.finfo(float).tiny)
     values = np.where(values > np.finfo(float).tiny, values, np.nan)  # zero has no logarithm
     if values.shape[1] <= MANY:
-        lines = ax.plot(times, values, color=colour, linewidth=0.8, alpha=0.75)
+        lines = ax.plot(times, values, linewidth=0.8, alpha=0.75, **look)
         lines[0].set_label(name)
         return
     middle = times.mean(1)
-    ax.fill_between(middle, np.nanmin(values, 1), np.nanmax(values, 1), color=colour, alpha=0.25,
-                    linewidth=0)  # fmt: skip
-    ax.plot(middle, np.nanmedian(values, 1), color=colour, label=name)
+    ax.fill_between(middle, np.nanmin(values, 1), np.nanmax(values, 1), color=look["color"],
+                    alpha=0.25, linewidth=0)  # fmt: skip
+    ax.plot(middle, np.nanmedian(values, 1), label=name, **look)
 
 
 def _updates(run: Run) -> np.ndarray:

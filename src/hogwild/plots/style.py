@@ -23,6 +23,8 @@ INK, BLUE, RED, GREEN, ORANGE, GREY = (
     "#222222", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#B0B0B0",
 )  # fmt: skip
 CYCLE = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9")
+DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+"""Line styles in the order of the cycle: colours alone do not survive a grey printer."""
 
 STYLE = {
     "font.size": 8.0,

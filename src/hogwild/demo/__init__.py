@@ -1,0 +1,54 @@
+"""The first thing to run: three models in step and out of step, and a page about it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from hogwild.checkpoint import write_atomically
+from hogwild.demo.report import report
+from hogwild.demo.rumour import Rumour
+from hogwild.demo.study import QUICK, Scale, Study, study
+from hogwild.errors import ConfigError
+
+__all__ = ["QUICK", "Rumour", "Scale", "Study", "demo", "report", "study"]
+
+
+def demo(
+    output: str | Path = "report.html",
+    scale: Scale = Scale(),  # noqa: B008  (frozen)
+    seed: int = 0,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    progress: bool = False,
+) -> Study:
+    """Train a GCN, a GAT and an energy GNN, run them asynchronously, and write the report.
+
+    Args:
+        output: The page to write, one file.
+        scale: How much of everything; ``QUICK`` is less.
+        seed: Of graphs, parameters and schedules.
+        say: What to do with a line about each step.
+        progress: Show progress bars, too.
+    """
+    path = Path(output)
+    # Whatever would fail at the end is to fail now.
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ConfigError(f"output={str(path)!r}; expected a file in a folder that exists")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            "the report's pictures need matplotlib, which is missing; install it with: "
+            "pip install hogwild-gnn[plots]"
+        )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # graphs this small leave threads nothing but to wait for each other
+    try:
+        found = study(scale, seed, say=say, progress=progress)
+    finally:
+        torch.set_num_threads(threads)
+    say("drawing")
+    write_atomically(path, report(found).encode())
+    return found

@@ -1,0 +1,96 @@
+"""The demonstration's pictures, in the style of all others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hogwild.demo.study import DELAY, MODELS, STAGGER, Setting, Study
+from hogwild.plots.charts import convergence, output_histogram
+from hogwild.plots.style import CYCLE, INK, RED, figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "gcn": {"color": CYCLE[0], "marker": "o", "linestyle": "dashed"},
+    "gat": {"color": CYCLE[1], "marker": "s", "linestyle": "dotted"},
+    "energy-edge": {"color": CYCLE[2], "marker": "^", "linestyle": "solid"},
+}
+
+
+def answers(study: Study) -> Figure:
+    """One test graph with every node's answer, in step above and under one schedule below."""
+    data, told = study.graph, int(study.graph.hops.argmin())
+    ends = data.pos[data.edge_index].numpy()  # [2, E, 2]
+    with figure(7.2, 5.2, None) as fig:
+        axes = fig.subplots(2, len(MODELS), squeeze=False)
+        for column, (model, name) in enumerate(MODELS.items()):
+            seen = study.many[model]
+            for row, out in enumerate((seen.prediction, seen.run.predictions[0])):
+                ax = axes[row, column]
+                ax.plot(ends[..., 0], ends[..., 1], color=INK, linewidth=0.6, zorder=1)
+                sure = torch.sigmoid(out[:, 0])
+                sure = torch.where(data.y == 1, sure, 1 - sure)
+                right = (out[:, 0] > 0) == (data.y == 1)
+                for some, marker, edge in ((right, "o", INK), (~right, "X", RED)):
+                    image = ax.scatter(
+                        *data.pos[some].T.numpy(), c=sure[some].numpy(), marker=marker, s=90,
+                        vmin=0, vmax=1, cmap="cividis", edgecolors=edge, linewidths=1.0, zorder=3,
+                    )  # fmt: skip
+                ax.plot(*data.pos[told].numpy(), "o", markersize=15, markerfacecolor="none",
+                        markeredgecolor=INK, markeredgewidth=0.9, zorder=2)  # fmt: skip
+                when = "in step" if row == 0 else f"S = {STAGGER}, D = {DELAY}"
+                ax.set_title(f"{name}, {when}: {int(right.sum())} of {len(right)} right")
+                ax.set_xticks([])
+                ax.set_yticks([])
+                ax.set_aspect("equal")
+                ax.margins(0.1)
+                for spine in ax.spines.values():
+                    spine.set_visible(False)
+        bar = fig.colorbar(image, ax=axes, label="probability given to the right answer",
+                           shrink=0.6, aspect=30)  # fmt: skip
+        bar.outline.set_visible(False)
+    return fig
+
+
+def errors(study: Study) -> Figure:
+    """Share of wrong nodes against delay and against stagger; bars are one deviation over
+    schedules."""
+    with figure(7.2, 2.9, None) as fig:
+        left, right = fig.subplots(1, 2, sharey=True)
+        scale = study.scale
+        _lines(left, study, [(STAGGER, d) for d in scale.delays], list(scale.delays))
+        _lines(right, study, [(s, DELAY) for s in scale.staggers], list(scale.staggers))
+        left.set_xlabel(f"delay D: largest age of a message (ticks), S = {STAGGER}")
+        right.set_xlabel(f"stagger S: most ticks between updates, D = {DELAY}")
+        left.set_ylabel("nodes that are wrong (%)")
+        left.set_ylim(-3, max(60.0, 100 * study.guessing + 10))
+        right.legend(loc="center right", fontsize=7)
+    return fig
+
+
+def _lines(ax: Axes, study: Study, settings: list[Setting], ticks: list[int]) -> None:
+    """One line a model over equally spaced settings, a little apart so that none hides another."""
+    for number, (model, name) in enumerate(MODELS.items()):
+        values = [study.error(model, setting) for setting in settings]
+        at = [i + 0.08 * (number - 1) for i in range(len(settings))]
+        ax.errorbar(
+            at, [100 * mean for mean, _ in values], [100 * deviation for _, deviation in values],
+            label=name, markersize=4, capsize=2, elinewidth=0.8, **LOOKS[model],
+        )  # fmt: skip
+    ax.axhline(100 * study.guessing, color=INK, linewidth=0.7, linestyle=(0, (1, 2)))
+    ax.text(0, 100 * study.guessing, "guessing", fontsize=7, va="bottom", ha="left")
+    ax.set_xticks(range(len(ticks)), [str(t) for t in ticks])
+
+
+def histograms(study: Study) -> Figure:
+    """Outputs of the node farthest from the one that was told, over many schedules."""
+    return output_histogram(list(study.many.values()), study.node, titles=list(MODELS.values()))
+
+
+def curves(study: Study) -> Figure:
+    """How the energy GNN comes to its answer."""
+    return convergence(study.convergence, x="updates")

@@ -1,0 +1,153 @@
+"""The demonstration: its task, its numbers, its page, its command."""
+
+import base64
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from scipy.sparse.csgraph import shortest_path
+from torch_geometric.utils import is_undirected, to_scipy_sparse_matrix
+
+from hogwild.cli import main
+from hogwild.demo import Rumour, Scale, demo, study
+from hogwild.demo.study import MODELS, STAGGER
+from hogwild.errors import ConfigError
+
+TINY = Scale(
+    pairs=3, replicas=1, share=0.25, runs=2, delays=(0, 3), staggers=(1, 5), many=3, ticks=60
+)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("demo") / "report.html"
+    lines = []
+    found = demo(path, TINY, 3, say=lines.append)
+    return path.read_text("utf-8"), found, lines
+
+
+class Page(HTMLParser):
+    """What is in a page: headings, cells, pictures, and everything that names another address."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.headings, self.cells, self.pictures, self.addresses, self.open = [], [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+        for key, value in attrs:
+            if key in ("src", "href", "srcset", "data", "action"):
+                (self.pictures if tag == "img" else self.addresses).append(value)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+        if self.open and self.open[-1] in ("td", "th"):
+            self.cells.append(data)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_task(seed):
+    task = Rumour(6, seed=seed)
+    for g, data in enumerate(task.graphs):
+        n = data.num_nodes
+        assert is_undirected(data.edge_index)
+        hops = shortest_path(
+            to_scipy_sparse_matrix(data.edge_index, num_nodes=n).tocsr(), unweighted=True
+        )
+        assert hops.max() <= 5  # five layers suffice
+        told = int(data.x.sum(1).argmax())
+        assert data.x.sum() == data.x[told, data.y[0]] == 1
+        assert data.hops.tolist() == hops[told].tolist()
+        assert data.y.tolist() == [g % 2] * n
+    assert [len(x) for x in (task.fixed.train, task.fixed.val, task.fixed.test)] == [8, 2, 2]
+    for a, b in zip(task.graphs[::2], task.graphs[1::2], strict=True):
+        assert torch.equal(a.edge_index, b.edge_index)
+    with pytest.raises(ConfigError, match="pairs=2"):
+        Rumour(2)
+
+
+def test_page_has_every_section_and_is_whole(page):
+    text, _, _ = page
+    found = Page(text)
+    assert found.open == []  # every tag is closed
+    assert found.headings == [
+        "The task",
+        "What happened",
+        "Every node's answer",
+        "Error against delay and stagger",
+        "One node under many schedules",
+        "How the energy GNN gets there",
+        "What to try next",
+    ]
+    assert len(found.pictures) == 4
+    for picture in found.pictures:
+        head, _, data = picture.partition(",")
+        assert head == "data:image/png;base64"
+        assert base64.b64decode(data, validate=True).startswith(b"\x89PNG")
+
+
+def test_page_needs_no_network(page):
+    text, _, _ = page
+    assert Page(text).addresses == []
+    text = re.sub(r"base64,[\w+/=]+", "", text)
+    assert not re.search(r"https?:|//[a-z]|@import|url\(|<script|<link", text)
+
+
+def test_table_holds_what_was_computed(page):
+    text, found, _ = page
+    cells = Page(text).cells
+    expected = ["nodes that are wrong", "in step", "S=1, D=2", "S=5, D=2", "S=5, D=3"]
+    for model, name in MODELS.items():
+        runs, y = found.results[model], torch.cat([g.y for g in Rumour(3, seed=3).graphs[4:]])
+        expected.append(name)
+        before = ((runs[5, 2].prediction[:, 0] > 0) != (y == 1)).double().mean()
+        expected.append(f"{100 * float(before):.1f} %")
+        for setting in ((1, 2), (5, 2), (5, 3)):
+            outputs = runs[setting].run.predictions[..., 0]  # [Q, N]
+            after = ((outputs > 0) != (y == 1)).double().mean(1)
+            assert (runs[setting].stagger, runs[setting].delay) == setting
+            expected.append(f"{100 * float(after.mean()):.1f} % ± {100 * float(after.std()):.1f}")
+    assert cells == expected
+    assert found.guessing == 0.5
+    assert "50% of the nodes" in text
+
+
+def test_progress_and_seed(page):
+    _, found, lines = page
+    assert [line[:5] for line in lines if line.startswith("[")] == [f"[{i}/7]" for i in range(1, 8)]
+    again = study(TINY, 3)
+    assert again.rows() == found.rows()
+    assert [f"S = {s}, D = {d}" for s, d in ((1, 0), (STAGGER, 2), (STAGGER, 10))] == list(
+        found.convergence
+    )
+
+
+def test_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("hogwild.cli.demo.QUICK", replace(TINY, share=0.01, ticks=4))
+    path = tmp_path / "page.html"
+    call = ["demo", "--quick", "--output", str(path)]
+    assert main([*call, "--json"]) == 3  # four ticks are not enough, and it says so
+    found = json.loads(capsys.readouterr().out)
+    assert found["report"] == str(path)
+    assert set(found["errors"]) == set(MODELS)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("output", ["nowhere/report.html", "."])
+def test_bad_output_is_refused_before_anything_is_computed(output, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--output", output]) == 2
+    captured = capsys.readouterr()
+    assert "expected a file in a folder that exists" in captured.err
+    assert "[1/" not in captured.err
+    assert main(["demo", "--seed", "-1"]) == 2
+    assert "--seed -1" in capsys.readouterr().err
