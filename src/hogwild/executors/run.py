@@ -376,9 +376,12 @@ def _report(
         messages=per_node(sum((t.messages for t in tallies), torch.zeros_like(tally.messages))),
         saved=per_node(sum((t.saved for t in tallies), torch.zeros_like(tally.saved))),
         staleness=Staleness(
-            tally.packet_age, tally.content_age, bound, bounded,
+            tally.packet_age,
+            tally.content_age,
+            bound,
+            bounded,
             2 * bounds[1] + bounds[0] - simulation.exact,
-        ),  # fmt: skip
+        ),
         assumptions={
             "a": simulation.longest_gap() <= bound,
             "b": tally.packet_age.largest < bound,
