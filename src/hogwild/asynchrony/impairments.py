@@ -351,8 +351,8 @@ class Crashes(Impairment):
     ``rate``, for the first ``downtime`` of them.
 
     Args:
-        rejoin: ``"warm"``: with the memory it had; ``"cold"``: with its embedding and inbox as at
-            the start.
+        rejoin: ``"warm"``: with the memory it had; ``"cold"``: with its embedding as at the start
+            (packets that reached its radio before still count as received).
         until: Tick after which nothing crashes any more (convergence is from then on).
     """
 

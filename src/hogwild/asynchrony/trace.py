@@ -204,7 +204,8 @@ def check_trace(trace: Trace, graph: Graph, bound: int) -> Assumptions:
     """Check (a), (b) and (c) on a trace, independently of whoever drew it.
 
     Plain Python over the recorded integers: every node's update times, every view's age. (c), that
-    a node knows its own state, means here that no self-loop is ever served an old view.
+    a node knows its own state, needs no view: those on self-loops are not counted, and what is
+    checked is that nobody hears the future.
     """
     last = {node: 0 for node in range(graph.num_nodes)}
     source, target = graph.src.tolist(), graph.dst.tolist()

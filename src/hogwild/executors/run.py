@@ -183,6 +183,11 @@ def simulate(
     if history is not None:
         require_positive("history", history)
     impaired = check_impairments(impairments)
+    if exchange == "exact" and any(i.triggers for i in impaired):
+        raise ConfigError(
+            "EventTriggered was combined with exchange='exact', whose first exchange always sends; "
+            "expected exchange='packet'"
+        )
     if isinstance(replay, str | Path):
         replay = Trace.load(replay)
     inputs = Inputs.of(data)

@@ -17,6 +17,13 @@ def put(x: Tensor, at: Star, value: Tensor) -> None:
         x.index_copy_(-1, at.nodes, value)
 
 
+def self_loops(graph: Graph, at: Star) -> Tensor | None:
+    """Which of the star's edges lead from a node to itself, [E']; ``None``: none can."""
+    if graph.self_loops is None:
+        return None
+    return at.at_edges(graph.src) == at.at_edges(graph.dst)
+
+
 class Rule(ABC):
     """What a node computes from its own memory and what it last heard.
 

@@ -8,10 +8,12 @@ there is no step size. The packet is :math:`h_j`.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from hogwild.fields import gather
 from hogwild.graph import Star
-from hogwild.rules.base import Rule
+from hogwild.rules.base import Rule, self_loops
 from hogwild.solvers.base import FixedPoint
 
 
@@ -27,6 +29,9 @@ class FixedPointRule(Rule):
     def update(
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
     ) -> tuple[Tensor, Tensor | None]:
+        loops = self_loops(self.graph, at)
+        if loops is not None:  # a node's view of itself is never stale
+            inbox = torch.where(loops, gather(h, at.slot), inbox)
         return self.problem.update(h, inbox, at), None
 
     def forget(self, nodes: Tensor) -> None:

@@ -30,7 +30,7 @@ from torch import Tensor
 from hogwild.errors import ConfigError
 from hogwild.fields import gather
 from hogwild.graph import Star
-from hogwild.rules.base import Rule, put
+from hogwild.rules.base import Rule, put, self_loops
 from hogwild.solvers.base import Objective
 
 THETA = 0.95
@@ -108,7 +108,7 @@ class GradientRule(Rule):
 
     def _compute(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         """Recompute the gradients (and blocks) of the nodes' energies; returns the letters."""
-        loops = _loops(self.graph.self_loops, at)
+        loops = self_loops(self.graph, at)
         if loops is not None:  # a node's view of itself is never stale
             inbox = torch.where(loops, gather(h, at.slot), inbox)
         if not self.auto:
@@ -158,14 +158,3 @@ class GradientRule(Rule):
         block = (at.at_nodes(self.block) + blocks).unflatten(1, (k, k)).movedim(-1, 1)
         d = torch.linalg.solve_ex(block, g.mT.unsqueeze(-1))[0][..., 0].mT
         return trust * d
-
-
-def _loops(loops: Tensor | None, at: Star) -> Tensor | None:
-    """Which of the star's edges are self-loops, [E']; ``None``: none can be."""
-    if loops is None:
-        return None
-    if at.edges is None:
-        mask = torch.zeros(at.slot.numel(), dtype=torch.bool, device=at.slot.device)
-        mask[loops] = True
-        return mask
-    return torch.isin(at.edges, loops)
