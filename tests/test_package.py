@@ -85,7 +85,7 @@ def imported(name):
 STAGES = [
     "errors", "seeding", "fields", "graph", "inputs", "nn", "solvers", "implicit", "models",
     "tasks", "asynchrony", "rules", "executors", "guarantee", "scores", "robustness", "sweep",
-    "plots", "checkpoint", "training", "testing", "cli",
+    "plots", "checkpoint", "training", "testing", "demo", "cli",
 ]  # fmt: skip
 
 

@@ -57,16 +57,14 @@ def report(study: Study) -> str:
             pictures.errors(study),
             caption=f"Share of wrong nodes on {study.tested} test graphs, mean and standard "
             f"deviation over {study.scale.runs} random schedules for each point. The "
-            f"dotted line is "
-            f"what guessing gives.",
+            f"dotted line is what guessing gives.",
         )),
         _section("One node under many schedules", _picture(
             pictures.histograms(study),
             caption=f"Output (a logit: its sign is the answer) of node {study.node}, {farthest} "
             f"hops from the one that was told, over {study.scale.many} random schedules with "
             f"S = {STAGGER} and D = {DELAY}; dashed, its output in step. This is the "
-            f"paper's Figure 1(d) "
-            f"for trained models.",
+            f"paper's Figure 1(d) for trained models.",
         )),
         _section("How the energy GNN gets there", _picture(
             *pictures.curves(study),
@@ -132,8 +130,7 @@ def _words(study: Study) -> str:
         f"In step, {before} of the nodes are wrong.",
         f"Out of step, up to {after} of them are, where guessing gives "
         f"{100 * study.guessing:.0f} %. A node applies its third layer whenever its third "
-        f"update comes, to "
-        f"whatever it has heard: some neighbours have just begun, others are done. The network "
+        f"update comes, to whatever it has heard: some neighbours have just begun, others are done. The network "
         f"then computes something that it was never trained to compute.",
         f"The energy GNN's answer is no layer's output but the minimum of one strongly convex "
         f"function of all nodes' embeddings, and every update is a step towards it, however late "

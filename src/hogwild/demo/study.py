@@ -68,7 +68,7 @@ class Scale:
         return sorted(found)
 
 
-QUICK = Scale(pairs=12, replicas=2, runs=4, delays=(0, 2, 5), staggers=(1, 5), many=30)
+QUICK = Scale(pairs=16, replicas=2, runs=4, delays=(0, 2, 5), staggers=(1, 5), many=30)
 
 
 @dataclass
