@@ -88,7 +88,7 @@ def test_page_has_every_section_and_is_whole(page):
         "How the energy GNN gets there",
         "What to try next",
     ]
-    assert len(found.pictures) == 4
+    assert len(found.pictures) == 5
     for picture in found.pictures:
         head, _, data = picture.partition(",")
         assert head == "data:image/png;base64"
@@ -118,7 +118,7 @@ def test_table_holds_what_was_computed(page):
             expected.append(f"{100 * float(after.mean()):.1f} % ± {100 * float(after.std()):.1f}")
     assert cells == expected
     assert found.guessing == 0.5
-    assert "50% of the nodes" in text
+    assert "50 % of the nodes" in text
 
 
 def test_progress_and_seed(page):

@@ -18,6 +18,7 @@ from hogwild import (
     ScarselliGNN,
     StackedEnergyGNN,
 )
+from hogwild.asynchrony.impairments import BernoulliLoss, Stragglers
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import ConfigError
 from hogwild.executors.simulated import Simulation
@@ -176,6 +177,18 @@ def test_float32_models(make):
     run = hogwild.simulate(model, inputs, ticks=300)
     assert run.h.dtype == run.predictions.dtype == torch.float32
     assert model.kind == Kind.EXPLICIT or float(run.deviation.max()) < 1e-3
+
+
+def test_impairments_are_certified_with_the_bounds_they_leave():
+    torch.manual_seed(0)
+    model, inputs = EnergyGNN(3, 2).double(), data()
+    plain = certify(model, inputs)
+    slow = certify(model, inputs, impairments=Stragglers(0.2, slowdown=4))
+    assert float(slow.step.max()) < float(plain.step.max())
+    assert slow.period == 20 + 2 * 2 + 20
+    lost = certify(model, inputs, impairments=[BernoulliLoss(0.1)])
+    assert not lost.guaranteed
+    assert "unbounded" in lost.reason
 
 
 def test_directed_graphs_are_not_certified():

@@ -25,14 +25,15 @@ its two coordinates are updated in turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.asynchrony.schedule import check_bounds
+from hogwild.asynchrony.impairments import Impairment, check_impairments
+from hogwild.asynchrony.schedule import bounds, check_bounds
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.run import check_model
 from hogwild.executors.simulated import EXCHANGES
@@ -99,6 +100,7 @@ def certify(
     *,
     exchange: str = "packet",
     step: float | None = None,
+    impairments: Impairment | Sequence[Impairment] = (),
 ) -> Certificate:
     """The constants, the certified step and rate, and where a step of your own lies.
 
@@ -109,6 +111,7 @@ def certify(
         delay: D, the largest age of a view.
         exchange: As in :func:`hogwild.simulate`.
         step: A step size you think of using.
+        impairments: What else goes wrong; the bounds that hold with them are certified.
     """
     if not isinstance(model, ImplicitConv):  # of which a level of a stack is one
         check_model(model)
@@ -118,6 +121,16 @@ def certify(
     if step is not None and not 0 < step < math.inf:
         raise ConfigError(f"step={step!r}; expected a positive number")
     inputs = Inputs.of(data)
+    found = bounds(stagger, delay, check_impairments(impairments))
+    if found is None:
+        kind: Kind = model.kind  # type: ignore[assignment]
+        return Certificate(
+            kind,
+            False,
+            "the impairments given leave the staleness unbounded (unlimited loss, for instance), "
+            "and the theorems need a bound",
+        )
+    stagger, delay = found
     with evaluating(model):
         return _certify(model, inputs, stagger, delay, exchange == "exact", step)
 

@@ -101,23 +101,13 @@ class Schedule(Timetable):
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """The bounds (S, D) that hold with all impairments; ``None``: no bound is known to hold.
-
-        The pace of nodes comes first, then their outages, which a slow node could sleep through,
-        then delays, then losses, whose outages are counted in updates. Two kinds of loss together
-        have no bound here: each could begin where the other ends.
-        """
-        if sum(i.stage == 3 for i in self.impairments) > 1:
-            return None
-        return self._bounds(range(4))
+        """The bounds (S, D) that hold with all impairments; ``None``: no bound is known to hold."""
+        return bounds(self.stagger, self.delay, self.impairments)
 
     def _bounds(self, stages: Collection[int]) -> tuple[int, int] | None:
         """The bounds with the impairments of some stages only."""
-        found: tuple[int, int] | None = (self.stagger, self.delay)
-        for impairment in sorted(self.impairments, key=lambda i: i.stage):
-            if found is not None and impairment.stage in stages:
-                found = impairment.bound(*found)
-        return found
+        some = [i for i in self.impairments if i.stage in stages]
+        return bounds(self.stagger, self.delay, some)
 
     def _hooks(
         self, index: Tensor, streams: Streams, time: int
@@ -171,6 +161,21 @@ class Schedule(Timetable):
 
     def retire(self, nodes: Tensor) -> None:
         self.next[nodes] = -1
+
+
+def bounds(stagger: int, delay: int, impairments: Collection[Impairment]) -> tuple[int, int] | None:
+    """The bounds (S, D) that hold with these impairments; ``None``: no bound is known to hold.
+
+    The pace of nodes comes first, then their outages, which a slow node could sleep through, then
+    delays, then losses, whose outages are counted in updates. Two kinds of loss together have no
+    bound here: each could begin where the other ends.
+    """
+    if sum(i.stage == 3 for i in impairments) > 1:
+        return None
+    found: tuple[int, int] | None = (stagger, delay)
+    for impairment in sorted(impairments, key=lambda i: i.stage):
+        found = None if found is None else impairment.bound(*found)
+    return found
 
 
 def _either(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -35,15 +35,15 @@ def answers(study: Study) -> Figure:
                 sure = torch.sigmoid(out[:, 0])
                 sure = torch.where(data.y == 1, sure, 1 - sure)
                 right = (out[:, 0] > 0) == (data.y == 1)
-                for some, marker, edge in ((right, "o", INK), (~right, "X", RED)):
+                for some, marker, edge, size in ((right, "o", INK, 90), (~right, "X", RED, 120)):
                     image = ax.scatter(
-                        *data.pos[some].T.numpy(), c=sure[some].numpy(), marker=marker, s=90,
+                        *data.pos[some].T.numpy(), c=sure[some].numpy(), marker=marker, s=size,
                         vmin=0, vmax=1, cmap="cividis", edgecolors=edge, linewidths=1.0, zorder=3,
                     )  # fmt: skip
                 ax.plot(*data.pos[told].numpy(), "o", markersize=15, markerfacecolor="none",
                         markeredgecolor=INK, markeredgewidth=0.9, zorder=2)  # fmt: skip
                 when = "in step" if row == 0 else f"S = {STAGGER}, D = {DELAY}"
-                ax.set_title(f"{name}, {when}: {int(right.sum())} of {len(right)} right")
+                ax.set_title(f"{name}\n{when}: {int(right.sum())} of {len(right)} right")
                 ax.set_xticks([])
                 ax.set_yticks([])
                 ax.set_aspect("equal")
@@ -68,7 +68,7 @@ def errors(study: Study) -> Figure:
         right.set_xlabel(f"stagger S: most ticks between updates, D = {DELAY}")
         left.set_ylabel("nodes that are wrong (%)")
         left.set_ylim(-3, max(60.0, 100 * study.guessing + 10))
-        right.legend(loc="center right", fontsize=7)
+        fig.legend(*right.get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return fig
 
 
@@ -81,16 +81,19 @@ def _lines(ax: Axes, study: Study, settings: list[Setting], ticks: list[int]) ->
             at, [100 * mean for mean, _ in values], [100 * deviation for _, deviation in values],
             label=name, markersize=4, capsize=2, elinewidth=0.8, **LOOKS[model],
         )  # fmt: skip
-    ax.axhline(100 * study.guessing, color=INK, linewidth=0.7, linestyle=(0, (1, 2)))
-    ax.text(0, 100 * study.guessing, "guessing", fontsize=7, va="bottom", ha="left")
+    ax.axhline(100 * study.guessing, color=INK, linewidth=0.7, linestyle=(0, (1, 2)),
+               label="guessing")  # fmt: skip
     ax.set_xticks(range(len(ticks)), [str(t) for t in ticks])
 
 
 def histograms(study: Study) -> Figure:
     """Outputs of the node farthest from the one that was told, over many schedules."""
-    return output_histogram(list(study.many.values()), study.node, titles=list(MODELS.values()))
+    titles = list(MODELS.values())
+    fig = output_histogram(list(study.many.values()), study.node, titles=titles)
+    fig.axes[0].legend(fontsize=7, loc="best", frameon=False)
+    return fig
 
 
-def curves(study: Study) -> Figure:
-    """How the energy GNN comes to its answer."""
-    return convergence(study.convergence, x="updates")
+def curves(study: Study) -> list[Figure]:
+    """How the energy GNN comes to its answer, against its nodes' work and against time."""
+    return [convergence(study.convergence, x=x) for x in ("updates", "ticks")]
