@@ -131,7 +131,8 @@ def _words(study: Study) -> str:
         f"Out of step, up to {after} of them are, where guessing gives "
         f"{100 * study.guessing:.0f} %. A node applies its third layer whenever its third "
         f"update comes, to whatever it has heard: some neighbours have just begun, "
-        f"others are done. The network then computes something that it was never trained to compute.",
+        f"others are done. The network then computes something that it was "
+        f"never trained to compute.",
         f"The energy GNN's answer is no layer's output but the minimum of one strongly convex "
         f"function of all nodes' embeddings, and every update is a step towards it, however late "
         f"the news it is made of. Of {runs} runs (graphs, settings and schedules), {good} came "
