@@ -143,6 +143,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "ignn": written("ignn"),
     "ignn_chains": written("ignn-chains"),
     "rules": written("rules"),
+    "rules_cycles": written("rules-cycles"),
 }
 
 

@@ -23,11 +23,13 @@ import argparse
 from pathlib import Path
 
 import torch
-from torch_geometric.data import Batch
+from tasks import rgg
+from torch import Tensor
+from torch_geometric.data import Batch, Data
 from training_step import THREADS, environment, limit_threads, table, write
 
 import hogwild
-from hogwild import EnergyGNN, simulate
+from hogwild import GSDGNN, EnergyGNN, simulate
 from hogwild.guarantee import spectrum
 from hogwild.tasks import get
 
@@ -53,6 +55,42 @@ def first_below(run: hogwild.Run, tol: float) -> float | None:
     return float(ticks.mean()) / ((STAGGER + 1) / 2)
 
 
+def grid(side: int) -> Tensor:
+    """Edges of a square grid."""
+    node = torch.arange(side * side).view(side, side)
+    right = torch.stack([node[:, :-1].flatten(), node[:, 1:].flatten()])
+    down = torch.stack([node[:-1].flatten(), node[1:].flatten()])
+    return torch.cat([right, down, right.flip(0), down.flip(0)], 1)
+
+
+def cycles(arguments: argparse.Namespace) -> None:
+    """Untrained models on graphs with cycles, where nothing is proved about messages."""
+    rows: list[list[str]] = []
+    cells: list[dict[str, object]] = []
+    for place, edges in (("grid, 8 × 8", grid(8)), ("random geometric, 100", rgg(100).edge_index)):
+        for kind in (EnergyGNN, GSDGNN):
+            torch.manual_seed(0)
+            nodes = int(edges.max()) + 1
+            model = kind(3, 2).double()
+            data = Data(x=torch.randn(nodes, 3, dtype=torch.float64), edge_index=edges)
+            for rule in ("gradient", "messages"):
+                run = simulate(
+                    model, data, stagger=STAGGER, delay=DELAY, runs=arguments.runs, history=3,
+                    ticks=arguments.ticks, rule=rule,
+                )  # fmt: skip
+                found = {str(tol): first_below(run, tol) for tol in (1e-3, 1e-6)}
+                cells.append({"graph": place, "model": kind.__name__, "rule": rule,
+                              "updates": found})  # fmt: skip
+                shown = ["—" if v is None else f"{v:.0f}" for v in found.values()]
+                rows.append([place, kind.__name__, rule, *shown])
+                print(rows[-1], flush=True)
+    head = ("graph", "model, untrained", "rule", "updates to 1e-3", "to 1e-6")
+    where = environment("cpu")
+    text = ", ".join(f"{key} {value}" for key, value in where.items())
+    markdown = f"Graphs with cycles ({text}; {arguments.runs} schedules).\n\n" + table(head, rows)
+    write(arguments.output, "rules-cycles", {"environment": where, "cells": cells}, markdown)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -64,10 +102,15 @@ def main() -> None:
     parser.add_argument(
         "--ticks", type=int, default=20_000, help="given up after; default: %(default)s"
     )
+    parser.add_argument(
+        "--cycles", action="store_true", help="untrained models on graphs with cycles instead"
+    )
     parser.add_argument("--threads", type=int, help=THREADS)
     parser.add_argument("--output", type=Path, help="folder for rules.json and rules.md")
     arguments = parser.parse_args()
     limit_threads(arguments.threads)
+    if arguments.cycles:
+        return cycles(arguments)
     cells: list[dict[str, object]] = []
     rows: list[list[str]] = []
     markdown = ""
