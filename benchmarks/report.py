@@ -144,6 +144,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "ignn_chains": written("ignn-chains"),
     "rules": written("rules"),
     "rules_cycles": written("rules-cycles"),
+    "rules_long": written("rules-long"),
 }
 
 

@@ -566,3 +566,17 @@ def test_local_gradients_reach_the_right_neighbour():
     own, toward = problem.local(h, gather(h, graph.src), graph.everyone)
     received = own + scatter(toward[..., reverse], graph.dst, 7)
     torch.testing.assert_close(received, problem.evaluate(h).gradient)
+
+
+def test_memory_is_linear_in_edges_and_delay():
+    """Packets are kept for D + 2 versions of every edge, whatever the time or the number of runs."""
+    for sizes in ([5], [5, 5, 5]):
+        problem = Quadratic.random(random_graph(sizes))
+        kept = []
+        for delay in (0, 3, 6):
+            schedule = Schedule(problem.graph, delay=delay)
+            simulation = Simulation(GradientRule(problem, 0.05), schedule, problem.start())
+            for _ in range(30):
+                simulation.step()
+            kept.append(simulation.outbox.edge.numel() / problem.graph.num_edges)
+        assert kept == [2 * (d + 2) for d in (0, 3, 6)]
