@@ -569,7 +569,7 @@ def test_local_gradients_reach_the_right_neighbour():
 
 
 def test_memory_is_linear_in_edges_and_delay():
-    """Packets are kept for D + 2 versions of every edge, whatever the time or the number of runs."""
+    """Packets are kept for D + 2 versions of every edge, whatever the time or the runs."""
     for sizes in ([5], [5, 5, 5]):
         problem = Quadratic.random(random_graph(sizes))
         kept = []
