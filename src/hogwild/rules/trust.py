@@ -17,13 +17,13 @@ from torch import Tensor
 
 from hogwild.graph import Star
 
-WINDOW = 4
+WINDOW = 3
 """Updates in a window."""
-STRIKES = 6
+STRIKES = 4
 """Points at which trust is halved."""
 FLOOR = 1 / 16
 """Least share of trust."""
-CALM = 0.25
+CALM = 0.02
 """A result is believed again when it moves by less than this share of what it would change."""
 
 
