@@ -1,5 +1,11 @@
 """Shared fixtures. Tests run in float64 on small problems unless they say otherwise."""
 
+import os
+
+# Small problems: a second thread only waits for the first, and both for whoever else uses the
+# machine. Set before torch starts its threads, and inherited by the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 
