@@ -18,7 +18,7 @@ HELP = "what is installed: versions, devices, models, tasks"
 EXAMPLES = """\
   hogwild info
   hogwild info --json"""
-OPTIONAL = ("matplotlib", "tensorboard", "jax", "zenoh", "ray")
+OPTIONAL = ("matplotlib", "tensorboard", "lightning", "jax", "zenoh", "ray")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
