@@ -16,7 +16,8 @@ from tqdm import tqdm
 from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_positive
-from hogwild.robustness import Model, Robustness, robustness
+from hogwild.models.check import Model
+from hogwild.robustness import Robustness, robustness
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

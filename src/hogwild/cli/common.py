@@ -7,10 +7,10 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from torch import nn
 from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, among
+from hogwild.models.check import Model, check_model
 from hogwild.training import Result, load
 from hogwild.training.config import DTYPES
 from hogwild.training.ensemble import Members
@@ -91,7 +91,7 @@ class Chosen:
     """A trained model and graphs to run it on."""
 
     result: Result
-    model: nn.Module
+    model: Model
     graphs: list[Data]
 
 
@@ -101,7 +101,7 @@ def chosen(given: argparse.Namespace) -> Chosen:
     result = load(given.folder, given.task)
     config = result.config
     r = result.best if given.replica is None else given.replica
-    model = result.replica(r).cpu()
+    model = check_model(result.replica(r).cpu())
     members = Members.of(config, result.task, result.replicas, device_of(config))
     if given.graphs < 1:
         raise ConfigError(f"--graphs {given.graphs}; expected a positive number")

@@ -21,14 +21,11 @@ from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
-from hogwild.models.explicit import LayerTagged
-from hogwild.models.layered import LayeredGNN
-from hogwild.models.readout import ImplicitGNN
+from hogwild.models.check import check_model
 from hogwild.models.stack import StackedGNN
 from hogwild.rules import rule_for
 from hogwild.solvers.base import Problem
 
-Model = ImplicitGNN | LayeredGNN | LayerTagged
 CHECK = 20
 """Ticks between two looks at how far a run still is from its goal."""
 
@@ -114,16 +111,6 @@ class Run:
             f"deviation {float(self.deviation.max()):.2g}) after {self.ticks} ticks, "
             f"{float(self.updates.double().mean()):.0f} updates a node, {self.seconds:.2f} s\n"
             f"{self.staleness}\nassumptions: {held}"
-        )
-
-
-def check_model(model: object) -> None:
-    """Raise unless this is a model of the library."""
-    if not isinstance(model, Model):
-        raise ConfigError(
-            f"{type(model).__name__} is not a model that can run asynchronously; expected one of "
-            f"hogwild's, or a PyG model wrapped as hogwild.LayeredGNN(model, in_channels, "
-            f"out_channels)"
         )
 
 
