@@ -67,7 +67,7 @@ class Task(ABC):
             if folds is not None or validation:
                 raise ConfigError(
                     f"folds={folds!r}, validation={validation!r} were asked of {self.name!r}, "
-                    f"which has one fixed split; expected neither: call splits() alone"
+                    f"which has one fixed split; expected neither"
                 )
             return [self.fixed]
         count = len(self.graphs)
