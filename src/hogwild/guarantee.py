@@ -115,7 +115,7 @@ def certify(
     """
     if not isinstance(model, ImplicitConv):  # of which a level of a stack is one
         check_model(model)
-    check_bounds(stagger, delay)
+    stagger, delay = check_bounds(stagger, delay)
     if exchange not in EXCHANGES:
         raise ConfigError(f"exchange={exchange!r}; expected one of {EXCHANGES}")
     if step is not None and not 0 < step < math.inf:

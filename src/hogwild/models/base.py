@@ -60,8 +60,8 @@ class ImplicitConv(nn.Module):
                 f"solve_dtype={solve_dtype!r}; expected torch.float64, torch.float32 or None (that "
                 f"of the parameters)"
             )
-        self.hidden_channels = hidden_channels
-        self.replicas = replicas
+        self.hidden_channels = int(hidden_channels)  # NumPy's would overflow in products
+        self.replicas = None if replicas is None else int(replicas)
         self.solver = solver
         self.solve_dtype = solve_dtype
         self.on_failure = check_on_failure(on_failure)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hogwild.errors import ConfigError, FeatureError, InputError
+from hogwild.errors import ConfigError, FeatureError, InputError, is_integer
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Task(ABC):
             return [self.fixed]
         count = len(self.graphs)
         k = 10 if folds is None else folds
-        if isinstance(k, bool) or not isinstance(k, int) or not 2 + validation <= k <= count:
+        if not is_integer(k) or not 2 + validation <= k <= count:
             raise ConfigError(
                 f"folds={k!r} for {count} graphs of {self.name!r}; expected an integer from "
                 f"{2 + validation} to {count}"
