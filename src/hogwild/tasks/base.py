@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,10 +35,10 @@ class Task(ABC):
     A subclass sets the attributes below and ``graphs``, and says what one row's loss is.
     """
 
-    name: ClassVar[str]
-    metric_name: ClassVar[str]
-    higher_is_better: ClassVar[bool]
-    pool: ClassVar[str | None] = None
+    name: str
+    metric_name: str
+    higher_is_better: bool
+    pool: str | None = None
     """What the model is built with: ``None`` for a prediction a node, ``"mean"`` a graph."""
 
     in_channels: int
