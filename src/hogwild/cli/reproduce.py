@@ -9,6 +9,8 @@ train them first if WORK does not hold them.
 --quick trains a few small models, to see that everything works (under half an hour a table on two
 cores); its results go to RESULTS/quick and are not to be compared with the paper's. Benchmark sets
 are read from $HOGWILD_DATA; cells whose data cannot be had are skipped, with the reason.
+
+"hogwild reproduce report" writes all records beside the paper's numbers into RESULTS/../README.md.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.cli.common import Outcome
-from hogwild.reproduce import EXPERIMENTS, Results, Summary, Work, experiment
+from hogwild.reproduce import EXPERIMENTS, Results, Summary, Work, experiment, report
 from hogwild.reproduce import run as reproduce
 
 HELP = "regenerate the paper's tables and figures"
@@ -27,12 +29,13 @@ EXAMPLES = """\
   hogwild reproduce table1 --quick
   hogwild reproduce table1 --list
   hogwild reproduce table1 --only 'chains/*' --device cuda --resume
-  hogwild reproduce table1 table3 --recipe paper --replicas 10"""
+  hogwild reproduce table1 table3 --recipe paper --replicas 10
+  hogwild reproduce report"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Which cells, with what, where to."""
-    names = ", ".join(f"{e.name} ({e.title})" for e in EXPERIMENTS.values())
+    names = ", ".join(f"{e.name} ({e.title})" for e in EXPERIMENTS.values()) + ", or report"
     parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help=names)
     parser.add_argument(
         "--only", nargs="+", action="extend", default=[], metavar="CELL",
@@ -60,6 +63,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Outcome:
     """Reproduce."""
+    if given.experiments == ["report"]:
+        path = str(report.write(given.results))
+        return Outcome(path, {"report": path})
     chosen = [experiment(name) for name in given.experiments]
     if given.quick:
         given.results, given.work = given.results / "quick", given.work / "quick"
