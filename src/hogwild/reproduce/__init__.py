@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hogwild.errors import ConfigError, among
+from hogwild.reproduce.asynchronous import Asynchronous
 from hogwild.reproduce.experiment import Experiment, Results, Summary, Work, run
 from hogwild.reproduce.protocols import PROTOCOLS, Protocol
 from hogwild.reproduce.tables import Synchronous
@@ -11,9 +12,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         Synchronous("table1"),
+        Asynchronous("table2"),
         Synchronous("table3"),
         Synchronous("table4"),
         Synchronous("table5"),
+        Asynchronous("table6"),
     )
 }
 """By name."""
