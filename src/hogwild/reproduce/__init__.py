@@ -5,6 +5,7 @@ from __future__ import annotations
 from hogwild.errors import ConfigError, among
 from hogwild.reproduce.asynchronous import Asynchronous
 from hogwild.reproduce.experiment import Experiment, Results, Summary, Work, run
+from hogwild.reproduce.figure1 import Figure1
 from hogwild.reproduce.protocols import PROTOCOLS, Protocol
 from hogwild.reproduce.tables import Synchronous
 
@@ -17,6 +18,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Synchronous("table4"),
         Synchronous("table5"),
         Asynchronous("table6"),
+        Figure1(),
     )
 }
 """By name."""

@@ -205,8 +205,9 @@ class Experiment(ABC):
         """One cell in a few words, for a progress line."""
         return ""
 
-    def draw(self, results: Results, work: Work) -> None:  # noqa: B027  tables have no picture
-        """Draw the picture of a figure beside its results."""
+    def draw(self, results: Results, suffix: str) -> Path | None:
+        """Draw the picture of a figure beside its results; ``None``: there is none to draw."""
+        return None
 
     def select(self, only: Iterable[str]) -> dict[str, Cell]:
         """The cells that match one of the patterns; all of them without any."""
@@ -336,7 +337,13 @@ def run(
         say(f"{head}: {experiment.brief(record)} ({seconds:.0f} s)")
     if len(out.skipped) == len(cells):
         raise DataError(f"nothing of {experiment.name} could be computed: {out.skipped[name]}")
-    experiment.draw(results, work)
+    try:
+        picture = experiment.draw(results, work.suffix)
+    except ImportError as error:
+        say(f"{experiment.name}: no picture: {error}")
+    else:
+        if picture is not None:
+            say(f"{experiment.name}: {picture}")
     return out
 
 
