@@ -117,10 +117,25 @@ def test_trouble_in_one_cell_leaves_the_others(place):
 
 def test_data_that_are_not_there_are_sought_once(place):
     work, results = place
-    squares = Squares({0: DataError("not here")})
+    squares, lines = Squares({0: DataError("not here")}), []
     with pytest.raises(DataError, match="nothing of squares could be computed: not here"):
-        run(squares, work, results, ["even/*"])
+        run(squares, work, results, ["even/*"], lines.append)
     assert squares.computed == [0]
+    assert lines[1] == "[2/2] squares even/2: SKIPPED, as even above"
+
+
+def test_one_experiment_without_data_leaves_the_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(EXPERIMENTS, "squares", Squares())
+    poor = Squares({i: DataError("no such file") for i in range(4)})
+    monkeypatch.setitem(EXPERIMENTS, "poor", poor)
+    flags = ["--results", str(tmp_path / "r"), "--work", str(tmp_path / "w")]
+    assert main(["reproduce", "poor", "squares", *flags]) == 0
+    said = capsys.readouterr()
+    assert "SKIPPED" in said.out
+    assert "even/2: 4" in said.out
+    assert poor.computed == [0, 1]  # each column once
+    assert main(["reproduce", "poor", *flags[:1], str(tmp_path / "other")]) == 2
+    assert "no such file" in capsys.readouterr().err
 
 
 def test_a_record_is_there_whole_or_not_at_all(place, monkeypatch):

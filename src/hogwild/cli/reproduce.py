@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.cli.common import Outcome
+from hogwild.errors import DataError
 from hogwild.reproduce import EXPERIMENTS, Results, Summary, Work, experiment, report
 from hogwild.reproduce import run as reproduce
 
@@ -81,14 +82,24 @@ def run(given: argparse.Namespace) -> Outcome:
     )
     if given.list:
         return _listed(given, results, work)
-    data: dict[str, Any] = {}
-    texts, good = [], True
     for each in chosen:
-        done = reproduce(each, work, results, given.only, _say)
+        each.select(given.only)  # a pattern that matches nothing is refused before anything is run
+    data: dict[str, Any] = {}
+    texts, good, absent = [], True, []
+    for each in chosen:
+        try:
+            done = reproduce(each, work, results, given.only, _say)
+        except DataError as error:
+            absent.append(error)
+            texts.append(f"{each.name}: SKIPPED: {error}\n")
+            data[each.name] = {"cells": {}, "skipped": str(error), "failed": {}}
+            continue
         records = results.read(each, work.suffix)
         texts.append(f"{each.name}: {each.title}\n\n{each.table(records)}{_footer(done)}")
         data[each.name] = {"cells": records, "skipped": done.skipped, "failed": done.failed}
         good &= not done.failed
+    if len(absent) == len(chosen):
+        raise absent[0]
     return Outcome("\n".join(texts).rstrip(), data, good)
 
 
@@ -106,7 +117,8 @@ def _listed(given: argparse.Namespace, results: Results, work: Work) -> Outcome:
 
 
 def _footer(done: Summary) -> str:
-    lines = [f"SKIPPED {name}: {why}" for name, why in done.skipped.items()]
+    columns = {name.partition("/")[0]: why for name, why in done.skipped.items()}
+    lines = [f"SKIPPED {column}: {why}" for column, why in columns.items()]
     lines += [f"FAILED {name}: {why}" for name, why in done.failed.items()]
     return "".join(f"\n{line}" for line in lines) + "\n"
 

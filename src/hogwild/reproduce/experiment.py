@@ -215,8 +215,9 @@ class Experiment(ABC):
         patterns = list(only)
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in cells):
-                raise ConfigError(f"no cell of {self.name} matches {pattern!r}; "
-                                  f"{among(cells, pattern)}")  # fmt: skip
+                raise ConfigError(
+                    f"no cell of {self.name} matches {pattern!r}; {among(cells, pattern)}"
+                )
         if not patterns:
             return cells
         return {n: c for n, c in cells.items() if any(fnmatchcase(n, p) for p in patterns)}
@@ -309,9 +310,11 @@ def run(
             say(f"{head}: there already, {experiment.brief(record)}")
             continue
         began = time.perf_counter()
+        if column in absent:
+            out.skipped[name] = absent[column]
+            say(f"{head}: SKIPPED, as {column} above")
+            continue
         try:
-            if column in absent:
-                raise DataError(absent[column])
             found = compute(work)
         except DataError as error:
             out.skipped[name] = absent[column] = str(error)
@@ -336,7 +339,8 @@ def run(
         out.done.append(name)
         say(f"{head}: {experiment.brief(record)} ({seconds:.0f} s)")
     if len(out.skipped) == len(cells):
-        raise DataError(f"nothing of {experiment.name} could be computed: {out.skipped[name]}")
+        first = next(iter(out.skipped.values()))
+        raise DataError(f"nothing of {experiment.name} could be computed: {first}")
     try:
         picture = experiment.draw(results, work.suffix)
     except ImportError as error:

@@ -66,6 +66,8 @@ class Synchronous(Experiment):
         if any(record["quick"] for record in records.values()):
             notes.append("QUICK runs: small tasks, few epochs; not to be compared.")
         out += "".join(f"\n{note}\n" for note in notes)
+        if any(record["quick"] for record in records.values()):
+            return out
         return out + "\n" + "".join(f"- {line}\n" for line in self.verdicts(records))
 
     def verdicts(self, records: Mapping[str, Record]) -> list[str]:
