@@ -15,7 +15,7 @@ import pytest
 from hogwild.cli import main
 from hogwild.errors import CheckpointError, ConfigError, ConvergenceError, DataError
 from hogwild.reproduce import EXPERIMENTS, Experiment, Protocol, Results, Work, experiment, run
-from hogwild.reproduce.experiment import Stopwatch, commit
+from hogwild.reproduce.experiment import Training, commit
 from hogwild.reproduce.protocols import PROTOCOLS
 from hogwild.training import MODELS
 from hogwild.training.registry import entry
@@ -247,13 +247,37 @@ def test_a_killed_cell_goes_on_where_it_was(tmp_path):
         assert found[key] == whole[key]
 
 
-def test_stopwatch_adds_up(tmp_path):
-    with Stopwatch(tmp_path):
+def test_time_adds_up_over_interruptions(tmp_path):
+    assert Training.about(tmp_path) == {}
+    with Training(tmp_path, "cpu"):
         time.sleep(0.02)
-    first = Stopwatch.read(tmp_path)
-    with Stopwatch(tmp_path):
-        time.sleep(0.02)
-    assert Stopwatch.read(tmp_path) >= first + 0.02 >= 0.04
+    first = Training.about(tmp_path)["seconds"]
+    with pytest.raises(ZeroDivisionError), Training(tmp_path, "cpu"):
+        1 / (time.sleep(0.02) or 0)
+    about = Training.about(tmp_path)
+    assert about["seconds"] >= first + 0.02 >= 0.04
+    assert about["commit"] == commit()
+
+
+def test_a_record_names_the_commit_it_was_trained_at(place):
+    """Trained before, recorded now."""
+    work, results = place
+    folder = work.trained("chains", "gcn").folder
+    about = Training.about(folder) | {"commit": "before", "seconds": 1234.5}
+    (folder / "about.json").write_text(json.dumps(about))
+    run(EXPERIMENTS["table1"], work, results, ["chains/gcn"])
+    record = results.read(EXPERIMENTS["table1"])["chains/gcn"]
+    assert (record["commit"], record["seconds"]) == ("before", 1234.5)
+    run(EXPERIMENTS["table2"], work, results, ["chains/gcn"])
+    record = results.read(EXPERIMENTS["table2"])["chains/gcn"]
+    assert record["commit"] == commit()
+    assert record["trained"]["commit"] == "before"
+    assert record["seconds"] < 1234
+
+
+def test_every_experiment_is_documented():
+    text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in text for name in EXPERIMENTS)
 
 
 def test_models_of_the_tables_exist():

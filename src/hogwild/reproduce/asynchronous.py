@@ -21,6 +21,7 @@ GCN and GAT that wait for the right layer (``gcn-tagged``), and maxima (``max``)
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -36,7 +37,7 @@ from hogwild.executors.run import Model
 from hogwild.models import LayeredGNN, LayerTagged
 from hogwild.models.base import Kind
 from hogwild.reproduce import markdown, paper, scheduled
-from hogwild.reproduce.experiment import Cell, Experiment, Record, Work
+from hogwild.reproduce.experiment import Cell, Experiment, Record, Training, Work
 from hogwild.robustness import Robustness, robustness
 from hogwild.training import Result
 from hogwild.training.ensemble import Members, single
@@ -188,7 +189,8 @@ def measured(work: Work, *, column: str, model: str) -> Record:
         result = scheduled.trained(work, column, base)
     else:
         result = work.trained(column, base)
-    replica = result.best
+    assert result.folder is not None
+    began, replica = time.perf_counter(), result.best
     network: Model = exact(result, replica).to(work.device)
     if how == "tagged":
         assert isinstance(network, LayeredGNN)
@@ -219,6 +221,8 @@ def measured(work: Work, *, column: str, model: str) -> Record:
         "replica": replica,
         "samples": ids,
         "config": result.config.as_dict(),
+        "trained": Training.about(result.folder),
+        "seconds": time.perf_counter() - began,
     }
 
 

@@ -45,7 +45,7 @@ Record = dict[str, Any]
 FREE = ("device", "checkpoint_every")
 """Options that do not change what was trained."""
 PERIOD = 30.0
-"""Seconds between two notes of how long training has taken."""
+"""Seconds between two notes of how long training has taken so far."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Work:
                 )
             return found
         self.allow(folder)
-        with Stopwatch(folder) as watch:
+        with Training(folder, self.device) as watch:
             return train(
                 config=config, folder=folder, resume=True, progress=self.progress, callback=watch
             )
@@ -138,34 +138,37 @@ class Work:
         return shlex.join(words)
 
 
-class Stopwatch:
-    """Seconds spent in a training folder, over all interruptions; called after every epoch."""
+class Training:
+    """Around a training run: notes in its folder how long it took, over all interruptions, and
+    where and with what it was made. Called after every epoch."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "seconds.json"
-        self.before = self.read(folder)
+    def __init__(self, folder: Path, device: str) -> None:
+        self.folder, self.device = folder, device
+        self.before = self.about(folder).get("seconds", 0.0)
         self.began = self.written = time.monotonic()
 
     @staticmethod
-    def read(folder: Path) -> float:
-        """What was spent so far."""
-        path = folder / "seconds.json"
-        return float(json.loads(path.read_text())) if path.exists() else 0.0
+    def about(folder: Path) -> Record:
+        """What is noted of a run: ``seconds`` and :func:`provenance`; empty before it began."""
+        path = folder / "about.json"
+        found: Record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return found
 
     def __call__(self, loop: object = None) -> None:
         if time.monotonic() - self.written >= PERIOD:
             self._write()
 
-    def __enter__(self) -> Stopwatch:
+    def __enter__(self) -> Training:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.path.parent.is_dir():
+        if self.folder.is_dir():
             self._write()
 
     def _write(self) -> None:
         self.written = time.monotonic()
-        write_atomically(self.path, json.dumps(self.before + self.written - self.began).encode())
+        about = {"seconds": self.before + self.written - self.began, **provenance(self.device)}
+        write_atomically(self.folder / "about.json", json.dumps(about, indent=1).encode())
 
 
 def _differ(a: Config, b: Config) -> list[str]:
@@ -330,10 +333,10 @@ def run(
             "cell": name,
             "recipe": work.recipe,
             "quick": work.quick,
-            **found,
-            "seconds": max(seconds, found.get("seconds", 0.0)),
             "command": work.command(experiment.name, name),
+            "seconds": seconds,
             **provenance(work.device),
+            **found,  # a model that was trained before says so itself
         }
         results.write(experiment.name, name, work.suffix, record)
         out.done.append(name)

@@ -10,6 +10,7 @@ holds; epochs are chosen, and replicas compared, under schedule 0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from hogwild.errors import ConfigError, among
 from hogwild.executors.unrolled import asynchronous_embed
 from hogwild.inputs import Inputs
 from hogwild.models import GAT, GCN, LayeredGNN
-from hogwild.reproduce.experiment import Stopwatch, Work
+from hogwild.reproduce.experiment import Training, Work
 from hogwild.solvers.base import Solution, Status
 from hogwild.training import Result, train
 from hogwild.training.config import DTYPES
@@ -86,15 +87,10 @@ def trained(work: Work, column: str, model: str) -> Result:
     )
     ensemble.to(DTYPES[config.dtype]).load_state_dict(plain.state_dict())
     folder = work.training(column, f"{model}-scheduled")
-    if not (folder / "result.json").exists():
+    finished = (folder / "result.json").exists()
+    if not finished:
         work.allow(folder)
-    with Stopwatch(folder) as watch:
-        result = train(
-            config=config,
-            model=ensemble,
-            folder=folder,
-            resume=True,
-            progress=work.progress,
-            callback=watch,
-        )
+    options = {"folder": folder, "resume": True, "progress": work.progress}
+    with nullcontext() if finished else Training(folder, work.device) as watch:
+        result = train(config=config, model=ensemble, callback=watch, **options)
     return replace(result, config=config, named=True)

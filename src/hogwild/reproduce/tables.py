@@ -8,7 +8,7 @@ import torch
 from torch_geometric.data import Batch
 
 from hogwild.reproduce import markdown, paper
-from hogwild.reproduce.experiment import Cell, Experiment, Record, Stopwatch
+from hogwild.reproduce.experiment import Cell, Experiment, Record, Training
 from hogwild.tasks.base import Task
 from hogwild.training import Result
 from hogwild.training.ensemble import Members
@@ -139,8 +139,8 @@ def measured(result: Result) -> Record:
         "failed": result.failed,
         "stops": found["stops"],
         "parameters": sum(p.numel() for p in result.ensemble.parameters()) // result.replicas,
-        "seconds": Stopwatch.read(result.folder),
         "config": result.config.as_dict(),
+        **Training.about(result.folder),
     }
 
 
