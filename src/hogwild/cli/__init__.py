@@ -11,12 +11,12 @@ import json
 import sys
 from collections.abc import Sequence
 
-from hogwild.cli import certify, demo, evaluate, info, robustness, simulate, train
+from hogwild.cli import certify, demo, evaluate, info, reproduce, robustness, simulate, train
 from hogwild.cli.common import Parser, in_flags
 from hogwild.errors import ConvergenceError, HogwildError
 from hogwild.training.log import plain
 
-VERBS = (train, evaluate, simulate, robustness, certify, info, demo)
+VERBS = (train, evaluate, simulate, robustness, certify, info, demo, reproduce)
 
 
 def parser() -> argparse.ArgumentParser:
