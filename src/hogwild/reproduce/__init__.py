@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hogwild.errors import ConfigError, among
 from hogwild.reproduce.asynchronous import Asynchronous
+from hogwild.reproduce.depth import Depth
 from hogwild.reproduce.experiment import Experiment, Results, Summary, Work, run
 from hogwild.reproduce.figure1 import Figure1
 from hogwild.reproduce.protocols import PROTOCOLS, Protocol
@@ -19,6 +20,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Synchronous("table5"),
         Asynchronous("table6"),
         Figure1(),
+        Depth(),
     )
 }
 """By name."""

@@ -35,6 +35,10 @@ def part(experiment: Experiment, results: Results) -> str:
                 f"{results.folder / experiment.name} holds quick runs, which are not to be "
                 f"compared with the paper; expected them in {results.folder / 'quick'}"
             )
+        picture = results.folder / experiment.name / f"{experiment.name}{suffix}.png"
+        if picture.exists():
+            place = picture.relative_to(results.folder.parent).as_posix()
+            out += f"![{experiment.title}]({place})\n\n"
         out += experiment.table(records)
         out += "\n" + markdown.folded("every cell", experiment.details(records))
     return out

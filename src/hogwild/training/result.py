@@ -66,16 +66,20 @@ class Result:
         return [r for r, stop in enumerate(self.stops) if stop is not None and stop.failed]
 
     @property
-    def best(self) -> int:
-        """The replica with the best metric on validation graphs (training graphs, where a task has
-        no others), among those that did not fail if there are any."""
+    def ranking(self) -> list[int]:
+        """The replicas by their metric on validation graphs (training graphs, where a task has no
+        others), the best one first; those that failed come last."""
         score = self.metrics["val"]
         score = torch.where(torch.isfinite(score), score, self.metrics["train"])
         score = -score if self.task.higher_is_better else score
-        score = torch.nan_to_num(score, nan=torch.inf).clone()
-        if len(self.failed) < self.replicas:
-            score[self.failed] = torch.inf
-        return int(score.argmin())
+        score = torch.nan_to_num(score, nan=torch.inf)
+        order: list[int] = score.argsort(stable=True).tolist()
+        return sorted(order, key=lambda r: r in self.failed)
+
+    @property
+    def best(self) -> int:
+        """The first of the ranking."""
+        return self.ranking[0]
 
     @property
     def model(self) -> nn.Module:

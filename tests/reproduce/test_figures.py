@@ -1,0 +1,145 @@
+"""Figures beyond the paper's: tiny real runs of each, and what their numbers must be."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from hogwild.models import GCN, EnergyGNN
+from hogwild.reproduce import EXPERIMENTS, Protocol, Results, Work, figures, run
+from hogwild.reproduce.depth import conditioning, embed, fade, influence, reaches
+from hogwild.tasks.families import edges
+from hogwild.training import MODELS
+
+PNG = b"\x89PNG"
+PROTOCOLS = {
+    "chains": Protocol(
+        "chains", 3, always={"task_options": {"length": 8}}, default={"epochs": 60, "lr": 0.02}
+    ),
+    "counting": Protocol(
+        "counting", 2, always={"task_options": {"sizes": [1, 2, 3, 4]}, "folds": 2},
+        default={"epochs": 10},
+    ),
+    "sums": Protocol(
+        "sums", 2, always={"task_options": {"num_graphs": 6, "sizes": 5}, "folds": 2},
+        default={"epochs": 5},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return Work(tmp_path_factory.mktemp("work"), protocols=PROTOCOLS, quick=True, resume=True)
+
+
+def made(name, only, work, folder):
+    """Records of some cells, after their picture was drawn."""
+    pytest.importorskip("matplotlib")
+    results, experiment = Results(folder), EXPERIMENTS[name]
+    done = run(experiment, work, results, only)
+    assert not done.failed
+    assert not done.skipped
+    assert (folder / name / f"{name}.png").read_bytes()[:4] == PNG
+    return results.read(experiment)
+
+
+def chain(n, channels=2):
+    torch.manual_seed(0)
+    x = torch.randn(n, channels, dtype=torch.float64)
+    return Data(x=x, edge_index=edges("chain", n, None))
+
+
+def test_replicas_by_rank(work):
+    result = work.trained("chains", "gcn")
+    result.metrics["val"] = torch.tensor([0.3, 0.1, 0.2])
+    assert result.ranking == [1, 2, 0]
+    assert result.best == 1
+    assert figures.chosen(work, result) == [1, 2]
+    assert figures.chosen(replace(work, quick=False), result) == [1, 2, 0]
+    largest = figures.largest(work.trained("counting", "gcn"), 0, 1)
+    result = work.trained("counting", "gcn")
+    test = result.task.splits(2)[0].test.tolist()
+    assert [g.num_nodes for g in largest] == [max(result.task.graphs[i].num_nodes for i in test)]
+
+
+def test_looks_and_labels():
+    """Every model of Table 1 has one, and no two look the same on a grey printer."""
+    models = EXPERIMENTS["depth"].models
+    assert set(figures.LOOKS) == set(models)
+    assert len({figures.LOOKS[m]["marker"] for m in models}) == len(models)
+    assert {MODELS[m].kind for m in models} == set(figures.RULES)
+
+
+def test_bands_and_summaries():
+    values = torch.tensor([[1.0, 2.0, 3.0], [torch.nan, 5.0, 5.0]])
+    found = figures.band(values)
+    assert found["median"] == [2.0, 5.0]
+    assert found["low"] == pytest.approx([1.2, 5.0])
+    assert figures.shown([3, None, 5]) == "4 (3 to 5), 1 of 3 never"
+    assert figures.shown([None]) == "never"
+    assert figures.shown([2, 2]) == "2"
+
+
+# -- depth -----------------------------------------------------------------------------------------
+
+
+def test_influence_is_the_jacobian():
+    """Of an explicit model by autograd's own, of an energy by central differences."""
+    data, targets = chain(7), torch.tensor([0, 3])
+    torch.manual_seed(1)
+    for model in (GCN(2, 1, hidden_channels=3).double(), EnergyGNN(2, 1).double()):
+        found = influence(model, data, targets)
+        expected = torch.zeros(2, 7, dtype=torch.float64)
+        for j in range(7):
+            for c in range(2):
+                moved = []
+                for sign in (1, -1):
+                    other = data.clone()
+                    other.x = data.x.clone()
+                    other.x[j, c] += sign * 1e-5
+                    moved.append(embed(model, other).detach()[targets])
+                expected[:, j] += ((moved[0] - moved[1]) / 2e-5).square().sum(1)
+        assert torch.allclose(found, expected.sqrt(), rtol=1e-4, atol=1e-7)
+
+
+def test_a_gcn_reaches_as_far_as_its_layers():
+    torch.manual_seed(0)
+    model = GCN(2, 1, num_layers=3).double()
+    curves = fade(model, chain(9))
+    assert [len(c) for c in curves] == [9, 7, 5, 7, 9]  # farthest node from 0, 2, 4, 6, 8
+    assert all(float(c[4:].sum()) == 0 for c in curves)
+    assert max(reaches(c) for c in curves) <= 3
+    assert conditioning(model, [chain(9)]) == []
+
+
+def test_condition_number():
+    """The largest eigenvalue over the smallest, from the dense Hessian."""
+    torch.manual_seed(0)
+    model, data = EnergyGNN(2, 1, hidden_channels=2).double(), chain(4)
+    h = embed(model, data).detach().mT.unsqueeze(0)
+    problem = model.problem(data.x, data.edge_index).detach()
+    apply = problem.evaluate(h).hessian().apply
+    columns = [apply(e.view_as(h)).flatten() for e in torch.eye(h.numel(), dtype=h.dtype)]
+    values = np.linalg.eigvalsh(torch.stack(columns).detach().numpy())
+    assert conditioning(model, [data]) == pytest.approx([values[-1] / values[0]], rel=1e-3)
+
+
+def test_depth(work, tmp_path):
+    only = ["chains/gcn", "chains/energy-edge", "counting/ignn"]
+    records = made("depth", only, work, tmp_path)
+    assert max(records["chains/gcn"]["reach"]) <= 5
+    assert records["chains/gcn"]["iterations"] == {"layers": [5, 5]}
+    energy = records["chains/energy-edge"]
+    assert set(energy["iterations"]) == {"gradient", "messages"}
+    pairs = zip(energy["iterations"]["messages"], energy["iterations"]["gradient"], strict=True)
+    assert all(0 < messages < gradient for messages, gradient in pairs)
+    assert all(c > 1 for c in energy["condition"])
+    assert set(records["counting/ignn"]["iterations"]) == {"fixed point"}
+    text = EXPERIMENTS["depth"].table(records)
+    assert (
+        f"| chains | GCN | {figures.shown(records['chains/gcn']['reach'])} of 7 | 5 | — |" in text
+    )
+    assert "| sums | GCN | not run |" in text
+    assert "QUICK" in text
