@@ -293,6 +293,17 @@ def test_rare_updates_are_not_taken_for_a_standstill():
 # -- what a run reports ---------------------------------------------------------------------------
 
 
+def test_history_at_chosen_ticks():
+    model, data = energy(), graphs()
+    every = simulate(model, data, runs=2, history=1, ticks=60, keep_embeddings=True)
+    some = simulate(model, data, runs=2, history=(0, 7, 50, 900), ticks=60, keep_embeddings=True)
+    assert some.history_ticks == [0, 7, 50]
+    assert torch.equal(some.history, every.history[[0, 7, 50]])
+    assert torch.equal(some.embeddings, every.embeddings[[0, 7, 50]])
+    with pytest.raises(ConfigError, match="history=-1; expected an integer of at least 0"):
+        simulate(model, data, history=[-1])
+
+
 def test_a_run_reports_the_truth(tmp_path):
     model, data = energy(), graphs()
     run = simulate(model, data, runs=3, history=10, keep_embeddings=True, record=tmp_path / "t.npz")

@@ -143,3 +143,30 @@ def test_depth(work, tmp_path):
     )
     assert "| sums | GCN | not run |" in text
     assert "QUICK" in text
+
+
+# -- convergence -----------------------------------------------------------------------------------
+
+
+def test_convergence(work, tmp_path):
+    records = made("convergence", ["chains/energy-edge", "chains/ignn"], work, tmp_path)
+    energy = records["chains/energy-edge"]
+    assert set(energy["curves"]) == {"gradient", "messages"}
+    assert set(records["chains/ignn"]["curves"]) == {"fixed point"}
+    for record in records.values():
+        for ways in record["curves"].values():
+            assert set(ways) == {"synchronous", "asynchronous"}
+            for curve in ways.values():
+                assert len(curve["updates"]) == len(curve["distance"]["median"])
+                assert curve["updates"][0] == 0
+                assert curve["distance"]["median"][0] == pytest.approx(1.0)  # from nothing
+                assert curve["metric"]["median"][-1] == pytest.approx(
+                    float(np.median(record["answer"]))
+                )
+    for curve in energy["curves"]["messages"].values():
+        assert curve["distance"]["high"][-1] <= 1e-8
+    text = EXPERIMENTS["convergence"].table(records)
+    first, second = (line for line in text.splitlines() if line.startswith("| chains | energy, e"))
+    assert "gradient" in first
+    assert "messages" in second
+    assert "not reached" not in second

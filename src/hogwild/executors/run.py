@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def simulate(
     impairments: Impairment | Sequence[Impairment] = (),
     ticks: int = 20_000,
     tol: float | None = 1e-6,
-    history: int | None = None,
+    history: int | Collection[int] | None = None,
     keep_embeddings: bool = False,
     record: bool | str | Path = False,
     replay: Trace | str | Path | None = None,
@@ -152,7 +152,7 @@ def simulate(
         ticks: Ticks after which the simulation ends in any case.
         tol: A run ends when its relative deviation from the synchronous embeddings is at most
             this; ``None``: it goes on for all ticks.
-        history: Record the deviation every so many ticks.
+        history: Record the deviation every so many ticks, or at these ticks.
         keep_embeddings: Record the embeddings as often, too.
         record: Keep the schedule in ``Run.trace``; a path writes it there as well.
         replay: A trace to follow instead of drawing a schedule, with the bounds it was drawn with;
@@ -167,7 +167,9 @@ def simulate(
         raise ConfigError(f"exchange={exchange!r}; expected one of {EXCHANGES}")
     if tol is not None and not tol > 0:
         raise ConfigError(f"tol={tol!r}; expected a positive number, or None")
-    if history is not None:
+    if isinstance(history, Collection):
+        history = frozenset(require_integer("history", tick, 0) for tick in history)
+    elif history is not None:
         history = require_positive("history", history)
     impaired = check_impairments(impairments)
     if exchange == "exact" and any(i.triggers for i in impaired):
@@ -198,7 +200,7 @@ def _run(
     impairments: tuple[Impairment, ...],
     ticks: int,
     tol: float | None,
-    history: int | None,
+    history: int | frozenset[int] | None,
     keep: bool,
     record: bool | str | Path,
     replay: Trace | None,
@@ -289,11 +291,11 @@ class _Watch:
         graph: Graph,
         target: Tensor,
         tol: float | None,
-        history: int | None,
+        history: int | frozenset[int] | None,
         keep: bool,
     ) -> None:
         self.simulation, self.graph, self.target = simulation, graph, target
-        self.tol, self.stride, self.keep = tol, history, keep
+        self.tol, self.times, self.keep = tol, history, keep
         tiny = torch.finfo(target.dtype).tiny
         self.scale = graph.norm(target).clamp_min(tiny)  # [R, Q·G]
         self.deviation = graph.norm(simulation.h - target) / self.scale
@@ -304,7 +306,8 @@ class _Watch:
 
     def look(self, t: int, last: bool) -> bool:
         """After tick ``t``; whether nothing is left to do."""
-        record = self.stride is not None and t % self.stride == 0
+        times = self.times
+        record = t in times if isinstance(times, frozenset) else times and t % times == 0
         if not (record or last or t % CHECK == 0):
             return False
         h = self.simulation.h

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hogwild.errors import ConfigError, among
 from hogwild.reproduce.asynchronous import Asynchronous
+from hogwild.reproduce.convergence import Convergence
 from hogwild.reproduce.depth import Depth
 from hogwild.reproduce.experiment import Experiment, Results, Summary, Work, run
 from hogwild.reproduce.figure1 import Figure1
@@ -21,6 +22,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Asynchronous("table6"),
         Figure1(),
         Depth(),
+        Convergence(),
     )
 }
 """By name."""

@@ -44,7 +44,7 @@ from hogwild.solvers.base import Objective
 
 GRAPHS, TARGETS = 2, 5
 TICKS, QUICK_TICKS = 20_000, 2_000
-MARKS = [0, 1, 2, 5, 10, 20, 50, 99]
+MARKS = [0, 1, 3, 10, 30, 99]
 """Hops that are marked on the lines."""
 
 
@@ -140,7 +140,7 @@ class Depth(Figure):
                 ax.set_yscale("log")
                 ax.set_ylim(1e-8, 2)
                 ax.set_xscale("symlog", linthresh=1)
-                hops = [0, 1, 2, 5, 10, 20, 50, 100]
+                hops = [0, 1, 3, 10, 30, 100]
                 ax.set_xticks(hops, [str(d) for d in hops], minor=False)
                 ax.set_xticks([], minor=True)
                 ax.set_xlim(0, 110)

@@ -128,10 +128,11 @@ def band(values: Tensor) -> Record:
     return {"low": low, "median": middle, "high": high}
 
 
-def draw_band(ax: Any, x: Sequence[float], curve: Record, **look: Any) -> None:
+def draw_band(ax: Any, x: Sequence[float], curve: Record, scale: float = 1.0, **look: Any) -> None:
     """The median as a line, the percentiles as a band around it."""
     low, middle, high = (
-        [float("nan") if v is None else v for v in curve[key]] for key in ("low", "median", "high")
+        [float("nan") if v is None else scale * v for v in curve[key]]
+        for key in ("low", "median", "high")
     )
     ax.fill_between(x, low, high, color=look["color"], alpha=0.18, linewidth=0)
     if isinstance(look.get("markevery"), list):
