@@ -170,3 +170,26 @@ def test_convergence(work, tmp_path):
     assert "gradient" in first
     assert "messages" in second
     assert "not reached" not in second
+
+
+# -- size ------------------------------------------------------------------------------------------
+
+
+def test_size(work, tmp_path):
+    records = made("size", ["chains/g??", "chains/energy-edge", "counting/gcn"], work, tmp_path)
+    for name in ("gcn", "gat", "energy-edge"):
+        record = records[f"chains/{name}"]
+        assert record["sizes"]["chain"] == [2, 4, 8, 16, 40, 80]
+        table1 = work.trained("chains", name).metrics["test"].tolist()  # the same eight nodes
+        assert record["values"]["chain"][2] == pytest.approx(table1)
+        assert record["constant"]["chain"] == [0.5] * 6
+        assert record["unsolved"]["chain"] == [0] * 6
+    # Of 80 nodes a GCN of five layers tells six at most from those of the other chain.
+    assert all(value >= (80 - 6) / 160 for value in records["chains/gcn"]["values"]["chain"][-1])
+    assert set(records["counting/gcn"]["values"]) == {"chain", "tree", "grid"}
+    text = EXPERIMENTS["size"].table(records)
+    lines = text.splitlines()
+    assert sum(line.startswith("| energy, edge-wise | not run |") for line in lines) == 2
+    assert "(1)" not in text
+    poor = {"chains/gcn": records["chains/gcn"] | {"unsolved": {"chain": [0, 0, 0, 0, 0, 1]}}}
+    assert " (1) |" in EXPERIMENTS["size"].table(poor)

@@ -9,6 +9,7 @@ from hogwild.reproduce.depth import Depth
 from hogwild.reproduce.experiment import Experiment, Results, Summary, Work, run
 from hogwild.reproduce.figure1 import Figure1
 from hogwild.reproduce.protocols import PROTOCOLS, Protocol
+from hogwild.reproduce.size import Size
 from hogwild.reproduce.tables import Synchronous
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -23,6 +24,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Figure1(),
         Depth(),
         Convergence(),
+        Size(),
     )
 }
 """By name."""

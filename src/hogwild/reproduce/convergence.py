@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ UPDATES, QUICK_UPDATES = 5_000, 500
 POINTS, TOL = 80, 1e-8
 WAYS = {"synchronous": (1, 0, 1), "asynchronous": (STAGGER, DELAY, SCHEDULES)}
 """S, D and the number of schedules."""
-LOOKS = {
+LOOKS: dict[str, dict[str, Any]] = {
     "gradient": {"color": BLUE, "marker": "o"},
     "messages": {"color": RED, "marker": "s"},
     "fixed point": {"color": GREEN, "marker": "^"},
