@@ -8,8 +8,9 @@ import torch
 from torch_geometric.data import Data
 
 from hogwild.models import GCN, EnergyGNN
-from hogwild.reproduce import EXPERIMENTS, Protocol, Results, Work, figures, run
+from hogwild.reproduce import EXPERIMENTS, Protocol, Results, Work, figures, run, staleness
 from hogwild.reproduce.depth import conditioning, embed, fade, influence, reaches
+from hogwild.reproduce.staleness import needed
 from hogwild.tasks.families import edges
 from hogwild.training import MODELS
 
@@ -193,3 +194,38 @@ def test_size(work, tmp_path):
     assert "(1)" not in text
     poor = {"chains/gcn": records["chains/gcn"] | {"unsolved": {"chain": [0, 0, 0, 0, 0, 1]}}}
     assert " (1) |" in EXPERIMENTS["size"].table(poor)
+
+
+# -- staleness -------------------------------------------------------------------------------------
+
+
+def test_updates_needed_are_those_of_the_graph():
+    updates = torch.tensor([[1, 3, 10], [5, 5, 20]])
+    reached = torch.tensor([[4, 9], [8, -1]])
+    assert needed(updates, reached, torch.tensor([0, 0, 1])) == [2.0, 10.0, 5.0, None]
+
+
+def test_staleness(work, tmp_path, monkeypatch):
+    monkeypatch.setattr(staleness, "QUICK_STAGGERS", (1, 3))
+    monkeypatch.setattr(staleness, "QUICK_DELAYS", (0, 2))
+    records = made("staleness", ["chains/*"], work, tmp_path)
+    settings = records["chains/energy-edge"]["rules"]["messages"]
+    assert [(s["stagger"], s["delay"]) for s in settings] == [(1, 0), (1, 2), (3, 0), (3, 2)]
+    assert all(s["reached"] == 1 and s["distance"] <= 1e-3 for s in settings)
+    assert all(len(s["updates"]) == 10 and min(s["updates"]) > 0 for s in settings)
+    layers = records["chains/gcn"]["rules"]["layers"]
+    result = work.trained("chains", "gcn")
+    in_step = float(result.metrics["test"][result.best])
+    assert layers[0]["error"] == pytest.approx([in_step] * 5)
+    assert layers[0]["reached"] == 1
+    assert layers[-1]["distance"] > 1e-3
+    lines = EXPERIMENTS["staleness"].table(records).splitlines()
+    assert sum(line.startswith("| counting |") and "not run" in line for line in lines) == 3
+
+
+def test_settings_are_not_tried_where_none_can_get_there(work, tmp_path, monkeypatch):
+    monkeypatch.setattr(staleness, "QUICK_UPDATES", 1)
+    records = made("staleness", ["chains/energy-edge"], work, tmp_path)
+    (only,) = records["chains/energy-edge"]["rules"]["gradient"]
+    assert only["updates"] == [None] * 10
+    assert "| never (0%) | not tried |" in EXPERIMENTS["staleness"].table(records)

@@ -10,6 +10,7 @@ from hogwild.reproduce.experiment import Experiment, Results, Summary, Work, run
 from hogwild.reproduce.figure1 import Figure1
 from hogwild.reproduce.protocols import PROTOCOLS, Protocol
 from hogwild.reproduce.size import Size
+from hogwild.reproduce.staleness import Staleness
 from hogwild.reproduce.tables import Synchronous
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -25,6 +26,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Depth(),
         Convergence(),
         Size(),
+        Staleness(),
     )
 }
 """By name."""

@@ -18,6 +18,7 @@ from hogwild.plots.style import CYCLE, GREY, INK
 from hogwild.reproduce import markdown, paper
 from hogwild.reproduce.asynchronous import graph
 from hogwild.reproduce.experiment import Cell, Experiment, Record, Results, Training, Work
+from hogwild.rules import RULES as SIMULATED
 from hogwild.training import Result
 from hogwild.training.ensemble import Members
 
@@ -117,8 +118,8 @@ def largest(result: Result, replica: int, count: int) -> list[Data]:
 
 
 def option(rule: str) -> str:
-    """The rule as an option of a simulation: a fixed point has one of its own, whatever it says."""
-    return "gradient" if rule == "fixed point" else rule
+    """The rule as an option of a simulation; fixed points and layers have but their own."""
+    return rule if rule in SIMULATED else "gradient"
 
 
 def band(values: Tensor) -> Record:
