@@ -9,7 +9,9 @@ from torch_geometric.data import Data
 
 from hogwild.models import GCN, EnergyGNN
 from hogwild.reproduce import EXPERIMENTS, Protocol, Results, Work, figures, run, staleness
+from hogwild.reproduce.cost import batch, begin
 from hogwild.reproduce.depth import conditioning, embed, fade, influence, reaches
+from hogwild.reproduce.report import part
 from hogwild.reproduce.staleness import needed
 from hogwild.tasks.families import edges
 from hogwild.training import MODELS
@@ -229,3 +231,52 @@ def test_settings_are_not_tried_where_none_can_get_there(work, tmp_path, monkeyp
     (only,) = records["chains/energy-edge"]["rules"]["gradient"]
     assert only["updates"] == [None] * 10
     assert "| never (0%) | not tried |" in EXPERIMENTS["staleness"].table(records)
+
+
+# -- cost ------------------------------------------------------------------------------------------
+
+
+def test_cost(work, tmp_path):
+    """Fresh models first; trained ones as soon as all of a task are there."""
+    elsewhere = replace(work, folder=tmp_path / "work")
+    record = made("cost", ["chains"], elsewhere, tmp_path / "fresh")["chains"]
+    assert set(record["models"]) == set(EXPERIMENTS["cost"].models)
+    assert record["trained"] is False
+    assert record["share"] == 1.0
+    for model in record["models"].values():
+        assert len(model["epoch"]) == len(model["inference"]) == 3
+        assert min(model["epoch"] + model["inference"]) > 0
+    # 8 nodes in a row have 14 / 8 neighbours on average; h_i to all, gradients of k = 2 to each.
+    floats = record["models"]["energy-edge"]["floats"]
+    assert floats["gradient"] == 2 + 2 * 14 / 8
+    assert floats["gradient, auto"] == 2 + (2 + 4) * 14 / 8
+    assert floats["messages"] > floats["gradient, auto"]
+    assert record["models"]["ignn"]["floats"] == {"embedding": 2}
+    text = EXPERIMENTS["cost"].table({"chains": record})
+    assert "Fresh parameters, with which solves are quicker: chains." in text
+    assert record["hardware"]["device"] in text
+    count = sum(p.numel() for p in work.trained("chains", "gcn").ensemble.parameters()) // 3
+    assert record["models"]["gcn"]["parameters"] == count
+    assert f"| GCN | {count}: 10 |" in text
+
+
+def test_cost_of_trained_models(work):
+    loop, share = begin(work, "sums", "gcn", True)
+    result = work.trained("sums", "gcn")
+    for mine, theirs in zip(loop.model.parameters(), result.ensemble.parameters(), strict=True):
+        assert torch.equal(mine[0], theirs[result.best])
+    assert share == 1.0
+    assert len(loop.shelf.graphs) == 3  # half of six
+    batches = {**PROTOCOLS, "sums": replace(PROTOCOLS["sums"], always={"batch_size": 1})}
+    loop, share = begin(replace(work, protocols=batches), "sums", "gcn", False)
+    assert len(loop.shelf.graphs) == 2  # two batches of one graph
+    assert share == 1800 / 2
+    assert batch(loop).num_graphs == 1
+
+
+def test_the_report_shows_pictures_that_are_there(work, tmp_path):
+    results = Results(tmp_path / "results")
+    run(EXPERIMENTS["size"], replace(work, quick=False), results, ["chains/gcn"])
+    text = part(EXPERIMENTS["size"], results)
+    assert text.startswith("![train small, test large](results/size/size.png)\n")
+    assert "![" not in part(EXPERIMENTS["depth"], results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hogwild.errors import ConfigError, among
 from hogwild.reproduce.asynchronous import Asynchronous
 from hogwild.reproduce.convergence import Convergence
+from hogwild.reproduce.cost import Cost
 from hogwild.reproduce.depth import Depth
 from hogwild.reproduce.experiment import Experiment, Results, Summary, Work, run
 from hogwild.reproduce.figure1 import Figure1
@@ -27,6 +28,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Convergence(),
         Size(),
         Staleness(),
+        Cost(),
     )
 }
 """By name."""
