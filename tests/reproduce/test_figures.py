@@ -13,6 +13,7 @@ from hogwild.reproduce.cost import batch, begin
 from hogwild.reproduce.depth import conditioning, embed, fade, influence, reaches
 from hogwild.reproduce.report import part
 from hogwild.reproduce.staleness import needed
+from hogwild.tasks import Sums
 from hogwild.tasks.families import edges
 from hogwild.training import MODELS
 
@@ -261,14 +262,15 @@ def test_cost(work, tmp_path):
 
 
 def test_cost_of_trained_models(work):
-    loop, share = begin(work, "sums", "gcn", True)
     result = work.trained("sums", "gcn")
+    loop, share = begin(work, result.task, "sums", "gcn", True)
     for mine, theirs in zip(loop.model.parameters(), result.ensemble.parameters(), strict=True):
         assert torch.equal(mine[0], theirs[result.best])
     assert share == 1.0
     assert len(loop.shelf.graphs) == 3  # half of six
     batches = {**PROTOCOLS, "sums": replace(PROTOCOLS["sums"], always={"batch_size": 1})}
-    loop, share = begin(replace(work, protocols=batches), "sums", "gcn", False)
+    many = replace(work, protocols=batches)
+    loop, share = begin(many, Sums(2000), "sums", "gcn", False)
     assert len(loop.shelf.graphs) == 2  # two batches of one graph
     assert share == 1800 / 2
     assert batch(loop).num_graphs == 1

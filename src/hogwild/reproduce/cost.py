@@ -76,10 +76,13 @@ class Cost(Figure):
         """One task, every model; ``model`` is not used."""
         names = [m for m in self.models if m in rows(column)]
         trained = all((work.training(column, m) / "result.json").exists() for m in names)
+        config = work.config(column, "gcn")
+        task = resolve(config.task, config.task_options)  # a protocol's is the same for all models
+        assert isinstance(task, Task)
         loops: dict[str, Loop] = {}
         found: Record = {}
         for name in names:
-            loops[name], share = begin(work, column, name, trained)
+            loops[name], share = begin(work, task, column, name, trained)
             parameters = sum(p.numel() for p in loops[name].model.parameters())
             found[name] = {
                 "epoch": [],
@@ -164,14 +167,12 @@ def rows(column: str) -> Mapping[str, Mapping[str, paper.Number]]:
     return next(t.rows for t in paper.TABLES.values() if column in t.columns)
 
 
-def begin(work: Work, column: str, model: str, trained: bool) -> tuple[Loop, float]:
+def begin(work: Work, task: Task, column: str, model: str, trained: bool) -> tuple[Loop, float]:
     """A training loop on a few batches of the training graphs of the first fold, and how often
     these fit into an epoch; from the parameters of the best replica, if models are trained."""
     protocol = work.config(column, model)
     count = work.replicas or 1
     config = replace(protocol, replicas=count, folds=None, validation=False)
-    task = resolve(config.task, config.task_options)
-    assert isinstance(task, Task)
     held = {"validation": True} if protocol.validation else {}
     ids = task.splits(protocol.folds, protocol.data_seed, **held)[0].train.tolist()
     size = len(ids) if config.batch_size is None else min(BATCHES * config.batch_size, len(ids))

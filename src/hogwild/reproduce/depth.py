@@ -115,7 +115,7 @@ class Depth(Figure):
                     f"{figures.shown(record['reach'])} of {len(record['influence']['median']) - 1}",
                     figures.shown(own),
                     figures.shown(steps["messages"]) if "messages" in steps else "—",
-                    figures.shown(record["condition"], ".2g") if record["condition"] else "—",
+                    figures.shown(record["condition"], ".3g") if record["condition"] else "—",
                 ]
             )
         head = ("task", "model", "reach, hops", "iterations to 1e-3", "by messages", "condition")
