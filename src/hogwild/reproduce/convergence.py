@@ -80,6 +80,7 @@ class Convergence(Figure):
             "metric": result.task.metric_name,
             "answer": answers,
             "curves": curves,
+            "budget": updates,
             "replicas": replicas,
             **figures.about(result),
             "seconds": time.perf_counter() - began,
@@ -99,10 +100,11 @@ class Convergence(Figure):
                 rows.append([*row, rule, *times, " / ".join(f"{d:.0e}" for d in last)])
         head = ["task", "model", "rule", "in step: to 1e-3", "to 1e-6", "out of step: to 1e-3",
                 "to 1e-6", "distance at the end"]  # fmt: skip
-        out = "Updates a node until the median distance from the synchronous embeddings is so "
-        out += (
-            f"small, within {UPDATES:,}; and that distance at the end, in step / out of step.\n\n"
+        limit = max((r["budget"] for r in records.values()), default=UPDATES)
+        out = (
+            "Updates a node until the median distance from the synchronous embeddings is so small "
         )
+        out += f"(of at most {limit:,}); that distance at the end, in step / out of step.\n\n"
         out += markdown.table(head, rows)
         return out + (figures.QUICK if any(r["quick"] for r in records.values()) else "")
 
