@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, among
-from hogwild.models.check import Model, check_model
+from hogwild.models.check import Model
 from hogwild.training import Result, load
 from hogwild.training.config import DTYPES
 from hogwild.training.ensemble import Members
@@ -101,7 +101,7 @@ def chosen(given: argparse.Namespace) -> Chosen:
     result = load(given.folder, given.task)
     config = result.config
     r = result.best if given.replica is None else given.replica
-    model = check_model(result.replica(r).cpu())
+    model = result.replica(r).cpu()
     members = Members.of(config, result.task, result.replicas, device_of(config))
     if given.graphs < 1:
         raise ConfigError(f"--graphs {given.graphs}; expected a positive number")
