@@ -85,7 +85,7 @@ def imported(name):
 STAGES = [
     "errors", "seeding", "fields", "graph", "inputs", "nn", "solvers", "implicit", "models",
     "tasks", "asynchrony", "rules", "executors", "guarantee", "scores", "robustness", "sweep",
-    "plots", "checkpoint", "training", "demo", "testing", "cli",
+    "plots", "checkpoint", "training", "demo", "reproduce", "testing", "cli",
 ]  # fmt: skip
 
 

@@ -11,13 +11,13 @@ import json
 import sys
 from collections.abc import Sequence
 
-from hogwild.cli import certify, demo, evaluate, info, robustness, simulate, train
+from hogwild.cli import certify, demo, evaluate, info, reproduce, robustness, simulate, train
 from hogwild.cli.common import Parser
 from hogwild.cli.flags import in_flags
 from hogwild.errors import ConvergenceError, HogwildError
 from hogwild.training.log import plain
 
-VERBS = (train, evaluate, simulate, robustness, certify, info, demo)
+VERBS = (train, evaluate, simulate, robustness, certify, info, demo, reproduce)
 
 
 def parser() -> argparse.ArgumentParser:

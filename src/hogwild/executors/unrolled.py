@@ -74,6 +74,24 @@ def asynchronous_forward(
     Shapes:
         → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out], as the model's.
     """
+    inputs = _inputs(data, edge_index, edge_attr, batch, edge_weight, batch_size)
+    h = asynchronous_embed(
+        model, inputs, stagger=stagger, delay=delay, seed=seed, impairments=impairments
+    )
+    return model.readout(h, inputs.batch, inputs.num_graphs)
+
+
+def asynchronous_embed(
+    model: LayeredGNN,
+    inputs: Inputs,
+    *,
+    stagger: int = 5,
+    delay: int = 2,
+    seed: int = 0,
+    impairments: Impairment | Sequence[Impairment] = (),
+) -> Tensor:
+    """What the nodes hold after their last layer, before the readout, [N, k] or [R, N, k];
+    arguments as in :func:`asynchronous_forward`."""
     _check_model(model)
     impaired = check_impairments(impairments)
     for impairment in impaired:
@@ -82,14 +100,12 @@ def asynchronous_forward(
                 f"{impairment!r} changes what packets say, in steps that have no gradient; "
                 f"expected impairments of the schedule only, such as BernoulliLoss or Stragglers"
             )
-    inputs = _inputs(data, edge_index, edge_attr, batch, edge_weight, batch_size)
     problem = _problem(model, inputs)
     schedule = Schedule(
         problem.graph, stagger=stagger, delay=delay, seed=seed, impairments=impaired
     )
     h = _last_layer(problem, schedule).mT  # [R, N, k]
-    h = h[0] if model.replicas is None else h
-    return model.readout(h, inputs.batch, inputs.num_graphs)
+    return h[0] if model.replicas is None else h
 
 
 def _last_layer(problem: LayeredProblem, schedule: Schedule) -> Tensor:

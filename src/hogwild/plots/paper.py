@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 BITS = (0, 1, 1, 0, 1)
 LAYERS = 3
+MIDDLE = len(BITS) // 2
+"""The node whose output panel (d) shows."""
 
 
 def linear_graph(bits: tuple[int, ...] = BITS) -> Data:
@@ -48,6 +50,18 @@ def unit_gnn(layers: int = LAYERS) -> LayeredGNN:
     return model.double()
 
 
+def models(seed: int = 0) -> dict[str, Model]:
+    """The models of panel (d): the GNN of (b), a GCN and an energy GNN with random weights."""
+    with torch.random.fork_rng(devices=[]):
+        gnn = unit_gnn()
+        torch.manual_seed(seed)
+        return {
+            "gnn": gnn,
+            "gcn": GCN(1, 1, num_layers=LAYERS).double(),
+            "energy": EnergyGNN(1, 1).double(),
+        }
+
+
 def figure1(path: str | Path | None = None, *, seed: int = 0, runs: int = 500) -> Figure:
     """Draw the paper's Figure 1, panels (a) to (d).
 
@@ -56,12 +70,10 @@ def figure1(path: str | Path | None = None, *, seed: int = 0, runs: int = 500) -
         seed: What schedules and random weights are a function of.
         runs: Number of schedules in panel (d).
     """
-    data, middle = linear_graph(), len(BITS) // 2
-    with torch.random.fork_rng(devices=[]):
-        gnn = unit_gnn()
-        torch.manual_seed(seed)
-        models: list[Model] = [gnn, GCN(1, 1, num_layers=LAYERS), EnergyGNN(1, 1)]
-    results = [robustness(model.double(), data, runs=runs, seed=seed) for model in models]
+    data, shown = linear_graph(), models(seed)
+    gnn = shown["gnn"]
+    assert isinstance(gnn, LayeredGNN)
+    results = [robustness(model, data, runs=runs, seed=seed) for model in shown.values()]
     with figure(7.2, 4.6, path) as fig:
         parts: Any = fig.subfigures(2, 1, height_ratios=[1.55, 1])
         above, below = parts
@@ -78,7 +90,7 @@ def figure1(path: str | Path | None = None, *, seed: int = 0, runs: int = 500) -
         c.set_title("(c) asynchronous")
         computation.legend(c)
         titles = ["(d) GNN of (b)", f"GCN, {LAYERS} layers", "energy GNN"]
-        histograms(list(below.subplots(1, 3)), results, middle, 0, titles)
+        histograms(list(below.subplots(1, 3)), results, MIDDLE, 0, titles)
     return fig
 
 

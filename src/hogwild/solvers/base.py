@@ -457,7 +457,9 @@ class Solver(ABC, Generic[P]):
     Args:
         atol: Absolute tolerance; ``None`` is 1e-8 in float64 and 0 in float32, where rounding
             alone exceeds any fixed absolute tolerance once weights have grown.
-        rtol: Relative tolerance; ``None`` is 0 in float64 and 2e-6 in float32.
+        rtol: Relative tolerance; ``None`` is 2e-6 in float32, and in float64 1e-10 unless ``atol``
+            is given. Not 0: with embeddings in the hundreds and curvatures in the thousands, the
+            rounding of h alone moves the gradient by more than 1e-8.
         max_iter: Iterations after which a problem is given up.
     """
 
@@ -477,8 +479,8 @@ class Solver(ABC, Generic[P]):
         """(atol, rtol) in force for this dtype."""
         double = dtype == torch.float64
         atol = (1e-8 if double else 0.0) if self.atol is None else self.atol
-        rtol = (0.0 if double else 2e-6) if self.rtol is None else self.rtol
-        return atol, rtol
+        relative = (1e-10 if self.atol is None else 0.0) if double else 2e-6
+        return atol, relative if self.rtol is None else self.rtol
 
     def objective_state(self, problem: Objective, h: Tensor, at: Evaluation) -> State:
         """A fresh state at ``h`` with the residual, and its scale where the tolerance needs it."""

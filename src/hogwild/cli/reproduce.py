@@ -1,0 +1,127 @@
+"""Regenerate the paper's tables and figures.
+
+An experiment is a set of cells, such as chains/energy-edge. Each is computed by itself and kept as
+one JSON file, RESULTS/EXPERIMENT/CELL.json: the numbers of all replicas, the configuration, the
+command, the commit and the hardware. --resume keeps the cells that are there and goes on inside one
+that was killed while training. Tables 2 and 6 run the models of the others asynchronously, and
+train them first if WORK does not hold them.
+
+--quick trains a few small models, to see that everything works (under half an hour a table on two
+cores); its results go to RESULTS/quick and are not to be compared with the paper's. Benchmark sets
+are read from $HOGWILD_DATA; cells whose data cannot be had are skipped, with the reason.
+
+"hogwild reproduce report" writes all records beside the paper's numbers into RESULTS/../README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from hogwild.cli.common import Outcome
+from hogwild.errors import DataError
+from hogwild.reproduce import EXPERIMENTS, Results, Summary, Work, experiment, report
+from hogwild.reproduce import run as reproduce
+
+HELP = "regenerate the paper's tables and figures"
+EXAMPLES = """\
+  hogwild reproduce table1 --quick
+  hogwild reproduce table1 --list
+  hogwild reproduce table1 --only 'chains/*' --device cuda --resume
+  hogwild reproduce table1 table3 --recipe paper --replicas 10
+  hogwild reproduce report"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Which cells, with what, where to."""
+    names = ", ".join(f"{e.name} ({e.title})" for e in EXPERIMENTS.values()) + ", or report"
+    parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help=names)
+    parser.add_argument(
+        "--only", nargs="+", action="extend", default=[], metavar="CELL",
+        help="cells, or patterns such as 'chains/*'; default: all",
+    )  # fmt: skip
+    parser.add_argument("--list", action="store_true", help="name the cells, compute nothing")
+    parser.add_argument("--quick", action="store_true", help="less of everything")
+    parser.add_argument(
+        "--recipe", default="default", help="default, or paper: the paper's optimiser and solver"
+    )
+    parser.add_argument("--replicas", type=int, help="folds times seeds; default: the protocol's")
+    parser.add_argument("--device", default="cpu", help="of training; default: cpu")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what is there, and compute the rest"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("experiments/results"), metavar="DIR",
+        help="where cells are kept; default: experiments/results",
+    )  # fmt: skip
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/reproduce"), metavar="DIR",
+        help="trained models and checkpoints; default: runs/reproduce",
+    )  # fmt: skip
+
+
+def run(given: argparse.Namespace) -> Outcome:
+    """Reproduce."""
+    if given.experiments == ["report"]:
+        path = str(report.write(given.results))
+        return Outcome(path, {"report": path})
+    chosen = [experiment(name) for name in given.experiments]
+    if given.quick:
+        given.results, given.work = given.results / "quick", given.work / "quick"
+    results = Results(given.results)
+    work = Work(
+        folder=given.work,
+        device=given.device,
+        recipe=given.recipe,
+        quick=given.quick,
+        replicas=given.replicas,
+        resume=given.resume,
+        progress=not given.json and sys.stderr.isatty(),
+    )
+    if given.list:
+        return _listed(given, results, work)
+    for each in chosen:
+        each.select(given.only)  # a pattern that matches nothing is refused before anything is run
+    data: dict[str, Any] = {}
+    texts, good, absent = [], True, []
+    for each in chosen:
+        try:
+            done = reproduce(each, work, results, given.only, _say)
+        except DataError as error:
+            absent.append(error)
+            texts.append(f"{each.name}: SKIPPED: {error}\n")
+            data[each.name] = {"cells": {}, "skipped": str(error), "failed": {}}
+            continue
+        records = results.read(each, work.suffix)
+        texts.append(f"{each.name}: {each.title}\n\n{each.table(records)}{_footer(done)}")
+        data[each.name] = {"cells": records, "skipped": done.skipped, "failed": done.failed}
+        good &= not done.failed
+    if len(absent) == len(chosen):
+        raise absent[0]
+    return Outcome("\n".join(texts).rstrip(), data, good)
+
+
+def _listed(given: argparse.Namespace, results: Results, work: Work) -> Outcome:
+    """Every selected cell, and whether it is there."""
+    lines, data = [], {}
+    for each in map(experiment, given.experiments):
+        records = results.read(each, work.suffix)
+        cells = {name: name in records for name in each.select(given.only)}
+        data[each.name] = cells
+        lines.append(f"{each.name}: {each.title} ({sum(cells.values())} of {len(cells)} there)")
+        for name, there in cells.items():
+            lines.append(f"  {name:32s} {each.brief(records[name]) if there else 'not run'}")
+    return Outcome("\n".join(lines), data)
+
+
+def _footer(done: Summary) -> str:
+    columns = {name.partition("/")[0]: why for name, why in done.skipped.items()}
+    lines = [f"SKIPPED {column}: {why}" for column, why in columns.items()]
+    lines += [f"FAILED {name}: {why}" for name, why in done.failed.items()]
+    return "".join(f"\n{line}" for line in lines) + "\n"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

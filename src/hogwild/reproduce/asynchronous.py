@@ -1,0 +1,320 @@
+r"""Tables 2 and 6: trained models out of step.
+
+As in the paper, one trained model of each kind (here: the replica that is best on validation
+graphs) runs on ten of its test graphs (all, where it has fewer) under five random schedules with
+S = 5 and D = 2. A cell is the performance lost,
+
+.. math:: \pm\bigl(\operatorname{metric}_\text{synchronous} - \operatorname{metric}_q\bigr),
+          \qquad q = 1, \dots, 5,
+
+positive where asynchrony is worse. Unlike the paper's, implicit models' losses are printed, with
+the largest distance from the synchronous embeddings (relative to their largest entry).
+
+Implicit models run until they are within 10⁻⁶ of the synchronous answer, or for a fixed number of
+ticks. Optimisation-based ones exchange quadratic messages on forests, where that is exact and by
+far the quickest, and take gradient steps on other graphs; where the first rule does not get there
+the other one is tried, and the closer one is shown.
+
+A sceptic's baselines stand beside them: GCN and GAT trained under schedules (``gcn-scheduled``),
+GCN and GAT that wait for the right layer (``gcn-tagged``), and maxima (``max``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from hogwild.executors.run import Model
+from hogwild.models import LayeredGNN, LayerTagged
+from hogwild.models.base import Kind
+from hogwild.reproduce import markdown, paper, scheduled
+from hogwild.reproduce.experiment import Cell, Experiment, Record, Training, Work
+from hogwild.robustness import Robustness, robustness
+from hogwild.training import Result
+from hogwild.training.ensemble import Members, single
+from hogwild.training.registry import entry
+
+STAGGER, DELAY, SCHEDULES, SAMPLES = 5, 2, 5, 10
+"""The paper's."""
+TICKS, QUICK_TICKS = 20_000, 3_000
+TOL = 1e-6
+BASELINES = ("gcn-scheduled", "gat-scheduled", "gcn-tagged", "gat-tagged", "max")
+LABELS = paper.LABELS | {
+    "gcn-scheduled": "GCN, trained under schedules",
+    "gat-scheduled": "GAT, trained under schedules",
+    "gcn-tagged": "GCN that waits for layers",
+    "gat-tagged": "GAT that waits for layers",
+}
+
+
+class Asynchronous(Experiment):
+    """Performance lost by asynchrony, rows × columns.
+
+    Args:
+        name: Of a table of the paper's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.paper = paper.TABLES[name]
+        self.title = self.paper.title
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Rows: the paper's, then the sceptic's."""
+        return (*self.paper.rows, *BASELINES)
+
+    def cells(self) -> dict[str, Cell]:
+        return {
+            f"{column}/{model}": partial(measured, column=column, model=model)
+            for column in self.paper.columns
+            for model in self.models
+        }
+
+    def brief(self, record: Record) -> str:
+        return _ours(record, paper.COLUMNS[record["config"]["task"]])
+
+    def table(self, records: Mapping[str, Record]) -> str:
+        columns = {c: paper.COLUMNS[c] for c in self.paper.columns}
+        rows = []
+        for model in self.models:
+            row = [LABELS[model]]
+            for name, column in columns.items():
+                record = records.get(f"{name}/{model}")
+                printed = self.paper.rows[model][name].show(column.digits) if (
+                    model in self.paper.rows
+                ) else "—"  # fmt: skip
+                row.append(
+                    f"{markdown.NOT_RUN if record is None else _ours(record, column)} / {printed}"
+                )
+            rows.append(row)
+        heads = ["model", *(c.heading + (", %" if c.unit else "") for c in columns.values())]
+        out = (
+            "Performance lost: ours / the paper's; in brackets the largest relative distance from "
+            "the synchronous embeddings.\n\n" + markdown.table(heads, rows)
+        )
+        out += "\nWhat is left, on the same graphs: synchronous → asynchronous, ours.\n\n"
+        out += markdown.table(heads, [self._left(model, records) for model in self.models])
+        if any(not _converged(record) for record in records.values()):
+            out += "\n‡ not all runs of this implicit model came within 1e-6.\n"
+        if any(record["quick"] for record in records.values()):
+            out += "\nQUICK runs: models hardly trained; not to be compared.\n"
+        return out + "\n" + "".join(f"- {line}\n" for line in self.verdicts(records))
+
+    def _left(self, model: str, records: Mapping[str, Record]) -> list[str]:
+        """A row of what is left of the performance."""
+        row = [LABELS[model]]
+        for name in self.paper.columns:
+            column, record = paper.COLUMNS[name], records.get(f"{name}/{model}")
+            if record is None:
+                row.append(markdown.NOT_RUN)
+                continue
+            before = markdown.show(paper.Number(record["synchronous"]), column)
+            after = markdown.show(markdown.summarise(record["asynchronous"]), column)
+            row.append(f"{before} → {after}")
+        return row
+
+    def verdicts(self, records: Mapping[str, Record]) -> list[str]:
+        """What the table shows, in a line for each kind of model."""
+        kinds = {
+            "implicit models": [m for m in self.models if m in paper.IMPLICIT],
+            "GCN and GAT as trained": ["gcn", "gat"],
+            "GCN and GAT trained under schedules": ["gcn-scheduled", "gat-scheduled"],
+            "GCN and GAT that wait": ["gcn-tagged", "gat-tagged"],
+            "maxima": ["max"],
+        }
+        out = []
+        for what, models in kinds.items():
+            some = [r for n, r in records.items() if n.partition("/")[2] in models]
+            if not some:
+                out.append(f"{what}: not run.")
+                continue
+            worst = max(some, key=_lost)
+            column = paper.COLUMNS[worst["config"]["task"]]
+            out.append(
+                f"{what} ({len(some)} cell{'s' if len(some) > 1 else ''}) lose at most "
+                f"{_mean(worst, column)}{column.unit} ({worst['cell']}); their embeddings end at "
+                f"most {max(r['deviation'] for r in some):.1e} from the synchronous ones."
+            )
+        return out
+
+    def details(self, records: Mapping[str, Record]) -> str:
+        rows = []
+        head = ("cell", "synchronous", "asynchronous", "lost", "the paper's", "graphs", "schedules",
+                "distance", "converged", "rule", "updates a node")  # fmt: skip
+        for name in self.cells():
+            task, _, model = name.partition("/")
+            column, record = paper.COLUMNS[task], records.get(name)
+            row = self.paper.rows.get(model)
+            printed = "—" if row is None else row[task].show(column.digits)
+            if record is None:
+                blank = [""] * (len(head) + len(markdown.ORIGIN) - 5)
+                rows.append([name, markdown.NOT_RUN, "", "", printed, *blank])
+                continue
+            rows.append(
+                [
+                    name,
+                    f"{record['synchronous'] * column.scale:.{column.digits}f}",
+                    markdown.show(markdown.summarise(record["asynchronous"]), column),
+                    _mean(record, column),
+                    printed,
+                    str(len(record["samples"])),
+                    str(len(record["values"])),
+                    f"{record['deviation']:.1e}",
+                    f"{record['converged']:.0%}",
+                    record["rule"],
+                    f"{record['updates']:.0f}",
+                    *markdown.origin(record),
+                ]
+            )
+        return markdown.table([*head, *markdown.ORIGIN], rows)
+
+
+# -- a cell ----------------------------------------------------------------------------------------
+
+
+def measured(work: Work, *, column: str, model: str) -> Record:
+    """One trained model under a few schedules."""
+    base, _, how = model.partition("-") if model in BASELINES else (model, "", "")
+    if how == "scheduled":
+        result = scheduled.trained(work, column, base)
+    else:
+        result = work.trained(column, base)
+    assert result.folder is not None
+    began, replica = time.perf_counter(), result.best
+    network: Model = exact(result, replica).to(work.device)
+    if how == "tagged":
+        assert isinstance(network, LayeredGNN)
+        network = LayerTagged(network)
+    ids = sample(result, replica)
+    graphs = [graph(result, i).to(work.device) for i in ids]
+    attempts = run(network, graphs, result, QUICK_TICKS if work.quick else TICKS)
+    rule, seen = min(attempts, key=lambda a: float(a[1].run.deviation.max()))
+    assert seen.decrease is not None
+    assert seen.synchronous is not None
+    assert seen.asynchronous is not None
+    return {
+        "metric": result.task.metric_name,
+        "higher_is_better": result.task.higher_is_better,
+        "kind": str(seen.kind),
+        "values": seen.decrease.tolist(),
+        "synchronous": float(seen.synchronous),
+        "asynchronous": seen.asynchronous.tolist(),
+        "deviation": float(seen.run.deviation.max()),
+        "distance": float(seen.distance.max()),
+        "converged": seen.converged,
+        "rule": rule,
+        "ticks": seen.run.ticks,
+        "updates": float(seen.run.updates.double().mean()),
+        "attempts": {name: float(tried.run.deviation.max()) for name, tried in attempts},
+        "stagger": STAGGER,
+        "delay": DELAY,
+        "replica": replica,
+        "samples": ids,
+        "config": result.config.as_dict(),
+        "trained": Training.about(result.folder),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def run(
+    model: Model, graphs: list[Data], result: Result, ticks: int
+) -> list[tuple[str, Robustness]]:
+    """The rules that were tried, until one got there; explicit and fixed-point models have one."""
+    task, batch = result.task, Batch.from_data_list(graphs)
+
+    def metric(prediction: Tensor, target: Tensor) -> Tensor:
+        return task.metric(prediction, batch)
+
+    options: dict[str, Any] = {
+        "runs": SCHEDULES, "stagger": STAGGER, "delay": DELAY, "metric": metric, "tol": TOL,
+        "maximise": task.higher_is_better, "ticks": ticks,
+    }  # fmt: skip
+    if model.kind is not Kind.OPTIMISATION:
+        name = "layers" if model.kind is Kind.EXPLICIT else "fixed point"
+        return [(name, robustness(model, graphs, **options))]
+    rules = ["messages", "gradient"] if forest(batch) else ["gradient", "messages"]
+    out: list[tuple[str, Robustness]] = []
+    for rule in rules:
+        out.append((rule, robustness(model, graphs, rule=rule, **options)))
+        if out[-1][1].converged == 1.0:
+            break
+    return out
+
+
+def exact(result: Result, replica: int) -> Model:
+    """A replica with the default recipe's exact solves in double precision, whatever it was trained
+    with: asynchronous runs end at the minimiser, not where some solver gave up."""
+    config = replace(
+        result.config, recipe="default", dtype="float64", solver=None, solver_options={}
+    )
+    model = single(config, result.task, result.ensemble, replica).cpu().eval()
+    assert isinstance(model, Model)
+    return model
+
+
+def sample(result: Result, replica: int) -> list[int]:
+    """Numbers of ten of the replica's test graphs, drawn at random; of all if there are fewer."""
+    members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
+    ids = members.test[replica].nonzero()[:, 0]
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
+    return sorted(ids[order[:SAMPLES]].tolist())
+
+
+def graph(result: Result, number: int) -> Data:
+    """A graph as the model reads it."""
+    data = result.task.graphs[number].clone()
+    data = data.apply(lambda t: t.double() if t.is_floating_point() else t)
+    if not entry(result.config.model).edges:
+        data.edge_attr = None
+    return data
+
+
+def forest(batch: Batch) -> bool:
+    """Whether graphs with every edge both ways have no cycles."""
+    source, target = batch.edge_index.cpu().numpy()
+    n = batch.num_nodes
+    ones = torch.ones(len(source)).numpy()
+    parts, _ = connected_components(coo_array((ones, (source, target)), shape=(n, n)), False)
+    return len(source) == 2 * (n - parts)
+
+
+# -- how it is shown -------------------------------------------------------------------------------
+
+
+def _small(value: float, digits: int) -> str:
+    """Rounded as the paper does, unless that would hide it."""
+    return f"{value:.{digits}f}" if value == 0 or abs(value) >= 10**-digits else f"{value:.0e}"
+
+
+def _mean(record: Record, column: paper.Column) -> str:
+    number = markdown.summarise(record["values"])
+    if number is None:
+        return "no value"
+    parts = [p * column.scale for p in (number.mean, number.deviation) if p is not None]
+    return " ± ".join(_small(p, column.digits) for p in parts)
+
+
+def _converged(record: Record) -> bool:
+    """Explicit models are not asked to."""
+    return record["kind"] == str(Kind.EXPLICIT) or record["converged"] == 1.0
+
+
+def _ours(record: Record, column: paper.Column) -> str:
+    mark = "" if _converged(record) else " ‡"
+    return f"{_mean(record, column)} ({record['deviation']:.0e}){mark}"
+
+
+def _lost(record: Record) -> float:
+    """Mean loss, in the units of the metric."""
+    number = markdown.summarise(record["values"])
+    return float("-inf") if number is None else number.mean

@@ -1,0 +1,405 @@
+"""The one mechanism behind every table and figure.
+
+An *experiment* is a set of named *cells*. A cell is computed by itself and kept as one JSON file,
+written atomically when it is done; with ``resume`` a run skips the cells that are there, and a cell
+that was killed while training goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_geometric
+
+import hogwild
+from hogwild.checkpoint import write_atomically
+from hogwild.errors import (
+    CheckpointError,
+    ConfigError,
+    ConvergenceError,
+    DataError,
+    among,
+    require_positive,
+)
+from hogwild.reproduce.protocols import PROTOCOLS, Protocol, protocol
+from hogwild.training import Config, Result, load, train
+from hogwild.training.config import RECIPES
+from hogwild.training.log import plain
+from hogwild.training.registry import device_of
+
+Record = dict[str, Any]
+"""What is kept of a cell, as JSON knows it."""
+FREE = ("device", "checkpoint_every")
+"""Options that do not change what was trained."""
+PERIOD = 30.0
+"""Seconds between two notes of how long training has taken so far."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a cell is computed with.
+
+    Attributes:
+        folder: Where trained models and checkpoints of unfinished training go.
+        device: Of training.
+        recipe: ``"default"`` or ``"paper"``.
+        quick: Less of everything.
+        replicas: Instead of the protocol's; ``None``: the protocol's.
+        resume: Whether to go on with unfinished training.
+        progress: Show progress bars.
+        protocols: How columns are trained.
+    """
+
+    folder: Path
+    device: str = "cpu"
+    recipe: str = "default"
+    quick: bool = False
+    replicas: int | None = None
+    resume: bool = False
+    progress: bool = False
+    protocols: Mapping[str, Protocol] = field(default_factory=lambda: PROTOCOLS)
+
+    def __post_init__(self) -> None:
+        if self.recipe not in RECIPES:
+            raise ConfigError(f"recipe={self.recipe!r}; {among(RECIPES, self.recipe)}")
+        if self.replicas is not None:
+            require_positive("replicas", self.replicas)
+        device_of(Config.of(device=self.device))
+
+    @property
+    def suffix(self) -> str:
+        """Of files and folders that belong to the recipe."""
+        return "" if self.recipe == "default" else f".{self.recipe}"
+
+    def config(self, column: str, model: str) -> Config:
+        """How a model is trained on a column."""
+        return protocol(column, self.protocols).config(
+            model,
+            recipe=self.recipe,
+            quick=self.quick,
+            replicas=self.replicas,
+            device=self.device,
+        )
+
+    def trained(self, column: str, model: str) -> Result:
+        """A trained model of Tables 1, 3, 4 and 5: from the folder; trained first, or further, if
+        it is not there."""
+        config = self.config(column, model)
+        folder = self.training(column, model)
+        if (folder / "result.json").exists():
+            found = load(folder)
+            differ = _differ(found.config, config)
+            if differ:
+                key = differ[0]
+                raise ConfigError(
+                    f"{folder} holds a model trained with {key}={getattr(found.config, key)!r}, "
+                    f"and {getattr(config, key)!r} was asked for; expected the same options, or "
+                    f"another --work folder"
+                )
+            return found
+        self.allow(folder)
+        with Training(folder, self.device) as watch:
+            return train(
+                config=config, folder=folder, resume=True, progress=self.progress, callback=watch
+            )
+
+    def training(self, column: str, model: str) -> Path:
+        """The folder of a training run."""
+        return self.folder / "training" / column / f"{model}{self.suffix}"
+
+    def allow(self, folder: Path) -> None:
+        """Refuse to go on with unfinished training unasked."""
+        if (folder / "config.json").exists() and not self.resume:
+            raise ConfigError(
+                f"{folder} holds an unfinished training run; expected --resume to go on with it, "
+                f"or another --work folder"
+            )
+
+    def command(self, experiment: str, cell: str) -> str:
+        """What makes this cell on the command line."""
+        words = ["hogwild", "reproduce", experiment, "--only", cell]
+        words += ["--quick"] if self.quick else []
+        words += ["--recipe", self.recipe] if self.recipe != "default" else []
+        words += ["--replicas", str(self.replicas)] if self.replicas is not None else []
+        words += ["--device", self.device] if self.device != "cpu" else []
+        return shlex.join(words)
+
+
+class Training:
+    """Around a training run: notes in its folder how long it took, over all interruptions, and
+    where and with what it was made. Called after every epoch."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        self.folder, self.device = folder, device
+        self.before = self.about(folder).get("seconds", 0.0)
+        self.began = self.written = time.monotonic()
+
+    @staticmethod
+    def about(folder: Path) -> Record:
+        """What is noted of a run: ``seconds`` and :func:`provenance`; empty before it began."""
+        path = folder / "about.json"
+        found: Record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return found
+
+    def __call__(self, loop: object = None) -> None:
+        if time.monotonic() - self.written >= PERIOD:
+            self._write()
+
+    def __enter__(self) -> Training:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.folder.is_dir():
+            self._write()
+
+    def _write(self) -> None:
+        self.written = time.monotonic()
+        about = {"seconds": self.before + self.written - self.began, **provenance(self.device)}
+        write_atomically(self.folder / "about.json", json.dumps(about, indent=1).encode())
+
+
+def _differ(a: Config, b: Config) -> list[str]:
+    """Options in which two configurations differ, as JSON knows them."""
+    x, y = (json.loads(json.dumps(c.as_dict(), default=str)) for c in (a, b))
+    return sorted(k for k in x if k not in FREE and x[k] != y[k])
+
+
+Cell = Callable[[Work], Record]
+"""Computes one cell."""
+
+
+class Experiment(ABC):
+    """A table or a figure.
+
+    Attributes:
+        name: On the command line.
+        title: For people.
+    """
+
+    name: str
+    title: str
+
+    @abstractmethod
+    def cells(self) -> dict[str, Cell]:
+        """Every cell by its name, in the order they are computed."""
+
+    @abstractmethod
+    def table(self, records: Mapping[str, Record]) -> str:
+        """Markdown of the cells that are there (by name) and of those that are not."""
+
+    @abstractmethod
+    def details(self, records: Mapping[str, Record]) -> str:
+        """Markdown with a line for every cell: how it was made."""
+
+    def brief(self, record: Record) -> str:
+        """One cell in a few words, for a progress line."""
+        return ""
+
+    def draw(self, results: Results, suffix: str) -> Path | None:
+        """Draw the picture of a figure beside its results; ``None``: there is none to draw."""
+        return None
+
+    def select(self, only: Iterable[str]) -> dict[str, Cell]:
+        """The cells that match one of the patterns; all of them without any."""
+        cells = self.cells()
+        patterns = list(only)
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in cells):
+                raise ConfigError(
+                    f"no cell of {self.name} matches {pattern!r}; {among(cells, pattern)}"
+                )
+        if not patterns:
+            return cells
+        return {n: c for n, c in cells.items() if any(fnmatchcase(n, p) for p in patterns)}
+
+
+@dataclass(frozen=True)
+class Results:
+    """A folder of records: ``<experiment>/<cell>[.paper].json``."""
+
+    folder: Path
+
+    def path(self, experiment: str, cell: str, suffix: str = "") -> Path:
+        """Where a cell is kept."""
+        return self.folder / experiment / f"{cell}{suffix}.json"
+
+    def read(self, experiment: Experiment, suffix: str = "") -> dict[str, Record]:
+        """The cells of an experiment that are there."""
+        out = {}
+        for cell in experiment.cells():
+            path = self.path(experiment.name, cell, suffix)
+            if path.exists():
+                try:
+                    out[cell] = json.loads(path.read_text(encoding="utf-8"))
+                except ValueError as error:
+                    raise CheckpointError(f"{path} is damaged: {error}; remove it") from error
+        return out
+
+    def write(self, experiment: str, cell: str, suffix: str, record: Record) -> Path:
+        """Keep a cell, all of it or nothing."""
+        path = self.path(experiment, cell, suffix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(plain(record), indent=1, ensure_ascii=False, default=str) + "\n"
+        write_atomically(path, text.encode())
+        return path
+
+
+@dataclass
+class Summary:
+    """What a run of an experiment did with each of its selected cells, by name.
+
+    Attributes:
+        done: Computed now.
+        kept: There before.
+        skipped: Not computed, because its data are not there: why.
+        failed: Not computed, because a solve failed: why.
+    """
+
+    done: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def run(
+    experiment: Experiment,
+    work: Work,
+    results: Results,
+    only: Sequence[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+) -> Summary:
+    """Compute the selected cells that are not there yet.
+
+    Args:
+        experiment: Which one.
+        work: With what.
+        results: Where records go.
+        only: Patterns of cell names, as a shell's; none: all cells.
+        say: Told a line for every cell.
+
+    Raises:
+        ConfigError: Some are there and ``work.resume`` is not set.
+        DataError: Nothing could be computed for want of data.
+    """
+    cells = experiment.select(only)
+    there = [c for c in cells if results.path(experiment.name, c, work.suffix).exists()]
+    if there and not work.resume:
+        raise ConfigError(
+            f"{results.path(experiment.name, there[0], work.suffix)} exists"
+            f"{f' (and {len(there) - 1} more)' if there[1:] else ''}; expected --resume to keep "
+            f"what is there and compute the rest, or another --results folder"
+        )
+    out = Summary()
+    absent: dict[str, str] = {}  # by column: data that are not there are sought once
+    for number, (name, compute) in enumerate(cells.items(), 1):
+        head = f"[{number}/{len(cells)}] {experiment.name} {name}"
+        column = name.partition("/")[0]
+        if name in there:
+            out.kept.append(name)
+            record = results.read(experiment, work.suffix)[name]
+            say(f"{head}: there already, {experiment.brief(record)}")
+            continue
+        began = time.perf_counter()
+        if column in absent:
+            out.skipped[name] = absent[column]
+            say(f"{head}: SKIPPED, as {column} above")
+            continue
+        try:
+            found = compute(work)
+        except DataError as error:
+            out.skipped[name] = absent[column] = str(error)
+            say(f"{head}: SKIPPED: {error}")
+            continue
+        except ConvergenceError as error:
+            out.failed[name] = str(error)
+            say(f"{head}: FAILED: {error}")
+            continue
+        seconds = time.perf_counter() - began
+        record = {
+            "experiment": experiment.name,
+            "cell": name,
+            "recipe": work.recipe,
+            "quick": work.quick,
+            "command": work.command(experiment.name, name),
+            "seconds": seconds,
+            **provenance(work.device),
+            **found,  # a model that was trained before says so itself
+        }
+        results.write(experiment.name, name, work.suffix, record)
+        out.done.append(name)
+        say(f"{head}: {experiment.brief(record)} ({seconds:.0f} s)")
+    if len(out.skipped) == len(cells):
+        first = next(iter(out.skipped.values()))
+        raise DataError(f"nothing of {experiment.name} could be computed: {first}")
+    try:
+        picture = experiment.draw(results, work.suffix)
+    except ImportError as error:
+        say(f"{experiment.name}: no picture: {error}")
+    else:
+        if picture is not None:
+            say(f"{experiment.name}: {picture}")
+    return out
+
+
+def provenance(device: str) -> Record:
+    """Where and with what a record was made."""
+    cuda = torch.device(device).type == "cuda"
+    return {
+        "commit": commit(),
+        "hardware": {
+            "device": torch.cuda.get_device_name(device) if cuda else _processor(),
+            "threads": torch.get_num_threads(),
+        },
+        "versions": {
+            "hogwild": hogwild.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torch_geometric": torch_geometric.__version__,
+        },
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def commit() -> str:
+    """The commit of the checkout this package is run from, with ``+changes`` where tracked files
+    differ from it; else ``$HOGWILD_COMMIT``; else unknown."""
+    place = Path(hogwild.__file__).resolve().parent
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(place), *words], capture_output=True, text=True, check=False
+            )
+        except OSError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # A package installed inside somebody's repository is not of that repository's commit.
+    if git("ls-files", "--error-unmatch", "__init__.py") is not None:
+        head = git("rev-parse", "HEAD")
+        if head:
+            return head + ("+changes" if git("status", "--porcelain", "-uno", "--", ".") else "")
+    return os.environ.get("HOGWILD_COMMIT") or "unknown"
+
+
+def _processor() -> str:
+    """The CPU's name, as well as the system tells."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "cpu"

@@ -1,0 +1,89 @@
+"""Figure 1: what asynchrony does to a layered GNN, with the numbers of panel (d).
+
+The picture is :func:`hogwild.plots.figure1`; a cell is the output of the middle node of one of its
+models under every schedule. There is no training in it, so that recipes do not differ.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from hogwild.plots.paper import MIDDLE, figure1, linear_graph, models
+from hogwild.reproduce import markdown
+from hogwild.reproduce.experiment import Cell, Experiment, Record, Results, Work
+from hogwild.robustness import robustness
+
+SEED, SCHEDULES, QUICK = 0, 500, 50
+LABELS = {"gnn": "GNN of (b): sums", "gcn": "GCN, 3 layers", "energy": "energy GNN"}
+
+
+class Figure1(Experiment):
+    """The paper's first figure."""
+
+    name = "fig1"
+    title = "Figure 1: a GNN in step and out of step"
+
+    def cells(self) -> dict[str, Cell]:
+        return {name: partial(measured, model=name) for name in LABELS}
+
+    def brief(self, record: Record) -> str:
+        values = record["values"]
+        return f"{record['synchronous']:.4g} in step, {min(values):.4g} to {max(values):.4g} not"
+
+    def table(self, records: Mapping[str, Record]) -> str:
+        rows = []
+        for name, label in LABELS.items():
+            if name not in records:
+                rows.append([label, markdown.NOT_RUN, "", "", "", ""])
+                continue
+            record = records[name]
+            values = record["values"]
+            right = sum(abs(v - record["synchronous"]) <= 1e-5 for v in values)
+            rows.append(
+                [
+                    label,
+                    f"{record['synchronous']:.4g}",
+                    f"{min(values):.4g} to {max(values):.4g}",
+                    f"{statistics.stdev(values):.1e}",
+                    f"{right} of {len(values)}",
+                    f"{record['deviation']:.1e}",
+                ]
+            )
+        head = ("model", "in step", "out of step", "deviation over schedules", "right to 1e-5",
+                "largest distance of embeddings")  # fmt: skip
+        return "Output of the middle node.\n\n" + markdown.table(head, rows)
+
+    def details(self, records: Mapping[str, Record]) -> str:
+        rows = [
+            [name, *(markdown.origin(records[name]) if name in records else [markdown.NOT_RUN])]
+            for name in LABELS
+        ]
+        width = 1 + len(markdown.ORIGIN)
+        return markdown.table(
+            ["cell", *markdown.ORIGIN], [row + [""] * (width - len(row)) for row in rows]
+        )
+
+    def draw(self, results: Results, suffix: str) -> Path | None:
+        records = results.read(self, suffix)
+        if len(records) < len(LABELS):
+            return None
+        path = results.folder / self.name / f"figure1{suffix}.png"
+        figure1(path, seed=SEED, runs=min(len(r["values"]) for r in records.values()))
+        return path
+
+
+def measured(work: Work, *, model: str) -> Record:
+    """One model's outputs."""
+    runs = QUICK if work.quick else SCHEDULES
+    seen = robustness(models(SEED)[model], linear_graph(), runs=runs, seed=SEED)
+    return {
+        "values": seen.run.predictions[:, MIDDLE, 0].tolist(),
+        "synchronous": float(seen.prediction[MIDDLE, 0]),
+        "deviation": float(seen.run.deviation.max()),
+        "converged": seen.converged,
+        "stagger": seen.stagger,
+        "delay": seen.delay,
+    }

@@ -1,0 +1,66 @@
+"""Tables in Markdown, and the statistics they are made of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from hogwild.reproduce.experiment import Record
+from hogwild.reproduce.paper import Column, Number
+
+NOT_RUN = "not run"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lines of cells."""
+    lines = [list(head), ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def summarise(values: Sequence[float | None]) -> Number | None:
+    """Mean and sample deviation of *all* values that are numbers; ``None`` if there is none."""
+    numbers = [v for v in values if v is not None]
+    if not numbers:
+        return None
+    return Number(
+        statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
+    )
+
+
+def show(number: Number | None, column: Column) -> str:
+    """A number of ours in the column's unit, rounded as the paper rounds."""
+    if number is None:
+        return "no value"
+    parts = [p * column.scale for p in (number.mean, number.deviation) if p is not None]
+    return " ± ".join(f"{p:.{column.digits}f}" for p in parts)
+
+
+def duration(seconds: float) -> str:
+    """For people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def origin(record: Record) -> list[str]:
+    """Time, hardware, commit, command: the last cells of a line about a record."""
+    commit, _, changes = record["commit"].partition("+")
+    where = record["hardware"]
+    place = where["device"]
+    if "NVIDIA" not in place:
+        place += f", {where['threads']} thread{'s' if where['threads'] > 1 else ''}"
+    return [
+        duration(record["seconds"]),
+        place,
+        f"`{commit[:12]}`" + (f" + {changes}" if changes else ""),
+        f"`{record['command']}`",
+    ]
+
+
+ORIGIN = ("time", "hardware", "commit", "command")
+"""Headings of :func:`origin`."""
+
+
+def folded(title: str, body: str) -> str:
+    """A part that opens on a click."""
+    return f"<details><summary>{title}</summary>\n\n{body}\n</details>\n"

@@ -1,0 +1,90 @@
+"""The document of all experiments, from their records: what the paper has, what we have, and how.
+
+``hogwild reproduce report`` (or ``python -m hogwild.reproduce.report``) rewrites the text between
+``<!-- NAME -->`` and ``<!-- end -->`` in ``experiments/README.md`` from ``experiments/results``;
+the prose around it is written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hogwild.checkpoint import write_atomically
+from hogwild.errors import ConfigError, among
+from hogwild.reproduce import EXPERIMENTS, Experiment, Results, markdown
+from hogwild.training.config import RECIPES
+
+MARK = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def part(experiment: Experiment, results: Results) -> str:
+    """All there is about one experiment: our recipe, then the others that were run."""
+    out = ""
+    for recipe in RECIPES:
+        suffix = "" if recipe == "default" else f".{recipe}"
+        records = results.read(experiment, suffix)
+        if recipe != "default":
+            if not records:
+                continue
+            out += f"\n**With `--recipe {recipe}`**\n\n"
+        if any(record["quick"] for record in records.values()):
+            raise ConfigError(
+                f"{results.folder / experiment.name} holds quick runs, which are not to be "
+                f"compared with the paper; expected them in {results.folder / 'quick'}"
+            )
+        out += experiment.table(records)
+        out += "\n" + markdown.folded("every cell", experiment.details(records))
+    return out
+
+
+def render(text: str, results: Results) -> str:
+    """Fill every pair of marks; each experiment has one.
+
+    Raises:
+        ConfigError: A mark names no experiment, or an experiment has no mark.
+    """
+    found = MARK.findall(text)
+    for name in found:
+        if name not in EXPERIMENTS:
+            raise ConfigError(f"the mark <!-- {name} --> names no experiment; "
+                              f"{among(EXPERIMENTS, name)}")  # fmt: skip
+    for name in EXPERIMENTS:
+        if name not in found:
+            raise ConfigError(
+                f"the document has no <!-- {name} --> … <!-- end -->; expected one for every "
+                f"experiment"
+            )
+
+    def fill(match: re.Match[str]) -> str:
+        body = part(EXPERIMENTS[match[1]], results).strip()
+        return f"<!-- {match[1]} -->\n\n{body}\n\n<!-- end -->"
+
+    return MARK.sub(fill, text)
+
+
+def skeleton() -> str:
+    """A document with nothing but titles and marks."""
+    parts = (f"## {e.title}\n\n<!-- {e.name} -->\n<!-- end -->\n" for e in EXPERIMENTS.values())
+    return "# Experiments\n\n" + "\n".join(parts)
+
+
+def write(folder: Path) -> Path:
+    """Bring the document beside a folder of results up to date, or make one."""
+    path = folder.parent / "README.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else skeleton()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, render(text, Results(folder)).encode())
+    return path
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``python -m hogwild.reproduce.report [RESULTS]``."""
+    print(write(Path(arguments[0]) if arguments else Path("experiments/results")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

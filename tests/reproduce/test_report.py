@@ -1,0 +1,92 @@
+"""The committed document says what the committed data say."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hogwild.cli import main
+from hogwild.errors import ConfigError
+from hogwild.reproduce import EXPERIMENTS, Results
+from hogwild.reproduce.report import part, render, skeleton
+
+HERE = Path(__file__).parents[2] / "experiments"
+
+
+def record(*values, **more):
+    """A record of Table 1, made up."""
+    return {
+        "values": list(values), "failed": [0], "constant": [0.5] * len(values), "quick": False,
+        "higher_is_better": False, "seconds": 7200.0, "commit": "0123456789abcdef+changes",
+        "hardware": {"device": "an abacus", "threads": 2}, "command": "hogwild reproduce x",
+        "config": {"task": "chains"}, **more,
+    }  # fmt: skip
+
+
+def test_document_matches_the_data():
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    assert render(text, Results(HERE / "results")) == text, "run: hogwild reproduce report"
+
+
+def test_a_changed_number_is_noticed(tmp_path):
+    """In the data or in the document."""
+    results = Results(tmp_path / "results")
+    results.write("table1", "chains/energy-edge", "", record(0.01, 0.03))
+    text = render(skeleton(), results)
+    assert render(text, results) == text
+    assert "2.0 ± 1.4 † / 1.2 ± 2.2" in text
+    assert render(text.replace("2.0 ± 1.4", "1.0 ± 1.4"), results) == text
+    results.write("table1", "chains/energy-edge", "", record(0.01, 0.04))
+    assert "2.5 ± 2.1 † / 1.2 ± 2.2" in render(text, results)
+
+
+def test_every_line_says_where_it_comes_from(tmp_path):
+    results = Results(tmp_path)
+    results.write("table1", "chains/gcn", "", record(0.47, 0.5))
+    lines = part(EXPERIMENTS["table1"], results).splitlines()
+    (line,) = (line for line in lines if line.startswith("| chains/gcn"))
+    expected = ["chains/gcn", "48.5 ± 2.1", "47.0 ± 0.0", "2", "1", "1", "2.0 h"]
+    expected += ["an abacus, 2 threads", "`0123456789ab` + changes", "`hogwild reproduce x`"]
+    assert [cell.strip() for cell in line.strip("|").split("|")] == expected
+
+
+def test_the_other_recipe_has_its_own_table(tmp_path):
+    results = Results(tmp_path)
+    assert "--recipe" not in part(EXPERIMENTS["table1"], results)
+    results.write("table1", "chains/gcn", ".paper", record(0.1))
+    ours, paper = part(EXPERIMENTS["table1"], results).split("**With `--recipe paper`**")
+    assert "10.0 † / 47.0 ± 0.0" in paper
+    assert "10.0" not in ours
+
+
+def test_quick_runs_are_refused(tmp_path):
+    results = Results(tmp_path)
+    results.write("table1", "chains/gcn", "", record(0.1, quick=True))
+    with pytest.raises(ConfigError, match="holds quick runs"):
+        render(skeleton(), results)
+
+
+def test_marks_and_experiments_correspond(tmp_path):
+    results = Results(tmp_path)
+    text = skeleton()
+    with pytest.raises(ConfigError, match="<!-- tabel1 --> names no experiment; did you mean"):
+        render(text.replace("<!-- table1 -->", "<!-- tabel1 -->"), results)
+    with pytest.raises(ConfigError, match="has no <!-- table1 -->"):
+        render(re.sub(r"<!-- table1 -->\n<!-- end -->", "", text), results)
+
+
+def test_command(tmp_path, capsys):
+    """Prose stays, generated parts are new; without a document one is made."""
+    shutil.copy(HERE / "README.md", tmp_path / "README.md")
+    results = Results(tmp_path / "results")
+    results.write("table1", "chains/gcn", "", record(0.123))
+    assert main(["reproduce", "report", "--results", str(results.folder), "--json"]) == 0
+    path = Path(json.loads(capsys.readouterr().out)["report"])
+    text = path.read_text()
+    assert "12.3 † / 47.0 ± 0.0" in text
+    assert "How to read the tables" in text
+    path.unlink()
+    assert main(["reproduce", "report", "--results", str(results.folder)]) == 0
+    assert "12.3 † / 47.0 ± 0.0" in path.read_text()
