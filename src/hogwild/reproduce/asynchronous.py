@@ -33,9 +33,9 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hogwild.executors.run import Model
 from hogwild.models import LayeredGNN, LayerTagged
 from hogwild.models.base import Kind
+from hogwild.models.check import Model
 from hogwild.reproduce import markdown, paper, scheduled
 from hogwild.reproduce.experiment import Cell, Experiment, Record, Training, Work
 from hogwild.robustness import Robustness, robustness

@@ -88,9 +88,7 @@ class Newton(Solver[Objective]):
         out.graphs["stalled"] = reject
         return out
 
-    def _replay(
-        self, problem: Objective, h: Tensor, active: Tensor, t: Tensor
-    ) -> State | None:
+    def _replay(self, problem: Objective, h: Tensor, active: Tensor, t: Tensor) -> State | None:
         """The same step from a recording; ``None`` where there is none or the search fails.
 
         A refused step is replayed with a shorter ``t``, factorisation and all: still cheaper than
