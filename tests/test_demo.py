@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import ClassVar
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from scipy.sparse.csgraph import shortest_path
 from torch_geometric.utils import is_undirected, to_scipy_sparse_matrix
 
 from hogwild.cli import main
-from hogwild.demo import Rumour, Scale, demo, study
+from hogwild.demo import Rumour, Scale, Study, demo, report, study
 from hogwild.demo.study import MODELS, STAGGER
 from hogwild.errors import ConfigError
 
@@ -119,6 +120,33 @@ def test_table_holds_what_was_computed(page):
     assert cells == expected
     assert found.guessing == 0.5
     assert "50 % of the nodes" in text
+
+
+class Told(Study):
+    """A study whose errors are given, by model and setting; elsewhere 0.3 ± 0.01."""
+
+    told: ClassVar[dict] = {}
+
+    def error(self, model, setting=None):
+        return self.told.get((model, setting), (0.3, 0.01))
+
+
+def test_curves_that_fall_are_explained(page):
+    _, found, _ = page
+    study = Told(**vars(found))
+    assert "Not every curve rises" not in report(study)
+    Told.told = {
+        ("gcn", (5, 3)): (0.2, 0.02),
+        ("gat", (1, 2)): (0.301, 0.01),
+        ("gat", (5, 2)): (0.299, 0.01),
+        ("energy-edge", (5, 3)): (0.1, 0.0),
+    }
+    text = report(study).split("Not every curve rises: ")[1].split("</p>")[0]
+    assert text.startswith(
+        "the GCN errs on 30.0 % of the nodes at S = 5, D = 0 and on 20.0 % at S = 5, D = 3; "
+        "the GAT errs on 30.1 % of the nodes at S = 1, D = 2 and on 29.9 % at S = 5, D = 2, "
+        "within a standard deviation. "
+    )
 
 
 def test_progress_and_seed(page):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from numbers import Integral
-from typing import TYPE_CHECKING
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,10 +79,29 @@ class ProjectionWarning(UserWarning):
     """A constrained parameter was found outside its set and moved back; says by how much."""
 
 
-def require_positive(name: str, value: object) -> None:
-    """Raise :class:`ConfigError` unless ``value`` is a positive integer (and not a bool)."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether it counts as an integer: Python's and NumPy's do, bools do not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it counts as a number, likewise."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def require_integer(name: str, value: object, least: int | None = None, why: str = "") -> int:
+    """``value`` as Python's int; :class:`ConfigError` unless it is an integer ≥ ``least``."""
+    if not is_integer(value) or (least is not None and value < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise ConfigError(f"{name}={value!r}; expected an integer{bound}{why}")
+    return int(value)
+
+
+def require_positive(name: str, value: object) -> int:
+    """``value`` as Python's int; :class:`ConfigError` unless it is a positive integer."""
+    if not is_integer(value) or value < 1:
         raise ConfigError(f"{name}={value!r}; expected a positive integer")
+    return int(value)
 
 
 def among(known: Iterable[str], given: object) -> str:

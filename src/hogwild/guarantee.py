@@ -35,10 +35,10 @@ from torch_geometric.data import Batch, Data
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import bounds, check_bounds
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.executors.run import check_model
 from hogwild.executors.simulated import EXCHANGES
 from hogwild.inputs import Inputs
 from hogwild.models.base import ImplicitConv, Kind, evaluating
+from hogwild.models.check import check_model
 from hogwild.models.layered import LayeredProblem
 from hogwild.models.stack import StackedGNN
 from hogwild.rules.gradient import THETA, certified_steps
@@ -115,7 +115,7 @@ def certify(
     """
     if not isinstance(model, ImplicitConv):  # of which a level of a stack is one
         check_model(model)
-    check_bounds(stagger, delay)
+    stagger, delay = check_bounds(stagger, delay)
     if exchange not in EXCHANGES:
         raise ConfigError(f"exchange={exchange!r}; expected one of {EXCHANGES}")
     if step is not None and not 0 < step < math.inf:

@@ -26,9 +26,10 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.errors import InputError
-from hogwild.executors.run import Model, Run, check_model, simulate
+from hogwild.executors.run import Run, simulate
 from hogwild.inputs import Inputs
 from hogwild.models.base import Kind, evaluating
+from hogwild.models.check import Model, check_model
 from hogwild.models.explicit import LayerTagged
 from hogwild.scores import Metric, Score, choose
 

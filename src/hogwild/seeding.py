@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError
+from hogwild.errors import require_integer
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -49,10 +49,8 @@ class Streams:
     @classmethod
     def of(cls, seed: int, runs: int, count: int, device: torch.device | str) -> Streams:
         """Streams for ``count`` subjects (nodes, edges) in each of ``runs`` runs, run by run."""
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise ConfigError(f"seed={seed!r}; expected an integer")
         run = torch.arange(runs, device=device).repeat_interleave(count)
-        keys = mix(mix(torch.full_like(run, _signed(seed))) ^ run)
+        keys = mix(mix(torch.full_like(run, _signed(require_integer("seed", seed)))) ^ run)
         return cls(keys, torch.arange(count, device=device).repeat(runs))
 
     def uniform(self, name: str, time: int | Tensor, index: Tensor | None = None) -> Tensor:

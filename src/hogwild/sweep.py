@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
@@ -16,7 +17,8 @@ from tqdm import tqdm
 from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_positive
-from hogwild.robustness import Model, Robustness, robustness
+from hogwild.models.check import Model
+from hogwild.robustness import Robustness, robustness
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -157,10 +159,10 @@ def sweep(
     """
     require_positive("runs", runs)
     for name, values in (("staggers", staggers), ("delays", delays), ("losses", losses)):
-        if not isinstance(values, Sequence) or not values:
+        if not isinstance(values, Sequence | np.ndarray) or not len(values):
             raise ConfigError(f"{name}={values!r}; expected a non-empty sequence of numbers")
-    for s, d in product(staggers, delays):
-        check_bounds(s, d)
+    staggers = [check_bounds(s, 0)[0] for s in staggers]
+    delays = [check_bounds(1, d)[1] for d in delays]
     lossy = [(BernoulliLoss(loss),) if loss else () for loss in losses]
     impaired = check_impairments(impairments)
     data = data if isinstance(data, Data) else list(data)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from hogwild.cli import main, parser
+from hogwild.cli.interrupt import Interruptible
 from hogwild.training import log
 
 TASK = str(Path(__file__).parents[1] / "training" / "tiny_tasks.py") + ":Chains"
@@ -84,14 +86,18 @@ def test_all_replicas_failed_is_not_converged(capsys):
     ("given", "says"),
     [
         (["train", TASK, "--model", "energy-ege"], "did you mean 'energy-edge'"),
-        (["train", TASK, "--epochs", "many"], "epochs='many'; expected a positive integer"),
+        (["train", TASK, "--epochs", "many"], "--epochs 'many'; expected a positive integer"),
+        (["train", TASK, "--weight-decay", "-1"], "--weight-decay -1; expected a nonnegative"),
+        (["train", "chains", "--task-option", "length=0"], "--task-option length=0; expected"),
+        (["train", "sums", "--task-option", "seed=3", "--seed", "-1"], ": seed=-1;"),
+        (["train", "chains", "--folds", "3"], "--folds 3, --validation False were asked"),
         (["train", TASK, "--model-option", "hidden"], "expected KEY=VALUE"),
         (["train", TASK, "--task-option", "lenth=3"], "lenth"),
         (["train", "no_such_file.py:Task"], "no file"),
         (["train"], "no task was given"),
         (["train", "--config", "nowhere.toml"], "no file"),
-        (["train", TASK, "--resume", "--epochs", "0"], "epochs=0"),
-        (["evaluate", "nowhere"], "holds no finished run"),
+        (["train", TASK, "--resume", "--epochs", "0"], "--epochs 0"),
+        (["evaluate", "nowhere"], "training with --resume finishes"),
         (["simulate", "nowhere"], "holds no finished run"),
     ],
 )
@@ -107,11 +113,15 @@ def test_bad_input_is_one_message(given, says, capsys):
 def test_more_bad_input(trained, capsys):
     call = ["certify", trained, "--task", TASK]
     for flags, says in ((["--replica", "7"], "0 to 1"), (["--graphs", "0"], "positive"),
-                        (["--stagger", "0"], "stagger=0")):  # fmt: skip
+                        (["--stagger", "0"], "--stagger 0;")):  # fmt: skip
         assert main([*call, *flags]) == 2
         assert says in capsys.readouterr().err
     assert main(["evaluate", trained]) == 2  # a file is not run unasked
-    assert "give the same task again" in capsys.readouterr().err
+    assert "give the same task again (--task ...)" in capsys.readouterr().err
+    assert main(["train", TASK, "--folder", trained]) == 2
+    assert "or --resume to go on with it" in capsys.readouterr().err
+    assert main(["train", TASK, "--folder", trained, "--resume", "--lr", "0.5"]) == 2
+    assert "--lr 0.02, now 0.5" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -185,3 +195,51 @@ def test_a_killed_run_goes_on_in_the_same_bits(tmp_path, capsys):
         for f in (folder, tmp_path / "whole")
     )
     assert cut == whole
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_every_epoch(number, tmp_path, capsys):
+    """A signal to a real process that would otherwise not write a checkpoint for an hour."""
+    flags = ["--model", "gsdgnn", "--checkpoint-every", "3600", "--log-every", "1"]
+    folder = tmp_path / "cut"
+    command = [sys.executable, "-m", "hogwild.cli", "train", TASK, *flags, "--folder", str(folder)]
+    process = subprocess.Popen([*command, "--epochs", "1000000"], stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while len(log.read(folder / "metrics.jsonl")) < 20:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.005)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "finishing this epoch" in said
+    (done,) = map(int, re.findall(r"interrupted after (\d+) epochs", said))
+    assert f"kept in {folder}: the same command with --resume goes on from there" in said
+    assert len(log.read(folder / "metrics.jsonl")) == done >= 20
+    flags += ["--epochs", str(done + 5)]
+    assert main(["train", TASK, *flags, "--folder", str(folder), "--resume"]) == 0
+    assert main(["train", TASK, *flags, "--folder", str(tmp_path / "whole")]) == 0
+    cut, whole = (
+        json.loads((f / "model" / "checkpoint.json").read_text())["sha256"]
+        for f in (folder, tmp_path / "whole")
+    )
+    assert cut == whole
+
+
+def test_interrupting_twice_does_not_wait():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Interruptible("runs/chains") as interruptible:
+        with pytest.raises(KeyboardInterrupt, match="last checkpoint in runs/chains"):
+            signal.raise_signal(signal.SIGINT)  # no epoch has ended
+        interruptible.epoch = 3
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt, match="last checkpoint"):
+            signal.raise_signal(signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    with Interruptible(None):  # there is nothing to save
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

@@ -1,28 +1,34 @@
 """Small data sets in the formats of the real ones, and small tasks of every kind."""
 
+import gzip
+import hashlib
 import json
 import os
+import struct
 
 import numpy as np
 import pytest
 import torch
 
 from hogwild import tasks
+from hogwild.tasks import terrain
 from hogwild.tasks.peptides import ATOM, BOND
 
 SYNTHETIC = {
     "chains": {"length": 5},
-    "counting": {"sizes": range(1, 13)},
+    "counting": {"sizes": list(range(1, 13))},
     "sums": {"num_graphs": 12, "sizes": 6},
     "coordinates": {"num_graphs": 12, "num_nodes": 5},
 }
-FILED = ("mutag", "proteins", "ppi", "peptides-func", "peptides-struct")
+FILED = ("terrain", "mutag", "proteins", "ppi", "peptides-func", "peptides-struct")
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """An empty HOGWILD_DATA, and an empty cache."""
+    """An empty HOGWILD_DATA, and an empty cache; what :func:`write_mnist` writes will do."""
     (tmp_path / "data").mkdir()
+    for name, raw in mnist().items():
+        monkeypatch.setitem(terrain.SHA256, name, hashlib.sha256(raw).hexdigest())
     monkeypatch.setenv("HOGWILD_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HOGWILD_CACHE", str(tmp_path / "cache"))
     return tmp_path / "data"
@@ -45,15 +51,43 @@ def real(tmp_path, monkeypatch):
 
 def small(name, home):
     """A task of a dozen small graphs; those that read files get them written first."""
+    return tasks.get(name, **options(name, home))
+
+
+def options(name, home):
+    """Those that make a task small, its files written."""
     if name in SYNTHETIC:
-        return tasks.get(name, **SYNTHETIC[name])
+        return SYNTHETIC[name]
+    if name == "terrain":
+        write_mnist(home)
+        return {"agents": 4, "download": False}
     if name in ("mutag", "proteins"):
         write_tu(home, name.upper())
     elif name == "ppi":
         write_ppi(home)
     else:
         write_lrgb(home, name)
-    return tasks.get(name, download=False)
+    return {"download": False}
+
+
+def mnist(counts=(10, 6), seed=0):
+    """MNIST's four files, unpacked: noise in the shape of its images, of digits 0, 1, 2, 0, …"""
+    random = np.random.default_rng(seed)
+    out = {}
+    for split, n in zip(("train", "t10k"), counts, strict=True):
+        images = random.integers(0, 256, (n, 28, 28), np.uint8)
+        labels = (np.arange(n) % 3).astype(np.uint8)
+        for name, values in (("images-idx3", images), ("labels-idx1", labels)):
+            head = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape)
+            out[f"{split}-{name}"] = head + values.tobytes()
+    return out
+
+
+def write_mnist(home):
+    folder = home / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for name, raw in mnist().items():
+        (folder / f"{name}-ubyte.gz").write_bytes(gzip.compress(raw))
 
 
 def write_tu(home, name, graphs=12, seed=0):

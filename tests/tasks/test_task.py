@@ -169,11 +169,11 @@ def test_nothing_counts():
 
 def test_get():
     assert isinstance(tasks.get("chains", length=3), tasks.Chains)
-    with pytest.raises(ConfigError, match=r"did you mean 'counting'.*chains, counting, sums"):
+    with pytest.raises(ConfigError, match=r"did you mean 'counting'.*: chains, coordinates,"):
         tasks.get("couning")
-    with pytest.raises(ConfigError, match=r"did you mean 'length'.*classes, length"):
+    with pytest.raises(ConfigError, match=r"did you mean 'length'.*classes, copies, length"):
         tasks.get("chains", lenght=3)
-    with pytest.raises(ConfigError, match="unknown task 'zzz'; expected one of"):
+    with pytest.raises(ConfigError, match="unknown task 'zzz'; Expected one of"):
         tasks.get("zzz")
 
 

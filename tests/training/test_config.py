@@ -4,13 +4,14 @@ import dataclasses
 import math
 
 import pytest
-import torch
 from tiny_tasks import Sums
 
-from hogwild import LBFGS, Newton, Picard
+from hogwild import LBFGS, Anderson, Newton, Picard
 from hogwild.errors import ConfigError
+from hogwild.models.base import ImplicitConv, Kind
 from hogwild.training import MODELS, Config
-from hogwild.training.registry import build, entry
+from hogwild.training.config import DTYPES
+from hogwild.training.registry import PAPER, build, entry
 
 
 def test_recipes():
@@ -83,16 +84,15 @@ def test_refused(given, says):
         Config.of(**given)
 
 
-AVAILABLE = [name for name, found in MODELS.items() if found.type is not None]
-
-
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("replicas", [None, 2])
-def test_every_model_builds(name, replicas):
-    model = build(Config.of(model=name), Sums(), replicas)
+@pytest.mark.parametrize("recipe", ["default", "paper"])
+def test_every_model_builds(name, replicas, recipe):
+    config = Config.of(model=name, recipe=recipe)
+    model = build(config, Sums(), replicas)
     assert model.kind == entry(name).kind
     assert model.replicas == replicas
-    assert {p.dtype for p in model.parameters()} == {torch.float64}
+    assert {p.dtype for p in model.parameters()} == {DTYPES[config.dtype]}
 
 
 def test_paper_sizes_and_solvers():
@@ -107,6 +107,21 @@ def test_paper_sizes_and_solvers():
     assert (attention.heads, attention.message) == (2, "edge")
     own = Config.of(solver="lbfgs", solver_options={"max_iter": 7})
     assert build(own, Sums(), None).conv.solver == LBFGS(max_iter=7)
+
+
+def solver(**options):
+    model = build(Config.of(**options), Sums(), None)
+    return next(part.solver for part in model.modules() if isinstance(part, ImplicitConv))
+
+
+def test_a_recipe_leaves_exact_solves_alone():
+    for name in ("eignn", "max"):
+        assert solver(recipe="paper", model=name) == solver(model=name)
+    iterate = {"model": "eignn", "model_options": {"method": "iterate"}}
+    assert solver(recipe="paper", **iterate) == PAPER[Kind.FIXED_POINT]
+    assert isinstance(solver(model="max", solver="anderson"), Anderson)
+    with pytest.raises(ConfigError, match="method='closed' needs none"):
+        solver(model="eignn", solver="picard")
 
 
 @pytest.mark.parametrize(

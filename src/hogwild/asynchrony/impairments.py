@@ -19,7 +19,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, is_number, require_integer
 from hogwild.seeding import Streams
 
 
@@ -105,13 +105,8 @@ class Impairment:
 
 
 def _rate(name: str, value: float) -> None:
-    if not (isinstance(value, int | float) and 0.0 <= value <= 1.0):
+    if not (is_number(value) and 0.0 <= value <= 1.0):
         raise ConfigError(f"{name}={value!r}; expected a probability between 0 and 1")
-
-
-def _whole(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name}={value!r}; expected an integer of at least {least}")
 
 
 # -- delays ---------------------------------------------------------------------------------------
@@ -127,7 +122,7 @@ class GeometricDelay(Impairment):
 
     def __post_init__(self) -> None:
         _rate("p", self.p)
-        _whole("cap", self.cap, 0)
+        require_integer("cap", self.cap, 0)
         if self.p == 0.0:
             raise ConfigError("p=0.0; expected a positive probability: nothing would ever arrive")
 
@@ -154,7 +149,7 @@ class ParetoDelay(Impairment):
     cap: int = 100
 
     def __post_init__(self) -> None:
-        _whole("cap", self.cap, 0)
+        require_integer("cap", self.cap, 0)
         if not (self.alpha > 0 and self.scale > 0):
             raise ConfigError(
                 f"alpha={self.alpha!r}, scale={self.scale!r}; expected positive numbers"
@@ -225,7 +220,7 @@ class BernoulliLoss(Impairment):
     def __post_init__(self) -> None:
         _rate("rate", self.rate)
         if self.burst is not None:
-            _whole("burst", self.burst, 1)
+            require_integer("burst", self.burst, 1)
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
         if self.rate == 0.0:
@@ -300,8 +295,8 @@ class LinkChurn(Impairment):
 
     def __post_init__(self) -> None:
         _rate("rate", self.rate)
-        _whole("downtime", self.downtime, 1)
-        _whole("period", self.period, self.downtime + 1)
+        require_integer("downtime", self.downtime, 1)
+        require_integer("period", self.period, self.downtime + 1)
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
         # Once up again, a link is heard at the receiver's next update; that must come before the
@@ -335,7 +330,7 @@ class Stragglers(Impairment):
 
     def __post_init__(self) -> None:
         _rate("fraction", self.fraction)
-        _whole("slowdown", self.slowdown, 1)
+        require_integer("slowdown", self.slowdown, 1)
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int]:
         return stagger * self.slowdown, delay
@@ -366,9 +361,9 @@ class Crashes(Impairment):
 
     def __post_init__(self) -> None:
         _rate("rate", self.rate)
-        _whole("downtime", self.downtime, 1)
-        _whole("period", self.period, self.downtime + 1)
-        _whole("until", self.until, 0)
+        require_integer("downtime", self.downtime, 1)
+        require_integer("period", self.period, self.downtime + 1)
+        require_integer("until", self.until, 0)
         if self.rejoin not in ("warm", "cold"):
             raise ConfigError(f"rejoin={self.rejoin!r}; expected 'warm' or 'cold'")
 

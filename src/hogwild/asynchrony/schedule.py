@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from hogwild.asynchrony.impairments import Impairment, Moment, check_impairments
-from hogwild.errors import ConfigError
+from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
 from hogwild.seeding import Streams
 
@@ -83,7 +83,7 @@ class Schedule(Timetable):
         seed: int = 0,
         impairments: Sequence[Impairment] = (),
     ) -> None:
-        check_bounds(stagger, delay)
+        stagger, delay = check_bounds(stagger, delay)
         self.graph, self.stagger, self.delay = graph, stagger, delay
         self.impairments = check_impairments(impairments)
         self.depth = max([delay, *(i.depth(delay) for i in self.impairments)])
@@ -185,15 +185,9 @@ def _either(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a | b
 
 
-def check_bounds(stagger: int, delay: int) -> None:
-    """Raise unless S ≥ 1 and D ≥ 0 are integers."""
-    for name, value, least in (("stagger", stagger, 1), ("delay", delay, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(
-                f"{name}={value!r}; expected an integer of at least {least}: "
-                + (
-                    "the largest number of ticks between two updates of a node (1: synchronous)"
-                    if name == "stagger"
-                    else "the largest age of a view in ticks (0: instantaneous)"
-                )
-            )
+def check_bounds(stagger: int, delay: int) -> tuple[int, int]:
+    """S ≥ 1 and D ≥ 0, if they are integers."""
+    why = ": the largest number of ticks between two updates of a node (1: synchronous)"
+    s = require_integer("stagger", stagger, 1, why)
+    why = ": the largest age of a view in ticks (0: instantaneous)"
+    return s, require_integer("delay", delay, 0, why)

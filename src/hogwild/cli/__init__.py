@@ -1,7 +1,7 @@
 """The command ``hogwild``: a verb parses, builds a frozen configuration, and calls the library.
 
 Exit codes: 0 fine; 1 something unexpected; 2 bad usage or input, said in one message; 3 a solve, a
-training run or an asynchronous run did not converge.
+training run or an asynchronous run did not converge; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from hogwild.cli import certify, demo, evaluate, info, reproduce, robustness, simulate, train
-from hogwild.cli.common import Parser
+from hogwild.cli.common import Parser, in_flags
 from hogwild.errors import ConvergenceError, HogwildError
 from hogwild.training.log import plain
 
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
         )
         verb.arguments(here)
         here.add_argument("--json", action="store_true", help="print one JSON object instead")
-        here.set_defaults(run=verb.run)
+        here.set_defaults(run=verb.run, actions=here._actions)
     return top
 
 
@@ -54,13 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         outcome = given.run(given)
     except ConvergenceError as error:
-        print(f"hogwild: not converged: {error}", file=sys.stderr)
+        print(f"hogwild: not converged: {in_flags(error, given)}", file=sys.stderr)
         return 3
     except HogwildError as error:
-        print(f"hogwild: {error}", file=sys.stderr)
+        print(f"hogwild: {in_flags(error, given)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("hogwild: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"hogwild: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
     try:
         print(json.dumps(plain(outcome.data)) if given.json else outcome.text)

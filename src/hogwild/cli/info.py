@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 import platform
 
@@ -12,13 +11,14 @@ import torch_geometric
 
 import hogwild
 from hogwild.cli.common import Outcome
+from hogwild.tasks import TASKS
 from hogwild.training import MODELS
 
 HELP = "what is installed: versions, devices, models, tasks"
 EXAMPLES = """\
   hogwild info
   hogwild info --json"""
-OPTIONAL = ("matplotlib", "tensorboard", "jax", "zenoh", "ray")
+OPTIONAL = ("matplotlib", "tensorboard", "lightning", "jax", "zenoh", "ray")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +35,8 @@ def run(given: argparse.Namespace) -> Outcome:
         "torch_geometric": torch_geometric.__version__,
         "device": torch.cuda.get_device_name() if cuda else "cpu",
         "threads": torch.get_num_threads(),
-        "models": [name for name, found in MODELS.items() if found.type is not None],
-        "tasks": _tasks(),
+        "models": list(MODELS),
+        "tasks": list(TASKS),
         "optional": {name: importlib.util.find_spec(name) is not None for name in OPTIONAL},
     }
     lines = []
@@ -47,10 +47,3 @@ def run(given: argparse.Namespace) -> Outcome:
             found = ", ".join(found)
         lines.append(f"{key:16s} {found}")
     return Outcome("\n".join(lines), data)
-
-
-def _tasks() -> list[str]:
-    """The tasks by name."""
-    if importlib.util.find_spec("hogwild.tasks") is None:
-        return []
-    return sorted(getattr(importlib.import_module("hogwild.tasks"), "TASKS", ()))

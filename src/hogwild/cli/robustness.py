@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 
 from hogwild.cli.common import Outcome, asynchrony_arguments, chosen
-from hogwild.errors import ConfigError
+from hogwild.robustness import robustness
 
 HELP = "what asynchrony costs a trained model"
 EXAMPLES = """\
@@ -25,10 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Outcome:
     """Measure."""
-    if importlib.util.find_spec("hogwild.robustness") is None:
-        raise ConfigError("this version of hogwild has no robustness analysis; use simulate")
     found = chosen(given)
-    seen = importlib.import_module("hogwild.robustness").robustness(
+    seen = robustness(
         found.model,
         found.graphs,
         runs=given.runs,

@@ -2,7 +2,7 @@
 
 Options come from flags, then from --config, then from the recipe. With --folder the run leaves its
 configuration, history, checkpoints, results and curves there, and --resume goes on with one that
-was stopped, in the same bits.
+was stopped, in the same bits. Ctrl-C stops it after the running epoch, with a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from hogwild.cli.common import Outcome, pairs, value
+from hogwild.cli.interrupt import Interruptible
 from hogwild.training import Config
 from hogwild.training import train as fit
 
@@ -59,13 +60,15 @@ def run(given: argparse.Namespace) -> Outcome:
             options[f.name] = {**options.get(f.name, {}), **pairs(found, flag)}
         elif found is not None and f.name != "task":
             options[f.name] = found
-    result = fit(
-        config=Config.of(**options),
-        folder=given.folder,
-        resume=given.resume,
-        progress=not given.quiet and not given.json and sys.stderr.isatty(),
-        tensorboard=given.tensorboard,
-    )
+    with Interruptible(given.folder) as interruptible:
+        result = fit(
+            config=Config.of(**options),
+            folder=given.folder,
+            resume=given.resume,
+            progress=not given.quiet and not given.json and sys.stderr.isatty(),
+            tensorboard=given.tensorboard,
+            callback=interruptible,
+        )
     data = result.as_dict()
     data["folder"] = given.folder
     return Outcome(result.summary(), data, len(result.failed) < result.replicas)

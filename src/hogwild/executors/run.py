@@ -16,19 +16,16 @@ from tqdm import tqdm
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule, Timetable, check_bounds
 from hogwild.asynchrony.trace import Replay, Trace
-from hogwild.errors import ConfigError, require_positive
+from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
-from hogwild.models.explicit import LayerTagged
-from hogwild.models.layered import LayeredGNN
-from hogwild.models.readout import ImplicitGNN
+from hogwild.models.check import check_model
 from hogwild.models.stack import StackedGNN
 from hogwild.rules import rule_for
 from hogwild.solvers.base import Problem
 
-Model = ImplicitGNN | LayeredGNN | LayerTagged
 CHECK = 20
 """Ticks between two looks at how far a run still is from its goal."""
 
@@ -117,16 +114,6 @@ class Run:
         )
 
 
-def check_model(model: object) -> None:
-    """Raise unless this is a model of the library."""
-    if not isinstance(model, Model):
-        raise ConfigError(
-            f"{type(model).__name__} is not a model that can run asynchronously; expected one of "
-            f"hogwild's, or a PyG model wrapped as hogwild.LayeredGNN(model, in_channels, "
-            f"out_channels)"
-        )
-
-
 def simulate(
     model: nn.Module,
     data: Data | Batch | Iterable[Data],
@@ -173,15 +160,15 @@ def simulate(
         progress: Show a progress bar.
     """
     check_model(model)
-    check_bounds(stagger, delay)
-    require_positive("runs", runs)
-    require_positive("ticks", ticks)
+    stagger, delay = check_bounds(stagger, delay)
+    seed = require_integer("seed", seed)
+    runs, ticks = require_positive("runs", runs), require_positive("ticks", ticks)
     if exchange not in EXCHANGES:
         raise ConfigError(f"exchange={exchange!r}; expected one of {EXCHANGES}")
     if tol is not None and not tol > 0:
         raise ConfigError(f"tol={tol!r}; expected a positive number, or None")
     if history is not None:
-        require_positive("history", history)
+        history = require_positive("history", history)
     impaired = check_impairments(impairments)
     if exchange == "exact" and any(i.triggers for i in impaired):
         raise ConfigError(

@@ -18,7 +18,9 @@ from hogwild.errors import (
     FeatureError,
     GraphError,
     InputError,
+    require_positive,
 )
+from hogwild.graph import Graph
 from hogwild.implicit import differentiable
 from hogwild.solvers.base import Problem, Solution, Solver, check_on_failure, solve
 from hogwild.solvers.linear import LinearSolver
@@ -39,6 +41,9 @@ class ImplicitConv(nn.Module):
     """A layer whose embeddings solve a problem: a subclass says which, in :meth:`problem`."""
 
     kind: Kind
+    in_channels: int
+    edge_dim: int | None = None
+    """Width of the edge features; ``None``: the layer reads none."""
 
     def __init__(
         self,
@@ -60,8 +65,8 @@ class ImplicitConv(nn.Module):
                 f"solve_dtype={solve_dtype!r}; expected torch.float64, torch.float32 or None (that "
                 f"of the parameters)"
             )
-        self.hidden_channels = hidden_channels
-        self.replicas = replicas
+        self.hidden_channels = require_positive("hidden_channels", hidden_channels)
+        self.replicas = None if replicas is None else require_positive("replicas", replicas)
         self.solver = solver
         self.solve_dtype = solve_dtype
         self.on_failure = check_on_failure(on_failure)
@@ -119,6 +124,31 @@ class ImplicitConv(nn.Module):
     def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
         """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
         run this model by talking to its neighbours alone."""
+
+    def _graph(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        batch: Tensor | None,
+        edge_weight: Tensor | None,
+        batch_size: int | None,
+    ) -> Graph:
+        """The graph, once the input is found to be good."""
+        parameter = next(self.parameters())
+        check_features(
+            x,
+            edge_index,
+            edge_attr,
+            edge_weight,
+            in_channels=self.in_channels,
+            edge_dim=self.edge_dim,
+            replicas=self.replicas,
+            dtype=parameter.dtype,
+            device=parameter.device,
+            validate=self.validate,
+        )
+        return Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
 
     def _dtype(self, x: Tensor) -> torch.dtype:
         """Precision of the solve."""

@@ -35,7 +35,7 @@ from hogwild.errors import FeatureError, require_positive
 from hogwild.fields import gather
 from hogwild.graph import Graph, Star
 from hogwild.models.adjacency import Adjacency, adjacency
-from hogwild.models.base import ImplicitConv, Kind, check_features
+from hogwild.models.base import ImplicitConv, Kind
 from hogwild.nn.nonexpansive import Nonexpansive
 from hogwild.solvers.base import FixedPoint, Solver, Tangent
 
@@ -163,11 +163,7 @@ class ContractionConv(ImplicitConv):
             on_failure=on_failure,
             validate=validate,
         )
-        require_positive("in_channels", in_channels)
-        require_positive("hidden_channels", hidden_channels)
-        if replicas is not None:
-            require_positive("replicas", replicas)
-        self.in_channels = in_channels
+        self.in_channels = require_positive("in_channels", in_channels)
         lead = () if replicas is None else (replicas,)
         self.weight = nn.Parameter(torch.empty(*lead, hidden_channels, hidden_channels))
 
@@ -187,19 +183,7 @@ class ContractionConv(ImplicitConv):
                 f"edge_attr was given to an {type(self).__name__}, which does not read edge "
                 f"features; leave it out, or pass one nonnegative number an edge as edge_weight"
             )
-        check_features(
-            x,
-            edge_index,
-            None,
-            edge_weight,
-            in_channels=self.in_channels,
-            edge_dim=None,
-            replicas=self.replicas,
-            dtype=self.weight.dtype,
-            device=self.weight.device,
-            validate=self.validate,
-        )
-        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         return graph, adjacency(graph, edge_weight, self._dtype(x), normalize=normalize)
 
     def _encode(self, encoder: nn.Module | None, x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.graph import Graph
-from hogwild.models.base import ImplicitConv, Kind, check_features
+from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.objective import EnergyProblem
 from hogwild.models.picgnn import Round
 from hogwild.models.readout import ImplicitGNN, Readout
@@ -224,20 +224,7 @@ class EnergyConv(ImplicitConv):
         batch_size: int | None = None,
     ) -> EnergyProblem:
         """The optimisation problem these inputs pose, attached to the autograd graph."""
-        parameter = next(self.parameters())
-        check_features(
-            x,
-            edge_index,
-            edge_attr,
-            edge_weight,
-            in_channels=self.in_channels,
-            edge_dim=self.edge_dim,
-            replicas=self.replicas,
-            dtype=parameter.dtype,
-            device=parameter.device,
-            validate=self.validate,
-        )
-        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         dtype = self._dtype(x)
         xs = x.to(dtype).mT.reshape(-1, x.size(-1), x.size(-2))  # [1 or R, p, N]
         es = None if edge_attr is None else edge_attr.to(dtype).mT.unsqueeze(0)

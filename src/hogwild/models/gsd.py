@@ -45,7 +45,7 @@ from torch import Tensor
 from hogwild.errors import ConfigError, FeatureError, require_positive
 from hogwild.fields import gather, scatter, scatter_into
 from hogwild.graph import Graph, Star
-from hogwild.models.base import ImplicitConv, Kind, check_features
+from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.mlp import MLP
 from hogwild.solvers.base import Evaluation, Hessian, LocalQuadratic, Objective, Solver
@@ -324,11 +324,8 @@ class GSDConv(ImplicitConv):
             validate=validate,
         )
         require_positive("in_channels", in_channels)
-        require_positive("hidden_channels", hidden_channels)
         for width in widths:
             require_positive("widths", width)
-        if replicas is not None:
-            require_positive("replicas", replicas)
         if not 0 < gamma < math.inf:
             raise ConfigError(f"gamma={gamma!r}; expected a positive number (strong convexity)")
         if not 0 <= beta < math.inf:
@@ -357,20 +354,7 @@ class GSDConv(ImplicitConv):
                 "None: scalar weights go to edge_weight=... (edge_attr is the third positional "
                 "argument)"
             )
-        parameter = next(self.parameters())
-        check_features(
-            x,
-            edge_index,
-            None,
-            edge_weight,
-            in_channels=self.in_channels,
-            edge_dim=None,
-            replicas=self.replicas,
-            dtype=parameter.dtype,
-            device=parameter.device,
-            validate=self.validate,
-        )
-        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         dtype = self._dtype(x)
         target = self.encoder(x).to(dtype).mT.reshape(-1, self.hidden_channels, x.size(-2))
         weight = target.new_ones(graph.num_edges) if edge_weight is None else edge_weight.to(dtype)

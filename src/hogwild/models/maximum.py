@@ -51,7 +51,7 @@ from torch import Tensor
 from hogwild.errors import ConfigError, GraphError, require_positive
 from hogwild.fields import gather
 from hogwild.graph import Graph, Star
-from hogwild.models.base import ImplicitConv, Kind, check_features
+from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.mlp import MLP
 from hogwild.solvers.base import FixedPoint, Solver
@@ -201,15 +201,9 @@ class MaxConv(ImplicitConv):
             on_failure=on_failure,
             validate=validate,
         )
-        positive = {
-            "in_channels": in_channels,
-            "hidden_channels": hidden_channels,
-            "edge_dim": edge_dim,
-            "replicas": replicas,
-        }
-        for name, value in positive.items():
-            if value is not None:
-                require_positive(name, value)
+        require_positive("in_channels", in_channels)
+        if edge_dim is not None:
+            require_positive("edge_dim", edge_dim)
         for width in widths:
             require_positive("widths", width)
         if not 0 < least < math.inf:
@@ -245,20 +239,7 @@ class MaxConv(ImplicitConv):
                 "None: what an edge costs may depend on its features, so pass the weights as "
                 "edge_attr=edge_weight[:, None] to a model built with edge_dim=1"
             )
-        parameter = next(self.parameters())
-        check_features(
-            x,
-            edge_index,
-            edge_attr,
-            None,
-            in_channels=self.in_channels,
-            edge_dim=self.edge_dim,
-            replicas=self.replicas,
-            dtype=parameter.dtype,
-            device=parameter.device,
-            validate=self.validate,
-        )
-        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         ends = [x[..., graph.dst, :], x[..., graph.src, :]]
         if edge_attr is not None:
             ends.append(edge_attr.expand(*x.shape[:-2], *edge_attr.shape))

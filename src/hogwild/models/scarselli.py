@@ -33,7 +33,7 @@ from torch import Tensor
 from hogwild.errors import ConfigError, require_positive
 from hogwild.fields import gather, mtm, scatter
 from hogwild.graph import Graph, Star
-from hogwild.models.base import ImplicitConv, Kind, check_features
+from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.jacobian import Contractivity, Jacobian
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.tanh import TanhMap, TanhMLP
@@ -187,10 +187,8 @@ class ScarselliConv(ImplicitConv):
         )
         positive = {
             "in_channels": in_channels,
-            "hidden_channels": hidden_channels,
             "message_channels": message_channels,
             "edge_dim": edge_dim,
-            "replicas": replicas,
         }
         for name, value in positive.items():
             if value is not None:
@@ -245,20 +243,7 @@ class ScarselliConv(ImplicitConv):
         batch_size: int | None = None,
     ) -> ScarselliProblem:
         """The fixed-point problem these inputs pose, attached to the autograd graph."""
-        parameter = next(self.parameters())
-        check_features(
-            x,
-            edge_index,
-            edge_attr,
-            edge_weight,
-            in_channels=self.in_channels,
-            edge_dim=self.edge_dim,
-            replicas=self.replicas,
-            dtype=parameter.dtype,
-            device=parameter.device,
-            validate=self.validate,
-        )
-        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         dtype = self._dtype(x)
         xs = x.to(dtype).mT.reshape(-1, x.size(-1), x.size(-2))  # [1 or R, p, N]
         slots: list[tuple[Tensor, Tensor | None]] = [(xs, graph.dst), (xs, graph.src)]

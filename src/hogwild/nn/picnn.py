@@ -254,7 +254,9 @@ class PICNN(nn.Module):
         gain: float = 1.0,
     ) -> None:
         super().__init__()
-        self.in_channels = (in_channels,) if isinstance(in_channels, int) else tuple(in_channels)
+        self.in_channels = (
+            tuple(in_channels) if isinstance(in_channels, Sequence) else (in_channels,)
+        )
         self.convex_channels = convex_channels
         self.channels = tuple(channels)
         self.batch_shape = batch_shape

@@ -33,9 +33,9 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hogwild.executors.run import Model
 from hogwild.models import LayeredGNN, LayerTagged
 from hogwild.models.base import Kind
+from hogwild.models.check import Model, check_model
 from hogwild.reproduce import markdown, paper, scheduled
 from hogwild.reproduce.experiment import Cell, Experiment, Record, Training, Work
 from hogwild.robustness import Robustness, robustness
@@ -257,9 +257,7 @@ def exact(result: Result, replica: int) -> Model:
     config = replace(
         result.config, recipe="default", dtype="float64", solver=None, solver_options={}
     )
-    model = single(config, result.task, result.ensemble, replica).cpu().eval()
-    assert isinstance(model, Model)
-    return model
+    return check_model(single(config, result.task, result.ensemble, replica).cpu().eval())
 
 
 def sample(result: Result, replica: int) -> list[int]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, is_number
 from hogwild.fields import gather
 from hogwild.graph import Star
 from hogwild.rules.base import Rule, put, self_loops
@@ -76,7 +76,7 @@ class GradientRule(Rule):
                     "have none (unlimited loss, for instance): bound them (burst=...), or use "
                     "step='auto'"
                 )
-        elif not isinstance(step, int | float) or not 0 < step < float("inf"):
+        elif not is_number(step) or not 0 < step < float("inf"):
             raise ConfigError(f"step={step!r}; expected a positive number, 'auto' or 'certified'")
         self.auto, self.damping = step == "auto", damping
         self.rate: Tensor | float = 0.0

@@ -22,7 +22,7 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
+from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning, is_integer
 from hogwild.fields import gather, mtm
 from hogwild.graph import Graph, Star
 
@@ -470,7 +470,7 @@ class Solver(ABC, Generic[P]):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ConfigError(f"{name}={value!r}; expected a nonnegative number or None")
-        if not isinstance(self.max_iter, int) or self.max_iter < 0:
+        if not is_integer(self.max_iter) or self.max_iter < 0:
             raise ConfigError(f"max_iter={self.max_iter!r}; expected a nonnegative integer")
 
     def tolerances(self, dtype: torch.dtype) -> tuple[float, float]:

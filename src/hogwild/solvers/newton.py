@@ -27,9 +27,13 @@ class Newton(Solver[Objective]):
     Args:
         linear: ``"auto"``, ``"direct"`` or ``"cg"`` (see :class:`LinearSolver`).
         max_backtracks: Refused steps after which a graph counts as stalled.
+        max_iter: As for every solver; a handful are the rule, but far from the minimum an energy
+            with large weights is nearly piecewise linear, and single graphs may take a hundred or
+            two to pass its kinks.
     """
 
     linear: str = "auto"
+    max_iter: int = 1000
     max_backtracks: int = 40
 
     def __post_init__(self) -> None:
@@ -39,13 +43,26 @@ class Newton(Solver[Objective]):
             raise ConfigError(f"max_backtracks={self.max_backtracks}; expected at least 1")
 
     def init(self, problem: Objective, h: Tensor) -> State:
-        return self.objective_state(problem, h, problem.evaluate(h))
+        state = self.objective_state(problem, h, problem.evaluate(h))
+        state.graphs["t"] = torch.ones_like(state.graphs["residual"])
+        return state
+
+    @staticmethod
+    def _first(state: State) -> Tensor:
+        """The step length to try first, [R, G]: where a graph had to take short steps it likely
+        has to again, and finding that out from one costs an evaluation a halving."""
+        return (4.0 * state.graphs["t"]).clamp_max(1.0)
+
+    def _next(self, problem: Objective, h: Tensor, at: Evaluation, t: Tensor) -> State:
+        state = self.objective_state(problem, h, at)
+        state.graphs["t"] = t
+        return state
 
     def step(self, problem: Objective, state: State, active: Tensor) -> State:
         graph, h = problem.graph, state.nodes["h"]
         linear = LinearSolver(self.linear)
         if h.is_cuda and linear.is_direct(problem):
-            replayed = self._replay(problem, h, active)
+            replayed = self._replay(problem, h, active, self._first(state))
             if replayed is not None:
                 return replayed
         now = state.cache if isinstance(state.cache, Evaluation) else problem.evaluate(h)
@@ -56,22 +73,22 @@ class Newton(Solver[Objective]):
         d = linear.solve(now.hessian(), -now.gradient, forcing, floor).value
         d = torch.where(graph.wide(active), d, 0.0)
         slope = graph.dot(now.gradient, d)  # < 0
-        t = torch.ones_like(slope)
+        t = self._first(state)
         for _ in range(self.max_backtracks):
             trial = h + graph.wide(t) * d
             new = problem.evaluate(trial)
             reject = active & ~new.improves(now, graph, d, t, slope)
             if not bool(reject.any()):
-                return self.objective_state(problem, trial, new)
+                return self._next(problem, trial, new, t)
             t = torch.where(reject, new.shorten(now, t, slope), t)
         # No step helps these graphs: leave them where they were.
         t = t.masked_fill(reject, 0.0)
         h = h + graph.wide(t) * d
-        out = self.objective_state(problem, h, problem.evaluate(h))
+        out = self._next(problem, h, problem.evaluate(h), t)
         out.graphs["stalled"] = reject
         return out
 
-    def _replay(self, problem: Objective, h: Tensor, active: Tensor) -> State | None:
+    def _replay(self, problem: Objective, h: Tensor, active: Tensor, t: Tensor) -> State | None:
         """The same step from a recording; ``None`` where there is none or the search fails.
 
         A refused step is replayed with a shorter ``t``, factorisation and all: still cheaper than
@@ -93,12 +110,11 @@ class Newton(Solver[Objective]):
 
         name = f"newton-{self.linear}-{relative}"
         names = ("residual", "scale") if relative else ("residual",)
-        t = torch.ones(active.shape, dtype=h.dtype, device=h.device)
         for _ in range(self.max_backtracks):
             found = replay(name, body, problem, h, active, t)
             if found is None:
                 return None
             trial, reject, t, *measures = found
             if not bool(reject.any()):
-                return State({"h": trial}, dict(zip(names, measures, strict=True)))
+                return State({"h": trial}, dict(zip(names, measures, strict=True)) | {"t": t})
         return None

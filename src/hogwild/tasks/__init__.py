@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
-from difflib import get_close_matches
 from typing import Any
 
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, among
 from hogwild.tasks.base import Split, Task
 from hogwild.tasks.chains import Chains
 from hogwild.tasks.coordinates import Coordinates
@@ -38,18 +36,16 @@ TASKS: dict[str, type[Task]] = {
 
 def get(name: str, **options: Any) -> Task:
     """The task of this name, built with these options (those of its class)."""
-    _known("task", name, TASKS)
+    if name not in TASKS:
+        raise ConfigError(f"unknown task {name!r}; {among(TASKS, name)}")
     task = TASKS[name]
+    known = inspect.signature(task).parameters
     for option in options:
-        _known(f"option of task {name!r}:", option, inspect.signature(task).parameters)
+        if option not in known:
+            raise ConfigError(
+                f"unknown option {option!r} of the task {name!r}; {among(known, option)}"
+            )
     return task(**options)
-
-
-def _known(what: str, given: str, known: Collection[str]) -> None:
-    if given not in known:
-        close = get_close_matches(str(given), known, 1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ConfigError(f"unknown {what} {given!r}; {hint}expected one of {', '.join(known)}")
 
 
 __all__ = [

@@ -11,14 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hogwild.errors import ConfigError, FeatureError, InputError
+from hogwild.errors import ConfigError, FeatureError, InputError, is_integer
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,10 @@ class Task(ABC):
     A subclass sets the attributes below and ``graphs``, and says what one row's loss is.
     """
 
-    name: ClassVar[str]
-    metric_name: ClassVar[str]
-    higher_is_better: ClassVar[bool]
-    pool: ClassVar[str | None] = None
+    name: str
+    metric_name: str
+    higher_is_better: bool
+    pool: str | None = None
     """What the model is built with: ``None`` for a prediction a node, ``"mean"`` a graph."""
 
     in_channels: int
@@ -67,12 +66,12 @@ class Task(ABC):
             if folds is not None or validation:
                 raise ConfigError(
                     f"folds={folds!r}, validation={validation!r} were asked of {self.name!r}, "
-                    f"which has one fixed split; expected neither: call splits() alone"
+                    f"which has one fixed split; expected neither"
                 )
             return [self.fixed]
         count = len(self.graphs)
         k = 10 if folds is None else folds
-        if isinstance(k, bool) or not isinstance(k, int) or not 2 + validation <= k <= count:
+        if not is_integer(k) or not 2 + validation <= k <= count:
             raise ConfigError(
                 f"folds={k!r} for {count} graphs of {self.name!r}; expected an integer from "
                 f"{2 + validation} to {count}"

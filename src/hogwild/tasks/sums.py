@@ -11,7 +11,7 @@ predictor errs by :math:`\sqrt{12.5} / 25 = 14.1\,\%`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class Sums(Task):
     ) -> None:
         check_family(graphs)
         require_positive("num_graphs", num_graphs)
-        sizes = [sizes] if isinstance(sizes, int) else list(sizes)
+        sizes = list(sizes) if isinstance(sizes, Iterable) else [sizes]
         if not sizes:
             raise ConfigError("sizes is empty; expected a number of nodes, or several")
         for n in sizes:

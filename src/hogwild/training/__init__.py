@@ -12,6 +12,7 @@ from torch import nn
 
 from hogwild import checkpoint
 from hogwild.errors import CheckpointError, ConfigError
+from hogwild.models.check import check_model
 from hogwild.training.config import Config
 from hogwild.training.data import Criterion, OwnTask, Task, resolve
 from hogwild.training.ensemble import Members, initial
@@ -76,7 +77,8 @@ def train(
     resolved = resolve(config.task if task is None else task, config.task_options, **own)
     device = device_of(config)
     if isinstance(model, nn.Module):
-        network, edges = _check_model(model), resolved.edge_dim is not None
+        network: Any = check_model(model)
+        edges = resolved.edge_dim is not None
         config = replace(config, model=type(model).__name__, replicas=network.replicas or 1)
         members = Members.of(config, resolved, config.replicas, device)
     else:
@@ -108,19 +110,6 @@ def train(
     )
     result.save()
     return result
-
-
-def _check_model(model: nn.Module) -> Any:
-    from hogwild.models.explicit import LayerTagged
-    from hogwild.models.layered import LayeredGNN
-    from hogwild.models.readout import ImplicitGNN
-
-    if not isinstance(model, ImplicitGNN | LayeredGNN | LayerTagged):
-        raise ConfigError(
-            f"model is a {type(model).__name__}; expected a model's name, or one of this library: "
-            f"PyG's become one with hogwild.LayeredGNN(model, in_channels, out_channels)"
-        )
-    return model
 
 
 def _open(folder: Path, config: Config, resume: bool) -> bool:

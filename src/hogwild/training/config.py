@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hogwild.errors import ConfigError, among, require_positive
@@ -114,6 +115,8 @@ class Config:
             raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            object.__setattr__(self, f.name, native(getattr(self, f.name)))
         decay: Any = self.decay
         if isinstance(decay, list):  # as TOML and JSON have it
             object.__setattr__(self, "decay", tuple(decay))
@@ -177,6 +180,19 @@ class Config:
         """The inverse of :meth:`as_dict`."""
         clip = float(given["clip"]) if "clip" in given else 1.0
         return cls.of(**{**given, "clip": clip})
+
+
+def native(value: Any) -> Any:
+    """NumPy's numbers and arrays, and ranges, as Python's numbers and lists, which JSON knows."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, range | list):
+        return [native(v) for v in value]
+    if isinstance(value, tuple):
+        return tuple(native(v) for v in value)
+    if isinstance(value, Mapping):
+        return {k: native(v) for k, v in value.items()}
+    return value
 
 
 def _is(value: object, *types: type) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,18 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset
 
+from hogwild import tasks
 from hogwild.errors import ConfigError, InputError, require_positive
-
-
-class Split(Protocol):
-    """Graph numbers, sorted."""
-
-    @property
-    def train(self) -> Tensor: ...
-    @property
-    def val(self) -> Tensor: ...
-    @property
-    def test(self) -> Tensor: ...
+from hogwild.tasks.base import Split
 
 
 class Task(Protocol):
@@ -55,24 +45,15 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 """From predictions [n, c] and targets [n, …] to a number, as torch's losses do."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """A :class:`Split`."""
-
-    train: Tensor
-    val: Tensor
-    test: Tensor
-
-
 def parts(
     count: int, folds: int | None, seed: int, shares: tuple[float, float] = (0.8, 0.1)
-) -> list[Parts]:
+) -> list[Split]:
     """Splits of ``count`` graphs: training and validation ``shares`` and the rest; or ``folds``,
     each the test set once, with the next one for validation. Fewer than three graphs are all
     trained on and all tested."""
     everything = torch.arange(count)
     if count < 3:
-        return [Parts(everything, everything[:0], everything)]
+        return [Split(everything, everything[:0], everything)]
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     if folds is None:
         a, b = max(1, round(shares[0] * count)), max(1, round(shares[1] * count))
@@ -80,12 +61,12 @@ def parts(
         pieces = order[:a], order[a : a + b], order[a + b :]
         if not pieces[2].numel():  # two graphs are left for two sets
             pieces = order[:a], order[a:-1], order[-1:]
-        return [Parts(*(p.sort().values for p in pieces))]
+        return [Split(*(p.sort().values for p in pieces))]
     if not 3 <= folds <= count:
         raise ConfigError(f"folds={folds} of {count} graphs; expected between 3 and {count}")
     fold = order.argsort() % folds  # of each graph
     return [
-        Parts(
+        Split(
             ((fold != f) & (fold != (f + 1) % folds)).nonzero()[:, 0],
             (fold == (f + 1) % folds).nonzero()[:, 0],
             (fold == f).nonzero()[:, 0],
@@ -160,7 +141,7 @@ class OwnTask:
         self.metric_name = "accuracy" if accuracy else "loss" if metric is None else "metric"
         self.higher_is_better = accuracy if higher_is_better is None else higher_is_better
 
-    def splits(self, folds: int | None = None, seed: int = 0) -> list[Parts]:
+    def splits(self, folds: int | None = None, seed: int = 0) -> list[Split]:
         """80 % for training, 10 % for validation, 10 % for testing; or folds."""
         return parts(len(self.graphs), folds, seed)
 
@@ -208,8 +189,7 @@ def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
             raise ConfigError("no task was given; expected its name, as in hogwild train chains")
         if ".py:" in task:
             return _from_file(task, options)
-        found: Task = importlib.import_module("hogwild.tasks").get(task, **options)
-        return found
+        return tasks.get(task, **options)
     if options:
         raise ConfigError(
             f"task_options={dict(options)!r} were given with a task that is already built"

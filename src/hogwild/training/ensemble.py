@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from hogwild.tasks.base import Split
 from hogwild.training.config import Config
-from hogwild.training.data import Split, Task
+from hogwild.training.data import Task
 from hogwild.training.registry import build
 
 

@@ -44,19 +44,23 @@ class Log:
     def __init__(self, path: Path | None, tensorboard: str | Path | None = None) -> None:
         self.path = path
         self.lines: list[dict[str, Any]] = []
+        self.tensorboard = tensorboard
         self.board: Any = None
         if tensorboard is not None:
             try:
-                from torch.utils.tensorboard import SummaryWriter
+                import torch.utils.tensorboard  # noqa: F401  (rather now than after the first epoch)
             except ImportError as error:
                 raise ConfigError(
                     f"tensorboard={str(tensorboard)!r} needs the package tensorboard ({error}): "
                     f"pip install tensorboard, or leave the option out"
                 ) from error
-            self.board = SummaryWriter(str(tensorboard))
 
     def rewind(self, epoch: int) -> None:
         """Forget what was logged from ``epoch`` on: it will come again."""
+        if self.tensorboard is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(self.tensorboard), purge_step=epoch or None)
         if self.path is not None:
             self.lines = [line for line in read(self.path) if line["epoch"] < epoch]
             text = "".join(json.dumps(line) + "\n" for line in self.lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,23 @@ import torch
 from torch import nn
 
 from hogwild.errors import ConfigError, among
+from hogwild.models import (
+    EIGNN,
+    GAT,
+    GCN,
+    GSDGNN,
+    IGNN,
+    EIGNNConv,
+    EnergyConv,
+    EnergyGNN,
+    GSDConv,
+    IGNNConv,
+    LayeredGNN,
+    MaxConv,
+    MaxGNN,
+    ScarselliConv,
+    ScarselliGNN,
+)
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard
 from hogwild.solvers.base import Solver
@@ -21,41 +37,33 @@ from hogwild.training.data import Task
 
 @dataclass(frozen=True)
 class Entry:
-    """A model by name: its class in :mod:`hogwild.models` and the one that takes its other options,
-    where it stands in the paper's taxonomy, whether it reads edge features, and options beside the
-    class's own defaults."""
+    """A model by name: its class and the one it hands its other options on to, where it stands in
+    the paper's taxonomy, whether it reads edge features, options beside the class's own defaults,
+    and whether its solve ends exactly, after finitely many operations, unless an option says
+    otherwise: a recipe's solver is then not for it."""
 
-    cls: str
-    rest: str
+    type: Any
+    layer: Any
     kind: Kind
     edges: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def type(self) -> Any:
-        """The class itself, or ``None`` where this version does not have it."""
-        return getattr(importlib.import_module("hogwild.models"), self.cls, None)
-
-    @property
-    def layer(self) -> Any:
-        """The class the model hands its other options on to."""
-        return getattr(importlib.import_module("hogwild.models"), self.rest)
+    exact: bool = False
 
 
 _ENERGY, _FIXED = Kind.OPTIMISATION, Kind.FIXED_POINT
 MODELS: dict[str, Entry] = {
-    "energy-edge": Entry("EnergyGNN", "EnergyConv", _ENERGY, True, {"message": "edge"}),
-    "energy-node": Entry("EnergyGNN", "EnergyConv", _ENERGY, False, {"message": "node"}),
+    "energy-edge": Entry(EnergyGNN, EnergyConv, _ENERGY, True, {"message": "edge"}),
+    "energy-node": Entry(EnergyGNN, EnergyConv, _ENERGY, False, {"message": "node"}),
     "energy-attention": Entry(
-        "EnergyGNN", "EnergyConv", _ENERGY, True, {"message": "edge", "heads": 2}
+        EnergyGNN, EnergyConv, _ENERGY, True, {"message": "edge", "heads": 2}
     ),
-    "gsdgnn": Entry("GSDGNN", "GSDConv", _ENERGY),
-    "ignn": Entry("IGNN", "IGNNConv", _FIXED),
-    "eignn": Entry("EIGNN", "EIGNNConv", _FIXED),
-    "scarselli": Entry("ScarselliGNN", "ScarselliConv", _FIXED, True),
-    "max": Entry("MaxGNN", "MaxConv", _FIXED, True),
-    "gcn": Entry("GCN", "LayeredGNN", Kind.EXPLICIT),
-    "gat": Entry("GAT", "LayeredGNN", Kind.EXPLICIT, True),
+    "gsdgnn": Entry(GSDGNN, GSDConv, _ENERGY),
+    "ignn": Entry(IGNN, IGNNConv, _FIXED),
+    "eignn": Entry(EIGNN, EIGNNConv, _FIXED, exact=True),
+    "scarselli": Entry(ScarselliGNN, ScarselliConv, _FIXED, True),
+    "max": Entry(MaxGNN, MaxConv, _FIXED, True, exact=True),
+    "gcn": Entry(GCN, LayeredGNN, Kind.EXPLICIT),
+    "gat": Entry(GAT, LayeredGNN, Kind.EXPLICIT, True),
 }
 
 SOLVERS: dict[str, type[Solver[Any]]] = {
@@ -75,18 +83,18 @@ PAPER: dict[Kind, Solver[Any]] = {
 
 def entry(name: str) -> Entry:
     """The model of that name."""
-    names = [n for n, e in MODELS.items() if e.type is not None]
-    if name not in names:
-        raise ConfigError(f"unknown model {name!r}; {among(names, name)}")
+    if name not in MODELS:
+        raise ConfigError(f"unknown model {name!r}; {among(MODELS, name)}")
     return MODELS[name]
 
 
-def solver_for(config: Config, kind: Kind) -> Solver[Any] | None:
+def solver_for(config: Config, found: Entry) -> Solver[Any] | None:
     """The solver the configuration asks for; ``None``: the model's own."""
     if config.solver is None:
         if config.solver_options:
             raise ConfigError("solver_options were given without a solver; expected its name, too")
-        return PAPER.get(kind) if config.recipe == "paper" else None
+        exact = found.exact and config.model_options.get("method") != "iterate"
+        return PAPER.get(found.kind) if config.recipe == "paper" and not exact else None
     if config.solver not in SOLVERS:
         raise ConfigError(f"solver={config.solver!r}; {among(SOLVERS, config.solver)}")
     cls = SOLVERS[config.solver]
@@ -103,8 +111,8 @@ def build(config: Config, task: Task, replicas: int | None) -> nn.Module:
     if found.kind is not Kind.EXPLICIT:
         if config.recipe == "paper":
             options["solve_dtype"] = None
-        solver = solver_for(config, found.kind)
-        if solver is not None and config.model != "max":  # whose solve is exact in finite time
+        solver = solver_for(config, found)
+        if solver is not None:
             options["solver"] = solver
     elif config.solver is not None:
         raise ConfigError(f"solver={config.solver!r} for {config.model!r}, which solves nothing")

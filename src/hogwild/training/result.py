@@ -192,8 +192,8 @@ def load(folder: str | Path, task: Any = None) -> Result:
         best_epoch = torch.tensor(found["best_epoch"])
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"{folder} holds no finished run ({Path(error.filename).name} is missing); expected a "
-            f"folder written by hogwild.train, or hogwild.train(..., resume=True) to finish one"
+            f"{folder} holds no finished run ({Path(error.filename).name} is missing); expected "
+            f"the folder of one: training with resume=True finishes what was begun"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder} is damaged ({type(error).__name__}: {error})") from error
@@ -201,7 +201,7 @@ def load(folder: str | Path, task: Any = None) -> Result:
         if not config.task or ".py:" in config.task:
             raise ConfigError(
                 f"{folder} was trained on {config.task or 'a task without a name'}, which is not "
-                f"run unasked; give the same task again (task=..., on the command line --task)"
+                f"run unasked; give the same task again (task=...)"
             )
         task = config.task
     options = config.task_options if isinstance(task, str) else {}
