@@ -109,14 +109,14 @@ PROTOCOLS: dict[str, Protocol] = {
             5,
             always={"batch_size": 200},
             default={"epochs": 100},
-            quick=_QUICK | {"replicas": 1, "epochs": 1},
+            quick=_QUICK | {"replicas": 1, "epochs": 10, "task_options": {"limit": 100}},
         ),
         Protocol(
             "peptides-struct",
             5,
             always={"batch_size": 200},
             default={"epochs": 100},
-            quick=_QUICK | {"replicas": 1, "epochs": 1},
+            quick=_QUICK | {"replicas": 1, "epochs": 10, "task_options": {"limit": 100}},
         ),
     )
 }
