@@ -2,8 +2,8 @@
 
 A protocol has options that hold under either recipe (how the data are cut up, which the paper does
 not say or which only decides what fits into memory), those of the default recipe, and what
-``--quick`` changes: fewer replicas, smaller tasks, fewer epochs, in under half an hour a table on two
-CPU cores. Its numbers tell models apart and are not to be compared with the paper's.
+``--quick`` changes: fewer replicas, smaller tasks, fewer epochs, in under half an hour a table on
+two CPU cores. Its numbers tell models apart and are not to be compared with the paper's.
 """
 
 from __future__ import annotations
