@@ -58,7 +58,7 @@ class NodeRegression(L.LightningModule):
         return loss
 
 
-def main(folder: str | Path, epochs: int = 20) -> tuple[L.Trainer, NodeRegression]:
+def main(folder: str | Path, epochs: int = 40) -> tuple[L.Trainer, NodeRegression]:
     """Train; the trainer, and the module with the parameters that were best on validation."""
     L.seed_everything(0, verbose=False)
     train = DataLoader(graphs(48), batch_size=16, shuffle=True)

@@ -5,6 +5,7 @@ import torch
 from helpers import DOUBLE, circulant, columns
 
 from hogwild import EnergyConv, Newton
+from hogwild.nn import PICNN
 
 WORST = 1e3
 # num_layers, PICNN widths, hidden_channels, degree
@@ -78,3 +79,31 @@ def test_fresh_energy_is_well_conditioned(rounds, width, k, degree, kind):
 @pytest.mark.parametrize(("rounds", "width", "k", "degree"), GRID)
 def test_fresh_energy_is_well_conditioned_on_a_grid(rounds, width, k, degree, kind):
     check(rounds, width, k, degree, kind, replicas=4 if k * degree <= 100 else 1, dense=450)
+
+
+def fading(conv):
+    """Factor by which what the first node of a chain knows fades from hop to hop, [R]."""
+    chain = torch.stack([torch.arange(29), torch.arange(1, 30)])
+    edge_index = torch.cat([chain, chain.flip(0)], 1)
+    x = torch.zeros(2, 30, 2, **DOUBLE)
+    x[0, 0, 0] = x[1, 0, 1] = 1.0
+    one, other = (conv.embed(x_, edge_index).value for x_ in x)
+    difference = (one - other).norm(dim=-1)
+    return (difference[:, 8] / difference[:, 2]) ** (1 / 6)
+
+
+@pytest.mark.parametrize("heads", [None, 2])
+@torch.no_grad()
+def test_fresh_messages_are_about_differences(heads):
+    """What a node knows carries over several hops, unlike with independent weights on both ends of
+    an edge; node-wise messages cannot be about differences."""
+    torch.manual_seed(0)
+    conv = EnergyConv(2, heads=heads, replicas=50).double()
+    assert float(fading(conv).median()) > 0.5
+    assert float(fading(conv).min()) > 0.3
+    for module in conv.modules():
+        if isinstance(module, PICNN):
+            module.reset_parameters()  # without what EnergyConv does to it
+    assert float(fading(conv).median()) < 0.35
+    conv.reset_parameters()
+    assert float(fading(conv).median()) > 0.5

@@ -110,6 +110,12 @@ def test_table_says_it_all(records):
     assert TABLE.details(records).count("`hogwild reproduce table2 --only ") == 24
 
 
+def test_runs_that_diverged_are_shown(records):
+    record = records["chains/ignn"] | {"values": [None, 0.5], "deviation": None, "converged": 0.0}
+    assert "50.0 (inf) ‡ / < 0.1" in TABLE.table({"chains/ignn": record})
+    assert "| inf | 0% |" in TABLE.details({"chains/ignn": record})
+
+
 def test_small_losses_are_not_rounded_away(records):
     record = records["chains/ignn"] | {"values": [2e-7, 2e-7], "deviation": 4e-7}
     assert "2e-05 ± 0.0 (4e-07) / < 0.1" in TABLE.table({"chains/ignn": record})

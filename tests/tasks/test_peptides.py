@@ -56,6 +56,18 @@ def test_the_compact_copy_is_the_same(home, tmp_path, monkeypatch):
             assert torch.equal(a[key], b[key])
 
 
+def test_limit_keeps_the_first_of_each_part(home):
+    write_lrgb(home, "peptides-func")
+    whole = tasks.get("peptides-func", encoding="ogb", download=False)
+    part = tasks.get("peptides-func", encoding="ogb", limit=1, download=False)
+    firsts = [int(ids[0]) for ids in vars(whole.fixed).values()]
+    assert [ids.tolist() for ids in vars(part.fixed).values()] == [[0], [1], [2]]
+    for graph, first in zip(part.graphs, firsts, strict=True):
+        assert torch.equal(graph.x, whole.graphs[first].x)
+    with pytest.raises(ConfigError, match="limit=0; expected a positive integer"):
+        tasks.get("peptides-func", limit=0, download=False)
+
+
 def test_struct_constant_is_the_median(home):
     write_lrgb(home, "peptides-struct")
     task = tasks.get("peptides-struct", download=False)

@@ -14,8 +14,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "lightning_module.py"
 
 
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec")  # Lightning's, about torch
 def test_example(tmp_path):
-    trainer, module = runpy.run_path(str(EXAMPLE))["main"](tmp_path, epochs=12)
+    trainer, module = runpy.run_path(str(EXAMPLE))["main"](tmp_path)
     val = Batch.from_data_list(trainer.val_dataloaders.dataset)
     error = F.mse_loss(module(val), val.y).detach()
     constant = val.y.var(correction=0)

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from hogwild.cli import certify, demo, evaluate, info, reproduce, robustness, simulate, train
-from hogwild.cli.common import Parser, in_flags
+from hogwild.cli.common import Parser
+from hogwild.cli.flags import in_flags
 from hogwild.errors import ConvergenceError, HogwildError
 from hogwild.training.log import plain
 

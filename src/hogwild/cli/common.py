@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import tomllib
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, among
-from hogwild.models.check import Model, check_model
+from hogwild.models.check import Model
 from hogwild.training import Result, load
 from hogwild.training.config import DTYPES
 from hogwild.training.ensemble import Members
@@ -49,21 +48,6 @@ class Parser(argparse.ArgumentParser):
             flags = [flag for a in here._actions for flag in a.option_strings]
             here.error(f"unknown argument {rest[0]!r}; {among(flags, rest[0])}")
         return given
-
-
-def in_flags(error: Exception, given: argparse.Namespace) -> str:
-    """What the library says of keywords, said of flags: ``epochs=0`` as ``--epochs 0``, and an
-    option from a table with its flag, ``--task-option length=0``."""
-    flags = {a.dest: a.option_strings[0] for a in given.actions if a.option_strings}
-    said = {"resume=True": "--resume"} | {f"{name}=": f"{flag} " for name, flag in flags.items()}
-    for action in given.actions:
-        if isinstance(action, argparse._AppendAction):
-            keys = (text.partition("=")[0] for text in getattr(given, action.dest) or [])
-            for key in filter(None, keys):  # a name that a flag has, too, is left as it is
-                said[f"{key}="] = f"{key}=" if key in flags else f"{flags[action.dest]} {key}="
-    known = "|".join(sorted(map(re.escape, said), reverse=True))  # the longer of two alike first
-    # Nothing inside a path, a quotation or a longer name.
-    return re.sub(rf"(?<![\w./'\"-])({known})", lambda found: said[found[0]], str(error))
 
 
 def value(text: str) -> Any:
@@ -117,7 +101,7 @@ def chosen(given: argparse.Namespace) -> Chosen:
     result = load(given.folder, given.task)
     config = result.config
     r = result.best if given.replica is None else given.replica
-    model = check_model(result.replica(r).cpu())
+    model = result.replica(r).cpu()
     members = Members.of(config, result.task, result.replicas, device_of(config))
     if given.graphs < 1:
         raise ConfigError(f"--graphs {given.graphs}; expected a positive number")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.data import Batch, Data
 from tqdm import tqdm
 
@@ -21,7 +21,7 @@ from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
-from hogwild.models.check import check_model
+from hogwild.models.check import Model, check_model
 from hogwild.models.stack import StackedGNN
 from hogwild.rules import rule_for
 from hogwild.solvers.base import Problem
@@ -115,7 +115,7 @@ class Run:
 
 
 def simulate(
-    model: nn.Module,
+    model: Model,
     data: Data | Batch | Iterable[Data],
     *,
     stagger: int = 5,
@@ -188,7 +188,7 @@ def simulate(
 
 
 def _run(
-    model: nn.Module,
+    model: Model,
     inputs: Inputs,
     stagger: int,
     delay: int,
@@ -208,7 +208,7 @@ def _run(
 ) -> Run:
     begun = clock.perf_counter()
     n = inputs.x.size(-2)
-    model.require_asynchronous(inputs.edge_index, n)  # type: ignore[operator]
+    model.require_asynchronous(inputs.edge_index, n)
     levels: list[Any] = list(model.levels) if isinstance(model, StackedGNN) else [model]
     if len(levels) > 1 and (record or replay is not None):
         raise ConfigError(
@@ -329,7 +329,7 @@ class _Watch:
 
 
 def _report(
-    model: nn.Module,
+    model: Model,
     simulation: Simulation,
     watch: _Watch,
     inputs: Inputs,
@@ -358,7 +358,7 @@ def _report(
         return x if replicated else x[:, 0]
 
     h = simulation.h.mT.to(answer.dtype)  # [R, Q·N, k]
-    out = model.readout(h if replicated else h[0], many.batch, many.num_graphs)  # type: ignore[operator]
+    out = model.readout(h if replicated else h[0], many.batch, many.num_graphs)
     predictions = out.unflatten(-2, (runs, -1)).movedim(-3, 0)
     deviation = per_graph(watch.deviation)
     return Run(

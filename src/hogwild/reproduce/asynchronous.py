@@ -35,7 +35,7 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.models import LayeredGNN, LayerTagged
 from hogwild.models.base import Kind
-from hogwild.models.check import Model
+from hogwild.models.check import Model, check_model
 from hogwild.reproduce import markdown, paper, scheduled
 from hogwild.reproduce.experiment import Cell, Experiment, Record, Training, Work
 from hogwild.robustness import Robustness, robustness
@@ -143,7 +143,7 @@ class Asynchronous(Experiment):
             out.append(
                 f"{what} ({len(some)} cell{'s' if len(some) > 1 else ''}) lose at most "
                 f"{_mean(worst, column)}{column.unit} ({worst['cell']}); their embeddings end at "
-                f"most {max(r['deviation'] for r in some):.1e} from the synchronous ones."
+                f"most {max(map(_distance, some)):.1e} from the synchronous ones."
             )
         return out
 
@@ -169,7 +169,7 @@ class Asynchronous(Experiment):
                     printed,
                     str(len(record["samples"])),
                     str(len(record["values"])),
-                    f"{record['deviation']:.1e}",
+                    f"{_distance(record):.1e}",
                     f"{record['converged']:.0%}",
                     record["rule"],
                     f"{record['updates']:.0f}",
@@ -198,7 +198,7 @@ def measured(work: Work, *, column: str, model: str) -> Record:
     ids = sample(result, replica)
     graphs = [graph(result, i).to(work.device) for i in ids]
     attempts = run(network, graphs, result, QUICK_TICKS if work.quick else TICKS)
-    rule, seen = min(attempts, key=lambda a: float(a[1].run.deviation.max()))
+    rule, seen = min(attempts, key=lambda a: _largest(a[1]))
     assert seen.decrease is not None
     assert seen.synchronous is not None
     assert seen.asynchronous is not None
@@ -209,13 +209,13 @@ def measured(work: Work, *, column: str, model: str) -> Record:
         "values": seen.decrease.tolist(),
         "synchronous": float(seen.synchronous),
         "asynchronous": seen.asynchronous.tolist(),
-        "deviation": float(seen.run.deviation.max()),
+        "deviation": _largest(seen),
         "distance": float(seen.distance.max()),
         "converged": seen.converged,
         "rule": rule,
         "ticks": seen.run.ticks,
         "updates": float(seen.run.updates.double().mean()),
-        "attempts": {name: float(tried.run.deviation.max()) for name, tried in attempts},
+        "attempts": {name: _largest(tried) for name, tried in attempts},
         "stagger": STAGGER,
         "delay": DELAY,
         "replica": replica,
@@ -257,9 +257,7 @@ def exact(result: Result, replica: int) -> Model:
     config = replace(
         result.config, recipe="default", dtype="float64", solver=None, solver_options={}
     )
-    model = single(config, result.task, result.ensemble, replica).cpu().eval()
-    assert isinstance(model, Model)
-    return model
+    return check_model(single(config, result.task, result.ensemble, replica).cpu().eval())
 
 
 def sample(result: Result, replica: int) -> list[int]:
@@ -311,7 +309,18 @@ def _converged(record: Record) -> bool:
 
 def _ours(record: Record, column: paper.Column) -> str:
     mark = "" if _converged(record) else " ‡"
-    return f"{_mean(record, column)} ({record['deviation']:.0e}){mark}"
+    return f"{_mean(record, column)} ({_distance(record):.0e}){mark}"
+
+
+def _largest(seen: Robustness) -> float:
+    """Largest relative distance from the synchronous embeddings; infinite where not a number."""
+    return float(seen.run.deviation.nan_to_num(nan=torch.inf).max())
+
+
+def _distance(record: Record) -> float:
+    """The same from a record, where JSON has no infinity."""
+    found = record["deviation"]
+    return float("inf") if found is None else float(found)
 
 
 def _lost(record: Record) -> float:

@@ -374,8 +374,11 @@ def provenance(device: str) -> Record:
 
 
 def commit() -> str:
-    """The commit of the checkout this package is run from, with ``+changes`` where tracked files
-    differ from it; else ``$HOGWILD_COMMIT``; else unknown."""
+    """``$HOGWILD_COMMIT``, for copies of a checkout that cannot tell; else the commit of the
+    checkout this package is run from, with ``+changes`` where tracked files differ from it; else
+    unknown."""
+    if told := os.environ.get("HOGWILD_COMMIT"):
+        return told
     place = Path(hogwild.__file__).resolve().parent
 
     def git(*words: str) -> str | None:
@@ -392,7 +395,7 @@ def commit() -> str:
         head = git("rev-parse", "HEAD")
         if head:
             return head + ("+changes" if git("status", "--porcelain", "-uno", "--", ".") else "")
-    return os.environ.get("HOGWILD_COMMIT") or "unknown"
+    return "unknown"
 
 
 def _processor() -> str:

@@ -2,7 +2,7 @@
 
 ``hogwild reproduce report`` (or ``python -m hogwild.reproduce.report``) rewrites the text between
 ``<!-- NAME -->`` and ``<!-- end -->`` in ``experiments/README.md`` from ``experiments/results``;
-the prose around it is written by hand.
+the prose around it is written by hand. The README of the project has the quick version of Table 1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 
 from hogwild.checkpoint import write_atomically
 from hogwild.errors import ConfigError, among
-from hogwild.reproduce import EXPERIMENTS, Experiment, Results, markdown
+from hogwild.reproduce import EXPERIMENTS, Experiment, Results, markdown, paper
+from hogwild.reproduce.tables import Synchronous
 from hogwild.training.config import RECIPES
 
 MARK = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -69,6 +70,32 @@ def render(text: str, results: Results) -> str:
     return MARK.sub(fill, text)
 
 
+QUICK = re.compile(r"<!-- quick -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def quick(results: Results) -> str:
+    """Table 1 of the quick runs: means over replicas, and how long all of it took."""
+    experiment = EXPERIMENTS["table1"]
+    assert isinstance(experiment, Synchronous)
+    records = Results(results.folder / "quick").read(experiment)
+    columns = {c: paper.COLUMNS[c] for c in experiment.paper.columns}
+    rows = []
+    for model in experiment.paper.rows:
+        row = [paper.LABELS[model]]
+        for name, column in columns.items():
+            record = records.get(f"{name}/{model}")
+            found = None if record is None else markdown.summarise(record["values"])
+            row.append(markdown.NOT_RUN if found is None else f"{found.mean * column.scale:.1f}")
+        rows.append(row)
+    out = markdown.table(["model", *(c.heading + ", %" for c in columns.values())], rows)
+    if records:
+        first = next(iter(records.values()))
+        seconds = sum(record["seconds"] for record in records.values())
+        place = markdown.origin(first)[1]
+        out += f"\n{len(records)} cells in {markdown.duration(seconds)} ({place}).\n"
+    return out
+
+
 def skeleton() -> str:
     """A document with nothing but titles and marks."""
     parts = (f"## {e.title}\n\n<!-- {e.name} -->\n<!-- end -->\n" for e in EXPERIMENTS.values())
@@ -81,7 +108,15 @@ def write(folder: Path) -> Path:
     text = path.read_text(encoding="utf-8") if path.exists() else skeleton()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, render(text, Results(folder)).encode())
+    front = folder.parent.parent / "README.md"
+    if front.exists() and QUICK.search(text := front.read_text(encoding="utf-8")):
+        write_atomically(front, render_quick(text, Results(folder)).encode())
     return path
+
+
+def render_quick(text: str, results: Results) -> str:
+    """The project's README with the quick Table 1 filled in."""
+    return QUICK.sub(f"<!-- quick -->\n\n{quick(results).strip()}\n\n<!-- end -->", text)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -38,7 +38,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.datasets import LRGBDataset
 
-from hogwild.errors import ConfigError, DataError
+from hogwild.errors import ConfigError, DataError, require_positive
 from hogwild.tasks.base import Task, published
 from hogwild.tasks.files import data_home, prepared
 from hogwild.tasks.measures import (
@@ -60,10 +60,12 @@ class Peptides(Task):
 
     pool = "mean"
 
-    def __init__(self, encoding: str, download: bool) -> None:
+    def __init__(self, encoding: str, limit: int | None, download: bool) -> None:
         if encoding not in ENCODINGS:
             raise ConfigError(f"encoding={encoding!r}; expected one of {', '.join(ENCODINGS)}")
-        parts = self._parts(download)
+        if limit is not None:
+            require_positive("limit", limit)
+        parts = [part[:limit] for part in self._parts(download)]
         graphs = [g for part in parts for g in part]
         atoms = one_hot(torch.cat([g.x for g in graphs]), ATOM, encoding)
         bonds = one_hot(torch.cat([g.edge_attr for g in graphs]), BOND, encoding)
@@ -97,6 +99,8 @@ class PeptidesFunc(Peptides):
 
     Args:
         encoding: ``"present"`` or ``"ogb"``.
+        limit: Keep the first so many training, validation and test graphs, to try something out;
+            ``None``: all.
         download: Whether files that are not there may be downloaded.
     """
 
@@ -104,8 +108,10 @@ class PeptidesFunc(Peptides):
     metric_name = "AP"
     higher_is_better = True
 
-    def __init__(self, encoding: str = "present", *, download: bool = True) -> None:
-        super().__init__(encoding, download)
+    def __init__(
+        self, encoding: str = "present", *, limit: int | None = None, download: bool = True
+    ) -> None:
+        super().__init__(encoding, limit, download)
 
     def _parts(self, download: bool) -> list[list[Data]]:
         home = data_home()
@@ -130,6 +136,8 @@ class PeptidesStruct(Peptides):
 
     Args:
         encoding: ``"present"`` or ``"ogb"``.
+        limit: Keep the first so many training, validation and test graphs, to try something out;
+            ``None``: all.
         download: Whether files that are not there may be downloaded.
     """
 
@@ -137,8 +145,10 @@ class PeptidesStruct(Peptides):
     metric_name = "MAE"
     higher_is_better = False
 
-    def __init__(self, encoding: str = "present", *, download: bool = True) -> None:
-        super().__init__(encoding, download)
+    def __init__(
+        self, encoding: str = "present", *, limit: int | None = None, download: bool = True
+    ) -> None:
+        super().__init__(encoding, limit, download)
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(squared_error(out, data.y), keep)

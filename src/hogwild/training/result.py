@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hogwild import checkpoint
 from hogwild.errors import CheckpointError, ConfigError
+from hogwild.models.check import Model, check_model
 from hogwild.training import log
 from hogwild.training.config import Config
 from hogwild.training.data import Task, resolve
@@ -82,13 +83,13 @@ class Result:
         return self.ranking[0]
 
     @property
-    def model(self) -> nn.Module:
+    def model(self) -> Model:
         """The best replica, as a model of its own."""
         if not self.named:
-            return self.ensemble
+            return check_model(self.ensemble)
         return self.replica(self.best)
 
-    def replica(self, r: int) -> nn.Module:
+    def replica(self, r: int) -> Model:
         """Replica r as a model of its own."""
         if not self.named:
             raise ConfigError(
@@ -98,7 +99,7 @@ class Result:
             raise ConfigError(f"replica {r}; expected one of 0 to {self.replicas - 1}")
         alone = single(self.config, self.task, self.ensemble, r)
         set_on_failure(alone, after(self.config))
-        return alone.eval()
+        return check_model(alone.eval())
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers only, as JSON knows them."""
