@@ -152,7 +152,7 @@ def legend(fig: Any, axes: Iterable[Any], columns: int = 4) -> None:
                    handlelength=3.0)  # fmt: skip
 
 
-QUICK = "\nQUICK runs: models hardly trained; not to be compared.\n"
+QUICK = "\nQUICK runs: few models, briefly trained; not to be compared.\n"
 
 
 def shown(values: Sequence[float | None], form: str = ".4g") -> str:
