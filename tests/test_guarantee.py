@@ -174,7 +174,7 @@ def test_float32_models(make):
     inputs.x = inputs.x.float()
     model = make(3, 2)
     assert certify(model, inputs).kind == model.kind
-    run = hogwild.simulate(model, inputs, ticks=300)
+    run = hogwild.simulate(model, inputs, ticks=1500)
     assert run.h.dtype == run.predictions.dtype == torch.float32
     assert model.kind == Kind.EXPLICIT or float(run.deviation.max()) < 1e-3
 

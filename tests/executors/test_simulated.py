@@ -496,8 +496,8 @@ def test_quantised_packets_end_within_their_error_bound(step):
 
 def test_event_triggered_sending_saves_packets():
     model, data = energy(), graphs((12,))
-    always = simulate(model, data, runs=3, tol=None, ticks=400)
-    seldom = simulate(model, data, runs=3, tol=None, ticks=400, impairments=EventTriggered(1e-3))
+    always = simulate(model, data, runs=3, tol=None, ticks=1000)
+    seldom = simulate(model, data, runs=3, tol=None, ticks=1000, impairments=EventTriggered(1e-3))
     assert int(seldom.messages.sum() + seldom.saved.sum()) == int(always.messages.sum())
     assert int(seldom.saved.sum()) > 0.3 * int(always.messages.sum())
     assert float(seldom.deviation.max()) < 0.1

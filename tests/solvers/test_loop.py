@@ -300,8 +300,10 @@ def test_every_status_has_advice():
 
 
 def test_tolerances_by_dtype():
-    """Defaults 1e-8 absolute in float64, 2e-6 relative in float32; explicit ones win."""
-    assert Newton().tolerances(torch.float64) == (1e-8, 0.0)
+    """Defaults 1e-8 absolute and 1e-10 relative in float64, 2e-6 relative in float32; explicit ones
+    win, and an absolute one alone means itself."""
+    assert Newton().tolerances(torch.float64) == (1e-8, 1e-10)
+    assert Newton(atol=1e-12).tolerances(torch.float64) == (1e-12, 0.0)
     assert Newton().tolerances(torch.float32) == (0.0, 2e-6)
     assert Newton(atol=1e-3, rtol=1e-2).tolerances(torch.float32) == (1e-3, 1e-2)
 
