@@ -1,17 +1,19 @@
 """Configurations: recipes, TOML, and what is refused with which advice."""
 
 import dataclasses
+import json
 import math
 
 import pytest
+import torch
 from tiny_tasks import Sums
 
 from hogwild import LBFGS, Anderson, Newton, Picard
 from hogwild.errors import ConfigError
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.training import MODELS, Config
-from hogwild.training.config import DTYPES
-from hogwild.training.registry import PAPER, build, entry
+from hogwild.training.config import DTYPES, SEEDS
+from hogwild.training.registry import PAPER, at_hand, build, device_of, entry
 
 
 def test_recipes():
@@ -77,6 +79,12 @@ def test_toml(tmp_path):
         ({"warm_start": 1}, "true or false"),
         ({"model_options": 3}, "table of options"),
         ({"patience": -3}, "patience=-3"),
+        ({"lr": math.inf}, "lr=inf; expected a finite number"),
+        ({"weight_decay": math.inf}, "weight_decay=inf"),
+        ({"seed": 2**63}, f"seed={2**63}; expected an integer below {2**63}"),
+        ({"data_seed": 2**44}, f"data_seed={2**44}; expected an integer below {2**44}"),
+        ({"device": "meta"}, "device='meta'; expected cpu, cuda or cuda:1"),
+        ({"solver": ["newton"]}, r"solver=\['newton'\]; expected a string"),
     ],
 )
 def test_refused(given, says):
@@ -140,3 +148,32 @@ def test_a_recipe_leaves_exact_solves_alone():
 def test_models_refused(given, says):
     with pytest.raises(ConfigError, match=says):
         build(Config.of(**given), Sums(), None)
+
+
+def test_what_is_unbounded_survives_json():
+    config = Config.of(clip=math.inf, checkpoint_every=math.inf)
+    text = json.dumps(config.as_dict(), allow_nan=False)
+    assert Config.from_dict(json.loads(text)) == config
+
+
+def test_the_largest_seeds_are_seeds():
+    """Of replicas that count up, and of the last of very many epochs."""
+    largest = {name: limit - 1 for name, limit in SEEDS.items()}
+    config = Config.of(**largest, replicas=1000, epochs=10**9)
+    for seed in (config.seed + config.replicas, config.data_seed * 1_000_003 + config.epochs):
+        assert torch.Generator().manual_seed(seed)
+
+
+def test_a_device_that_is_not_here(monkeypatch):
+    config = Config.of(device="cuda:1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="no CUDA device"):
+        device_of(config)
+    assert at_hand(config) == dataclasses.replace(config, device="cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match="there are 1, from cuda:0 on"):
+        device_of(config)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert device_of(config) == torch.device("cuda:1")
+    assert at_hand(config) is config

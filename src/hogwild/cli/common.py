@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+import torch
 from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, among
@@ -14,7 +15,7 @@ from hogwild.models.check import Model
 from hogwild.training import Result, load
 from hogwild.training.config import DTYPES
 from hogwild.training.ensemble import Members
-from hogwild.training.registry import device_of, entry
+from hogwild.training.registry import entry
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def chosen(given: argparse.Namespace) -> Chosen:
     config = result.config
     r = result.best if given.replica is None else given.replica
     model = result.replica(r).cpu()
-    members = Members.of(config, result.task, result.replicas, device_of(config))
+    members = Members.of(config, result.task, result.replicas, torch.device("cpu"))
     if given.graphs < 1:
         raise ConfigError(f"--graphs {given.graphs}; expected a positive number")
     ids = members.test[r].nonzero()[:, 0].tolist()[: given.graphs]

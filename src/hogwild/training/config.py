@@ -34,6 +34,10 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+SEEDS = {"seed": 2**63, "data_seed": 2**44}
+"""What torch's generators take: later replicas count up, and every epoch has a seed of its own."""
+UNBOUNDED = ("clip", "checkpoint_every")
+"""Options that may be infinite, which JSON has no number for."""
 
 
 def _option(default: Any, help: str) -> Any:
@@ -127,12 +131,16 @@ class Config:
         for name in ("batch_size", "folds", "patience"):
             if getattr(self, name) is not None:
                 require_positive(name, getattr(self, name))
-        for name in ("seed", "data_seed"):
+        for name, limit in SEEDS.items():
             self._require(name, lambda v: _is(v, int) and v >= 0, "a nonnegative integer")
+            self._require(name, limit.__gt__, f"an integer below {limit}")
         for name in ("lr", "clip"):
             self._require(name, lambda v: _is(v, int, float) and v > 0, "a positive number")
         for name in ("weight_decay", "penalty", "checkpoint_every"):
             self._require(name, lambda v: _is(v, int, float) and v >= 0, "a nonnegative number")
+        for name in ("lr", "weight_decay", "penalty"):
+            self._require(name, math.isfinite, "a finite number")
+        self._require("solver", lambda v: v is None or isinstance(v, str), "a string")
         for name in ("task_options", "model_options", "solver_options"):
             self._require(name, lambda v: isinstance(v, Mapping), "a table of options")
         for name in ("warm_start", "validation", "reshuffle"):
@@ -151,10 +159,7 @@ class Config:
             ),
             "(factor, every): a number in (0, 1] and a number of epochs",
         )
-        try:
-            torch.device(self.device)
-        except RuntimeError as error:
-            raise ConfigError(f"device={self.device!r}; expected cpu, cuda or cuda:1") from error
+        self._require("device", _runs, "cpu, cuda or cuda:1")
 
     def _require(self, name: str, fine: Callable[[Any], bool], expected: str) -> None:
         value = getattr(self, name)
@@ -167,19 +172,20 @@ class Config:
         return self.lr * factor ** (epoch // every)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON knows it; ``Config.of(**config.as_dict())`` is the same configuration."""
+        """As JSON knows it; :meth:`from_dict` is the inverse."""
         out = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in ("task_options", "model_options", "solver_options"):
             out[name] = dict(out[name])
         out["decay"] = list(self.decay)
-        out["clip"] = "inf" if math.isinf(self.clip) else self.clip
+        for name in UNBOUNDED:
+            out[name] = "inf" if math.isinf(out[name]) else out[name]
         return out
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Config:
         """The inverse of :meth:`as_dict`."""
-        clip = float(given["clip"]) if "clip" in given else 1.0
-        return cls.of(**{**given, "clip": clip})
+        bounds = {name: float(given[name]) for name in UNBOUNDED if name in given}
+        return cls.of(**{**given, **bounds})
 
 
 def native(value: Any) -> Any:
@@ -197,3 +203,11 @@ def native(value: Any) -> Any:
 
 def _is(value: object, *types: type) -> bool:
     return isinstance(value, types) and not isinstance(value, bool) and value == value
+
+
+def _runs(device: str) -> bool:
+    """Whether this is the name of a kind of device that training runs on."""
+    try:
+        return torch.device(device).type in ("cpu", "cuda")
+    except RuntimeError:
+        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -147,4 +147,18 @@ def device_of(config: Config) -> torch.device:
     device = torch.device(config.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={config.device!r}, but no CUDA device is available; use cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={config.device!r}, but there are {torch.cuda.device_count()}, from cuda:0 on"
+        )
     return device
+
+
+def at_hand(config: Config) -> Config:
+    """With the CPU in place of a device that is not here: where a run was trained does not decide
+    where it can be used."""
+    try:
+        device_of(config)
+    except ConfigError:
+        return replace(config, device="cpu")
+    return config

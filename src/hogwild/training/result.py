@@ -24,7 +24,7 @@ from hogwild.training.config import Config
 from hogwild.training.data import Task, resolve
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop, Stop
-from hogwild.training.registry import build, device_of, entry, set_on_failure
+from hogwild.training.registry import MODELS, at_hand, build, device_of, entry, set_on_failure
 
 PARTS = ("train", "val", "test")
 
@@ -176,7 +176,7 @@ def after(config: Config) -> str:
 
 
 def load(folder: str | Path, task: Any = None) -> Result:
-    """A finished run from its folder.
+    """A finished run from its folder; on the CPU, wherever it was trained.
 
     Args:
         folder: As given to :func:`hogwild.train`.
@@ -200,6 +200,10 @@ def load(folder: str | Path, task: Any = None) -> Result:
             f"{folder} holds no finished run ({Path(error.filename).name} is missing); expected "
             f"the folder of one: training with resume=True finishes what was begun"
         ) from None
+    except NotADirectoryError:
+        raise CheckpointError(
+            f"{folder} is a file; expected the folder of a finished run"
+        ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder} is damaged ({type(error).__name__}: {error})") from error
     if task is None:
@@ -209,6 +213,12 @@ def load(folder: str | Path, task: Any = None) -> Result:
                 f"run unasked; give the same task again (task=...)"
             )
         task = config.task
+    if config.model not in MODELS:
+        raise ConfigError(
+            f"{folder} holds the parameters of a {config.model} that was built by hand; build it "
+            f"the same way and use hogwild.checkpoint.load({str(folder / 'model')!r}, model)"
+        )
+    config = at_hand(config)
     options = config.task_options if isinstance(task, str) else {}
     resolved = resolve(task, options)
     ensemble = build(config, resolved, len(stops))
