@@ -1,6 +1,8 @@
 """The loop: it learns, stops one replica without disturbing the others, and can be resumed."""
 
 import json
+import math
+import sys
 import warnings
 
 import pytest
@@ -247,6 +249,77 @@ def test_a_finished_run_can_be_extended(tmp_path):
     assert torch.equal(parameters(extended), parameters(train(Sums(), **longer)))
 
 
+def test_fewer_epochs_than_were_trained_are_refused(tmp_path):
+    """The folder would hold one thing and say another."""
+    train(Sums(), folder=tmp_path, **QUICK)
+    before = (tmp_path / "config.json").read_text()
+    with pytest.raises(ConfigError, match=r"holds a run of 12 epochs already, and epochs=3"):
+        train(Sums(), folder=tmp_path, resume=True, **{**QUICK, "epochs": 3})
+    assert (tmp_path / "config.json").read_text() == before
+
+
+def test_one_run_at_a_time_in_a_folder(tmp_path):
+    refused = []
+
+    def intrude(loop):
+        if loop.epoch == 3:
+            with pytest.raises(ConfigError, match="another run is at work in") as error:
+                train(Sums(), folder=tmp_path, resume=True, **QUICK)
+            refused.append(error)
+
+    result = train(Sums(), folder=tmp_path, callback=intrude, **QUICK)
+    assert len(refused) == 1
+    assert torch.equal(parameters(result), parameters(train(Sums(), **QUICK)))
+    train(Sums(), folder=tmp_path, resume=True, **QUICK)  # the claim ended with the run
+
+
+def test_without_checkpoints_in_between(tmp_path):
+    options = {**QUICK, "checkpoint_every": math.inf}
+    result = train(Sums(), folder=tmp_path, **options)
+    again = load(tmp_path, task=Sums())
+    assert again.config == result.config
+    assert again.config.checkpoint_every == math.inf
+    longer = {**options, "epochs": 24}
+    assert train(Sums(), folder=tmp_path, resume=True, **longer).config.epochs == 24
+
+
+def test_what_is_refused_leaves_no_run(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ConfigError, match="needs the package tensorboard"):
+        train(Sums(), folder=tmp_path / "run", tensorboard=tmp_path / "logs", **QUICK)
+    train(Sums(), folder=tmp_path / "run", **QUICK)
+
+
+def test_a_folder_that_cannot_be_one(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ConfigError, match=r"folder='.*' cannot be used \("):
+            train(Sums(), folder=folder, **QUICK)
+        with pytest.raises(CheckpointError, match="is a file"):
+            load(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "3"])
+def test_damaged_files_beside_the_state_are_refused(text, tmp_path):
+    train(Sums(), folder=tmp_path, **QUICK)
+    for name in ("metrics.jsonl", "config.json"):
+        whole = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text + "\n")
+        with pytest.raises(CheckpointError, match=rf"{name} is damaged"):
+            train(Sums(), folder=tmp_path, resume=True, **QUICK)
+        (tmp_path / name).write_text(whole)
+
+
+def test_a_run_of_a_device_that_is_not_here_is_used_here(tmp_path, monkeypatch):
+    result = train(Sums(), folder=tmp_path, **QUICK)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "device": "cuda"}))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    again = load(tmp_path, task=Sums())
+    assert again.config.device == "cpu"
+    assert torch.equal(again.evaluate()["test"], result.metrics["test"])
+
+
 def test_damaged_state_is_refused(tmp_path):
     train(Sums(), folder=tmp_path, **QUICK)
     (file,) = (tmp_path / "state").glob("*.safetensors")
@@ -266,6 +339,31 @@ def test_a_model_instead_of_a_name(replicas):
     assert result.model is model
     assert any(not torch.equal(p, q) for p, q in zip(before, model.parameters(), strict=True))
     assert result.metrics["test"].shape == (replicas or 1,)
+
+
+def test_a_model_object_is_loaded_by_hand(tmp_path):
+    model = EnergyGNN(1, 1, pool="mean")
+    train(Sums(), model, epochs=2, folder=tmp_path)
+    with pytest.raises(ConfigError, match=r"EnergyGNN that was built by hand.*checkpoint\.load"):
+        load(tmp_path, task=Sums())
+    again = EnergyGNN(1, 1, pool="mean").double()
+    hogwild.checkpoint.load(tmp_path / "model", again)
+    for p, q in zip(again.parameters(), model.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize(
+    "option", [{"replicas": 3}, {"model_options": {"beta": 1.0}}, {"solver": "lbfgs"}]
+)
+def test_options_of_a_model_that_is_built_already(option):
+    with pytest.raises(ConfigError, match=f"{next(iter(option))}=.*model's constructor"):
+        train(Sums(), EnergyGNN(1, 1, pool="mean", replicas=2), epochs=1, **option)
+
+
+@pytest.mark.parametrize("task", [3, iter([])])
+def test_what_is_no_task(task):
+    with pytest.raises(ConfigError, match=f"task is a {type(task).__name__}; expected a name"):
+        train(task, model="gcn")
 
 
 def test_refused():

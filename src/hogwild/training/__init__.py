@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from hogwild import checkpoint
-from hogwild.errors import CheckpointError, ConfigError
+from hogwild.errors import ConfigError
 from hogwild.models.check import check_model
+from hogwild.training import folder as folders
 from hogwild.training.config import Config
 from hogwild.training.data import Criterion, OwnTask, Task, resolve
 from hogwild.training.ensemble import Members, initial
@@ -79,6 +78,7 @@ def train(
     if isinstance(model, nn.Module):
         network: Any = check_model(model)
         edges = resolved.edge_dim is not None
+        _refuse_options_of_models(config, network.replicas or 1)
         config = replace(config, model=type(model).__name__, replicas=network.replicas or 1)
         members = Members.of(config, resolved, config.replicas, device)
     else:
@@ -87,56 +87,49 @@ def train(
         network = initial(config, resolved, members.seeds)
     where = None if folder is None else Path(folder)
     state = None if where is None else where / "state"
-    going_on = where is not None and _open(where, config, resume)
-    log = Log(None if where is None else where / "metrics.jsonl", tensorboard)
-    loop = Loop(config, resolved, network, members, edges, state, log, callback)
-    if going_on:
-        loop.resume()
-    log.rewind(loop.epoch)
-    try:
-        loop.run(progress)
-    finally:
-        log.close()
-    result = Result(
-        network,
-        resolved,
-        log.lines,
-        measure(loop),
-        loop.stops,
-        loop.best_epoch.cpu(),
-        config,
-        where,
-        named,
-    )
-    result.save()
+    with folders.claimed(where):
+        going_on = where is not None and folders.check(where, config, resume)
+        log = Log(None if where is None else where / "metrics.jsonl", tensorboard)
+        loop = Loop(config, resolved, network, members, edges, state, log, callback)
+        if going_on:
+            loop.resume()
+        if loop.epoch > config.epochs:
+            raise ConfigError(
+                f"{where} holds a run of {loop.epoch} epochs already, and epochs={config.epochs} "
+                f"was asked for; expected at least as many, or a new folder"
+            )
+        if where is not None:  # only now: what was refused leaves no trace
+            folders.write(where, config)
+        log.rewind(loop.epoch)
+        try:
+            loop.run(progress)
+        finally:
+            log.close()
+        result = Result(
+            network,
+            resolved,
+            log.lines,
+            measure(loop),
+            loop.stops,
+            loop.best_epoch.cpu(),
+            config,
+            where,
+            named,
+        )
+        result.save()
     return result
 
 
-def _open(folder: Path, config: Config, resume: bool) -> bool:
-    """Prepare the folder of a run; whether there is a checkpoint in it to go on from."""
-    path = folder / "config.json"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(config.as_dict(), indent=1, default=str)
-        checkpoint.write_atomically(path, text.encode())
-        return False
-    if not resume:
+def _refuse_options_of_models(config: Config, replicas: int) -> None:
+    """What a model that is built already cannot be told any more."""
+    for name in ("model_options", "solver", "solver_options"):
+        if getattr(config, name):
+            raise ConfigError(
+                f"{name}={getattr(config, name)!r} was given with a model that is already built; "
+                f"expected it in the model's constructor"
+            )
+    if config.replicas not in (1, replicas):
         raise ConfigError(
-            f"{folder} already holds a run; expected a new folder, or resume=True to go on with it"
+            f"replicas={config.replicas} was given with a model of {replicas}; expected it in the "
+            f"model's constructor"
         )
-    try:
-        before = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
-    now = json.loads(json.dumps(config.as_dict(), default=str))
-    free = {"epochs", "checkpoint_every", "device"}  # may change without changing what was done
-    differ = sorted(k for k in now if k not in free and before.get(k) != now[k])
-    if differ:
-        k = differ[0]
-        raise ConfigError(
-            f"{folder} holds a run with other options: {k}={before.get(k)!r}, now {now[k]!r}"
-            f"{f' (and {len(differ) - 1} more)' if differ[1:] else ''}; expected the same ones, or "
-            f"a new folder"
-        )
-    checkpoint.write_atomically(path, json.dumps(now, indent=1).encode())
-    return checkpoint.exists(folder / "state")

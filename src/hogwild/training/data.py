@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from hogwild.errors import ConfigError, InputError, require_positive
 from hogwild.tasks.base import Split
 
 
+@runtime_checkable
 class Task(Protocol):
     """Graphs, how they are split, and what a prediction is worth.
 
@@ -201,8 +202,12 @@ def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
             f"{', '.join(own)} given with a task that has its own; expected them with a list of "
             f"graphs only"
         )
-    out: Task = task
-    return out
+    if not isinstance(task, Task):
+        raise ConfigError(
+            f"task is a {type(task).__name__}; expected a name, a list or dataset of graphs, or an "
+            f"object with the attributes of hogwild.training.Task"
+        )
+    return task
 
 
 def _from_file(text: str, options: Mapping[str, Any]) -> Task:

@@ -28,9 +28,13 @@ def read(path: Path) -> list[dict[str, Any]]:
         return []
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     try:
-        return [json.loads(line) for line in lines]
+        found = [json.loads(line) for line in lines]
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
+    for number, line in enumerate(found, 1):
+        if not isinstance(line, dict) or "epoch" not in line:
+            raise CheckpointError(f"{path} is damaged: line {number} is not about an epoch")
+    return found
 
 
 class Log:
