@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hogwild.cli import main, parser
+from hogwild.cli import main, parser, reproduce
 from hogwild.cli.interrupt import Interruptible
 from hogwild.training import log
 
@@ -75,6 +75,14 @@ def test_config_file_and_flags(tmp_path, capsys):
     assert "gcn on tiny chains" in capsys.readouterr().out
 
 
+def test_a_table_that_is_none(tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    path.write_text(f"task = '{TASK}'\ntask_options = 'length'\n")
+    for flags in ([], ["--task-option", "length=3"]):
+        assert main(["train", "--config", str(path), *flags]) == 2
+        assert "'length'; expected a table of options" in capsys.readouterr().err
+
+
 def test_all_replicas_failed_is_not_converged(capsys):
     flags = ["--solver", "lbfgs", "--solver-option", "max_iter=1", "--epochs", "2"]
     with pytest.warns(UserWarning, match="did not converge"):
@@ -97,6 +105,11 @@ def test_all_replicas_failed_is_not_converged(capsys):
         (["train"], "no task was given"),
         (["train", "--config", "nowhere.toml"], "no file"),
         (["train", TASK, "--resume", "--epochs", "0"], "--epochs 0"),
+        (["train", TASK, "--folder", __file__], "cannot be used (File exists)"),
+        (["train", TASK, "--tensorboard", __file__, "--epochs", "1"], "File exists"),
+        (["train", TASK, "--seed", "9" * 20], "--seed 99999999999999999999; expected"),
+        (["evaluate", __file__], "is a file; expected the folder"),
+        (["reproduce", "fig1", "report"], "expected it by itself"),
         (["evaluate", "nowhere"], "training with --resume finishes"),
         (["simulate", "nowhere"], "holds no finished run"),
     ],
@@ -139,7 +152,7 @@ def test_bad_usage(given, says, capsys):
     assert says in capsys.readouterr().err
 
 
-VERBS = ["train", "evaluate", "simulate", "robustness", "certify", "info", "demo"]
+VERBS = ["train", "evaluate", "simulate", "robustness", "certify", "info", "demo", "reproduce"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -229,6 +242,15 @@ def test_an_interrupted_run_keeps_every_epoch(number, tmp_path, capsys):
         for f in (folder, tmp_path / "whole")
     )
     assert cut == whole
+
+
+def test_an_interrupted_reproduction_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "reproduce", interrupted)
+    assert main(["reproduce", "fig1", "--results", str(tmp_path), "--work", str(tmp_path)]) == 130
+    assert "the same command with --resume keeps the cells" in capsys.readouterr().err
 
 
 def test_interrupting_twice_does_not_wait():

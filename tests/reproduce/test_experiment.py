@@ -259,6 +259,27 @@ def test_time_adds_up_over_interruptions(tmp_path):
     assert about["commit"] == commit()
 
 
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", "3", '{"cell": "odd/1"}'])
+def test_damaged_records_are_refused(place, text):
+    work, results = place
+    run(Squares(), work, results, ["even/2"])
+    path = results.path("squares", "even/2")
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match=r"even/2\.json is damaged: .*; remove it"):
+        results.read(Squares())
+    (path.parent / "about.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"about\.json is damaged"):
+        Training.about(path.parent)
+
+
+def test_a_record_of_another_cell_is_refused(place):
+    work, results = place
+    run(Squares(), work, results, ["even/2"])
+    results.path("squares", "even/2").rename(results.path("squares", "even/0"))
+    with pytest.raises(CheckpointError, match="the record of 'even/2', not of 'even/0'"):
+        results.read(Squares())
+
+
 def test_a_record_names_the_commit_it_was_trained_at(place):
     """Trained before, recorded now."""
     work, results = place

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.cli.common import Outcome
-from hogwild.errors import DataError
-from hogwild.reproduce import EXPERIMENTS, Results, Summary, Work, experiment, report
+from hogwild.errors import ConfigError, DataError
+from hogwild.reproduce import EXPERIMENTS, Experiment, Results, Summary, Work, experiment, report
 from hogwild.reproduce import run as reproduce
 
 HELP = "regenerate the paper's tables and figures"
@@ -64,10 +64,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Outcome:
     """Reproduce."""
-    if given.experiments == ["report"]:
+    names = list(dict.fromkeys(given.experiments))
+    if names == ["report"]:
         path = str(report.write(given.results))
         return Outcome(path, {"report": path})
-    chosen = [experiment(name) for name in given.experiments]
+    if "report" in names:
+        raise ConfigError("report was asked for along with experiments; expected it by itself")
+    chosen = [experiment(name) for name in names]
     if given.quick:
         given.results, given.work = given.results / "quick", given.work / "quick"
     results = Results(given.results)
@@ -81,7 +84,7 @@ def run(given: argparse.Namespace) -> Outcome:
         progress=not given.json and sys.stderr.isatty(),
     )
     if given.list:
-        return _listed(given, results, work)
+        return _listed(chosen, given.only, results, work)
     for each in chosen:
         each.select(given.only)  # a pattern that matches nothing is refused before anything is run
     data: dict[str, Any] = {}
@@ -89,6 +92,11 @@ def run(given: argparse.Namespace) -> Outcome:
     for each in chosen:
         try:
             done = reproduce(each, work, results, given.only, _say)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                "interrupted; the same command with --resume keeps the cells that are done, and "
+                "goes on from the last checkpoint of the one that is not, if there is one yet"
+            ) from None
         except DataError as error:
             absent.append(error)
             texts.append(f"{each.name}: SKIPPED: {error}\n")
@@ -103,12 +111,12 @@ def run(given: argparse.Namespace) -> Outcome:
     return Outcome("\n".join(texts).rstrip(), data, good)
 
 
-def _listed(given: argparse.Namespace, results: Results, work: Work) -> Outcome:
+def _listed(chosen: list[Experiment], only: list[str], results: Results, work: Work) -> Outcome:
     """Every selected cell, and whether it is there."""
     lines, data = [], {}
-    for each in map(experiment, given.experiments):
+    for each in chosen:
         records = results.read(each, work.suffix)
-        cells = {name: name in records for name in each.select(given.only)}
+        cells = {name: name in records for name in each.select(only)}
         data[each.name] = cells
         lines.append(f"{each.name}: {each.title} ({sum(cells.values())} of {len(cells)} there)")
         for name, there in cells.items():

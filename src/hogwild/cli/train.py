@@ -57,7 +57,9 @@ def run(given: argparse.Namespace) -> Outcome:
         found = getattr(given, f.name)
         if f.name in TABLES:
             flag = "--" + f.name.replace("_", "-").removesuffix("s")
-            options[f.name] = {**options.get(f.name, {}), **pairs(found, flag)}
+            flagged, filed = pairs(found, flag), options.get(f.name, {})
+            if flagged or f.name not in options:  # else as it is: what is no table is refused
+                options[f.name] = {**filed, **flagged} if isinstance(filed, dict) else filed
         elif found is not None and f.name != "task":
             options[f.name] = found
     with Interruptible(given.folder) as interruptible:

@@ -151,8 +151,7 @@ class Training:
     def about(folder: Path) -> Record:
         """What is noted of a run: ``seconds`` and :func:`provenance`; empty before it began."""
         path = folder / "about.json"
-        found: Record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return found
+        return read(path, "seconds", "commit") if path.exists() else {}
 
     def __call__(self, loop: object = None) -> None:
         if time.monotonic() - self.written >= PERIOD:
@@ -175,6 +174,18 @@ def _differ(a: Config, b: Config) -> list[str]:
     """Options in which two configurations differ, as JSON knows them."""
     x, y = (json.loads(json.dumps(c.as_dict(), default=str)) for c in (a, b))
     return sorted(k for k in x if k not in FREE and x[k] != y[k])
+
+
+def read(path: Path, *keys: str) -> Record:
+    """A record from its file, with at least these keys."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: {error}; remove it") from error
+    missing = [key for key in keys if key not in found] if isinstance(found, dict) else list(keys)
+    if missing:
+        raise CheckpointError(f"{path} is damaged: it has no {missing[0]!r}; remove it")
+    return dict(found)
 
 
 Cell = Callable[[Work], Record]
@@ -242,10 +253,12 @@ class Results:
         for cell in experiment.cells():
             path = self.path(experiment.name, cell, suffix)
             if path.exists():
-                try:
-                    out[cell] = json.loads(path.read_text(encoding="utf-8"))
-                except ValueError as error:
-                    raise CheckpointError(f"{path} is damaged: {error}; remove it") from error
+                record = read(path, "quick", "command", "seconds", "commit", "hardware")
+                if record.get("cell", cell) != cell:
+                    raise CheckpointError(
+                        f"{path} is the record of {record['cell']!r}, not of {cell!r}; remove it"
+                    )
+                out[cell] = record
         return out
 
     def write(self, experiment: str, cell: str, suffix: str, record: Record) -> Path:
