@@ -143,6 +143,8 @@ def test_a_recipe_leaves_exact_solves_alone():
         ({"solver": "newton", "solver_options": {"max_it": 3}}, "did you mean 'max_iter'"),
         ({"solver_options": {"max_iter": 3}}, "without a solver"),
         ({"model": "gcn", "solver": "newton"}, "solves nothing"),
+        ({"model": "ignn", "solver": "newton"}, "no energy to minimise; .* anderson, picard"),
+        ({"model": "max", "solver": "lbfgs"}, "no energy to minimise"),
     ],
 )
 def test_models_refused(given, says):

@@ -92,6 +92,12 @@ def test_refused(change, says):
         OwnTask(change(classes()))
 
 
+def test_validation_graphs_are_held_out_anyway():
+    graphs = classes()
+    asked = train(graphs, model="gcn", epochs=2, validation=True)
+    assert asked.as_dict() == train(graphs, model="gcn", epochs=2).as_dict()
+
+
 def test_options_that_do_not_apply():
     with pytest.raises(ConfigError, match="already built"):
         resolve(Sums(), {"length": 3})

@@ -142,8 +142,11 @@ class OwnTask:
         self.metric_name = "accuracy" if accuracy else "loss" if metric is None else "metric"
         self.higher_is_better = accuracy if higher_is_better is None else higher_is_better
 
-    def splits(self, folds: int | None = None, seed: int = 0) -> list[Split]:
-        """80 % for training, 10 % for validation, 10 % for testing; or folds."""
+    def splits(
+        self, folds: int | None = None, seed: int = 0, *, validation: bool = True
+    ) -> list[Split]:
+        """80 % for training, 10 % for validation, 10 % for testing; or folds. Validation graphs are
+        held out in any case."""
         return parts(len(self.graphs), folds, seed)
 
     def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:

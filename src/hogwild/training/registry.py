@@ -73,6 +73,8 @@ SOLVERS: dict[str, type[Solver[Any]]] = {
     "picard": Picard,
     "anderson": Anderson,
 }
+FIXED_POINT_SOLVERS = ("picard", "anderson")
+"""Those that apply a map; the others minimise."""
 DECIDED = {"layers", "in_channels", "out_channels", "pool", "replicas", "solver", "edge_dim"}
 """Options of constructors that the task or the training decides."""
 PAPER: dict[Kind, Solver[Any]] = {
@@ -97,6 +99,11 @@ def solver_for(config: Config, found: Entry) -> Solver[Any] | None:
         return PAPER.get(found.kind) if config.recipe == "paper" and not exact else None
     if config.solver not in SOLVERS:
         raise ConfigError(f"solver={config.solver!r}; {among(SOLVERS, config.solver)}")
+    if found.kind is Kind.FIXED_POINT and config.solver not in FIXED_POINT_SOLVERS:
+        raise ConfigError(
+            f"solver={config.solver!r} for {config.model!r}, which has no energy to minimise; "
+            f"{among(FIXED_POINT_SOLVERS, config.solver)}"
+        )
     cls = SOLVERS[config.solver]
     _check_options([cls], config.solver_options, config.solver)
     return cls(**config.solver_options)
