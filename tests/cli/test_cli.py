@@ -75,6 +75,15 @@ def test_config_file_and_flags(tmp_path, capsys):
     assert "gcn on tiny chains" in capsys.readouterr().out
 
 
+def test_none_on_the_command_line_is_a_value(tmp_path, capsys):
+    path, folder = tmp_path / "run.toml", tmp_path / "run"
+    path.write_text(f"task = '{TASK}'\nmodel = 'gcn'\nepochs = 1\nbatch_size = 1\npatience = 3\n")
+    call = ["train", "--config", str(path), "--batch-size", "none", "--folder", str(folder)]
+    assert main(call) == 0
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["batch_size"], config["patience"]) == (None, 3)
+
+
 def test_a_table_that_is_none(tmp_path, capsys):
     path = tmp_path / "run.toml"
     path.write_text(f"task = '{TASK}'\ntask_options = 'length'\n")

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is None:  # not about a place that was asked for
             raise
-        print(f"hogwild: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"hogwild: {error.filename2 or error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         print(f"hogwild: {str(error) or 'interrupted'}", file=sys.stderr)

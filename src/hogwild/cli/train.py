@@ -45,7 +45,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             )
         else:
             note = "" if f.default is None else f"; default: {f.default}"
-            parser.add_argument(flag, type=value, metavar="X", help=text + note)
+            parser.add_argument(  # absent unless given: none is a value, too
+                flag, type=value, metavar="X", help=text + note, default=argparse.SUPPRESS
+            )
 
 
 def run(given: argparse.Namespace) -> Outcome:
@@ -54,14 +56,13 @@ def run(given: argparse.Namespace) -> Outcome:
     if given.task is not None:
         options["task"] = given.task
     for f in fields(Config):
-        found = getattr(given, f.name)
         if f.name in TABLES:
             flag = "--" + f.name.replace("_", "-").removesuffix("s")
-            flagged, filed = pairs(found, flag), options.get(f.name, {})
+            flagged, filed = pairs(getattr(given, f.name), flag), options.get(f.name, {})
             if flagged or f.name not in options:  # else as it is: what is no table is refused
                 options[f.name] = {**filed, **flagged} if isinstance(filed, dict) else filed
-        elif found is not None and f.name != "task":
-            options[f.name] = found
+        elif f.name in given and f.name != "task":
+            options[f.name] = getattr(given, f.name)
     with Interruptible(given.folder) as interruptible:
         result = fit(
             config=Config.of(**options),
