@@ -1,5 +1,6 @@
 """Figures beyond the paper's: tiny real runs of each, and what their numbers must be."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -146,6 +147,8 @@ def test_depth(work, tmp_path):
         f"| chains | GCN | {figures.shown(records['chains/gcn']['reach'])} of 7 | 5 | — |" in text
     )
     assert "| sums | GCN | not run |" in text
+    assert "over 2 trained models" in text  # what the records had, not what full ones have
+    assert "Never: not within 2,000 updates" in text
     assert "QUICK" in text
 
 
@@ -174,6 +177,14 @@ def test_convergence(work, tmp_path):
     assert "gradient" in first
     assert "messages" in second
     assert "not reached" not in second
+    curves = records["chains/ignn"]["curves"]["fixed point"]  # as JSON has what is not finite
+    curves["asynchronous"]["distance"]["median"][-1] = None
+    records["chains/ignn"]["answer"] = [None] * len(records["chains/ignn"]["answer"])
+    assert re.search(
+        r"IGNN \| fixed point \| .* / diverged \|", EXPERIMENTS["convergence"].table(records)
+    )
+    EXPERIMENTS["convergence"].picture(records, tmp_path / "diverged.png")
+    assert (tmp_path / "diverged.png").exists()
 
 
 # -- size ------------------------------------------------------------------------------------------

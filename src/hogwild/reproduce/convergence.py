@@ -97,7 +97,8 @@ class Convergence(Figure):
             for rule, ways in record["curves"].items():
                 times = [arrival(ways[way], near) for way in WAYS for near in (NEAR, 1e-6)]
                 last = [ways[way]["distance"]["median"][-1] for way in WAYS]
-                rows.append([*row, rule, *times, " / ".join(f"{d:.0e}" for d in last)])
+                shown = ("diverged" if d is None else f"{d:.0e}" for d in last)  # JSON's infinity
+                rows.append([*row, rule, *times, " / ".join(shown)])
         head = ["task", "model", "rule", "in step: to 1e-3", "to 1e-6", "out of step: to 1e-3",
                 "to 1e-6", "distance at the end"]  # fmt: skip
         limit = max((r["budget"] for r in records.values()), default=UPDATES)
@@ -136,8 +137,8 @@ class Convergence(Figure):
                 x = curve["updates"]
                 figures.draw_band(above, x, curve["distance"], label=f"{rule}, {way}", **look)
                 figures.draw_band(below, x, curve["metric"], scale, **look)
-        answer = float(np.median(record["answer"])) * scale
-        below.axhline(answer, color=INK, linewidth=0.5, label="the answer's error")
+        answer = np.median([v for v in record["answer"] if v is not None] or [np.nan])
+        below.axhline(answer * scale, color=INK, linewidth=0.5, label="the answer's error")
 
 
 def approach(

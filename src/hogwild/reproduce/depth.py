@@ -119,8 +119,10 @@ class Depth(Figure):
                 ]
             )
         head = ("task", "model", "reach, hops", "iterations to 1e-3", "by messages", "condition")
-        out = f"Median (range) over {figures.REPLICAS} trained models; the farthest there could be "
-        out += f'is after "of". Never: not within {TICKS:,} updates a node.\n\n'
+        count = max((len(r["replicas"]) for r in records.values()), default=figures.REPLICAS)
+        limit = max((r["ticks"] for r in records.values()), default=TICKS)
+        out = f"Median (range) over {count} trained models; the farthest there could be "
+        out += f'is after "of". Never: not within {limit:,} updates a node.\n\n'
         out += markdown.table(head, rows)
         return out + (figures.QUICK if any(record["quick"] for record in records.values()) else "")
 

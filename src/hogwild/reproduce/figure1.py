@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from hogwild.plots.paper import MIDDLE, figure1, linear_graph, models
-from hogwild.reproduce import markdown
+from hogwild.reproduce import figures, markdown
 from hogwild.reproduce.experiment import Cell, Experiment, Record, Results, Work
 from hogwild.robustness import robustness
 
@@ -57,14 +57,7 @@ class Figure1(Experiment):
         return "Output of the middle node.\n\n" + markdown.table(head, rows)
 
     def details(self, records: Mapping[str, Record]) -> str:
-        rows = [
-            [name, *(markdown.origin(records[name]) if name in records else [markdown.NOT_RUN])]
-            for name in LABELS
-        ]
-        width = 1 + len(markdown.ORIGIN)
-        return markdown.table(
-            ["cell", *markdown.ORIGIN], [row + [""] * (width - len(row)) for row in rows]
-        )
+        return figures.origins(self, records)
 
     def draw(self, results: Results, suffix: str) -> Path | None:
         records = results.read(self, suffix)
