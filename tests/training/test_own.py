@@ -10,7 +10,7 @@ from tiny_tasks import Sums, chain
 from torch_geometric.data import Batch, Data
 
 from hogwild import train
-from hogwild.errors import ConfigError, InputError
+from hogwild.errors import CheckpointError, ConfigError, InputError
 from hogwild.training.data import OwnTask, Shelf, parts, resolve
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_data.py"
@@ -90,6 +90,15 @@ def test_classification_trains_with_edge_features():
 def test_refused(change, says):
     with pytest.raises(InputError, match=says):
         OwnTask(change(classes()))
+
+
+def test_a_run_does_not_go_on_with_other_graphs(tmp_path):
+    options = {"model": "energy-node", "epochs": 2, "folder": tmp_path, "resume": True}
+    train(classes(), **options)
+    for others in (classes(count=5), classes(n=5)):
+        with pytest.raises(CheckpointError, match=r"on other data: {'graphs': 6, 'nodes': 24"):
+            train(others, **{**options, "epochs": 3})
+    assert train(classes(), **{**options, "epochs": 3}).config.epochs == 3
 
 
 def test_validation_graphs_are_held_out_anyway():

@@ -254,6 +254,8 @@ class Shelf:
         self.starts = self.ends - sizes
         self.num_nodes = int(sizes.sum())
         self.device = device
+        edges = sum(g.num_edges for g in self.graphs)
+        self.counts = {"graphs": len(self.graphs), "nodes": self.num_nodes, "edges": edges}
         self._kept: dict[tuple[int, ...], Taken] = {}
 
     def take(self, ids: Tensor, keep: bool = False) -> Taken:

@@ -411,6 +411,7 @@ class Loop:
             tensors["warm"] = self.warm
         extra: dict[str, Any] = {
             "epoch": self.epoch,
+            "data": self.shelf.counts,
             "config": self.config.as_dict(),
             "stops": [None if s is None else asdict(s) for s in self.stops],
         }
@@ -420,7 +421,13 @@ class Loop:
         """Go on where the checkpoint in the folder was written."""
         assert self.folder is not None
         found = checkpoint.load(self.folder)
-        device = self.shelf.device
+        device, counts = self.shelf.device, self.shelf.counts
+        before = found.extra.get("data", counts)
+        if before != counts:
+            raise CheckpointError(
+                f"{self.folder} is of a run on other data: {before}, now {counts}; expected the "
+                f"same graphs, or a new folder"
+            )
         groups: dict[str, dict[str, Tensor]] = {}
         for name, tensor in found.tensors.items():
             group, _, rest = name.partition("/")
