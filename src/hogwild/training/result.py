@@ -38,7 +38,8 @@ class Result:
         task: What it was trained on.
         history: A dictionary for every logged epoch.
         metrics: The task's metric on ``"train"``, ``"val"`` and ``"test"`` graphs, [R] each; NaN
-            where there are none.
+            where there are none. A task of ours that holds none out for validation calls its
+            training graphs so: ``"val"`` then repeats ``"train"``.
         stops: Why replicas ended before the last epoch; ``None`` where they did not.
         best_epoch: The epoch each replica's parameters are from, [R].
         config: What was asked for.
