@@ -223,6 +223,9 @@ def test_stopped_replicas_stay_stopped_after_resuming(tmp_path):
     assert torch.equal(parameters(resumed), parameters(whole))
 
 
+SMALL = {"task_options": {"sizes": range(1, 13)}, "folds": 4}
+
+
 def test_folder(tmp_path):
     result = train(Sums(), folder=tmp_path / "run", **QUICK)
     names = {p.name for p in (tmp_path / "run").iterdir()}
@@ -239,6 +242,25 @@ def test_folder(tmp_path):
         train(Sums(), folder=tmp_path / "run", resume=True, **{**QUICK, "lr": 0.5})
     with pytest.raises(ConfigError, match="give the same task again"):
         load(tmp_path / "run")
+
+
+def test_a_run_that_broke_before_its_first_checkpoint_does_not_keep_the_folder(tmp_path):
+    """A mistake in a callback or a loss is corrected and tried again, with other options, too."""
+
+    def broken(loop):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train(Sums(), folder=tmp_path, callback=broken, **QUICK)
+    assert (tmp_path / "config.json").exists()
+    result = train(Sums(), folder=tmp_path, **{**QUICK, "lr": 0.01})
+    assert torch.equal(parameters(result), parameters(train(Sums(), **{**QUICK, "lr": 0.01})))
+    assert load(tmp_path, task=Sums()).history == result.history
+
+
+def test_summary_names_validation_only_where_graphs_were_held_out():
+    assert "val " not in hogwild.train("counting", "gcn", epochs=1, **SMALL).summary()
+    assert "val " in hogwild.train("counting", "gcn", epochs=1, validation=True, **SMALL).summary()
 
 
 def test_a_finished_run_can_be_extended(tmp_path):

@@ -58,8 +58,9 @@ def check(folder: Path, config: Config, resume: bool) -> bool:
         ConfigError: There is a run, and it is not to be gone on with or has other options.
     """
     path = folder / "config.json"
-    if not path.exists():
-        return False
+    kept = checkpoint.exists(folder / "state")
+    if not path.exists() or not (kept or (folder / "result.json").exists()):
+        return False  # a run that ended before its first checkpoint left nothing to lose
     if not resume:
         raise ConfigError(
             f"{folder} already holds a run; expected a new folder, or resume=True to go on with it"
@@ -77,7 +78,7 @@ def check(folder: Path, config: Config, resume: bool) -> bool:
             f"{f' (and {len(differ) - 1} more)' if differ[1:] else ''}; expected the same ones, or "
             f"a new folder"
         )
-    return checkpoint.exists(folder / "state")
+    return kept
 
 
 def write(folder: Path, config: Config) -> None:

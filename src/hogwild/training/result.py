@@ -126,6 +126,8 @@ class Result:
         ]
         for part in PARTS:
             v = self.metrics[part]
+            if part == "val" and torch.equal(v, self.metrics["train"]):
+                continue  # nothing was held out
             v = v[torch.isfinite(v)]
             if v.numel():
                 spread = f" ± {float(v.std()):.3g}" if v.numel() > 1 else ""
