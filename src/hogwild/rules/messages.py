@@ -55,6 +55,8 @@ PASSES = 8
 """Most evaluations of its own energy a node makes in an update to find its cluster's minimiser."""
 ENOUGH = 1e-4
 """Predicted decrease, relative to the first, at which it counts as found."""
+ARRIVED = 1e-8
+"""Newton step, relative to the embedding, that may be nothing but rounding."""
 REACH = 3.0
 """How many times its last move an activation's parabola must hold for."""
 
@@ -125,6 +127,7 @@ class MessageRule(Rule):
         before = self._remembered(clusters, h, inbox)
         z, sound = self._minimiser(clusters, before, heard)
         acts, ceased = self._watch(h, before.own, z.own, sound, at)
+        acts, ceased = acts & sound, ceased | ~sound
 
         share = at.at_nodes(self.trust.share).clamp_min(FLOOR)
         sent, last = (
@@ -134,7 +137,9 @@ class MessageRule(Rule):
         finite = torch.isfinite(sent).all(1, keepdim=True)
         sent = torch.lerp(last, torch.where(finite, sent, last), share[:, at.slot].unsqueeze(1))
         put(self.own, at, columns(z.own))
-        put(self.known, at, torch.ones_like(at.at_nodes(self.known)))
+        put(
+            self.known, at, sound.all(0)
+        )  # a search that failed is begun afresh, from what is heard
         _put(self.near, at, columns(clusters.to_edges(z.near, z.own)))
         _put(self.sent, at, sent)
 
@@ -158,6 +163,7 @@ class MessageRule(Rule):
         [R, A]: Newton's method, its steps shortened while the slope turns steeply upwards."""
         d, slope = Elimination(clusters, self._model(clusters, z), z, heard).solve()
         t, goal = torch.ones_like(slope), ENOUGH * slope.abs()
+        moved = torch.zeros_like(slope, dtype=torch.bool)
         for _ in range(PASSES):
             trial = z.move(clusters, t, d)
             here = Elimination(clusters, self._model(clusters, trial), trial, heard)
@@ -167,9 +173,13 @@ class MessageRule(Rule):
             secant = torch.nan_to_num(slope / (slope - turned), nan=0.1).clamp(0.1, 0.7)
             z, d = trial.where(clusters, good, z), further.where(clusters, good, d)
             t, slope = torch.where(good, 1.0, secant * t), torch.where(good, ahead, slope)
+            moved |= good
             if bool((good & (slope.abs() <= goal)).all()):
                 break
-        return z, torch.isfinite(slope)
+        # Far out, where an energy is all slopes and kinks, no step may help within so many passes;
+        # standing still there must not be taken for having arrived.
+        there = d.own.abs().amax(-1) <= ARRIVED * z.own.abs().amax(-1)
+        return z, torch.isfinite(slope) & (moved | there)
 
     def _watch(
         self, h: Tensor, before: Tensor, after: Tensor, sound: Tensor, at: Star
