@@ -10,10 +10,10 @@ S = 5 and D = 2. A cell is the performance lost,
 positive where asynchrony is worse. Unlike the paper's, implicit models' losses are printed, with
 the largest distance from the synchronous embeddings (relative to their largest entry).
 
-Implicit models run until they are within 10⁻⁹ of the synchronous answer, or for a fixed number of
-ticks. Optimisation-based ones exchange quadratic messages on forests, where that is exact and by
-far the quickest, and take gradient steps on other graphs; where the first rule does not get there
-the other one is tried, and the closer one is shown.
+Implicit models run until they are within 10⁻⁹ of the synchronous answer (energy GNNs: 10⁻⁶), or for
+a fixed number of ticks. Optimisation-based ones exchange quadratic messages on forests, where that
+is exact and by far the quickest, and take gradient steps on other graphs; where the first rule does
+not get there the other one is tried, and the closer one is shown.
 
 A sceptic's baselines stand beside them: GCN and GAT trained under schedules (``gcn-scheduled``),
 GCN and GAT that wait for the right layer (``gcn-tagged``), and maxima (``max``).
@@ -33,7 +33,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hogwild.models import LayeredGNN, LayerTagged
+from hogwild.models import EnergyGNN, LayeredGNN, LayerTagged
 from hogwild.models.base import Kind
 from hogwild.models.check import Model, check_model
 from hogwild.reproduce import markdown, paper, scheduled
@@ -46,7 +46,10 @@ from hogwild.training.registry import entry
 STAGGER, DELAY, SCHEDULES, SAMPLES = 5, 2, 5, 10
 """The paper's."""
 TICKS, QUICK_TICKS = 20_000, 3_000
-TOL = 1e-9
+TOL, FINE = 1e-6, 1e-9
+"""Relative distance from the synchronous embeddings at which a run has arrived: of energy GNNs,
+whose synchronous solves are not much finer, and of the others, whose signals fade below 1e-6 along
+a chain and are read out all the same."""
 BASELINES = ("gcn-scheduled", "gat-scheduled", "gcn-tagged", "gat-tagged", "max")
 LABELS = paper.LABELS | {
     "gcn-scheduled": "GCN, trained under schedules",
@@ -105,7 +108,7 @@ class Asynchronous(Experiment):
         out += "\nWhat is left, on the same graphs: synchronous → asynchronous, ours.\n\n"
         out += markdown.table(heads, [self._left(model, records) for model in self.models])
         if any(not _converged(record) for record in records.values()):
-            out += "\n‡ not all runs of this implicit model came within 1e-9.\n"
+            out += "\n‡ not all runs of this implicit model arrived.\n"
         if any(record["quick"] for record in records.values()):
             out += "\nQUICK runs: models hardly trained; not to be compared.\n"
         return out + "\n" + "".join(f"- {line}\n" for line in self.verdicts(records))
@@ -236,7 +239,8 @@ def run(
         return task.metric(prediction, batch)
 
     options: dict[str, Any] = {
-        "runs": SCHEDULES, "stagger": STAGGER, "delay": DELAY, "metric": metric, "tol": TOL,
+        "runs": SCHEDULES, "stagger": STAGGER, "delay": DELAY, "metric": metric,
+        "tol": TOL if isinstance(model, EnergyGNN) else FINE,
         "maximise": task.higher_is_better, "ticks": ticks,
     }  # fmt: skip
     if model.kind is not Kind.OPTIMISATION:

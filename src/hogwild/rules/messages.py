@@ -137,9 +137,7 @@ class MessageRule(Rule):
         finite = torch.isfinite(sent).all(1, keepdim=True)
         sent = torch.lerp(last, torch.where(finite, sent, last), share[:, at.slot].unsqueeze(1))
         put(self.own, at, columns(z.own))
-        put(
-            self.known, at, sound.all(0)
-        )  # a search that failed is begun afresh, from what is heard
+        put(self.known, at, sound.all(0))  # failed: begun afresh, from what is heard
         _put(self.near, at, columns(clusters.to_edges(z.near, z.own)))
         _put(self.sent, at, sent)
 
