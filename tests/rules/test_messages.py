@@ -10,7 +10,7 @@ from hogwild import GSDGNN, EnergyGNN, simulate
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.graph import Graph
-from hogwild.rules import GradientRule
+from hogwild.rules import GradientRule, messages
 from hogwild.rules.elimination import Messages
 from hogwild.rules.messages import MessageRule
 from hogwild.testing.problems import Quadratic, random_graph
@@ -154,3 +154,15 @@ def test_self_loops_and_multi_edges():
     data = Data(x=torch.randn(3, 3, dtype=torch.float64), edge_index=edges)
     run = simulate(EnergyGNN(3, 2).double(), data, rule="messages", runs=2)
     assert bool(run.converged.all()), run
+
+
+def test_a_search_that_stands_still_is_not_taken_for_arrival(monkeypatch):
+    """Nodes whose search for their cluster's minimum gets nowhere take gradient steps instead."""
+    monkeypatch.setattr(messages, "PASSES", 0)
+    torch.manual_seed(0)
+    model = EnergyGNN(3, 1, beta=1.0).double()
+    there = torch.arange(5)
+    edge_index = torch.stack([torch.cat([there, there + 1]), torch.cat([there + 1, there])])
+    data = Data(x=torch.randn(6, 3, dtype=torch.float64), edge_index=edge_index)
+    run = simulate(model, data, runs=3, rule="messages", ticks=4000, tol=1e-4)
+    assert bool(run.converged.all())

@@ -127,7 +127,6 @@ class MessageRule(Rule):
         before = self._remembered(clusters, h, inbox)
         z, sound = self._minimiser(clusters, before, heard)
         acts, ceased = self._watch(h, before.own, z.own, sound, at)
-        acts, ceased = acts & sound, ceased | ~sound
 
         share = at.at_nodes(self.trust.share).clamp_min(FLOOR)
         sent, last = (

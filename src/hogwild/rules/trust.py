@@ -49,7 +49,7 @@ class Trust:
         """Some nodes have taken another look.
 
         Args:
-            move: How far the result moved, [R, A].
+            move: How far the result moved, [R, A]; NaN: there is no result to act on.
             noise: What of that may be rounding, [R, A].
             change: How far it is from what the node does now, [R, A].
 
@@ -74,7 +74,7 @@ class Trust:
         calm = torch.maximum(before, peak) <= CALM * change
         was = self.acting[:, nodes]
         acts = torch.where(was, score < STRIKES / 2, calm & (score < STRIKES / 2))
-        acts = acts & (share >= FLOOR)
+        acts = acts & (share >= FLOOR) & ~move.isnan()
 
         self.share[:, nodes] = share
         self.failures[:, nodes] = failures + down.to(failures.dtype)
