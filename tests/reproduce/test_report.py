@@ -13,6 +13,7 @@ from hogwild.reproduce import EXPERIMENTS, Results
 from hogwild.reproduce.report import part, render, render_quick, skeleton
 
 HERE = Path(__file__).parents[2] / "experiments"
+FIX = "run: hogwild reproduce report --results experiments/results"
 
 
 def record(*values, **more):
@@ -27,13 +28,13 @@ def record(*values, **more):
 
 def test_document_matches_the_data():
     text = (HERE / "README.md").read_text(encoding="utf-8")
-    assert render(text, Results(HERE / "results")) == text, "run: hogwild reproduce report"
+    assert render(text, Results(HERE / "results")) == text, FIX
 
 
 def test_readme_matches_the_quick_runs():
     text = (HERE.parent / "README.md").read_text(encoding="utf-8")
     assert "<!-- quick -->" in text
-    assert render_quick(text, Results(HERE / "results")) == text, "run: hogwild reproduce report"
+    assert render_quick(text, Results(HERE / "results")) == text, FIX
     assert render_quick(text.replace("cells in", "cells within"), Results(HERE / "results")) == text
 
 

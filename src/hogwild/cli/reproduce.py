@@ -10,7 +10,8 @@ figures beyond Figure 1 look at those of Table 1; both train them first if WORK 
 cores); its results go to RESULTS/quick and are not to be compared with the paper's. Benchmark sets
 are read from $HOGWILD_DATA; cells whose data cannot be had are skipped, with the reason.
 
-"hogwild reproduce report" writes all records beside the paper's numbers into RESULTS/../README.md.
+"hogwild reproduce report" writes all records beside the paper's numbers into RESULTS/../README.md;
+with --results experiments/results, those that come with the repository into its documents.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", action="store_true", help="keep what is there, and compute the rest"
     )
     parser.add_argument(
-        "--results", type=Path, default=Path("experiments/results"), metavar="DIR",
-        help="where cells are kept; default: experiments/results",
+        "--results", type=Path, default=Path("runs/reproduce/results"), metavar="DIR",
+        help="where cells are kept; default: runs/reproduce/results",
     )  # fmt: skip
     parser.add_argument(
         "--work", type=Path, default=Path("runs/reproduce"), metavar="DIR",

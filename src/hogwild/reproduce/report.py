@@ -1,15 +1,14 @@
 """The document of all experiments, from their records: what the paper has, what we have, and how.
 
-``hogwild reproduce report`` (or ``python -m hogwild.reproduce.report``) rewrites the text between
-``<!-- NAME -->`` and ``<!-- end -->`` in ``experiments/README.md`` from ``experiments/results``;
-the prose around it is written by hand. The README of the project has the quick version of Table 1.
+``hogwild reproduce report --results experiments/results`` rewrites the text between
+``<!-- NAME -->`` and ``<!-- end -->`` in ``experiments/README.md``; the prose around it is written
+by hand. The README of the project has the quick version of Table 1. For any other folder of results
+the report is a document beside it.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from hogwild.checkpoint import write_atomically
@@ -117,13 +116,3 @@ def write(folder: Path) -> Path:
 def render_quick(text: str, results: Results) -> str:
     """The project's README with the quick Table 1 filled in."""
     return QUICK.sub(f"<!-- quick -->\n\n{quick(results).strip()}\n\n<!-- end -->", text)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """``python -m hogwild.reproduce.report [RESULTS]``."""
-    print(write(Path(arguments[0]) if arguments else Path("experiments/results")))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
