@@ -4,7 +4,8 @@ For each task and model the ensemble of ``--replicas`` seeds and folds is traine
 epochs by ``hogwild.train`` with the batches of ``hogwild reproduce``, and so are ``--singles``
 models by themselves (seeds 0, 1, …). Both from the first epoch on, so that both pay for solves from
 scratch; the first epoch, which also analyses the graphs, is not counted. Validation, logging and
-checkpoints are left out. The ratio is
+checkpoints are left out, and tasks with mini-batches have two of them: more would repeat them. The
+ratio is
 
 .. math:: \text{replicas} \cdot t_\text{alone} \,/\, t_\text{together},
 
@@ -63,6 +64,8 @@ def epoch_ms(task: str, model: str, replicas: int, seed: int, epochs: int, devic
 
     options = {**PROTOCOLS[task].always, **PROTOCOLS[task].default}
     options |= {"epochs": epochs, "seed": seed, "replicas": replicas, "device": device}
+    if "batch_size" in options:
+        options["task_options"] = {"num_graphs": 2 * options["batch_size"]}
     options |= {"validate_every": 10**9, "reshuffle": False}
     hogwild.train(task, model, callback=stamp, **options)
     return 1e3 * statistics.median(b - a for a, b in itertools.pairwise(stamps))
