@@ -14,6 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,15 @@ def recording_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+@cache
+def pool(device: torch.device) -> Any:
+    """The one memory pool of a device for what recordings compute on the way. They may share it, in
+    any order: they run one at a time, write before they read, and what they return is copied out.
+    One each would hold the memory of all of them, which is most of a GPU for thirty batches."""
+    with torch.cuda.device(device):
+        return torch.cuda.graph_pool_handle()
+
+
 class Recording:
     """``body(problem, *inputs)`` as a CUDA graph over its own copies of all tensors."""
 
@@ -50,7 +60,7 @@ class Recording:
                 body(own, *self.inputs)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=side):
+        with torch.cuda.graph(self.graph, pool=pool(self.inputs[0].device), stream=side):
             self.outputs = body(own, *self.inputs)
 
     def __call__(self, problem: Objective, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -194,12 +194,9 @@ class Loop:
         counts = mask.any(1)
         mask = mask | ~counts.unsqueeze(1)  # a mean over nothing is not a number
         self.model.zero_grad(set_to_none=True)
-        h0 = None
-        if self.implicit and config.warm_start and self.warm is not None:
-            h0 = self.warm[:, taken.nodes]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
-            out, found = predict(self.model, data, self.edges, h0)
+            out, found = predict(self.model, data, self.edges, self._start(taken))
             losses = self.task.loss(out, data, mask)
             if isinstance(self.model, ScarselliGNN) and config.penalty:
                 losses = losses + config.penalty * self._penalty(found, data, mask)
@@ -226,6 +223,10 @@ class Loop:
         self.iterations = max(self.iterations, int(found.iterations.max()))
         return losses.double()
 
+    def _start(self, taken: Taken) -> Tensor | None:
+        """Where solves begin, [R, N, k]: at the embeddings of the last epoch."""
+        return None if self.warm is None else self.warm[:, taken.nodes]
+
     def _penalty(self, found: Solution, data: Batch, mask: Tensor) -> Tensor:
         """Scarselli's penalty, the mean over what counts, [R]."""
         given = (data.x, data.edge_index, data.edge_attr if self.edges else None, data.batch)
@@ -234,42 +235,46 @@ class Loop:
         return (each * mask).sum(-1) / mask.sum(-1)
 
     def _batches(self) -> Iterator[Taken]:
-        """The training graphs of this epoch. The order of mini-batches is one of *all* graphs and
-        a function of the epoch, so that a replica meets its own ones in the same company whichever
+        """The training graphs of this epoch."""
+        fresh = self.config.reshuffle and self.config.batch_size is not None
+        for ids in self._chunks(self.members.train.any(0), self.epoch if fresh else 0):
+            yield self.shelf.take(ids, keep=not fresh)
+
+    def _chunks(self, used: Tensor, turn: int = 0) -> list[Tensor]:
+        """The graphs ``used`` [G] in mini-batches. Their order is one of *all* graphs and a
+        function of ``turn``, so that a replica meets its own ones in the same company whichever
         others are trained beside it."""
-        used = self.members.train.any(0).cpu()
-        size = self.config.batch_size
-        if size is None:
-            yield self.shelf.take(used.nonzero()[:, 0], keep=True)
-            return
-        fresh = self.config.reshuffle
-        seed = self.config.data_seed * 1_000_003 + (self.epoch if fresh else 0)
-        random = torch.Generator().manual_seed(seed)
-        for chunk in torch.randperm(len(used), generator=random).split(size):
-            chosen = chunk[used[chunk]].sort().values
-            if chosen.numel():
-                yield self.shelf.take(chosen, keep=not fresh)
+        used = used.cpu()
+        if self.config.batch_size is None:
+            return [used.nonzero()[:, 0]]
+        random = torch.Generator().manual_seed(self.config.data_seed * 1_000_003 + turn)
+        order = torch.randperm(len(used), generator=random)
+        chunks = [c[used[c]].sort().values for c in order.split(self.config.batch_size)]
+        return [c for c in chunks if c.numel()]
 
     # -- judging ----------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def measure(self, member: Tensor, quiet: bool = False) -> tuple[Tensor, Tensor]:
+    def measure(
+        self, member: Tensor, quiet: bool = False, warm: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """(loss, metric) of every replica on the graphs in ``member`` [R, G]; NaN without any.
-        Solves that fail are warned about unless ``quiet``."""
+        Solves that fail are warned about unless ``quiet``; ``warm`` ones begin where training left
+        off."""
         self.model.eval()
-        some = member.any(1)
-        ids = member.any(0).nonzero()[:, 0].cpu()
-        if not ids.numel():
+        some, used = member.any(1), member.any(0)
+        if not used.any():
             nothing = torch.full_like(self.best_loss, torch.nan)
             return nothing, nothing.clone()
-        taken = self.shelf.take(ids, keep=True)
+        pieces = [self.shelf.take(ids, keep=True) for ids in self._chunks(used)]
+        taken = self.shelf.take(torch.cat([p.ids for p in pieces]), keep=True)
         mask = member[:, taken.ids] | ~some.unsqueeze(1)
-        size = self.config.batch_size or len(ids)
         with warnings.catch_warnings():
             if quiet:
                 warnings.simplefilter("ignore", ConvergenceWarning)
-            pieces = [self.shelf.take(chunk, keep=True) for chunk in ids.split(size)]
-            out = torch.cat([predict(self.model, p.data, self.edges)[0] for p in pieces], -2)
+            starts = [self._start(p) if warm else None for p in pieces]
+            pairs = zip(pieces, starts, strict=True)
+            out = torch.cat([predict(self.model, p.data, self.edges, h)[0] for p, h in pairs], -2)
         loss = self.task.loss(out, taken.data, mask).double()
         metric = self.task.metric(out, taken.data, mask).double()
         return torch.where(some, loss, torch.nan), torch.where(some, metric, torch.nan)
@@ -280,7 +285,7 @@ class Loop:
         long."""
         some = self.members.val.any(1, keepdim=True)
         member = torch.where(some, self.members.val, self.members.train)
-        loss, self.score = self.measure(member, quiet=True)
+        loss, self.score = self.measure(member, quiet=True, warm=True)
         score = -self.score if self.task.higher_is_better else self.score
         tie = (score == self.best_score) & (loss < self.best_loss)
         better = ((score < self.best_score) | tie) & torch.isfinite(loss) & self.alive
