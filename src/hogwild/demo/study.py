@@ -23,7 +23,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gcn": {"epochs": 250, "lr": 0.02},
     "gat": {"epochs": 150, "lr": 0.02},
     # A more convex energy than the paper's 0.04, trained no longer than needed: the same answers
-    # in a tenth of the ticks. Chosen on validation graphs.
+    # in fewer ticks. Chosen on validation graphs.
     "energy-edge": {
         "epochs": 60,
         "lr": 0.007,
