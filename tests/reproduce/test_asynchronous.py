@@ -10,7 +10,7 @@ from hogwild import robustness
 from hogwild.errors import ConfigError
 from hogwild.executors.unrolled import asynchronous_forward
 from hogwild.reproduce import EXPERIMENTS, Protocol, Results, Work, run, scheduled
-from hogwild.reproduce.asynchronous import BASELINES, exact, forest, graph, sample
+from hogwild.reproduce.asynchronous import BASELINES, exact, forest, sample
 from hogwild.tasks.families import edges
 
 TABLE = EXPERIMENTS["table2"]
@@ -76,7 +76,7 @@ def test_samples_are_test_graphs(records, work):
 def test_the_loss_is_the_metrics(records, work):
     """Recomputed from the public function, on the task's own metric."""
     result = work.trained("coordinates", "gcn")
-    graphs = [graph(result, i) for i in sample(result, result.best)]
+    graphs = [result.graph(i, torch.float64) for i in sample(result, result.best)]
     batch = Batch.from_data_list(graphs)
     seen = robustness(
         exact(result, result.best), graphs, runs=5, metric=lambda p, _: result.task.metric(p, batch)
@@ -125,7 +125,7 @@ def test_small_losses_are_not_rounded_away(records):
 def test_training_under_schedules(model, work):
     """The embeddings are those of a schedule, and training goes on where it was."""
     plain = scheduled.trained(work, "chains", model)
-    data = [graph(plain, 0), graph(plain, 1)]
+    data = [plain.graph(i, torch.float64) for i in (0, 1)]
     batch = Batch.from_data_list(data)
     ensemble = plain.ensemble.eval()
     found = ensemble.embed(batch.x, batch.edge_index, None, batch.batch)

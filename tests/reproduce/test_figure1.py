@@ -13,7 +13,7 @@ def test_figure(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     flags = ["--results", str(tmp_path / "r"), "--work", str(tmp_path / "w"), "--quick"]
     assert main(["reproduce", "fig1", *flags, "--only", "energy"]) == 0
-    picture = tmp_path / "r/quick/fig1/figure1.png"
+    picture = tmp_path / "r/quick/fig1/fig1.png"
     assert not picture.exists()  # nothing to draw yet
     capsys.readouterr()
     assert main(["reproduce", "fig1", *flags, "--resume", "--json"]) == 0

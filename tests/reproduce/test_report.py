@@ -10,7 +10,15 @@ import pytest
 from hogwild.cli import main
 from hogwild.errors import ConfigError
 from hogwild.reproduce import EXPERIMENTS, Results
-from hogwild.reproduce.report import part, render, render_quick, skeleton
+from hogwild.reproduce.report import (
+    NUMBER,
+    PICTURE,
+    part,
+    render,
+    render_numbers,
+    render_quick,
+    skeleton,
+)
 
 HERE = Path(__file__).parents[2] / "experiments"
 FIX = "run: hogwild reproduce report --results experiments/results"
@@ -38,6 +46,29 @@ def test_readme_matches_the_quick_runs():
     assert render_quick(text.replace("cells in", "cells within"), Results(HERE / "results")) == text
 
 
+def test_results_match_the_data():
+    """Every number of the written result, and every picture."""
+    path = HERE.parent / "docs" / "results.md"
+    text = path.read_text(encoding="utf-8")
+    assert NUMBER.search(text)
+    assert render_numbers(text, Results(HERE / "results")) == text, FIX
+    for name in PICTURE.findall(text):
+        shown = (path.parent / "figures" / f"{name}.png").read_bytes()
+        assert shown == (HERE / "results" / name / f"{name}.png").read_bytes(), FIX
+
+
+def test_single_numbers(tmp_path):
+    results = Results(tmp_path)
+    results.write("table1", "chains/gcn", ".paper", record(0.01, 0.03))
+    text = "<!--= table1 chains/gcn.paper -->?<!--/--> and <!--= table1 chains/gcn -->?<!--/-->"
+    shown = render_numbers(text, results)
+    assert re.sub("<!--.*?-->", "", shown) == "2.0 ± 1.4 % and not run"
+    assert render_numbers(shown.replace("2.0", "1.0"), results) == shown
+    for wrong in (text.replace("table1", "table9"), text.replace("gcn.", "gnc.")):
+        with pytest.raises(ConfigError, match="names no"):
+            render_numbers(wrong, results)
+
+
 def test_a_changed_number_is_noticed(tmp_path):
     """In the data or in the document."""
     results = Results(tmp_path / "results")
@@ -55,7 +86,7 @@ def test_every_line_says_where_it_comes_from(tmp_path):
     results.write("table1", "chains/gcn", "", record(0.47, 0.5))
     lines = part(EXPERIMENTS["table1"], results).splitlines()
     (line,) = (line for line in lines if line.startswith("| chains/gcn"))
-    expected = ["chains/gcn", "48.5 ± 2.1", "47.0 ± 0.0", "2", "1", "1", "2.0 h"]
+    expected = ["chains/gcn", "48.5 ± 2.1", "47.0 ± 0.0", "48.5", "2", "1", "1", "2.0 h"]
     expected += ["an abacus, 2 threads", "`0123456789ab` + changes", "`hogwild reproduce x`"]
     assert [cell.strip() for cell in line.strip("|").split("|")] == expected
 

@@ -13,9 +13,7 @@ from torch_geometric.data import Data
 from hogwild.errors import ConfigError, among
 from hogwild.models.check import Model
 from hogwild.training import Result, load
-from hogwild.training.config import DTYPES
 from hogwild.training.ensemble import Members
-from hogwild.training.registry import entry
 
 
 @dataclass(frozen=True)
@@ -97,21 +95,12 @@ class Chosen:
 
 
 def chosen(given: argparse.Namespace) -> Chosen:
-    """The replica and the graphs the flags ask for; its test graphs, of the dtype it was trained
-    in, without edge features where the model reads none."""
+    """The replica and the graphs the flags ask for, from its test graphs."""
     result = load(given.folder, given.task)
-    config = result.config
     r = result.best if given.replica is None else given.replica
     model = result.replica(r).cpu()
-    members = Members.of(config, result.task, result.replicas, torch.device("cpu"))
+    members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
     if given.graphs < 1:
         raise ConfigError(f"--graphs {given.graphs}; expected a positive number")
     ids = members.test[r].nonzero()[:, 0].tolist()[: given.graphs]
-    graphs = []
-    for i in ids:
-        data = result.task.graphs[i].clone()
-        data = data.apply(lambda t: t.to(DTYPES[config.dtype]) if t.is_floating_point() else t)
-        if not entry(config.model).edges:
-            data.edge_attr = None
-        graphs.append(data)
-    return Chosen(result, model, graphs)
+    return Chosen(result, model, [result.graph(i) for i in ids])

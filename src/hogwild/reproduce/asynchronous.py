@@ -41,7 +41,6 @@ from hogwild.reproduce.experiment import Cell, Experiment, Record, Training, Wor
 from hogwild.robustness import Robustness, robustness
 from hogwild.training import Result
 from hogwild.training.ensemble import Members, single
-from hogwild.training.registry import entry
 
 STAGGER, DELAY, SCHEDULES, SAMPLES = 5, 2, 5, 10
 """The paper's."""
@@ -85,6 +84,10 @@ class Asynchronous(Experiment):
 
     def brief(self, record: Record) -> str:
         return _ours(record, paper.COLUMNS[record["config"]["task"]])
+
+    def number(self, record: Record) -> str:
+        column = paper.COLUMNS[record["config"]["task"]]
+        return f"{_mean(record, column)}{column.unit}"
 
     def table(self, records: Mapping[str, Record]) -> str:
         columns = {c: paper.COLUMNS[c] for c in self.paper.columns}
@@ -199,7 +202,7 @@ def measured(work: Work, *, column: str, model: str) -> Record:
         assert isinstance(network, LayeredGNN)
         network = LayerTagged(network)
     ids = sample(result, replica)
-    graphs = [graph(result, i).to(work.device) for i in ids]
+    graphs = [result.graph(i, torch.float64).to(work.device) for i in ids]
     attempts = run(network, graphs, result, QUICK_TICKS if work.quick else TICKS)
     rule, seen = min(attempts, key=lambda a: _largest(a[1]))
     assert seen.decrease is not None
@@ -270,15 +273,6 @@ def sample(result: Result, replica: int) -> list[int]:
     ids = members.test[replica].nonzero()[:, 0]
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
     return sorted(ids[order[:SAMPLES]].tolist())
-
-
-def graph(result: Result, number: int) -> Data:
-    """A graph as the model reads it."""
-    data = result.task.graphs[number].clone()
-    data = data.apply(lambda t: t.double() if t.is_floating_point() else t)
-    if not entry(result.config.model).edges:
-        data.edge_attr = None
-    return data
 
 
 def forest(batch: Batch) -> bool:

@@ -26,7 +26,7 @@ from hogwild.executors.run import simulate
 from hogwild.models.check import Model
 from hogwild.plots.style import BLUE, GREEN, INK, RED, figure
 from hogwild.reproduce import figures, markdown, paper
-from hogwild.reproduce.asynchronous import DELAY, SCHEDULES, STAGGER, exact, graph, sample
+from hogwild.reproduce.asynchronous import DELAY, SCHEDULES, STAGGER, exact, sample
 from hogwild.reproduce.experiment import Record, Work
 from hogwild.reproduce.figures import NEAR, Figure
 from hogwild.training import Result
@@ -149,7 +149,7 @@ def approach(
     pace = (stagger + 1) / 2
     times = [0, *np.unique(np.geomspace(1, updates * pace, POINTS).round().astype(int)).tolist()]
     device = next(model.parameters()).device
-    graphs = [graph(result, i).to(device) for i in sample(result, replica)]
+    graphs = [result.graph(i, torch.float64).to(device) for i in sample(result, replica)]
     run = simulate(
         model, graphs, stagger=stagger, delay=delay, runs=runs, rule=figures.option(rule),
         ticks=times[-1] + 1, tol=TOL, history=times, keep_embeddings=True,

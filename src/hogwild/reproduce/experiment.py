@@ -219,6 +219,10 @@ class Experiment(ABC):
         """One cell in a few words, for a progress line."""
         return ""
 
+    def number(self, record: Record) -> str:
+        """The one number of a cell, with its unit, for a sentence."""
+        return self.brief(record)
+
     def draw(self, results: Results, suffix: str) -> Path | None:
         """Draw the picture of a figure beside its results; ``None``: there is none to draw."""
         return None

@@ -63,7 +63,7 @@ class Figure1(Experiment):
         records = results.read(self, suffix)
         if len(records) < len(LABELS):
             return None
-        path = results.folder / self.name / f"figure1{suffix}.png"
+        path = results.folder / self.name / f"{self.name}{suffix}.png"
         figure1(path, seed=SEED, runs=min(len(r["values"]) for r in records.values()))
         return path
 

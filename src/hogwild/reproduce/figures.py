@@ -16,7 +16,6 @@ from torch_geometric.data import Data
 from hogwild.models.base import Kind
 from hogwild.plots.style import CYCLE, GREY, INK
 from hogwild.reproduce import markdown, paper
-from hogwild.reproduce.asynchronous import graph
 from hogwild.reproduce.experiment import Cell, Experiment, Record, Results, Training, Work
 from hogwild.rules import RULES as SIMULATED
 from hogwild.training import Result
@@ -114,7 +113,7 @@ def largest(result: Result, replica: int, count: int) -> list[Data]:
     members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
     ids = members.test[replica].nonzero()[:, 0].tolist()
     ids.sort(key=lambda i: -int(result.task.graphs[i].num_nodes or 0))
-    return [graph(result, i) for i in ids[:count]]
+    return [result.graph(i, torch.float64) for i in ids[:count]]
 
 
 def option(rule: str) -> str:

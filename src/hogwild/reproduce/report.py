@@ -2,8 +2,9 @@
 
 ``hogwild reproduce report --results experiments/results`` rewrites the text between
 ``<!-- NAME -->`` and ``<!-- end -->`` in ``experiments/README.md``; the prose around it is written
-by hand. The README of the project has the quick version of Table 1. For any other folder of results
-the report is a document beside it.
+by hand. The README of the project has the quick version of Table 1, and ``docs/results.md`` single
+numbers, ``<!--= EXPERIMENT CELL -->…<!--/-->``, and pictures. For any other folder of results the
+report is a document beside it.
 """
 
 from __future__ import annotations
@@ -69,6 +70,31 @@ def render(text: str, results: Results) -> str:
     return MARK.sub(fill, text)
 
 
+NUMBER = re.compile(r"<!--= ([\w-]+) (\S+) -->.*?<!--/-->")
+PICTURE = re.compile(r"\]\(figures/([\w-]+)\.png\)")
+
+
+def render_numbers(text: str, results: Results) -> str:
+    """Fill every single number, ``CELL`` with ``.paper`` behind it for that recipe.
+
+    Raises:
+        ConfigError: There is no such experiment or cell.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        name, cell = match.groups()
+        if name not in EXPERIMENTS:
+            raise ConfigError(f"{match[0]!r} names no experiment; {among(EXPERIMENTS, name)}")
+        experiment, (plain, dot, recipe) = EXPERIMENTS[name], cell.partition(".")
+        if plain not in experiment.cells():
+            raise ConfigError(f"{match[0]!r} names no cell; {among(experiment.cells(), plain)}")
+        record = results.read(experiment, dot + recipe).get(plain)
+        shown = markdown.NOT_RUN if record is None else experiment.number(record)
+        return f"<!--= {name} {cell} -->{shown}<!--/-->"
+
+    return NUMBER.sub(fill, text)
+
+
 QUICK = re.compile(r"<!-- quick -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -110,6 +136,14 @@ def write(folder: Path) -> Path:
     front = folder.parent.parent / "README.md"
     if front.exists() and QUICK.search(text := front.read_text(encoding="utf-8")):
         write_atomically(front, render_quick(text, Results(folder)).encode())
+    written = folder.parent.parent / "docs" / "results.md"
+    if written.exists():
+        text = written.read_text(encoding="utf-8")
+        write_atomically(written, render_numbers(text, Results(folder)).encode())
+        for name in PICTURE.findall(text):
+            target = written.parent / "figures" / f"{name}.png"
+            target.parent.mkdir(exist_ok=True)
+            write_atomically(target, (folder / name / f"{name}.png").read_bytes())
     return path
 
 

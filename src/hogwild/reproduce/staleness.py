@@ -24,7 +24,7 @@ from torch_geometric.data import Batch
 from hogwild.models.base import Kind
 from hogwild.plots.style import CYCLE, DASHES, figure
 from hogwild.reproduce import figures, markdown, paper
-from hogwild.reproduce.asynchronous import SCHEDULES, exact, graph, sample
+from hogwild.reproduce.asynchronous import SCHEDULES, exact, sample
 from hogwild.reproduce.experiment import Record, Work
 from hogwild.reproduce.figures import NEAR, Figure
 from hogwild.robustness import robustness
@@ -54,7 +54,7 @@ class Staleness(Figure):
         result = work.trained(column, model)
         began, replica = time.perf_counter(), result.best
         network = exact(result, replica).to(work.device)
-        graphs = [graph(result, i).to(work.device) for i in sample(result, replica)]
+        graphs = [result.graph(i, torch.float64).to(work.device) for i in sample(result, replica)]
         batch = Batch.from_data_list(graphs)
         updates = QUICK_UPDATES if work.quick else UPDATES
         grid = (QUICK_STAGGERS, QUICK_DELAYS) if work.quick else (STAGGERS, DELAYS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 
 import torch
@@ -38,8 +39,11 @@ class Synchronous(Experiment):
         }
 
     def brief(self, record: Record) -> str:
+        return f"{self.number(record)}, {_count(record)}"
+
+    def number(self, record: Record) -> str:
         column = paper.COLUMNS[record["config"]["task"]]
-        return f"{_ours(record, column)}{column.unit}, {_count(record)}"
+        return f"{_ours(record, column)}{column.unit}"
 
     def table(self, records: Mapping[str, Record]) -> str:
         columns = {c: paper.COLUMNS[c] for c in self.paper.columns}
@@ -106,20 +110,22 @@ class Synchronous(Experiment):
             column, record = paper.COLUMNS[task], records.get(name)
             printed = self.paper.rows[model][task].show(column.digits)
             if record is None:
-                rows.append([name, markdown.NOT_RUN, printed, *[""] * (3 + len(markdown.ORIGIN))])
+                rows.append([name, markdown.NOT_RUN, printed, *[""] * (4 + len(markdown.ORIGIN))])
                 continue
             rows.append(
                 [
                     name,
                     _ours(record, column),
                     printed,
+                    _median(record, column),
                     str(len(record["values"])),
                     str(len(record["failed"])),
                     str(len(idle(record))),
                     *markdown.origin(record),
                 ]
             )
-        head = ("cell", "ours", "the paper's", "replicas", "failed", "no better than a constant")
+        head = ("cell", "ours", "the paper's", "our median", "replicas", "failed",
+                "no better than a constant")  # fmt: skip
         return markdown.table([*head, *markdown.ORIGIN], rows)
 
 
@@ -174,6 +180,12 @@ def idle(record: Record) -> list[int]:
 
 def _ours(record: Record, column: paper.Column) -> str:
     return markdown.show(markdown.summarise(record["values"]), column)
+
+
+def _median(record: Record, column: paper.Column) -> str:
+    """One replica that goes astray moves the mean, and not this."""
+    values = [v for v in record["values"] if v is not None]
+    return f"{statistics.median(values) * column.scale:.{column.digits}f}" if values else "no value"
 
 
 def _count(record: Record) -> str:

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data
 
 from hogwild import checkpoint
 from hogwild.errors import CheckpointError, ConfigError
 from hogwild.models.check import Model, check_model
 from hogwild.training import log
-from hogwild.training.config import Config
+from hogwild.training.config import DTYPES, Config
 from hogwild.training.data import Task, resolve
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop, Stop
@@ -148,11 +149,26 @@ class Result:
 
     __str__ = summary
 
+    def graph(self, number: int, dtype: torch.dtype | None = None) -> Data:
+        """A graph of the task as the model reads it: in the dtype it was trained in, or in this
+        one; without edge features where the model reads none."""
+        kind = DTYPES[self.config.dtype] if dtype is None else dtype
+        data: Data = self.task.graphs[number].clone()
+        data = data.apply(lambda t: t.to(kind) if t.is_floating_point() else t)
+        if not self._edges:
+            data.edge_attr = None
+        return data
+
+    @property
+    def _edges(self) -> bool:
+        return entry(self.config.model).edges if self.named else self.task.edge_dim is not None
+
     def evaluate(self) -> dict[str, Tensor]:
         """The metrics, computed anew from the parameters."""
         members = Members.of(self.config, self.task, self.replicas, device_of(self.config))
-        edges = entry(self.config.model).edges if self.named else self.task.edge_dim is not None
-        loop = Loop(self.config, self.task, self.ensemble, members, edges, None, log.Log(None))
+        loop = Loop(
+            self.config, self.task, self.ensemble, members, self._edges, None, log.Log(None)
+        )
         return measure(loop)
 
     def save(self) -> None:
