@@ -113,6 +113,7 @@ def test_all_replicas_failed_is_not_converged(capsys):
         (["train", "no_such_file.py:Task"], "no file"),
         (["train"], "no task was given"),
         (["train", "--config", "nowhere.toml"], "no file"),
+        (["train", "mine.toml"], "hogwild train --config mine.toml"),
         (["train", TASK, "--resume", "--epochs", "0"], "--epochs 0"),
         (["train", TASK, "--folder", __file__], "cannot be used (File exists)"),
         (["train", TASK, "--tensorboard", __file__, "--epochs", "1"], "File exists"),

@@ -14,6 +14,7 @@ from typing import Any
 
 from hogwild.cli.common import Outcome, pairs, value
 from hogwild.cli.interrupt import Interruptible
+from hogwild.errors import ConfigError
 from hogwild.training import Config
 from hogwild.training import train as fit
 
@@ -52,6 +53,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Outcome:
     """Train."""
+    if given.task is not None and given.task.endswith(".toml"):
+        raise ConfigError(
+            f"{given.task!r} was given as the task; expected a task's name, and a file of options "
+            f"behind --config: hogwild train --config {given.task}"
+        )
     options: dict[str, Any] = {} if given.config is None else Config.read(given.config)
     if given.task is not None:
         options["task"] = given.task
