@@ -14,7 +14,6 @@ import warnings
 import weakref
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,12 +34,18 @@ def recording_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 @cache
-def pool(device: torch.device) -> Any:
-    """The one memory pool of a device for what recordings compute on the way. They may share it, in
-    any order: they run one at a time, write before they read, and what they return is copied out.
-    One each would hold the memory of all of them, which is most of a GPU for thirty batches."""
-    with torch.cuda.device(device):
-        return torch.cuda.graph_pool_handle()
+def keeper(device: torch.device) -> torch.cuda.CUDAGraph:
+    """The owner of the one memory pool of a device for what recordings compute on the way, a graph
+    of next to nothing: a pool whose last graph is gone cannot be used again.
+
+    They may share it, in any order: they run one at a time, write before they read, and what they
+    return is copied out. One each would hold the memory of all of them, which is most of a GPU for
+    thirty batches.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph, stream=recording_stream(device)):
+        torch.zeros((), device=device)
+    return graph
 
 
 class Recording:
@@ -53,14 +58,15 @@ class Recording:
         self.inputs = [x.clone() for x in inputs]
         self.tensors = leaves(own)
         self.loaded = weakref.ref(problem)
-        side = recording_stream(self.inputs[0].device)
+        device = self.inputs[0].device
+        side = recording_stream(device)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # plans and library handles are made before recording
             for _ in range(2):
                 body(own, *self.inputs)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool(self.inputs[0].device), stream=side):
+        with torch.cuda.graph(self.graph, pool=keeper(device).pool(), stream=side):
             self.outputs = body(own, *self.inputs)
 
     def __call__(self, problem: Objective, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
