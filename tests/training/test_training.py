@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from tiny_tasks import Chains, Sums
 import hogwild
 from hogwild import GCN, EnergyGNN, load, train
 from hogwild.errors import CheckpointError, ConfigError, ConvergenceWarning
-from hogwild.training import log
+from hogwild.models import IGNNConv
+from hogwild.training import MODELS, log
 
 QUICK = {"model": "energy-node", "epochs": 12, "replicas": 2, "validate_every": 3, "log_every": 4}
 
@@ -408,3 +410,16 @@ def test_batch_norm_keeps_its_statistics_with_the_best_parameters():
     model = GCN(1, 1, pool="mean", norm="BatchNorm", replicas=2)
     result = train(Sums(), model, epochs=6, validate_every=2)
     torch.testing.assert_close(result.evaluate()["val"], result.metrics["val"])
+
+
+def test_options_of_a_name_are_kept_with_the_run(tmp_path, monkeypatch):
+    """A name may come to mean other options; a run that is kept goes on meaning its own."""
+    kept = train("chains", "ignn", epochs=1, folder=tmp_path, task_options={"length": 4})
+    assert kept.config.model_options == {"act": "leaky_relu", "kappa": 0.999}
+    published = replace(MODELS["ignn"], options={"act": "relu", "kappa": 0.95})
+    monkeypatch.setitem(MODELS, "ignn", published)
+    found = load(tmp_path)
+    assert [m.kappa for m in found.model.modules() if isinstance(m, IGNNConv)] == [0.999]
+    torch.testing.assert_close(found.evaluate(), kept.metrics)
+    other = train("chains", "ignn", epochs=1, model_options={"act": "tanh"})
+    assert other.config.model_options == {"act": "tanh", "kappa": 0.95}

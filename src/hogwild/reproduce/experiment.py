@@ -38,7 +38,7 @@ from hogwild.reproduce.protocols import PROTOCOLS, Protocol, protocol
 from hogwild.training import Config, Result, load, train
 from hogwild.training.config import RECIPES
 from hogwild.training.log import plain
-from hogwild.training.registry import device_of
+from hogwild.training.registry import device_of, spelled_out
 
 Record = dict[str, Any]
 """What is kept of a cell, as JSON knows it."""
@@ -86,12 +86,15 @@ class Work:
 
     def config(self, column: str, model: str) -> Config:
         """How a model is trained on a column."""
-        return protocol(column, self.protocols).config(
-            model,
-            recipe=self.recipe,
-            quick=self.quick,
-            replicas=self.replicas,
-            device=self.device,
+        chosen = protocol(column, self.protocols)
+        return spelled_out(
+            chosen.config(
+                model,
+                recipe=self.recipe,
+                quick=self.quick,
+                replicas=self.replicas,
+                device=self.device,
+            )
         )
 
     def trained(self, column: str, model: str) -> Result:

@@ -17,7 +17,7 @@ from hogwild.training.data import Criterion, OwnTask, Task, resolve
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop, Stop
-from hogwild.training.registry import MODELS, device_of, entry
+from hogwild.training.registry import MODELS, device_of, entry, spelled_out
 from hogwild.training.result import Result, load, measure
 
 __all__ = ["MODELS", "Config", "Loop", "OwnTask", "Result", "Stop", "Task", "load", "train"]
@@ -70,7 +70,7 @@ def train(
         )
     named = not isinstance(model, nn.Module)
     if named:
-        entry(config.model)  # a name that does not exist is refused before any data are made
+        config = spelled_out(config)  # a name that does not exist is refused before data are made
     own: dict[str, Any] = {"loss": loss, "metric": metric}
     own = {k: v for k, v in own.items() if v is not None}
     resolved = resolve(config.task if task is None else task, config.task_options, **own)

@@ -92,6 +92,13 @@ def entry(name: str) -> Entry:
     return MODELS[name]
 
 
+def spelled_out(config: Config) -> Config:
+    """With all options of a model by name that are not its class's own defaults: what is kept of a
+    run then means the same when the names here come to mean something else."""
+    options = {**entry(config.model).options, **config.model_options}
+    return replace(config, model_options=options)
+
+
 def solver_for(config: Config, found: Entry) -> Solver[Any] | None:
     """The solver the configuration asks for; ``None``: the model's own."""
     if config.solver is None:
@@ -114,7 +121,7 @@ def solver_for(config: Config, found: Entry) -> Solver[Any] | None:
 def build(config: Config, task: Task, replicas: int | None) -> nn.Module:
     """A fresh model for a task, on the CPU and in the configuration's dtype."""
     found = entry(config.model)
-    options: dict[str, Any] = {**found.options}
+    options: dict[str, Any] = {}
     if found.edges:
         options["edge_dim"] = task.edge_dim
     if found.kind is not Kind.EXPLICIT:
@@ -126,7 +133,7 @@ def build(config: Config, task: Task, replicas: int | None) -> nn.Module:
     elif config.solver is not None:
         raise ConfigError(f"solver={config.solver!r} for {config.model!r}, which solves nothing")
     _check_options([found.type, found.layer], config.model_options, config.model)
-    options |= config.model_options
+    options |= spelled_out(config).model_options
     model: nn.Module = found.type(
         task.in_channels, task.out_channels, pool=task.pool, replicas=replicas, **options
     )

@@ -25,7 +25,15 @@ from hogwild.training.config import DTYPES, Config
 from hogwild.training.data import Task, resolve
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop, Stop
-from hogwild.training.registry import MODELS, at_hand, build, device_of, entry, set_on_failure
+from hogwild.training.registry import (
+    MODELS,
+    at_hand,
+    build,
+    device_of,
+    entry,
+    set_on_failure,
+    spelled_out,
+)
 
 PARTS = ("train", "val", "test")
 
@@ -237,7 +245,7 @@ def load(folder: str | Path, task: Any = None) -> Result:
             f"{folder} holds the parameters of a {config.model} that was built by hand; build it "
             f"the same way and use hogwild.checkpoint.load({str(folder / 'model')!r}, model)"
         )
-    config = at_hand(config)
+    config = at_hand(spelled_out(config))
     options = config.task_options if isinstance(task, str) else {}
     resolved = resolve(task, options)
     ensemble = build(config, resolved, len(stops))
