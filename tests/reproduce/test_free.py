@@ -219,6 +219,7 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     assert "parameters (" in said.err
     record = json.loads((tmp_path / "r/quick/free/coordinates/small.json").read_text())
     assert record["folds"] == [0, 1, 2]
+    assert record["curve"]["epoch"] == [1]
     assert record["command"] == "hogwild reproduce free --only coordinates/small --quick"
     assert main(["reproduce", "free", "--list", *flags]) == 0
     assert "free: energy GNNs of any size (1 of 20 there)" in capsys.readouterr().out
