@@ -5,6 +5,7 @@ one JSON file, RESULTS/EXPERIMENT/CELL.json: the numbers of all replicas, the co
 command, the commit and the hardware. --resume keeps the cells that are there and goes on inside one
 that was killed while training. Tables 2 and 6 run the models of the others asynchronously, and the
 figures beyond Figure 1 look at those of Table 1; both train them first if WORK does not hold them.
+"free" trains larger energy GNNs of its own.
 
 --quick trains a few small models, to see that everything works (under half an hour a table on two
 cores); its results go to RESULTS/quick and are not to be compared with the paper's. Benchmark sets

@@ -9,6 +9,7 @@ from hogwild.reproduce.cost import Cost
 from hogwild.reproduce.depth import Depth
 from hogwild.reproduce.experiment import Experiment, Results, Summary, Work, run
 from hogwild.reproduce.figure1 import Figure1
+from hogwild.reproduce.free import Free
 from hogwild.reproduce.protocols import PROTOCOLS, Protocol
 from hogwild.reproduce.size import Size
 from hogwild.reproduce.staleness import Staleness
@@ -29,6 +30,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Size(),
         Staleness(),
         Cost(),
+        Free(),
     )
 }
 """By name."""

@@ -35,7 +35,7 @@ from hogwild.errors import (
     require_positive,
 )
 from hogwild.reproduce.protocols import PROTOCOLS, Protocol, protocol
-from hogwild.training import Config, Result, load, train
+from hogwild.training import Config, Loop, Result, load, train
 from hogwild.training.config import RECIPES
 from hogwild.training.log import plain
 from hogwild.training.registry import device_of, spelled_out
@@ -100,8 +100,18 @@ class Work:
     def trained(self, column: str, model: str) -> Result:
         """A trained model of Tables 1, 3, 4 and 5: from the folder; trained first, or further, if
         it is not there."""
-        config = self.config(column, model)
-        folder = self.training(column, model)
+        return self.fit(self.config(column, model), self.training(column, model))
+
+    def fit(
+        self, config: Config, folder: Path, callback: Callable[[Loop], None] = lambda loop: None
+    ) -> Result:
+        """A trained model from its folder; trained first, or further, if it is not there.
+
+        Args:
+            config: How it is trained.
+            folder: Where it is kept.
+            callback: Called after every epoch that is trained now.
+        """
         if (folder / "result.json").exists():
             found = load(folder)
             differ = _differ(found.config, config)
@@ -115,8 +125,13 @@ class Work:
             return found
         self.allow(folder)
         with Training(folder, self.device) as watch:
+
+            def after(loop: Loop) -> None:
+                watch(loop)
+                callback(loop)
+
             return train(
-                config=config, folder=folder, resume=True, progress=self.progress, callback=watch
+                config=config, folder=folder, resume=True, progress=self.progress, callback=after
             )
 
     def training(self, column: str, model: str) -> Path:

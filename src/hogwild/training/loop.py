@@ -165,11 +165,11 @@ class Loop:
                 bar.update()
                 if progress:
                     bar.set_postfix_str(self._describe())
+                if self.callback is not None:  # before saving: what it keeps of an epoch is there
+                    self.callback(self)  # whenever a checkpoint of that epoch is
                 if time.monotonic() - saved >= self.config.checkpoint_every:
                     self.save()
                     saved = time.monotonic()
-                if self.callback is not None:
-                    self.callback(self)
             self.save()
             self.judge()
         self._restore(torch.ones_like(self.alive))
