@@ -59,7 +59,7 @@ MODELS: dict[str, Entry] = {
     ),
     "gsdgnn": Entry(GSDGNN, GSDConv, _ENERGY),
     # Published with ReLU and κ = 0.95: on chains a third of such models die, and the others forget
-    # what is far away. With these, all of them learn (docs/results.md).
+    # what is far away. With these, nearly all of them learn (docs/results.md).
     "ignn": Entry(IGNN, IGNNConv, _FIXED, options={"act": "leaky_relu", "kappa": 0.999}),
     "eignn": Entry(EIGNN, EIGNNConv, _FIXED, exact=True),
     "scarselli": Entry(ScarselliGNN, ScarselliConv, _FIXED, True),
