@@ -28,6 +28,8 @@ from hogwild.solvers.base import Problem
 
 CHECK = 20
 """Ticks between two looks at how far a run still is from its goal."""
+STALL = 2_000
+"""Ticks without a halved distance, after which a level of a stack is done."""
 
 
 @dataclass
@@ -246,7 +248,7 @@ def _run(
         simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
         # What a level leaves as error the next one takes for its features, and may magnify.
         tight = tol if tol is None or depth + 1 == len(levels) else 1e-2 * tol
-        watch = _Watch(simulation, graph, target, tight, history, keep)
+        watch = _Watch(simulation, graph, target, tight, tol, history, keep)
         trace = None if not record else Trace.of(timetable, about)
         _tick(simulation, watch, ticks, trace, progress)
         tallies.append(simulation.tally)
@@ -291,15 +293,17 @@ class _Watch:
         graph: Graph,
         target: Tensor,
         tol: float | None,
+        enough: float | None,
         history: int | frozenset[int] | None,
         keep: bool,
     ) -> None:
         self.simulation, self.graph, self.target = simulation, graph, target
-        self.tol, self.times, self.keep = tol, history, keep
+        self.tol, self.enough, self.times, self.keep = tol, enough, history, keep
         tiny = torch.finfo(target.dtype).tiny
         self.scale = graph.norm(target).clamp_min(tiny)  # [R, Q·G]
         self.deviation = graph.norm(simulation.h - target) / self.scale
         self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
+        self.best, self.since = self.deviation, torch.zeros_like(self.deviation, dtype=torch.long)
         self.ticks: list[int] = []
         self.history: list[Tensor] = []
         self.embeddings: list[Tensor] = []
@@ -321,11 +325,19 @@ class _Watch:
             return self.simulation.finished
         if self.tol is None:
             return False
-        fresh = (self.deviation <= self.tol).all(0) & (self.reached < 0)
+        there = (self.deviation <= self.tol) | self._stalled(t)
+        fresh = there.all(0) & (self.reached < 0)
         if bool(fresh.any()):
             self.reached[fresh] = t
             self.simulation.retire(fresh[self.graph.batch].nonzero()[:, 0])
         return bool((self.reached >= 0).all())
+
+    def _stalled(self, t: int) -> Tensor:
+        """Runs that are near enough and come no nearer: the answer itself is not more exact."""
+        closer = self.deviation < 0.5 * self.best
+        self.best = torch.where(closer, self.deviation, self.best)
+        self.since = torch.where(closer, t, self.since)
+        return (self.deviation <= (self.enough or 0.0)) & (t - self.since >= STALL)
 
 
 def _report(
