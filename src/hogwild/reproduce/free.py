@@ -150,7 +150,7 @@ def config(work: Work, column: str, size: str) -> Config:
     return replace(
         plain,
         epochs=epochs,
-        model_options={**SIZES[size]},
+        model_options={**plain.model_options, **SIZES[size]},
         task_options={**plain.task_options, **OPTIONS.get(column, {})},
         validation=column not in SPLIT,
         validate_every=max(1, epochs // LOOKS),
