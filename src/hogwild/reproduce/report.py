@@ -70,7 +70,7 @@ def render(text: str, results: Results) -> str:
     return MARK.sub(fill, text)
 
 
-NUMBER = re.compile(r"<!--= ([\w-]+) (\S+) -->.*?<!--/-->")
+NUMBER = re.compile(r"<!--=\s+([\w-]+)\s+(\S+)\s+-->.*?<!--/-->", re.DOTALL)
 PICTURE = re.compile(r"\]\(figures/([\w-]+)\.png\)")
 
 
@@ -141,6 +141,10 @@ def write(folder: Path) -> Path:
         text = written.read_text(encoding="utf-8")
         write_atomically(written, render_numbers(text, Results(folder)).encode())
         for name in PICTURE.findall(text):
+            if not (folder / name / f"{name}.png").exists():
+                raise ConfigError(
+                    f"{written} shows figures/{name}.png, and {folder / name} has none"
+                )
             target = written.parent / "figures" / f"{name}.png"
             target.parent.mkdir(exist_ok=True)
             write_atomically(target, (folder / name / f"{name}.png").read_bytes())

@@ -285,7 +285,9 @@ class Loop:
         long."""
         some = self.members.val.any(1, keepdim=True)
         member = torch.where(some, self.members.val, self.members.train)
-        loss, self.score = self.measure(member, quiet=True, warm=True)
+        # Where solves may end unfinished, where they begin decides; then as when all is done: cold.
+        warm = self.config.on_failure == "stop"
+        loss, self.score = self.measure(member, quiet=True, warm=warm)
         score = -self.score if self.task.higher_is_better else self.score
         tie = (score == self.best_score) & (loss < self.best_loss)
         better = ((score < self.best_score) | tie) & torch.isfinite(loss) & self.alive
