@@ -141,11 +141,14 @@ def draw_band(ax: Any, x: Sequence[float], curve: Record, scale: float = 1.0, **
 
 
 def legend(fig: Any, axes: Iterable[Any], columns: int = 4) -> None:
-    """One legend for all axes, below them."""
+    """One legend for all axes, below them; axes on which there is nothing say so."""
     handles: dict[str, Any] = {}
     for ax in axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
+        found = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
+        handles |= {label: handle for label, handle in found.items() if label not in handles}
+        if not found:
+            middle = {"transform": ax.transAxes, "ha": "center", "va": "center", "color": "0.5"}
+            ax.text(0.5, 0.5, markdown.NOT_RUN, **middle)
     if handles:
         fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns,
                    handlelength=3.0)  # fmt: skip
