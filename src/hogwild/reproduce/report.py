@@ -141,13 +141,11 @@ def write(folder: Path) -> Path:
         text = written.read_text(encoding="utf-8")
         write_atomically(written, render_numbers(text, Results(folder)).encode())
         for name in PICTURE.findall(text):
-            if not (folder / name / f"{name}.png").exists():
-                raise ConfigError(
-                    f"{written} shows figures/{name}.png, and {folder / name} has none"
-                )
-            target = written.parent / "figures" / f"{name}.png"
-            target.parent.mkdir(exist_ok=True)
-            write_atomically(target, (folder / name / f"{name}.png").read_bytes())
+            drawn, shown = (f / f"{name}.png" for f in (folder / name, written.parent / "figures"))
+            if not drawn.exists():
+                raise ConfigError(f"{written} shows {shown.name}; expected it as {drawn}")
+            shown.parent.mkdir(exist_ok=True)
+            write_atomically(shown, drawn.read_bytes())
     return path
 
 
