@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, Pattern
-from hogwild.solvers.dissection import Elimination, Front, TooWide, eliminate
+from hogwild.solvers.dissection import Front, Shape, TooWide, eliminate
 
 DENSE_WIDTH = 48
 """Graphs with at most this many unknowns (n·k) are one dense front."""
@@ -84,10 +84,15 @@ class Plan:
         sizes = graph.sizes.cpu().numpy()
         self._offsets = np.concatenate([[0], np.cumsum(sizes)])
         patterns = _patterns(graph, self._offsets)
-        self._orders: list[Elimination] = []
-        for n, (rows, cols, _) in zip(sizes.tolist(), patterns, strict=True):
-            leaf = n if n * channels <= dense_width else max(LEAF_WIDTH // channels, 1)
-            self._orders.append(eliminate(n, rows, cols, leaf, MAX_WIDTH // channels))
+        self._orders = eliminate(
+            [
+                Shape(n, rows, cols)
+                for n, (rows, cols, _) in zip(sizes.tolist(), patterns, strict=True)
+            ],
+            (sizes * channels <= dense_width).tolist(),
+            leaf=max(LEAF_WIDTH // channels, 1),
+            widest=MAX_WIDTH // channels,
+        )
         self._places: dict[tuple[int, int], _Place] = {}  # (graph, front of that graph)
         batches = self._lay_out(budget)
         self.diagonal, self.off_diagonal = self._index_blocks(patterns)
