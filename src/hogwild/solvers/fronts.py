@@ -15,7 +15,7 @@ The plan (:class:`Plan`) depends on the connectivity alone and is kept on the gr
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -35,9 +35,6 @@ MAX_WIDTH = 768
 CG_WORK = 2500.0
 """Cost of conjugate gradients for one edge and one entry of its k × k block, in units of a front's
 width³: some fifty products with the Hessian, memory-bound, against arithmetic in the caches."""
-GROUP_WORK = {"cpu": 2e5, "cuda": 2e7}
-"""Cost of calling the operations of one more group of fronts, in the same units: fronts of
-different sizes are padded to one size where that costs less."""
 MAX_ELEMENTS = 1 << 27
 """Nor may all fronts of one replica hold more numbers than this."""
 
@@ -50,29 +47,7 @@ class _Group:
     count: int  # F
     pivots: Tensor  # [F, P·k] positions in a flattened vector; the dummy position for padding
     boundary: Tensor  # [F, B·k]
-    used: Tensor  # [U] lower triangles of Schur complements but for padding, in [F · (B·k)²]
-    extend: Tensor  # [U] where these numbers go in the buffer
-
-
-@dataclass
-class _Batch:
-    """Fronts of one height that are padded to one size."""
-
-    members: list[tuple[int, int]] = field(default_factory=list)  # (graph, front of that graph)
-    pivots: int = 0  # the most of any
-    boundary: int = 0
-
-    def add(self, member: tuple[int, int], pivots: int, boundary: int) -> None:
-        self.members.append(member)
-        self.pivots, self.boundary = max(self.pivots, pivots), max(self.boundary, boundary)
-
-    def __add__(self, other: _Batch) -> _Batch:
-        most = max(self.pivots, other.pivots), max(self.boundary, other.boundary)
-        return _Batch(self.members + other.members, *most)
-
-    def work(self, channels: int) -> float:
-        """Sum of width³, in unknowns."""
-        return len(self.members) * float((self.pivots + self.boundary) * channels) ** 3
+    extend: Tensor  # [F · (B·k)²] where the Schur complement goes in the buffer
 
 
 @dataclass
@@ -129,35 +104,24 @@ class Plan:
 
     def _lay_out(self, budget: float) -> list[list[tuple[int, int]]]:
         """Batch fronts of one height and about one size, and place them in one buffer."""
-        alike: dict[tuple[int, int], _Batch] = defaultdict(_Batch)
+        alike: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         for g, order in enumerate(self._orders):
             for f, front in enumerate(order.fronts):
-                pivots, boundary = len(front.pivots), len(front.boundary)
-                size = (pivots + boundary - 1).bit_length()
-                alike[front.height, size].add((g, f), pivots, boundary)
-        worth = GROUP_WORK.get(self._device.type, 0.0)
-        batches: list[_Batch] = []
-        height = -1
-        for key in sorted(alike):  # children before parents, the small before the large
-            batch = alike[key]
-            if key[0] == height:
-                both = batches[-1] + batch
-                k = self.channels
-                if both.work(k) - batches[-1].work(k) - batch.work(k) <= worth:
-                    batch = both
-                    batches.pop()
-            height = key[0]
-            batches.append(batch)
+                width = len(front.pivots) + len(front.boundary)
+                alike[front.height, (width - 1).bit_length()].append((g, f))
+        batches = [alike[key] for key in sorted(alike)]  # children before parents
         self.size = 0
-        for batch in batches:
-            width = (batch.pivots + batch.boundary) * self.channels
-            budget -= batch.work(self.channels)
-            for member in batch.members:
-                self._places[member] = _Place(self.size, batch.pivots, batch.boundary)
+        for members in batches:
+            p = max(len(self._front(m).pivots) for m in members)
+            b = max(len(self._front(m).boundary) for m in members)
+            width = (p + b) * self.channels
+            budget -= len(members) * float(width) ** 3
+            for member in members:
+                self._places[member] = _Place(self.size, p, b)
                 self.size += width * width
             if width > MAX_WIDTH or budget < 0.0 or self.size > MAX_ELEMENTS:
                 raise TooWide
-        return [batch.members for batch in batches]
+        return batches
 
     def _index_blocks(
         self, patterns: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -229,15 +193,13 @@ class Plan:
         row = np.where(parent_slot[..., None] < 0, -1, parent_slot[..., None] * k + channel)
         row = row.reshape(len(members), -1)
         target = parent_base + row[:, :, None] * parent_width + row[:, None, :]
-        # A boundary is in the order of elimination: a lower triangle lands in the parent's.
-        used = (row[:, :, None] >= row[:, None, :]) & (row[:, None, :] >= 0)
+        void = (row[:, :, None] < 0) | (row[:, None, :] < 0)
         return _Group(
             place.base,
             len(members),
             _index(unknowns(pivots), self._device),
             _index(unknowns(boundary), self._device),
-            _index(np.flatnonzero(used), self._device),
-            _index(target[used], self._device),
+            _index(np.where(void, self.size, target).reshape(-1), self._device),
         )
 
     def _padding(self, batches: list[list[tuple[int, int]]]) -> np.ndarray:
@@ -254,7 +216,7 @@ class Plan:
     def factor(self, diagonal: Tensor, off_diagonal: Tensor) -> Factor:
         """Factorise the matrix with these blocks, [R, k, k, N] and [R, k, k, M]."""
         replicas = diagonal.size(0)
-        buffer = diagonal.new_zeros(replicas, self.size)  # of every front the lower triangle
+        buffer = diagonal.new_zeros(replicas, self.size + 1)  # the last number catches padding
         for index, blocks in ((self.diagonal, diagonal), (self.off_diagonal, off_diagonal)):
             buffer.scatter_add_(1, index.expand(replicas, -1), blocks.reshape(replicas, -1))
         buffer.index_fill_(1, self.pads, 1.0)
@@ -271,8 +233,8 @@ class Plan:
                 continue
             x = torch.linalg.solve_triangular(lower, front[..., p:, :p].mT, upper=False)
             schur = front[..., p:, p:] - x.mT @ x
-            share = schur.reshape(replicas, -1).index_select(1, group.used)
-            buffer.scatter_add_(1, group.extend.expand(replicas, -1), share)
+            index = group.extend.expand(replicas, -1)
+            buffer.scatter_add_(1, index, schur.reshape(replicas, -1))
             pieces.append((lower, x))
         return Factor(self, pieces)
 
