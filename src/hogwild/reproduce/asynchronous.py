@@ -44,7 +44,7 @@ from hogwild.training.ensemble import Members, single
 
 STAGGER, DELAY, SCHEDULES, SAMPLES = 5, 2, 5, 10
 """The paper's."""
-TICKS, QUICK_TICKS = 100_000, 3_000
+TICKS, QUICK_TICKS = 300_000, 3_000
 TOL, FINE = 1e-6, 1e-9
 """Relative distance from the synchronous embeddings at which a run has arrived: of energy GNNs,
 whose synchronous solves are not much finer, and of the others, whose signals fade below 1e-6 along

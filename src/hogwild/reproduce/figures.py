@@ -149,6 +149,8 @@ def legend(fig: Any, axes: Iterable[Any], columns: int = 4) -> None:
         if not found:
             middle = {"transform": ax.transAxes, "ha": "center", "va": "center", "color": "0.5"}
             ax.text(0.5, 0.5, markdown.NOT_RUN, **middle)
+            sides = ("left", "bottom", "labelleft", "labelbottom")
+            ax.tick_params(which="both", **dict.fromkeys(sides, False))
     if handles:
         fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns,
                    handlelength=3.0)  # fmt: skip

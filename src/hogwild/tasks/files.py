@@ -33,8 +33,8 @@ def absent(what: str, place: str, why: str) -> DataError:
     given = "is not set" if home is None else f"is {home}"
     return DataError(
         f"{what} was not found: HOGWILD_DATA {given}, and {why}. Expected the files as "
-        f"$HOGWILD_DATA/{place}; set HOGWILD_DATA to a folder that holds them, or ask again with "
-        f"download=True where there is a network"
+        f"$HOGWILD_DATA/{place}; set HOGWILD_DATA to a folder that holds them, or allow the "
+        "download (option download=True of the task) where there is a network"
     )
 
 
