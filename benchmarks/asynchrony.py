@@ -30,7 +30,7 @@ from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.inputs import Inputs
 from hogwild.rules import GradientRule
-from hogwild.solvers.base import Objective
+from hogwild.solvers.problem import Objective
 
 STEP = 0.02
 BANDWIDTH = {"NVIDIA H200": 4.8e12}  # bytes a second, from the data sheet

@@ -42,8 +42,8 @@ from hogwild.models.check import check_model
 from hogwild.models.layered import LayeredProblem
 from hogwild.models.stack import StackedGNN
 from hogwild.rules.gradient import THETA, certified_steps
-from hogwild.solvers.base import FixedPoint, Objective
 from hogwild.solvers.linear import LinearSolver
+from hogwild.solvers.problem import FixedPoint, Objective
 
 
 @dataclass

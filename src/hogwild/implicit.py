@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hogwild.solvers.base import FixedPoint, Objective, Problem, Solution, check_on_failure
 from hogwild.solvers.capture import replay
 from hogwild.solvers.linear import LinearSolver
+from hogwild.solvers.problem import FixedPoint, Objective, Problem
+from hogwild.solvers.solution import Solution, check_on_failure
 
 DualSolve = Callable[[Tensor], Solution]
 """From :math:`\\partial L / \\partial h^*` [R, k, N] to a :class:`Solution` holding λ."""

@@ -24,7 +24,7 @@ from hogwild.models.base import evaluating
 from hogwild.models.check import Model, check_model
 from hogwild.models.stack import StackedGNN
 from hogwild.rules import rule_for
-from hogwild.solvers.base import Problem
+from hogwild.solvers.problem import Problem
 
 CHECK = 20
 """Ticks between two looks at how far a run still is from its goal."""

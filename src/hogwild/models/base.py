@@ -22,8 +22,10 @@ from hogwild.errors import (
 )
 from hogwild.graph import Graph
 from hogwild.implicit import differentiable
-from hogwild.solvers.base import Problem, Solution, Solver, check_on_failure, solve
+from hogwild.solvers.base import Solver, solve
 from hogwild.solvers.linear import LinearSolver
+from hogwild.solvers.problem import Problem
+from hogwild.solvers.solution import Solution, check_on_failure
 
 
 class Kind(enum.StrEnum):

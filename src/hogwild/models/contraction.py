@@ -37,7 +37,8 @@ from hogwild.graph import Graph, Star
 from hogwild.models.adjacency import Adjacency, adjacency
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.nn.nonexpansive import Nonexpansive
-from hogwild.solvers.base import FixedPoint, Solver, Tangent
+from hogwild.solvers.base import Solver
+from hogwild.solvers.problem import FixedPoint, Tangent
 
 
 @dataclass

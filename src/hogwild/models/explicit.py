@@ -16,7 +16,7 @@ from hogwild.errors import ConfigError, require_positive
 from hogwild.models.base import Kind
 from hogwild.models.layered import LayeredGNN, LayeredProblem
 from hogwild.models.readout import Readout
-from hogwild.solvers.base import Solution
+from hogwild.solvers.solution import Solution
 
 
 class GCN(LayeredGNN):

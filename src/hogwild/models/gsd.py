@@ -48,8 +48,9 @@ from hogwild.graph import Graph, Star
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.mlp import MLP
-from hogwild.solvers.base import Evaluation, Hessian, LocalQuadratic, Objective, Solver
+from hogwild.solvers.base import Solver
 from hogwild.solvers.newton import Newton
+from hogwild.solvers.problem import Evaluation, Hessian, LocalQuadratic, Objective
 
 
 @torch.inference_mode(False)  # what is kept must serve training, too

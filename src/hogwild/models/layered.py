@@ -30,7 +30,7 @@ from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_nee
 from hogwild.models.readout import Readout
 from hogwild.nn import replicas as ensemble
 from hogwild.nn.mlp import MLP
-from hogwild.solvers.base import Solution, Status
+from hogwild.solvers.solution import Solution, Status
 
 
 @dataclass(eq=False)

@@ -54,8 +54,9 @@ from hogwild.graph import Graph, Star
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.mlp import MLP
-from hogwild.solvers.base import FixedPoint, Solver
+from hogwild.solvers.base import Solver
 from hogwild.solvers.picard import Picard
+from hogwild.solvers.problem import FixedPoint
 
 START = -3.0
 """Initial bias of the decrements: softplus(-3) ≈ 0.05, so that fresh values travel far."""

@@ -23,7 +23,7 @@ from hogwild.fields import gather, mtm, mv, scatter
 from hogwild.graph import Graph, Star
 from hogwild.models.picgnn import Linear, Round, RoundPullback, RoundTape
 from hogwild.models.star import StarTape
-from hogwild.solvers.base import Evaluation, Hessian, LocalQuadratic, Objective
+from hogwild.solvers.problem import Evaluation, Hessian, LocalQuadratic, Objective
 
 
 @dataclass

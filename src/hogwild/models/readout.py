@@ -10,7 +10,8 @@ from torch_geometric.nn import global_mean_pool
 from hogwild.errors import ConfigError, require_positive
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.nn.mlp import MLP
-from hogwild.solvers.base import Problem, Solution
+from hogwild.solvers.problem import Problem
+from hogwild.solvers.solution import Solution
 
 
 class Readout(nn.Module):

@@ -38,7 +38,8 @@ from hogwild.models.jacobian import Contractivity, Jacobian
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.tanh import TanhMap, TanhMLP
 from hogwild.solvers.anderson import Anderson
-from hogwild.solvers.base import FixedPoint, Solver
+from hogwild.solvers.base import Solver
+from hogwild.solvers.problem import FixedPoint
 
 DEGREE = 10
 """Number of neighbours for which fresh parameters are made."""

@@ -19,7 +19,8 @@ from hogwild.errors import AsynchronyError, require_positive
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.energy import EnergyConv
 from hogwild.models.readout import ImplicitGNN, Readout
-from hogwild.solvers.base import Problem, Solution
+from hogwild.solvers.problem import Problem
+from hogwild.solvers.solution import Solution
 
 
 class StackedGNN(ImplicitGNN):

@@ -15,7 +15,7 @@ from torch import Tensor
 from hogwild.fields import gather, mtm
 from hogwild.graph import Star
 from hogwild.models.picgnn import Round
-from hogwild.solvers.base import LocalQuadratic
+from hogwild.solvers.problem import LocalQuadratic
 
 
 class StarTape:

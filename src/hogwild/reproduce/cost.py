@@ -34,7 +34,7 @@ from hogwild.reproduce.experiment import Cell, Record, Work
 from hogwild.reproduce.figures import Figure
 from hogwild.reproduce.tables import ORDER
 from hogwild.rules import rule_for
-from hogwild.solvers.base import Problem
+from hogwild.solvers.problem import Problem
 from hogwild.tasks.base import Split, Task
 from hogwild.training.data import resolve
 from hogwild.training.ensemble import Members, initial

@@ -40,7 +40,7 @@ from hogwild.reproduce.asynchronous import exact
 from hogwild.reproduce.experiment import Record, Work
 from hogwild.reproduce.figures import NEAR, Figure
 from hogwild.reproduce.tables import ORDER
-from hogwild.solvers.base import Objective
+from hogwild.solvers.problem import Objective
 
 GRAPHS, TARGETS = 2, 5
 TICKS, QUICK_TICKS = 20_000, 2_000

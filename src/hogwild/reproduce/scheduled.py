@@ -22,7 +22,7 @@ from hogwild.executors.unrolled import asynchronous_embed
 from hogwild.inputs import Inputs
 from hogwild.models import GAT, GCN, LayeredGNN
 from hogwild.reproduce.experiment import Training, Work
-from hogwild.solvers.base import Solution, Status
+from hogwild.solvers.solution import Solution, Status
 from hogwild.training import Result, train
 from hogwild.training.config import DTYPES
 from hogwild.training.data import resolve

@@ -9,7 +9,7 @@ from hogwild.rules.fixed_point import FixedPointRule
 from hogwild.rules.gradient import GradientRule
 from hogwild.rules.layered import LayeredRule, WaitingRule
 from hogwild.rules.messages import MessageRule
-from hogwild.solvers.base import FixedPoint, Objective, Problem
+from hogwild.solvers.problem import FixedPoint, Objective, Problem
 
 RULES = ("gradient", "messages")
 

@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, Star
-from hogwild.solvers.base import LocalQuadratic
+from hogwild.solvers.problem import LocalQuadratic
 
 
 def rows(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from hogwild.fields import gather
 from hogwild.graph import Star
 from hogwild.rules.base import Rule, self_loops
-from hogwild.solvers.base import FixedPoint
+from hogwild.solvers.problem import FixedPoint
 
 
 class FixedPointRule(Rule):

@@ -31,7 +31,7 @@ from hogwild.errors import ConfigError, is_number
 from hogwild.fields import gather
 from hogwild.graph import Star
 from hogwild.rules.base import Rule, put, self_loops
-from hogwild.solvers.base import Objective
+from hogwild.solvers.problem import Objective
 
 THETA = 0.95
 """Share of the largest certified step that is taken: at 1 the proof's margin vanishes."""

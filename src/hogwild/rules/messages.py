@@ -46,7 +46,7 @@ from hogwild.rules.base import Rule, put
 from hogwild.rules.elimination import Clusters, Elimination, Messages, Point, columns, rows
 from hogwild.rules.gradient import GradientRule
 from hogwild.rules.trust import FLOOR, Trust
-from hogwild.solvers.base import LocalQuadratic, Objective
+from hogwild.solvers.problem import LocalQuadratic, Objective
 
 SILENT = 1e-3
 """Curvature, relative to its own energy's, with which a node holds neighbours it has not heard

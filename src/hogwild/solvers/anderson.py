@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError
-from hogwild.solvers.base import Problem, Solver, State
+from hogwild.solvers.base import Solver, State
+from hogwild.solvers.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True)

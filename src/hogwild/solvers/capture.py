@@ -18,7 +18,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from hogwild.solvers.base import Objective, is_small
+from hogwild.solvers.base import is_small
+from hogwild.solvers.problem import Objective
 
 Body = Callable[..., tuple[Tensor, ...]]
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.solvers.base import Objective, Solver, State
+from hogwild.solvers.base import Solver, State
+from hogwild.solvers.problem import Objective
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from hogwild.fields import mv
 from hogwild.graph import Graph
-from hogwild.solvers.base import Hessian, Solution, Status
+from hogwild.solvers.problem import Hessian
+from hogwild.solvers.solution import Solution, Status
 
 LinearMap = Callable[[Tensor], Tensor]
 

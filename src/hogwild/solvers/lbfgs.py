@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError
-from hogwild.solvers.base import Evaluation, Objective, Solver, State
+from hogwild.solvers.base import Solver, State
+from hogwild.solvers.problem import Evaluation, Objective
 
 
 @dataclass(frozen=True, kw_only=True)

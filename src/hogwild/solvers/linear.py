@@ -10,7 +10,6 @@ from torch import Tensor
 from hogwild.errors import ConfigError
 from hogwild.graph import Graph
 from hogwild.solvers import fronts
-from hogwild.solvers.base import FixedPoint, Hessian, Objective, Solution, Status, Tangent
 from hogwild.solvers.krylov import (
     LinearMap,
     bicgstab,
@@ -21,6 +20,8 @@ from hogwild.solvers.krylov import (
     solution,
 )
 from hogwild.solvers.normal import NormalEquations
+from hogwild.solvers.problem import FixedPoint, Hessian, Objective, Tangent
+from hogwild.solvers.solution import Solution, Status
 
 LINEAR = ("auto", "direct", "cg")
 _NO_SEPARATORS = (

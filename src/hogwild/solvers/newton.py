@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError
-from hogwild.solvers.base import Evaluation, Objective, Solver, State
+from hogwild.solvers.base import Solver, State
 from hogwild.solvers.capture import replay
 from hogwild.solvers.linear import LinearSolver
+from hogwild.solvers.problem import Evaluation, Objective
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hogwild.fields import gather, mtm, scatter
 from hogwild.graph import Graph
-from hogwild.solvers.base import Hessian, Tangent
+from hogwild.solvers.problem import Hessian, Tangent
 
 
 @dataclass

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.solvers.base import Problem, Solver, State
+from hogwild.solvers.base import Solver, State
+from hogwild.solvers.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,9 @@ from torch import Tensor, nn
 
 from hogwild.graph import Graph
 from hogwild.models.base import Kind
-from hogwild.solvers.base import Problem, Solver, Status, solve
+from hogwild.solvers.base import Solver, solve
+from hogwild.solvers.problem import Problem
+from hogwild.solvers.solution import Status
 from hogwild.testing.problems import Affine, Quadratic, random_graph
 
 SIZES = [1, 2, 5, 100]

@@ -25,7 +25,7 @@ from hogwild import checkpoint
 from hogwild.errors import CheckpointError, ConvergenceWarning
 from hogwild.models.base import Kind
 from hogwild.models.scarselli import ScarselliGNN
-from hogwild.solvers.base import Solution, Status
+from hogwild.solvers.solution import Solution, Status
 from hogwild.training.config import DTYPES, Config
 from hogwild.training.data import Shelf, Taken, Task
 from hogwild.training.ensemble import Members

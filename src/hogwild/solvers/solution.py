@@ -1,0 +1,103 @@
+"""How solves end: the solution with its status per graph, and what to do where there is none."""
+
+from __future__ import annotations
+
+import enum
+import warnings
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
+
+
+class Status(enum.IntEnum):
+    """How a solve ended; :attr:`advice` is what a user should read."""
+
+    CONVERGED = 0
+    MAX_ITERATIONS = 1
+    STALLED = 2
+    NOT_FINITE = 3
+
+    @property
+    def advice(self) -> str:
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    Status.CONVERGED: "converged to the tolerance",
+    Status.MAX_ITERATIONS: (
+        "ran out of iterations: raise max_iter; where the residual no longer moves, it is at the "
+        "rounding error of this scale: normalise large features or loosen the tolerance; other "
+        "solvers than Newton may need very many iterations"
+    ),
+    Status.STALLED: (
+        "no step decreased the residual any further: the tolerance is below the rounding error of "
+        "this dtype at this scale; solve in float64 or loosen the tolerance"
+    ),
+    Status.NOT_FINITE: (
+        "met NaN or infinity: check features and parameters (exploding training, missing "
+        "normalisation)"
+    ),
+}
+
+
+@dataclass
+class Solution:
+    """What a solve found, graph by graph.
+
+    Attributes:
+        value: The embeddings, [N, k] or [R, N, k].
+        status: A :class:`Status` for each graph, [G] or [R, G] (integers).
+        iterations: Iterations each graph took, same shape.
+        residual: Largest absolute residual of each graph, same shape.
+    """
+
+    value: Tensor
+    status: Tensor
+    iterations: Tensor
+    residual: Tensor
+
+    @property
+    def converged(self) -> Tensor:
+        """Whether each graph converged, same shape as :attr:`status`."""
+        return self.status == Status.CONVERGED
+
+    def check(self, on_failure: str = "raise", what: str = "forward solve") -> Solution:
+        """Raise (or warn) with the graphs, residuals and likely causes unless all converged."""
+        if on_failure == "ignore" or bool(self.converged.all()):
+            return self
+        message = self._diagnosis(what)
+        if on_failure == "raise":
+            raise ConvergenceError(message)
+        warnings.warn(ConvergenceWarning(message, ~self.converged), stacklevel=3)
+        return self
+
+    def _diagnosis(self, what: str) -> str:
+        failed = (~self.converged).nonzero()
+        lines = [f"the {what} did not converge on {len(failed)} of {self.status.numel()} problems:"]
+        for index in failed[:5].tolist():
+            at = tuple(index)
+            where = f"graph {at[-1]}"
+            if len(at) == 2 and self.status.size(0) > 1:
+                where += f" of replica {at[0]}"
+            lines.append(
+                f"  {where}: residual {float(self.residual[at]):.3g} after "
+                f"{int(self.iterations[at])} iterations"
+            )
+        if len(failed) > 5:
+            lines.append(f"  … and {len(failed) - 5} more")
+        seen = self.status[~self.converged].unique().tolist()
+        lines += [Status(code).advice for code in seen]
+        lines.append("(on_failure='warn' or 'ignore' continues with the last iterate.)")
+        return "\n".join(lines)
+
+
+ON_FAILURE = ("raise", "warn", "ignore")
+
+
+def check_on_failure(on_failure: str) -> str:
+    """``on_failure`` itself, if it is one of :data:`ON_FAILURE`."""
+    if on_failure not in ON_FAILURE:
+        raise ConfigError(f"on_failure={on_failure!r}; expected one of {ON_FAILURE}")
+    return on_failure
