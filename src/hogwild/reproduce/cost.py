@@ -36,6 +36,7 @@ from hogwild.reproduce.tables import ORDER
 from hogwild.rules import rule_for
 from hogwild.solvers.problem import Problem
 from hogwild.tasks.base import Split, Task
+from hogwild.training import load
 from hogwild.training.data import resolve
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
@@ -182,7 +183,7 @@ def begin(work: Work, task: Task, column: str, model: str, trained: bool) -> tup
     members = Members.of(config, some, count, device_of(config))
     network = initial(config, some, members.seeds)
     if trained:
-        result = work.trained(column, model)
+        result = load(work.training(column, model))  # of however many replicas
         state = {k: v[result.best].cpu() for k, v in result.ensemble.state_dict().items()}
         network.load_state_dict({k: torch.stack([v] * count) for k, v in state.items()})
     edges = entry(model).edges
