@@ -142,7 +142,7 @@ class Cost(Figure):
 
     def picture(self, records: Mapping[str, Record], path: Path) -> None:
         columns = [c for c in self.columns if c in records]
-        with figure(2.2 + 0.55 * len(columns), 4.6, path) as fig:
+        with figure(max(2.2 + 0.55 * len(columns), 6.0), 4.6, path) as fig:
             axes = fig.subplots(2, 1, sharex=True)
             shown = {"epoch": "a training epoch", "inference": "inference"}
             for ax, (what, label) in zip(axes, shown.items(), strict=True):

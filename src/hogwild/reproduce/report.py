@@ -10,6 +10,7 @@ report is a document beside it.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from hogwild.checkpoint import write_atomically
@@ -128,7 +129,11 @@ def skeleton() -> str:
 
 
 def write(folder: Path) -> Path:
-    """Bring the document beside a folder of results up to date, or make one."""
+    """Bring the document beside a folder of results and its pictures up to date, or make them."""
+    with suppress(ImportError):  # without matplotlib pictures stay as they are
+        for each in EXPERIMENTS.values():
+            for recipe in RECIPES:
+                each.draw(Results(folder), "" if recipe == "default" else f".{recipe}")
     path = folder.parent / "README.md"
     text = path.read_text(encoding="utf-8") if path.exists() else skeleton()
     path.parent.mkdir(parents=True, exist_ok=True)
