@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Self
 
 import torch
@@ -39,7 +40,6 @@ from hogwild.fields import scatter_into
 from hogwild.graph import Graph
 from hogwild.models.adjacency import Adjacency
 from hogwild.models.contraction import Contraction, ContractionConv, ContractionTangent
-from hogwild.models.readout import Readout
 from hogwild.models.stack import StackedGNN
 from hogwild.nn.mlp import MLP
 from hogwild.nn.nonexpansive import resolve
@@ -302,14 +302,5 @@ class EIGNN(StackedGNN):
         **kwargs: object,
     ) -> None:
         require_positive("num_layers", num_layers)
-        levels = [
-            EIGNNConv(
-                in_channels + (hidden_channels if level else 0),
-                hidden_channels,
-                **kwargs,  # type: ignore[arg-type]
-            )
-            for level in range(num_layers)
-        ]
-        replicas = levels[0].replicas
-        head = Readout(hidden_channels, out_channels, readout, pool=pool, replicas=replicas)
-        super().__init__(levels, head)
+        layer = partial(EIGNNConv, hidden_channels=hidden_channels, **kwargs)  # type: ignore[arg-type]
+        super().__init__(layer, in_channels, out_channels, num_layers, pool=pool, readout=readout)

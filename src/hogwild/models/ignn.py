@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -24,7 +25,6 @@ from torch import Tensor
 
 from hogwild.errors import ConfigError, ProjectionWarning, require_positive
 from hogwild.models.contraction import Contraction, ContractionConv
-from hogwild.models.readout import Readout
 from hogwild.models.stack import StackedGNN
 from hogwild.nn.mlp import MLP
 from hogwild.nn.nonexpansive import Nonexpansive, resolve
@@ -233,17 +233,8 @@ class IGNN(StackedGNN):
         **kwargs: object,
     ) -> None:
         require_positive("num_layers", num_layers)
-        levels = [
-            IGNNConv(
-                in_channels + (hidden_channels if level else 0),
-                hidden_channels,
-                **kwargs,  # type: ignore[arg-type]
-            )
-            for level in range(num_layers)
-        ]
-        replicas = levels[0].replicas
-        head = Readout(hidden_channels, out_channels, readout, pool=pool, replicas=replicas)
-        super().__init__(levels, head)
+        layer = partial(IGNNConv, hidden_channels=hidden_channels, **kwargs)  # type: ignore[arg-type]
+        super().__init__(layer, in_channels, out_channels, num_layers, pool=pool, readout=readout)
 
     def project_(self, *, warn: bool = True) -> None:
         """:meth:`IGNNConv.project_` on every level."""

@@ -9,7 +9,8 @@ one-hop packets, each level tracking the still-moving solution of the level belo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -27,14 +28,30 @@ class StackedGNN(ImplicitGNN):
     """Implicit layers on top of each other, and a readout.
 
     Args:
-        levels: The layers; every one but the first takes [features ‖ previous embeddings].
-        readout: From the last embeddings to predictions.
+        layer: Makes a layer from the width of its features; every one but the first takes
+            [features ‖ previous embeddings].
+        in_channels: Width of the node features.
+        out_channels: Width of the predictions.
+        count: Number of layers.
+        pool: ``None`` predicts for every node, ``"mean"`` for every graph.
+        readout: Hidden widths of the readout MLPs.
     """
 
-    def __init__(self, levels: Iterable[ImplicitConv], readout: Readout) -> None:
+    def __init__(
+        self,
+        layer: Callable[[int], ImplicitConv],
+        in_channels: int,
+        out_channels: int,
+        count: int,
+        *,
+        pool: str | None = None,
+        readout: Sequence[int] = (4, 4),
+    ) -> None:
         super().__init__()
-        self.convs = nn.ModuleList(levels)
-        self.readout = readout
+        first = layer(in_channels)
+        k = first.hidden_channels
+        self.convs = nn.ModuleList([first, *(layer(in_channels + k) for _ in range(count - 1))])
+        self.readout = Readout(k, out_channels, readout, pool=pool, replicas=first.replicas)
 
     @property
     def levels(self) -> list[ImplicitConv]:
@@ -137,15 +154,5 @@ class StackedEnergyGNN(StackedGNN):
         **kwargs: object,
     ) -> None:
         require_positive("num_levels", num_levels)
-        levels = [
-            EnergyConv(
-                in_channels + (hidden_channels if level else 0),
-                hidden_channels,
-                **kwargs,  # type: ignore[arg-type]
-            )
-            for level in range(num_levels)
-        ]
-        replicas = levels[0].replicas
-        super().__init__(
-            levels, Readout(hidden_channels, out_channels, pool=pool, replicas=replicas)
-        )
+        layer = partial(EnergyConv, hidden_channels=hidden_channels, **kwargs)  # type: ignore[arg-type]
+        super().__init__(layer, in_channels, out_channels, num_levels, pool=pool)
