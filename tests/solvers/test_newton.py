@@ -63,10 +63,34 @@ def test_frozen_graphs_stay_where_they_are(monkeypatch):
     assert torch.equal(same.all(1), ~energy.graph.wide(active)[:, 0])
 
 
-def test_a_search_that_fails_is_left_to_the_other_path(monkeypatch):
-    """Which then says so: a graph that may not search stalls, with recordings and without."""
+@pytest.mark.parametrize("most", [1, 2, 6])
+def test_a_search_that_fails_is_left_to_the_other_path(most, monkeypatch):
+    """Which then says so. A recording may search on for as long again, so fewer graphs stall."""
     energy, h0 = problem(1.0)
-    hasty = Newton(max_backtracks=1)
+    hasty = Newton(max_backtracks=most)
+    launched = solve(energy, hasty, h0)
     monkeypatch.setattr(newton, "replay", Recorder())
-    found = solve(energy, hasty, h0)
-    assert set(found.status.unique().tolist()) == {int(Status.CONVERGED), int(Status.STALLED)}
+    recorded = solve(energy, hasty, h0)
+    ends = {int(Status.CONVERGED), int(Status.STALLED)}
+    assert set(launched.status.unique().tolist()) <= ends
+    assert set(recorded.status.unique().tolist()) <= ends
+    assert int(recorded.converged.sum()) >= int(launched.converged.sum())
+    if most == 1:
+        assert not bool(recorded.converged.all())
+
+
+def test_a_direction_that_is_no_number_moves_nobody(monkeypatch):
+    """A graph whose system cannot be solved stays where it was, and is said to have failed."""
+    energy, h0 = problem(0.0)
+    found = newton.LinearSolver.solve
+
+    def broken(self, *args, **kwargs):
+        solution = found(self, *args, **kwargs)
+        solution.value[0, :, :30] = float("nan")  # the first graph of the first replica
+        return solution
+
+    monkeypatch.setattr(newton.LinearSolver, "solve", broken)
+    ended = solve(energy, Newton(), h0)
+    assert ended.status[0, 0] == int(Status.STALLED)
+    assert torch.equal(ended.value[0, :, :30], h0[0, :, :30])
+    assert int(ended.converged.sum()) == ended.converged.numel() - 1

@@ -36,7 +36,6 @@ from hogwild.reproduce.tables import ORDER
 from hogwild.rules import rule_for
 from hogwild.solvers.problem import Problem
 from hogwild.tasks.base import Split, Task
-from hogwild.training import load
 from hogwild.training.data import resolve
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
@@ -183,7 +182,7 @@ def begin(work: Work, task: Task, column: str, model: str, trained: bool) -> tup
     members = Members.of(config, some, count, device_of(config))
     network = initial(config, some, members.seeds)
     if trained:
-        result = load(work.training(column, model))  # of however many replicas
+        result = work.finished(protocol, work.training(column, model), replicas=False)
         state = {k: v[result.best].cpu() for k, v in result.ensemble.state_dict().items()}
         network.load_state_dict({k: torch.stack([v] * count) for k, v in state.items()})
     edges = entry(model).edges

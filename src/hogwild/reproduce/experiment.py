@@ -113,16 +113,7 @@ class Work:
             callback: Called after every epoch that is trained now.
         """
         if (folder / "result.json").exists():
-            found = load(folder)
-            differ = _differ(found.config, config)
-            if differ:
-                key = differ[0]
-                raise ConfigError(
-                    f"{folder} holds a model trained with {key}={getattr(found.config, key)!r}, "
-                    f"and {getattr(config, key)!r} was asked for; expected the same options, or "
-                    f"another --work folder"
-                )
-            return found
+            return self.finished(config, folder)
         self.allow(folder)
         with Training(folder, self.device) as watch:
 
@@ -133,6 +124,24 @@ class Work:
             return train(
                 config=config, folder=folder, resume=True, progress=self.progress, callback=after
             )
+
+    def finished(self, config: Config, folder: Path, *, replicas: bool = True) -> Result:
+        """A trained model from its folder.
+
+        Args:
+            config: How it must have been trained.
+            folder: Where it is kept.
+            replicas: Whether the number of replicas must be the same, too.
+        """
+        found = load(folder)
+        for key in _differ(found.config, config):
+            if replicas or key != "replicas":
+                raise ConfigError(
+                    f"{folder} holds a model trained with {key}={getattr(found.config, key)!r}, "
+                    f"and {getattr(config, key)!r} was asked for; expected the same options, or "
+                    f"another --work folder"
+                )
+        return found
 
     def training(self, column: str, model: str) -> Path:
         """The folder of a training run."""

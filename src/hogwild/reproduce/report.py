@@ -130,21 +130,22 @@ def skeleton() -> str:
 
 def write(folder: Path) -> Path:
     """Bring the document beside a folder of results and its pictures up to date, or make them."""
-    with suppress(ImportError):  # without matplotlib pictures stay as they are
-        for each in EXPERIMENTS.values():
-            for recipe in RECIPES:
-                each.draw(Results(folder), "" if recipe == "default" else f".{recipe}")
-    path = folder.parent / "README.md"
+    path, results = folder.parent / "README.md", Results(folder)
     text = path.read_text(encoding="utf-8") if path.exists() else skeleton()
+    render(text, results)  # whatever it refuses leaves the pictures as they are
+    for each in EXPERIMENTS.values():
+        for recipe in RECIPES:
+            with suppress(ImportError):  # no matplotlib: so does that
+                each.draw(results, "" if recipe == "default" else f".{recipe}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, render(text, Results(folder)).encode())
+    write_atomically(path, render(text, results).encode())
     front = folder.parent.parent / "README.md"
     if front.exists() and QUICK.search(text := front.read_text(encoding="utf-8")):
-        write_atomically(front, render_quick(text, Results(folder)).encode())
+        write_atomically(front, render_quick(text, results).encode())
     written = folder.parent.parent / "docs" / "results.md"
     if written.exists():
         text = written.read_text(encoding="utf-8")
-        write_atomically(written, render_numbers(text, Results(folder)).encode())
+        write_atomically(written, render_numbers(text, results).encode())
         for name in PICTURE.findall(text):
             drawn, shown = (f / f"{name}.png" for f in (folder / name, written.parent / "figures"))
             if not drawn.exists():

@@ -75,7 +75,7 @@ class Shape:
 
 
 _ANALYSED: dict[tuple[bytes, int, int], Elimination] = {}
-_ANALYSED_MOST = 1 << 14
+_ANALYSED_MOST = 1 << 12
 
 
 def eliminate(

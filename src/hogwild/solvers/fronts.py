@@ -6,7 +6,7 @@ The multifrontal method: nested dissection splits each graph by small separators
 boundary, which is added into the parent's front. Fronts of one height are independent of each
 other, across the graph, across graphs and across replicas, so each height is a handful of batched
 dense operations. A graph of n nodes with separators of s nodes costs O(n s² k³): linear for
-chains, trees and molecules. A small or dense graph is a single front, and the method is then
+chains and molecules. A small or dense graph is a single front, and the method is then
 dense Cholesky.
 
 The plan (:class:`Plan`) depends on the connectivity alone and is kept on the graph.

@@ -27,10 +27,11 @@ class Newton(Solver[Objective]):
 
     Args:
         linear: ``"auto"``, ``"direct"`` or ``"cg"`` (see :class:`LinearSolver`).
-        max_backtracks: Refused steps after which a graph counts as stalled.
+        max_backtracks: Refused steps after which a graph counts as stalled (from a recording, in
+            which they come in pairs: as many again).
         max_iter: As for every solver; a handful are the rule, but far from the minimum an energy
             with large weights is nearly piecewise linear, and single graphs may take a hundred or
-            two to pass its kinks.
+            two to pass its kinks. From a recording, looking on for a step counts as an iteration.
     """
 
     linear: str = "auto"
@@ -84,7 +85,7 @@ class Newton(Solver[Objective]):
             t = torch.where(reject, new.shorten(now, t, slope), t)
         # No step helps these graphs: leave them where they were.
         t = t.masked_fill(reject, 0.0)
-        h = h + graph.wide(t) * d
+        h = torch.where(graph.wide(reject), h, h + graph.wide(t) * d)  # d need not be finite
         out = self._next(problem, h, problem.evaluate(h), t)
         out.graphs["stalled"] = reject
         return out
@@ -122,7 +123,7 @@ class Newton(Solver[Objective]):
             return None
         h, refused, t, *measures = found
         times = state.graphs.get("refused", torch.zeros_like(t))
-        times = torch.where(refused, times + 1.0, 0.0)
+        times = torch.where(refused, times + 2.0, 0.0)
         if bool((times >= self.max_backtracks).any()):
             return None
         names = ("residual", "scale")[: len(measures)]
