@@ -129,3 +129,47 @@ def test_command(tmp_path, capsys):
     path.unlink()
     assert main(["reproduce", "report", "--results", str(results.folder)]) == 0
     assert "12.3 † / 47.0 ± 0.0" in path.read_text()
+
+
+@pytest.mark.parametrize("text", ["# Mine\n", "# Mine\n\n<!-- quick -->\n\n?\n\n<!-- end -->\n"])
+def test_other_documents_are_left_as_they_are(tmp_path, capsys, text):
+    (tmp_path / "README.md").write_text(text)
+    results = Results(tmp_path / "results")
+    results.write("table1", "chains/gcn", "", record(0.123))
+    assert main(["reproduce", "report", "--results", str(results.folder)]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'README.md'} is not a report" in said
+    assert "left as it is" in said
+    assert "another --results folder" in said
+    assert (tmp_path / "README.md").read_text() == text
+
+
+def test_no_records_no_report(tmp_path, capsys):
+    """Neither without a folder nor with quick runs only; but another recipe's are enough."""
+    results = Results(tmp_path / "at" / "all")
+    command = ["reproduce", "report", "--results", str(results.folder)]
+    for _ in range(2):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert f"{results.folder} holds no records" in said
+        assert f"hogwild reproduce table1 --results {results.folder}" in said
+        assert not list(tmp_path.rglob("README.md"))
+        Results(results.folder / "quick").write("table1", "chains/gcn", "", record(1, quick=True))
+    results.write("table1", "chains/gcn", ".paper", record(0.123))
+    assert main(command) == 0
+
+
+def test_only_the_project_s_own_results_go_into_its_documents(tmp_path):
+    front, written = tmp_path / "README.md", tmp_path / "docs" / "results.md"
+    written.parent.mkdir()
+    front.write_text("<!-- quick -->\n<!-- end -->\n")
+    written.write_text("<!--= table1 chains/gcn -->?<!--/-->\n")
+    for name in ("mine", "experiments"):
+        before = front.read_text(), written.read_text()
+        assert "?" in before[1]
+        results = Results(tmp_path / name / "results")
+        results.write("table1", "chains/gcn", "", record(0.123))
+        assert main(["reproduce", "report", "--results", str(results.folder)]) == 0
+        assert (results.folder.parent / "README.md").exists()
+        assert ((front.read_text(), written.read_text()) == before) == (name == "mine")
+    assert "12.3 %" in written.read_text()

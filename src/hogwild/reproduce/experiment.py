@@ -44,6 +44,8 @@ Record = dict[str, Any]
 """What is kept of a cell, as JSON knows it."""
 FREE = ("device", "checkpoint_every")
 """Options that do not change what was trained."""
+SUFFIXES = {recipe: "" if recipe == "default" else f".{recipe}" for recipe in RECIPES}
+"""Of files and folders that belong to a recipe, by its name."""
 PERIOD = 30.0
 """Seconds between two notes of how long training has taken so far."""
 
@@ -82,7 +84,7 @@ class Work:
     @property
     def suffix(self) -> str:
         """Of files and folders that belong to the recipe."""
-        return "" if self.recipe == "default" else f".{self.recipe}"
+        return SUFFIXES[self.recipe]
 
     def config(self, column: str, model: str) -> Config:
         """How a model is trained on a column."""

@@ -4,7 +4,7 @@
 ``<!-- NAME -->`` and ``<!-- end -->`` in ``experiments/README.md``; the prose around it is written
 by hand. The README of the project has the quick version of Table 1, and ``docs/results.md`` single
 numbers, ``<!--= EXPERIMENT CELL -->…<!--/-->``, and pictures. For any other folder of results the
-report is a document beside it.
+report is a document beside it, and nothing else is touched.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from hogwild.checkpoint import write_atomically
 from hogwild.errors import ConfigError, among
 from hogwild.reproduce import EXPERIMENTS, Experiment, Results, markdown, paper
+from hogwild.reproduce.experiment import SUFFIXES
 from hogwild.reproduce.tables import Synchronous
-from hogwild.training.config import RECIPES
 
 MARK = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
@@ -25,8 +25,7 @@ MARK = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 def part(experiment: Experiment, results: Results) -> str:
     """All there is about one experiment: our recipe, then the others that were run."""
     out = ""
-    for recipe in RECIPES:
-        suffix = "" if recipe == "default" else f".{recipe}"
+    for recipe, suffix in SUFFIXES.items():
         records = results.read(experiment, suffix)
         if recipe != "default":
             if not records:
@@ -129,30 +128,50 @@ def skeleton() -> str:
 
 
 def write(folder: Path) -> Path:
-    """Bring the document beside a folder of results and its pictures up to date, or make them."""
+    """Bring the document beside a folder of results and its pictures up to date, or make them.
+
+    Raises:
+        ConfigError: There are no records, or the document is another one; nothing has changed.
+    """
     path, results = folder.parent / "README.md", Results(folder)
+    if not any(results.read(e, s) for e in EXPERIMENTS.values() for s in SUFFIXES.values()):
+        raise ConfigError(
+            f"{folder} holds no records (quick runs, in {folder / 'quick'}, do not count); "
+            f"expected some, as made by: hogwild reproduce table1 --results {folder}"
+        )
     text = path.read_text(encoding="utf-8") if path.exists() else skeleton()
+    if EXPERIMENTS.keys().isdisjoint(MARK.findall(text)):
+        raise ConfigError(
+            f"{path} is not a report, for it has no place for any experiment (<!-- table1 --> … "
+            f"<!-- end -->), and was left as it is; the report of {folder} would be there: move "
+            f"that into a folder of its own, or choose another --results folder"
+        )
     render(text, results)  # whatever it refuses leaves the pictures as they are
     for each in EXPERIMENTS.values():
-        for recipe in RECIPES:
+        for suffix in SUFFIXES.values():
             with suppress(ImportError):  # no matplotlib: so does that
-                each.draw(results, "" if recipe == "default" else f".{recipe}")
-    path.parent.mkdir(parents=True, exist_ok=True)
+                each.draw(results, suffix)
     write_atomically(path, render(text, results).encode())
-    front = folder.parent.parent / "README.md"
+    home = folder.resolve().parent.parent
+    if folder.resolve() == home / "experiments" / "results":
+        write_documents(home, results)
+    return path
+
+
+def write_documents(home: Path, results: Results) -> None:
+    """Bring what the project's README and ``docs/results.md`` say of the results up to date."""
+    front, written = home / "README.md", home / "docs" / "results.md"
     if front.exists() and QUICK.search(text := front.read_text(encoding="utf-8")):
         write_atomically(front, render_quick(text, results).encode())
-    written = folder.parent.parent / "docs" / "results.md"
-    if written.exists():
-        text = written.read_text(encoding="utf-8")
+    if written.exists() and NUMBER.search(text := written.read_text(encoding="utf-8")):
         write_atomically(written, render_numbers(text, results).encode())
         for name in PICTURE.findall(text):
-            drawn, shown = (f / f"{name}.png" for f in (folder / name, written.parent / "figures"))
+            drawn = results.folder / name / f"{name}.png"
+            shown = written.parent / "figures" / drawn.name
             if not drawn.exists():
                 raise ConfigError(f"{written} shows {shown.name}; expected it as {drawn}")
             shown.parent.mkdir(exist_ok=True)
             write_atomically(shown, drawn.read_bytes())
-    return path
 
 
 def render_quick(text: str, results: Results) -> str:
