@@ -14,6 +14,7 @@ from hogwild.reproduce.report import (
     NUMBER,
     PICTURE,
     part,
+    quick,
     render,
     render_numbers,
     render_quick,
@@ -44,6 +45,16 @@ def test_readme_matches_the_quick_runs():
     assert "<!-- quick -->" in text
     assert render_quick(text, Results(HERE / "results")) == text, FIX
     assert render_quick(text.replace("cells in", "cells within"), Results(HERE / "results")) == text
+
+
+def test_every_quick_number_has_its_commit(tmp_path):
+    results = Results(tmp_path / "quick")
+    results.write("table1", "chains/gcn", "", record(0.123, quick=True))
+    results.write("table1", "sums/gcn", "", record(0.456, quick=True, commit="f" * 40))
+    numbers, commits = (line for line in quick(Results(tmp_path)).splitlines() if "| GCN" in line)
+    assert numbers == "| GCN | 12.3 | not run | 45.6 | not run | not run |"
+    there = ["`0123456789ab` + changes", "not run", f"`{'f' * 12}`", "not run", "not run"]
+    assert commits == f"| GCN | {' | '.join(there)} |"
 
 
 def test_results_match_the_data():

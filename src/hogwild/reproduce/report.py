@@ -99,25 +99,30 @@ QUICK = re.compile(r"<!-- quick -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def quick(results: Results) -> str:
-    """Table 1 of the quick runs: means over replicas, and how long all of it took."""
+    """Table 1 of the quick runs: means over replicas, how long all of it took, and each number's
+    commit."""
     experiment = EXPERIMENTS["table1"]
     assert isinstance(experiment, Synchronous)
     records = Results(results.folder / "quick").read(experiment)
     columns = {c: paper.COLUMNS[c] for c in experiment.paper.columns}
-    rows = []
+    numbers, commits = [], []
     for model in experiment.paper.rows:
-        row = [paper.LABELS[model]]
+        number, commit = [paper.LABELS[model]], [paper.LABELS[model]]
         for name, column in columns.items():
             record = records.get(f"{name}/{model}")
             found = None if record is None else markdown.summarise(record["values"])
-            row.append(markdown.NOT_RUN if found is None else f"{found.mean * column.scale:.1f}")
-        rows.append(row)
-    out = markdown.table(["model", *(c.heading + ", %" for c in columns.values())], rows)
+            number.append(markdown.NOT_RUN if found is None else f"{found.mean * column.scale:.1f}")
+            commit.append(markdown.NOT_RUN if record is None else markdown.origin(record)[2])
+        numbers.append(number)
+        commits.append(commit)
+    out = markdown.table(["model", *(c.heading + ", %" for c in columns.values())], numbers)
     if records:
         first = next(iter(records.values()))
         seconds = sum(record["seconds"] for record in records.values())
         place = markdown.origin(first)[1]
-        out += f"\n{len(records)} cells in {markdown.duration(seconds)} ({place}).\n"
+        out += f"\n{len(records)} cells in {markdown.duration(seconds)} ({place}).\n\n"
+        made = markdown.table(["model", *(c.heading for c in columns.values())], commits)
+        out += markdown.folded("the commit each number was made at", made)
     return out
 
 
