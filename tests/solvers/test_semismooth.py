@@ -141,7 +141,7 @@ def test_normal_equations(normalize):
     problem, h = contraction(graph, "tanh", normalize=normalize)
     tangent = problem.linearise(h)
     dense = columns(tangent.apply, h)
-    normal = NormalEquations(tangent)
+    normal = NormalEquations(graph, tangent)
     expected = dense.mT @ dense
     torch.testing.assert_close(assemble(graph, *normal.blocks()), expected)
     torch.testing.assert_close(columns(normal.apply, h), expected)

@@ -119,10 +119,6 @@ class ContractionTangent(Tangent):
     memo: dict[Any, Any] = field(default_factory=dict)
     has_blocks = True
 
-    @property
-    def channels(self) -> int:  # type: ignore[override]
-        return self.weight.size(-1)
-
     def apply(self, v: Tensor) -> Tensor:
         mixed = torch.bmm(self.weight, self.adjacency.apply(v, self.graph))
         return torch.addcmul(v, self.slope, mixed, value=-1.0)
@@ -133,7 +129,7 @@ class ContractionTangent(Tangent):
 
     def blocks(self) -> tuple[Tensor, Tensor]:
         steep = self.slope.unsqueeze(2) * self.weight.unsqueeze(-1)  # diag(φ') W, [R, k, k, N]
-        own = torch.eye(self.channels, dtype=steep.dtype, device=steep.device).unsqueeze(-1)
+        own = torch.eye(steep.size(2), dtype=steep.dtype, device=steep.device).unsqueeze(-1)
         if self.adjacency.loop is not None:
             own = own - self.adjacency.loop * steep
         other = gather(steep.flatten(1, 2), self.graph.dst) * self.adjacency.edge

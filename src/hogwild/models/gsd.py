@@ -73,16 +73,9 @@ def _links(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
 class GSDHessian(Hessian):
     r""":math:`2\gamma I + 2\beta \tilde L`, the same for every channel and at every point."""
 
+    graph: Graph
     problem: GSDProblem
     has_blocks = True
-
-    @property
-    def graph(self) -> Graph:  # type: ignore[override]
-        return self.problem.graph
-
-    @property
-    def channels(self) -> int:  # type: ignore[override]
-        return self.problem.channels
 
     def apply(self, v: Tensor) -> Tensor:
         p = self.problem
@@ -104,9 +97,9 @@ class GSDHessian(Hessian):
 
     def _scalar(self, x: Tensor) -> Tensor:
         """Multiples of the identity: [n] -> [R, k, k, n]."""
-        k = self.channels
+        r, k = self.problem.replicas, self.problem.channels
         eye = torch.eye(k, dtype=x.dtype, device=x.device)
-        return (eye.unsqueeze(-1) * x).expand(self.problem.replicas, k, k, x.numel())
+        return (eye.unsqueeze(-1) * x).expand(r, k, k, x.numel())
 
 
 @dataclass
@@ -153,7 +146,7 @@ class GSDEvaluation(Evaluation):
         return p.graph.norm(fit + 2.0 * p.beta * (size + p.smooth(size)))
 
     def hessian(self) -> GSDHessian:
-        return GSDHessian(self.problem.detach())
+        return GSDHessian(self.problem.graph, self.problem.detach())
 
 
 @dataclass

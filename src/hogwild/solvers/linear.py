@@ -53,7 +53,7 @@ class LinearSolver:
     ) -> Solution:
         """``H⁻¹ b``; a direct factorisation is exact whatever the tolerances."""
         if self.kind != "cg":
-            factor = self._factor(hessian, rhs.size(0))
+            factor = self._factor(hessian, rhs)
             if factor is not None:
                 return self.exactly(factor.solve(rhs), hessian.graph)
             if self.kind == "direct":
@@ -112,7 +112,7 @@ class LinearSolver:
             return None
         # The factor of the normal equations MᵀM is kept with the tangent.
         if self.kind not in tangent.memo and tangent.has_blocks:
-            tangent.memo[self.kind] = self._factor(NormalEquations(tangent), rhs.size(0))
+            tangent.memo[self.kind] = self._factor(NormalEquations(tangent.graph, tangent), rhs)
         factor: fronts.Factor | None = tangent.memo.get(self.kind)
         if factor is None and self.kind == "direct":
             raise ConfigError(_NO_SEPARATORS)
@@ -130,11 +130,12 @@ class LinearSolver:
         plan = fronts.plan_for(problem.graph, problem.channels, problem.replicas, force=force)
         return plan is not None
 
-    def _factor(self, hessian: Hessian, replicas: int) -> fronts.Factor | None:
+    def _factor(self, hessian: Hessian, rhs: Tensor) -> fronts.Factor | None:
         if not hessian.has_blocks:
             return None
+        replicas, channels, _ = rhs.shape
         force = self.kind == "direct"
-        plan = fronts.plan_for(hessian.graph, hessian.channels, replicas, force=force)
+        plan = fronts.plan_for(hessian.graph, channels, replicas, force=force)
         return None if plan is None else plan.factor(*hessian.blocks())
 
 

@@ -22,16 +22,9 @@ from hogwild.solvers.problem import Hessian, Tangent
 class NormalEquations(Hessian):
     """:math:`M^\\top M` of a tangent with blocks."""
 
+    graph: Graph
     tangent: Tangent
     has_blocks = True
-
-    @property
-    def graph(self) -> Graph:  # type: ignore[override]
-        return self.tangent.graph
-
-    @property
-    def channels(self) -> int:  # type: ignore[override]
-        return self.tangent.channels
 
     def apply(self, v: Tensor) -> Tensor:
         return self.tangent.transpose(self.tangent.apply(v))

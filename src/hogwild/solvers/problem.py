@@ -24,7 +24,6 @@ class Hessian(ABC):
     """A symmetric positive definite linear map on [R, k, N], block diagonal over graphs."""
 
     graph: Graph
-    channels: int
     has_blocks: bool = False
     """Whether the map couples only nodes that the graph's pattern joins (one-hop energies)."""
 
@@ -261,7 +260,6 @@ class Tangent(ABC):
     """
 
     graph: Graph
-    channels: int
     has_blocks: bool = False
     """Whether the map joins only nodes that an edge joins, and :meth:`blocks` gives its entries."""
     has_inverse: bool = False
@@ -341,7 +339,7 @@ class FixedPoint(Problem):
 
     def linearise(self, h: Tensor) -> Tangent:
         r""":math:`I - \partial F / \partial h`; by autograd unless a subclass knows better."""
-        return _AutogradTangent(self, h)
+        return _AutogradTangent(self.graph, self, h)
 
     def modulus(self) -> Tensor | None:
         r"""A proved bound [R, G] on the contraction modulus of F in a weighted block-maximum norm
@@ -356,17 +354,10 @@ class FixedPoint(Problem):
 
 @dataclass
 class _AutogradTangent(Tangent):
+    graph: Graph
     problem: FixedPoint
     h: Tensor
     memo: dict[Any, Any] = field(default_factory=dict)
-
-    @property
-    def graph(self) -> Graph:  # type: ignore[override]
-        return self.problem.graph
-
-    @property
-    def channels(self) -> int:  # type: ignore[override]
-        return self.problem.channels
 
     def apply(self, v: Tensor) -> Tensor:
         # J v as the derivative of u ↦ ⟨Jᵀu, v⟩, which is linear in u.

@@ -51,10 +51,6 @@ class _QuadraticHessian(Hessian):
     problem: Quadratic
     has_blocks = True
 
-    @property
-    def channels(self) -> int:  # type: ignore[override]
-        return self.problem.channels
-
     def apply(self, v: Tensor) -> Tensor:
         p, g = self.problem, self.graph
         flow = gather(v, g.dst) - gather(v, g.src)
