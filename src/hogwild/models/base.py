@@ -39,13 +39,45 @@ class Kind(enum.StrEnum):
     """The minimiser of an energy."""
 
 
-class ImplicitConv(nn.Module):
+class Reader(nn.Module):
+    """What reads graphs with features of known widths, and checks them first."""
+
+    in_channels: int
+    edge_dim: int | None = None
+    """Width of the edge features; ``None``: none are read."""
+    replicas: int | None
+    validate: bool
+
+    def _graph(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        batch: Tensor | None,
+        edge_weight: Tensor | None,
+        batch_size: int | None,
+    ) -> Graph:
+        """The graph, once the input is found to be good."""
+        parameter = next(self.parameters())
+        check_features(
+            x,
+            edge_index,
+            edge_attr,
+            edge_weight,
+            in_channels=self.in_channels,
+            edge_dim=self.edge_dim,
+            replicas=self.replicas,
+            dtype=parameter.dtype,
+            device=parameter.device,
+            validate=self.validate,
+        )
+        return Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
+
+
+class ImplicitConv(Reader):
     """A layer whose embeddings solve a problem: a subclass says which, in :meth:`problem`."""
 
     kind: Kind
-    in_channels: int
-    edge_dim: int | None = None
-    """Width of the edge features; ``None``: the layer reads none."""
 
     def __init__(
         self,
@@ -126,31 +158,6 @@ class ImplicitConv(nn.Module):
     def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
         """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
         run this model by talking to its neighbours alone."""
-
-    def _graph(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None,
-        batch: Tensor | None,
-        edge_weight: Tensor | None,
-        batch_size: int | None,
-    ) -> Graph:
-        """The graph, once the input is found to be good."""
-        parameter = next(self.parameters())
-        check_features(
-            x,
-            edge_index,
-            edge_attr,
-            edge_weight,
-            in_channels=self.in_channels,
-            edge_dim=self.edge_dim,
-            replicas=self.replicas,
-            dtype=parameter.dtype,
-            device=parameter.device,
-            validate=self.validate,
-        )
-        return Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
 
     def _dtype(self, x: Tensor) -> torch.dtype:
         """Precision of the solve."""

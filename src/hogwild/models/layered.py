@@ -24,7 +24,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from hogwild.errors import AsynchronyError, ConfigError, GraphError, require_positive
 from hogwild.graph import Graph, Star
-from hogwild.models.base import Kind, check_features
+from hogwild.models.base import Kind, Reader
 from hogwild.models.layer import Layer, build, try_out
 from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_needed
 from hogwild.models.readout import Readout
@@ -83,7 +83,7 @@ class LayeredProblem:
         return self.model.layer(layer, x, edges)[:, : at.size].mT
 
 
-class LayeredGNN(nn.Module):
+class LayeredGNN(Reader):
     r"""Any stack of PyG's (or your own) one-hop message-passing layers, and a readout.
 
     Node-local encoder, then layer by layer convolution, norm, activation, dropout, then the readout
@@ -196,25 +196,12 @@ class LayeredGNN(nn.Module):
         batch_size: int | None,
     ) -> tuple[Tensor, AllEdges]:
         """The input checked, values before the first layer [R, N, k], and the edges."""
-        parameter = next(self.parameters())
-        check_features(
-            x,
-            edge_index,
-            edge_attr,
-            edge_weight,
-            in_channels=self.in_channels,
-            edge_dim=self.edge_dim,
-            replicas=self.replicas,
-            dtype=parameter.dtype,
-            device=parameter.device,
-            validate=self.validate,
-        )
+        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         if edge_weight is not None and not any("edge_weight" in s.reads for s in self._stack):
             raise GraphError(
                 f"edge_weight was given to layers that do not read it ({self._stack[0]}); leave it "
                 f"out, or give it as edge_attr to layers that read edge features"
             )
-        graph = Graph.of(edge_index, x.size(-2), batch, batch_size, validate=self.validate)
         h = x if self.encoder is None else self.encoder(x)
         h = h.expand(self.replicas or 1, *h.shape[-2:])
         return h, AllEdges(graph, edge_index, edge_attr, edge_weight)

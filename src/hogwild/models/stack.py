@@ -97,19 +97,12 @@ class StackedGNN(ImplicitGNN):
     ) -> Solution:
         """The last level's embeddings; iterations are summed over the levels, residuals and
         statuses are the worst. ``h0`` starts every level."""
-        if len(self.levels) == 1:
-            return self.levels[0].embed(
-                x,
-                edge_index,
-                edge_attr,
-                batch,
-                edge_weight=edge_weight,
-                h0=h0,
-                batch_size=batch_size,
-            )
         found: list[Solution] = []
         features = x
         for conv in self.levels:
+            if found:
+                h = found[-1].value
+                features = torch.cat([x.expand(*h.shape[:-1], x.size(-1)), h], -1)
             found.append(
                 conv.embed(
                     features,
@@ -121,8 +114,6 @@ class StackedGNN(ImplicitGNN):
                     batch_size=batch_size,
                 )
             )
-            h = found[-1].value
-            features = torch.cat([x.expand(*h.shape[:-1], x.size(-1)), h], -1)
         return Solution(
             found[-1].value,
             torch.stack([f.status for f in found]).amax(0),

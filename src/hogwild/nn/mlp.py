@@ -47,13 +47,17 @@ class MLP(nn.Module):
         self.bias = nn.ParameterList(nn.Parameter(torch.empty(*lead, b)) for b in self.channels[1:])
         self.reset_parameters()
 
+    @property
+    def gain(self) -> float:
+        """Of fresh weights, whose variance is gain² / fan-in: He's, for the leaky ReLU."""
+        return math.sqrt(2.0 / (1.0 + self.negative_slope**2))
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """He initialisation for the leaky ReLU; biases uniform, so that kinks are spread out."""
+        """Draw fresh parameters; biases uniform, so that kinks are spread out."""
         for weight, bias in zip(self.weight, self.bias, strict=True):
             fan_in = weight.size(-1)
-            gain = math.sqrt(2.0 / (1.0 + self.negative_slope**2))
-            bound = gain * math.sqrt(3.0 / fan_in)
+            bound = self.gain * math.sqrt(3.0 / fan_in)
             weight.uniform_(-bound, bound)
             bias.uniform_(-1.0 / math.sqrt(fan_in), 1.0 / math.sqrt(fan_in))
 

@@ -2,7 +2,6 @@ r"""An MLP with tanh, and its Jacobian in closed form where the solver needs it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -86,13 +85,10 @@ class TanhMLP(MLP):
         super().__init__(in_channels, channels, replicas=replicas)
         self.squash = squash
 
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Variance 1/fan-in, which tanh roughly keeps; biases uniform."""
-        for weight, bias in zip(self.weight, self.bias, strict=True):
-            fan_in = weight.size(-1)
-            weight.uniform_(-math.sqrt(3.0 / fan_in), math.sqrt(3.0 / fan_in))
-            bias.uniform_(-1.0 / math.sqrt(fan_in), 1.0 / math.sqrt(fan_in))
+    @property
+    def gain(self) -> float:
+        """One: tanh roughly keeps the variance."""
+        return 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         last = len(self.weight) - 1

@@ -60,7 +60,9 @@ class Peptides(Task):
 
     pool = "mean"
 
-    def __init__(self, encoding: str, limit: int | None, download: bool) -> None:
+    def __init__(
+        self, encoding: str = "present", *, limit: int | None = None, download: bool = True
+    ) -> None:
         if encoding not in ENCODINGS:
             raise ConfigError(f"encoding={encoding!r}; expected one of {', '.join(ENCODINGS)}")
         if limit is not None:
@@ -108,11 +110,6 @@ class PeptidesFunc(Peptides):
     metric_name = "AP"
     higher_is_better = True
 
-    def __init__(
-        self, encoding: str = "present", *, limit: int | None = None, download: bool = True
-    ) -> None:
-        super().__init__(encoding, limit, download)
-
     def _parts(self, download: bool) -> list[list[Data]]:
         home = data_home()
         if home is not None and not (home / self.name / "raw").is_dir():
@@ -144,11 +141,6 @@ class PeptidesStruct(Peptides):
     name = "peptides-struct"
     metric_name = "MAE"
     higher_is_better = False
-
-    def __init__(
-        self, encoding: str = "present", *, limit: int | None = None, download: bool = True
-    ) -> None:
-        super().__init__(encoding, limit, download)
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(squared_error(out, data.y), keep)
