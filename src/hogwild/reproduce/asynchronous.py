@@ -163,8 +163,7 @@ class Asynchronous(Experiment):
             row = self.paper.rows.get(model)
             printed = "—" if row is None else row[task].show(column.digits)
             if record is None:
-                blank = [""] * (len(head) + len(markdown.ORIGIN) - 5)
-                rows.append([name, markdown.NOT_RUN, "", "", printed, *blank])
+                rows.append([name, markdown.NOT_RUN, "", "", printed])
                 continue
             rows.append(
                 [

@@ -92,7 +92,7 @@ class Convergence(Figure):
             column, _, model = name.partition("/")
             row, record = [paper.COLUMNS[column].heading, figures.LABELS[model]], records.get(name)
             if record is None:
-                rows.append([*row, markdown.NOT_RUN, *[""] * 5])
+                rows.append([*row, markdown.NOT_RUN])
                 continue
             for rule, ways in record["curves"].items():
                 times = [arrival(ways[way], near) for way in WAYS for near in (NEAR, 1e-6)]

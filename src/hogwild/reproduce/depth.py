@@ -105,7 +105,7 @@ class Depth(Figure):
             column, _, model = name.partition("/")
             row, record = [paper.COLUMNS[column].heading, figures.LABELS[model]], records.get(name)
             if record is None:
-                rows.append([*row, markdown.NOT_RUN, "", "", ""])
+                rows.append([*row, markdown.NOT_RUN])
                 continue
             steps = record["iterations"]
             own = next(steps[key] for key in ("gradient", "fixed point", "layers") if key in steps)

@@ -37,7 +37,7 @@ class Figure1(Experiment):
         rows = []
         for name, label in LABELS.items():
             if name not in records:
-                rows.append([label, markdown.NOT_RUN, "", "", "", ""])
+                rows.append([label, markdown.NOT_RUN])
                 continue
             record = records[name]
             values = record["values"]

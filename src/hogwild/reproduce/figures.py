@@ -89,9 +89,8 @@ class Figure(Experiment):
 
 def origins(experiment: Experiment, records: Mapping[str, Record]) -> str:
     """A line for every cell: how it was made."""
-    blank = [markdown.NOT_RUN, *[""] * (len(markdown.ORIGIN) - 1)]
     rows = [
-        [name, *(markdown.origin(records[name]) if name in records else blank)]
+        [name, *(markdown.origin(records[name]) if name in records else [markdown.NOT_RUN])]
         for name in experiment.cells()
     ]
     return markdown.table(["cell", *markdown.ORIGIN], rows)

@@ -95,7 +95,7 @@ class Free(Experiment):
                 record = records.get(f"{name}/{size}")
                 mark = f"**{size}**" if size == best else size
                 cells = [markdown.NOT_RUN] if record is None else _numbers(record, name)
-                sizes.append([heading, mark, *cells, *[""] * (len(NUMBERS) - len(cells))])
+                sizes.append([heading, mark, *cells])
             quoted = [q for q in paper.FREE if name in q.cells]
             printed = "; ".join(_quoted(q, name) for q in quoted) or "—"
             if best is None:
@@ -124,8 +124,7 @@ class Free(Experiment):
             options = ", ".join(f"{k}={v}" for k, v in SIZES[size].items()) or "the paper's"
             record = records.get(name)
             if record is None:
-                blank = [""] * (len(head) + len(markdown.ORIGIN) - 4)
-                rows.append([name, COLUMNS[column], options, markdown.NOT_RUN, *blank])
+                rows.append([name, COLUMNS[column], options, markdown.NOT_RUN])
                 continue
             counts = (record["values"], record["failed"], idle(record))
             rows.append(

@@ -12,9 +12,11 @@ NOT_RUN = "not run"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lines of cells."""
-    lines = [list(head), ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    """Lines of cells; those that a short one lacks are empty."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(
+        "| " + " | ".join([*line, *[""] * (len(head) - len(line))]) + " |\n" for line in lines
+    )
 
 
 def summarise(values: Sequence[float | None]) -> Number | None:

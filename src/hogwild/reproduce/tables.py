@@ -110,7 +110,7 @@ class Synchronous(Experiment):
             column, record = paper.COLUMNS[task], records.get(name)
             printed = self.paper.rows[model][task].show(column.digits)
             if record is None:
-                rows.append([name, markdown.NOT_RUN, printed, *[""] * (4 + len(markdown.ORIGIN))])
+                rows.append([name, markdown.NOT_RUN, printed])
                 continue
             rows.append(
                 [
