@@ -36,6 +36,8 @@ class Graph:
     num_nodes: int
     num_graphs: int
     memo: dict[Any, Any] = field(default_factory=dict, repr=False)
+    # The batch that these graphs were selected from, and which of its graphs they are.
+    origin: tuple[Graph, Tensor] | None = field(default=None, repr=False)
 
     # -- construction ---------------------------------------------------------------------------
 
@@ -243,6 +245,7 @@ class Graph:
             position[self.batch[nodes]],
             nodes.numel(),
             graphs.numel(),
+            origin=(self, graphs),
         )
         return sub, nodes, edges
 

@@ -206,3 +206,21 @@ def test_plans_are_made_once():
     graph = Graph.of(chain(30), 30)
     assert fronts.plan_for(graph, 2, 1) is fronts.plan_for(graph, 2, 1)
     assert fronts.plan_for(graph, 2, 1) is not fronts.plan_for(graph, 3, 1)
+
+
+def test_selected_graphs_are_not_analysed_again(monkeypatch):
+    monkeypatch.setattr(fronts, "DENSE_WORK", 0.0)
+    edge_index, batch = MIXED
+    graph = Graph.of(edge_index, len(batch), batch)
+    whole = fronts.plan_for(graph, 2, 1)
+    some = torch.tensor([2, 3, 6, 9, 11])
+    sub, _, _ = graph.select(some)
+    again, _, _ = sub.select(torch.tensor([1, 4]))
+    monkeypatch.setattr(fronts, "eliminate", None)
+    plan, third = fronts.plan_for(sub, 2, 1), fronts.plan_for(again, 2, 1)
+    assert all(a is whole.orders[g] for a, g in zip(plan.orders, some.tolist(), strict=True))
+    for part, found in ((sub, plan), (again, third)):
+        diagonal, off, dense = random_matrix(part, 2, 3)
+        rhs = torch.randn(3, 2, part.num_nodes, **DOUBLE)
+        expected = torch.linalg.solve(dense, rhs.flatten(1)).view_as(rhs)
+        torch.testing.assert_close(found.factor(diagonal, off).solve(rhs), expected)

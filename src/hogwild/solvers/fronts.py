@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, Pattern
-from hogwild.solvers.dissection import Front, Shape, TooWide, eliminate
+from hogwild.solvers.dissection import Elimination, Front, Shape, TooWide, eliminate
 
 DENSE_WIDTH = 48
 """Graphs with at most this many unknowns (n·k) are one dense front."""
@@ -68,7 +68,7 @@ class Plan:
 
     Graphs with at most ``dense_width`` unknowns become a single dense front. Raises
     :class:`TooWide` where the factorisation would cost more than ``budget``, the sum of width³
-    over all fronts.
+    over all fronts. ``orders`` are the eliminations of the graphs, where they are known.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Plan:
         channels: int,
         dense_width: int = DENSE_WIDTH,
         budget: float = float("inf"),
+        orders: list[Elimination] | None = None,
     ) -> None:
         self.channels = channels
         self._device = graph.src.device
@@ -84,7 +85,7 @@ class Plan:
         sizes = graph.sizes.cpu().numpy()
         self._offsets = np.concatenate([[0], np.cumsum(sizes)])
         patterns = _patterns(graph, self._offsets)
-        self._orders = eliminate(
+        self.orders = orders or eliminate(
             [
                 Shape(n, rows, cols)
                 for n, (rows, cols, _) in zip(sizes.tolist(), patterns, strict=True)
@@ -100,12 +101,12 @@ class Plan:
         self.pads = _index(self._padding(batches), self._device)
 
     def _front(self, instance: tuple[int, int]) -> Front:
-        return self._orders[instance[0]].fronts[instance[1]]
+        return self.orders[instance[0]].fronts[instance[1]]
 
     def _lay_out(self, budget: float) -> list[list[tuple[int, int]]]:
         """Batch fronts of one height and about one size, and place them in one buffer."""
         alike: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        for g, order in enumerate(self._orders):
+        for g, order in enumerate(self.orders):
             for f, front in enumerate(order.fronts):
                 width = len(front.pivots) + len(front.boundary)
                 alike[front.height, (width - 1).bit_length()].append((g, f))
@@ -133,7 +134,7 @@ class Plan:
         # exchanged to lie in the lower triangle.
         base, width, row, col = (np.zeros(total, int) for _ in range(4))
         for g, (rows, cols, entries) in enumerate(patterns):
-            nodes = np.arange(len(self._orders[g].first))
+            nodes = np.arange(len(self.orders[g].first))
             for at, a, b in (
                 (self._offsets[g] + nodes, nodes, nodes),
                 (self._num_nodes + entries, rows, cols),
@@ -154,7 +155,7 @@ class Plan:
 
     def _locate(self, g: int, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
         """Offset and width of the front that holds node pairs of graph g, and their slots."""
-        order = self._orders[g]
+        order = self.orders[g]
         f = np.minimum(order.first[a], order.first[b])  # where the first of the two is eliminated
         places = [self._places[g, i] for i in range(len(order.fronts))]
         pivots = np.array([p.pivots for p in places])[f]
@@ -180,7 +181,7 @@ class Plan:
                 boundary[m, : len(front.boundary)] = front.boundary + self._offsets[g]
                 parent = self._places[g, front.parent]
                 where = np.full(len(front.boundary), front.parent)
-                position = self._orders[g].locate(where, front.boundary)
+                position = self.orders[g].locate(where, front.boundary)
                 parent_slot[m, : len(front.boundary)] = parent.slot(position)
                 parent_base[m] = parent.base
                 parent_width[m] = (parent.pivots + parent.boundary) * k
@@ -287,6 +288,15 @@ class Factor:
         return work[:, :-1].reshape(rhs.shape)
 
 
+def _known(graph: Graph, key: object) -> list[Elimination] | None:
+    """Eliminations of graphs that were selected from a batch which has a plan."""
+    if graph.origin is None:
+        return None
+    batch, graphs = graph.origin
+    plan: Plan | None = batch.memo.get(key)
+    return None if plan is None else [plan.orders[g] for g in graphs.tolist()]
+
+
 @torch.inference_mode(False)  # what is kept must serve training, too
 def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False) -> Plan | None:
     """The plan of this graph, made once; ``None`` where conjugate gradients are cheaper.
@@ -306,7 +316,7 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
         budget = float("inf") if force or dense else CG_WORK * channels**2 * graph.num_edges
         width = MAX_WIDTH if dense else DENSE_WIDTH
         try:
-            graph.memo[key] = Plan(graph, channels, width, budget)
+            graph.memo[key] = Plan(graph, channels, width, budget, _known(graph, key))
         except TooWide:
             graph.memo[key] = None
     plan: Plan | None = graph.memo[key]
