@@ -208,6 +208,16 @@ def test_plans_are_made_once():
     assert fronts.plan_for(graph, 2, 1) is not fronts.plan_for(graph, 3, 1)
 
 
+def test_graphs_that_had_no_plan_get_none(monkeypatch):
+    monkeypatch.setattr(fronts, "DENSE_WORK", 0.0)
+    edge_index, batch = batch_of((expander(60), 60), (chain(60), 60))
+    graph = Graph.of(edge_index, len(batch), batch)
+    assert fronts.plan_for(graph, 2, 1) is None
+    sub, _, _ = graph.select(torch.tensor([1]))
+    assert fronts.plan_for(sub, 2, 1) is None  # though a chain of its own would have one
+    assert fronts.plan_for(sub, 2, 1, force=True) is not None
+
+
 def test_selected_graphs_are_not_analysed_again(monkeypatch):
     monkeypatch.setattr(fronts, "DENSE_WORK", 0.0)
     edge_index, batch = MIXED

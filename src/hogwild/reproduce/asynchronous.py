@@ -1,8 +1,8 @@
 r"""Tables 2 and 6: trained models out of step.
 
 As in the paper, one trained model of each kind (here: the replica that is best on validation
-graphs) runs on ten of its test graphs (all, where it has fewer) under five random schedules with
-S = 5 and D = 2. A cell is the performance lost,
+graphs, or on training graphs where none are held out) runs on ten of its test graphs (all, where it
+has fewer) under five random schedules with S = 5 and D = 2. A cell is the performance lost,
 
 .. math:: \pm\bigl(\operatorname{metric}_\text{synchronous} - \operatorname{metric}_q\bigr),
           \qquad q = 1, \dots, 5,

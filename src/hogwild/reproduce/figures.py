@@ -22,7 +22,8 @@ from hogwild.training import Result
 from hogwild.training.ensemble import Members
 
 REPLICAS, QUICK_REPLICAS = 5, 2
-"""Trained models of each kind a figure looks at: those best on validation graphs."""
+"""Trained models of each kind a figure looks at: those best on validation graphs (on
+training graphs, where none are held out)."""
 NEAR = 1e-3
 """Relative distance from the synchronous embeddings that counts as there."""
 LABELS = paper.LABELS | {

@@ -136,7 +136,8 @@ def write(folder: Path) -> Path:
     """Bring the document beside a folder of results and its pictures up to date, or make them.
 
     Raises:
-        ConfigError: There are no records, or the document is another one; nothing has changed.
+        ConfigError: There are no records, or the document is another one, and nothing has changed;
+            or ``docs/results.md`` asks for what is not there, and the report has been written.
     """
     path, results = folder.parent / "README.md", Results(folder)
     if not any(results.read(e, s) for e in EXPERIMENTS.values() for s in SUFFIXES.values()):

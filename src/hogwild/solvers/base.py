@@ -103,12 +103,13 @@ class Solver(ABC, Generic[P]):
 
 
 SMALL = {"cpu": 2_000, "cuda": 200_000}
-"""Number of node embeddings up to which a batch counts as small."""
+"""Number of node embeddings below which a batch counts as small."""
 
 
 def is_small(h: Tensor) -> bool:
     """Whether computing frozen graphs along is cheaper than cutting out a smaller batch: on a CPU
-    for a few nodes, on a GPU as long as launching kernels costs more than running them."""
+    below some two thousand nodes, on a GPU as long as launching kernels costs more than running
+    them."""
     return h.size(0) * h.size(-1) < SMALL.get(h.device.type, 0)
 
 

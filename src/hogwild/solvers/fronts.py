@@ -68,7 +68,8 @@ class Plan:
 
     Graphs with at most ``dense_width`` unknowns become a single dense front. Raises
     :class:`TooWide` where the factorisation would cost more than ``budget``, the sum of width³
-    over all fronts. ``orders`` are the eliminations of the graphs, where they are known.
+    over all fronts. ``orders`` are the graphs' eliminations, where a plan with the same
+    ``channels`` and ``dense_width`` has them.
     """
 
     def __init__(
@@ -85,15 +86,17 @@ class Plan:
         sizes = graph.sizes.cpu().numpy()
         self._offsets = np.concatenate([[0], np.cumsum(sizes)])
         patterns = _patterns(graph, self._offsets)
-        self.orders = orders or eliminate(
-            [
-                Shape(n, rows, cols)
-                for n, (rows, cols, _) in zip(sizes.tolist(), patterns, strict=True)
-            ],
-            (sizes * channels <= dense_width).tolist(),
-            leaf=max(LEAF_WIDTH // channels, 1),
-            widest=MAX_WIDTH // channels,
-        )
+        if orders is None:
+            orders = eliminate(
+                [
+                    Shape(n, rows, cols)
+                    for n, (rows, cols, _) in zip(sizes.tolist(), patterns, strict=True)
+                ],
+                (sizes * channels <= dense_width).tolist(),
+                leaf=max(LEAF_WIDTH // channels, 1),
+                widest=MAX_WIDTH // channels,
+            )
+        self.orders = orders
         self._places: dict[tuple[int, int], _Place] = {}  # (graph, front of that graph)
         batches = self._lay_out(budget)
         self.diagonal, self.off_diagonal = self._index_blocks(patterns)
@@ -288,15 +291,6 @@ class Factor:
         return work[:, :-1].reshape(rhs.shape)
 
 
-def _known(graph: Graph, key: object) -> list[Elimination] | None:
-    """Eliminations of graphs that were selected from a batch which has a plan."""
-    if graph.origin is None:
-        return None
-    batch, graphs = graph.origin
-    plan: Plan | None = batch.memo.get(key)
-    return None if plan is None else [plan.orders[g] for g in graphs.tolist()]
-
-
 @torch.inference_mode(False)  # what is kept must serve training, too
 def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False) -> Plan | None:
     """The plan of this graph, made once; ``None`` where conjugate gradients are cheaper.
@@ -315,8 +309,17 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
     if key not in graph.memo:
         budget = float("inf") if force or dense else CG_WORK * channels**2 * graph.num_edges
         width = MAX_WIDTH if dense else DENSE_WIDTH
+        # Graphs cut out of a batch are solved as they were in it.
+        batch, graphs = graph.origin or (graph, None)
+        known: Plan | None = batch.memo.get(key)
         try:
-            graph.memo[key] = Plan(graph, channels, width, budget, _known(graph, key))
+            if graphs is None or key not in batch.memo:
+                graph.memo[key] = Plan(graph, channels, width, budget)
+            elif known is None:
+                graph.memo[key] = None
+            else:
+                orders = [known.orders[g] for g in graphs.tolist()]
+                graph.memo[key] = Plan(graph, channels, width, orders=orders)
         except TooWide:
             graph.memo[key] = None
     plan: Plan | None = graph.memo[key]
