@@ -304,22 +304,19 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
         graph.memo["work", channels] = float((graph.sizes * channels).double().pow(3).sum())
     dense = not graph.src.is_cuda and replicas * graph.memo["work", channels] <= DENSE_WORK
     key = ("fronts", channels, dense, force)
+    if key not in graph.memo and graph.origin is not None and key in graph.origin[0].memo:
+        # Graphs cut out of a batch are solved as they were in it.
+        batch, graphs = graph.origin
+        whole: Plan | None = batch.memo[key]
+        orders = None if whole is None else [whole.orders[g] for g in graphs.tolist()]
+        graph.memo[key] = None if orders is None else Plan(graph, channels, orders=orders)
     if key not in graph.memo and Pattern.count(graph) * channels**2 > MAX_ELEMENTS:
         graph.memo[key] = None  # a hub: all pairs of its neighbours are coupled
     if key not in graph.memo:
         budget = float("inf") if force or dense else CG_WORK * channels**2 * graph.num_edges
         width = MAX_WIDTH if dense else DENSE_WIDTH
-        # Graphs cut out of a batch are solved as they were in it.
-        batch, graphs = graph.origin or (graph, None)
-        known: Plan | None = batch.memo.get(key)
         try:
-            if graphs is None or key not in batch.memo:
-                graph.memo[key] = Plan(graph, channels, width, budget)
-            elif known is None:
-                graph.memo[key] = None
-            else:
-                orders = [known.orders[g] for g in graphs.tolist()]
-                graph.memo[key] = Plan(graph, channels, width, orders=orders)
+            graph.memo[key] = Plan(graph, channels, width, budget)
         except TooWide:
             graph.memo[key] = None
     plan: Plan | None = graph.memo[key]
