@@ -170,6 +170,17 @@ def test_no_records_no_report(tmp_path, capsys):
     assert main(command) == 0
 
 
+@pytest.mark.parametrize("what", [["report"], ["table1", "--only", "chains/gcn", "--quick"]])
+def test_a_file_is_no_folder_of_results(tmp_path, what, capsys):
+    file = tmp_path / "README.md"
+    file.write_text("text")
+    work = tmp_path / "work"
+    assert main(["reproduce", *what, "--results", str(file), "--work", str(work)]) == 2
+    assert f"{file} is a file; expected a folder of results" in capsys.readouterr().err
+    assert file.read_text() == "text"
+    assert not work.exists()  # nothing was trained in vain
+
+
 def test_only_the_project_s_own_results_go_into_its_documents(tmp_path):
     front, written = tmp_path / "README.md", tmp_path / "docs" / "results.md"
     written.parent.mkdir()

@@ -276,6 +276,11 @@ class Results:
 
     folder: Path
 
+    def __post_init__(self) -> None:
+        for path in (self.folder, *self.folder.parents):
+            if path.is_file():
+                raise ConfigError(f"{path} is a file; expected a folder of results, or none yet")
+
     def path(self, experiment: str, cell: str, suffix: str = "") -> Path:
         """Where a cell is kept."""
         return self.folder / experiment / f"{cell}{suffix}.json"
