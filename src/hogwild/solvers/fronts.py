@@ -32,9 +32,11 @@ LEAF_WIDTH = 16
 """Nested dissection stops at pieces of this many unknowns."""
 MAX_WIDTH = 768
 """A front wider than this (pivots and boundary, in unknowns) makes the plan infeasible."""
-CG_WORK = 2500.0
+CG_WORK = {"cpu": 2_500.0, "cuda": 100_000.0}
 """Cost of conjugate gradients for one edge and one entry of its k × k block, in units of a front's
-width³: some fifty products with the Hessian, memory-bound, against arithmetic in the caches."""
+width³: some fifty products with the Hessian, memory-bound, against arithmetic in the caches. On a
+GPU dense arithmetic is cheaper still, and a factorisation can be recorded, where conjugate gradients
+ask after every product whether they are done."""
 MAX_ELEMENTS = 1 << 27
 """Nor may all fronts of one replica hold more numbers than this."""
 
@@ -313,7 +315,8 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
     if key not in graph.memo and Pattern.count(graph) * channels**2 > MAX_ELEMENTS:
         graph.memo[key] = None  # a hub: all pairs of its neighbours are coupled
     if key not in graph.memo:
-        budget = float("inf") if force or dense else CG_WORK * channels**2 * graph.num_edges
+        per_edge = CG_WORK.get(graph.src.device.type, CG_WORK["cpu"]) * channels**2
+        budget = float("inf") if force or dense else per_edge * graph.num_edges
         width = MAX_WIDTH if dense else DENSE_WIDTH
         try:
             graph.memo[key] = Plan(graph, channels, width, budget)
