@@ -14,7 +14,16 @@ import pytest
 
 from hogwild.cli import main
 from hogwild.errors import CheckpointError, ConfigError, ConvergenceError, DataError
-from hogwild.reproduce import EXPERIMENTS, Experiment, Protocol, Results, Work, experiment, run
+from hogwild.reproduce import (
+    EXPERIMENTS,
+    Experiment,
+    Protocol,
+    Results,
+    Work,
+    experiment,
+    markdown,
+    run,
+)
 from hogwild.reproduce.experiment import Training, commit
 from hogwild.reproduce.protocols import PROTOCOLS
 from hogwild.training import MODELS
@@ -264,6 +273,29 @@ def test_time_adds_up_over_interruptions(tmp_path):
     about = Training.about(tmp_path)
     assert about["seconds"] >= first + 0.02 >= 0.04
     assert about["commit"] == commit()
+    assert "earlier" not in about  # the same code on the same machine
+
+
+def test_a_run_that_goes_on_elsewhere_says_so(tmp_path):
+    """Time, code and machine of every stretch; and what is shown of them."""
+    abacus = {"device": "NVIDIA Abacus", "threads": 1}
+    about = {"seconds": 600.0, "commit": "a" * 40, "hardware": abacus}
+    (tmp_path / "about.json").write_text(json.dumps(about))
+    for _ in range(2):  # a stretch goes on being one
+        with Training(tmp_path, "cpu"):
+            pass
+    found = Training.about(tmp_path)
+    assert found["earlier"] == [about]
+    assert found["commit"] == commit()
+    assert 600.0 < found["seconds"] < 660.0
+    later = {"device": "a slate", "threads": 2}
+    record = found | {"seconds": 720.0, "commit": "b" * 40, "hardware": later, "command": "x"}
+    time_, hardware, commits, _ = markdown.origin(record)
+    assert time_ == "12 min"
+    assert hardware == "NVIDIA Abacus (10 min), then a slate, 2 threads (2 min)"
+    assert commits == f"`{'a' * 12}`, `{'b' * 12}`"
+    _, hardware, commits, _ = markdown.origin(record | {"hardware": abacus, "commit": "a" * 40})
+    assert (hardware, commits) == ("NVIDIA Abacus", f"`{'a' * 12}`")
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", "3", '{"cell": "odd/1"}'])

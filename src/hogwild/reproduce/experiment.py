@@ -169,16 +169,27 @@ class Work:
 
 class Training:
     """Around a training run: notes in its folder how long it took, over all interruptions, and
-    where and with what it was made. Called after every epoch."""
+    where and with what it was made. Called after every epoch.
+
+    A run that goes on elsewhere, or with other code, keeps a list of what was ``earlier``: seconds,
+    commit and hardware of every stretch before the last.
+    """
 
     def __init__(self, folder: Path, device: str) -> None:
         self.folder, self.device = folder, device
-        self.before = self.about(folder).get("seconds", 0.0)
+        found, now = self.about(folder), provenance(device)
+        self.before: float = found.get("seconds", 0.0)
+        self.earlier: list[Record] = found.get("earlier", [])
+        place = {key: found.get(key) for key in ("commit", "hardware")}
+        if found and any(place[key] != now[key] for key in place):
+            seconds = self.before - sum(stretch["seconds"] for stretch in self.earlier)
+            self.earlier = [*self.earlier, {"seconds": seconds, **place}]
         self.began = self.written = time.monotonic()
 
     @staticmethod
     def about(folder: Path) -> Record:
-        """What is noted of a run: ``seconds`` and :func:`provenance`; empty before it began."""
+        """What is noted of a run: ``seconds``, :func:`provenance` and, where there is something,
+        ``earlier``; empty before it began."""
         path = folder / "about.json"
         return read(path, "seconds", "commit") if path.exists() else {}
 
@@ -196,6 +207,8 @@ class Training:
     def _write(self) -> None:
         self.written = time.monotonic()
         about = {"seconds": self.before + self.written - self.began, **provenance(self.device)}
+        if self.earlier:
+            about["earlier"] = self.earlier
         write_atomically(self.folder / "about.json", json.dumps(about, indent=1).encode())
 
 

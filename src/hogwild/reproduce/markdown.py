@@ -45,18 +45,39 @@ def duration(seconds: float) -> str:
 
 
 def origin(record: Record) -> list[str]:
-    """Time, hardware, commit, command: the last cells of a line about a record."""
-    commit, _, changes = record["commit"].partition("+")
-    where = record["hardware"]
-    place = where["device"]
-    if "NVIDIA" not in place:
-        place += f", {where['threads']} thread{'s' if where['threads'] > 1 else ''}"
+    """Time, hardware, commit, command: the last cells of a line about a record.
+
+    Of a run that went on elsewhere or with other code all places, with the time spent there, and all
+    commits, in order."""
+    stretches = list(record.get("earlier", []))
+    last = record["seconds"] - sum(stretch["seconds"] for stretch in stretches)
+    stretches.append({"seconds": last, **{k: record[k] for k in ("commit", "hardware")}})
+    places: dict[str, float] = {}
+    for stretch in stretches:
+        place = _place(stretch["hardware"])
+        places[place] = places.get(place, 0.0) + stretch["seconds"]
+    if len(places) == 1:
+        (hardware,) = places
+    else:
+        hardware = ", then ".join(f"{place} ({duration(time)})" for place, time in places.items())
     return [
         duration(record["seconds"]),
-        place,
-        f"`{commit[:12]}`" + (f" + {changes}" if changes else ""),
+        hardware,
+        ", ".join(dict.fromkeys(_commit(stretch["commit"]) for stretch in stretches)),
         f"`{record['command']}`",
     ]
+
+
+def _place(hardware: Record) -> str:
+    device, threads = hardware["device"], hardware["threads"]
+    if "NVIDIA" in device:
+        return str(device)
+    return f"{device}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _commit(commit: str) -> str:
+    commit, _, changes = commit.partition("+")
+    return f"`{commit[:12]}`" + (f" + {changes}" if changes else "")
 
 
 ORIGIN = ("time", "hardware", "commit", "command")
