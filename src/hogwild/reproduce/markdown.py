@@ -47,8 +47,9 @@ def duration(seconds: float) -> str:
 def origin(record: Record) -> list[str]:
     """Time, hardware, commit, command: the last cells of a line about a record.
 
-    Of a run that went on elsewhere or with other code all places, with the time spent there, and all
-    commits, in order."""
+    Of a run that went on elsewhere or with other code: all places, with the time spent there, and
+    all commits, in order.
+    """
     stretches = list(record.get("earlier", []))
     last = record["seconds"] - sum(stretch["seconds"] for stretch in stretches)
     stretches.append({"seconds": last, **{k: record[k] for k in ("commit", "hardware")}})

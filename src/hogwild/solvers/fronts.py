@@ -35,8 +35,8 @@ MAX_WIDTH = 768
 CG_WORK = {"cpu": 2_500.0, "cuda": 100_000.0}
 """Cost of conjugate gradients for one edge and one entry of its k × k block, in units of a front's
 width³: some fifty products with the Hessian, memory-bound, against arithmetic in the caches. On a
-GPU dense arithmetic is cheaper still, and a factorisation can be recorded, where conjugate gradients
-ask after every product whether they are done."""
+GPU dense arithmetic is cheaper still, and a factorisation can be recorded, where conjugate
+gradients ask after every product whether they are done."""
 MAX_ELEMENTS = 1 << 27
 """Nor may all fronts of one replica hold more numbers than this."""
 
