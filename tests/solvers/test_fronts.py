@@ -52,9 +52,9 @@ def random_matrix(graph, k, replicas, seed=0):
     return diagonal, off, dense + torch.diag_embed(shift.flatten(1))
 
 
-def check(graph, k, replicas, dense_width, seed=0):
+def check(graph, k, replicas, dense_width, seed=0, call=fronts.CALL_WORK["cpu"]):
     diagonal, off, dense = random_matrix(graph, k, replicas, seed)
-    plan = fronts.Plan(graph, k, dense_width)
+    plan = fronts.Plan(graph, k, dense_width, call=call)
     rhs = torch.randn(replicas, k, graph.num_nodes, **DOUBLE)
     before = rhs.clone()
     factor = plan.factor(diagonal, off)
@@ -82,19 +82,24 @@ def test_solve_equals_dense(name, dense_width, k, replicas):
         assert len(plan.groups) == 1
         assert plan.size == (graph.num_nodes * k) ** 2
     elif name in ("chain", "tree", "cycle"):
+        plan = check(graph, k, replicas, dense_width, call=0.0)  # nothing is padded
         assert len(plan.groups) > 1
         assert plan.size < (graph.num_nodes * k) ** 2
+        assert not plan.pads.numel()
 
 
+@pytest.mark.parametrize("call", [0.0, 1e4, float("inf")])
 @pytest.mark.parametrize("k", [1, 2, 5])
 @pytest.mark.parametrize("dense_width", [DISSECT, 48, DENSE])
-def test_mixed_batch(dense_width, k):
+def test_mixed_batch(dense_width, k, call):
     """Graphs of all kinds at once, some of them equal, some dense and some dissected."""
     edge_index, batch = MIXED
     graph = Graph.of(edge_index, batch.numel(), batch)
     if dense_width == DENSE and k == 5:
         dense_width = 200  # keeps the largest dense front within MAX_WIDTH
-    check(graph, k, 2, dense_width)
+    plan = check(graph, k, 2, dense_width, call=call)
+    if call == float("inf"):  # one batch a height
+        assert len(plan.groups) <= 1 + max(f.height for o in plan.orders for f in o.fronts)
 
 
 def test_equal_graphs_share_one_analysis():
@@ -210,7 +215,7 @@ def test_plans_are_made_once():
 
 def test_graphs_that_had_no_plan_get_none(monkeypatch):
     monkeypatch.setattr(fronts, "DENSE_WORK", 0.0)
-    edge_index, batch = batch_of((expander(60), 60), (chain(60), 60))
+    edge_index, batch = batch_of((expander(200), 200), (chain(60), 60))
     graph = Graph.of(edge_index, len(batch), batch)
     assert fronts.plan_for(graph, 2, 1) is None
     sub, _, _ = graph.select(torch.tensor([1]))

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, Pattern
+from hogwild.solvers.batching import batches
 from hogwild.solvers.dissection import Elimination, Front, Shape, TooWide, eliminate
 
 DENSE_WIDTH = 48
@@ -37,6 +38,9 @@ CG_WORK = {"cpu": 2_500.0, "cuda": 100_000.0}
 width³: some fifty products with the Hessian, memory-bound, against arithmetic in the caches. On a
 GPU dense arithmetic is cheaper still, and a factorisation can be recorded, where conjugate
 gradients ask after every product whether they are done."""
+CALL_WORK = {"cpu": 2e5, "cuda": 1e7}
+"""Cost of one more batch of fronts in the same units: on a CPU for each replica (a batch of graphs
+loses replicas as they converge, and keeps its plan), on a GPU for all of them."""
 MAX_ELEMENTS = 1 << 27
 """Nor may all fronts of one replica hold more numbers than this."""
 
@@ -71,7 +75,7 @@ class Plan:
     Graphs with at most ``dense_width`` unknowns become a single dense front. Raises
     :class:`TooWide` where the factorisation would cost more than ``budget``, the sum of width³
     over all fronts. ``orders`` are the graphs' eliminations, where a plan with the same
-    ``channels`` and ``dense_width`` has them.
+    ``channels`` and ``dense_width`` has them; ``call`` is for :func:`~.batching.batches`.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Plan:
         dense_width: int = DENSE_WIDTH,
         budget: float = float("inf"),
         orders: list[Elimination] | None = None,
+        call: float = CALL_WORK["cpu"],
     ) -> None:
         self.channels = channels
         self._device = graph.src.device
@@ -100,34 +105,42 @@ class Plan:
             )
         self.orders = orders
         self._places: dict[tuple[int, int], _Place] = {}  # (graph, front of that graph)
-        batches = self._lay_out(budget)
+        layout = self._lay_out(budget, call)
         self.diagonal, self.off_diagonal = self._index_blocks(patterns)
-        self.groups = [self._group(members) for members in batches]
-        self.pads = _index(self._padding(batches), self._device)
+        self.groups = [self._group(members) for members in layout]
+        self.pads = _index(self._padding(layout), self._device)
 
     def _front(self, instance: tuple[int, int]) -> Front:
         return self.orders[instance[0]].fronts[instance[1]]
 
-    def _lay_out(self, budget: float) -> list[list[tuple[int, int]]]:
+    def _lay_out(self, budget: float, call: float) -> list[list[tuple[int, int]]]:
         """Batch fronts of one height and about one size, and place them in one buffer."""
-        alike: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        alike: dict[int, dict[tuple[int, int], list[tuple[int, int]]]]
+        alike = defaultdict(lambda: defaultdict(list))
+        top = max((front.height for order in self.orders for front in order.fronts), default=0)
         for g, order in enumerate(self.orders):
             for f, front in enumerate(order.fronts):
-                width = len(front.pivots) + len(front.boundary)
-                alike[front.height, (width - 1).bit_length()].append((g, f))
-        batches = [alike[key] for key in sorted(alike)]  # children before parents
+                shape = (len(front.pivots), len(front.boundary))
+                # Nobody waits for a root: those of all graphs come last, together.
+                alike[front.height if shape[1] else top][shape].append((g, f))
+        layout = []
         self.size = 0
-        for members in batches:
-            p = max(len(self._front(m).pivots) for m in members)
-            b = max(len(self._front(m).boundary) for m in members)
-            width = (p + b) * self.channels
-            budget -= len(members) * float(width) ** 3
-            for member in members:
-                self._places[member] = _Place(self.size, p, b)
-                self.size += width * width
-            if width > MAX_WIDTH or budget < 0.0 or self.size > MAX_ELEMENTS:
-                raise TooWide
-        return batches
+        for height in sorted(alike):  # children before parents
+            classes = sorted(alike[height].items())
+            shapes = self.channels * np.array([shape for shape, _ in classes])
+            counts = np.array([len(fronts) for _, fronts in classes])
+            for batch in batches(shapes, counts, call):
+                p, b = (shapes[batch].max(0) // self.channels).tolist()
+                width = (p + b) * self.channels
+                members = [front for c in batch for front in classes[c][1]]
+                budget -= len(members) * float(width) ** 3
+                for member in members:
+                    self._places[member] = _Place(self.size, p, b)
+                    self.size += width * width
+                if width > MAX_WIDTH or budget < 0.0 or self.size > MAX_ELEMENTS:
+                    raise TooWide
+                layout.append(members)
+        return layout
 
     def _index_blocks(
         self, patterns: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -208,10 +221,10 @@ class Plan:
             _index(np.where(void, self.size, target).reshape(-1), self._device),
         )
 
-    def _padding(self, batches: list[list[tuple[int, int]]]) -> np.ndarray:
+    def _padding(self, layout: list[list[tuple[int, int]]]) -> np.ndarray:
         """Diagonal entries of padded pivots; they are set to one."""
         found = [np.empty(0, int)]
-        for members in batches:
+        for members in layout:
             for member in members:
                 place, used = self._places[member], len(self._front(member).pivots)
                 width = (place.pivots + place.boundary) * self.channels
@@ -305,21 +318,25 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
     if ("work", channels) not in graph.memo:  # once per graph: it waits for the device
         graph.memo["work", channels] = float((graph.sizes * channels).double().pow(3).sum())
     dense = not graph.src.is_cuda and replicas * graph.memo["work", channels] <= DENSE_WORK
-    key = ("fronts", channels, dense, force)
+    kind = graph.src.device.type
+    call = CALL_WORK.get(kind, CALL_WORK["cpu"]) / (1 if kind == "cpu" else replicas)
+    key = ("fronts", channels, dense, force, call)
     if key not in graph.memo and graph.origin is not None and key in graph.origin[0].memo:
         # Graphs cut out of a batch are solved as they were in it.
         batch, graphs = graph.origin
         whole: Plan | None = batch.memo[key]
-        orders = None if whole is None else [whole.orders[g] for g in graphs.tolist()]
-        graph.memo[key] = None if orders is None else Plan(graph, channels, orders=orders)
+        graph.memo[key] = whole
+        if whole is not None:
+            orders = [whole.orders[g] for g in graphs.tolist()]
+            graph.memo[key] = Plan(graph, channels, orders=orders, call=call)
     if key not in graph.memo and Pattern.count(graph) * channels**2 > MAX_ELEMENTS:
         graph.memo[key] = None  # a hub: all pairs of its neighbours are coupled
     if key not in graph.memo:
-        per_edge = CG_WORK.get(graph.src.device.type, CG_WORK["cpu"]) * channels**2
+        per_edge = CG_WORK.get(kind, CG_WORK["cpu"]) * channels**2
         budget = float("inf") if force or dense else per_edge * graph.num_edges
         width = MAX_WIDTH if dense else DENSE_WIDTH
         try:
-            graph.memo[key] = Plan(graph, channels, width, budget)
+            graph.memo[key] = Plan(graph, channels, width, budget, call=call)
         except TooWide:
             graph.memo[key] = None
     plan: Plan | None = graph.memo[key]
