@@ -25,19 +25,34 @@ def batches(shapes: np.ndarray, counts: np.ndarray, call: float) -> list[list[in
         counts: Number of fronts of every class, [C].
         call: What one more batch costs, in units of a front's width³.
     """
-    padded = np.array(shapes, float)
-    number = np.array(counts, float)
+    padded, number = np.array(shapes, float), np.array(counts, float)
     found: list[list[int]] = [[c] for c in range(len(number))]
-    while len(found) > 1:
-        both = np.maximum(padded[:, None], padded).sum(-1) ** 3 * (number[:, None] + number)
-        alone = np.diagonal(both) / 2.0  # a class with itself was counted twice
-        added = both - alone[:, None] - alone
-        np.fill_diagonal(added, np.inf)
-        i, j = sorted(divmod(int(added.argmin()), len(found)))
+    alone = _work(padded, number)
+    added = _work(np.maximum(padded[:, None], padded), number[:, None] + number)
+    added -= alone[:, None] + alone
+    np.fill_diagonal(added, np.inf)
+    every = np.arange(len(number))
+    partner = added.argmin(1)  # of every batch the one whose union with it adds least
+    for _ in every[1:]:
+        i = int(added[every, partner].argmin())
+        j = int(partner[i])
         if added[i, j] > call:
             break
-        found[i] += found.pop(j)
+        found[i] += found[j]
+        found[j] = []
         padded[i] = np.maximum(padded[i], padded[j])
         number[i] += number[j]
-        padded, number = np.delete(padded, j, 0), np.delete(number, j)
-    return found
+        alone[i] = _work(padded[i], number[i])
+        with_i = _work(np.maximum(padded[i], padded), number[i] + number) - alone[i] - alone
+        with_i[[c == i or not batch for c, batch in enumerate(found)]] = np.inf
+        added[i] = added[:, i] = with_i
+        added[j] = added[:, j] = np.inf
+        lost = (partner == i) | (partner == j)
+        partner[lost] = added[lost].argmin(1)
+        partner[with_i < added[every, partner]] = i
+    return [batch for batch in found if batch]
+
+
+def _work(shape: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Of so many fronts padded to this shape […, 2]."""
+    return np.asarray(number * shape.sum(-1) ** 3)
