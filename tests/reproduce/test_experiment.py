@@ -24,7 +24,7 @@ from hogwild.reproduce import (
     markdown,
     run,
 )
-from hogwild.reproduce.experiment import Training, commit
+from hogwild.reproduce.experiment import Training, commit, same_commit
 from hogwild.reproduce.protocols import PROTOCOLS
 from hogwild.training import MODELS
 from hogwild.training.registry import entry
@@ -276,26 +276,47 @@ def test_time_adds_up_over_interruptions(tmp_path):
     assert "earlier" not in about  # the same code on the same machine
 
 
-def test_a_run_that_goes_on_elsewhere_says_so(tmp_path):
-    """Time, code and machine of every stretch; and what is shown of them."""
+def test_a_run_that_goes_on_elsewhere_says_so(tmp_path, monkeypatch):
+    """Time, code and machine of every stretch."""
     abacus = {"device": "NVIDIA Abacus", "threads": 1}
-    about = {"seconds": 600.0, "commit": "a" * 40, "hardware": abacus}
+    about = {"seconds": 600.0, "commit": "a" * 40, "hardware": abacus, "versions": {"torch": "0"}}
     (tmp_path / "about.json").write_text(json.dumps(about))
-    for _ in range(2):  # a stretch goes on being one
-        with Training(tmp_path, "cpu"):
-            pass
+    for told in ("b" * 40, "b" * 40, "b" * 12):  # one stretch, though interrupted
+        monkeypatch.setenv("HOGWILD_COMMIT", told)
+        with Training(tmp_path, "cpu") as watch:
+            monkeypatch.setenv("HOGWILD_COMMIT", "c" * 40)  # not what is running
+            watch._write()
     found = Training.about(tmp_path)
     assert found["earlier"] == [about]
-    assert found["commit"] == commit()
+    assert found["commit"] == "b" * 12
     assert 600.0 < found["seconds"] < 660.0
-    later = {"device": "a slate", "threads": 2}
-    record = found | {"seconds": 720.0, "commit": "b" * 40, "hardware": later, "command": "x"}
-    time_, hardware, commits, _ = markdown.origin(record)
-    assert time_ == "12 min"
-    assert hardware == "NVIDIA Abacus (10 min), then a slate, 2 threads (2 min)"
-    assert commits == f"`{'a' * 12}`, `{'b' * 12}`"
-    _, hardware, commits, _ = markdown.origin(record | {"hardware": abacus, "commit": "a" * 40})
-    assert (hardware, commits) == ("NVIDIA Abacus", f"`{'a' * 12}`")
+    with Training(tmp_path, "cpu"):
+        pass
+    found = Training.about(tmp_path)
+    assert [stretch["commit"] for stretch in found["earlier"]] == ["a" * 40, "b" * 12]
+    assert found["commit"] == "c" * 40
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [("abc1234", "abc1234def", True), ("abc1234def", "abc1234", True), ("abc", "abd", False),
+     ("abc+changes", "abc+changes", True), ("abc", "abc+changes", False)],
+)  # fmt: skip
+def test_commits_may_be_abbreviated(a, b, same):
+    assert same_commit(a, b) is same
+
+
+def test_stretches_are_shown_in_order():
+    abacus, slate = ({"device": d, "threads": 2} for d in ("NVIDIA Abacus", "a slate"))
+    places = [(600.0, "a" * 40, abacus), (60.0, "b" * 7, slate), (60.0, "b" * 40, slate)]
+    earlier = [{"seconds": s, "commit": c, "hardware": h} for s, c, h in places]
+    record = {"seconds": 840.0, "commit": "a" * 40, "hardware": abacus, "command": "x"}
+    assert markdown.origin(record) == ["14 min", "NVIDIA Abacus", f"`{'a' * 12}`", "`x`"]
+    time_, hardware, commits, _ = markdown.origin(record | {"earlier": earlier})
+    assert time_ == "14 min"
+    slate_ = "a slate, 2 threads (2 min)"
+    assert hardware == f"NVIDIA Abacus (10 min), then {slate_}, then NVIDIA Abacus (2 min)"
+    assert commits == ", ".join(f"`{c * 12}`" for c in "aba")
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", "3", '{"cell": "odd/1"}'])

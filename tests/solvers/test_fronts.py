@@ -213,6 +213,33 @@ def test_plans_are_made_once():
     assert fronts.plan_for(graph, 2, 1) is not fronts.plan_for(graph, 3, 1)
 
 
+def test_a_plan_serves_any_number_of_replicas(monkeypatch):
+    """Replicas converge and leave; the plan stays."""
+    monkeypatch.setattr(fronts, "DENSE_WORK", 0.0)
+    edge_index, batch = MIXED
+    graph = Graph.of(edge_index, len(batch), batch)
+    plan = fronts.plan_for(graph, 2, 8)
+    assert plan is not None
+    assert fronts.plan_for(graph, 2, 3) is plan
+
+
+def test_plans_for_many_replicas_must_fit(monkeypatch):
+    monkeypatch.setattr(fronts, "DENSE_WORK", 0.0)
+    size = fronts.plan_for(Graph.of(chain(200), 200), 2, 1).size
+    monkeypatch.setattr(fronts, "MAX_TOTAL", 10 * size)
+    assert fronts.plan_for(Graph.of(chain(200), 200), 2, 10) is not None
+    assert fronts.plan_for(Graph.of(chain(200), 200), 2, 11) is None
+
+
+def test_roots_come_last_and_together():
+    """Of a long chain and a short one, which has fewer heights."""
+    edge_index, batch = batch_of((chain(300), 300), (chain(60), 60), (chain(30), 30))
+    plan = fronts.Plan(Graph.of(edge_index, len(batch), batch), 2, DISSECT, call=float("inf"))
+    roots = [group for group in plan.groups if not group.boundary.size(1)]
+    assert [group.count for group in roots] == [3]
+    assert roots[0] is plan.groups[-1]
+
+
 def test_graphs_that_had_no_plan_get_none(monkeypatch):
     monkeypatch.setattr(fronts, "DENSE_WORK", 0.0)
     edge_index, batch = batch_of((expander(200), 200), (chain(60), 60))

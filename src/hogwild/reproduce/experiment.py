@@ -172,18 +172,21 @@ class Training:
     where and with what it was made. Called after every epoch.
 
     A run that goes on elsewhere, or with other code, keeps a list of what was ``earlier``: seconds,
-    commit and hardware of every stretch before the last.
+    commit, hardware and versions of every stretch before the last.
     """
 
     def __init__(self, folder: Path, device: str) -> None:
         self.folder, self.device = folder, device
-        found, now = self.about(folder), provenance(device)
+        found, self.now = self.about(folder), provenance(device)  # of the code that runs
         self.before: float = found.get("seconds", 0.0)
         self.earlier: list[Record] = found.get("earlier", [])
-        place = {key: found.get(key) for key in ("commit", "hardware")}
-        if found and any(place[key] != now[key] for key in place):
-            seconds = self.before - sum(stretch["seconds"] for stretch in self.earlier)
-            self.earlier = [*self.earlier, {"seconds": seconds, **place}]
+        if found and not (
+            same_commit(found["commit"], self.now["commit"])
+            and found["hardware"] == self.now["hardware"]
+        ):
+            place: Record = {k: found[k] for k in ("commit", "hardware", "versions") if k in found}
+            place["seconds"] = self.before - sum(stretch["seconds"] for stretch in self.earlier)
+            self.earlier = [*self.earlier, place]
         self.began = self.written = time.monotonic()
 
     @staticmethod
@@ -191,7 +194,7 @@ class Training:
         """What is noted of a run: ``seconds``, :func:`provenance` and, where there is something,
         ``earlier``; empty before it began."""
         path = folder / "about.json"
-        return read(path, "seconds", "commit") if path.exists() else {}
+        return read(path, "seconds", "commit", "hardware") if path.exists() else {}
 
     def __call__(self, loop: object = None) -> None:
         if time.monotonic() - self.written >= PERIOD:
@@ -206,10 +209,17 @@ class Training:
 
     def _write(self) -> None:
         self.written = time.monotonic()
-        about = {"seconds": self.before + self.written - self.began, **provenance(self.device)}
+        seconds = self.before + self.written - self.began
+        about = {"seconds": seconds, **self.now, "date": _today()}
         if self.earlier:
             about["earlier"] = self.earlier
         write_atomically(self.folder / "about.json", json.dumps(about, indent=1).encode())
+
+
+def same_commit(a: str, b: str) -> bool:
+    """Whether two are one, of which either may be abbreviated."""
+    one, other = sorted((a, b), key=len)
+    return other.startswith(one) and "+" not in other[len(one) :]
 
 
 def _differ(a: Config, b: Config) -> list[str]:
@@ -433,8 +443,12 @@ def provenance(device: str) -> Record:
             "torch": torch.__version__,
             "torch_geometric": torch_geometric.__version__,
         },
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": _today(),
     }
+
+
+def _today() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def commit() -> str:

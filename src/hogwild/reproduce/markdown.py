@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from hogwild.reproduce.experiment import Record
+from hogwild.reproduce.experiment import Record, same_commit
 from hogwild.reproduce.paper import Column, Number
 
 NOT_RUN = "not run"
@@ -53,23 +53,30 @@ def origin(record: Record) -> list[str]:
     stretches = list(record.get("earlier", []))
     last = record["seconds"] - sum(stretch["seconds"] for stretch in stretches)
     stretches.append({"seconds": last, **{k: record[k] for k in ("commit", "hardware")}})
-    places: dict[str, float] = {}
+    places: list[tuple[str, float]] = []
+    commits: list[str] = []
     for stretch in stretches:
-        place = _place(stretch["hardware"])
-        places[place] = places.get(place, 0.0) + stretch["seconds"]
-    if len(places) == 1:
-        (hardware,) = places
-    else:
-        hardware = ", then ".join(f"{place} ({duration(time)})" for place, time in places.items())
+        where, seconds = place(stretch["hardware"]), stretch["seconds"]
+        if places and places[-1][0] == where:
+            seconds += places.pop()[1]
+        places.append((where, seconds))
+        commit = stretch["commit"]
+        if commits and same_commit(commits[-1], commit):
+            commit = max(commits.pop(), commit, key=len)
+        commits.append(commit)
+    hardware = places[0][0]
+    if len(places) > 1:
+        hardware = ", then ".join(f"{where} ({duration(seconds)})" for where, seconds in places)
     return [
         duration(record["seconds"]),
         hardware,
-        ", ".join(dict.fromkeys(_commit(stretch["commit"]) for stretch in stretches)),
+        ", ".join(_commit(commit) for commit in commits),
         f"`{record['command']}`",
     ]
 
 
-def _place(hardware: Record) -> str:
+def place(hardware: Record) -> str:
+    """A machine, for people."""
     device, threads = hardware["device"], hardware["threads"]
     if "NVIDIA" in device:
         return str(device)

@@ -117,10 +117,9 @@ def quick(results: Results) -> str:
         commits.append(commit)
     out = markdown.table(["model", *(c.heading + ", %" for c in columns.values())], numbers)
     if records:
-        first = next(iter(records.values()))
         seconds = sum(record["seconds"] for record in records.values())
-        place = markdown.origin(first)[1]
-        out += f"\n{len(records)} cells in {markdown.duration(seconds)} ({place}).\n\n"
+        places = dict.fromkeys(markdown.place(record["hardware"]) for record in records.values())
+        out += f"\n{len(records)} cells in {markdown.duration(seconds)} ({'; '.join(places)}).\n\n"
         made = markdown.table(["model", *(c.heading for c in columns.values())], commits)
         out += markdown.folded("the commit each number was made at", made)
     return out

@@ -17,40 +17,48 @@ from __future__ import annotations
 import numpy as np
 
 
-def batches(shapes: np.ndarray, counts: np.ndarray, call: float) -> list[list[int]]:
+def batches(
+    shapes: np.ndarray, counts: np.ndarray, call: float, widest: float = np.inf
+) -> list[list[int]]:
     """Classes that are factorised together.
 
     Args:
         shapes: Pivots and boundary of every class, in unknowns, [C, 2].
         counts: Number of fronts of every class, [C].
         call: What one more batch costs, in units of a front's width³.
+        widest: No batch is made wider than this by joining.
     """
     padded, number = np.array(shapes, float), np.array(counts, float)
     found: list[list[int]] = [[c] for c in range(len(number))]
     alone = _work(padded, number)
-    added = _work(np.maximum(padded[:, None], padded), number[:, None] + number)
-    added -= alone[:, None] + alone
-    np.fill_diagonal(added, np.inf)
     every = np.arange(len(number))
-    partner = added.argmin(1)  # of every batch the one whose union with it adds least
+
+    def added(i: int) -> np.ndarray:
+        """What the unions with batch i add, [C]; infinite where there is none."""
+        union = np.maximum(padded[i], padded)
+        more = _work(union, number[i] + number) - alone[i] - alone
+        more[(union.sum(-1) > widest) | (number == 0.0) | (every == i)] = np.inf
+        return more
+
+    pairs = np.array([added(c) for c in every.tolist()])
+    partner = pairs.argmin(1)  # of every batch the one whose union with it adds least
     for _ in every[1:]:
-        i = int(added[every, partner].argmin())
+        i = int(pairs[every, partner].argmin())
         j = int(partner[i])
-        if added[i, j] > call:
+        if pairs[i, j] > call or pairs[i, j] == np.inf:
             break
         found[i] += found[j]
-        found[j] = []
         padded[i] = np.maximum(padded[i], padded[j])
         number[i] += number[j]
+        number[j] = 0.0  # no longer there
         alone[i] = _work(padded[i], number[i])
-        with_i = _work(np.maximum(padded[i], padded), number[i] + number) - alone[i] - alone
-        with_i[[c == i or not batch for c, batch in enumerate(found)]] = np.inf
-        added[i] = added[:, i] = with_i
-        added[j] = added[:, j] = np.inf
+        pairs[i] = pairs[:, i] = added(i)
+        pairs[j] = pairs[:, j] = np.inf
         lost = (partner == i) | (partner == j)
-        partner[lost] = added[lost].argmin(1)
-        partner[with_i < added[every, partner]] = i
-    return [batch for batch in found if batch]
+        partner[lost] = pairs[lost].argmin(1)
+        # The union may suit a third better than either of the two did.
+        partner[pairs[i] < pairs[every, partner]] = i
+    return [batch for batch, there in zip(found, number, strict=True) if there]
 
 
 def _work(shape: np.ndarray, number: np.ndarray) -> np.ndarray:

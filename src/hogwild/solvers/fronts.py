@@ -4,10 +4,10 @@ The multifrontal method: nested dissection splits each graph by small separators
 *fronts*. A front is a small dense matrix over its pivots (nodes eliminated here) and its boundary
 (nodes eliminated later that they touch); eliminating the pivots leaves a Schur complement on the
 boundary, which is added into the parent's front. Fronts of one height are independent of each
-other, across the graph, across graphs and across replicas, so each height is a handful of batched
-dense operations. A graph of n nodes with separators of s nodes costs O(n s² k³): linear for
-chains and molecules. A small or dense graph is a single front, and the method is then
-dense Cholesky.
+other, across the graph, across graphs and across replicas, so that those of about one size are
+factorised as one batch (:mod:`~hogwild.solvers.batching`); the roots of all graphs come last,
+together. A graph of n nodes with separators of s nodes costs O(n s² k³): linear for chains and
+molecules. A small or dense graph is a single front, and the method is then dense Cholesky.
 
 The plan (:class:`Plan`) depends on the connectivity alone and is kept on the graph.
 """
@@ -38,16 +38,19 @@ CG_WORK = {"cpu": 2_500.0, "cuda": 100_000.0}
 width³: some fifty products with the Hessian, memory-bound, against arithmetic in the caches. On a
 GPU dense arithmetic is cheaper still, and a factorisation can be recorded, where conjugate
 gradients ask after every product whether they are done."""
-CALL_WORK = {"cpu": 2e5, "cuda": 1e7}
-"""Cost of one more batch of fronts in the same units: on a CPU for each replica (a batch of graphs
-loses replicas as they converge, and keeps its plan), on a GPU for all of them."""
+CALL_WORK = {"cpu": 5e5, "cuda": 1e7}
+"""Cost of one more batch of fronts in the same units. On a GPU shared by the replicas that a plan
+is made for; on a CPU one number for one to some ten of them, so that answers do not depend, in the
+last bits, on how many there were."""
 MAX_ELEMENTS = 1 << 27
-"""Nor may all fronts of one replica hold more numbers than this."""
+"""Nor may all fronts of one replica hold more numbers than this,"""
+MAX_TOTAL = 1 << 30
+"""nor those of all replicas that a plan is made for."""
 
 
 @dataclass(eq=False)
 class _Group:
-    """Fronts of one height and padded size: F dense matrices [(P + B)k, (P + B)k]."""
+    """Fronts factorised together, of one padded size: F dense matrices [(P + B)k, (P + B)k]."""
 
     start: int  # offset of the first number of the group in the buffer
     count: int  # F
@@ -74,8 +77,9 @@ class Plan:
 
     Graphs with at most ``dense_width`` unknowns become a single dense front. Raises
     :class:`TooWide` where the factorisation would cost more than ``budget``, the sum of width³
-    over all fronts. ``orders`` are the graphs' eliminations, where a plan with the same
-    ``channels`` and ``dense_width`` has them; ``call`` is for :func:`~.batching.batches`.
+    over all fronts, or hold more numbers than ``elements``. ``orders`` are the graphs'
+    eliminations, where a plan with the same ``channels`` and ``dense_width`` has them; ``call`` is
+    what one more batch of fronts costs.
     """
 
     def __init__(
@@ -86,8 +90,10 @@ class Plan:
         budget: float = float("inf"),
         orders: list[Elimination] | None = None,
         call: float = CALL_WORK["cpu"],
+        elements: float = float("inf"),
     ) -> None:
         self.channels = channels
+        self.call = call
         self._device = graph.src.device
         self._num_nodes = graph.num_nodes
         sizes = graph.sizes.cpu().numpy()
@@ -105,7 +111,7 @@ class Plan:
             )
         self.orders = orders
         self._places: dict[tuple[int, int], _Place] = {}  # (graph, front of that graph)
-        layout = self._lay_out(budget, call)
+        layout = self._lay_out(budget, elements)
         self.diagonal, self.off_diagonal = self._index_blocks(patterns)
         self.groups = [self._group(members) for members in layout]
         self.pads = _index(self._padding(layout), self._device)
@@ -113,8 +119,8 @@ class Plan:
     def _front(self, instance: tuple[int, int]) -> Front:
         return self.orders[instance[0]].fronts[instance[1]]
 
-    def _lay_out(self, budget: float, call: float) -> list[list[tuple[int, int]]]:
-        """Batch fronts of one height and about one size, and place them in one buffer."""
+    def _lay_out(self, budget: float, elements: float) -> list[list[tuple[int, int]]]:
+        """Batch fronts that may be factorised together, and place them in one buffer."""
         alike: dict[int, dict[tuple[int, int], list[tuple[int, int]]]]
         alike = defaultdict(lambda: defaultdict(list))
         top = max((front.height for order in self.orders for front in order.fronts), default=0)
@@ -129,7 +135,7 @@ class Plan:
             classes = sorted(alike[height].items())
             shapes = self.channels * np.array([shape for shape, _ in classes])
             counts = np.array([len(fronts) for _, fronts in classes])
-            for batch in batches(shapes, counts, call):
+            for batch in batches(shapes, counts, self.call, MAX_WIDTH):
                 p, b = (shapes[batch].max(0) // self.channels).tolist()
                 width = (p + b) * self.channels
                 members = [front for c in batch for front in classes[c][1]]
@@ -137,7 +143,7 @@ class Plan:
                 for member in members:
                     self._places[member] = _Place(self.size, p, b)
                     self.size += width * width
-                if width > MAX_WIDTH or budget < 0.0 or self.size > MAX_ELEMENTS:
+                if width > MAX_WIDTH or budget < 0.0 or self.size > min(elements, MAX_ELEMENTS):
                     raise TooWide
                 layout.append(members)
         return layout
@@ -318,25 +324,27 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
     if ("work", channels) not in graph.memo:  # once per graph: it waits for the device
         graph.memo["work", channels] = float((graph.sizes * channels).double().pow(3).sum())
     dense = not graph.src.is_cuda and replicas * graph.memo["work", channels] <= DENSE_WORK
-    kind = graph.src.device.type
-    call = CALL_WORK.get(kind, CALL_WORK["cpu"]) / (1 if kind == "cpu" else replicas)
-    key = ("fronts", channels, dense, force, call)
+    key = ("fronts", channels, dense, force)
     if key not in graph.memo and graph.origin is not None and key in graph.origin[0].memo:
         # Graphs cut out of a batch are solved as they were in it.
         batch, graphs = graph.origin
         whole: Plan | None = batch.memo[key]
-        graph.memo[key] = whole
+        part: Plan | None = None
         if whole is not None:
             orders = [whole.orders[g] for g in graphs.tolist()]
-            graph.memo[key] = Plan(graph, channels, orders=orders, call=call)
+            part = Plan(graph, channels, orders=orders, call=whole.call)
+        graph.memo[key] = part
     if key not in graph.memo and Pattern.count(graph) * channels**2 > MAX_ELEMENTS:
         graph.memo[key] = None  # a hub: all pairs of its neighbours are coupled
     if key not in graph.memo:
-        per_edge = CG_WORK.get(kind, CG_WORK["cpu"]) * channels**2
-        budget = float("inf") if force or dense else per_edge * graph.num_edges
+        kind = "cuda" if graph.src.is_cuda else "cpu"
+        cg = CG_WORK[kind] * channels**2 * graph.num_edges
+        budget = float("inf") if force or dense else cg
         width = MAX_WIDTH if dense else DENSE_WIDTH
+        call = CALL_WORK[kind] / (replicas if graph.src.is_cuda else 1)
+        elements = MAX_TOTAL / replicas
         try:
-            graph.memo[key] = Plan(graph, channels, width, budget, call=call)
+            graph.memo[key] = Plan(graph, channels, width, budget, call=call, elements=elements)
         except TooWide:
             graph.memo[key] = None
     plan: Plan | None = graph.memo[key]
