@@ -108,7 +108,10 @@ class Asynchronous(Experiment):
             "Performance lost: ours / the paper's; in brackets the largest relative distance from "
             "the synchronous embeddings.\n\n" + markdown.table(heads, rows)
         )
-        out += "\nWhat is left, of every model on test graphs of its own replica: synchronous → asynchronous, ours.\n\n"
+        out += (
+            "\nWhat is left, of every model on test graphs of its own replica: synchronous → "
+            "asynchronous, ours.\n\n"
+        )
         out += markdown.table(heads, [self._left(model, records) for model in self.models])
         if any(not _converged(record) for record in records.values()):
             out += "\n‡ not all runs of this implicit model arrived.\n"
