@@ -37,7 +37,8 @@ from hogwild.models import EnergyGNN, LayeredGNN, LayerTagged
 from hogwild.models.base import Kind
 from hogwild.models.check import Model, check_model
 from hogwild.reproduce import markdown, paper, scheduled
-from hogwild.reproduce.experiment import Cell, Experiment, Record, Training, Work
+from hogwild.reproduce.experiment import Cell, Experiment, Work
+from hogwild.reproduce.record import Record, Training
 from hogwild.robustness import Robustness, robustness
 from hogwild.training import Result
 from hogwild.training.ensemble import Members, single

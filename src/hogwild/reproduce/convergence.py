@@ -27,8 +27,9 @@ from hogwild.models.check import Model
 from hogwild.plots.style import BLUE, GREEN, INK, RED, figure
 from hogwild.reproduce import figures, markdown, paper
 from hogwild.reproduce.asynchronous import DELAY, SCHEDULES, STAGGER, exact, sample
-from hogwild.reproduce.experiment import Record, Work
+from hogwild.reproduce.experiment import Work
 from hogwild.reproduce.figures import NEAR, Figure
+from hogwild.reproduce.record import Record
 from hogwild.training import Result
 
 UPDATES, QUICK_UPDATES = 5_000, 500

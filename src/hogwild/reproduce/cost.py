@@ -30,8 +30,9 @@ from hogwild.models.base import Kind
 from hogwild.models.check import check_model
 from hogwild.plots.style import INK, figure
 from hogwild.reproduce import figures, markdown, paper
-from hogwild.reproduce.experiment import Cell, Record, Work
+from hogwild.reproduce.experiment import Cell, Work
 from hogwild.reproduce.figures import Figure
+from hogwild.reproduce.record import Record
 from hogwild.reproduce.tables import ORDER
 from hogwild.rules import rule_for
 from hogwild.solvers.problem import Problem

@@ -8,23 +8,14 @@ that was killed while training goes on from its last checkpoint.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shlex
-import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-import torch
-import torch_geometric
-
-import hogwild
 from hogwild.checkpoint import write_atomically
 from hogwild.errors import (
     CheckpointError,
@@ -35,19 +26,16 @@ from hogwild.errors import (
     require_positive,
 )
 from hogwild.reproduce.protocols import PROTOCOLS, Protocol, protocol
+from hogwild.reproduce.record import Record, Training, provenance, read
 from hogwild.training import Config, Loop, Result, load, train
 from hogwild.training.config import RECIPES
 from hogwild.training.log import plain
 from hogwild.training.registry import device_of, spelled_out
 
-Record = dict[str, Any]
-"""What is kept of a cell, as JSON knows it."""
 FREE = ("device", "checkpoint_every")
 """Options that do not change what was trained."""
 SUFFIXES = {recipe: "" if recipe == "default" else f".{recipe}" for recipe in RECIPES}
 """Of files and folders that belong to a recipe, by its name."""
-PERIOD = 30.0
-"""Seconds between two notes of how long training has taken so far."""
 
 
 @dataclass(frozen=True)
@@ -167,77 +155,10 @@ class Work:
         return shlex.join(words)
 
 
-class Training:
-    """Around a training run: notes in its folder how long it took, over all interruptions, and
-    where and with what it was made. Called after every epoch.
-
-    A run that goes on elsewhere, or with other code, keeps a list of what was ``earlier``: seconds,
-    commit, hardware and versions of every stretch before the last.
-    """
-
-    def __init__(self, folder: Path, device: str) -> None:
-        self.folder, self.device = folder, device
-        found, self.now = self.about(folder), provenance(device)  # of the code that runs
-        self.before: float = found.get("seconds", 0.0)
-        self.earlier: list[Record] = found.get("earlier", [])
-        if found and not (
-            same_commit(found["commit"], self.now["commit"])
-            and found["hardware"] == self.now["hardware"]
-        ):
-            place: Record = {k: found[k] for k in ("commit", "hardware", "versions") if k in found}
-            place["seconds"] = self.before - sum(stretch["seconds"] for stretch in self.earlier)
-            self.earlier = [*self.earlier, place]
-        self.began = self.written = time.monotonic()
-
-    @staticmethod
-    def about(folder: Path) -> Record:
-        """What is noted of a run: ``seconds``, :func:`provenance` and, where there is something,
-        ``earlier``; empty before it began."""
-        path = folder / "about.json"
-        return read(path, "seconds", "commit", "hardware") if path.exists() else {}
-
-    def __call__(self, loop: object = None) -> None:
-        if time.monotonic() - self.written >= PERIOD:
-            self._write()
-
-    def __enter__(self) -> Training:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.folder.is_dir():
-            self._write()
-
-    def _write(self) -> None:
-        self.written = time.monotonic()
-        seconds = self.before + self.written - self.began
-        about = {"seconds": seconds, **self.now, "date": _today()}
-        if self.earlier:
-            about["earlier"] = self.earlier
-        write_atomically(self.folder / "about.json", json.dumps(about, indent=1).encode())
-
-
-def same_commit(a: str, b: str) -> bool:
-    """Whether two are one, of which either may be abbreviated."""
-    one, other = sorted((a, b), key=len)
-    return other.startswith(one) and "+" not in other[len(one) :]
-
-
 def _differ(a: Config, b: Config) -> list[str]:
     """Options in which two configurations differ, as JSON knows them."""
     x, y = (json.loads(json.dumps(c.as_dict(), default=str)) for c in (a, b))
     return sorted(k for k in x if k not in FREE and x[k] != y[k])
-
-
-def read(path: Path, *keys: str) -> Record:
-    """A record from its file, with at least these keys."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged: {error}; remove it") from error
-    missing = [key for key in keys if key not in found] if isinstance(found, dict) else list(keys)
-    if missing:
-        raise CheckpointError(f"{path} is damaged: it has no {missing[0]!r}; remove it")
-    return dict(found)
 
 
 Cell = Callable[[Work], Record]
@@ -426,61 +347,3 @@ def run(
         if picture is not None:
             say(f"{experiment.name}: {picture}")
     return out
-
-
-def provenance(device: str) -> Record:
-    """Where and with what a record was made."""
-    cuda = torch.device(device).type == "cuda"
-    return {
-        "commit": commit(),
-        "hardware": {
-            "device": torch.cuda.get_device_name(device) if cuda else _processor(),
-            "threads": torch.get_num_threads(),
-        },
-        "versions": {
-            "hogwild": hogwild.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torch_geometric": torch_geometric.__version__,
-        },
-        "date": _today(),
-    }
-
-
-def _today() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def commit() -> str:
-    """``$HOGWILD_COMMIT``, for copies of a checkout that cannot tell; else the commit of the
-    checkout this package is run from, with ``+changes`` where tracked files differ from it; else
-    unknown."""
-    if told := os.environ.get("HOGWILD_COMMIT"):
-        return told
-    place = Path(hogwild.__file__).resolve().parent
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(place), *words], capture_output=True, text=True, check=False
-            )
-        except OSError:
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    # A package installed inside somebody's repository is not of that repository's commit.
-    if git("ls-files", "--error-unmatch", "__init__.py") is not None:
-        head = git("rev-parse", "HEAD")
-        if head:
-            return head + ("+changes" if git("status", "--porcelain", "-uno", "--", ".") else "")
-    return "unknown"
-
-
-def _processor() -> str:
-    """The CPU's name, as well as the system tells."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine() or "cpu"

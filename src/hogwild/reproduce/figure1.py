@@ -13,7 +13,8 @@ from pathlib import Path
 
 from hogwild.plots.paper import MIDDLE, figure1, linear_graph, models
 from hogwild.reproduce import figures, markdown
-from hogwild.reproduce.experiment import Cell, Experiment, Record, Results, Work
+from hogwild.reproduce.experiment import Cell, Experiment, Results, Work
+from hogwild.reproduce.record import Record
 from hogwild.robustness import robustness
 
 SEED, SCHEDULES, QUICK = 0, 500, 50

@@ -16,7 +16,8 @@ from torch_geometric.data import Data
 from hogwild.models.base import Kind
 from hogwild.plots.style import CYCLE, GREY, INK
 from hogwild.reproduce import markdown, paper
-from hogwild.reproduce.experiment import Cell, Experiment, Record, Results, Training, Work
+from hogwild.reproduce.experiment import Cell, Experiment, Results, Work
+from hogwild.reproduce.record import Record, Training
 from hogwild.rules import RULES as SIMULATED
 from hogwild.training import Result
 from hogwild.training.ensemble import Members

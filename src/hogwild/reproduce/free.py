@@ -30,8 +30,9 @@ from typing import Any
 import torch
 
 from hogwild.reproduce import markdown, paper
-from hogwild.reproduce.experiment import Cell, Experiment, Record, Work
+from hogwild.reproduce.experiment import Cell, Experiment, Work
 from hogwild.reproduce.paper import Number, Quoted
+from hogwild.reproduce.record import Record
 from hogwild.reproduce.tables import idle, measured
 from hogwild.training import Config, Loop
 from hogwild.training.ensemble import Members

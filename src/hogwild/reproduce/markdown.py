@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from hogwild.reproduce.experiment import Record, same_commit
 from hogwild.reproduce.paper import Column, Number
+from hogwild.reproduce.record import Record, same_commit, stretches
 
 NOT_RUN = "not run"
 
@@ -50,12 +50,9 @@ def origin(record: Record) -> list[str]:
     Of a run that went on elsewhere or with other code: all places, with the time spent there, and
     all commits, in order.
     """
-    stretches = list(record.get("earlier", []))
-    last = record["seconds"] - sum(stretch["seconds"] for stretch in stretches)
-    stretches.append({"seconds": last, **{k: record[k] for k in ("commit", "hardware")}})
     places: list[tuple[str, float]] = []
     commits: list[str] = []
-    for stretch in stretches:
+    for stretch in stretches(record):
         where, seconds = place(stretch["hardware"]), stretch["seconds"]
         if places and places[-1][0] == where:
             seconds += places.pop()[1]

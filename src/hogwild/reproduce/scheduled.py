@@ -21,7 +21,8 @@ from hogwild.errors import ConfigError, among
 from hogwild.executors.unrolled import asynchronous_embed
 from hogwild.inputs import Inputs
 from hogwild.models import GAT, GCN, LayeredGNN
-from hogwild.reproduce.experiment import Training, Work
+from hogwild.reproduce.experiment import Work
+from hogwild.reproduce.record import Training
 from hogwild.solvers.solution import Solution, Status
 from hogwild.training import Result, train
 from hogwild.training.config import DTYPES

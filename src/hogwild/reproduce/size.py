@@ -21,8 +21,9 @@ from hogwild.models.check import Model
 from hogwild.plots.style import INK, figure
 from hogwild.reproduce import figures, markdown, paper
 from hogwild.reproduce.asynchronous import exact
-from hogwild.reproduce.experiment import Record, Work
+from hogwild.reproduce.experiment import Work
 from hogwild.reproduce.figures import Figure
+from hogwild.reproduce.record import Record
 from hogwild.reproduce.tables import ORDER
 from hogwild.tasks import Chains, Counting, Sums
 from hogwild.tasks.base import Task

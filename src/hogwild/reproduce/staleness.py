@@ -25,8 +25,9 @@ from hogwild.models.base import Kind
 from hogwild.plots.style import CYCLE, DASHES, figure
 from hogwild.reproduce import figures, markdown, paper
 from hogwild.reproduce.asynchronous import SCHEDULES, exact, sample
-from hogwild.reproduce.experiment import Record, Work
+from hogwild.reproduce.experiment import Work
 from hogwild.reproduce.figures import NEAR, Figure
+from hogwild.reproduce.record import Record
 from hogwild.robustness import robustness
 
 STAGGERS, DELAYS = (1, 2, 5, 10), (0, 2, 5, 10, 20)

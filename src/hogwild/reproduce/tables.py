@@ -9,7 +9,8 @@ import torch
 from torch_geometric.data import Batch
 
 from hogwild.reproduce import markdown, paper
-from hogwild.reproduce.experiment import Cell, Experiment, Record, Training
+from hogwild.reproduce.experiment import Cell, Experiment
+from hogwild.reproduce.record import Record, Training
 from hogwild.tasks.base import Task
 from hogwild.training import Result
 from hogwild.training.ensemble import Members
