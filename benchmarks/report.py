@@ -137,6 +137,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "goals": goals,
     "summary": summary,
     "scaling": written("scaling"),
+    "fronts": written("fronts"),
     "ensemble": written("ensemble"),
     "asynchrony": written("asynchrony"),
     "explicit": written("explicit"),
