@@ -200,6 +200,22 @@ def test_columns():
     assert free.config(Work(Path("nowhere")), "mutag", "wide").task_options == {"bonds": True}
 
 
+def test_with_a_published_split_the_paper_s_size_is_not_trained_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr(free, "SPLIT", ("coordinates",))
+    work, results = place(tmp_path)
+    run(EXPERIMENTS["table1"], work, results, ["coordinates/energy-attention"])
+    run(FREE, work, results, ["coordinates/small", "coordinates/wide"])
+    (table,) = results.read(EXPERIMENTS["table1"]).values()
+    found = results.read(FREE)
+    small, wide = found["coordinates/small"], found["coordinates/wide"]
+    for key in ("values", "validation", "config", "parameters"):
+        assert small[key] == table[key]
+    assert wide["parameters"] > small["parameters"]
+    assert small["curve"] == wide["curve"] == {"epoch": [], "test": []}  # nobody asks for it
+    names = {path.name for path in work.training("coordinates", "any").parent.iterdir()}
+    assert names == {"energy-attention", "free-wide"}
+
+
 @pytest.mark.parametrize("size", free.SIZES)
 @pytest.mark.parametrize("model", ["energy-edge", "energy-attention"])
 def test_sizes_are_built(model, size):

@@ -147,20 +147,26 @@ def config(work: Work, column: str, size: str) -> Config:
     """How a size is trained: as the column's protocol says, but for what is held out."""
     plain = work.config(column, COLUMNS[column])
     epochs = max(1, plain.epochs // FEWER) if work.quick else plain.epochs
-    return replace(
+    found = replace(
         plain,
         epochs=epochs,
         model_options={**plain.model_options, **SIZES[size]},
         task_options={**plain.task_options, **OPTIONS.get(column, {})},
-        validation=column not in SPLIT,
-        validate_every=max(1, epochs // LOOKS),
     )
+    if column in SPLIT:
+        return found
+    return replace(found, validation=True, validate_every=max(1, epochs // LOOKS))
 
 
 def raced(work: Work, *, column: str, size: str) -> Record:
-    """One size, trained; with the test metric [T, R] at every epoch that was judged."""
-    folder = work.training(column, f"free-{size}")
-    result = work.fit(config(work, column, size), folder, Curve(folder))
+    """One size, trained; with the test metric [T, R] at every epoch that was judged, where there is
+    no published split. With one the paper's size is that of its table, and is not trained again."""
+    wanted, model = config(work, column, size), COLUMNS[column]
+    same = wanted == work.config(column, model)
+    folder = work.training(column, model if same else f"free-{size}")
+    result = (
+        work.fit(wanted, folder) if column in SPLIT else work.fit(wanted, folder, Curve(folder))
+    )
     members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
     lines = read(Curve.path(folder))
     curve = {"epoch": [x["epoch"] for x in lines], "test": [x["test"] for x in lines]}
