@@ -189,7 +189,7 @@ def test_columns():
         config = free.config(Work(Path("nowhere")), column, "large")
         assert (config.model, config.validation) == (model, column not in free.SPLIT)
         assert config.epochs // config.validate_every >= 3
-        plain = PROTOCOLS[column].config(model)
+        plain = replace(PROTOCOLS[column].config(model), **free.GROWN.get(column, {}))
         same = replace(config, model_options={}, task_options={}, validation=False,
                        validate_every=plain.validate_every)  # fmt: skip
         assert same == replace(plain, task_options={})

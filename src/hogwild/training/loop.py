@@ -252,6 +252,13 @@ class Loop:
         chunks = [c[used[c]].sort().values for c in order.split(self.config.batch_size)]
         return [c for c in chunks if c.numel()]
 
+    def _portions(self, used: Tensor) -> list[Tensor]:
+        """The graphs ``used`` [G] in as few batches as measuring them takes; those of training where
+        they are the graphs trained on, whose analysis is at hand."""
+        if self.config.batch_size is None or torch.equal(used, self.members.train.any(0)):
+            return self._chunks(used)
+        return list(used.cpu().nonzero()[:, 0].split(self.config.batch_size))
+
     # -- judging ----------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -266,7 +273,7 @@ class Loop:
         if not used.any():
             nothing = torch.full_like(self.best_loss, torch.nan)
             return nothing, nothing.clone()
-        pieces = [self.shelf.take(ids, keep=True) for ids in self._chunks(used)]
+        pieces = [self.shelf.take(ids, keep=True) for ids in self._portions(used)]
         taken = self.shelf.take(torch.cat([p.ids for p in pieces]), keep=True)
         mask = member[:, taken.ids] | ~some.unsqueeze(1)
         with warnings.catch_warnings():
