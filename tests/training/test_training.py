@@ -163,6 +163,21 @@ def test_mini_batches(reshuffle):
     assert (seen[0] == seen[1] == seen[2]) is not reshuffle
 
 
+def test_graphs_are_measured_in_full_batches():
+    """Those trained on in the batches of training; others not scattered over as many."""
+    seen = {}
+
+    def look(loop):
+        for part in ("train", "test"):
+            used = getattr(loop.members, part).any(0)
+            seen[part] = [ids.tolist() for ids in loop._portions(used)]
+            assert sorted(i for ids in seen[part] for i in ids) == used.nonzero()[:, 0].tolist()
+        assert seen["train"] == [taken.ids.tolist() for taken in loop._batches()]
+
+    train(Sums(), model="gcn", epochs=1, batch_size=2, reshuffle=False, callback=look)
+    assert [len(ids) for ids in seen["test"]] == [2, 1]
+
+
 # -- folders --------------------------------------------------------------------------------------
 
 
