@@ -46,6 +46,9 @@ from hogwild.training.ensemble import Members, single
 STAGGER, DELAY, SCHEDULES, SAMPLES = 5, 2, 5, 10
 """The paper's."""
 TICKS, QUICK_TICKS = 300_000, 3_000
+"""At most so many."""
+MESSAGES = 5_000
+"""Ticks of messages, each ten times as dear: where they arrive, hundreds are enough."""
 TOL, FINE = 1e-6, 1e-9
 """Relative distance from the synchronous embeddings at which a run has arrived: of energy GNNs,
 whose synchronous solves are not much finer, and of the others, whose signals fade below 1e-6 along
@@ -255,6 +258,7 @@ def run(
     rules = ["messages", "gradient"] if forest(batch) else ["gradient"]
     out: list[tuple[str, Robustness]] = []
     for rule in rules:
+        options["ticks"] = min(ticks, MESSAGES) if rule == "messages" else ticks
         out.append((rule, robustness(model, graphs, rule=rule, **options)))
         if out[-1][1].converged == 1.0:
             break
