@@ -33,6 +33,17 @@ def test_products_equal_einsum(name, shape, path):
     torch.testing.assert_close(out, torch.einsum(formula, left, right), rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products_of_rows_equal_einsum(shape):
+    """As a GPU takes them from some number of terms on."""
+    formula, shapes = PRODUCTS["mtm"]
+    left, right = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes(*shape))
+    out = fields._multiply(left, right)
+    assert out.is_contiguous()
+    torch.testing.assert_close(out, torch.einsum(formula, left, right), rtol=1e-13, atol=1e-13)
+    assert torch.autograd.gradcheck(fields._multiply, (left, right))
+
+
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_operands_are_left_alone(name, path):
     """The in-place accumulation must not write into its operands."""

@@ -26,6 +26,9 @@ from torch import Tensor
 # Above this many elements an intermediate product no longer fits the caches, and a loop of fused
 # multiply-adds over the contracted index is faster than "multiply, then sum".
 _CACHE_ELEMENTS = 1 << 16
+# From so many terms a sum on, a GPU is faster at copying matrices row by row and multiplying them
+# than at writing and reading all products.
+_TERMS = 8
 
 
 def _contract(left: list[Tensor], right: list[Tensor]) -> Tensor:
@@ -35,6 +38,12 @@ def _contract(left: list[Tensor], right: list[Tensor]) -> Tensor:
         # Out of place under autograd (the backward needs the operands), in place otherwise.
         out = torch.addcmul(out, a, b) if out.requires_grad else out.addcmul_(a, b)
     return out
+
+
+def _multiply(left: Tensor, right: Tensor) -> Tensor:
+    """:func:`mtm` as products of the matrices of every row."""
+    rows = left.movedim(-1, -3).mT @ right.movedim(-1, -3)  # [R, n, a, b]
+    return rows.movedim(-3, -1).contiguous()
 
 
 def _is_large(x: Tensor, factor: int) -> bool:
@@ -59,6 +68,8 @@ def mtm(left: Tensor, right: Tensor) -> Tensor:
     """``Mᵀ N`` per row: [R, s, a, n], [R, s, b, n] -> [R, a, b, n]."""
     if _is_large(left, right.size(-2)):
         return _contract(list(left.unsqueeze(-2).unbind(-4)), list(right.unsqueeze(-3).unbind(-4)))
+    if left.is_cuda and left.size(-3) >= _TERMS:
+        return _multiply(left, right)
     return (left.unsqueeze(-2) * right.unsqueeze(-3)).sum(-4)
 
 

@@ -215,7 +215,7 @@ class RoundTape:
         # of all edges are many times larger than what is kept of them.
         sources: list[Tensor] = []
         crosses: list[Tensor] = []
-        for part in _chunks(graph.num_edges, self.message.value):
+        for part in _chunks(graph.num_edges, self.message):
             whole = part.stop - part.start == graph.num_edges
             tape = self.message if whole else self.message.rows(part)
             s = back.s_message if whole else [x[..., part] for x in back.s_message]
@@ -259,13 +259,14 @@ class RoundTape:
 
 
 CHUNK_ELEMENTS = 1 << 18
-"""Numbers of one message tensor that are linearised at a time on a CPU."""
+"""Numbers of one Jacobian of messages that are computed at a time on a CPU."""
 
 
-def _chunks(count: int, like: Tensor) -> list[slice]:
+def _chunks(count: int, tape: Tape) -> list[slice]:
     """Slices of the edges; a single one on a GPU and for few edges."""
-    rows = max(CHUNK_ELEMENTS // max(like.size(0) * 16, 1), 1024)
-    if like.device.type != "cpu" or count <= 2 * rows:
+    numbers = tape.value.size(0) * max(w.wy.size(-2) * w.wy.size(-1) for w in tape.context.layers)
+    rows = max(CHUNK_ELEMENTS // max(numbers, 1), 256)
+    if tape.value.device.type != "cpu" or count <= 2 * rows:
         return [slice(0, count)]
     return [slice(i, min(i + rows, count)) for i in range(0, count, rows)]
 

@@ -83,6 +83,9 @@ PROTOCOLS: dict[str, Protocol] = {
             quick=_QUICK
             | {"epochs": 60, "batch_size": 50, "decay": (0.85, 5)}
             | {"task_options": {"num_graphs": 400}},
+            rivals={
+                "energy-node": {"batch_size": 50, "epochs": 120, "lr": 0.005, "decay": (0.9, 12)}
+            },
         ),
         # 1,350 training graphs of 20 nodes, with about 100 edges each.
         Protocol(

@@ -154,28 +154,26 @@ class Plan:
         """Position in the buffer of every entry of the diagonal and off-diagonal blocks."""
         k = self.channels
         total = self._num_nodes + sum(len(entries) for *_, entries in patterns)
-        # Of every block: offset and width of its front, its two slots, and whether they were
-        # exchanged to lie in the lower triangle.
-        base, width, row, col = (np.zeros(total, int) for _ in range(4))
+        # Of every block: offset and width of its front, and its two slots.
+        found = np.zeros((4, total), int)
         for g, (rows, cols, entries) in enumerate(patterns):
             nodes = np.arange(len(self.orders[g].first))
             for at, a, b in (
                 (self._offsets[g] + nodes, nodes, nodes),
                 (self._num_nodes + entries, rows, cols),
             ):
-                base[at], width[at], row[at], col[at] = self._locate(g, a, b)
-        flip = row < col
-        row, col = np.maximum(row, col), np.minimum(row, col)
-        # Entry (c, c') of a block; the channels of an exchanged block swap their roles.
-        c1, c2 = np.arange(k)[:, None, None], np.arange(k)[None, :, None]
-        down = row * k + np.where(flip, c2, c1)
-        along = col * k + np.where(flip, c1, c2)
+                found[:, at] = self._locate(g, a, b)
+        # What follows is k² times as long, and made on the device.
+        base, width, row, col = _index(found, self._device)
+        c = torch.arange(k, device=self._device)
+        # Entry (c, c') of a block. Slots are exchanged where the block would not lie in the lower
+        # triangle, and its channels then swap their roles.
+        flip, c1, c2 = row < col, c[:, None, None], c[None, :, None]
+        down = torch.maximum(row, col) * k + torch.where(flip, c2, c1)
+        along = torch.minimum(row, col) * k + torch.where(flip, c1, c2)
         position = base + down * width + along  # [k, k, N + M]
         n = self._num_nodes
-        return (
-            _index(position[..., :n].reshape(-1), self._device),
-            _index(position[..., n:].reshape(-1), self._device),
-        )
+        return position[..., :n].reshape(-1), position[..., n:].reshape(-1)
 
     def _locate(self, g: int, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
         """Offset and width of the front that holds node pairs of graph g, and their slots."""
@@ -192,7 +190,7 @@ class Plan:
     def _group(self, members: list[tuple[int, int]]) -> _Group:
         """Index maps of a batch of fronts."""
         k, n = self.channels, self._num_nodes
-        channel = np.arange(k)
+        channel = torch.arange(k, device=self._device)
         place = self._places[members[0]]
         pivots = np.full((len(members), place.pivots), -1)
         boundary = np.full((len(members), place.boundary), -1)
@@ -210,21 +208,22 @@ class Plan:
                 parent_base[m] = parent.base
                 parent_width[m] = (parent.pivots + parent.boundary) * k
 
-        def unknowns(nodes: np.ndarray) -> np.ndarray:
+        def unknowns(nodes: np.ndarray) -> Tensor:
             """Unknown (v, c) sits at c·N + v of a flattened [k, N] vector, padding behind it."""
-            flat = np.where(nodes[..., None] < 0, n * k, channel * n + nodes[..., None])
-            return flat.reshape(len(members), -1)
+            v = _index(nodes, self._device)[..., None]
+            return torch.where(v < 0, n * k, channel * n + v).flatten(1)
 
-        row = np.where(parent_slot[..., None] < 0, -1, parent_slot[..., None] * k + channel)
-        row = row.reshape(len(members), -1)
-        target = parent_base + row[:, :, None] * parent_width + row[:, None, :]
+        slot = _index(parent_slot, self._device)[..., None]
+        row = torch.where(slot < 0, -1, slot * k + channel).flatten(1)
+        start, width = (_index(x, self._device) for x in (parent_base, parent_width))
+        target = start + row[:, :, None] * width + row[:, None, :]
         void = (row[:, :, None] < 0) | (row[:, None, :] < 0)
         return _Group(
             place.base,
             len(members),
-            _index(unknowns(pivots), self._device),
-            _index(unknowns(boundary), self._device),
-            _index(np.where(void, self.size, target).reshape(-1), self._device),
+            unknowns(pivots),
+            unknowns(boundary),
+            torch.where(void, self.size, target).reshape(-1),
         )
 
     def _padding(self, layout: list[list[tuple[int, int]]]) -> np.ndarray:
