@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild import EnergyConv
+from hogwild.models import picgnn
 
 VARIANTS = {
     "edge": {},
@@ -106,6 +107,27 @@ def check_derivatives(problem, h):
     else:
         assert problem.rounds[1:]
         assert hessian.diagonal() is None
+
+
+@pytest.mark.parametrize("variant", ["edge", "node", "heads", "two-rounds", "affine"])
+def test_the_hessian_in_chunks(variant, monkeypatch):
+    """Of many rows it is computed some at a time, and is the same."""
+    long = (chain(600), torch.zeros(600, dtype=torch.long))
+    *_, problem, h = pose(VARIANTS[variant], long, replicas=2)
+    whole, direction = problem.evaluate(h).hessian(), torch.randn_like(h)
+    chunks, rows = [], picgnn.Tape.rows
+    monkeypatch.setattr(
+        picgnn.Tape, "rows", lambda self, part: chunks.append(part) or rows(self, part)
+    )
+    monkeypatch.setattr(picgnn, "CHUNK_ELEMENTS", 1)
+    pieces = problem.evaluate(h).hessian()
+    assert slice(256, 512) in chunks
+    torch.testing.assert_close(
+        pieces.apply(direction), whole.apply(direction), rtol=1e-12, atol=0.0
+    )
+    if problem.has_blocks:
+        for some, all_ in zip(pieces.blocks(), whole.blocks(), strict=True):
+            torch.testing.assert_close(some, all_, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)

@@ -19,7 +19,7 @@ linearisation. :mod:`hogwild.models.objective` makes an energy of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -205,20 +205,14 @@ class RoundTape:
 
     def linearise(self, back: RoundPullback, graph: Graph, outputs: bool) -> Linear:
         rnd, n = self.round, graph.num_nodes
-        loop_jacobians = self.loop.jacobians()
-        a = rnd.weigh_loop(loop_jacobians[-1]).clone()  # [R, C, q, N]
+        jacobian, d = _differentiate(self.loop, back.s_loop, n)
+        a = rnd.weigh_loop(jacobian).clone()  # [R, C, q, N]
         r, _, q, _ = a.shape
-        d = self.loop.hessian(loop_jacobians, back.s_loop)
         d = a.new_zeros(r, q, q, n) if d is None else d
 
-        # Edge by edge; in chunks that stay in the caches, since the Jacobians of all hidden units
-        # of all edges are many times larger than what is kept of them.
         sources: list[Tensor] = []
         crosses: list[Tensor] = []
-        for part in _chunks(graph.num_edges, self.message):
-            whole = part.stop - part.start == graph.num_edges
-            tape = self.message if whole else self.message.rows(part)
-            s = back.s_message if whole else [x[..., part] for x in back.s_message]
+        for part, tape, s in _pieces(self.message, back.s_message, graph.num_edges):
             src, dst = graph.src[part], graph.dst[part]
             j, c = self._edges(tape, s, part, r, q)
             sources.append(j[..., -1, :].contiguous())
@@ -229,8 +223,7 @@ class RoundTape:
                 if rnd.both_ends:
                     scatter_into(d, dst, c[:, :, 0, :, 0])
                     crosses.append(c[:, :, 0, :, 1].contiguous())
-        update_jacobians = self.update.jacobians()
-        u = self.update.hessian(update_jacobians, back.s_update)
+        jacobian, u = _differentiate(self.update, back.s_update, n)
         if u is None:
             u = a.new_zeros(r, self.channels + q, self.channels + q, n)
         return Linear(
@@ -239,7 +232,7 @@ class RoundTape:
             d,
             _join(crosses) if crosses else None,
             u,
-            update_jacobians[-1] if outputs else None,
+            jacobian if outputs else None,
         )
 
     def _edges(
@@ -259,16 +252,37 @@ class RoundTape:
 
 
 CHUNK_ELEMENTS = 1 << 18
-"""Numbers of one Jacobian of messages that are computed at a time on a CPU."""
+"""Numbers of one Jacobian that are computed at a time on a CPU."""
 
 
-def _chunks(count: int, tape: Tape) -> list[slice]:
-    """Slices of the edges; a single one on a GPU and for few edges."""
+def _pieces(
+    tape: Tape, sensitivities: list[Tensor], count: int
+) -> Iterator[tuple[slice, Tape, list[Tensor]]]:
+    """A pass over so many rows in chunks that stay in the caches, since the Jacobians of all hidden
+    units are many times larger than what is kept of them; whole on a GPU and for few rows."""
     numbers = tape.value.size(0) * max(w.wy.size(-2) * w.wy.size(-1) for w in tape.context.layers)
     rows = max(CHUNK_ELEMENTS // max(numbers, 1), 256)
     if tape.value.device.type != "cpu" or count <= 2 * rows:
-        return [slice(0, count)]
-    return [slice(i, min(i + rows, count)) for i in range(0, count, rows)]
+        yield slice(0, count), tape, sensitivities
+        return
+    for i in range(0, count, rows):
+        part = slice(i, min(i + rows, count))
+        yield part, tape.rows(part), [s[..., part] for s in sensitivities]
+
+
+def _differentiate(
+    tape: Tape, sensitivities: list[Tensor], count: int
+) -> tuple[Tensor, Tensor | None]:
+    """Jacobian [B, out, d, n] and weighted curvature [B, d, d, n] of a pass; ``None``: it has
+    none."""
+    first: list[Tensor] = []
+    second: list[Tensor] = []
+    for _, some, s in _pieces(tape, sensitivities, count):
+        jacobians = some.jacobians()
+        curvature = some.hessian(jacobians, s)
+        first.append(jacobians[-1])
+        second += [] if curvature is None else [curvature]
+    return _join(first), _join(second) if second else None
 
 
 def _join(parts: list[Tensor]) -> Tensor:
