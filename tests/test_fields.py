@@ -44,6 +44,16 @@ def test_products_of_rows_equal_einsum(shape):
     assert torch.autograd.gradcheck(fields._multiply, (left, right))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("terms", [fields._TERMS - 1, fields._TERMS, 16])
+def test_products_on_a_gpu(terms):
+    formula, shapes = PRODUCTS["mtm"]
+    like = {"dtype": torch.float64, "device": "cuda"}
+    left, right = (torch.randn(s, **like) for s in shapes(2, terms, 3, 5))
+    out = fields.mtm(left, right)
+    torch.testing.assert_close(out, torch.einsum(formula, left, right), rtol=1e-13, atol=1e-13)
+
+
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_operands_are_left_alone(name, path):
     """The in-place accumulation must not write into its operands."""

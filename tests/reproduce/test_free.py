@@ -188,8 +188,8 @@ def test_columns():
     for column, model in free.COLUMNS.items():
         config = free.config(Work(Path("nowhere")), column, "large")
         assert (config.model, config.validation) == (model, column not in free.SPLIT)
-        assert config.epochs // config.validate_every >= 3
-        plain = replace(PROTOCOLS[column].config(model), **free.GROWN.get(column, {}))
+        assert config.epochs / config.validate_every > 2  # and once at the end
+        plain = replace(PROTOCOLS[column].config(model), **PROTOCOLS[column].grown)
         same = replace(config, model_options={}, task_options={}, validation=False,
                        validate_every=plain.validate_every)  # fmt: skip
         assert same == replace(plain, task_options={})
@@ -198,6 +198,16 @@ def test_columns():
                 best = table.best(column)[1].mean
                 assert table.rows[model][column].mean == pytest.approx(best, rel=0.02)
     assert free.config(Work(Path("nowhere")), "mutag", "wide").task_options == {"bonds": True}
+
+
+def test_larger_sizes_may_have_options_of_their_own():
+    grown = replace(TINY["coordinates"], grown={"epochs": 2})
+    plain = Work(Path("nowhere"), protocols={"coordinates": grown})
+    assert free.config(plain, "coordinates", "wide").epochs == 2
+    assert free.config(plain, "coordinates", "small").epochs == 7
+    for other in (replace(plain, recipe="paper"), replace(plain, quick=True)):
+        small, wide = (free.config(other, "coordinates", size) for size in ("small", "wide"))
+        assert small == replace(wide, model_options=small.model_options)
 
 
 def test_with_a_published_split_the_paper_s_size_is_not_trained_twice(tmp_path, monkeypatch):

@@ -1,12 +1,12 @@
 r"""Free size: what can energy GNNs do when they may grow?
 
 On every task a few sizes of the energy GNN that the paper has do best there (width of embeddings,
-messages and networks; rounds of messages inside the one energy) are trained by the task's protocol
-(on Peptides-func in fewer epochs), with one more fold held out for validation where no split was
-published. Parameters are those of the epoch with the best validation metric, and the size shown is
-the one whose mean validation metric is best: nothing is chosen on test graphs. (A fold that
-validates one replica tests another, so that the choice *of the size* has seen every graph, as ever
-in cross-validation without an inner one.)
+messages and networks; rounds of messages inside the one energy) are trained by the task's protocol,
+with one more fold held out for validation where no split was published (Peptides-func, where larger
+sizes than the paper's have fewer epochs). Parameters are those of the epoch with the best validation
+metric, and the size shown is the one whose mean validation metric is best: nothing is chosen on test
+graphs. (A fold that validates one replica tests another, so that the choice *of the size* has seen
+every graph, as ever in cross-validation without an inner one.)
 
 Published accuracies on MUTAG and PROTEINS choose the epoch on the test fold. For comparison, and
 marked, the test metric of every replica r in fold f(r) is kept whenever parameters are judged, and
@@ -33,6 +33,7 @@ import torch
 from hogwild.reproduce import markdown, paper
 from hogwild.reproduce.experiment import Cell, Experiment, Work
 from hogwild.reproduce.paper import Number, Quoted
+from hogwild.reproduce.protocols import protocol
 from hogwild.reproduce.record import Record
 from hogwild.reproduce.tables import idle, measured
 from hogwild.training import Config, Loop
@@ -62,10 +63,6 @@ SIZES: dict[str, dict[str, Any]] = {
 """Options of the model, the smallest first."""
 OPTIONS: dict[str, dict[str, Any]] = {"mutag": {"bonds": True}}
 """Of tasks, beside the protocol's: the kinds of bonds are there to be used."""
-GROWN: dict[str, dict[str, Any]] = {
-    "peptides-func": {"epochs": 29, "decay": (0.8, 5), "validate_every": 10}
-}
-"""Of training, where larger sizes than the paper's have not the time for the column's protocol."""
 SPLIT = ("peptides-func",)
 """Published with training, validation and test graphs."""
 LOOKS = 50
@@ -149,10 +146,11 @@ class Free(Experiment):
 
 
 def config(work: Work, column: str, size: str) -> Config:
-    """How a size is trained: as the column's protocol says, but for what is held out."""
+    """How a size is trained: as the column's protocol says, also about sizes larger than the
+    paper's, but for what is held out."""
     plain = work.config(column, COLUMNS[column])
-    if SIZES[size] and not work.quick:
-        plain = replace(plain, **GROWN.get(column, {}))
+    if SIZES[size] and not work.quick and work.recipe == "default":
+        plain = replace(plain, **protocol(column, work.protocols).grown)
     epochs = max(1, plain.epochs // FEWER) if work.quick else plain.epochs
     found = replace(
         plain,
@@ -167,7 +165,8 @@ def config(work: Work, column: str, size: str) -> Config:
 
 def raced(work: Work, *, column: str, size: str) -> Record:
     """One size, trained; with the test metric [T, R] at every epoch that was judged, where there is
-    no published split. With one the paper's size is that of its table, and is not trained again."""
+    no published split. With one the paper's size is that of its table, and is not trained again
+    (``--quick``, where epochs differ, apart)."""
     wanted, model = config(work, column, size), COLUMNS[column]
     same = wanted == work.config(column, model)
     folder = work.training(column, model if same else f"free-{size}")

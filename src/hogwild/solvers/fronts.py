@@ -169,9 +169,9 @@ class Plan:
         # Entry (c, c') of a block. Slots are exchanged where the block would not lie in the lower
         # triangle, and its channels then swap their roles.
         flip, c1, c2 = row < col, c[:, None, None], c[None, :, None]
-        down = torch.maximum(row, col) * k + torch.where(flip, c2, c1)
-        along = torch.minimum(row, col) * k + torch.where(flip, c1, c2)
-        position = base + down * width + along  # [k, k, N + M]
+        position = torch.where(flip, c2, c1).add_(torch.maximum(row, col) * k)  # [k, k, N + M]
+        position.mul_(width).add_(torch.where(flip, c1, c2)).add_(torch.minimum(row, col) * k)
+        position.add_(base)
         n = self._num_nodes
         return position[..., :n].reshape(-1), position[..., n:].reshape(-1)
 

@@ -254,7 +254,8 @@ class Loop:
 
     def _portions(self, used: Tensor) -> list[Tensor]:
         """The graphs ``used`` [G] in as few batches as measuring them takes; in those of training
-        where they are the graphs trained on, whose analysis is at hand."""
+        where they are the graphs trained on: unless these are reshuffled, their analysis is at
+        hand."""
         if self.config.batch_size is None or torch.equal(used, self.members.train.any(0)):
             return self._chunks(used)
         return list(used.cpu().nonzero()[:, 0].split(self.config.batch_size))
