@@ -105,8 +105,10 @@ def test_table_says_it_all(records):
     assert text.count("/ < 0.1 |") == 25
     assert "implicit models (10 cells) lose at most" in text
     assert "‡" not in text
+    assert "that arrived" not in text
     poor = {"chains/ignn": records["chains/ignn"] | {"converged": 0.9}}
     assert "‡ not all runs" in TABLE.table(poor)
+    assert "implicit models that arrived in every run (9 cells)" in TABLE.table(records | poor)
     assert TABLE.details(records).count("`hogwild reproduce table2 --only ") == 24
 
 

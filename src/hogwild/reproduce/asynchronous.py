@@ -151,13 +151,10 @@ class Asynchronous(Experiment):
             if not some:
                 out.append(f"{what}: not run.")
                 continue
-            worst = max(some, key=_lost)
-            column = paper.COLUMNS[worst["config"]["task"]]
-            out.append(
-                f"{what} ({len(some)} cell{'s' if len(some) > 1 else ''}) lose at most "
-                f"{_mean(worst, column)}{column.unit} ({worst['cell']}); their embeddings end at "
-                f"most {max(map(_distance, some)):.1e} from the synchronous ones."
-            )
+            out.append(_verdict(what, some))
+            arrived = [r for r in some if _converged(r)]
+            if arrived and len(arrived) < len(some):
+                out.append(_verdict(f"{what} that arrived in every run", arrived))
         return out
 
     def details(self, records: Mapping[str, Record]) -> str:
@@ -305,6 +302,17 @@ def _mean(record: Record, column: paper.Column) -> str:
         return "no value"
     parts = [p * column.scale for p in (number.mean, number.deviation) if p is not None]
     return " ± ".join(_small(p, column.digits) for p in parts)
+
+
+def _verdict(what: str, records: list[Record]) -> str:
+    """What models of a kind lose at most, and how far from the synchronous embeddings they end."""
+    worst = max(records, key=_lost)
+    column = paper.COLUMNS[worst["config"]["task"]]
+    return (
+        f"{what} ({len(records)} cell{'s' if len(records) > 1 else ''}) lose at most "
+        f"{_mean(worst, column)}{column.unit} ({worst['cell']}); their embeddings end at most "
+        f"{max(map(_distance, records)):.1e} from the synchronous ones."
+    )
 
 
 def _converged(record: Record) -> bool:
