@@ -26,8 +26,8 @@ from torch import Tensor
 # Above this many elements an intermediate product no longer fits the caches, and a loop of fused
 # multiply-adds over the contracted index is faster than "multiply, then sum".
 _CACHE_ELEMENTS = 1 << 16
-# From so many terms a sum on, a GPU is faster at copying matrices row by row and multiplying them
-# than at writing and reading all products.
+# From so many terms a sum on, a GPU moves less memory by copying the matrices row by row and
+# multiplying them than by writing and reading all products (counted, not timed).
 _TERMS = 8
 
 

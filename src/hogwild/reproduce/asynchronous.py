@@ -255,11 +255,16 @@ def run(
     rules = ["messages", "gradient"] if forest(batch) else ["gradient"]
     out: list[tuple[str, Robustness]] = []
     for rule in rules:
-        options["ticks"] = min(ticks, MESSAGES) if rule == "messages" else ticks
+        options["ticks"] = limit(rule, ticks)
         out.append((rule, robustness(model, graphs, rule=rule, **options)))
         if out[-1][1].converged == 1.0:
             break
     return out
+
+
+def limit(rule: str, ticks: int) -> int:
+    """Ticks after which a rule is given up."""
+    return min(ticks, MESSAGES) if rule == "messages" else ticks
 
 
 def exact(result: Result, replica: int) -> Model:
