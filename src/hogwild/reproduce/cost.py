@@ -83,7 +83,7 @@ class Cost(Figure):
         loops: dict[str, Loop] = {}
         found: Record = {}
         for name in names:
-            loops[name], share = begin(work, task, column, name, config.batch_size, trained)
+            loops[name], share = begin(work, task, column, name, trained)
             parameters = sum(p.numel() for p in loops[name].model.parameters())
             found[name] = {
                 "epoch": [],
@@ -168,13 +168,11 @@ def rows(column: str) -> Mapping[str, Mapping[str, paper.Number]]:
     return next(t.rows for t in paper.TABLES.values() if column in t.columns)
 
 
-def begin(
-    work: Work, task: Task, column: str, model: str, batch_size: int | None, trained: bool
-) -> tuple[Loop, float]:
+def begin(work: Work, task: Task, column: str, model: str, trained: bool) -> tuple[Loop, float]:
     """A training loop on a few batches of the training graphs of the first fold, and how often
     these fit into an epoch; from the parameters of the best replica, if models are trained. All
     models have the same batches, also those with options of their own."""
-    protocol = work.config(column, model)
+    protocol, batch_size = work.config(column, model), work.config(column, "gcn").batch_size
     count = work.replicas or 1
     config = replace(protocol, replicas=count, folds=None, validation=False, batch_size=batch_size)
     held = {"validation": True} if protocol.validation else {}
