@@ -40,7 +40,8 @@ from hogwild.tasks.base import Split, Task
 from hogwild.training.data import resolve
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
-from hogwild.training.loop import Loop, predict
+from hogwild.training.loop import Loop
+from hogwild.training.predict import predict
 from hogwild.training.registry import device_of, entry
 
 ROUNDS, QUICK_ROUNDS = 9, 3

@@ -27,7 +27,7 @@ from hogwild.reproduce.record import Record
 from hogwild.reproduce.tables import ORDER
 from hogwild.tasks import Chains, Counting, Sums
 from hogwild.tasks.base import Task
-from hogwild.training.loop import predict
+from hogwild.training.predict import predict
 from hogwild.training.registry import set_on_failure
 
 FACTORS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

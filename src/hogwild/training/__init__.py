@@ -16,9 +16,10 @@ from hogwild.training.config import Config
 from hogwild.training.data import Criterion, OwnTask, Task, resolve
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
-from hogwild.training.loop import Loop, Stop
+from hogwild.training.loop import Loop
 from hogwild.training.registry import MODELS, device_of, entry, spelled_out
 from hogwild.training.result import Result, load, measure
+from hogwild.training.state import Stop
 
 __all__ = ["MODELS", "Config", "Loop", "OwnTask", "Result", "Stop", "Task", "load", "train"]
 

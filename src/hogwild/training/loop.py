@@ -12,9 +12,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +21,19 @@ from torch_geometric.data import Batch
 from tqdm import tqdm
 
 from hogwild import checkpoint
-from hogwild.errors import CheckpointError, ConvergenceWarning
+from hogwild.errors import ConvergenceWarning
 from hogwild.models.base import Kind
 from hogwild.models.scarselli import ScarselliGNN
 from hogwild.solvers.solution import Solution, Status
+from hogwild.training import state
 from hogwild.training.config import DTYPES, Config
 from hogwild.training.data import Shelf, Taken, Task
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
 from hogwild.training.optimiser import AdamW, Rows, clip
+from hogwild.training.predict import predict
 from hogwild.training.registry import device_of, set_on_failure
+from hogwild.training.state import Stop
 
 
 @runtime_checkable
@@ -39,54 +41,6 @@ class Projected(Protocol):
     """A model whose parameters are put back into their bounds after every step."""
 
     def project_(self, *, warn: bool = True) -> object: ...
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Why a replica ended before the last epoch.
-
-    Attributes:
-        epoch: When.
-        failed: Whether something went wrong, rather than validation no longer improving.
-        reason: The diagnosis.
-    """
-
-    epoch: int
-    failed: bool
-    reason: str
-
-
-def predict(
-    model: nn.Module, data: Batch, edges: bool, h0: Tensor | None = None
-) -> tuple[Tensor, Solution]:
-    """Predictions [R, …] and embeddings [R, N, k], R = 1 for a model without replicas.
-
-    Args:
-        model: Any model of this library.
-        data: The graphs.
-        edges: Whether the model reads edge features.
-        h0: Where solves begin, [R, N, k].
-    """
-    many = model.replicas is not None
-    if h0 is not None and not many:
-        h0 = h0[0]
-    attr = data.edge_attr if edges else None
-    if attr is not None and attr.dim() == 1:
-        attr = attr.unsqueeze(1)
-    found: Solution = model.embed(  # type: ignore[operator]
-        data.x,
-        data.edge_index,
-        attr,
-        data.batch,
-        edge_weight=data.get("edge_weight"),
-        h0=h0,
-        batch_size=data.num_graphs,
-    )
-    out: Tensor = model.readout(found.value, data.batch, data.num_graphs)  # type: ignore[operator]
-    if many:
-        return out, found
-    parts = (found.value, found.status, found.iterations, found.residual)
-    return out.unsqueeze(0), Solution(*(t.unsqueeze(0) for t in parts))
 
 
 class Loop:
@@ -413,55 +367,10 @@ class Loop:
 
     def save(self) -> None:
         """Write a checkpoint from which :meth:`resume` goes on in the same bits."""
-        if self.folder is None:
-            return
-        tensors = {f"model/{k}": v for k, v in self.model.state_dict().items()}
-        tensors |= {f"best/{k}": v for k, v in self.best.items()}
-        tensors |= {f"optimiser/{k}": v for k, v in self.optimiser.state()}
-        tensors |= {f"loop/{k}": getattr(self, k) for k in _KEPT}
-        tensors["random/cpu"] = torch.get_rng_state()
-        if self.shelf.device.type == "cuda":
-            tensors["random/cuda"] = torch.cuda.get_rng_state(self.shelf.device)
-        if self.warm is not None:
-            tensors["warm"] = self.warm
-        extra: dict[str, Any] = {
-            "epoch": self.epoch,
-            "data": self.shelf.counts,
-            "config": self.config.as_dict(),
-            "stops": [None if s is None else asdict(s) for s in self.stops],
-        }
-        checkpoint.save(self.folder, tensors, extra)
+        if self.folder is not None:
+            checkpoint.save(self.folder, *state.of(self))
 
     def resume(self) -> None:
         """Go on where the checkpoint in the folder was written."""
         assert self.folder is not None
-        found = checkpoint.load(self.folder)
-        device, counts = self.shelf.device, self.shelf.counts
-        before = found.extra.get("data", counts)
-        if before != counts:
-            raise CheckpointError(
-                f"{self.folder} is of a run on other data: {before}, now {counts}; expected the "
-                f"same graphs, or a new folder"
-            )
-        groups: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in found.tensors.items():
-            group, _, rest = name.partition("/")
-            groups.setdefault(group, {})[rest] = tensor
-        try:
-            checkpoint.fit(self.model, groups["model"], str(self.folder))
-            self.best = {k: groups["best"][k].to(device) for k in self.best}
-            for name, _ in self.optimiser.state():
-                setattr(self.optimiser, name, groups["optimiser"][name].to(device))
-            for name in _KEPT:
-                setattr(self, name, groups["loop"][name].to(device))
-            self.warm = groups["warm"][""].to(device) if "warm" in groups else None
-            self.stops = [None if s is None else Stop(**s) for s in found.extra["stops"]]
-            self.epoch, self._resumed = found.extra["epoch"], groups["random"]
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{self.folder} is no checkpoint of a training run ({error!r} is missing)"
-            ) from error
-
-
-_KEPT = ("alive", "best_score", "best_loss", "best_epoch", "loss", "score")
-"""What a loop remembers from epoch to epoch beside the model, the optimiser and the warm starts."""
+        self._resumed = state.restore(self, checkpoint.load(self.folder), str(self.folder))

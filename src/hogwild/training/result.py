@@ -24,7 +24,7 @@ from hogwild.training import log
 from hogwild.training.config import DTYPES, Config
 from hogwild.training.data import Task, resolve
 from hogwild.training.ensemble import Members, single
-from hogwild.training.loop import Loop, Stop
+from hogwild.training.loop import Loop
 from hogwild.training.registry import (
     MODELS,
     at_hand,
@@ -34,6 +34,7 @@ from hogwild.training.registry import (
     set_on_failure,
     spelled_out,
 )
+from hogwild.training.state import Stop
 
 PARTS = ("train", "val", "test")
 

@@ -1,0 +1,41 @@
+"""What a model says about a batch, with replicas in front whether it has any or not."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch_geometric.data import Batch
+
+from hogwild.solvers.solution import Solution
+
+
+def predict(
+    model: nn.Module, data: Batch, edges: bool, h0: Tensor | None = None
+) -> tuple[Tensor, Solution]:
+    """Predictions [R, …] and embeddings [R, N, k], R = 1 for a model without replicas.
+
+    Args:
+        model: Any model of this library.
+        data: The graphs.
+        edges: Whether the model reads edge features.
+        h0: Where solves begin, [R, N, k].
+    """
+    many = model.replicas is not None
+    if h0 is not None and not many:
+        h0 = h0[0]
+    attr = data.edge_attr if edges else None
+    if attr is not None and attr.dim() == 1:
+        attr = attr.unsqueeze(1)
+    found: Solution = model.embed(  # type: ignore[operator]
+        data.x,
+        data.edge_index,
+        attr,
+        data.batch,
+        edge_weight=data.get("edge_weight"),
+        h0=h0,
+        batch_size=data.num_graphs,
+    )
+    out: Tensor = model.readout(found.value, data.batch, data.num_graphs)  # type: ignore[operator]
+    if many:
+        return out, found
+    parts = (found.value, found.status, found.iterations, found.residual)
+    return out.unsqueeze(0), Solution(*(t.unsqueeze(0) for t in parts))

@@ -1,0 +1,93 @@
+"""What a training run remembers from epoch to epoch, as a checkpoint holds it, and back.
+
+The parameters now and the best ones, the optimiser's memory, warm starts, the random state, and why
+replicas stopped: all that the next epoch is a function of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hogwild import checkpoint
+from hogwild.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from hogwild.training.loop import Loop
+
+_KEPT = ("alive", "best_score", "best_loss", "best_epoch", "loss", "score")
+"""Of a loop, beside the model, the optimiser and the warm starts."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a replica ended before the last epoch.
+
+    Attributes:
+        epoch: When.
+        failed: Whether something went wrong, rather than validation no longer improving.
+        reason: The diagnosis.
+    """
+
+    epoch: int
+    failed: bool
+    reason: str
+
+
+def of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and the rest, for :func:`hogwild.checkpoint.save`."""
+    tensors = {f"model/{k}": v for k, v in loop.model.state_dict().items()}
+    tensors |= {f"best/{k}": v for k, v in loop.best.items()}
+    tensors |= {f"optimiser/{k}": v for k, v in loop.optimiser.state()}
+    tensors |= {f"loop/{k}": getattr(loop, k) for k in _KEPT}
+    tensors["random/cpu"] = torch.get_rng_state()
+    if loop.shelf.device.type == "cuda":
+        tensors["random/cuda"] = torch.cuda.get_rng_state(loop.shelf.device)
+    if loop.warm is not None:
+        tensors["warm"] = loop.warm
+    extra: dict[str, Any] = {
+        "epoch": loop.epoch,
+        "data": loop.shelf.counts,
+        "config": loop.config.as_dict(),
+        "stops": [None if s is None else asdict(s) for s in loop.stops],
+    }
+    return tensors, extra
+
+
+def restore(loop: Loop, found: checkpoint.Checkpoint, where: str) -> dict[str, Tensor]:
+    """Put a loop back; returns the random state to go on from.
+
+    Args:
+        loop: Just made, with the configuration of the run.
+        found: The checkpoint.
+        where: It came from, for errors.
+    """
+    device, counts = loop.shelf.device, loop.shelf.counts
+    before = found.extra.get("data", counts)
+    if before != counts:
+        raise CheckpointError(
+            f"{where} is of a run on other data: {before}, now {counts}; expected the same graphs, "
+            f"or a new folder"
+        )
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in found.tensors.items():
+        group, _, rest = name.partition("/")
+        groups.setdefault(group, {})[rest] = tensor
+    try:
+        checkpoint.fit(loop.model, groups["model"], where)
+        loop.best = {k: groups["best"][k].to(device) for k in loop.best}
+        for name, _ in loop.optimiser.state():
+            setattr(loop.optimiser, name, groups["optimiser"][name].to(device))
+        for name in _KEPT:
+            setattr(loop, name, groups["loop"][name].to(device))
+        loop.warm = groups["warm"][""].to(device) if "warm" in groups else None
+        loop.stops = [None if s is None else Stop(**s) for s in found.extra["stops"]]
+        loop.epoch = found.extra["epoch"]
+        return groups["random"]
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{where} is no checkpoint of a training run ({error!r} is missing)"
+        ) from error
