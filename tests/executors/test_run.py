@@ -1,0 +1,297 @@
+"""`simulate`: what a run reports, and what it refuses."""
+
+import pytest
+import torch
+from small_graphs import energy, graphs
+from torch_geometric.data import Batch, Data
+
+import hogwild
+from hogwild import GCN, EnergyGNN, StackedEnergyGNN, simulate
+from hogwild.asynchrony.impairments import (
+    BernoulliLoss,
+)
+from hogwild.asynchrony.schedule import Schedule
+from hogwild.asynchrony.trace import check_trace
+from hogwild.errors import AsynchronyError, ConfigError, InputError, TraceError
+from hogwild.executors.simulated import Simulation
+from hogwild.fields import gather, scatter
+from hogwild.rules import GradientRule
+from hogwild.testing.problems import Quadratic, random_graph
+
+# -- what a run reports ---------------------------------------------------------------------------
+
+
+def test_history_at_chosen_ticks():
+    model, data = energy(), graphs()
+    options = {"runs": 2, "ticks": 60, "keep_embeddings": True, "tol": None}
+    every = simulate(model, data, history=1, **options)
+    some = simulate(model, data, history=(0, 7, 50, 900), **options)
+    assert some.history_ticks == [0, 7, 50]
+    assert torch.equal(some.history, every.history[[0, 7, 50]])
+    assert torch.equal(some.embeddings, every.embeddings[[0, 7, 50]])
+    with pytest.raises(ConfigError, match="history=-1; expected an integer of at least 0"):
+        simulate(model, data, history=[-1])
+
+
+def test_a_run_reports_the_truth(tmp_path):
+    model, data = energy(), graphs()
+    run = simulate(model, data, runs=3, history=10, keep_embeddings=True, record=tmp_path / "t.npz")
+    n, q = data.num_nodes, 3
+    assert run.predictions.shape == (q, n, 2)
+    assert run.h.shape == (q, n, 2)
+    assert run.deviation.shape == run.converged.shape == run.reached.shape == (q, 3)
+    assert run.history.shape == (len(run.history_ticks), q, 3)
+    assert run.embeddings.shape == (len(run.history_ticks), q, n, 2)
+    assert float(run.history[0].min()) > float(run.history[-1].max())
+    torch.testing.assert_close(run.reference, model.embed(*_args(data)).value)
+
+    # Counts against the trace, which knows who updated.
+    problem = model.problem(*_args(data))
+    counts = torch.zeros(q * n, dtype=torch.long)
+    oldest = 0
+    for tick in run.trace.ticks:
+        counts[tick.at.nodes] += 1
+        oldest = max(oldest, int((tick.time - tick.view).max()) if tick.view.numel() else 0)
+    assert torch.equal(run.updates.flatten(), counts)
+    degree = problem.graph.in_degree.repeat(q)
+    assert torch.equal(run.messages.flatten(), counts * degree)
+    assert run.staleness.packet.largest == oldest == 2
+    assert run.staleness.bound == 5
+    assert run.staleness.content.largest <= 2 * 2 + 5
+    assert all(run.assumptions.values())
+    assert int(run.saved.sum()) == 0
+    assert "within tolerance" in str(run)
+
+    again = simulate(model, data, runs=3, replay=tmp_path / "t.npz")
+    assert torch.equal(again.h, run.h)
+    assert torch.equal(again.updates, run.updates)
+    other = GCN(3, 2).double()  # the schedule is integers only: any model can follow it
+    assert simulate(other, data, runs=3, replay=run.trace).h.shape == (q, n, 10)
+    with pytest.raises(TraceError, match="another graph"):
+        simulate(model, graphs(seed=2), runs=3, replay=run.trace)
+    with pytest.raises(TraceError, match="number of runs"):
+        simulate(model, data, runs=2, replay=run.trace)
+
+
+def test_a_replay_has_the_bounds_of_what_was_recorded(tmp_path):
+    """The certified step depends on them: without them it would not be the same run."""
+    model, data, path = energy(), graphs((6,)), tmp_path / "trace"
+    run = simulate(
+        model, data, stagger=9, delay=6, step="certified", ticks=200, tol=None, record=path,
+        impairments=BernoulliLoss(0.3, burst=2),
+    )  # fmt: skip
+    again = simulate(model, data, step="certified", tol=None, replay=path, record=True)
+    assert torch.equal(again.h, run.h)
+    assert again.staleness.bound == run.staleness.bound == 6 + 2 * 9 + 1
+    assert again.assumptions == run.assumptions == {"a": True, "b": True, "c": True}
+    assert again.trace.about["stagger"] == 9
+
+
+def _args(data):
+    return data.x, data.edge_index, None, data.batch
+
+
+def test_content_age_reaches_its_bound_and_not_more():
+    model, data = energy(), graphs((20,))
+    for exchange, bound in (("packet", 2 * 3 + 4), ("exact", 2 * 3 + 4 - 1)):
+        run = simulate(
+            model, data, runs=5, stagger=4, delay=3, exchange=exchange, ticks=300, tol=None
+        )
+        assert run.staleness.content.largest == run.staleness.content_bound == bound
+        assert f"D' = {bound})" in str(run)
+
+
+def test_the_trace_of_a_run_satisfies_the_assumptions():
+    model, data = energy(), graphs((4, 6))
+    run = simulate(model, data, runs=2, record=True, tol=None, ticks=100)
+    graph = model.problem(*_args(data)).graph
+    edges = torch.stack([graph.src, graph.dst])
+    double = torch.cat([edges, edges + graph.num_nodes], 1)
+    from hogwild.graph import Graph
+
+    whole = Graph.of(double, 2 * graph.num_nodes)
+    assert check_trace(run.trace, whole, 5).hold
+
+
+def test_runs_and_graphs_do_not_depend_on_their_company():
+    model, data = energy(), graphs()
+    many = simulate(model, data, runs=4, seed=9, ticks=60, tol=None)
+    for r in (1, 2):
+        few = simulate(model, data, runs=r, seed=9, ticks=60, tol=None)
+        torch.testing.assert_close(few.h, many.h[:r], rtol=0, atol=1e-13)
+
+
+def test_replicas_share_a_schedule():
+    torch.manual_seed(3)
+    model = EnergyGNN(3, 2, replicas=2).double()
+    data = graphs()
+    run = simulate(model, data, runs=2, ticks=50, tol=None)
+    assert run.h.shape == (2, 2, data.num_nodes, 2)
+    assert run.predictions.shape == (2, 2, data.num_nodes, 2)
+    assert run.deviation.shape == (2, 2, 3)
+    for r in range(2):
+        single = EnergyGNN(3, 2).double()
+        single.load_state_dict({k: v[r] for k, v in model.state_dict().items()})
+        alone = simulate(single, data, runs=2, ticks=50, tol=None)
+        torch.testing.assert_close(run.h[:, r], alone.h, rtol=0, atol=1e-12)
+
+
+def test_features_of_every_replica():
+    torch.manual_seed(0)
+    data = graphs((6,))
+    several = Data(x=torch.stack([data.x, -data.x]), edge_index=data.edge_index)
+    model = EnergyGNN(3, 2, replicas=2).double()
+    run = simulate(model, several, runs=3)
+    assert run.predictions.shape == (3, 2, 6, 2)
+    assert bool(run.converged.all())
+
+
+def test_graph_level_models_and_lists_of_graphs():
+    torch.manual_seed(0)
+    model = EnergyGNN(3, 2, pool="mean").double()
+    data = [Data(x=graphs((n,)).x, edge_index=graphs((n,)).edge_index) for n in (3, 5, 2)]
+    run = simulate(model, data, runs=2)
+    assert run.predictions.shape == (2, 3, 2)
+    batch = Batch.from_data_list(data)
+    out = model(batch.x, batch.edge_index, None, batch.batch)
+    torch.testing.assert_close(run.predictions[1], out, rtol=1e-4, atol=1e-5)
+
+
+def test_stacks_run_level_by_level():
+    torch.manual_seed(0)
+    model, data = StackedEnergyGNN(3, 2, beta=2.0).double(), graphs()
+    run = simulate(model, data, runs=2, tol=1e-6)
+    assert bool(run.converged.all())
+    torch.testing.assert_close(run.h[1], model.embed(*_args(data)).value, rtol=1e-5, atol=1e-5)
+    assert float(run.updates.double().mean()) > 20
+    with pytest.raises(ConfigError, match="a stack of 2 levels"):
+        simulate(model, data, record=True)
+
+
+def test_a_level_that_comes_no_nearer_is_done():
+    """The answer below is exact to about 1e-9 only, and the level is asked for 1e-10."""
+    torch.manual_seed(0)
+    model, data = StackedEnergyGNN(3, 2, beta=2.0).double(), graphs()
+    run = simulate(model, data, tol=1e-8, ticks=2500)
+    assert run.ticks < 2 * 2500  # of both levels
+
+
+def test_stacks_do_not_stop_short_of_the_tolerance_that_is_asked_for():
+    """With levels settled just within the tolerance, the last one would miss it for ever."""
+    data = Data(x=graphs((8,)).x, edge_index=graphs((8,)).edge_index)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = StackedEnergyGNN(3, 1).double()
+        run = simulate(model, data, runs=5, ticks=6000)
+        assert bool(run.converged.all()), float(run.deviation.max())
+
+
+def test_self_loops_and_multi_edges():
+    torch.manual_seed(0)
+    model = energy()
+    edges = torch.tensor([[0, 1, 1, 2, 0, 1, 0, 2], [1, 0, 2, 1, 1, 0, 0, 2]])
+    data = Data(x=torch.randn(3, 3, dtype=torch.float64), edge_index=edges)
+    for exchange in ("packet", "exact"):
+        assert bool(simulate(model, data, exchange=exchange).converged.all())
+    problem = model.problem(data.x, edges).detach()
+    simulation = Simulation(
+        GradientRule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0), problem.start(),
+        exchange="exact",
+    )  # fmt: skip
+    h = problem.start()
+    simulation.step()
+    for _ in range(10):
+        simulation.step()
+        h = h - 0.05 * problem.evaluate(h).gradient
+    torch.testing.assert_close(simulation.h, h, rtol=0, atol=1e-12)
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stagger": 0}, "stagger=0"),
+        ({"delay": -1}, "delay=-1"),
+        ({"runs": 0}, "runs=0"),
+        ({"ticks": 0}, "ticks=0"),
+        ({"step": -0.1}, "step=-0.1; expected a positive number"),
+        ({"step": "fast"}, "step='fast'; expected"),
+        ({"rule": "magic"}, "rule='magic'; expected one of"),
+        ({"exchange": "letters"}, "exchange='letters'; expected one of"),
+        ({"tol": 0.0}, "tol=0.0"),
+        ({"seed": 0.5}, "seed=0.5"),
+        ({"impairments": ["rain"]}, "unknown impairment 'rain'"),
+        ({"impairments": "rain"}, "unknown impairment 'rain'"),
+        ({"impairments": BernoulliLoss}, "unknown impairment <class"),
+        ({"impairments": None}, "unknown impairment None"),
+        ({"step": None}, "step=None; expected a positive number"),
+        ({"step": "certified", "impairments": BernoulliLoss(0.1)}, "needs a bound"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ConfigError, match=message):
+        simulate(energy(), graphs((3,)), **options)
+
+
+def test_bad_models_and_data():
+    with pytest.raises(AsynchronyError, match="num_layers=2"):
+        simulate(energy(num_layers=2), graphs((3,)))
+    data = graphs((3,))
+    one_way = Data(x=data.x, edge_index=torch.tensor([[0, 1], [1, 2]]))
+    with pytest.raises(AsynchronyError, match="no reverse link"):
+        simulate(energy(), one_way)
+    with pytest.raises(InputError, match="expected a torch_geometric"):
+        simulate(energy(), [])
+    with pytest.raises(InputError, match="is a NoneType"):
+        simulate(energy(), None)
+    with pytest.raises(InputError, match="a single feature is a column"):
+        simulate(energy(), Data(x=data.x[:, 0], edge_index=data.edge_index))
+    with pytest.raises(ConfigError, match="model is a Linear"):
+        simulate(torch.nn.Linear(3, 3), data)
+    with pytest.raises(ConfigError, match="model is a Linear"):
+        hogwild.certify(torch.nn.Linear(3, 3), data)
+    with pytest.raises(InputError, match="lacks x"):
+        simulate(energy(), Data(edge_index=data.edge_index))
+
+
+def test_simulate_leaves_the_model_as_it_was():
+    model = energy()
+    model.train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    simulate(model, graphs((3,)), ticks=5)
+    assert model.training
+    model.readout.eval()  # a part that is frozen stays so
+    simulate(model, graphs((3,)), ticks=5)
+    assert model.conv.training
+    assert not model.readout.training
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert hogwild.simulate is simulate
+
+
+def test_local_gradients_reach_the_right_neighbour():
+    """Letters filed under j → i are read by j through i → j, multi-edges in their order."""
+    problem = Quadratic.random(random_graph([7], seed=5))
+    graph = problem.graph
+    reverse = graph.reverse
+    assert torch.equal(graph.src[reverse], graph.dst)
+    assert torch.equal(reverse[reverse], torch.arange(graph.num_edges))
+    h = torch.randn(1, 2, 7, dtype=torch.float64)
+    own, toward = problem.local(h, gather(h, graph.src), graph.everyone)
+    received = own + scatter(toward[..., reverse], graph.dst, 7)
+    torch.testing.assert_close(received, problem.evaluate(h).gradient)
+
+
+def test_memory_is_linear_in_edges_and_delay():
+    """Packets are kept for D + 2 versions of every edge, whatever the time or the runs."""
+    for sizes in ([5], [5, 5, 5]):
+        problem = Quadratic.random(random_graph(sizes))
+        kept = []
+        for delay in (0, 3, 6):
+            schedule = Schedule(problem.graph, delay=delay)
+            simulation = Simulation(GradientRule(problem, 0.05), schedule, problem.start())
+            for _ in range(30):
+                simulation.step()
+            kept.append(simulation.outbox.edge.numel() / problem.graph.num_edges)
+        assert kept == [2 * (d + 2) for d in (0, 3, 6)]
