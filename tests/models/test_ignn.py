@@ -6,13 +6,14 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, complete, cycle, edges, star
+from adjacencies import GRAPHS, dense, radius
+from helpers import DOUBLE, ODD, ODD_NODES, chain, cycle, edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import root
 from torch import nn
 
-from hogwild import IGNN, Anderson, Graph, IGNNConv, Picard, SemismoothNewton
+from hogwild import IGNN, Anderson, IGNNConv, Picard, SemismoothNewton
 from hogwild.errors import (
     AsynchronyError,
     ConfigError,
@@ -22,7 +23,6 @@ from hogwild.errors import (
     ProjectionWarning,
 )
 from hogwild.fields import gather
-from hogwild.models.adjacency import adjacency
 from hogwild.models.ignn import onto_ball
 from hogwild.nn import Nonexpansive, leaky_relu
 from hogwild.testing import check_model, random_graph
@@ -98,28 +98,6 @@ def test_edge_weights(normalize, device):
 # -- references that share no code ----------------------------------------------------------------
 
 
-def dense(edge_index, n, weight=None, *, normalize=True):
-    """Ã of one graph, in NumPy."""
-    a = np.zeros((n, n))
-    weight = np.ones(edge_index.size(1)) if weight is None else weight.detach().numpy()
-    np.add.at(a, (edge_index[1].numpy(), edge_index[0].numpy()), weight)
-    if not normalize:
-        top = np.abs(np.linalg.eigvals(a)).max()
-        return a / top
-    a = a + np.eye(n)
-    degree = a.sum(1)
-    return a / np.sqrt(np.outer(degree, degree))
-
-
-GRAPHS = {
-    "chain": (chain(7), 7),
-    "star": (star(6), 6),
-    "odd cycle": (cycle(5), 5),
-    "directed": (edges((0, 1), (1, 2), (2, 0), (2, 3), (3, 1)), 4),
-    "multigraph": (ODD, ODD_NODES),
-}
-
-
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_identity_equals_a_linear_solve(name, normalize):
@@ -178,77 +156,6 @@ def test_solvers_agree():
         conv.solver = solver
         found = conv(x, edge_index, None, graph.batch)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-8)
-
-
-# -- the adjacency --------------------------------------------------------------------------------
-
-
-def radius(matrix):
-    return float(np.abs(np.linalg.eigvals(matrix)).max())
-
-
-def matrix_of(adjacency, graph):
-    """The dense Ã, column by column."""
-    return adjacency.apply(torch.eye(graph.num_nodes, **DOUBLE), graph).T.numpy()
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", ["chain", "star", "odd cycle", "directed"])
-def test_perron_eigenvalue_is_one(name, weighted, normalize):
-    """λ_pf(Ã) = 1, also on directed and weighted graphs, with a positive certificate."""
-    edge_index, n = GRAPHS[name]
-    graph = Graph.of(edge_index, n)
-    weight = 0.1 + 2.0 * torch.rand(edge_index.size(1), **DOUBLE) if weighted else None
-    a = adjacency(graph, weight, torch.float64, normalize=normalize)
-    np.testing.assert_allclose(
-        matrix_of(a, graph), dense(edge_index, n, weight, normalize=normalize), rtol=1e-9
-    )
-    assert radius(matrix_of(a, graph)) == pytest.approx(1.0, abs=1e-9)
-    assert float(a.perron.min()) > 0.0
-    assert float(a.growth(graph)) == pytest.approx(1.0, abs=1e-9)
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_scaling_does_not_depend_on_the_batch(normalize):
-    parts = [(star(9), 9), (chain(3), 3), (edges(), 1), (complete(5), 5), (chain(30), 30)]
-    edge_index, batch = batch_of(*parts)
-    whole = adjacency(Graph.of(edge_index, 48, batch), None, torch.float64, normalize=normalize)
-    start = 0
-    for own, n in parts:
-        alone = adjacency(Graph.of(own, n), None, torch.float64, normalize=normalize)
-        end = start + own.size(1)
-        torch.testing.assert_close(alone.edge, whole.edge[start:end], rtol=1e-14, atol=0)
-        start = end
-
-
-def test_scaled_graphs_without_cycles():
-    """λ_pf = 0: scaled by the largest weight. Without edges: nothing to scale."""
-    graph = Graph.of(edges((0, 1), (1, 2)), 3)
-    a = adjacency(graph, torch.tensor([0.5, 2.0], **DOUBLE), torch.float64, normalize=False)
-    assert a.edge.tolist() == [0.25, 1.0]
-    assert float(a.growth(graph)) <= 1.0
-    lonely = Graph.of(edges(), 2)
-    assert float(adjacency(lonely, None, torch.float64, normalize=False).growth(lonely)) == 0.0
-
-
-def test_disconnected_graph_is_bounded_by_its_largest_part():
-    graph = Graph.of(torch.cat([star(10), complete(5) + 10], 1), 16)  # λ = 3 and 4
-    a = adjacency(graph, None, torch.float64, normalize=False)
-    assert float(a.edge[0]) == pytest.approx(0.25, rel=1e-10)
-    assert float(a.growth(graph)) <= 1.0 + 1e-10
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_gradient_of_the_adjacency(normalize):
-    edge_index, n = GRAPHS["directed"]
-    graph = Graph.of(edge_index, n)
-    weight = (0.2 + torch.rand(edge_index.size(1), **DOUBLE)).requires_grad_()
-
-    def entries(w):
-        return adjacency(graph, w, torch.float64, normalize=normalize).edge
-
-    assert torch.autograd.gradcheck(entries, weight, rtol=1e-5)
 
 
 # -- contraction by construction ------------------------------------------------------------------

@@ -1,0 +1,30 @@
+"""Adjacency matrices of small graphs, by NumPy alone."""
+
+import numpy as np
+from helpers import ODD, ODD_NODES, chain, cycle, edges, star
+
+
+def dense(edge_index, n, weight=None, *, normalize=True):
+    """Ã of one graph, in NumPy."""
+    a = np.zeros((n, n))
+    weight = np.ones(edge_index.size(1)) if weight is None else weight.detach().numpy()
+    np.add.at(a, (edge_index[1].numpy(), edge_index[0].numpy()), weight)
+    if not normalize:
+        top = np.abs(np.linalg.eigvals(a)).max()
+        return a / top
+    a = a + np.eye(n)
+    degree = a.sum(1)
+    return a / np.sqrt(np.outer(degree, degree))
+
+
+GRAPHS = {
+    "chain": (chain(7), 7),
+    "star": (star(6), 6),
+    "odd cycle": (cycle(5), 5),
+    "directed": (edges((0, 1), (1, 2), (2, 0), (2, 3), (3, 1)), 4),
+    "multigraph": (ODD, ODD_NODES),
+}
+
+
+def radius(matrix):
+    return float(np.abs(np.linalg.eigvals(matrix)).max())
