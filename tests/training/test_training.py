@@ -15,6 +15,7 @@ from hogwild import GCN, EnergyGNN, load, train
 from hogwild.errors import CheckpointError, ConfigError, ConvergenceWarning
 from hogwild.models import IGNNConv
 from hogwild.training import MODELS, log
+from hogwild.training.predict import predict
 
 QUICK = {"model": "energy-node", "epochs": 12, "replicas": 2, "validate_every": 3, "log_every": 4}
 
@@ -176,6 +177,37 @@ def test_graphs_are_measured_in_full_batches():
 
     train(Sums(), model="gcn", epochs=1, batch_size=2, reshuffle=False, callback=look)
     assert [len(ids) for ids in seen["test"]] == [2, 1]
+
+
+def test_what_a_model_says_is_asked_once_until_its_parameters_change(monkeypatch):
+    """Every graph is some replica's test graph and another's validation graph."""
+    asked = []
+
+    def spy(*given):
+        asked.append(given)
+        return predict(*given)
+
+    def look(loop):
+        parts = (loop.members.train, loop.members.val, loop.members.test)
+        asked.clear()
+        found = [loop.measure(part, quiet=True, warm=True) for part in parts]
+        assert len(asked) == 1
+        again = []
+        for part in parts:
+            loop._said = None
+            again.append(loop.measure(part, quiet=True, warm=True))
+        assert len(asked) == 4
+        for (loss, metric), (same, too) in zip(found, again, strict=True):
+            assert torch.equal(loss, same)
+            assert torch.equal(metric, too)
+        with torch.no_grad():  # somebody else changes a parameter
+            next(loop.model.parameters()).mul_(1.01)
+        loop.measure(parts[0], quiet=True, warm=True)
+        assert len(asked) == 5
+
+    monkeypatch.setattr("hogwild.training.loop.predict", spy)
+    options = {"task_options": {"sizes": [3, 4, 5, 6, 7, 8]}, "folds": 3, "replicas": 3}
+    train("counting", epochs=2, validation=True, callback=look, **options)
 
 
 # -- folders --------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ CG_WORK = {"cpu": 2_500.0, "cuda": 100_000.0}
 width³: some fifty products with the Hessian, memory-bound, against arithmetic in the caches. On a
 GPU dense arithmetic is cheaper still, and a factorisation can be recorded, where conjugate
 gradients ask after every product whether they are done."""
-CALL_WORK = {"cpu": 3e5, "cuda": 1e7}
+CALL_WORK = {"cpu": 3e5, "cuda": 1e8}
 """Cost of one more batch of fronts in the same units. On a GPU shared by the replicas that a plan
 is made for; on a CPU one number for one to some ten of them, so that answers do not depend, in the
 last bits, on how many there were."""

@@ -90,6 +90,7 @@ class Loop:
         self.score = worst.clone() * torch.nan  # the last validation metric
         self.iterations = 0  # of the last epoch, the largest
         self._resumed: dict[str, Tensor] | None = None  # a random state to go on from
+        self._said: tuple[object, Taken, Tensor] | None = None  # see _outputs
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -228,18 +229,30 @@ class Loop:
         if not used.any():
             nothing = torch.full_like(self.best_loss, torch.nan)
             return nothing, nothing.clone()
+        taken, out = self._outputs(used, quiet, warm)
+        mask = member[:, taken.ids] | ~some.unsqueeze(1)
+        loss = self.task.loss(out, taken.data, mask).double()
+        metric = self.task.metric(out, taken.data, mask).double()
+        return torch.where(some, loss, torch.nan), torch.where(some, metric, torch.nan)
+
+    def _outputs(self, used: Tensor, quiet: bool, warm: bool) -> tuple[Taken, Tensor]:
+        """What the model says of the graphs ``used`` [G], with replicas in front. With as many
+        folds as replicas all graphs are in some replica's training, validation and test sets: until
+        parameters change, the last answer is remembered."""
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        key = (used.tolist(), quiet, warm, [(id(t), t._version) for t in tensors])
+        if self._said is not None and self._said[0] == key:
+            return self._said[1:]
         pieces = [self.shelf.take(ids, keep=True) for ids in self._portions(used)]
         taken = self.shelf.take(torch.cat([p.ids for p in pieces]), keep=True)
-        mask = member[:, taken.ids] | ~some.unsqueeze(1)
         with warnings.catch_warnings():
             if quiet:
                 warnings.simplefilter("ignore", ConvergenceWarning)
             starts = [self._start(p) if warm else None for p in pieces]
             pairs = zip(pieces, starts, strict=True)
             out = torch.cat([predict(self.model, p.data, self.edges, h)[0] for p, h in pairs], -2)
-        loss = self.task.loss(out, taken.data, mask).double()
-        metric = self.task.metric(out, taken.data, mask).double()
-        return torch.where(some, loss, torch.nan), torch.where(some, metric, torch.nan)
+        self._said = key, taken, out
+        return taken, out
 
     def judge(self) -> None:
         """Keep the parameters of replicas that are better than ever on their validation graphs
