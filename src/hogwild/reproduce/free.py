@@ -2,11 +2,11 @@ r"""Free size: what can energy GNNs do when they may grow?
 
 On every task a few sizes of the energy GNN that the paper has do best there (width of embeddings,
 messages and networks; rounds of messages inside the one energy) are trained by the task's protocol,
-with one more fold held out for validation where no split was published (Peptides-func, where larger
-sizes than the paper's have fewer epochs). Parameters are those of the epoch with the best
-validation metric, and the size shown is the one whose mean validation metric is best: nothing is
-chosen on test graphs. (A fold that validates one replica tests another, so that the choice *of the
-size* has seen every graph, as ever in cross-validation without an inner one.)
+with one more fold held out for validation where no split was published; on Peptides-func and
+PROTEINS larger sizes than the paper's have fewer epochs. Parameters are those of the epoch with the
+best validation metric, and the size shown is the one whose mean validation metric is best: nothing
+is chosen on test graphs. (A fold that validates one replica tests another, so that the choice *of
+the size* has seen every graph, as ever in cross-validation without an inner one.)
 
 Published accuracies on MUTAG and PROTEINS choose the epoch on the test fold. For comparison, and
 marked, the test metric of every replica r in fold f(r) is kept whenever parameters are judged, and
