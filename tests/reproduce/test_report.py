@@ -103,6 +103,39 @@ def test_single_numbers(tmp_path):
             render_numbers(wrong, results)
 
 
+def test_aspects_of_cells(tmp_path):
+    """What a sentence can say of a cell beside its number."""
+    results = Results(tmp_path)
+    results.write("table1", "chains/gcn", "", record(0.01, 0.02, 0.06))
+    text = "".join(f"<!--= table1 chains/gcn {a} -->?<!--/-->; " for a in ("replicas", "median"))
+    assert re.sub("<!--.*?-->", "", render_numbers(text, results)) == "3; 2.0; "
+    with pytest.raises(ConfigError, match="names no aspect; did you mean 'median'"):
+        render_numbers(text.replace("median", "medain"), results)
+
+
+def test_every_aspect_of_every_record():
+    """Of all that there are, none fails and none is empty."""
+    results, shown = Results(HERE / "results"), 0
+    for experiment in EXPERIMENTS.values():
+        for name, record in results.read(experiment).items():
+            for aspect, show in experiment.aspects().items():
+                if aspect in _lacking(experiment.name, record):
+                    continue
+                assert show(record).strip(), (experiment.name, name, aspect)
+                shown += 1
+    assert shown > 100
+
+
+def _lacking(experiment, record):
+    """Rules and models that a record does not have."""
+    if experiment == "cost":
+        return EXPERIMENTS["cost"].aspects().keys() - record["models"].keys()
+    if experiment in ("convergence", "staleness"):
+        there = record["curves" if experiment == "convergence" else "rules"]
+        return EXPERIMENTS[experiment].aspects().keys() - {r.replace(" ", "-") for r in there}
+    return ()
+
+
 def test_a_changed_number_is_noticed(tmp_path):
     """In the data or in the document."""
     results = Results(tmp_path / "results")

@@ -22,7 +22,7 @@ GCN and GAT that wait for the right layer (``gcn-tagged``), and maxima (``max``)
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -93,6 +93,9 @@ class Asynchronous(Experiment):
         column = paper.COLUMNS[record["config"]["task"]]
         return f"{_mean(record, column)}{column.unit}"
 
+    def aspects(self) -> Mapping[str, Callable[[Record], str]]:
+        return {"left": _left, "updates": lambda record: f"{record['updates']:,.0f}"}
+
     def table(self, records: Mapping[str, Record]) -> str:
         columns = {c: paper.COLUMNS[c] for c in self.paper.columns}
         rows = []
@@ -127,13 +130,8 @@ class Asynchronous(Experiment):
         """A row of what is left of the performance."""
         row = [LABELS[model]]
         for name in self.paper.columns:
-            column, record = paper.COLUMNS[name], records.get(f"{name}/{model}")
-            if record is None:
-                row.append(markdown.NOT_RUN)
-                continue
-            before = markdown.show(paper.Number(record["synchronous"]), column)
-            after = markdown.show(markdown.summarise(record["asynchronous"]), column)
-            row.append(f"{before} → {after}")
+            record = records.get(f"{name}/{model}")
+            row.append(markdown.NOT_RUN if record is None else _left(record))
         return row
 
     def verdicts(self, records: Mapping[str, Record]) -> list[str]:
@@ -307,6 +305,13 @@ def _mean(record: Record, column: paper.Column) -> str:
         return "no value"
     parts = [p * column.scale for p in (number.mean, number.deviation) if p is not None]
     return " ± ".join(_small(p, column.digits) for p in parts)
+
+
+def _left(record: Record) -> str:
+    """The metric in step, and out of step."""
+    column = paper.COLUMNS[record["config"]["task"]]
+    before = markdown.show(paper.Number(record["synchronous"]), column)
+    return f"{before} → {markdown.show(markdown.summarise(record['asynchronous']), column)}"
 
 
 def _verdict(what: str, records: list[Record]) -> str:

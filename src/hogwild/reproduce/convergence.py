@@ -13,7 +13,8 @@ readout of :math:`h(u)`. Runs end within 10⁻⁸.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,9 @@ class Convergence(Figure):
         parts = [f"{rule} {arrival(ways['asynchronous'], NEAR)}"
                  for rule, ways in record["curves"].items()]  # fmt: skip
         return "updates to 1e-3 out of step: " + ", ".join(parts)
+
+    def aspects(self) -> Mapping[str, Callable[[Record], str]]:
+        return {rule.replace(" ", "-"): partial(_end, rule=rule) for rule in LOOKS}
 
     def measure(self, work: Work, column: str, model: str) -> Record:
         result = work.trained(column, model)
@@ -174,6 +178,15 @@ def approach(
         torch.cat([metrics, ends[1]]).cpu().double(),
         float(score(run.reference)),
     )
+
+
+def _end(record: Record, rule: str) -> str:
+    """The median error at the end of the runs out of step, and the answer's."""
+    column = paper.COLUMNS[record["config"]["task"]]
+    last = record["curves"][rule]["asynchronous"]["metric"]["median"][-1]
+    numbers = (last, np.nanmedian(np.array(record["answer"], float)))
+    shown = ("no value" if v is None else f"{v * column.scale:.{column.digits}f}" for v in numbers)
+    return "{}{unit} instead of {}".format(*shown, unit=column.unit)
 
 
 def arrival(curve: Record, near: float) -> str:

@@ -71,8 +71,10 @@ class Cost(Figure):
         return {column: partial(self.measure, column=column) for column in self.columns}
 
     def brief(self, record: Record) -> str:
-        ratio = statistics.median(ratios(record, "energy-edge", "epoch"))
-        return f"an epoch of energy-edge takes {ratio:.1f} times a GCN's"
+        return f"an epoch of energy-edge takes {_epoch(record, 'energy-edge')} times a GCN's"
+
+    def aspects(self) -> Mapping[str, Callable[[Record], str]]:
+        return {model: partial(_epoch, model=model) for model in self.models}
 
     def measure(self, work: Work, column: str, model: str = "") -> Record:
         """One task, every model; ``model`` is not used."""
@@ -241,6 +243,11 @@ def ratios(record: Record, model: str, what: str) -> list[float]:
     """Times a GCN's, round by round."""
     ours, base = record["models"][model][what], record["models"]["gcn"][what]
     return [a / b for a, b in zip(ours, base, strict=True)]
+
+
+def _epoch(record: Record, model: str) -> str:
+    """Of training, times a GCN's."""
+    return f"{statistics.median(ratios(record, model, 'epoch')):.1f}"
 
 
 def _times(record: Record, model: str) -> str:

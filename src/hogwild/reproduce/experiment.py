@@ -196,6 +196,10 @@ class Experiment(ABC):
         """The one number of a cell, with its unit, for a sentence."""
         return self.brief(record)
 
+    def aspects(self) -> Mapping[str, Callable[[Record], str]]:
+        """By name: what else of a cell a sentence can speak of."""
+        return {}
+
     def draw(self, results: Results, suffix: str) -> Path | None:
         """Draw the picture of a figure beside its results; ``None``: there is none to draw."""
         return None

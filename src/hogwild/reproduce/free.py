@@ -22,7 +22,7 @@ here fewer looks, trained on eight), the second what Xu et al. (2019) describe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -88,6 +88,17 @@ class Free(Experiment):
         return (
             f"{test}{column.unit} ({validation} on validation), {record['parameters']} parameters"
         )
+
+    def aspects(self) -> Mapping[str, Callable[[Record], str]]:
+        def column(record: Record) -> paper.Column:
+            return paper.COLUMNS[record["cell"].partition("/")[0]]
+
+        return {
+            "test": lambda record: _shown(record["values"], column(record)),
+            "replicas": lambda record: str(len(record["values"])),
+            "parameters": lambda record: f"{record['parameters']:,}",
+            "best-epoch": lambda record: markdown.show(own_epoch(record), column(record)),
+        }
 
     def table(self, records: Mapping[str, Record]) -> str:
         rows, sizes, lines = [], [], []

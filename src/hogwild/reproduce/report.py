@@ -3,8 +3,8 @@
 ``hogwild reproduce report --results experiments/results`` rewrites the text between
 ``<!-- NAME -->`` and ``<!-- end -->`` in ``experiments/README.md``; the prose around it is written
 by hand. The README of the project has the quick version of Table 1, and ``docs/results.md`` single
-numbers, ``<!--= EXPERIMENT CELL -->…<!--/-->``, and pictures. For any other folder of results the
-report is a document beside it, and nothing else is touched.
+numbers, ``<!--= EXPERIMENT CELL [ASPECT] -->…<!--/-->``, and pictures. For any other folder of
+results the report is a document beside it, and nothing else is touched.
 """
 
 from __future__ import annotations
@@ -70,27 +70,32 @@ def render(text: str, results: Results) -> str:
     return MARK.sub(fill, text)
 
 
-NUMBER = re.compile(r"<!--=\s+([\w-]+)\s+(\S+)\s+-->.*?<!--/-->", re.DOTALL)
+NUMBER = re.compile(r"<!--=\s+([\w-]+)\s+(\S+)(?:\s+([\w-]+))?\s+-->.*?<!--/-->", re.DOTALL)
 PICTURE = re.compile(r"\]\(figures/([\w-]+)\.png\)")
 
 
 def render_numbers(text: str, results: Results) -> str:
-    """Fill every single number, ``CELL`` with ``.paper`` behind it for that recipe.
+    """Fill every single number, ``CELL`` with ``.paper`` behind it for that recipe; with an
+    :meth:`aspect <Experiment.aspects>` something else than *the* number of the cell.
 
     Raises:
-        ConfigError: There is no such experiment or cell.
+        ConfigError: There is no such experiment, cell or aspect.
     """
 
     def fill(match: re.Match[str]) -> str:
-        name, cell = match.groups()
+        name, cell, aspect = match.groups()
         if name not in EXPERIMENTS:
             raise ConfigError(f"{match[0]!r} names no experiment; {among(EXPERIMENTS, name)}")
         experiment, (plain, dot, recipe) = EXPERIMENTS[name], cell.partition(".")
         if plain not in experiment.cells():
             raise ConfigError(f"{match[0]!r} names no cell; {among(experiment.cells(), plain)}")
+        aspects = experiment.aspects()
+        if aspect is not None and aspect not in aspects:
+            raise ConfigError(f"{match[0]!r} names no aspect; {among(aspects, aspect)}")
         record = results.read(experiment, dot + recipe).get(plain)
-        shown = markdown.NOT_RUN if record is None else experiment.number(record)
-        return f"<!--= {name} {cell} -->{shown}<!--/-->"
+        show = experiment.number if aspect is None else aspects[aspect]
+        shown = markdown.NOT_RUN if record is None else show(record)
+        return f"<!--= {' '.join(filter(None, match.groups()))} -->{shown}<!--/-->"
 
     return NUMBER.sub(fill, text)
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ class Staleness(Figure):
             f"{rule}: {sum(s['reached'] == 1 for s in settings)} of {len(settings)} settings there"
             for rule, settings in record["rules"].items()
         )
+
+    def aspects(self) -> Mapping[str, Callable[[Record], str]]:
+        return {rule: partial(_range, rule=rule) for _, rule in PANELS if rule != "layers"}
 
     def measure(self, work: Work, column: str, model: str) -> Record:
         result = work.trained(column, model)
@@ -129,6 +133,15 @@ class Staleness(Figure):
                 if record is not None:
                     _lines(ax, record["rules"][rule], shown.scale if model == "gcn" else None)
             figures.legend(fig, axes.flat, 5)
+
+
+def _range(record: Record, rule: str) -> str:
+    """The least and the most updates that any setting takes, median over schedules and graphs."""
+    settings = record["rules"][rule]
+    if any(s["reached"] < 1 for s in settings):
+        return "not all there"
+    middle = [statistics.median(s["updates"]) for s in settings]
+    return f"{min(middle):,.0f} to {max(middle):,.0f}"
 
 
 def needed(updates: Tensor, reached: Tensor, batch: Tensor) -> list[float | None]:

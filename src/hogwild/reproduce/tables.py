@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch_geometric.data import Batch
@@ -45,6 +45,13 @@ class Synchronous(Experiment):
     def number(self, record: Record) -> str:
         column = paper.COLUMNS[record["config"]["task"]]
         return f"{_ours(record, column)}{column.unit}"
+
+    def aspects(self) -> Mapping[str, Callable[[Record], str]]:
+        return {
+            "replicas": lambda record: str(len(record["values"])),
+            "median": lambda record: _median(record, paper.COLUMNS[record["config"]["task"]]),
+            "parameters": lambda record: f"{record['parameters']:,}",
+        }
 
     def table(self, records: Mapping[str, Record]) -> str:
         columns = {c: paper.COLUMNS[c] for c in self.paper.columns}
