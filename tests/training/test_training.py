@@ -179,7 +179,7 @@ def test_graphs_are_measured_in_full_batches():
     assert [len(ids) for ids in seen["test"]] == [2, 1]
 
 
-def test_what_a_model_says_is_asked_once_until_its_parameters_change(monkeypatch):
+def test_a_model_is_asked_once_for_all_its_sets(monkeypatch):
     """Every graph is some replica's test graph and another's validation graph."""
     asked = []
 
@@ -190,24 +190,46 @@ def test_what_a_model_says_is_asked_once_until_its_parameters_change(monkeypatch
     def look(loop):
         parts = (loop.members.train, loop.members.val, loop.members.test)
         asked.clear()
-        found = [loop.measure(part, quiet=True, warm=True) for part in parts]
+        together = loop.measure(*parts, quiet=True, warm=True)
         assert len(asked) == 1
-        again = []
-        for part in parts:
-            loop._said = None
-            again.append(loop.measure(part, quiet=True, warm=True))
-        assert len(asked) == 4
-        for (loss, metric), (same, too) in zip(found, again, strict=True):
+        alone = [loop.measure(part, quiet=True, warm=True)[0] for part in parts]
+        for (loss, metric), (same, too) in zip(together, alone, strict=True):
             assert torch.equal(loss, same)
             assert torch.equal(metric, too)
-        with torch.no_grad():  # somebody else changes a parameter
-            next(loop.model.parameters()).mul_(1.01)
-        loop.measure(parts[0], quiet=True, warm=True)
-        assert len(asked) == 5
+        asked.clear()
+        [(loss, metric)] = loop.judge(loop.members.test)  # and not again at the next epoch
+        assert len(asked) == 1
+        assert torch.equal(metric, alone[2][1])
+        assert torch.equal(loop.score, alone[1][1])
+        asked.clear()
 
     monkeypatch.setattr("hogwild.training.loop.predict", spy)
     options = {"task_options": {"sizes": [3, 4, 5, 6, 7, 8]}, "folds": 3, "replicas": 3}
-    train("counting", epochs=2, validation=True, callback=look, **options)
+    train("counting", epochs=2, validation=True, validate_every=1, callback=look, **options)
+    assert len(asked) == 1  # when all is done
+
+
+def test_a_metric_may_work_in_place():
+    class Careless(Sums):
+        def metric(self, out, data, mask=None):
+            return self.loss(out.sub_(1e3), data, mask)
+
+    class Careful(Sums):
+        def metric(self, out, data, mask=None):
+            return self.loss(out - 1e3, data, mask)
+
+    found = [train(task(), model="gcn", epochs=1, replicas=3) for task in (Careless, Careful)]
+    for part in ("train", "val", "test"):
+        assert torch.equal(found[0].metrics[part], found[1].metrics[part])
+
+
+def test_nothing_to_choose_by_is_said():
+    class Blind(Sums):
+        def metric(self, out, data, mask=None):
+            return self.loss(out, data, mask) * torch.nan
+
+    with pytest.warns(UserWarning, match="replica 0 never had a finite loss and squared error"):
+        train(Blind(), model="gcn", epochs=2)
 
 
 # -- folders --------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def raced(work: Work, *, column: str, size: str) -> Record:
 
 
 class Curve:
-    """Called after every epoch: keeps the test metric of parameters that are about to be judged.
+    """Called after every epoch: keeps the test metric of parameters that are judged.
 
     What is written about an epoch is there before the checkpoint of that epoch is; lines after the
     checkpoint that a killed run goes on from are forgotten, and come again.
@@ -210,9 +210,13 @@ class Curve:
         if not self.begun:
             self.log.rewind(loop.epoch)
             self.begun = True
-        if loop.epoch % loop.config.validate_every == 0 or loop.epoch == loop.config.epochs:
-            _, test = loop.measure(loop.members.test, quiet=True, warm=True)
-            self.log.write({"epoch": loop.epoch, "test": test.tolist()})
+        if loop.epoch % loop.config.validate_every == 0:
+            [(_, test)] = loop.judge(loop.members.test)
+        elif loop.epoch == loop.config.epochs:  # not judged here: a longer run would not have been
+            [(_, test)] = loop.look(loop.members.test)
+        else:
+            return
+        self.log.write({"epoch": loop.epoch, "test": test.tolist()})
 
 
 # -- what is chosen --------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ class Loop:
         self.optimiser = AdamW(self.rows.values(), config.weight_decay)
         self.replicas = self.rows.replicas
         self.epoch = 0
+        self.judged = -1  # the epoch of the last judgement
         self.stops: list[Stop | None] = [None] * self.replicas
         self.alive = torch.ones(self.replicas, dtype=torch.bool, device=device)
         worst = torch.full((self.replicas,), torch.inf, dtype=torch.float64, device=device)
@@ -90,7 +91,6 @@ class Loop:
         self.score = worst.clone() * torch.nan  # the last validation metric
         self.iterations = 0  # of the last epoch, the largest
         self._resumed: dict[str, Tensor] | None = None  # a random state to go on from
-        self._said: tuple[object, Taken, Tensor] | None = None  # see _outputs
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Loop:
             self._random()
             while self.epoch < self.config.epochs and bool(self.alive.any()):
                 began = time.monotonic()
-                if self.epoch % self.config.validate_every == 0:
+                if self.epoch % self.config.validate_every == 0 and self.judged != self.epoch:
                     self.judge()
                 self.improve()
                 self._note(time.monotonic() - began)
@@ -126,7 +126,9 @@ class Loop:
                     self.save()
                     saved = time.monotonic()
             self.save()
-            self.judge()
+            if self.judged != self.epoch:
+                self.judge()
+        self._admit()
         self._restore(torch.ones_like(self.alive))
         self.model.eval()
 
@@ -208,41 +210,33 @@ class Loop:
         return [c for c in chunks if c.numel()]
 
     def _portions(self, used: Tensor) -> list[Tensor]:
-        """The graphs ``used`` [G] in as few batches as measuring them takes; in those of training
-        where they are the graphs trained on: unless these are reshuffled, their analysis is at
-        hand."""
-        if self.config.batch_size is None or torch.equal(used, self.members.train.any(0)):
-            return self._chunks(used)
-        return list(used.cpu().nonzero()[:, 0].split(self.config.batch_size))
+        """The graphs ``used`` [G] in as few batches as measuring them takes. Where those trained on
+        are among them these come in the batches of training: unless they are reshuffled, their
+        analysis is at hand."""
+        trained = self.members.train.any(0)
+        if not bool((trained & ~used).any()):
+            chunks, rest = self._chunks(trained), used & ~trained
+        else:
+            chunks, rest = [], used
+        size = self.config.batch_size or len(used)
+        others = rest.cpu().nonzero()[:, 0].split(size) if bool(rest.any()) else ()
+        return [*chunks, *others]
 
     # -- judging ----------------------------------------------------------------------------------
 
     @torch.no_grad()
     def measure(
-        self, member: Tensor, quiet: bool = False, warm: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """(loss, metric) of every replica on the graphs in ``member`` [R, G]; NaN without any.
-        Solves that fail are warned about unless ``quiet``; ``warm`` ones begin where training left
-        off."""
+        self, *members: Tensor, quiet: bool = False, warm: bool = False
+    ) -> list[tuple[Tensor, Tensor]]:
+        """(loss, metric) of every replica on the graphs in each of ``members`` [R, G]; NaN without
+        any. The model is asked once for all of them: with as many folds as replicas every graph is
+        in the training, the validation and the test set of some. Solves that fail are warned about
+        unless ``quiet``; ``warm`` ones begin where training left off."""
         self.model.eval()
-        some, used = member.any(1), member.any(0)
+        used = torch.stack(members).any(0).any(0)
         if not used.any():
             nothing = torch.full_like(self.best_loss, torch.nan)
-            return nothing, nothing.clone()
-        taken, out = self._outputs(used, quiet, warm)
-        mask = member[:, taken.ids] | ~some.unsqueeze(1)
-        loss = self.task.loss(out, taken.data, mask).double()
-        metric = self.task.metric(out, taken.data, mask).double()
-        return torch.where(some, loss, torch.nan), torch.where(some, metric, torch.nan)
-
-    def _outputs(self, used: Tensor, quiet: bool, warm: bool) -> tuple[Taken, Tensor]:
-        """What the model says of the graphs ``used`` [G], with replicas in front. With as many
-        folds as replicas all graphs are in some replica's training, validation and test sets: until
-        parameters change, the last answer is remembered."""
-        tensors = (*self.model.parameters(), *self.model.buffers())
-        key = (used.tolist(), quiet, warm, [(id(t), t._version) for t in tensors])
-        if self._said is not None and self._said[0] == key:
-            return self._said[1:]
+            return [(nothing, nothing.clone()) for _ in members]
         pieces = [self.shelf.take(ids, keep=True) for ids in self._portions(used)]
         taken = self.shelf.take(torch.cat([p.ids for p in pieces]), keep=True)
         with warnings.catch_warnings():
@@ -251,18 +245,29 @@ class Loop:
             starts = [self._start(p) if warm else None for p in pieces]
             pairs = zip(pieces, starts, strict=True)
             out = torch.cat([predict(self.model, p.data, self.edges, h)[0] for p, h in pairs], -2)
-        self._said = key, taken, out
-        return taken, out
+        found = []
+        for member in members:
+            some = member.any(1)
+            mask = member[:, taken.ids] | ~some.unsqueeze(1)  # a mean over nothing is not a number
+            both = (self.task.loss, self.task.metric)
+            values = (fn(out.clone(), taken.data, mask).double() for fn in both)
+            loss, metric = (torch.where(some, value, torch.nan) for value in values)
+            found.append((loss, metric))
+        return found
 
-    def judge(self) -> None:
+    def look(self, *members: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """As judging does: :meth:`measure` without a word about failed solves. Where solves may end
+        unfinished, where they begin decides; they then begin as when all is done: cold."""
+        return self.measure(*members, quiet=True, warm=self.config.on_failure == "stop")
+
+    def judge(self, *more: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Keep the parameters of replicas that are better than ever on their validation graphs
         (their training graphs, where a task has no others); stop those that have not been for too
-        long."""
+        long. Returns loss and metric on ``more`` sets of graphs [R, G] by the same pass."""
         some = self.members.val.any(1, keepdim=True)
         member = torch.where(some, self.members.val, self.members.train)
-        # Where solves may end unfinished, where they begin decides; then as when all is done: cold.
-        warm = self.config.on_failure == "stop"
-        loss, self.score = self.measure(member, quiet=True, warm=warm)
+        (loss, self.score), *others = self.look(member, *more)
+        self.judged = self.epoch
         score = -self.score if self.task.higher_is_better else self.score
         tie = (score == self.best_score) & (loss < self.best_loss)
         better = ((score < self.best_score) | tie) & torch.isfinite(loss) & self.alive
@@ -279,6 +284,7 @@ class Loop:
             for r in ((waited >= patience) & self.alive).nonzero()[:, 0].tolist():
                 name = self.task.metric_name
                 self._stop(r, False, f"no better {name} on validation for {int(waited[r])} epochs")
+        return others
 
     def _diagnose(
         self,
@@ -342,6 +348,17 @@ class Loop:
     def _row(self, t: Tensor) -> Tensor:
         """A tensor of the model's state with the replicas in front."""
         return t if self.model.replicas is not None else t.unsqueeze(0)
+
+    def _admit(self) -> None:
+        """Say so where nothing could be chosen."""
+        for r in ((self.best_epoch < 0) & self.alive).nonzero()[:, 0].tolist():
+            warnings.warn(
+                f"replica {r} never had a finite loss and {self.task.metric_name} on the graphs "
+                f"that parameters are chosen on (the last ones: {float(self.score[r])}): it ends "
+                f"with those it began with; expected numbers: look at the task's metric, the "
+                f"targets and the learning rate",
+                stacklevel=4,
+            )
 
     # -- telling ----------------------------------------------------------------------------------
 

@@ -82,7 +82,8 @@ class Result:
         """The replicas by their metric on validation graphs (training graphs, where a task has no
         others), the best one first; those that failed come last."""
         score = self.metrics["val"]
-        score = torch.where(torch.isfinite(score), score, self.metrics["train"])
+        if not torch.isfinite(score).any():
+            score = self.metrics["train"]
         score = -score if self.task.higher_is_better else score
         score = torch.nan_to_num(score, nan=torch.inf)
         order: list[int] = score.argsort(stable=True).tolist()
@@ -193,7 +194,8 @@ class Result:
 def measure(loop: Loop) -> dict[str, Tensor]:
     """The metric of every replica on its own training, validation and test graphs, [R] each. Solves
     that fail are warned about; from then on the model raises, unless the recipe ignores them."""
-    found = {part: loop.measure(getattr(loop.members, part))[1].cpu() for part in PARTS}
+    both = loop.measure(*(getattr(loop.members, part) for part in PARTS))
+    found = {part: metric.cpu() for part, (_, metric) in zip(PARTS, both, strict=True)}
     set_on_failure(loop.model, after(loop.config))
     return found
 

@@ -50,6 +50,7 @@ def of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors["warm"] = loop.warm
     extra: dict[str, Any] = {
         "epoch": loop.epoch,
+        "judged": loop.judged,
         "data": loop.shelf.counts,
         "config": loop.config.as_dict(),
         "stops": [None if s is None else asdict(s) for s in loop.stops],
@@ -86,8 +87,10 @@ def restore(loop: Loop, found: checkpoint.Checkpoint, where: str) -> dict[str, T
         loop.warm = groups["warm"][""].to(device) if "warm" in groups else None
         loop.stops = [None if s is None else Stop(**s) for s in found.extra["stops"]]
         loop.epoch = found.extra["epoch"]
+        loop.judged = found.extra.get("judged", -1)
         return groups["random"]
     except (KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{where} is no checkpoint of a training run ({error!r} is missing)"
+            f"{where} is no checkpoint of a training run ({error!r}); expected a folder that one "
+            f"was made in, or a new one"
         ) from error
