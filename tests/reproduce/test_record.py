@@ -21,11 +21,11 @@ def test_commit_outside_a_checkout(monkeypatch, tmp_path):
 
 def test_time_adds_up_over_interruptions(tmp_path):
     assert Training.about(tmp_path) == {}
-    with Training(tmp_path, "cpu"):
-        time.sleep(0.02)
+    with Training(tmp_path, "cpu") as watch:
+        watch(time.sleep(0.02))
     first = Training.about(tmp_path)["seconds"]
-    with pytest.raises(ZeroDivisionError), Training(tmp_path, "cpu"):
-        1 / (time.sleep(0.02) or 0)
+    with pytest.raises(ZeroDivisionError), Training(tmp_path, "cpu") as watch:
+        1 / (watch(time.sleep(0.02)) or 0)
     about = Training.about(tmp_path)
     assert about["seconds"] >= first + 0.02 >= 0.04
     assert about["commit"] == commit()
@@ -47,7 +47,10 @@ def test_a_run_that_goes_on_elsewhere_says_so(tmp_path, monkeypatch):
     assert found["commit"] == "b" * 12
     assert 600.0 < found["seconds"] < 660.0
     with Training(tmp_path, "cpu"):
-        pass
+        pass  # refused, or nothing left to do
+    assert Training.about(tmp_path) == found
+    with Training(tmp_path, "cpu") as watch:
+        watch()
     found = Training.about(tmp_path)
     assert [stretch["commit"] for stretch in found["earlier"]] == ["a" * 40, "b" * 12]
     assert found["commit"] == "c" * 40

@@ -228,7 +228,12 @@ def test_plans_for_many_replicas_must_fit(monkeypatch):
     size = fronts.plan_for(Graph.of(chain(200), 200), 2, 1).size
     monkeypatch.setattr(fronts, "MAX_TOTAL", 10 * size)
     assert fronts.plan_for(Graph.of(chain(200), 200), 2, 10) is not None
-    assert fronts.plan_for(Graph.of(chain(200), 200), 2, 11) is None
+    graph = Graph.of(chain(200), 200)
+    assert fronts.plan_for(graph, 2, 11) is None
+    plan = fronts.plan_for(graph, 2, 10)
+    assert plan is not None  # what was refused to eleven is not refused to ten
+    assert fronts.plan_for(graph, 2, 11) is None  # nor is what ten have given to eleven
+    assert fronts.plan_for(graph, 2, 9) is plan
 
 
 def test_roots_come_last_and_together():

@@ -187,6 +187,24 @@ def test_krylov_falls_back_to_gmres():
     torch.testing.assert_close(tangent.apply(found.value), b)
 
 
+@pytest.mark.parametrize("astray", [-3.0, -1e3, -1e80])
+def test_solves_that_went_astray_begin_anew(astray):
+    """Far from a contraction plain iterations blow up; what is said of the residual is true."""
+    graph = random_graph([3, 4])
+    problem, h = contraction(graph, "relu", channels=2, replicas=1)
+    tangent = problem.linearise(h)
+    scale = torch.ones_like(h)
+    scale[:, 0, 0] = 1.0 - astray  # of I − J
+    tangent.apply = lambda v: scale * v
+    b = torch.randn_like(h)
+    found = LinearSolver("cg").solve_tangent(tangent, b, 1e-10)
+    r = b - tangent.apply(found.value)
+    residual, limit = (graph.dot(x, x).sqrt() for x in (r, 1e-10 * b))
+    assert bool(found.converged.all())
+    assert bool((residual <= 10 * limit).all())
+    torch.testing.assert_close(found.residual, residual, rtol=1e-2, atol=1e-12)
+
+
 def test_direct_without_blocks_is_refused():
     problem = Affine.random(random_graph([4]))
     with pytest.raises(ConfigError, match="linear='direct'"):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 import warnings
 from dataclasses import replace
@@ -12,8 +13,9 @@ from tiny_tasks import Chains, Sums
 
 import hogwild
 from hogwild import GCN, EnergyGNN, load, train
-from hogwild.errors import CheckpointError, ConfigError, ConvergenceWarning
+from hogwild.errors import CheckpointError, ConfigError, ConvergenceWarning, InputError
 from hogwild.models import IGNNConv
+from hogwild.tasks.base import Split
 from hogwild.training import MODELS, log
 from hogwild.training.predict import predict
 
@@ -232,6 +234,85 @@ def test_nothing_to_choose_by_is_said():
         train(Blind(), model="gcn", epochs=2)
 
 
+def test_warnings_of_others_are_passed_on_once():
+    class Wordy(Sums):
+        def loss(self, out, data, mask=None):
+            warnings.warn("out of ink", RuntimeWarning, stacklevel=1)
+            return super().loss(out, data, mask)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        train(Wordy(), model="gcn", epochs=40, validate_every=100)
+    # Once in 40 steps, and once whenever graphs are measured.
+    assert 1 <= len([w for w in caught if "out of ink" in str(w.message)]) <= 5
+
+
+class Untaught(Sums):
+    """Nothing to train on."""
+
+    def splits(self, folds=None, seed=0):
+        nothing = torch.arange(0)
+        return [Split(nothing, nothing, torch.arange(len(self.graphs)))]
+
+
+class Total(Sums):
+    """A loss of all replicas."""
+
+    def loss(self, out, data, mask=None):
+        return super().loss(out, data, mask).sum()
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "error", "says"),
+    [
+        (Untaught, {}, ConfigError, "fold 0 of 'tiny sums' has no graphs to train on"),
+        (Total, {"replicas": 2}, InputError, r"shape \[\] with 2 replicas; expected \[2\]"),
+        (Sums, {"validation": True}, ConfigError, "has no argument of that name"),
+    ],
+)
+def test_tasks_that_cannot_be_trained_on(task, options, error, says):
+    with pytest.raises(error, match=says):
+        train(task(), model="gcn", epochs=1, **options)
+
+
+def test_a_model_without_parameters_to_train():
+    model = GCN(1, 1).requires_grad_(False)
+    with pytest.raises(ConfigError, match="no parameter of GCN requires a gradient"):
+        train(Sums(), model, epochs=1)
+
+
+def test_scarselli_reads_flat_edge_features():
+    graphs = [g.clone() for g in Sums().graphs]
+    for g in graphs:
+        g.edge_attr = torch.ones(g.num_edges)
+    result = train(graphs, model="scarselli", epochs=1)
+    assert result.graph(0).edge_attr.shape == (graphs[0].num_edges, 1)
+
+
+def test_generators_of_the_user_are_left_alone(monkeypatch):
+    """Those of other devices, too; torch.manual_seed would not."""
+    monkeypatch.setattr(torch, "manual_seed", None)
+    before = torch.get_rng_state()
+    train(Sums(), model="gcn", epochs=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_measuring_in_inference_mode_leaves_training_alone():
+    def look(loop):
+        with torch.inference_mode():
+            loop.measure(loop.members.train, loop.members.test, quiet=True)
+
+    train(Sums(), model="energy-edge", epochs=3, batch_size=1, callback=look)
+
+
+def test_ranking_compares_like_with_like(tmp_path):
+    result = train(Sums(), model="gcn", epochs=1, replicas=3)
+    metrics = {"val": torch.tensor([0.5, torch.nan, 0.2]), "train": torch.tensor([1.0, 0.01, 1.0])}
+    assert replace(result, metrics={**result.metrics, **metrics}).ranking == [2, 0, 1]
+    metrics["val"] = torch.full((3,), torch.nan)
+    assert replace(result, metrics={**result.metrics, **metrics}).ranking == [1, 0, 2]
+
+
 # -- folders --------------------------------------------------------------------------------------
 
 
@@ -245,6 +326,15 @@ def killed_at(epoch):
             raise Kill
 
     return callback
+
+
+def test_a_finished_run_whose_state_is_gone(tmp_path):
+    """Is not trained again over what is there."""
+    result = train(Sums(), model="gcn", epochs=2, folder=tmp_path)
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(CheckpointError, match="holds a finished run, and what to go on from"):
+        train(Sums(), model="gcn", epochs=3, folder=tmp_path, resume=True)
+    assert torch.equal(load(tmp_path, Sums()).metrics["test"], result.metrics["test"])
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 4}, {"model": "gcn", "batch_size": 4},

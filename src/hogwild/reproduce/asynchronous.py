@@ -170,7 +170,7 @@ class Asynchronous(Experiment):
             rows.append(
                 [
                     name,
-                    f"{record['synchronous'] * column.scale:.{column.digits}f}",
+                    markdown.show(markdown.summarise([record["synchronous"]]), column),
                     markdown.show(markdown.summarise(record["asynchronous"]), column),
                     _mean(record, column),
                     printed,
@@ -304,13 +304,15 @@ def _mean(record: Record, column: paper.Column) -> str:
     if number is None:
         return "no value"
     parts = [p * column.scale for p in (number.mean, number.deviation) if p is not None]
-    return " ± ".join(_small(p, column.digits) for p in parts)
+    shown = " ± ".join(_small(p, column.digits) for p in parts)
+    lacking = sum(value is None for value in record["values"])
+    return shown + (f", {lacking} of {len(record['values'])} diverged" if lacking else "")
 
 
 def _left(record: Record) -> str:
     """The metric in step, and out of step."""
     column = paper.COLUMNS[record["config"]["task"]]
-    before = markdown.show(paper.Number(record["synchronous"]), column)
+    before = markdown.show(markdown.summarise([record["synchronous"]]), column)
     return f"{before} → {markdown.show(markdown.summarise(record['asynchronous']), column)}"
 
 
@@ -347,6 +349,9 @@ def _distance(record: Record) -> float:
 
 
 def _lost(record: Record) -> float:
-    """Mean loss, in the units of the metric."""
+    """Mean loss, as it is shown; infinite where a schedule ended in something that is no number."""
+    if None in record["values"]:
+        return float("inf")
     number = markdown.summarise(record["values"])
-    return float("-inf") if number is None else number.mean
+    assert number is not None
+    return number.mean * paper.COLUMNS[record["config"]["task"]].scale

@@ -301,6 +301,7 @@ def run(
             f"{f' (and {len(there) - 1} more)' if there[1:] else ''}; expected --resume to keep "
             f"what is there and compute the rest, or another --results folder"
         )
+    kept = results.read(experiment, work.suffix) if there else {}
     out = Summary()
     absent: dict[str, str] = {}  # by column: data that are not there are sought once
     for number, (name, compute) in enumerate(cells.items(), 1):
@@ -308,8 +309,7 @@ def run(
         column = name.partition("/")[0]
         if name in there:
             out.kept.append(name)
-            record = results.read(experiment, work.suffix)[name]
-            say(f"{head}: there already, {experiment.brief(record)}")
+            say(f"{head}: there already, {experiment.brief(kept[name])}")
             continue
         began = time.perf_counter()
         if column in absent:

@@ -110,6 +110,7 @@ class Training:
         if self.earlier and _same_place(self.earlier[-1], self.now):
             self.earlier.pop()  # it goes on
         self.began = self.written = time.monotonic()
+        self.trained = False
 
     @staticmethod
     def about(folder: Path) -> Record:
@@ -119,6 +120,7 @@ class Training:
         return read(path, "seconds", "commit", "hardware") if path.exists() else {}
 
     def __call__(self, loop: object = None) -> None:
+        self.trained = True
         if time.monotonic() - self.written >= PERIOD:
             self._write()
 
@@ -126,7 +128,7 @@ class Training:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.folder.is_dir():
+        if self.trained:  # what was refused, or had nothing left to do, is no stretch of the run
             self._write()
 
     def _write(self) -> None:

@@ -186,4 +186,5 @@ def write_documents(home: Path, results: Results) -> None:
 
 def render_quick(text: str, results: Results) -> str:
     """The project's README with the quick Table 1 filled in."""
-    return QUICK.sub(f"<!-- quick -->\n\n{quick(results).strip()}\n\n<!-- end -->", text)
+    filled = f"<!-- quick -->\n\n{quick(results).strip()}\n\n<!-- end -->"
+    return QUICK.sub(lambda match: filled, text)

@@ -164,9 +164,11 @@ def constants(result: Result) -> list[float | None]:
     if not isinstance(task, Task):
         return [None] * result.replicas
     members = Members.of(result.config, task, result.replicas, torch.device("cpu"))
-    folds: dict[int, float] = {}
+    folds: dict[int, float | None] = {}
     for fold, train, test in zip(members.folds, members.train, members.test, strict=True):
-        if fold not in folds:
+        if fold not in folds and not bool(test.any()):
+            folds[fold] = None
+        elif fold not in folds:
             parts = (
                 Batch.from_data_list([task.graphs[i] for i in part.nonzero()[:, 0].tolist()])
                 for part in (train, test)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError
+from hogwild.errors import require_positive
 from hogwild.solvers.base import Solver, State
 from hogwild.solvers.problem import Problem
 
@@ -38,8 +38,7 @@ class Anderson(Solver[Problem]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.memory < 1:
-            raise ConfigError(f"memory={self.memory}; expected at least 1")
+        require_positive("memory", self.memory)
 
     def init(self, problem: Problem, h: Tensor) -> State:
         state = self.fixed_point_state(problem, h, problem.step(h))

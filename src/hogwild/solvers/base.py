@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, is_integer
+from hogwild.errors import ConfigError, is_integer, is_number
 from hogwild.solvers.problem import Evaluation, Objective, Problem
 from hogwild.solvers.solution import Solution, Status
 
@@ -67,7 +67,7 @@ class Solver(ABC, Generic[P]):
     def __post_init__(self) -> None:
         for name in ("atol", "rtol"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
+            if value is not None and not (is_number(value) and value >= 0):
                 raise ConfigError(f"{name}={value!r}; expected a nonnegative number or None")
         if not is_integer(self.max_iter) or self.max_iter < 0:
             raise ConfigError(f"max_iter={self.max_iter!r}; expected a nonnegative integer")
@@ -155,7 +155,7 @@ def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
             given_up = given_up | state.graphs["stalled"]
         stalled = given_up & ~done
         active = ~done & finite & ~stalled
-        host = active.cpu()  # the only synchronisation of the loop
+        host = active.cpu()  # waits for the device, once an iteration
         moving = int(host.sum())
         if not moving or iteration == solver.max_iter:
             record(state, done, stalled, count)

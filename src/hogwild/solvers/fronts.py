@@ -324,6 +324,8 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
         graph.memo["work", channels] = float((graph.sizes * channels).double().pow(3).sum())
     dense = not graph.src.is_cuda and replicas * graph.memo["work", channels] <= DENSE_WORK
     key = ("fronts", channels, dense, force)
+    if replicas < graph.memo.get(("refused", *key), 0):
+        del graph.memo[key], graph.memo["refused", *key]  # fewer may fit
     if key not in graph.memo and graph.origin is not None and key in graph.origin[0].memo:
         # Graphs cut out of a batch are solved as they were in it.
         batch, graphs = graph.origin
@@ -346,5 +348,8 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
             graph.memo[key] = Plan(graph, channels, width, budget, call=call, elements=elements)
         except TooWide:
             graph.memo[key] = None
+            graph.memo["refused", *key] = replicas
     plan: Plan | None = graph.memo[key]
+    if plan is not None and plan.size > MAX_TOTAL / replicas:
+        return None  # made for fewer
     return plan

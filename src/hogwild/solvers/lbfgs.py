@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError
+from hogwild.errors import require_positive
 from hogwild.solvers.base import Solver, State
 from hogwild.solvers.problem import Evaluation, Objective
 
@@ -32,10 +32,8 @@ class LBFGS(Solver[Objective]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.memory < 1:
-            raise ConfigError(f"memory={self.memory}; expected at least 1")
-        if self.max_backtracks < 1:
-            raise ConfigError(f"max_backtracks={self.max_backtracks}; expected at least 1")
+        require_positive("memory", self.memory)
+        require_positive("max_backtracks", self.max_backtracks)
 
     def init(self, problem: Objective, h: Tensor) -> State:
         at = problem.evaluate(h)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ _NO_SEPARATORS = (
 )
 REFINEMENTS = 2
 """Corrections of a direct solve with a tangent whose residual is too large."""
+SLACK = 10.0
+"""The residual of a sum may exceed the tolerance its parts were computed with by this factor."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,7 @@ class LinearSolver:
         for method in (bicgstab, gmres):  # the fast one, then the sure one
             if bool(found.converged.all()):
                 break
-            left = torch.where(graph.wide(found.converged), 0.0, rhs - apply(found.value))
-            found = _refined(found, method(apply, left, graph, rtol=0.0, atol=limit))
+            found = _refined(apply, rhs, graph, limit, found, method)
         return found
 
     def _direct(self, tangent: Tangent, rhs: Tensor, transpose: bool) -> LinearMap | None:
@@ -139,11 +141,25 @@ class LinearSolver:
         return None if plan is None else plan.factor(*hessian.blocks())
 
 
-def _refined(found: Solution, more: Solution) -> Solution:
-    """A solution with a correction where it had not converged."""
-    return Solution(
-        found.value + more.value,
-        torch.where(found.converged, found.status, more.status),
-        found.iterations + more.iterations,
-        torch.where(found.converged, found.residual, more.residual),
-    )
+def _refined(
+    apply: LinearMap,
+    rhs: Tensor,
+    graph: Graph,
+    limit: Tensor,
+    found: Solution,
+    method: Callable[..., Solution],
+) -> Solution:
+    """A solution with a correction where it had not converged; with a new one where it had gone
+    astray, since what cancels something huge is not exact. What counts is the residual of the
+    sum."""
+    done = graph.wide(found.converged)
+    left = rhs - apply(found.value)
+    useful = graph.dot(left, left) < graph.dot(rhs, rhs)  # false where not a number
+    start = torch.where(done | graph.wide(useful), found.value, 0.0)
+    left = torch.where(graph.wide(useful), left, rhs)
+    more = method(apply, torch.where(done, 0.0, left), graph, rtol=0.0, atol=limit)
+    x = start + more.value
+    left = rhs - apply(x)
+    residual = torch.where(found.converged, found.residual, graph.dot(left, left).sqrt())
+    out = solution(x, residual, SLACK * limit, found.iterations + more.iterations)
+    return replace(out, status=torch.where(found.converged, found.status, out.status))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError
+from hogwild.errors import require_positive
 from hogwild.solvers.base import Solver, State
 from hogwild.solvers.capture import replay
 from hogwild.solvers.linear import LinearSolver
@@ -41,8 +41,7 @@ class Newton(Solver[Objective]):
     def __post_init__(self) -> None:
         super().__post_init__()
         LinearSolver(self.linear)
-        if self.max_backtracks < 1:
-            raise ConfigError(f"max_backtracks={self.max_backtracks}; expected at least 1")
+        require_positive("max_backtracks", self.max_backtracks)
 
     def init(self, problem: Objective, h: Tensor) -> State:
         state = self.objective_state(problem, h, problem.evaluate(h))

@@ -35,7 +35,10 @@ class Task(Protocol):
     higher_is_better: bool
     graphs: list[Data]
 
-    def splits(self, folds: int | None = None, seed: int = 0) -> Sequence[Split]: ...
+    def splits(self, folds: int | None = None, seed: int = 0) -> Sequence[Split]:
+        """One for each fold, or the only one. With another argument ``validation: bool = False``,
+        whether to hold graphs out that are otherwise trained on, the option of that name is
+        understood."""
 
     def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor: ...
 
@@ -115,8 +118,14 @@ class OwnTask:
         first = self.graphs[0]
         self.name = name
         self.in_channels = first.x.size(-1)
-        attr = first.edge_attr
-        self.edge_dim = None if attr is None else (1 if attr.dim() == 1 else attr.size(-1))
+        self.edge_dim = _edge_dim(first)
+        for i, g in enumerate(self.graphs):
+            width, edges = g.x.size(-1), _edge_dim(g)
+            if (width, edges) != (self.in_channels, self.edge_dim):
+                raise InputError(
+                    f"graph {i} has {width} features a node and edge_attr of width {edges}, "
+                    f"graph 0 {self.in_channels} and {self.edge_dim}; expected the same in all"
+                )
         nodes = [g.y.dim() > 0 and g.y.size(0) == g.num_nodes for g in self.graphs]
         whole = [g.y.dim() == 0 or g.y.size(0) == 1 for g in self.graphs]
         if not (all(nodes) or all(whole)):
@@ -169,6 +178,12 @@ class OwnTask:
         if self.pool is None:
             counts = counts[:, data.batch]
         return torch.stack([fn(o[c], y[c]) for o, c in zip(out, counts, strict=True)])
+
+
+def _edge_dim(graph: Data) -> int | None:
+    """Width of the edge features; ``None``: there are none."""
+    attr = graph.edge_attr
+    return None if attr is None else 1 if attr.dim() == 1 else int(attr.size(-1))
 
 
 def _accuracy(out: Tensor, y: Tensor) -> Tensor:
@@ -258,6 +273,7 @@ class Shelf:
         self.counts = {"graphs": len(self.graphs), "nodes": self.num_nodes, "edges": edges}
         self._kept: dict[tuple[int, ...], Taken] = {}
 
+    @torch.inference_mode(False)  # what is kept must serve training, too
     def take(self, ids: Tensor, keep: bool = False) -> Taken:
         """The graphs of these numbers; ``keep`` a batch that is taken again and again."""
         key = tuple(ids.tolist())

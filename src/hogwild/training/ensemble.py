@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
 
+from hogwild.errors import ConfigError
 from hogwild.tasks.base import Split
 from hogwild.training.config import Config
 from hogwild.training.data import Task
@@ -39,7 +41,17 @@ class Members:
     def of(cls, config: Config, task: Task, replicas: int, device: torch.device) -> Members:
         """The replicas of a configuration."""
         held = {"validation": True} if config.validation else {}
+        if held and "validation" not in signature(task.splits).parameters:
+            raise ConfigError(
+                f"validation=True was asked of {task.name!r}, whose splits() has no argument of "
+                f"that name; expected it there, or validation=False"
+            )
         splits = task.splits(config.folds, config.data_seed, **held)
+        for f, split in enumerate(splits):
+            if not len(split.train):
+                raise ConfigError(
+                    f"fold {f} of {task.name!r} has no graphs to train on; expected one at least"
+                )
         folds = [r % len(splits) for r in range(replicas)]
         seeds = [config.seed + r // len(splits) for r in range(replicas)]
         chosen = [splits[f] for f in folds]
@@ -59,7 +71,7 @@ def initial(config: Config, task: Task, seeds: Sequence[int]) -> nn.Module:
     drawn: dict[int, dict[str, Tensor]] = {}
     with torch.random.fork_rng(devices=[]):
         for seed in dict.fromkeys(seeds):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # and no GPU's
             drawn[seed] = build(config, task, None).state_dict()
         model = build(config, task, len(seeds))
     states = [drawn[seed] for seed in seeds]

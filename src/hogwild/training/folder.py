@@ -56,6 +56,7 @@ def check(folder: Path, config: Config, resume: bool) -> bool:
 
     Raises:
         ConfigError: There is a run, and it is not to be gone on with or has other options.
+        CheckpointError: What it would go on from is damaged or gone.
     """
     path = folder / "config.json"
     kept = checkpoint.exists(folder / "state")
@@ -78,7 +79,12 @@ def check(folder: Path, config: Config, resume: bool) -> bool:
             f"{f' (and {len(differ) - 1} more)' if differ[1:] else ''}; expected the same ones, or "
             f"a new folder"
         )
-    return kept
+    if not kept:
+        raise CheckpointError(
+            f"{folder} holds a finished run, and what to go on from ({folder / 'state'}) is gone; "
+            f"expected hogwild.training.load({str(folder)!r}), or a new folder"
+        )
+    return True
 
 
 def write(folder: Path, config: Config) -> None:

@@ -21,7 +21,7 @@ from torch_geometric.data import Batch
 from tqdm import tqdm
 
 from hogwild import checkpoint
-from hogwild.errors import ConvergenceWarning
+from hogwild.errors import ConvergenceWarning, InputError
 from hogwild.models.base import Kind
 from hogwild.models.scarselli import ScarselliGNN
 from hogwild.solvers.solution import Solution, Status
@@ -31,7 +31,7 @@ from hogwild.training.data import Shelf, Taken, Task
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
 from hogwild.training.optimiser import AdamW, Rows, clip
-from hogwild.training.predict import predict
+from hogwild.training.predict import arguments, predict
 from hogwild.training.registry import device_of, set_on_failure
 from hogwild.training.state import Stop
 
@@ -91,6 +91,7 @@ class Loop:
         self.score = worst.clone() * torch.nan  # the last validation metric
         self.iterations = 0  # of the last epoch, the largest
         self._resumed: dict[str, Tensor] | None = None  # a random state to go on from
+        self._warned: set[tuple[object, ...]] = set()  # what has been said before
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -155,6 +156,11 @@ class Loop:
             warnings.simplefilter("always", ConvergenceWarning)
             out, found = predict(self.model, data, self.edges, self._start(taken))
             losses = self.task.loss(out, data, mask)
+            if losses.shape != (self.replicas,):
+                raise InputError(
+                    f"the loss of {self.task.name!r} has shape {list(losses.shape)} with "
+                    f"{self.replicas} replicas; expected [{self.replicas}]: one mean for each"
+                )
             if isinstance(self.model, ScarselliGNN) and config.penalty:
                 losses = losses + config.penalty * self._penalty(found, data, mask)
             forward = len(caught)
@@ -186,9 +192,9 @@ class Loop:
 
     def _penalty(self, found: Solution, data: Batch, mask: Tensor) -> Tensor:
         """Scarselli's penalty, the mean over what counts, [R]."""
-        given = (data.x, data.edge_index, data.edge_attr if self.edges else None, data.batch)
+        args, options = arguments(data, self.edges)
         h = found.value if self.model.replicas is not None else found.value[0]
-        each: Tensor = self.model.penalty(h, *given, batch_size=data.num_graphs)  # type: ignore[operator]
+        each: Tensor = self.model.penalty(h, *args, **options)  # type: ignore[operator]
         return (each * mask).sum(-1) / mask.sum(-1)
 
     def _batches(self) -> Iterator[Taken]:
@@ -336,14 +342,14 @@ class Loop:
             wide = rows.view(-1, *[1] * (row.dim() - 1))
             row.copy_(torch.where(wide, self.best[name], row))
 
-    @staticmethod
-    def _pass_on(caught: list[warnings.WarningMessage]) -> None:
-        """Warnings that are not about solves are not ours to keep."""
+    def _pass_on(self, caught: list[warnings.WarningMessage]) -> None:
+        """Warnings that are not about solves are not ours to keep, nor to repeat every step."""
         for warning in caught:
-            if not isinstance(warning.message, ConvergenceWarning):
-                warnings.warn_explicit(
-                    warning.message, warning.category, warning.filename, warning.lineno
-                )
+            where = (warning.category, warning.filename, warning.lineno)
+            key = (str(warning.message), *where)
+            if not isinstance(warning.message, ConvergenceWarning) and key not in self._warned:
+                self._warned.add(key)
+                warnings.warn_explicit(warning.message, *where)
 
     def _row(self, t: Tensor) -> Tensor:
         """A tensor of the model's state with the replicas in front."""
@@ -389,7 +395,11 @@ class Loop:
     def _random(self) -> None:
         """The random state: as restored, or a function of the seed."""
         if self.epoch == 0:
-            torch.manual_seed(self.config.seed)
+            # Not torch.manual_seed: the generators of other devices are the user's.
+            torch.default_generator.manual_seed(self.config.seed)
+            if self.shelf.device.type == "cuda":
+                with torch.cuda.device(self.shelf.device):
+                    torch.cuda.manual_seed(self.config.seed)
         elif self._resumed is not None:
             torch.set_rng_state(self._resumed["cpu"])
             if "cuda" in self._resumed:

@@ -18,12 +18,18 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from hogwild.errors import ConfigError
+
 
 class Rows:
     """The parameters of a model with R replicas (or ``None``) as one matrix [R, P]."""
 
     def __init__(self, model: nn.Module, replicas: int | None) -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise ConfigError(
+                f"no parameter of {type(model).__name__} requires a gradient; expected one at least"
+            )
         self.replicas = replicas or 1
         self.widths = [p.numel() // self.replicas for p in self.parameters]
 

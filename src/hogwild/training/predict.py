@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from hogwild.solvers.solution import Solution
+
+
+def arguments(data: Batch, edges: bool) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
+    """What every model is called with: (x, edge_index, edge_attr, batch), and the rest by name."""
+    attr = data.edge_attr if edges else None
+    if attr is not None and attr.dim() == 1:
+        attr = attr.unsqueeze(1)
+    rest = {"edge_weight": data.get("edge_weight"), "batch_size": data.num_graphs}
+    return (data.x, data.edge_index, attr, data.batch), rest
 
 
 def predict(
@@ -22,18 +33,8 @@ def predict(
     many = model.replicas is not None
     if h0 is not None and not many:
         h0 = h0[0]
-    attr = data.edge_attr if edges else None
-    if attr is not None and attr.dim() == 1:
-        attr = attr.unsqueeze(1)
-    found: Solution = model.embed(  # type: ignore[operator]
-        data.x,
-        data.edge_index,
-        attr,
-        data.batch,
-        edge_weight=data.get("edge_weight"),
-        h0=h0,
-        batch_size=data.num_graphs,
-    )
+    args, options = arguments(data, edges)
+    found: Solution = model.embed(*args, h0=h0, **options)  # type: ignore[operator]
     out: Tensor = model.readout(found.value, data.batch, data.num_graphs)  # type: ignore[operator]
     if many:
         return out, found

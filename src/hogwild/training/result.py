@@ -167,6 +167,8 @@ class Result:
         data = data.apply(lambda t: t.to(kind) if t.is_floating_point() else t)
         if not self._edges:
             data.edge_attr = None
+        elif data.edge_attr is not None and data.edge_attr.dim() == 1:
+            data.edge_attr = data.edge_attr.unsqueeze(1)
         return data
 
     @property
