@@ -11,7 +11,8 @@ from torch_geometric.data import Batch, Data
 
 from hogwild import train
 from hogwild.errors import CheckpointError, ConfigError, InputError
-from hogwild.training.data import OwnTask, Shelf, parts, resolve
+from hogwild.training.own import OwnTask, parts
+from hogwild.training.task import resolve
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_data.py"
 
@@ -137,14 +138,3 @@ def test_parts_are_disjoint_and_complete(count, folds):
         assert torch.equal(tests.sort().values, torch.arange(count))
     with pytest.raises(ConfigError, match="folds="):
         parts(count, count + 1, 0)
-
-
-def test_shelf_numbers_nodes_as_all_graphs_together_do():
-    graphs = [Data(x=torch.full((n, 1), float(n)), edge_index=chain(n)) for n in (2, 4, 3)]
-    shelf = Shelf(graphs, torch.float64, torch.device("cpu"))
-    taken = shelf.take(torch.tensor([0, 2]), keep=True)
-    assert taken.nodes.tolist() == [0, 1, 6, 7, 8]
-    assert taken.data.x.dtype == torch.float64
-    assert taken.data.num_graphs == 2
-    assert shelf.take(torch.tensor([0, 2])) is taken
-    assert graphs[0].x.dtype == torch.float32

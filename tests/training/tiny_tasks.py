@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch_geometric.data import Data
 
-from hogwild.training.data import parts
+from hogwild.training.own import parts
 
 
 def chain(n):

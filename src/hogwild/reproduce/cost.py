@@ -37,12 +37,12 @@ from hogwild.reproduce.tables import ORDER
 from hogwild.rules import rule_for
 from hogwild.solvers.problem import Problem
 from hogwild.tasks.base import Split, Task
-from hogwild.training.data import resolve
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop
 from hogwild.training.predict import predict
 from hogwild.training.registry import device_of, entry
+from hogwild.training.task import resolve
 
 ROUNDS, QUICK_ROUNDS = 9, 3
 BATCHES = 2

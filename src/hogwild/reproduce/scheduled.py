@@ -26,9 +26,9 @@ from hogwild.reproduce.record import Training
 from hogwild.solvers.solution import Solution, Status
 from hogwild.training import Result, train
 from hogwild.training.config import DTYPES
-from hogwild.training.data import resolve
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.registry import device_of
+from hogwild.training.task import resolve
 
 REPLICAS = 10
 """At most: one schedule takes as long as dozens of synchronous passes, and one model is needed."""

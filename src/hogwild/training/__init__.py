@@ -13,13 +13,14 @@ from hogwild.errors import ConfigError
 from hogwild.models.check import check_model
 from hogwild.training import folder as folders
 from hogwild.training.config import Config
-from hogwild.training.data import Criterion, OwnTask, Task, resolve
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop
+from hogwild.training.own import Criterion, OwnTask
 from hogwild.training.registry import MODELS, device_of, entry, spelled_out
 from hogwild.training.result import Result, load, measure
 from hogwild.training.state import Stop
+from hogwild.training.task import Task, resolve
 
 __all__ = ["MODELS", "Config", "Loop", "OwnTask", "Result", "Stop", "Task", "load", "train"]
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from hogwild.errors import ConfigError
 from hogwild.tasks.base import Split
 from hogwild.training.config import Config
-from hogwild.training.data import Task
 from hogwild.training.registry import build
+from hogwild.training.task import Task
 
 
 @dataclass(frozen=True)

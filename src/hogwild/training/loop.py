@@ -27,13 +27,14 @@ from hogwild.models.scarselli import ScarselliGNN
 from hogwild.solvers.solution import Solution, Status
 from hogwild.training import state
 from hogwild.training.config import DTYPES, Config
-from hogwild.training.data import Shelf, Taken, Task
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
 from hogwild.training.optimiser import AdamW, Rows, clip
 from hogwild.training.predict import arguments, predict
 from hogwild.training.registry import device_of, set_on_failure
+from hogwild.training.shelf import Shelf, Taken
 from hogwild.training.state import Stop
+from hogwild.training.task import Task
 
 
 @runtime_checkable

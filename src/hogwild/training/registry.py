@@ -32,7 +32,7 @@ from hogwild.models.base import ImplicitConv, Kind
 from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard
 from hogwild.solvers.base import Solver
 from hogwild.training.config import DTYPES, Config
-from hogwild.training.data import Task
+from hogwild.training.task import Task
 
 
 @dataclass(frozen=True)

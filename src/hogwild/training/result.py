@@ -22,7 +22,6 @@ from hogwild.errors import CheckpointError, ConfigError
 from hogwild.models.check import Model, check_model
 from hogwild.training import log
 from hogwild.training.config import DTYPES, Config
-from hogwild.training.data import Task, resolve
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop
 from hogwild.training.registry import (
@@ -35,6 +34,7 @@ from hogwild.training.registry import (
     spelled_out,
 )
 from hogwild.training.state import Stop
+from hogwild.training.task import Task, resolve
 
 PARTS = ("train", "val", "test")
 

@@ -1,49 +1,16 @@
-"""What training needs to know of a task, tasks from a user's own graphs, and batches of graphs."""
+"""A user's own graphs as a task."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch_geometric.data import Batch, Data, Dataset
+from torch_geometric.data import Batch, Data
 
-from hogwild import tasks
 from hogwild.errors import ConfigError, InputError, require_positive
 from hogwild.tasks.base import Split
-
-
-@runtime_checkable
-class Task(Protocol):
-    """Graphs, how they are split, and what a prediction is worth.
-
-    ``out`` is [R, N, c], or [R, G, c] on graph level; ``mask`` [R, G] says which graphs count for
-    each replica; ``loss`` and ``metric`` return the mean over what counts, [R].
-    """
-
-    name: str
-    in_channels: int
-    out_channels: int
-    edge_dim: int | None
-    pool: str | None
-    metric_name: str
-    higher_is_better: bool
-    graphs: list[Data]
-
-    def splits(self, folds: int | None = None, seed: int = 0) -> Sequence[Split]:
-        """One for each fold, or the only one. With another argument ``validation: bool = False``,
-        whether to hold graphs out that are otherwise trained on, the option of that name is
-        understood."""
-
-    def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor: ...
-
-    def metric(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor: ...
-
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 """From predictions [n, c] and targets [n, …] to a number, as torch's losses do."""
@@ -188,100 +155,3 @@ def _edge_dim(graph: Data) -> int | None:
 
 def _accuracy(out: Tensor, y: Tensor) -> Tensor:
     return (out.argmax(-1) == y).to(out.dtype).mean()
-
-
-def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
-    """A task by name, by ``FILE.py:NAME`` (a class or function there), from graphs, or itself.
-
-    Args:
-        task: Any of these.
-        options: Of a task by name.
-        own: Of a task from graphs: see :class:`OwnTask`.
-    """
-    if isinstance(task, str):
-        if own:
-            raise ConfigError(
-                f"{', '.join(own)} given with the task {task!r}, which has its own; expected them "
-                f"with a list of graphs only"
-            )
-        if not task:
-            raise ConfigError("no task was given; expected its name, as in hogwild train chains")
-        if ".py:" in task:
-            return _from_file(task, options)
-        return tasks.get(task, **options)
-    if options:
-        raise ConfigError(
-            f"task_options={dict(options)!r} were given with a task that is already built"
-        )
-    if isinstance(task, Sequence | Dataset):
-        return OwnTask(task, **own)
-    if own:
-        raise ConfigError(
-            f"{', '.join(own)} given with a task that has its own; expected them with a list of "
-            f"graphs only"
-        )
-    if not isinstance(task, Task):
-        raise ConfigError(
-            f"task is a {type(task).__name__}; expected a name, a list or dataset of graphs, or an "
-            f"object with the attributes of hogwild.training.Task"
-        )
-    return task
-
-
-def _from_file(text: str, options: Mapping[str, Any]) -> Task:
-    path, _, name = text.rpartition(":")
-    if not Path(path).is_file():
-        raise ConfigError(f"task={text!r}: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    make = vars(module).get(name)
-    if not callable(make):
-        raise ConfigError(f"task={text!r}: {path} defines no class or function {name!r}")
-    try:
-        out: Task = make(**options)
-    except TypeError as error:
-        raise ConfigError(f"task={text!r} with options {dict(options)!r}: {error}") from error
-    return out
-
-
-@dataclass(frozen=True)
-class Taken:
-    """Some graphs as one batch."""
-
-    data: Batch
-    ids: Tensor  # [B] their numbers
-    nodes: Tensor  # [n] the numbers of their nodes among those of all graphs
-
-
-class Shelf:
-    """All graphs of a task in one dtype and on one device, to take batches from."""
-
-    def __init__(self, graphs: Sequence[Data], dtype: torch.dtype, device: torch.device) -> None:
-        def convert(t: Tensor) -> Tensor:
-            return t.to(device, dtype) if t.is_floating_point() else t.to(device)
-
-        self.graphs = [g.clone().apply(convert) for g in graphs]
-        sizes = torch.tensor([int(g.num_nodes or 0) for g in self.graphs])
-        self.ends = sizes.cumsum(0)
-        self.starts = self.ends - sizes
-        self.num_nodes = int(sizes.sum())
-        self.device = device
-        edges = sum(g.num_edges for g in self.graphs)
-        self.counts = {"graphs": len(self.graphs), "nodes": self.num_nodes, "edges": edges}
-        self._kept: dict[tuple[int, ...], Taken] = {}
-
-    @torch.inference_mode(False)  # what is kept must serve training, too
-    def take(self, ids: Tensor, keep: bool = False) -> Taken:
-        """The graphs of these numbers; ``keep`` a batch that is taken again and again."""
-        key = tuple(ids.tolist())
-        if key in self._kept:
-            return self._kept[key]
-        data = Batch.from_data_list([self.graphs[i] for i in key])
-        spans = [torch.arange(int(self.starts[i]), int(self.ends[i])) for i in key]
-        taken = Taken(data, ids.to(self.device), torch.cat(spans).to(self.device))
-        if keep:
-            self._kept[key] = taken
-        return taken

@@ -1,0 +1,50 @@
+"""All graphs of a task, and batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Some graphs as one batch."""
+
+    data: Batch
+    ids: Tensor  # [B] their numbers
+    nodes: Tensor  # [n] the numbers of their nodes among those of all graphs
+
+
+class Shelf:
+    """All graphs of a task in one dtype and on one device, to take batches from."""
+
+    def __init__(self, graphs: Sequence[Data], dtype: torch.dtype, device: torch.device) -> None:
+        def convert(t: Tensor) -> Tensor:
+            return t.to(device, dtype) if t.is_floating_point() else t.to(device)
+
+        self.graphs = [g.clone().apply(convert) for g in graphs]
+        sizes = torch.tensor([int(g.num_nodes or 0) for g in self.graphs])
+        self.ends = sizes.cumsum(0)
+        self.starts = self.ends - sizes
+        self.num_nodes = int(sizes.sum())
+        self.device = device
+        edges = sum(g.num_edges for g in self.graphs)
+        self.counts = {"graphs": len(self.graphs), "nodes": self.num_nodes, "edges": edges}
+        self._kept: dict[tuple[int, ...], Taken] = {}
+
+    @torch.inference_mode(False)  # what is kept must serve training, too
+    def take(self, ids: Tensor, keep: bool = False) -> Taken:
+        """The graphs of these numbers; ``keep`` a batch that is taken again and again."""
+        key = tuple(ids.tolist())
+        if key in self._kept:
+            return self._kept[key]
+        data = Batch.from_data_list([self.graphs[i] for i in key])
+        spans = [torch.arange(int(self.starts[i]), int(self.ends[i])) for i in key]
+        taken = Taken(data, ids.to(self.device), torch.cat(spans).to(self.device))
+        if keep:
+            self._kept[key] = taken
+        return taken
