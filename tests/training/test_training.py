@@ -12,7 +12,7 @@ import torch
 from tiny_tasks import Chains, Sums
 
 import hogwild
-from hogwild import GCN, EnergyGNN, load, train
+from hogwild import GCN, EnergyGNN, load, tasks, train
 from hogwild.errors import CheckpointError, ConfigError, ConvergenceWarning, InputError
 from hogwild.models import IGNNConv
 from hogwild.tasks.base import Split
@@ -273,6 +273,17 @@ class Total(Sums):
 def test_tasks_that_cannot_be_trained_on(task, options, error, says):
     with pytest.raises(error, match=says):
         train(task(), model="gcn", epochs=1, **options)
+
+
+@pytest.mark.parametrize("model", ["gcn", "energy-node"])
+def test_a_target_that_is_no_number_stops_only_who_trains_on_it(model):
+    task = tasks.get("counting", sizes=[3, 4, 5, 6, 7, 8])
+    task.graphs[4].y = torch.full_like(task.graphs[4].y, torch.nan)
+    with pytest.warns(UserWarning, match="never had a finite loss"):  # who is judged by it
+        result = train(task, model=model, epochs=3, folds=3, replicas=3, validation=True)
+    stops = [stop is not None for stop in result.stops]
+    assert stops == [4 in split.train.tolist() for split in task.splits(3, validation=True)]
+    assert sum(stops) == 1
 
 
 def test_a_model_without_parameters_to_train():

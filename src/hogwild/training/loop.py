@@ -156,6 +156,10 @@ class Loop:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             out, found = predict(self.model, data, self.edges, self._start(taken))
+            # What does not count for a replica has no gradient, also where its target is no number
+            # and a mask alone would leave 0 · NaN.
+            keep = (mask[:, data.batch] if self.task.pool is None else mask).unsqueeze(-1)
+            out.register_hook(lambda gradient: torch.where(keep, gradient, 0.0))
             losses = self.task.loss(out, data, mask)
             if losses.shape != (self.replicas,):
                 raise InputError(
