@@ -51,8 +51,9 @@ COLUMNS = {
 _WIDE = {"hidden_channels": 8, "message_channels": 4, "widths": [16, 16], "readout": [32, 32]}
 SIZES: dict[str, dict[str, Any]] = {
     "small": {},  # the paper's
+    "small-2": {"num_layers": 2},  # hears two hops: not for asynchronous runs
     "wide": _WIDE,
-    "wide-2": _WIDE | {"num_layers": 2},  # hears two hops: not for asynchronous runs
+    "wide-2": _WIDE | {"num_layers": 2},
     "large": {
         "hidden_channels": 16,
         "message_channels": 8,
