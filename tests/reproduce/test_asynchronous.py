@@ -116,11 +116,12 @@ def test_runs_that_diverged_are_shown(records):
     record = records["chains/ignn"] | {"values": [None, 0.5], "deviation": None, "converged": 0.0}
     assert "50.0, 1 of 2 diverged (inf) ‡ / < 0.1" in TABLE.table({"chains/ignn": record})
     assert "| inf | 0% |" in TABLE.details({"chains/ignn": record})
+    assert TABLE.number(record) == "50.0 %, 1 of 2 diverged"
     record |= {"values": [None], "synchronous": None, "asynchronous": [None]}
     assert "no value → no value" in TABLE.table({"chains/ignn": record})
     assert "| no value | no value | no value |" in TABLE.details({"chains/ignn": record})
     worst = TABLE.table(records | {"chains/ignn": record})
-    assert "implicit models (10 cells) lose at most no value % (chains/ignn)" in worst
+    assert "implicit models (10 cells) lose at most no value (chains/ignn)" in worst
 
 
 def test_small_losses_are_not_rounded_away(records):

@@ -6,6 +6,7 @@ import time
 import pytest
 
 import hogwild
+from hogwild.checkpoint import save
 from hogwild.reproduce import markdown
 from hogwild.reproduce.record import Training, commit, same_commit
 
@@ -49,6 +50,10 @@ def test_a_run_that_goes_on_elsewhere_says_so(tmp_path, monkeypatch):
     with Training(tmp_path, "cpu"):
         pass  # refused, or nothing left to do
     assert Training.about(tmp_path) == found
+    save(tmp_path / "new" / "state", {})
+    with Training(tmp_path / "new", "cpu"):
+        pass  # killed before anything was noted; nothing left to do
+    assert Training.about(tmp_path / "new")["commit"] == "c" * 40
     with Training(tmp_path, "cpu") as watch:
         watch()
     found = Training.about(tmp_path)

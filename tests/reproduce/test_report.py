@@ -111,6 +111,9 @@ def test_aspects_of_cells(tmp_path):
     assert re.sub("<!--.*?-->", "", render_numbers(text, results)) == "3; 2.0; "
     with pytest.raises(ConfigError, match="names no aspect; did you mean 'median'"):
         render_numbers(text.replace("median", "medain"), results)
+    there, text = Results(HERE / "results"), "<!--= convergence chains/ignn messages -->?<!--/-->"
+    with pytest.raises(ConfigError, match="asks for 'messages', which that record does not have"):
+        render_numbers(text, there)
 
 
 def test_every_aspect_of_every_record():

@@ -234,6 +234,10 @@ def test_plans_for_many_replicas_must_fit(monkeypatch):
     assert plan is not None  # what was refused to eleven is not refused to ten
     assert fronts.plan_for(graph, 2, 11) is None  # nor is what ten have given to eleven
     assert fronts.plan_for(graph, 2, 9) is plan
+    graph = Graph.of(chain(200), 200)
+    assert fronts.plan_for(graph, 2, 11) is None
+    part, _, _ = graph.select(torch.tensor([0]))
+    assert fronts.plan_for(part, 2, 5) is not None
 
 
 def test_roots_come_last_and_together():

@@ -83,6 +83,7 @@ def test_classification_trains_with_edge_features():
         (lambda g: [Data(x=g[0].x, edge_index=g[0].edge_index)], "lacks x, edge_index or y"),
         (lambda g: [*g, Data(x=g[0].x, edge_index=g[0].edge_index, y=torch.zeros(3))], "graph 6"),
         (lambda g: [*g, Data(**{**g[0].to_dict(), "x": torch.zeros(4, 9)})], "graph 6 has 9 feat"),
+        (lambda g: [*g, Data(**{**g[0].to_dict(), "x": torch.zeros(4)})], r"x of shape \[4\]"),
         (
             lambda g: [*g, Data(**g[0].to_dict(), edge_attr=torch.ones(g[0].num_edges))],
             "edge_attr of width 1, graph 0 . and None",

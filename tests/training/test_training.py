@@ -191,6 +191,8 @@ def test_a_model_is_asked_once_for_all_its_sets(monkeypatch):
 
     def look(loop):
         parts = (loop.members.train, loop.members.val, loop.members.test)
+        # Every epoch one step; before the first one a judgement, and none after that of a callback.
+        assert len(asked) == (2 if loop.epoch == 1 else 1)
         asked.clear()
         together = loop.measure(*parts, quiet=True, warm=True)
         assert len(asked) == 1
@@ -209,6 +211,39 @@ def test_a_model_is_asked_once_for_all_its_sets(monkeypatch):
     options = {"task_options": {"sizes": [3, 4, 5, 6, 7, 8]}, "folds": 3, "replicas": 3}
     train("counting", epochs=2, validation=True, validate_every=1, callback=look, **options)
     assert len(asked) == 1  # when all is done
+
+
+def test_targets_of_one_set_do_not_reach_another():
+    """Unlabelled test graphs, and a loss that masks by a product: 0 · NaN."""
+
+    def look(loop):
+        loop.judge(loop.members.test)
+
+    found = []
+    for blank in (False, True):
+        task = Sums()
+        for i in task.splits()[0].test.tolist() if blank else ():
+            task.graphs[i].y = task.graphs[i].y * torch.nan
+        result = train(task, model="gcn", epochs=6, validate_every=2, lr=0.1, callback=look)
+        found.append((result.best_epoch, *(result.metrics[p] for p in ("train", "val"))))
+        assert bool(result.metrics["test"].isnan()) is blank
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(("pool", "own"), [(None, "mean"), ("mean", None)])
+def test_predictions_may_be_of_another_level_than_the_task_says(pool, own):
+    class Other(Sums):
+        def loss(self, out, data, mask=None):
+            return super().loss(
+                out.mean(1, keepdim=True).expand(-1, data.num_graphs, -1), data, mask
+            )
+
+        metric = loss
+
+    task = Other()
+    task.pool = pool
+    train(task, GCN(1, 1, pool=own), epochs=2)
 
 
 def test_a_metric_may_work_in_place():

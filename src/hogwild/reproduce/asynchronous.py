@@ -91,7 +91,7 @@ class Asynchronous(Experiment):
 
     def number(self, record: Record) -> str:
         column = paper.COLUMNS[record["config"]["task"]]
-        return f"{_mean(record, column)}{column.unit}"
+        return _mean(record, column, column.unit)
 
     def aspects(self) -> Mapping[str, Callable[[Record], str]]:
         return {"left": _left, "updates": lambda record: f"{record['updates']:,.0f}"}
@@ -299,14 +299,15 @@ def _small(value: float, digits: int) -> str:
     return f"{value:.{digits}f}" if value == 0 or abs(value) >= 10**-digits else f"{value:.0e}"
 
 
-def _mean(record: Record, column: paper.Column) -> str:
+def _mean(record: Record, column: paper.Column, unit: str = "") -> str:
     number = markdown.summarise(record["values"])
     if number is None:
         return "no value"
     parts = [p * column.scale for p in (number.mean, number.deviation) if p is not None]
     shown = " ± ".join(_small(p, column.digits) for p in parts)
     lacking = sum(value is None for value in record["values"])
-    return shown + (f", {lacking} of {len(record['values'])} diverged" if lacking else "")
+    remark = f", {lacking} of {len(record['values'])} diverged" if lacking else ""
+    return f"{shown}{unit}{remark}"
 
 
 def _left(record: Record) -> str:
@@ -322,7 +323,7 @@ def _verdict(what: str, records: list[Record]) -> str:
     column = paper.COLUMNS[worst["config"]["task"]]
     return (
         f"{what} ({len(records)} cell{'s' if len(records) > 1 else ''}) lose at most "
-        f"{_mean(worst, column)}{column.unit} ({worst['cell']}); their embeddings end at most "
+        f"{_mean(worst, column, column.unit)} ({worst['cell']}); their embeddings end at most "
         f"{max(map(_distance, records)):.1e} from the synchronous ones."
     )
 
@@ -349,9 +350,9 @@ def _distance(record: Record) -> float:
 
 
 def _lost(record: Record) -> float:
-    """Mean loss, as it is shown; infinite where a schedule ended in something that is no number."""
+    """Mean loss, in the units of the metric; infinite where a schedule ended in no number."""
     if None in record["values"]:
         return float("inf")
     number = markdown.summarise(record["values"])
     assert number is not None
-    return number.mean * paper.COLUMNS[record["config"]["task"]].scale
+    return number.mean

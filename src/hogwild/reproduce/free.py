@@ -208,10 +208,11 @@ class Curve:
         return folder / "test.jsonl"
 
     def __call__(self, loop: Loop) -> None:
-        if not self.begun:
-            self.log.rewind(loop.epoch)
+        every = loop.config.validate_every
+        if not self.begun:  # also without the last line of a shorter run, where it is no look
+            self.log.rewind((loop.epoch - 1) // every * every + 1)
             self.begun = True
-        if loop.epoch % loop.config.validate_every == 0:
+        if loop.epoch % every == 0:
             [(_, test)] = loop.judge(loop.members.test)
         elif loop.epoch == loop.config.epochs:  # not judged here: a longer run would not have been
             [(_, test)] = loop.look(loop.members.test)

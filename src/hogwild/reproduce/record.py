@@ -15,6 +15,7 @@ import torch
 import torch_geometric
 
 import hogwild
+from hogwild import checkpoint
 from hogwild.checkpoint import write_atomically
 from hogwild.errors import CheckpointError
 
@@ -110,7 +111,7 @@ class Training:
         if self.earlier and _same_place(self.earlier[-1], self.now):
             self.earlier.pop()  # it goes on
         self.began = self.written = time.monotonic()
-        self.trained = False
+        self.known, self.trained = bool(found), False
 
     @staticmethod
     def about(folder: Path) -> Record:
@@ -128,7 +129,8 @@ class Training:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.trained:  # what was refused, or had nothing left to do, is no stretch of the run
+        # What was refused, or had nothing left to do, is no stretch of the run.
+        if self.trained or not (self.known or not checkpoint.exists(self.folder / "state")):
             self._write()
 
     def _write(self) -> None:

@@ -94,7 +94,13 @@ def render_numbers(text: str, results: Results) -> str:
             raise ConfigError(f"{match[0]!r} names no aspect; {among(aspects, aspect)}")
         record = results.read(experiment, dot + recipe).get(plain)
         show = experiment.number if aspect is None else aspects[aspect]
-        shown = markdown.NOT_RUN if record is None else show(record)
+        try:
+            shown = markdown.NOT_RUN if record is None else show(record)
+        except KeyError as error:
+            raise ConfigError(
+                f"{match[0]!r} asks for {error}, which that record does not have; expected an "
+                f"aspect that it has"
+            ) from error
         return f"<!--= {' '.join(filter(None, match.groups()))} -->{shown}<!--/-->"
 
     return NUMBER.sub(fill, text)

@@ -72,6 +72,10 @@ class _Place:
         return np.where(position >= 0, position, self.pivots + ~position)
 
 
+class TooMany(TooWide):
+    """Fewer replicas might do."""
+
+
 class Plan:
     """Elimination order and index maps for the pattern of one :class:`Graph`, block size k.
 
@@ -143,8 +147,10 @@ class Plan:
                 for member in members:
                     self._places[member] = _Place(self.size, p, b)
                     self.size += width * width
-                if width > MAX_WIDTH or budget < 0.0 or self.size > min(elements, MAX_ELEMENTS):
+                if width > MAX_WIDTH or budget < 0.0 or self.size > MAX_ELEMENTS:
                     raise TooWide
+                if self.size > elements:
+                    raise TooMany
                 layout.append(members)
         return layout
 
@@ -324,8 +330,9 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
         graph.memo["work", channels] = float((graph.sizes * channels).double().pow(3).sum())
     dense = not graph.src.is_cuda and replicas * graph.memo["work", channels] <= DENSE_WORK
     key = ("fronts", channels, dense, force)
-    if replicas < graph.memo.get(("refused", *key), 0):
-        del graph.memo[key], graph.memo["refused", *key]  # fewer may fit
+    for known in (graph, graph.origin[0]) if graph.origin else (graph,):
+        if replicas < known.memo.get(("refused", *key), 0):
+            del known.memo[key], known.memo["refused", *key]  # fewer may fit
     if key not in graph.memo and graph.origin is not None and key in graph.origin[0].memo:
         # Graphs cut out of a batch are solved as they were in it.
         batch, graphs = graph.origin
@@ -346,9 +353,10 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
         elements = MAX_TOTAL / replicas
         try:
             graph.memo[key] = Plan(graph, channels, width, budget, call=call, elements=elements)
+        except TooMany:
+            graph.memo[key], graph.memo["refused", *key] = None, replicas
         except TooWide:
             graph.memo[key] = None
-            graph.memo["refused", *key] = replicas
     plan: Plan | None = graph.memo[key]
     if plan is not None and plan.size > MAX_TOTAL / replicas:
         return None  # made for fewer

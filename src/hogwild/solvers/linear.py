@@ -84,7 +84,8 @@ class LinearSolver:
     ) -> Solution:
         r""":math:`(I - J)^{-1} b`, or with the transpose: in closed form where there is one, by a
         factorisation of the normal equations where the graph has small separators, else by plain
-        iterations, by BiCGSTAB where these are slow, and by GMRES where that breaks down.
+        iterations, by BiCGSTAB where these are slow, and by GMRES where that breaks down. Of these
+        a residual of ``SLACK`` times what was asked for passes, since they add up.
         """
         graph = tangent.graph
         apply = tangent.transpose if transpose else tangent.apply
@@ -159,7 +160,10 @@ def _refined(
     left = torch.where(graph.wide(useful), left, rhs)
     more = method(apply, torch.where(done, 0.0, left), graph, rtol=0.0, atol=limit)
     x = start + more.value
-    left = rhs - apply(x)
-    residual = torch.where(found.converged, found.residual, graph.dot(left, left).sqrt())
+    after = rhs - apply(x)
+    before, norm = (graph.dot(r, r).sqrt() for r in (left, after))
+    worse = ~(norm <= before)  # also where it is not a number
+    x = torch.where(graph.wide(worse), start, x)
+    residual = torch.where(found.converged, found.residual, torch.where(worse, before, norm))
     out = solution(x, residual, SLACK * limit, found.iterations + more.iterations)
     return replace(out, status=torch.where(found.converged, found.status, out.status))

@@ -41,7 +41,9 @@ class Members:
     def of(cls, config: Config, task: Task, replicas: int, device: torch.device) -> Members:
         """The replicas of a configuration."""
         held = {"validation": True} if config.validation else {}
-        if held and "validation" not in signature(task.splits).parameters:
+        known = signature(task.splits).parameters
+        anything = any(p.kind is p.VAR_KEYWORD for p in known.values())
+        if held and "validation" not in known and not anything:
             raise ConfigError(
                 f"validation=True was asked of {task.name!r}, whose splits() has no argument of "
                 f"that name; expected it there, or validation=False"

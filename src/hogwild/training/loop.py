@@ -116,6 +116,8 @@ class Loop:
                 began = time.monotonic()
                 if self.epoch % self.config.validate_every == 0 and self.judged != self.epoch:
                     self.judge()
+                    if not bool(self.alive.any()):
+                        break
                 self.improve()
                 self._note(time.monotonic() - began)
                 self.epoch += 1
@@ -158,7 +160,7 @@ class Loop:
             out, found = predict(self.model, data, self.edges, self._start(taken))
             # What does not count for a replica has no gradient, also where its target is no number
             # and a mask alone would leave 0 · NaN.
-            keep = (mask[:, data.batch] if self.task.pool is None else mask).unsqueeze(-1)
+            keep = (mask[:, data.batch] if self._of_nodes(out, data) else mask).unsqueeze(-1)
             out.register_hook(lambda gradient: torch.where(keep, gradient, 0.0))
             losses = self.task.loss(out, data, mask)
             if losses.shape != (self.replicas,):
@@ -244,7 +246,7 @@ class Loop:
         in the training, the validation and the test set of some. Solves that fail are warned about
         unless ``quiet``; ``warm`` ones begin where training left off."""
         self.model.eval()
-        used = torch.stack(members).any(0).any(0)
+        used = torch.cat(members).any(0)
         if not used.any():
             nothing = torch.full_like(self.best_loss, torch.nan)
             return [(nothing, nothing.clone()) for _ in members]
@@ -259,12 +261,32 @@ class Loop:
         found = []
         for member in members:
             some = member.any(1)
-            mask = member[:, taken.ids] | ~some.unsqueeze(1)  # a mean over nothing is not a number
+            part, said = self._part(taken, out, member.any(0) if bool(some.any()) else used)
+            mask = member[:, part.ids] | ~some.unsqueeze(1)  # a mean over nothing is not a number
             both = (self.task.loss, self.task.metric)
-            values = (fn(out.clone(), taken.data, mask).double() for fn in both)
+            values = (fn(said.clone(), part.data, mask).double() for fn in both)
             loss, metric = (torch.where(some, value, torch.nan) for value in values)
             found.append((loss, metric))
         return found
+
+    def _part(self, taken: Taken, out: Tensor, wanted: Tensor) -> tuple[Taken, Tensor]:
+        """The graphs ``wanted`` [G] among those taken, and what was said of them: a target that is
+        no number must not reach other sets through a mask."""
+        chosen = wanted[taken.ids]
+        if bool(chosen.all()):
+            return taken, out
+        rows = chosen[taken.data.batch] if self._of_nodes(out, taken.data) else chosen
+        return self.shelf.take(taken.ids[chosen].cpu(), keep=True), out[:, rows]
+
+    def _of_nodes(self, out: Tensor, data: Batch) -> bool:
+        """Whether predictions [R, …, c] are of nodes rather than of graphs; where there are as many
+        of these, it does not matter."""
+        if out.size(-2) not in (data.num_graphs, data.num_nodes):
+            raise InputError(
+                f"predictions for {self.task.name!r} have shape {list(out.shape)}; expected a row "
+                f"for each of {data.num_graphs} graphs or {data.num_nodes} nodes"
+            )
+        return int(out.size(-2)) != data.num_graphs
 
     def look(self, *members: Tensor) -> list[tuple[Tensor, Tensor]]:
         """As judging does: :meth:`measure` without a word about failed solves. Where solves may end

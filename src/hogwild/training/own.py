@@ -77,6 +77,10 @@ class OwnTask:
         for i, g in enumerate(self.graphs):
             if any(g.get(key) is None for key in ("x", "edge_index", "y")):
                 raise InputError(f"graph {i} lacks x, edge_index or y")
+            if g.x.dim() != 2:
+                raise InputError(
+                    f"graph {i} has x of shape {list(g.x.shape)}; expected [nodes, features]"
+                )
             if g.get("train_mask") is not None:
                 raise InputError(
                     f"graph {i} splits its nodes by train_mask; here whole graphs are split. Train "
