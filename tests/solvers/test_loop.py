@@ -334,10 +334,18 @@ def test_every_solver_reaches_newtons_answer(solver, options):
     torch.testing.assert_close(found.value, expected, rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("given", [0, "3"])
 @pytest.mark.parametrize("make", [LBFGS, Anderson])
-def test_memory_must_be_positive(make):
-    with pytest.raises(ConfigError, match=r"memory=0.*at least 1"):
-        make(memory=0)
+def test_memory_must_be_positive(make, given):
+    with pytest.raises(ConfigError, match=f"memory={given!r}; expected a positive integer"):
+        make(memory=given)
+
+
+@pytest.mark.parametrize("given", [-1.0, float("nan"), "1e-8", True])
+@pytest.mark.parametrize("name", ["atol", "rtol"])
+def test_tolerances_must_be_numbers(name, given):
+    with pytest.raises(ConfigError, match=f"{name}={given!r}; expected a nonnegative number"):
+        Newton(**{name: given})
 
 
 @pytest.mark.parametrize("make", [Newton, LBFGS])
