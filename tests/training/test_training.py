@@ -1,9 +1,5 @@
-"""The loop: it learns, stops one replica without disturbing the others, and can be resumed."""
+"""The loop: it learns, and stops one replica without disturbing the others."""
 
-import json
-import math
-import shutil
-import sys
 import warnings
 from dataclasses import replace
 
@@ -13,17 +9,11 @@ from tiny_tasks import Chains, Sums
 
 import hogwild
 from hogwild import GCN, EnergyGNN, load, tasks, train
-from hogwild.errors import CheckpointError, ConfigError, ConvergenceWarning, InputError
+from hogwild.errors import ConfigError, ConvergenceWarning, InputError
 from hogwild.models import IGNNConv
 from hogwild.tasks.base import Split
-from hogwild.training import MODELS, log
-from hogwild.training.predict import predict
-
-QUICK = {"model": "energy-node", "epochs": 12, "replicas": 2, "validate_every": 3, "log_every": 4}
-
-
-def parameters(result):
-    return torch.cat([p.detach().flatten(1) for p in result.ensemble.parameters()], 1)
+from hogwild.training import MODELS
+from runs import QUICK, parameters, poison
 
 
 def test_learns():
@@ -71,17 +61,6 @@ def test_patience():
     assert len(epochs) < 200
     assert result.failed == []
     assert "2 stopped early" in result.summary()
-
-
-def poison(replica, epoch):
-    """Put NaN into one replica's parameters after an epoch."""
-
-    def callback(loop):
-        if loop.epoch == epoch:
-            with torch.no_grad():
-                loop.rows.parameters[0][replica] = torch.nan
-
-    return callback
 
 
 @pytest.mark.parametrize("model", ["energy-edge", "gcn", "scarselli", "gsdgnn", "max"])
@@ -166,109 +145,6 @@ def test_mini_batches(reshuffle):
     assert (seen[0] == seen[1] == seen[2]) is not reshuffle
 
 
-def test_graphs_are_measured_in_full_batches():
-    """Those trained on in the batches of training; others not scattered over as many."""
-    seen = {}
-
-    def look(loop):
-        for part in ("train", "test"):
-            used = getattr(loop.members, part).any(0)
-            seen[part] = [ids.tolist() for ids in loop._portions(used)]
-            assert sorted(i for ids in seen[part] for i in ids) == used.nonzero()[:, 0].tolist()
-        assert seen["train"] == [taken.ids.tolist() for taken in loop._batches()]
-
-    train(Sums(), model="gcn", epochs=1, batch_size=2, reshuffle=False, callback=look)
-    assert [len(ids) for ids in seen["test"]] == [2, 1]
-
-
-def test_a_model_is_asked_once_for_all_its_sets(monkeypatch):
-    """Every graph is some replica's test graph and another's validation graph."""
-    asked = []
-
-    def spy(*given):
-        asked.append(given)
-        return predict(*given)
-
-    def look(loop):
-        parts = (loop.members.train, loop.members.val, loop.members.test)
-        # Every epoch one step; before the first one a judgement, and none after that of a callback.
-        assert len(asked) == (2 if loop.epoch == 1 else 1)
-        asked.clear()
-        together = loop.measure(*parts, quiet=True, warm=True)
-        assert len(asked) == 1
-        alone = [loop.measure(part, quiet=True, warm=True)[0] for part in parts]
-        for (loss, metric), (same, too) in zip(together, alone, strict=True):
-            assert torch.equal(loss, same)
-            assert torch.equal(metric, too)
-        asked.clear()
-        [(loss, metric)] = loop.judge(loop.members.test)  # and not again at the next epoch
-        assert len(asked) == 1
-        assert torch.equal(metric, alone[2][1])
-        assert torch.equal(loop.score, alone[1][1])
-        asked.clear()
-
-    monkeypatch.setattr("hogwild.training.loop.predict", spy)
-    options = {"task_options": {"sizes": [3, 4, 5, 6, 7, 8]}, "folds": 3, "replicas": 3}
-    train("counting", epochs=2, validation=True, validate_every=1, callback=look, **options)
-    assert len(asked) == 1  # when all is done
-
-
-def test_targets_of_one_set_do_not_reach_another():
-    """Unlabelled test graphs, and a loss that masks by a product: 0 · NaN."""
-
-    def look(loop):
-        loop.judge(loop.members.test)
-
-    found = []
-    for blank in (False, True):
-        task = Sums()
-        for i in task.splits()[0].test.tolist() if blank else ():
-            task.graphs[i].y = task.graphs[i].y * torch.nan
-        result = train(task, model="gcn", epochs=6, validate_every=2, lr=0.1, callback=look)
-        found.append((result.best_epoch, *(result.metrics[p] for p in ("train", "val"))))
-        assert bool(result.metrics["test"].isnan()) is blank
-    for a, b in zip(*found, strict=True):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize(("pool", "own"), [(None, "mean"), ("mean", None)])
-def test_predictions_may_be_of_another_level_than_the_task_says(pool, own):
-    class Other(Sums):
-        def loss(self, out, data, mask=None):
-            return super().loss(
-                out.mean(1, keepdim=True).expand(-1, data.num_graphs, -1), data, mask
-            )
-
-        metric = loss
-
-    task = Other()
-    task.pool = pool
-    train(task, GCN(1, 1, pool=own), epochs=2)
-
-
-def test_a_metric_may_work_in_place():
-    class Careless(Sums):
-        def metric(self, out, data, mask=None):
-            return self.loss(out.sub_(1e3), data, mask)
-
-    class Careful(Sums):
-        def metric(self, out, data, mask=None):
-            return self.loss(out - 1e3, data, mask)
-
-    found = [train(task(), model="gcn", epochs=1, replicas=3) for task in (Careless, Careful)]
-    for part in ("train", "val", "test"):
-        assert torch.equal(found[0].metrics[part], found[1].metrics[part])
-
-
-def test_nothing_to_choose_by_is_said():
-    class Blind(Sums):
-        def metric(self, out, data, mask=None):
-            return self.loss(out, data, mask) * torch.nan
-
-    with pytest.warns(UserWarning, match="replica 0 never had a finite loss and squared error"):
-        train(Blind(), model="gcn", epochs=2)
-
-
 def test_warnings_of_others_are_passed_on_once():
     class Wordy(Sums):
         def loss(self, out, data, mask=None):
@@ -341,220 +217,6 @@ def test_generators_of_the_user_are_left_alone(monkeypatch):
     before = torch.get_rng_state()
     train(Sums(), model="gcn", epochs=1)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_measuring_in_inference_mode_leaves_training_alone():
-    def look(loop):
-        with torch.inference_mode():
-            loop.measure(loop.members.train, loop.members.test, quiet=True)
-
-    train(Sums(), model="energy-edge", epochs=3, batch_size=1, callback=look)
-
-
-def test_ranking_compares_like_with_like(tmp_path):
-    result = train(Sums(), model="gcn", epochs=1, replicas=3)
-    metrics = {"val": torch.tensor([0.5, torch.nan, 0.2]), "train": torch.tensor([1.0, 0.01, 1.0])}
-    assert replace(result, metrics={**result.metrics, **metrics}).ranking == [2, 0, 1]
-    metrics["val"] = torch.full((3,), torch.nan)
-    assert replace(result, metrics={**result.metrics, **metrics}).ranking == [1, 0, 2]
-
-
-# -- folders --------------------------------------------------------------------------------------
-
-
-class Kill(BaseException):
-    """Stands for a kill."""
-
-
-def killed_at(epoch):
-    def callback(loop):
-        if loop.epoch == epoch:
-            raise Kill
-
-    return callback
-
-
-def test_a_finished_run_whose_state_is_gone(tmp_path):
-    """Is not trained again over what is there."""
-    result = train(Sums(), model="gcn", epochs=2, folder=tmp_path)
-    shutil.rmtree(tmp_path / "state")
-    with pytest.raises(CheckpointError, match="holds a finished run, and what to go on from"):
-        train(Sums(), model="gcn", epochs=3, folder=tmp_path, resume=True)
-    assert torch.equal(load(tmp_path, Sums()).metrics["test"], result.metrics["test"])
-
-
-@pytest.mark.parametrize("options", [{}, {"batch_size": 4}, {"model": "gcn", "batch_size": 4},
-                                     {"recipe": "paper", "epochs": 12}])  # fmt: skip
-def test_interrupted_and_resumed_is_uninterrupted(tmp_path, options):
-    options = {**QUICK, "checkpoint_every": 0.0, **options}
-    whole = train(Sums(), folder=tmp_path / "whole", **options)
-    for epoch in (1, 5, 11):  # several kills of one run
-        with pytest.raises(Kill):
-            train(Sums(), folder=tmp_path / "cut", resume=True, callback=killed_at(epoch),
-                  **options)  # fmt: skip
-    resumed = train(Sums(), folder=tmp_path / "cut", resume=True, **options)
-    assert torch.equal(parameters(whole), parameters(resumed))
-    for part in whole.metrics:
-        assert torch.equal(whole.metrics[part], resumed.metrics[part])
-
-    def timeless(folder):
-        lines = log.read(folder / "metrics.jsonl")
-        return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
-
-    assert timeless(tmp_path / "whole") == timeless(tmp_path / "cut")
-    assert torch.equal(whole.best_epoch, resumed.best_epoch)
-
-
-def test_killed_before_the_first_checkpoint(tmp_path):
-    with pytest.raises(Kill):
-        train(Sums(), folder=tmp_path, callback=killed_at(2), **QUICK)
-    with pytest.raises(CheckpointError, match="no finished run"):
-        load(tmp_path, task=Sums())
-    resumed = train(Sums(), folder=tmp_path, resume=True, **QUICK)
-    assert torch.equal(parameters(resumed), parameters(train(Sums(), **QUICK)))
-
-
-def test_stopped_replicas_stay_stopped_after_resuming(tmp_path):
-    options = {**QUICK, "checkpoint_every": 0.0, "replicas": 3}
-
-    def callback(loop):
-        poison(1, 4)(loop)
-        killed_at(8)(loop)
-
-    with pytest.raises(Kill):
-        train(Sums(), folder=tmp_path, callback=callback, **options)
-    resumed = train(Sums(), folder=tmp_path, resume=True, **options)
-    whole = train(Sums(), callback=poison(1, 4), **options)
-    assert resumed.stops == whole.stops
-    assert resumed.stops[1].epoch == 4
-    assert torch.equal(parameters(resumed), parameters(whole))
-
-
-SMALL = {"task_options": {"sizes": range(1, 13)}, "folds": 4}
-
-
-def test_folder(tmp_path):
-    result = train(Sums(), folder=tmp_path / "run", **QUICK)
-    names = {p.name for p in (tmp_path / "run").iterdir()}
-    assert {"config.json", "metrics.jsonl", "result.json", "model", "state"} <= names
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["model"] == "energy-node"
-    again = load(tmp_path / "run", task=Sums())
-    assert torch.equal(parameters(again), parameters(result))
-    assert again.as_dict() == result.as_dict()
-    assert again.config == result.config
-    assert again.history == result.history
-    with pytest.raises(ConfigError, match="already holds a run"):
-        train(Sums(), folder=tmp_path / "run", **QUICK)
-    with pytest.raises(ConfigError, match=r"other options: lr=0\.005, now 0\.5"):
-        train(Sums(), folder=tmp_path / "run", resume=True, **{**QUICK, "lr": 0.5})
-    with pytest.raises(ConfigError, match="give the same task again"):
-        load(tmp_path / "run")
-
-
-def test_a_run_that_broke_before_its_first_checkpoint_does_not_keep_the_folder(tmp_path):
-    """A mistake in a callback or a loss is corrected and tried again, with other options, too."""
-
-    def broken(loop):
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        train(Sums(), folder=tmp_path, callback=broken, **QUICK)
-    assert (tmp_path / "config.json").exists()
-    result = train(Sums(), folder=tmp_path, **{**QUICK, "lr": 0.01})
-    assert torch.equal(parameters(result), parameters(train(Sums(), **{**QUICK, "lr": 0.01})))
-    assert load(tmp_path, task=Sums()).history == result.history
-
-
-def test_summary_names_validation_only_where_graphs_were_held_out():
-    assert "val " not in hogwild.train("counting", "gcn", epochs=1, **SMALL).summary()
-    assert "val " in hogwild.train("counting", "gcn", epochs=1, validation=True, **SMALL).summary()
-
-
-def test_a_finished_run_can_be_extended(tmp_path):
-    train(Sums(), folder=tmp_path, **QUICK)
-    longer = {**QUICK, "epochs": 24}
-    extended = train(Sums(), folder=tmp_path, resume=True, **longer)
-    assert [line["epoch"] for line in extended.history] == [0, 4, 8, 11, 12, 16, 20, 23]
-    assert torch.equal(parameters(extended), parameters(train(Sums(), **longer)))
-
-
-def test_fewer_epochs_than_were_trained_are_refused(tmp_path):
-    """The folder would hold one thing and say another."""
-    train(Sums(), folder=tmp_path, **QUICK)
-    before = (tmp_path / "config.json").read_text()
-    with pytest.raises(ConfigError, match=r"holds a run of 12 epochs already, and epochs=3"):
-        train(Sums(), folder=tmp_path, resume=True, **{**QUICK, "epochs": 3})
-    assert (tmp_path / "config.json").read_text() == before
-
-
-def test_one_run_at_a_time_in_a_folder(tmp_path):
-    refused = []
-
-    def intrude(loop):
-        if loop.epoch == 3:
-            with pytest.raises(ConfigError, match="another run is at work in") as error:
-                train(Sums(), folder=tmp_path, resume=True, **QUICK)
-            refused.append(error)
-
-    result = train(Sums(), folder=tmp_path, callback=intrude, **QUICK)
-    assert len(refused) == 1
-    assert torch.equal(parameters(result), parameters(train(Sums(), **QUICK)))
-    train(Sums(), folder=tmp_path, resume=True, **QUICK)  # the claim ended with the run
-
-
-def test_without_checkpoints_in_between(tmp_path):
-    options = {**QUICK, "checkpoint_every": math.inf}
-    result = train(Sums(), folder=tmp_path, **options)
-    again = load(tmp_path, task=Sums())
-    assert again.config == result.config
-    assert again.config.checkpoint_every == math.inf
-    longer = {**options, "epochs": 24}
-    assert train(Sums(), folder=tmp_path, resume=True, **longer).config.epochs == 24
-
-
-def test_what_is_refused_leaves_no_run(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ConfigError, match="needs the package tensorboard"):
-        train(Sums(), folder=tmp_path / "run", tensorboard=tmp_path / "logs", **QUICK)
-    train(Sums(), folder=tmp_path / "run", **QUICK)
-
-
-def test_a_folder_that_cannot_be_one(tmp_path):
-    (tmp_path / "file").touch()
-    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(ConfigError, match=r"folder='.*' cannot be used \("):
-            train(Sums(), folder=folder, **QUICK)
-        with pytest.raises(CheckpointError, match="is a file"):
-            load(folder)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", "3"])
-def test_damaged_files_beside_the_state_are_refused(text, tmp_path):
-    train(Sums(), folder=tmp_path, **QUICK)
-    for name in ("metrics.jsonl", "config.json"):
-        whole = (tmp_path / name).read_text()
-        (tmp_path / name).write_text(text + "\n")
-        with pytest.raises(CheckpointError, match=rf"{name} is damaged"):
-            train(Sums(), folder=tmp_path, resume=True, **QUICK)
-        (tmp_path / name).write_text(whole)
-
-
-def test_a_run_of_a_device_that_is_not_here_is_used_here(tmp_path, monkeypatch):
-    result = train(Sums(), folder=tmp_path, **QUICK)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "device": "cuda"}))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    again = load(tmp_path, task=Sums())
-    assert again.config.device == "cpu"
-    assert torch.equal(again.evaluate()["test"], result.metrics["test"])
-
-
-def test_damaged_state_is_refused(tmp_path):
-    train(Sums(), folder=tmp_path, **QUICK)
-    (file,) = (tmp_path / "state").glob("*.safetensors")
-    file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(CheckpointError, match="damaged"):
-        train(Sums(), folder=tmp_path, resume=True, **QUICK)
 
 
 # -- models of the user's own ---------------------------------------------------------------------

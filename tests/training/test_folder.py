@@ -1,0 +1,211 @@
+"""The folder of a run: interrupted and resumed, extended, refused, damaged."""
+
+import json
+import math
+import shutil
+import sys
+
+import pytest
+import torch
+from tiny_tasks import Sums
+
+import hogwild
+from hogwild import load, train
+from hogwild.errors import CheckpointError, ConfigError
+from hogwild.training import log
+from runs import QUICK, parameters, poison
+
+
+class Kill(BaseException):
+    """Stands for a kill."""
+
+
+def killed_at(epoch):
+    def callback(loop):
+        if loop.epoch == epoch:
+            raise Kill
+
+    return callback
+
+
+def test_a_finished_run_whose_state_is_gone(tmp_path):
+    """Is not trained again over what is there."""
+    result = train(Sums(), model="gcn", epochs=2, folder=tmp_path)
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(CheckpointError, match="holds a finished run, and what to go on from"):
+        train(Sums(), model="gcn", epochs=3, folder=tmp_path, resume=True)
+    assert torch.equal(load(tmp_path, Sums()).metrics["test"], result.metrics["test"])
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 4}, {"model": "gcn", "batch_size": 4},
+                                     {"recipe": "paper", "epochs": 12}])  # fmt: skip
+def test_interrupted_and_resumed_is_uninterrupted(tmp_path, options):
+    options = {**QUICK, "checkpoint_every": 0.0, **options}
+    whole = train(Sums(), folder=tmp_path / "whole", **options)
+    for epoch in (1, 5, 11):  # several kills of one run
+        with pytest.raises(Kill):
+            train(Sums(), folder=tmp_path / "cut", resume=True, callback=killed_at(epoch),
+                  **options)  # fmt: skip
+    resumed = train(Sums(), folder=tmp_path / "cut", resume=True, **options)
+    assert torch.equal(parameters(whole), parameters(resumed))
+    for part in whole.metrics:
+        assert torch.equal(whole.metrics[part], resumed.metrics[part])
+
+    def timeless(folder):
+        lines = log.read(folder / "metrics.jsonl")
+        return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+    assert timeless(tmp_path / "whole") == timeless(tmp_path / "cut")
+    assert torch.equal(whole.best_epoch, resumed.best_epoch)
+
+
+def test_killed_before_the_first_checkpoint(tmp_path):
+    with pytest.raises(Kill):
+        train(Sums(), folder=tmp_path, callback=killed_at(2), **QUICK)
+    with pytest.raises(CheckpointError, match="no finished run"):
+        load(tmp_path, task=Sums())
+    resumed = train(Sums(), folder=tmp_path, resume=True, **QUICK)
+    assert torch.equal(parameters(resumed), parameters(train(Sums(), **QUICK)))
+
+
+def test_stopped_replicas_stay_stopped_after_resuming(tmp_path):
+    options = {**QUICK, "checkpoint_every": 0.0, "replicas": 3}
+
+    def callback(loop):
+        poison(1, 4)(loop)
+        killed_at(8)(loop)
+
+    with pytest.raises(Kill):
+        train(Sums(), folder=tmp_path, callback=callback, **options)
+    resumed = train(Sums(), folder=tmp_path, resume=True, **options)
+    whole = train(Sums(), callback=poison(1, 4), **options)
+    assert resumed.stops == whole.stops
+    assert resumed.stops[1].epoch == 4
+    assert torch.equal(parameters(resumed), parameters(whole))
+
+
+SMALL = {"task_options": {"sizes": range(1, 13)}, "folds": 4}
+
+
+def test_folder(tmp_path):
+    result = train(Sums(), folder=tmp_path / "run", **QUICK)
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert {"config.json", "metrics.jsonl", "result.json", "model", "state"} <= names
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model"] == "energy-node"
+    again = load(tmp_path / "run", task=Sums())
+    assert torch.equal(parameters(again), parameters(result))
+    assert again.as_dict() == result.as_dict()
+    assert again.config == result.config
+    assert again.history == result.history
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train(Sums(), folder=tmp_path / "run", **QUICK)
+    with pytest.raises(ConfigError, match=r"other options: lr=0\.005, now 0\.5"):
+        train(Sums(), folder=tmp_path / "run", resume=True, **{**QUICK, "lr": 0.5})
+    with pytest.raises(ConfigError, match="give the same task again"):
+        load(tmp_path / "run")
+
+
+def test_a_run_that_broke_before_its_first_checkpoint_does_not_keep_the_folder(tmp_path):
+    """A mistake in a callback or a loss is corrected and tried again, with other options, too."""
+
+    def broken(loop):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train(Sums(), folder=tmp_path, callback=broken, **QUICK)
+    assert (tmp_path / "config.json").exists()
+    result = train(Sums(), folder=tmp_path, **{**QUICK, "lr": 0.01})
+    assert torch.equal(parameters(result), parameters(train(Sums(), **{**QUICK, "lr": 0.01})))
+    assert load(tmp_path, task=Sums()).history == result.history
+
+
+def test_summary_names_validation_only_where_graphs_were_held_out():
+    assert "val " not in hogwild.train("counting", "gcn", epochs=1, **SMALL).summary()
+    assert "val " in hogwild.train("counting", "gcn", epochs=1, validation=True, **SMALL).summary()
+
+
+def test_a_finished_run_can_be_extended(tmp_path):
+    train(Sums(), folder=tmp_path, **QUICK)
+    longer = {**QUICK, "epochs": 24}
+    extended = train(Sums(), folder=tmp_path, resume=True, **longer)
+    assert [line["epoch"] for line in extended.history] == [0, 4, 8, 11, 12, 16, 20, 23]
+    assert torch.equal(parameters(extended), parameters(train(Sums(), **longer)))
+
+
+def test_fewer_epochs_than_were_trained_are_refused(tmp_path):
+    """The folder would hold one thing and say another."""
+    train(Sums(), folder=tmp_path, **QUICK)
+    before = (tmp_path / "config.json").read_text()
+    with pytest.raises(ConfigError, match=r"holds a run of 12 epochs already, and epochs=3"):
+        train(Sums(), folder=tmp_path, resume=True, **{**QUICK, "epochs": 3})
+    assert (tmp_path / "config.json").read_text() == before
+
+
+def test_one_run_at_a_time_in_a_folder(tmp_path):
+    refused = []
+
+    def intrude(loop):
+        if loop.epoch == 3:
+            with pytest.raises(ConfigError, match="another run is at work in") as error:
+                train(Sums(), folder=tmp_path, resume=True, **QUICK)
+            refused.append(error)
+
+    result = train(Sums(), folder=tmp_path, callback=intrude, **QUICK)
+    assert len(refused) == 1
+    assert torch.equal(parameters(result), parameters(train(Sums(), **QUICK)))
+    train(Sums(), folder=tmp_path, resume=True, **QUICK)  # the claim ended with the run
+
+
+def test_without_checkpoints_in_between(tmp_path):
+    options = {**QUICK, "checkpoint_every": math.inf}
+    result = train(Sums(), folder=tmp_path, **options)
+    again = load(tmp_path, task=Sums())
+    assert again.config == result.config
+    assert again.config.checkpoint_every == math.inf
+    longer = {**options, "epochs": 24}
+    assert train(Sums(), folder=tmp_path, resume=True, **longer).config.epochs == 24
+
+
+def test_what_is_refused_leaves_no_run(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ConfigError, match="needs the package tensorboard"):
+        train(Sums(), folder=tmp_path / "run", tensorboard=tmp_path / "logs", **QUICK)
+    train(Sums(), folder=tmp_path / "run", **QUICK)
+
+
+def test_a_folder_that_cannot_be_one(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ConfigError, match=r"folder='.*' cannot be used \("):
+            train(Sums(), folder=folder, **QUICK)
+        with pytest.raises(CheckpointError, match="is a file"):
+            load(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "3"])
+def test_damaged_files_beside_the_state_are_refused(text, tmp_path):
+    train(Sums(), folder=tmp_path, **QUICK)
+    for name in ("metrics.jsonl", "config.json"):
+        whole = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text + "\n")
+        with pytest.raises(CheckpointError, match=rf"{name} is damaged"):
+            train(Sums(), folder=tmp_path, resume=True, **QUICK)
+        (tmp_path / name).write_text(whole)
+
+
+def test_a_run_of_a_device_that_is_not_here_is_used_here(tmp_path, monkeypatch):
+    result = train(Sums(), folder=tmp_path, **QUICK)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "device": "cuda"}))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    again = load(tmp_path, task=Sums())
+    assert again.config.device == "cpu"
+    assert torch.equal(again.evaluate()["test"], result.metrics["test"])
+
+
+def test_damaged_state_is_refused(tmp_path):
+    train(Sums(), folder=tmp_path, **QUICK)
+    (file,) = (tmp_path / "state").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(CheckpointError, match="damaged"):
+        train(Sums(), folder=tmp_path, resume=True, **QUICK)
