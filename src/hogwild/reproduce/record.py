@@ -130,7 +130,7 @@ class Training:
 
     def __exit__(self, *error: object) -> None:
         # What was refused, or had nothing left to do, is no stretch of the run.
-        if self.trained or not (self.known or not checkpoint.exists(self.folder / "state")):
+        if self.trained or (not self.known and checkpoint.exists(self.folder / "state")):
             self._write()
 
     def _write(self) -> None:
