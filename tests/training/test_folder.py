@@ -7,13 +7,13 @@ import sys
 
 import pytest
 import torch
+from tiny_runs import QUICK, parameters, poison
 from tiny_tasks import Sums
 
 import hogwild
 from hogwild import load, train
 from hogwild.errors import CheckpointError, ConfigError
 from hogwild.training import log
-from runs import QUICK, parameters, poison
 
 
 class Kill(BaseException):

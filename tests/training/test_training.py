@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny_runs import QUICK, parameters, poison
 from tiny_tasks import Chains, Sums
 
 import hogwild
@@ -13,7 +14,6 @@ from hogwild.errors import ConfigError, ConvergenceWarning, InputError
 from hogwild.models import IGNNConv
 from hogwild.tasks.base import Split
 from hogwild.training import MODELS
-from runs import QUICK, parameters, poison
 
 
 def test_learns():
