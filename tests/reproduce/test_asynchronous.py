@@ -9,7 +9,7 @@ from torch_geometric.data import Batch, Data
 from hogwild import robustness
 from hogwild.errors import ConfigError
 from hogwild.executors.unrolled import asynchronous_forward
-from hogwild.reproduce import EXPERIMENTS, Protocol, Results, Work, run, scheduled
+from hogwild.reproduce import EXPERIMENTS, Protocol, Results, Work, asynchronous, run, scheduled
 from hogwild.reproduce.asynchronous import BASELINES, exact, forest, sample
 from hogwild.tasks.families import edges
 
@@ -95,6 +95,15 @@ def test_a_model_trained_otherwise_is_run_exactly(work):
     for a, b in zip(model.parameters(), result.ensemble.parameters(), strict=True):
         assert torch.equal(a, b[1].double())
     assert type(model.conv.solver) is not type(result.ensemble.conv.solver)
+
+
+def test_where_one_rule_does_not_arrive_the_other_is_tried(work):
+    result = work.trained("coordinates", "energy-edge")
+    network = exact(result, result.best)
+    graphs = [result.graph(i, torch.float64) for i in sample(result, result.best)]
+    attempts = asynchronous.run(network, graphs, result, 3)
+    assert [rule for rule, _ in attempts] == ["gradient", "messages"]
+    assert all(seen.converged < 1.0 for _, seen in attempts)
 
 
 def test_table_says_it_all(records):

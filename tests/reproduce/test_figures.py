@@ -187,18 +187,6 @@ def test_convergence(work, tmp_path):
     assert (tmp_path / "diverged.png").exists()
 
 
-def test_messages_that_do_not_arrive_are_given_up(work, tmp_path, monkeypatch):
-    """And shown as they were."""
-    monkeypatch.setattr("hogwild.reproduce.asynchronous.MESSAGES", 4)
-    (record,) = made("convergence", ["chains/energy-edge"], work, tmp_path).values()
-    early, late = record["curves"]["messages"], record["curves"]["gradient"]
-    for way in ("synchronous", "asynchronous"):
-        assert early[way]["updates"] == late[way]["updates"]
-        distance = early[way]["distance"]["median"]
-        assert distance[-1] == distance[-2] == distance[20] > 1e-3
-    assert late["synchronous"]["distance"]["median"][-1] < 0.5 * distance[-1]
-
-
 # -- size ------------------------------------------------------------------------------------------
 
 

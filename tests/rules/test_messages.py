@@ -13,6 +13,7 @@ from hogwild.graph import Graph
 from hogwild.rules import GradientRule, messages
 from hogwild.rules.elimination import Messages
 from hogwild.rules.messages import MessageRule
+from hogwild.rules.trust import FLOOR
 from hogwild.testing.problems import Quadratic, random_graph
 
 
@@ -119,6 +120,43 @@ def test_a_grid_ends_no_worse_than_with_gradient_steps(coupling):
             simulation.step()
         error[type(rule)] = float((simulation.h - answer).abs().max() / answer.abs().max())
     assert error[MessageRule] <= max(1.05 * error[GradientRule], 1e-6)
+
+
+def distrusted(problem, share):
+    """Messages of nodes that trust themselves so much, whatever happens."""
+    rule = MessageRule(problem)
+    simulation = Simulation(rule, Schedule(problem.graph, stagger=1, delay=0), problem.start())
+    rule.trust.watch = lambda *_: None
+    rule.trust.share[:] = share
+    return simulation
+
+
+@pytest.mark.parametrize("share", [0.5, FLOOR])
+def test_distrust_does_not_change_the_answer(share):
+    """Nodes that hold on to where they are get there all the same."""
+    problem = Quadratic.random(grid(4), coupling=0.3)
+    answer, simulation, far = problem.answer(), distrusted(problem, share), 1.0
+    while far > 1e-6:
+        simulation.step()
+        far = float((simulation.h - answer).abs().max() / answer.abs().max())
+        assert simulation.time < 5000
+
+
+def test_a_node_without_trust_takes_a_small_gradient_step(monkeypatch):
+    """Held by ρ, all together move by -∇E / ρ, but for terms of order ρ⁻²."""
+    monkeypatch.setattr(messages, "HOLD", 1e5)
+    problem = Quadratic.random(grid(4), coupling=0.3)
+    simulation = distrusted(problem, 0.5)
+    for _ in range(20):  # until messages speak of nodes that are held
+        simulation.step()
+    before = simulation.h.clone()
+    simulation.step()
+    step, gradient = simulation.h - before, problem.evaluate(before).gradient
+    ratio = step / gradient  # -1 / ρ_i, the same in all channels
+    assert bool((ratio < 0).all())
+    torch.testing.assert_close(
+        ratio, ratio.mean(1, keepdim=True).expand_as(ratio), rtol=1e-3, atol=0
+    )
 
 
 def test_far_fewer_updates_than_gradient_steps_on_a_long_chain():

@@ -7,8 +7,7 @@ number: :math:`2t / (S + 1)` after t ticks) the *distance* is
 .. math:: \max_i \|h_i(u) - h_i^*\|_\infty \big/ \max_i \|h_i^*\|_\infty
 
 for every graph, :math:`h^*` being the solver's answer, and the *metric* is the task's, of the
-readout of :math:`h(u)`. Runs end within 10⁻⁸; messages that have not got there after as many ticks
-as Table 2 gives them are given up, and shown as they were.
+readout of :math:`h(u)`. Runs end within 10⁻⁸.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from hogwild.executors.run import simulate
 from hogwild.models.check import Model
 from hogwild.plots.style import BLUE, GREEN, INK, RED, figure
 from hogwild.reproduce import figures, markdown, paper
-from hogwild.reproduce.asynchronous import DELAY, SCHEDULES, STAGGER, exact, limit, sample
+from hogwild.reproduce.asynchronous import DELAY, SCHEDULES, STAGGER, exact, sample
 from hogwild.reproduce.experiment import Work
 from hogwild.reproduce.figures import NEAR, Figure
 from hogwild.reproduce.record import Record
@@ -51,7 +50,7 @@ class Convergence(Figure):
 
     name = "convergence"
     title = "error against updates, in step and out of step"
-    columns = ("chains", "counting")
+    columns = ("chains", "counting", "coordinates")
     models = ("energy-edge", "energy-node", "energy-attention", "gsdgnn", "ignn")
 
     def brief(self, record: Record) -> str:
@@ -116,8 +115,9 @@ class Convergence(Figure):
         return out + (figures.QUICK if any(r["quick"] for r in records.values()) else "")
 
     def picture(self, records: Mapping[str, Record], path: Path) -> None:
-        with figure(8.4, 6.4, path) as fig:
-            axes = fig.subplots(4, len(self.models), sharex=True, sharey="row", squeeze=False)
+        with figure(8.4, 1.2 + 2.6 * len(self.columns), path) as fig:
+            rows, columns = 2 * len(self.columns), len(self.models)
+            axes = fig.subplots(rows, columns, sharex=True, sharey="row", squeeze=False)
             for number, model in enumerate(self.models):
                 for line, column in enumerate(self.columns):
                     pair = axes[2 * line : 2 * line + 2, number]
@@ -156,10 +156,9 @@ def approach(
     times = [0, *np.unique(np.geomspace(1, updates * pace, POINTS).round().astype(int)).tolist()]
     device = next(model.parameters()).device
     graphs = [result.graph(i, torch.float64).to(device) for i in sample(result, replica)]
-    ticks = limit(rule, times[-1] + 1)
     run = simulate(
         model, graphs, stagger=stagger, delay=delay, runs=runs, rule=figures.option(rule),
-        ticks=ticks, tol=TOL, history=[t for t in times if t < ticks], keep_embeddings=True,
+        ticks=times[-1] + 1, tol=TOL, history=times, keep_embeddings=True,
     )  # fmt: skip
     assert run.history is not None
     assert run.embeddings is not None
@@ -171,8 +170,7 @@ def approach(
 
     metrics = torch.stack([torch.stack([score(h) for h in hs]) for hs in run.embeddings])
     distances = run.history.flatten(1)
-    # Those that are there stay there, and those given up where they were: what comes after the last
-    # look is as at the end.
+    # Those that are there stay there: what comes after the last look is as at the end.
     missing = len(times) - len(distances)
     ends = run.deviation.flatten().expand(missing, -1), metrics[-1:].expand(missing, -1)
     return (

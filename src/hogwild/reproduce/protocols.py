@@ -74,7 +74,7 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol(
             "counting",
             default={"epochs": 2000, "lr": 0.01, "decay": (0.8, 200)},
-            quick={"replicas": 5, "epochs": 400, "decay": (0.8, 60)},
+            quick={"replicas": 3, "epochs": 200, "decay": (0.8, 30)},
             rivals={"energy-node": {"epochs": 5000, "lr": 0.003, "decay": (0.9, 500)}},
         ),
         # 1,800 training graphs: mini-batches, each replica's own ones among 200 of all.
@@ -83,8 +83,8 @@ PROTOCOLS: dict[str, Protocol] = {
             always={"batch_size": 200, "reshuffle": False},
             default={"epochs": 100, "lr": 0.02, "decay": (0.85, 8)},
             quick=_QUICK
-            | {"epochs": 60, "batch_size": 50, "decay": (0.85, 5)}
-            | {"task_options": {"num_graphs": 400}},
+            | {"epochs": 50, "batch_size": 50, "decay": (0.85, 4)}
+            | {"task_options": {"num_graphs": 200}},
             rivals={
                 "energy-node": {"batch_size": 50, "epochs": 120, "lr": 0.005, "decay": (0.9, 12)}
             },

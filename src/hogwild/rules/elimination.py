@@ -164,11 +164,25 @@ class Messages:
         return g[..., :k], g[..., k:]
 
 
+@dataclass(frozen=True)
+class Anchor:
+    r"""Quadratics :math:`\tfrac12 \rho_i \|h_i - a_i\|^2`: nodes that hold on to where they are."""
+
+    at: Tensor  # [R, A, k] a
+    hold: Tensor  # [R, A] ρ
+
+
 class Elimination:
-    """Quadratic models of some clusters at ``z``, with the messages their nodes heard."""
+    """Quadratic models of some clusters at ``z``, with the messages their nodes heard, held by
+    ``anchor``."""
 
     def __init__(
-        self, clusters: Clusters, model: LocalQuadratic, z: Point, heard: Messages
+        self,
+        clusters: Clusters,
+        model: LocalQuadratic,
+        z: Point,
+        heard: Messages,
+        anchor: Anchor | None = None,
     ) -> None:
         self.clusters, self.z = clusters, z
         k, slot = z.own.size(-1), clusters.slot
@@ -180,6 +194,10 @@ class Elimination:
         if loops[0] is not None and loops[1] is not None and loops[3] is not None:
             self.b = self.b + loops[0] + loops[0].mT + loops[1]
             self.own = self.own + loops[3]
+        if anchor is not None:
+            hold = anchor.hold.unsqueeze(-1)
+            self.b = self.b + torch.diag_embed(hold.expand_as(z.own))
+            self.own = self.own + hold * (z.own - anchor.at)
 
         lam = heard.precision
         self.heard_ii = lam[..., k:, k:]

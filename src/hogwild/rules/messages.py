@@ -28,11 +28,16 @@ when they settle.
 **On graphs with cycles** a fixed point is still the answer: the energy is the sum of the clusters'
 functions :math:`e^i + \sum_j \mu_{j \to i}` less that of the separators'
 :math:`\mu_{i \to j} + \mu_{j \to i}`; their minimisers agree, so there its gradient vanishes. That
-one is reached is not guaranteed, so nodes watch how far :math:`z_i` moves
-(:mod:`hogwild.rules.trust`). One that doubts takes gradient steps, from the best embedding it has
-had, while its messages go on; one that trusts less sends less of every new message and more of the
-one before (damping, which cures most divergence) and widens its parabolas; one that has given up
-keeps to gradient steps.
+one is reached is not guaranteed: what a node says comes back to it round the cycles. So nodes
+watch how far :math:`z_i` moves (:mod:`hogwild.rules.trust`), and one that trusts less holds on to
+the embedding :math:`a_i` it had before: its energy, as it minimises it and as it tells neighbours
+about it, is
+
+.. math:: e^i + \tfrac12 \rho_i \|h_i - a_i\|^2.
+
+At a fixed point that term and its gradient are zero, so the answer is the same. Held strongly,
+nodes take small gradient steps and echoes fade within a few hops; held weakly, little is lost.
+Observed to converge, not proved.
 """
 
 from __future__ import annotations
@@ -43,9 +48,9 @@ from torch import Tensor
 from hogwild.fields import gather
 from hogwild.graph import Star
 from hogwild.rules.base import Rule, put
-from hogwild.rules.elimination import Clusters, Elimination, Messages, Point, columns, rows
+from hogwild.rules.elimination import Anchor, Clusters, Elimination, Messages, Point, columns, rows
 from hogwild.rules.gradient import GradientRule
-from hogwild.rules.trust import FLOOR, Trust
+from hogwild.rules.trust import Trust
 from hogwild.solvers.problem import LocalQuadratic, Objective
 
 SILENT = 1e-3
@@ -57,12 +62,15 @@ ENOUGH = 1e-4
 """Predicted decrease, relative to the first, at which it counts as found."""
 ARRIVED = 1e-8
 """Newton step, relative to the embedding, that may be nothing but rounding."""
+HOLD = 3e-4
+"""How strongly a node holds on to where it is, relative to the curvature it sees: at trust s, so
+much times 1 / s² - 1."""
 REACH = 3.0
 """How many times its last move an activation's parabola must hold for."""
 
 
 class MessageRule(Rule):
-    """Messages, safeguarded by gradient steps.
+    """Messages; gradient steps where a node cannot minimise its own energy.
 
     Args:
         problem: The energy.
@@ -86,7 +94,6 @@ class MessageRule(Rule):
         self.trust = Trust(h, graph.num_nodes)
         self.own, self.near = h.clone(), inbox.clone()  # z_i, one column a node and one an edge
         self.known = torch.zeros(graph.num_nodes, dtype=torch.bool, device=h.device)
-        self.least, self.best = h.new_full((h.size(0), 1, graph.num_nodes), float("inf")), h.clone()
         self.sent = self._first(h, inbox, graph.everyone)
         return torch.cat([self.sent, letters], 1)
 
@@ -94,7 +101,6 @@ class MessageRule(Rule):
         self.gradient.forget(nodes)
         self.trust.forget(nodes)
         self.known[nodes] = False
-        self.least[..., nodes] = float("inf")
 
     def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         return torch.cat([at.at_edges(self.sent), self.gradient.refresh(h, inbox, at)], 1)
@@ -106,64 +112,61 @@ class MessageRule(Rule):
         heard = Point(rows(h), clusters.average(rows(inbox)))
         return left.where(clusters, at.at_nodes(self.known).expand(h.size(0), -1), heard)
 
-    def _note(self, h: Tensor, letters: Tensor, at: Star) -> None:
-        """Remember the embedding with the least gradient."""
-        g = at.at_nodes(self.gradient.own) + at.collect(letters[:, : self.channels])
-        size, least = g.abs().amax(1, keepdim=True), at.at_nodes(self.least)
-        put(self.best, at, torch.where(size < least, h, at.at_nodes(self.best)))
-        put(self.least, at, torch.minimum(size, least))
-
     # -- the rule ----------------------------------------------------------------------------------
 
     def update(
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
     ) -> tuple[Tensor, Tensor]:
         assert mail is not None
-        letters = mail[:, self.width :]
-        self._note(h, letters, at)
         clusters = Clusters(self.graph, at)
         packed = columns(clusters.average(rows(mail[:, : self.width])))
         heard = Messages.unpack(packed, self.channels)
         before = self._remembered(clusters, h, inbox)
-        z, sound = self._minimiser(clusters, before, heard)
-        acts, ceased = self._watch(h, before.own, z.own, sound, at)
+        anchor = self._anchor(clusters, h, before, heard)
+        z, sound = self._minimiser(clusters, before, heard, anchor)
+        self._watch(before.own, z.own, sound, at)
 
-        share = at.at_nodes(self.trust.share).clamp_min(FLOOR)
-        sent, last = (
-            self._messages(clusters, before, z, heard, REACH / share),
-            at.at_edges(self.sent),
-        )
-        finite = torch.isfinite(sent).all(1, keepdim=True)
-        sent = torch.lerp(last, torch.where(finite, sent, last), share[:, at.slot].unsqueeze(1))
+        sent, last = self._messages(clusters, before, z, heard, anchor), at.at_edges(self.sent)
+        sent = torch.where(torch.isfinite(sent).all(1, keepdim=True), sent, last)
         put(self.own, at, columns(z.own))
         put(self.known, at, sound.all(0))  # failed: begun afresh, from what is heard
         _put(self.near, at, columns(clusters.to_edges(z.near, z.own)))
         _put(self.sent, at, sent)
 
         new = columns(z.own)
-        if not bool(acts.all()):
-            steps, _ = self.gradient.update(h, inbox, letters, at)
-            steps = torch.where(ceased.unsqueeze(1), at.at_nodes(self.best), steps)
-            new = torch.where(acts.unsqueeze(1), new, steps)
+        if not bool(sound.all()):
+            steps, _ = self.gradient.update(h, inbox, mail[:, self.width :], at)
+            new = torch.where(sound.unsqueeze(1), new, steps)
         return new, torch.cat([sent, self.gradient.refresh(new, inbox, at)], 1)
 
-    def _model(self, clusters: Clusters, z: Point, far: Point | None = None) -> LocalQuadratic:
-        def views(p: Point) -> tuple[Tensor, Tensor]:
-            return columns(p.own), columns(clusters.to_edges(p.near, p.own))
+    def _anchor(self, clusters: Clusters, h: Tensor, z: Point, heard: Messages) -> Anchor:
+        """How strongly each node holds on to where it is."""
+        share, k = clusters.at.at_nodes(self.trust.share), self.channels
+        hold = HOLD * (share**-2 - 1.0)
+        if bool((hold > 0.0).any()):
+            own = rows(self._model(clusters, z, majorise=1.0).b)
+            seen = own + clusters.collect(heard.precision[..., k:, k:])
+            hold = hold * seen.diagonal(dim1=-2, dim2=-1).mean(-1)
+        return Anchor(rows(h), hold)
 
-        if far is None:
-            return self.problem.quadratic(*views(z), clusters.at)
-        return self.problem.bounding(*views(z), clusters.at, views(far))
+    def _views(self, clusters: Clusters, z: Point) -> tuple[Tensor, Tensor]:
+        """A point as the energy takes it: h and the inbox."""
+        return columns(z.own), columns(clusters.to_edges(z.near, z.own))
 
-    def _minimiser(self, clusters: Clusters, z: Point, heard: Messages) -> tuple[Point, Tensor]:
+    def _model(self, clusters: Clusters, z: Point, majorise: float = 0.0) -> LocalQuadratic:
+        return self.problem.quadratic(*self._views(clusters, z), clusters.at, majorise=majorise)
+
+    def _minimiser(
+        self, clusters: Clusters, z: Point, heard: Messages, anchor: Anchor
+    ) -> tuple[Point, Tensor]:
         """Minimise every node's energy plus messages over its cluster, and say where that went well
         [R, A]: Newton's method, its steps shortened while the slope turns steeply upwards."""
-        d, slope = Elimination(clusters, self._model(clusters, z), z, heard).solve()
+        d, slope = Elimination(clusters, self._model(clusters, z), z, heard, anchor).solve()
         t, goal = torch.ones_like(slope), ENOUGH * slope.abs()
         moved = torch.zeros_like(slope, dtype=torch.bool)
         for _ in range(PASSES):
             trial = z.move(clusters, t, d)
-            here = Elimination(clusters, self._model(clusters, trial), trial, heard)
+            here = Elimination(clusters, self._model(clusters, trial), trial, heard, anchor)
             turned = here.slope(d)
             good = turned <= 0.5 * slope.abs()  # False for NaN
             further, ahead = here.solve()
@@ -178,20 +181,20 @@ class MessageRule(Rule):
         there = d.own.abs().amax(-1) <= ARRIVED * z.own.abs().amax(-1)
         return z, torch.isfinite(slope) & (moved | there)
 
-    def _watch(
-        self, h: Tensor, before: Tensor, after: Tensor, sound: Tensor, at: Star
-    ) -> tuple[Tensor, Tensor]:
-        """Whether each node acts on its messages, and whether it has just ceased to, [R, A]."""
-        move, change = ((after - x).abs().amax(-1) for x in (before, rows(h)))
-        rounding = 1e3 * torch.finfo(h.dtype).eps * after.abs().amax(-1)
-        return self.trust.watch(torch.where(sound, move, float("nan")), rounding, change, at)
+    def _watch(self, before: Tensor, after: Tensor, sound: Tensor, at: Star) -> None:
+        """Let the nodes think about how far they have moved."""
+        move = torch.where(sound, (after - before).abs().amax(-1), float("nan"))
+        rounding = 1e3 * torch.finfo(after.dtype).eps * after.abs().amax(-1)
+        self.trust.watch(move, rounding, at)
 
     def _messages(
-        self, clusters: Clusters, before: Point, z: Point, heard: Messages, reach: Tensor
+        self, clusters: Clusters, before: Point, z: Point, heard: Messages, anchor: Anchor
     ) -> Tensor:
         back = Point(before.own - z.own, before.near - z.near)
-        model = self._model(clusters, z, z.move(clusters, reach, back))
-        return self._letters(clusters, Elimination(clusters, model, z, heard).messages())
+        far = z.move(clusters, torch.full_like(anchor.hold, REACH), back)
+        here, there = self._views(clusters, z), self._views(clusters, far)
+        model = self.problem.bounding(*here, clusters.at, there)
+        return self._letters(clusters, Elimination(clusters, model, z, heard, anchor).messages())
 
     def _first(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         """Messages of nodes that have not heard any."""

@@ -1,0 +1,64 @@
+"""Trust: lost to what diverges, kept by what converges, and won back."""
+
+import pytest
+import torch
+
+from hogwild.graph import Graph
+from hogwild.rules.trust import FLOOR, STRIKES, WINDOW, Trust
+
+ALONE = Graph.of(torch.zeros(2, 0, dtype=torch.long), 2)  # two nodes
+
+
+def watched(moves, noise=0.0, trust=None):
+    """What is left of the two nodes' trust after these moves of the first; the second stands."""
+    trust = trust or Trust(torch.zeros(1, 1, 2, dtype=torch.float64), 2)
+    for move in moves:
+        seen = torch.tensor([[move, 0.0]], dtype=torch.float64)
+        trust.watch(seen, torch.full_like(seen, noise), ALONE.everyone)
+    return trust
+
+
+def growing(windows):
+    return [1.1 ** (i // WINDOW) for i in range(windows * WINDOW)]
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.999])
+def test_what_converges_is_trusted(rate):
+    assert watched([rate**i for i in range(300)]).share.tolist() == [[1.0, 1.0]]
+
+
+def test_what_grows_is_trusted_less_and_less_but_never_not_at_all():
+    # The first window has nothing to be compared with.
+    assert watched(growing(STRIKES)).share.tolist() == [[1.0, 1.0]]
+    assert watched(growing(STRIKES + 2)).share.tolist() == [[0.5, 1.0]]
+    assert watched(growing(100 * STRIKES)).share.tolist() == [[FLOOR, 1.0]]
+
+
+def test_growth_below_rounding_does_not_count():
+    assert watched(growing(20), noise=1e3).share.tolist() == [[1.0, 1.0]]
+
+
+def test_no_result_counts_against_it():
+    assert float(watched([float("nan")] * 10 * WINDOW).share[0, 0]) < 1.0
+
+
+def test_trust_is_won_back_and_each_failure_makes_that_longer():
+    def needed(trust):
+        before, count = float(trust.share[0, 0]), 0
+        while float(trust.share[0, 0]) == before:
+            watched([1e3 * 0.9**count], trust=trust)
+            count += 1
+        assert float(trust.share[0, 0]) == 2 * before
+        return count
+
+    once = watched(growing(STRIKES + 2))
+    again = watched(growing(3 * (STRIKES + 2)))
+    assert float(again.share[0, 0]) < float(once.share[0, 0]) < 1.0
+    assert needed(once) < needed(again)
+
+
+def test_a_node_that_starts_again_trusts_again():
+    trust = watched(growing(100))
+    trust.forget(torch.tensor([0]))
+    assert trust.share.tolist() == [[1.0, 1.0]]
+    assert watched(growing(STRIKES), trust=trust).share.tolist() == [[1.0, 1.0]]
