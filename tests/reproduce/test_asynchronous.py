@@ -155,6 +155,14 @@ def test_training_under_schedules(model, work):
         assert torch.equal(a, b)
 
 
+def test_quick_training_under_schedules_is_shorter_throughout(work):
+    quick = replace(work, folder=work.folder / "quick", quick=True)
+    config, found = quick.config("chains", "gcn"), scheduled.trained(quick, "chains", "gcn").config
+    (factor, every), epochs = config.decay, config.epochs
+    assert found.epochs == max(1, epochs // 4)
+    assert found.decay == (factor, max(1, every // 4))
+
+
 def test_only_layered_models_are_trained_under_schedules(work):
     with pytest.raises(ConfigError, match="'energy-edge' is not trained under schedules"):
         scheduled.trained(work, "chains", "energy-edge")

@@ -135,7 +135,8 @@ def _lacking(experiment, record):
         return EXPERIMENTS["cost"].aspects().keys() - record["models"].keys()
     if experiment in ("convergence", "staleness"):
         there = record["curves" if experiment == "convergence" else "rules"]
-        return EXPERIMENTS[experiment].aspects().keys() - {r.replace(" ", "-") for r in there}
+        rules = {rule.replace(" ", "-") for rule in there}
+        return EXPERIMENTS[experiment].aspects().keys() - rules - {f"{r}-updates" for r in rules}
     return ()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hogwild.graph import Graph
-from hogwild.rules.trust import FLOOR, STRIKES, WINDOW, Trust
+from hogwild.rules.trust import FLOOR, MARGIN, STRIKES, WINDOW, Trust
 
 ALONE = Graph.of(torch.zeros(2, 0, dtype=torch.long), 2)  # two nodes
 
@@ -19,12 +19,27 @@ def watched(moves, noise=0.0, trust=None):
 
 
 def growing(windows):
-    return [1.1 ** (i // WINDOW) for i in range(windows * WINDOW)]
+    return [(1.1 * MARGIN) ** (i // WINDOW) for i in range(windows * WINDOW)]
+
+
+def falling(start):
+    while True:
+        yield start
+        start *= 0.999
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.999])
 def test_what_converges_is_trusted(rate):
     assert watched([rate**i for i in range(300)]).share.tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("rate", [0.99, 0.9999])
+def test_what_converges_unevenly_is_trusted(rate):
+    rng = torch.Generator().manual_seed(0)
+    uneven = 0.8 + 0.2 * torch.rand(3000, generator=rng, dtype=torch.float64)
+    assert watched([rate**i * float(u) for i, u in enumerate(uneven)]).share.tolist() == [
+        [1.0, 1.0]
+    ]
 
 
 def test_what_grows_is_trusted_less_and_less_but_never_not_at_all():
@@ -38,15 +53,18 @@ def test_growth_below_rounding_does_not_count():
     assert watched(growing(20), noise=1e3).share.tolist() == [[1.0, 1.0]]
 
 
-def test_no_result_counts_against_it():
+def test_no_result_counts_against_it_and_the_next_result_does_not():
     assert float(watched([float("nan")] * 10 * WINDOW).share[0, 0]) < 1.0
+    gaps = [float("nan") if i % (2 * WINDOW) == 0 else 0.9**i for i in range(300)]
+    assert watched(gaps).share.tolist() == [[1.0, 1.0]]
 
 
 def test_trust_is_won_back_and_each_failure_makes_that_longer():
     def needed(trust):
         before, count = float(trust.share[0, 0]), 0
+        moves = falling(1e6)
         while float(trust.share[0, 0]) == before:
-            watched([1e3 * 0.9**count], trust=trust)
+            watched([next(moves)], trust=trust)
             count += 1
         assert float(trust.share[0, 0]) == 2 * before
         return count
@@ -55,6 +73,14 @@ def test_trust_is_won_back_and_each_failure_makes_that_longer():
     again = watched(growing(3 * (STRIKES + 2)))
     assert float(again.share[0, 0]) < float(once.share[0, 0]) < 1.0
     assert needed(once) < needed(again)
+    # A node that was at its wits' end for long is not given up.
+    assert needed(watched(growing(500))) < 1000
+
+
+def test_long_calm_does_not_excuse_divergence():
+    """What was gained in good times is soon spent."""
+    calm = watched([0.99**i for i in range(3000)])
+    assert watched(growing(3 * STRIKES + 2), trust=calm).share[0, 0] < 1.0
 
 
 def test_a_node_that_starts_again_trusts_again():

@@ -59,7 +59,9 @@ class Convergence(Figure):
         return "updates to 1e-3 out of step: " + ", ".join(parts)
 
     def aspects(self) -> Mapping[str, Callable[[Record], str]]:
-        return {rule.replace(" ", "-"): partial(_end, rule=rule) for rule in LOOKS}
+        names = {rule.replace(" ", "-"): rule for rule in LOOKS}
+        ends = {name: partial(_end, rule=rule) for name, rule in names.items()}
+        return ends | {f"{n}-updates": partial(_updates, rule=r) for n, r in names.items()}
 
     def measure(self, work: Work, column: str, model: str) -> Record:
         result = work.trained(column, model)
@@ -188,6 +190,11 @@ def _end(record: Record, rule: str) -> str:
     numbers = (last, np.nanmedian(np.array(record["answer"], float)))
     shown = ("no value" if v is None else f"{v * column.scale:.{column.digits}f}" for v in numbers)
     return "{}{unit} instead of {}".format(*shown, unit=column.unit)
+
+
+def _updates(record: Record, rule: str) -> str:
+    """Updates a node until the median run out of step is there."""
+    return arrival(record["curves"][rule]["asynchronous"], NEAR)
 
 
 def arrival(curve: Record, near: float) -> str:

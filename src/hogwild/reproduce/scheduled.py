@@ -33,7 +33,7 @@ from hogwild.training.task import resolve
 REPLICAS = 10
 """At most: one schedule takes as long as dozens of synchronous passes, and one model is needed."""
 HASTE = 4
-"""By how much fewer epochs quick runs have than those in step, for the same reason."""
+"""Quick runs have so many times fewer epochs than those in step, for the same reason."""
 
 
 class Scheduled(LayeredGNN):
@@ -79,8 +79,10 @@ def trained(work: Work, column: str, model: str) -> Result:
     if model not in CLASSES:
         raise ConfigError(f"{model!r} is not trained under schedules; {among(CLASSES, model)}")
     config = work.config(column, model)
-    epochs = max(1, config.epochs // HASTE) if work.quick else config.epochs
-    config = replace(config, replicas=min(config.replicas, REPLICAS), epochs=epochs)
+    config = replace(config, replicas=min(config.replicas, REPLICAS))
+    if work.quick:
+        (factor, every), epochs = config.decay, max(1, config.epochs // HASTE)
+        config = replace(config, epochs=epochs, decay=(factor, max(1, every // HASTE)))
     task = resolve(config.task, config.task_options)
     seeds = Members.of(config, task, config.replicas, device_of(config)).seeds
     plain = initial(config, task, seeds)

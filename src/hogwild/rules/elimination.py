@@ -166,10 +166,11 @@ class Messages:
 
 @dataclass(frozen=True)
 class Anchor:
-    r"""Quadratics :math:`\tfrac12 \rho_i \|h_i - a_i\|^2`: nodes that hold on to where they are."""
+    r"""Quadratics :math:`\tfrac12 \sum_c \rho_{ic} (h_{ic} - a_{ic})^2`: nodes that hold on to
+    where they are before an update."""
 
     at: Tensor  # [R, A, k] a
-    hold: Tensor  # [R, A] ρ
+    hold: Tensor  # [R, A, k] ρ
 
 
 class Elimination:
@@ -195,9 +196,8 @@ class Elimination:
             self.b = self.b + loops[0] + loops[0].mT + loops[1]
             self.own = self.own + loops[3]
         if anchor is not None:
-            hold = anchor.hold.unsqueeze(-1)
-            self.b = self.b + torch.diag_embed(hold.expand_as(z.own))
-            self.own = self.own + hold * (z.own - anchor.at)
+            self.b = self.b + torch.diag_embed(anchor.hold)
+            self.own = self.own + anchor.hold * (z.own - anchor.at)
 
         lam = heard.precision
         self.heard_ii = lam[..., k:, k:]

@@ -29,15 +29,15 @@ when they settle.
 functions :math:`e^i + \sum_j \mu_{j \to i}` less that of the separators'
 :math:`\mu_{i \to j} + \mu_{j \to i}`; their minimisers agree, so there its gradient vanishes. That
 one is reached is not guaranteed: what a node says comes back to it round the cycles. So nodes
-watch how far :math:`z_i` moves (:mod:`hogwild.rules.trust`), and one that trusts less holds on to
-the embedding :math:`a_i` it had before: its energy, as it minimises it and as it tells neighbours
-about it, is
+watch how far their own part of :math:`z_i` moves (:mod:`hogwild.rules.trust`), and one that trusts
+less holds on to the embedding :math:`a_i` it had before: its energy, as it minimises it and as it
+tells neighbours about it, is
 
-.. math:: e^i + \tfrac12 \rho_i \|h_i - a_i\|^2.
+.. math:: e^i + \tfrac12 \sum_c \rho_{ic} (h_{ic} - a_{ic})^2,
 
-At a fixed point that term and its gradient are zero, so the answer is the same. Held strongly,
-nodes take small gradient steps and echoes fade within a few hops; held weakly, little is lost.
-Observed to converge, not proved.
+with :math:`\rho` in proportion to the curvature it sees in each channel. At a fixed point that term
+and its gradient are zero, so the answer is the same; the more strongly nodes are held the more
+their moves resemble gradient steps, and the sooner echoes fade. Observed to converge, not proved.
 """
 
 from __future__ import annotations
@@ -140,13 +140,13 @@ class MessageRule(Rule):
         return new, torch.cat([sent, self.gradient.refresh(new, inbox, at)], 1)
 
     def _anchor(self, clusters: Clusters, h: Tensor, z: Point, heard: Messages) -> Anchor:
-        """How strongly each node holds on to where it is."""
-        share, k = clusters.at.at_nodes(self.trust.share), self.channels
-        hold = HOLD * (share**-2 - 1.0)
-        if bool((hold > 0.0).any()):
-            own = rows(self._model(clusters, z, majorise=1.0).b)
-            seen = own + clusters.collect(heard.precision[..., k:, k:])
-            hold = hold * seen.diagonal(dim1=-2, dim2=-1).mean(-1)
+        """How strongly each node holds on to the embedding it has."""
+        doubt = (clusters.at.at_nodes(self.trust.share) ** -2 - 1.0).unsqueeze(-1)
+        hold = torch.zeros_like(z.own)
+        if bool((doubt > 0.0).any()):
+            here = Elimination(clusters, self._model(clusters, z, majorise=1.0), z, heard)
+            seen = (here.b + clusters.collect(here.heard_ii)).diagonal(dim1=-2, dim2=-1)
+            hold = torch.where(doubt > 0.0, HOLD * doubt * seen.clamp_min(0.0), hold)
         return Anchor(rows(h), hold)
 
     def _views(self, clusters: Clusters, z: Point) -> tuple[Tensor, Tensor]:
@@ -191,7 +191,7 @@ class MessageRule(Rule):
         self, clusters: Clusters, before: Point, z: Point, heard: Messages, anchor: Anchor
     ) -> Tensor:
         back = Point(before.own - z.own, before.near - z.near)
-        far = z.move(clusters, torch.full_like(anchor.hold, REACH), back)
+        far = z.move(clusters, torch.full_like(z.own[..., 0], REACH), back)
         here, there = self._views(clusters, z), self._views(clusters, far)
         model = self.problem.bounding(*here, clusters.at, there)
         return self._letters(clusters, Elimination(clusters, model, z, heard, anchor).messages())

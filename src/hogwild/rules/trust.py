@@ -1,11 +1,11 @@
 """How far a node trusts a computation of its own that need not converge.
 
 The node watches one number, how much the computation moved at each of its updates, and compares
-the largest of every ``WINDOW`` updates with that of the window before: growth is a point against
-it, the contrary a point for it. It is a sign test: what diverges collects points against it at
-every window, a limit cycle at random, and what converges, however slowly, few. At ``STRIKES``
-points the node halves its share of trust; points in favour double it again, but twice as many after
-each failure. Some trust is always left, so that no node is given up for what happened long ago.
+the largest of every ``WINDOW`` updates with that of the window before: growth beyond ``MARGIN`` is
+a point against it, less than before one for it. It is a sign test: what diverges collects points
+against it at every window, a limit cycle at random, and what converges few. At ``STRIKES`` points
+the node halves its share of trust. Points in favour double it again: twice ``STRIKES`` of them, and
+twice as many after each failure.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ from hogwild.graph import Star
 
 WINDOW = 3
 """Updates in a window."""
+MARGIN = 1.2
+"""Growth that means nothing: windows of what converges differ by chance."""
 STRIKES = 4
 """Points at which trust is halved."""
-FLOOR = 2.0**-7
+CREDIT = 2 * STRIKES
+"""Most points in favour that make up for points against."""
+FLOOR = 2.0**-5
 """Least share of trust."""
+MEMORY = 5
+"""Failures that count when trust is won back: some hundred updates for each doubling, at most."""
 
 
 class Trust:
@@ -34,14 +40,17 @@ class Trust:
         shape = (like.size(0), nodes)
         self.count = torch.zeros(nodes, dtype=torch.long, device=like.device)
         self.share = like.new_ones(shape)
-        self.score, self.failures, self.peak = (like.new_zeros(shape) for _ in range(3))
+        self.score, self.favour, self.failures, self.peak = (
+            like.new_zeros(shape) for _ in range(4)
+        )
         self.before = like.new_full(shape, float("inf"))
 
     def forget(self, nodes: Tensor) -> None:
         """These nodes start again."""
         self.count[nodes] = 0
         self.share[:, nodes] = 1.0
-        self.score[:, nodes] = self.failures[:, nodes] = self.peak[:, nodes] = 0.0
+        for points in (self.score, self.favour, self.failures, self.peak):
+            points[:, nodes] = 0.0
         self.before[:, nodes] = float("inf")
 
     def watch(self, move: Tensor, noise: Tensor, at: Star) -> None:
@@ -54,18 +63,22 @@ class Trust:
         nodes = slice(None) if at.nodes is None else at.nodes
         self.count[nodes] += 1
         due = self.count[nodes] % WINDOW == 0
-        peak, before = torch.maximum(self.peak[:, nodes], move), self.before[:, nodes]
-        share, failures = self.share[:, nodes], self.failures[:, nodes]
+        peak = torch.maximum(self.peak[:, nodes], move)  # NaN if there was one
+        share, failures, before = (x[:, nodes] for x in (self.share, self.failures, self.before))
 
-        grew = ~(peak < before) & ~(peak <= noise)  # written so that NaN counts as growth
-        score = self.score[:, nodes] + torch.where(due, torch.where(grew, 1.0, -1.0), 0.0)
-        patience = -STRIKES * (2.0**failures).clamp(2.0, 2.0**30)
-        down = due & (score >= STRIKES)
-        up = due & (score <= patience) & (share < 1.0)
+        calmer = due & ((peak < before) | (peak <= noise))
+        wilder = due & ~calmer & ~(peak <= MARGIN * before)  # also where there is no result
+        points = wilder.to(share) - calmer.to(share)
+        score = (self.score[:, nodes] + points).clamp_min(-CREDIT)
+        favour = (self.favour[:, nodes] - points).clamp_min(0.0)
+        down = score >= STRIKES
+        up = ~down & (share < 1.0) & (favour >= 2 * STRIKES * 2.0**failures)
+        turned = down | up
+
         share = torch.where(down, 0.5 * share, torch.where(up, 2.0 * share, share))
-
         self.share[:, nodes] = share.clamp_min(FLOOR)
-        self.failures[:, nodes] = failures + down.to(failures.dtype)
-        self.score[:, nodes] = torch.where(down | up, 0.0, score.maximum(patience))
-        self.before[:, nodes] = torch.where(due, peak, before)
+        self.failures[:, nodes] = (failures + down.to(share)).clamp_max(MEMORY)
+        self.score[:, nodes] = torch.where(turned, 0.0, score)
+        self.favour[:, nodes] = torch.where(turned, 0.0, favour)
+        self.before[:, nodes] = torch.where(due & ~peak.isnan(), peak, before)
         self.peak[:, nodes] = torch.where(due, 0.0, peak)
