@@ -83,8 +83,8 @@ PROTOCOLS: dict[str, Protocol] = {
             always={"batch_size": 200, "reshuffle": False},
             default={"epochs": 100, "lr": 0.02, "decay": (0.85, 8)},
             quick=_QUICK
-            | {"epochs": 50, "batch_size": 50, "decay": (0.85, 4)}
-            | {"task_options": {"num_graphs": 200}},
+            | {"epochs": 60, "batch_size": 50, "decay": (0.85, 5)}
+            | {"task_options": {"num_graphs": 300}},
             rivals={
                 "energy-node": {"batch_size": 50, "epochs": 120, "lr": 0.005, "decay": (0.9, 12)}
             },
