@@ -194,7 +194,8 @@ def _end(record: Record, rule: str) -> str:
 
 def _updates(record: Record, rule: str) -> str:
     """Updates a node until the median run out of step is there."""
-    return arrival(record["curves"][rule]["asynchronous"], NEAR)
+    found = arrival(record["curves"][rule]["asynchronous"], NEAR)
+    return f"{float(found):,.0f}" if found[0].isdigit() else found
 
 
 def arrival(curve: Record, near: float) -> str:
