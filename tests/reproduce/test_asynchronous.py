@@ -159,8 +159,8 @@ def test_quick_training_under_schedules_is_shorter_throughout(work):
     quick = replace(work, folder=work.folder / "quick", quick=True)
     config, found = quick.config("chains", "gcn"), scheduled.trained(quick, "chains", "gcn").config
     (factor, every), epochs = config.decay, config.epochs
-    assert found.epochs == max(1, epochs // 4)
-    assert found.decay == (factor, max(1, every // 4))
+    assert found.epochs == max(1, epochs // scheduled.HASTE)
+    assert found.decay == (factor, max(1, every // scheduled.HASTE))
 
 
 def test_only_layered_models_are_trained_under_schedules(work):

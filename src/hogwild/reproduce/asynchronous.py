@@ -253,12 +253,16 @@ def run(
     rules = ["messages", "gradient"] if forest(batch) else ["gradient", "messages"]
     out: list[tuple[str, Robustness]] = []
     for rule in rules:
-        patience = MESSAGES * (STAGGER + 1) // 2  # a node updates every so many ticks
-        options["ticks"] = min(ticks, patience) if rule == "messages" else ticks
+        options["ticks"] = limit(rule, ticks, STAGGER)
         out.append((rule, robustness(model, graphs, rule=rule, **options)))
         if out[-1][1].converged == 1.0:
             break
     return out
+
+
+def limit(rule: str, ticks: int, stagger: int) -> int:
+    """Ticks after which a rule is given up; a node updates every (S + 1) / 2 of them."""
+    return min(ticks, MESSAGES * (stagger + 1) // 2) if rule == "messages" else ticks
 
 
 def exact(result: Result, replica: int) -> Model:

@@ -194,11 +194,10 @@ def _end(record: Record, rule: str) -> str:
 
 def _updates(record: Record, rule: str) -> str:
     """Updates a node until the median run out of step is there."""
-    found = arrival(record["curves"][rule]["asynchronous"], NEAR)
-    return f"{float(found):,.0f}" if found[0].isdigit() else found
+    return arrival(record["curves"][rule]["asynchronous"], NEAR, ",.0f")
 
 
-def arrival(curve: Record, near: float) -> str:
+def arrival(curve: Record, near: float, style: str = ".3g") -> str:
     """Updates a node after which the median distance is at most ``near``."""
     pairs = zip(curve["updates"], curve["distance"]["median"], strict=True)
-    return next((f"{u:.3g}" for u, d in pairs if d is not None and d <= near), "not reached")
+    return next((f"{u:{style}}" for u, d in pairs if d is not None and d <= near), "not reached")

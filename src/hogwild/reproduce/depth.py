@@ -36,7 +36,7 @@ from hogwild.models import LayeredGNN
 from hogwild.models.check import Model
 from hogwild.plots.style import figure
 from hogwild.reproduce import figures, markdown, paper
-from hogwild.reproduce.asynchronous import MESSAGES, exact
+from hogwild.reproduce.asynchronous import exact, limit
 from hogwild.reproduce.experiment import Work
 from hogwild.reproduce.figures import NEAR, Figure
 from hogwild.reproduce.record import Record
@@ -80,8 +80,7 @@ class Depth(Figure):
             for rule in figures.RULES[network.kind]:
                 run = simulate(
                     network, graphs, stagger=1, delay=0, tol=NEAR, history=1,
-                    ticks=min(ticks, MESSAGES) if rule == "messages" else ticks,
-                    rule=figures.option(rule),
+                    ticks=limit(rule, ticks, 1), rule=figures.option(rule),
                 )  # fmt: skip
                 there = bool((run.reached >= 0).all())
                 iterations.setdefault(rule, []).append(int(run.reached.max()) if there else None)
@@ -125,7 +124,7 @@ class Depth(Figure):
         most = max((r["ticks"] for r in records.values()), default=TICKS)
         out = f"Median (range) over {count} trained models; the farthest there could be "
         out += f'is after "of". Never: not within {most:,} updates a node, by messages '
-        out += f"{min(most, MESSAGES):,}.\n\n"
+        out += f"{limit('messages', most, 1):,}.\n\n"
         out += markdown.table(head, rows)
         return out + (figures.QUICK if any(record["quick"] for record in records.values()) else "")
 

@@ -4,8 +4,8 @@ The node watches one number, how much the computation moved at each of its updat
 the largest of every ``WINDOW`` updates with that of the window before: growth beyond ``MARGIN`` is
 a point against it, less than before one for it. It is a sign test: what diverges collects points
 against it at every window, a limit cycle at random, and what converges few. At ``STRIKES`` points
-the node halves its share of trust. Points in favour double it again: twice ``STRIKES`` of them, and
-twice as many after each failure.
+the node halves its share of trust. Points in favour double it again: four times ``STRIKES`` of them
+after the first failure, and twice as many after each of the next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CREDIT = 2 * STRIKES
 FLOOR = 2.0**-5
 """Least share of trust."""
 MEMORY = 5
-"""Failures that count when trust is won back: some hundred updates for each doubling, at most."""
+"""Failures that count when trust is won back: less than a thousand updates for each doubling."""
 
 
 class Trust:
