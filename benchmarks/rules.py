@@ -131,7 +131,7 @@ def main() -> None:
             f"constant, {m:g}/λ_max": {"step": m / high} for m in MULTIPLES
         }
         contenders |= {
-            "auto": {"step": "auto"},
+            "auto": {"rule": "gradient", "step": "auto"},
             "certified": {"step": "certified"},
             "messages": {"rule": "messages"},
         }

@@ -6,16 +6,22 @@ from small_graphs import energy, graphs
 from torch_geometric.data import Batch, Data
 
 import hogwild
-from hogwild import GCN, EnergyGNN, StackedEnergyGNN, simulate
-from hogwild.asynchrony.impairments import (
-    BernoulliLoss,
+from hogwild import (
+    GCN,
+    GSDGNN,
+    IGNN,
+    EnergyGNN,
+    LayerTagged,
+    StackedEnergyGNN,
+    simulate,
 )
+from hogwild.asynchrony.impairments import BernoulliLoss, EventTriggered
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import check_trace
 from hogwild.errors import AsynchronyError, ConfigError, InputError, TraceError
 from hogwild.executors.simulated import Simulation
 from hogwild.fields import gather, scatter
-from hogwild.rules import GradientRule
+from hogwild.rules import GradientRule, rule_for
 from hogwild.testing.problems import Quadratic, random_graph
 
 # -- what a run reports ---------------------------------------------------------------------------
@@ -73,6 +79,73 @@ def test_a_run_reports_the_truth(tmp_path):
         simulate(model, data, runs=2, replay=run.trace)
 
 
+def test_every_packet_is_counted_in_bytes():
+    """Against the trace, which knows who sent how often, and the packets written out: k = 2."""
+    data, q, k = graphs(), 2, 2
+    triangle, vector = k * (2 * k + 1), 2 * k  # of a message, over both ends of its edge
+    numbers = {
+        ("gradient", 0.01): k + k,
+        ("gradient", "auto"): k + k + k * k,
+        ("messages", "auto"): k + triangle + vector + k + k * k,
+    }
+    degree = torch.bincount(data.edge_index[0], minlength=data.num_nodes)
+    for (rule, step), count in numbers.items():
+        run = simulate(energy(), data, runs=q, ticks=30, tol=None, rule=rule, step=step)
+        assert torch.equal(run.messages, run.updates * degree)
+        assert torch.equal(run.bytes, 4 * count * run.messages)
+        made = rule_for(energy().problem(*_args(data)).detach(), rule, step)
+        assert made.begin(torch.zeros(1, k, data.num_nodes, dtype=torch.float64)).size(1) == (
+            made.letter
+        )
+    layers = simulate(GCN(3, 2).double(), data, runs=q)
+    assert torch.equal(layers.bytes, 4 * 10 * layers.messages)
+    waiting = simulate(GCN(3, 2).double(), data, runs=q, rule="waiting")
+    assert torch.equal(waiting.bytes, 4 * (1 + 10) * waiting.messages)
+    price = layers.price
+    assert price.updates == 5
+    assert price.packets == pytest.approx(5 * float(degree.double().mean()))
+    assert price.bytes == pytest.approx(4 * 10 * price.packets)
+    assert f"5 updates, {price.packets:.0f} packets, {price.bytes:.0f} B" in str(layers)
+
+
+def test_what_is_kept_back_costs_no_bytes():
+    options = {"ticks": 300, "tol": None, "rule": "gradient", "step": 0.05}
+    run = simulate(energy(), graphs((6,)), impairments=EventTriggered(0.1), **options)
+    assert int(run.saved.sum()) > 0
+    assert torch.equal(run.bytes, 4 * (2 + 2) * run.messages)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "rule"),
+    [
+        (energy, {}, "messages"),
+        (energy, {"step": "auto"}, "messages"),
+        (energy, {"step": 0.05}, "gradient"),
+        (energy, {"step": "certified"}, "gradient"),
+        (energy, {"rule": "gradient"}, "gradient"),
+        (lambda: GSDGNN(3, 2).double(), {}, "messages"),
+        (lambda: IGNN(3, 2).double(), {}, "fixed-point"),
+        (lambda: GCN(3, 2).double(), {}, "overwriting"),
+        (lambda: LayerTagged(GCN(3, 2).double()), {}, "waiting"),
+    ],
+)
+def test_the_rule_that_is_taken(make, options, rule):
+    """A step means gradient steps; else energies send messages."""
+    torch.manual_seed(0)
+    model = make()
+    run = simulate(model, graphs((3,)), ticks=20, **options)
+    assert run.rule == rule
+    by_name = simulate(model, graphs((3,)), ticks=20, **{**options, "rule": rule})
+    assert torch.equal(run.h, by_name.h)
+    assert f"rule {rule}" in str(run)
+
+
+@pytest.mark.parametrize("model", [IGNN(3, 2).double(), GCN(3, 2).double()])
+def test_models_without_steps_are_given_none(model):
+    with pytest.raises(ConfigError, match=r"step=0.1 was given .* has no step size"):
+        simulate(model, graphs((3,)), step=0.1)
+
+
 def test_a_replay_has_the_bounds_of_what_was_recorded(tmp_path):
     """The certified step depends on them: without them it would not be the same run."""
     model, data, path = energy(), graphs((6,)), tmp_path / "trace"
@@ -95,15 +168,16 @@ def test_content_age_reaches_its_bound_and_not_more():
     model, data = energy(), graphs((20,))
     for exchange, bound in (("packet", 2 * 3 + 4), ("exact", 2 * 3 + 4 - 1)):
         run = simulate(
-            model, data, runs=5, stagger=4, delay=3, exchange=exchange, ticks=300, tol=None
-        )
+            model, data, runs=5, stagger=4, delay=3, exchange=exchange, ticks=300, tol=None,
+            rule="gradient",
+        )  # fmt: skip
         assert run.staleness.content.largest == run.staleness.content_bound == bound
         assert f"D' = {bound})" in str(run)
 
 
 def test_the_trace_of_a_run_satisfies_the_assumptions():
     model, data = energy(), graphs((4, 6))
-    run = simulate(model, data, runs=2, record=True, tol=None, ticks=100)
+    run = simulate(model, data, runs=2, record=True, tol=None, ticks=100, rule="gradient")
     graph = model.problem(*_args(data)).graph
     edges = torch.stack([graph.src, graph.dst])
     double = torch.cat([edges, edges + graph.num_nodes], 1)
@@ -115,9 +189,10 @@ def test_the_trace_of_a_run_satisfies_the_assumptions():
 
 def test_runs_and_graphs_do_not_depend_on_their_company():
     model, data = energy(), graphs()
-    many = simulate(model, data, runs=4, seed=9, ticks=60, tol=None)
+    options = {"seed": 9, "ticks": 60, "tol": None, "rule": "gradient"}
+    many = simulate(model, data, runs=4, **options)
     for r in (1, 2):
-        few = simulate(model, data, runs=r, seed=9, ticks=60, tol=None)
+        few = simulate(model, data, runs=r, **options)
         torch.testing.assert_close(few.h, many.h[:r], rtol=0, atol=1e-13)
 
 
@@ -125,14 +200,15 @@ def test_replicas_share_a_schedule():
     torch.manual_seed(3)
     model = EnergyGNN(3, 2, replicas=2).double()
     data = graphs()
-    run = simulate(model, data, runs=2, ticks=50, tol=None)
+    options = {"runs": 2, "ticks": 50, "tol": None, "rule": "gradient"}
+    run = simulate(model, data, **options)
     assert run.h.shape == (2, 2, data.num_nodes, 2)
     assert run.predictions.shape == (2, 2, data.num_nodes, 2)
     assert run.deviation.shape == (2, 2, 3)
     for r in range(2):
         single = EnergyGNN(3, 2).double()
         single.load_state_dict({k: v[r] for k, v in model.state_dict().items()})
-        alone = simulate(single, data, runs=2, ticks=50, tol=None)
+        alone = simulate(single, data, **options)
         torch.testing.assert_close(run.h[:, r], alone.h, rtol=0, atol=1e-12)
 
 
@@ -172,7 +248,7 @@ def test_a_level_that_comes_no_nearer_is_done():
     """The answer below is exact to about 1e-9 only, and the level is asked for 1e-10."""
     torch.manual_seed(0)
     model, data = StackedEnergyGNN(3, 2, beta=2.0).double(), graphs()
-    run = simulate(model, data, tol=1e-8, ticks=2500)
+    run = simulate(model, data, tol=1e-8, ticks=2500, rule="gradient")
     assert run.ticks < 2 * 2500  # of both levels
 
 
@@ -182,7 +258,7 @@ def test_stacks_do_not_stop_short_of_the_tolerance_that_is_asked_for():
     for seed in range(3):
         torch.manual_seed(seed)
         model = StackedEnergyGNN(3, 1).double()
-        run = simulate(model, data, runs=5, ticks=6000)
+        run = simulate(model, data, runs=5, ticks=6000, rule="gradient")
         assert bool(run.converged.all()), float(run.deviation.max())
 
 
@@ -218,7 +294,8 @@ def test_self_loops_and_multi_edges():
         ({"ticks": 0}, "ticks=0"),
         ({"step": -0.1}, "step=-0.1; expected a positive number"),
         ({"step": "fast"}, "step='fast'; expected"),
-        ({"rule": "magic"}, "rule='magic'; expected one of"),
+        ({"rule": "magic"}, "rule='magic'; expected one of auto, gradient, messages"),
+        ({"rule": "waiting"}, "does not fit this model; expected one of auto, messages, gradient"),
         ({"exchange": "letters"}, "exchange='letters'; expected one of"),
         ({"tol": 0.0}, "tol=0.0"),
         ({"seed": 0.5}, "seed=0.5"),

@@ -184,7 +184,7 @@ def test_energy_gnns_end_at_the_solvers_answer(
     data = graphs([int(n) for n in torch.randint(1, 9, (3,))], seed=seed)
     run = simulate(
         model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments,
-        exchange=exchange, ticks=6000, tol=1e-6,
+        exchange=exchange, ticks=6000, tol=1e-6, rule="gradient",
     )  # fmt: skip
     assert bool(run.converged.all()), run
     out = model(data.x, data.edge_index, None, data.batch)
@@ -296,8 +296,9 @@ def test_quantised_packets_end_within_their_error_bound(step):
 
 def test_event_triggered_sending_saves_packets():
     model, data = energy(), graphs((12,))
-    always = simulate(model, data, runs=3, tol=None, ticks=1000)
-    seldom = simulate(model, data, runs=3, tol=None, ticks=1000, impairments=EventTriggered(1e-3))
+    options = {"runs": 3, "tol": None, "ticks": 1000, "rule": "gradient"}
+    always = simulate(model, data, **options)
+    seldom = simulate(model, data, impairments=EventTriggered(1e-3), **options)
     assert int(seldom.messages.sum() + seldom.saved.sum()) == int(always.messages.sum())
     assert int(seldom.saved.sum()) > 0.3 * int(always.messages.sum())
     assert float(seldom.deviation.max()) < 0.1

@@ -6,6 +6,7 @@ import argparse
 
 from hogwild.cli.common import Outcome, asynchrony_arguments, chosen
 from hogwild.executors.run import simulate
+from hogwild.rules import RULES
 
 HELP = "run a trained model asynchronously"
 EXAMPLES = """\
@@ -19,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     asynchrony_arguments(parser)
     parser.add_argument("--runs", type=int, default=5, help="independent schedules; default: 5")
     parser.add_argument("--seed", type=int, default=0, help="of the schedules; default: 0")
-    parser.add_argument("--rule", default="gradient", help="gradient (default) or messages")
+    parser.add_argument("--rule", default="auto", help=f"auto (default), {', '.join(RULES)}")
     parser.add_argument("--ticks", type=int, default=20_000, help="at most; default: 20000")
     parser.add_argument("--tol", type=float, default=1e-6, help="relative; default: 1e-6")
     parser.add_argument("--record", metavar="FILE", help="write the schedule there")

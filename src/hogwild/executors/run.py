@@ -17,17 +17,20 @@ from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule, Timetable, check_bounds
 from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import ConfigError, require_integer, require_positive
+from hogwild.executors.price import Price
 from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
 from hogwild.models.check import Model, check_model
 from hogwild.models.stack import StackedGNN
-from hogwild.rules import rule_for
+from hogwild.rules import choose, rule_for
 from hogwild.solvers.problem import Problem
 
 CHECK = 20
 """Ticks between two looks at how far a run still is from its goal."""
+NUMBER = 4
+"""Bytes of a number on the wire: a float32."""
 STALL = 2_000
 """Ticks without a halved distance, after which a level of a stack is done."""
 
@@ -75,6 +78,8 @@ class Run:
         updates: Updates of each node, [Q, N].
         messages: Packets each node sent, [Q, N].
         saved: Packets an event trigger kept back, [Q, N].
+        bytes: Bytes of the packets each node sent, [Q, N]: every number as a float32 on the wire,
+            headers not counted, those of one replica.
         staleness: How old what nodes used was.
         assumptions: Whether (a) updates, (b) staleness and (c) own state of partial asynchronism
             held, as seen in this run.
@@ -83,6 +88,7 @@ class Run:
         history: Deviation over time, [T, Q, G], at ``history_ticks``; ``None`` unless asked for.
         embeddings: Embeddings over time, [T, Q, N, k]; ``None`` unless asked for.
         trace: The schedule, where it was recorded.
+        rule: The name of the rule the nodes followed.
         seconds: Wall-clock time of the simulation.
     """
 
@@ -94,6 +100,7 @@ class Run:
     updates: Tensor
     messages: Tensor
     saved: Tensor
+    bytes: Tensor
     staleness: Staleness
     assumptions: dict[str, bool]
     ticks: int
@@ -102,7 +109,14 @@ class Run:
     history_ticks: list[int]
     embeddings: Tensor | None
     trace: Trace | None
+    rule: str
     seconds: float
+
+    @property
+    def price(self) -> Price:
+        """What the runs cost."""
+        counts = (self.updates, self.messages, self.bytes)
+        return Price(self.ticks, *(float(count.double().mean()) for count in counts))
 
     def __str__(self) -> str:
         good, all_ = int(self.converged.sum()), self.converged.numel()
@@ -110,8 +124,8 @@ class Run:
                          self.assumptions.items())  # fmt: skip
         return (
             f"{good} of {all_} runs within tolerance of the synchronous answer (largest relative "
-            f"deviation {float(self.deviation.max()):.2g}) after {self.ticks} ticks, "
-            f"{float(self.updates.double().mean()):.0f} updates a node, {self.seconds:.2f} s\n"
+            f"deviation {float(self.deviation.max()):.2g}), rule {self.rule}\n"
+            f"{self.price}; simulated in {self.seconds:.2f} s\n"
             f"{self.staleness}\nassumptions: {held}"
         )
 
@@ -124,7 +138,7 @@ def simulate(
     delay: int = 2,
     seed: int = 0,
     runs: int = 1,
-    rule: str = "gradient",
+    rule: str = "auto",
     step: str | float = "auto",
     exchange: str = "packet",
     impairments: Impairment | Sequence[Impairment] = (),
@@ -147,8 +161,11 @@ def simulate(
         delay: D, the largest age of a view in ticks; 0: instantaneous.
         seed: The schedules are a function of it, on every machine.
         runs: Number of independent schedules.
-        rule: What optimisation-based models do: ``"gradient"`` or ``"messages"``.
-        step: ``"auto"``, ``"certified"`` or a number, for gradient steps.
+        rule: What a node does: ``"auto"``, or the name of a rule that fits the model
+            (:func:`hogwild.rules.fitting`). ``"auto"`` means messages for energies, and the
+            paper's overwriting for layers; the paper's gradient steps are ``"gradient"``.
+        step: ``"auto"``, ``"certified"`` or a number, for gradient steps; with ``rule="auto"`` a
+            number or ``"certified"`` asks for such steps.
         exchange: ``"packet"`` (Algorithm 1) or ``"exact"`` (the paper's equation).
         impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).
         ticks: Ticks after which the simulation ends in any case.
@@ -241,7 +258,8 @@ def _run(
             about = about | replay.about  # what bounds the recorded schedule, not this call's
             bounds = None if about["bounds"] is None else tuple(about["bounds"])
         age = None if bounds is None else 2 * bounds[1] + bounds[0] - (exchange == "exact")
-        rule = rule_for(problem, rule_name, step, age)
+        chosen = choose(problem, rule_name, step)
+        rule = rule_for(problem, chosen, step, age)
         start = problem.start()
         target = answer if answer.dim() == 3 else answer.unsqueeze(0)
         target = target.to(start.dtype).mT.repeat(1, 1, runs)  # [R, k, Q·N]
@@ -260,7 +278,7 @@ def _run(
         trace.save(record)
     seconds = clock.perf_counter() - begun
     return _report(model, simulation, watch, inputs, many, runs, bounds or (stagger, delay),
-                   bounds is not None, answer, trace, tallies, seconds)  # fmt: skip
+                   bounds is not None, answer, trace, tallies, chosen, seconds)  # fmt: skip
 
 
 def _with(x: Tensor, h: Tensor) -> Tensor:
@@ -352,14 +370,15 @@ def _report(
     answer: Tensor,
     trace: Trace | None,
     tallies: list[Tally],
+    rule: str,
     seconds: float,
 ) -> Run:
     tally, graphs = simulation.tally, inputs.num_graphs
     replicated = answer.dim() == 3
     bound = max(bounds[0], bounds[1] + 1)
 
-    def per_node(x: Tensor) -> Tensor:  # [Q·N] -> [Q, N]
-        return x.view(runs, -1)
+    def per_node(counts: list[Tensor]) -> Tensor:  # [Q·N], one a level -> [Q, N]
+        return torch.stack(counts).sum(0).view(runs, -1)
 
     def embeddings(h: Tensor) -> Tensor:  # [R, k, Q·N] -> [Q, (R,) N, k]
         h = h.mT.unflatten(1, (runs, -1)).movedim(1, 0).to(answer.dtype)
@@ -379,9 +398,10 @@ def _report(
         reference=answer,
         deviation=deviation,
         converged=deviation <= (1e-6 if watch.tol is None else watch.tol),
-        updates=per_node(sum((t.updates for t in tallies), torch.zeros_like(tally.updates))),
-        messages=per_node(sum((t.messages for t in tallies), torch.zeros_like(tally.messages))),
-        saved=per_node(sum((t.saved for t in tallies), torch.zeros_like(tally.saved))),
+        updates=per_node([t.updates for t in tallies]),
+        messages=per_node([t.messages for t in tallies]),
+        saved=per_node([t.saved for t in tallies]),
+        bytes=NUMBER * per_node([t.numbers for t in tallies]),
         staleness=Staleness(
             tally.packet_age,
             tally.content_age,
@@ -402,5 +422,6 @@ def _report(
         if watch.embeddings
         else None,
         trace=trace,
+        rule=rule,
         seconds=seconds,
     )

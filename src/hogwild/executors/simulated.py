@@ -64,6 +64,7 @@ class Tally:
     updates: Tensor  # [N]
     messages: Tensor  # [N] packets sent
     saved: Tensor  # [N] packets an event trigger kept back
+    numbers: Tensor  # [N] numbers in the packets sent
     packet_age: Ages = field(default_factory=Ages)
     content_age: Ages = field(default_factory=Ages)
     ticks: int = 0
@@ -106,7 +107,7 @@ class Simulation:
             edges = torch.arange(graph.num_edges, device=h.device)
             self.held = self.outbox.fetch(edges, torch.zeros_like(edges))
         zeros = torch.zeros(graph.num_nodes, dtype=torch.long, device=h.device)
-        self.tally = Tally(zeros.clone(), zeros.clone(), zeros.clone())
+        self.tally = Tally(zeros.clone(), zeros.clone(), zeros.clone(), zeros.clone())
         self.last, self.gap, self.idle = zeros.clone(), zeros.new_zeros(()), 0
         self.active = torch.ones(graph.num_nodes, dtype=torch.bool, device=h.device)
         self.out_degree = torch.bincount(graph.src, minlength=graph.num_nodes)
@@ -215,7 +216,7 @@ class Simulation:
         sends, waited = self._sends(at, node, edge), self.rule.waited
         if sends is None and waited is None:
             self.outbox.publish(at, node, edge, content)
-            self.tally.messages[nodes] += self.out_degree[nodes]
+            self._count(nodes, at)
             return
         sends = torch.ones_like(nodes, dtype=torch.bool) if sends is None else sends
         kept = nodes[~sends]
@@ -225,7 +226,13 @@ class Simulation:
         part, keep = at.part(sends)
         edge = None if edge is None else edge[..., keep]
         self.outbox.publish(part, node[..., sends], edge, content[sends])
-        self.tally.messages[nodes[sends]] += self.out_degree[nodes[sends]]
+        self._count(nodes[sends], part)
+
+    def _count(self, nodes: Tensor, at: Star) -> None:
+        """These nodes have sent a packet to every neighbour."""
+        packets = self.out_degree[nodes]
+        self.tally.messages[nodes] += packets
+        self.tally.numbers[nodes] += packets * self.rule.numbers(at)
 
     def _sends(self, at: Star, node: Tensor, edge: Tensor | None) -> Tensor | None:
         """Which nodes find their packets worth sending, [A]; ``None``: all."""

@@ -53,8 +53,8 @@ PACKETS: dict[Kind, dict[str, tuple[str, str | float]]] = {
         "gradient, auto": ("gradient", "auto"),
         "messages": ("messages", "auto"),
     },
-    Kind.FIXED_POINT: {"embedding": ("gradient", "auto")},
-    Kind.EXPLICIT: {"embedding": ("gradient", "auto")},
+    Kind.FIXED_POINT: {"embedding": ("fixed-point", "auto")},
+    Kind.EXPLICIT: {"embedding": ("overwriting", "auto")},
 }
 """Rule and step of each kind of packet: Algorithm 1's, with curvatures, with messages."""
 

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from hogwild.plots.paper import MIDDLE, figure1, linear_graph, models
+from hogwild.plots.paper import MIDDLE, figure1, models, under_schedules
 from hogwild.reproduce import figures, markdown
 from hogwild.reproduce.experiment import Cell, Experiment, Results, Work
 from hogwild.reproduce.record import Record
-from hogwild.robustness import robustness
 
 SEED, SCHEDULES, QUICK = 0, 500, 50
 LABELS = {"gnn": "GNN of (b): sums", "gcn": "GCN, 3 layers", "energy": "energy GNN"}
@@ -72,7 +71,7 @@ class Figure1(Experiment):
 def measured(work: Work, *, model: str) -> Record:
     """One model's outputs."""
     runs = QUICK if work.quick else SCHEDULES
-    seen = robustness(models(SEED)[model], linear_graph(), runs=runs, seed=SEED)
+    seen = under_schedules(models(SEED)[model], runs, SEED)
     return {
         "values": seen.run.predictions[:, MIDDLE, 0].tolist(),
         "synchronous": float(seen.prediction[MIDDLE, 0]),

@@ -18,7 +18,6 @@ from hogwild.plots.style import CYCLE, GREY, INK
 from hogwild.reproduce import markdown, paper
 from hogwild.reproduce.experiment import Cell, Experiment, Results, Work
 from hogwild.reproduce.record import Record, Training
-from hogwild.rules import RULES as SIMULATED
 from hogwild.training import Result
 from hogwild.training.ensemble import Members
 
@@ -119,7 +118,7 @@ def largest(result: Result, replica: int, count: int) -> list[Data]:
 
 def option(rule: str) -> str:
     """The rule as an option of a simulation; fixed points and layers have but their own."""
-    return rule if rule in SIMULATED else "gradient"
+    return rule if rule in RULES[Kind.OPTIMISATION] else "auto"
 
 
 def band(values: Tensor) -> Record:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.layered import LayeredProblem
 from hogwild.rules.base import Rule
@@ -11,40 +13,83 @@ from hogwild.rules.layered import LayeredRule, WaitingRule
 from hogwild.rules.messages import MessageRule
 from hogwild.solvers.problem import FixedPoint, Objective, Problem
 
-RULES = ("gradient", "messages")
+Fitting = dict[str, Callable[..., Rule]]
+
+RULES = ("gradient", "messages", "fixed-point", "overwriting", "waiting")
+"""The names of all rules; beside them ``"auto"``, the first of :func:`fitting`."""
+
+
+def fitting(problem: Problem | LayeredProblem) -> Fitting:
+    """The rules that fit a problem, by name; ``"auto"`` is the first.
+
+    * *Energies*: ``"messages"``, or the paper's gradient steps, ``"gradient"``.
+    * *Fixed points*: ``"fixed-point"``.
+    * *Layers*: ``"overwriting"``, the paper's semantics, or ``"waiting"``.
+    """
+    if isinstance(problem, LayeredProblem):
+        waiting: Fitting = {"waiting": WaitingRule}
+        return waiting if problem.waits else {"overwriting": LayeredRule, **waiting}
+    if isinstance(problem, FixedPoint):
+        return {"fixed-point": FixedPointRule}
+    if isinstance(problem, Objective):
+        return {"messages": MessageRule, "gradient": GradientRule}
+    raise AsynchronyError(f"no rule is known for a {type(problem).__name__}")
+
+
+def choose(
+    problem: Problem | LayeredProblem, rule: str = "auto", step: str | float = "auto"
+) -> str:
+    """The name of the rule that is meant, which fits the problem.
+
+    ``"auto"`` with a step, a number or ``"certified"``, means gradient steps: messages have none.
+    """
+    known = fitting(problem)
+    if rule == "auto":
+        return "gradient" if "gradient" in known and step != "auto" else next(iter(known))
+    if rule not in RULES:
+        raise ConfigError(f"rule={rule!r}; expected one of auto, {', '.join(RULES)}")
+    if rule not in known:
+        raise ConfigError(
+            f"rule={rule!r} does not fit this model; expected one of auto, {', '.join(known)}"
+        )
+    return rule
 
 
 def rule_for(
     problem: Problem | LayeredProblem,
-    rule: str = "gradient",
+    rule: str = "auto",
     step: str | float = "auto",
     age: int | None = None,
 ) -> Rule:
     """The rule a node follows on this problem.
 
     Args:
-        rule: For optimisation-based models, one of ``RULES``; the others have one rule each.
-        step: For gradient steps, see :class:`GradientRule`.
+        rule: ``"auto"``, or one that is :func:`fitting`.
+        step: For gradient steps, see :class:`GradientRule`; messages take such steps where a node
+            cannot minimise its own energy.
         age: Largest age of an embedding inside a packet; ``None``: unbounded.
     """
-    if rule not in RULES:
-        raise ConfigError(f"rule={rule!r}; expected one of {', '.join(RULES)}")
-    if isinstance(problem, LayeredProblem):
-        return WaitingRule(problem) if problem.waits else LayeredRule(problem)
-    if isinstance(problem, FixedPoint):
-        return FixedPointRule(problem)
+    name = choose(problem, rule, step)
+    made = fitting(problem)[name]
     if isinstance(problem, Objective):
-        kind = {"gradient": GradientRule, "messages": MessageRule}[rule]
-        return kind(problem, step, age=age)
-    raise AsynchronyError(f"no rule is known for a {type(problem).__name__}")
+        return made(problem, step, age=age)
+    if step != "auto":
+        raise ConfigError(
+            f"step={step!r} was given for a model whose rule, {name!r}, has no step size; expected "
+            f"step='auto'"
+        )
+    return made(problem)
 
 
 __all__ = [
+    "RULES",
     "FixedPointRule",
     "GradientRule",
     "LayeredRule",
     "MessageRule",
     "Rule",
     "WaitingRule",
+    "choose",
+    "fitting",
     "rule_for",
 ]

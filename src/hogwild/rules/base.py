@@ -34,6 +34,8 @@ class Rule(ABC):
 
     graph: Graph
     channels: int
+    letter: int = 0
+    """Numbers in a letter."""
     ends: bool = False
     """Whether nodes finish by themselves (layered models), or go on for ever."""
     waited: Tensor | None = None
@@ -62,6 +64,11 @@ class Rule(ABC):
     def broadcast(self, h: Tensor, at: Star) -> Tensor:
         """What the nodes in ``at`` send to everybody: their embeddings [R, k, A], or more."""
         return h
+
+    def numbers(self, at: Star) -> Tensor | int:
+        """Numbers in the packet that each node in ``at`` sends to each neighbour after an update,
+        [A], or one number for all nodes; of one replica. By default the embedding and a letter."""
+        return self.channels + self.letter
 
     def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor | None:
         """New letters without a step, from fresh views (for ``exchange="exact"``)."""

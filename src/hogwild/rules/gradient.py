@@ -79,6 +79,7 @@ class GradientRule(Rule):
         elif not is_number(step) or not 0 < step < float("inf"):
             raise ConfigError(f"step={step!r}; expected a positive number, 'auto' or 'certified'")
         self.auto, self.damping = step == "auto", damping
+        self.letter = self.channels * (1 + self.channels) if self.auto else self.channels
         self.rate: Tensor | float = 0.0
         if step == "certified":
             assert age is not None

@@ -88,6 +88,9 @@ class WaitingRule(LayeredRule):
         tag = at.at_nodes(self.layer).to(h.dtype).expand(h.size(0), 1, -1)
         return torch.cat([tag, at.at_nodes(self.values)], 1)
 
+    def numbers(self, at: Star) -> int:
+        return 1 + self.channels  # a layer's value is sent once, with its tag
+
     def lose(self, edges: Tensor, packets: Tensor) -> None:
         """Whatever these packets brought beyond what was heard before is gone."""
         new = packets[0, 0].to(torch.long) > self.heard[edges]

@@ -84,6 +84,7 @@ class MessageRule(Rule):
         self.problem, self.graph, self.channels = problem, problem.graph, problem.channels
         self.gradient = GradientRule(problem, step, age=age)
         self.width = Messages.width(self.channels)
+        self.letter = self.width + self.gradient.letter
 
     # -- private memory ----------------------------------------------------------------------------
 

@@ -1,0 +1,44 @@
+"""What an asynchronous run costs: time, work and traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True)
+class Price:
+    """Until the runs ended, which those that arrive do when they arrive.
+
+    Attributes:
+        ticks: Ticks until the last of the runs ended.
+        updates: Updates of a node, mean over nodes and runs.
+        packets: Packets a node sent, likewise.
+        bytes: Bytes in them, likewise; see :attr:`hogwild.Run.bytes`.
+    """
+
+    ticks: int
+    updates: float
+    packets: float
+    bytes: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.ticks:,} ticks; of a node, on average, {shown(self.updates)} updates, "
+            f"{shown(self.packets)} packets, {size(self.bytes)}"
+        )
+
+
+def shown(count: float) -> str:
+    """A mean count: 4.5, 27, 1,240."""
+    return f"{count:.1f}" if count < 10 and count != int(count) else f"{count:,.0f}"
+
+
+def size(count: float) -> str:
+    """Bytes as people read them: 480 B, 5.2 kB, 13 MB."""
+    for unit in UNITS:
+        if count < 999.5 or unit == UNITS[-1]:
+            break
+        count /= 1000.0
+    return f"{count:.2g} {unit}" if count < 9.95 else f"{count:.0f} {unit}"
