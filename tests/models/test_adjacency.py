@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from adjacencies import GRAPHS, dense, radius
-from helpers import DOUBLE, batch_of, chain, complete, edges, star
+from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, star
 
 from hogwild import Graph
 from hogwild.models.adjacency import adjacency
@@ -72,3 +72,41 @@ def test_gradient_of_the_adjacency(normalize):
         return adjacency(graph, w, torch.float64, normalize=normalize).edge
 
     assert torch.autograd.gradcheck(entries, weight, rtol=1e-5)
+
+
+PARTS = {
+    "isolated node": [(complete(4), 5)],
+    "smaller part": [(torch.cat([complete(5), star(4) + 5], 1), 10)],
+    "smaller part first": [(torch.cat([star(4), complete(5) + 5], 1), 10)],
+    "several graphs": [
+        (torch.cat([chain(3), complete(4) + 3], 1), 8),
+        GRAPHS["directed"],
+        (torch.cat([cycle(5), star(9) + 5], 1), 15),
+        (edges(), 2),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_gradient_of_a_graph_in_several_parts(name):
+    """The leading part alone decides λ_pf: against finite differences."""
+    edge_index, batch = batch_of(*PARTS[name])
+    graph = Graph.of(edge_index, batch.numel(), batch)
+    weight = (0.9 + 0.2 * torch.rand(edge_index.size(1), **DOUBLE)).requires_grad_()
+
+    def entries(w):
+        return adjacency(graph, w, torch.float64, normalize=False).edge
+
+    assert torch.autograd.gradcheck(entries, weight, rtol=1e-5)
+
+
+def test_gradient_where_parts_tie():
+    """Two equal parts: the mean of their gradients, whichever of them comes first."""
+    graph = Graph.of(torch.cat([complete(3), complete(3) + 3], 1), 6)
+    weight = torch.ones(graph.num_edges, **DOUBLE, requires_grad=True)
+    a = adjacency(graph, weight, torch.float64, normalize=False)
+    (grad,) = torch.autograd.grad(a.edge[0], weight)
+    # edge₀ = w₀ / λ with λ = 2, and ∂λ/∂w = 1/3 on the edges of one part: half of it on both.
+    expected = torch.full_like(weight, -1.0 / 24.0)
+    expected[0] += 0.5
+    torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-12)

@@ -32,6 +32,8 @@ POWER_ITERATIONS = 1000
 """In as many iterations no entry of v can underflow, as each halves it at most."""
 POWER_TOLERANCE = 1e-12
 STRIDE = 8
+TIE = 1e-9
+"""Relative difference of two components' eigenvalues below which the components tie."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,22 @@ def scaled(graph: Graph, weight: Tensor) -> Adjacency:
 
     Where no directed cycle leads back, :math:`\lambda_{pf} = 0` and any scale would do: the graph's
     largest weight is taken.
+
+    Of several connected components the leading one, that of the largest eigenvalue, alone decides
+    :math:`\lambda_{pf}` and receives its gradient. Where several components tie, the eigenvalue
+    has no derivative; the gradient is then a weighted mean of theirs, with the weights
+    :math:`u^\top v` of their eigenvectors, which does not depend on the order of the nodes.
     """
     owner = graph.batch[graph.dst]
     raw = Adjacency(weight.detach(), None, torch.ones_like(graph.batch, dtype=weight.dtype))
-    bound, right = perron(graph, raw)
+    upper, right = perron(graph, raw)
+    bound = graph.max(upper)
     largest = weight.new_zeros(graph.num_graphs).scatter_reduce(0, owner, weight, "amax")
     if weight.requires_grad:
         # dλ = uᵀ dA v / uᵀv with the left and right eigenvectors of the leading component.
         _, left = perron(graph, raw, transpose=True)
+        leading = upper >= (1.0 - TIE) * bound[graph.batch]
+        left = torch.where(leading, left, 0.0)
         norm = graph.sum(left * right).clamp_min(torch.finfo(weight.dtype).tiny)
         share = left[graph.dst] * right[graph.src] / norm[owner]
         moved = torch.zeros_like(bound).scatter_add(0, owner, share * weight)
@@ -116,10 +126,11 @@ def scaled(graph: Graph, weight: Tensor) -> Adjacency:
 
 
 def perron(graph: Graph, a: Adjacency, *, transpose: bool = False) -> tuple[Tensor, Tensor]:
-    r"""The upper bound [G] on :math:`\lambda_{pf}` that the power method ends with, and v [N].
+    r"""At every node the upper bound [N] on :math:`\lambda_{pf}` of the node's connected component
+    that the power method ends with, and v [N].
 
-    Shifted, so that bipartite graphs converge, too; the bound never grows. Every connected
-    component has its own, and stops where its lower bound :math:`\min_i (A v)_i / v_i` meets the
+    Shifted, so that bipartite graphs converge, too; the bound never grows. Every component has its
+    own, and stops where its lower bound :math:`\min_i (A v)_i / v_i` meets the
     upper one.
     """
     apply = a.transpose if transpose else a.apply
@@ -140,7 +151,7 @@ def perron(graph: Graph, a: Adjacency, *, transpose: bool = False) -> tuple[Tens
         # The heaviest edge bounds the shift from below: no entry of v shrinks by more than half.
         new = image + torch.maximum(upper, heaviest)[label] * v
         v = torch.where(moving[label], new / largest(new)[label], v)
-    return graph.max(upper[label]), v
+    return upper[label], v
 
 
 @dataclass(frozen=True)
