@@ -184,7 +184,7 @@ def test_a_protocol_is_the_same_for_all_models(column, quick):
     own = PROTOCOLS[column].rivals
     assert not own.keys() & {"energy-edge", "energy-attention"}
     for recipe in ("default", "paper"):
-        common = [m for m in MODELS if recipe == "paper" or quick or m not in own]
+        common = [m for m in MODELS if recipe == "paper" or m not in own]
         configs = [
             PROTOCOLS[column].config(m, recipe=recipe, quick=quick).as_dict() for m in common
         ]
@@ -194,6 +194,34 @@ def test_a_protocol_is_the_same_for_all_models(column, quick):
     for name, options in own.items():
         found = PROTOCOLS[column].config(name)
         assert all(getattr(found, key) == value for key, value in options.items())
+
+
+def test_quick_keeps_what_a_model_has_of_its_own():
+    """Else a quick table shows a rival at its worst. The learning rate decays as many times."""
+    column = PROTOCOLS["counting"]
+    full, less = (column.config("energy-node", quick=quick) for quick in (False, True))
+    assert (less.lr, less.decay[0]) == (full.lr, full.decay[0]) == (0.003, 0.9)
+    assert less.epochs == column.quick["epochs"]
+    assert full.epochs // full.decay[1] == less.epochs // less.decay[1]
+    assert PROTOCOLS["sums"].config("energy-node", quick=True).batch_size == 50
+
+
+def test_a_trial_is_kept(tmp_path, capsys):
+    """Its record is not among those of the table, and says what was changed."""
+    flags = ["--results", str(tmp_path / "r"), "--work", str(tmp_path / "w"), "--quick"]
+    call = ["reproduce", "table1", "--only", "chains/gcn", *flags]
+    change = ["--set", "epochs=2", "--set", "task_options={length=5}"]
+    assert main([*call, "--trial", "short", *change]) == 0
+    record = json.loads((tmp_path / "r/quick/trials/short/table1/chains/gcn.json").read_text())
+    assert (record["trial"], record["config"]["epochs"]) == ("short", 2)
+    assert record["changes"] == {"epochs": 2, "task_options": {"length": 5}}
+    assert "--trial short --set epochs=2" in record["command"]
+    assert not (tmp_path / "r/quick/table1").exists()
+    for lone in (["--trial", "short"], change):
+        assert main([*call, *lone]) == 2
+        assert "expected both or neither" in capsys.readouterr().err
+    assert main([*call, "--trial", "bad", "--set", "epoch=2"]) == 2
+    assert "epoch" in capsys.readouterr().err
 
 
 def test_trained_models_are_used_again(place):

@@ -14,11 +14,11 @@ from hogwild.reproduce.protocols import protocol
 from hogwild.reproduce.report import (
     NUMBER,
     PICTURE,
+    headline,
     part,
-    quick,
     render,
+    render_headline,
     render_numbers,
-    render_quick,
     skeleton,
 )
 from hogwild.training.registry import spelled_out
@@ -42,21 +42,43 @@ def test_document_matches_the_data():
     assert render(text, Results(HERE / "results")) == text, FIX
 
 
-def test_readme_matches_the_quick_runs():
+def test_readme_matches_the_data():
     text = (HERE.parent / "README.md").read_text(encoding="utf-8")
-    assert "<!-- quick -->" in text
-    assert render_quick(text, Results(HERE / "results")) == text, FIX
-    assert render_quick(text.replace("cells in", "cells within"), Results(HERE / "results")) == text
+    assert "<!-- headline -->" in text
+    assert render_headline(text, Results(HERE / "results")) == text, FIX
+    assert render_headline(text.replace(" ± ", " +- "), Results(HERE / "results")) == text
 
 
-def test_every_quick_number_has_its_commit(tmp_path):
-    results = Results(tmp_path / "quick")
-    results.write("table1", "chains/gcn", "", record(0.123, quick=True))
-    results.write("table1", "sums/gcn", "", record(0.456, quick=True, commit="f" * 40))
-    numbers, commits = (line for line in quick(Results(tmp_path)).splitlines() if "| GCN" in line)
-    assert numbers == "| GCN | 12.3 | not run | 45.6 | not run | not run |"
-    there = ["`0123456789ab` + changes", "not run", f"`{'f' * 12}`", "not run", "not run"]
-    assert commits == f"| GCN | {' | '.join(there)} |"
+def test_headline_has_deviations_and_marks(tmp_path):
+    results = Results(tmp_path)
+    results.write("table1", "chains/gcn", "", record(0.1, 0.2))
+    results.write("table1", "sums/gcn", "", record(*[0.25] * 50, config={"task": "sums"}))
+    (line,) = (line for line in headline(results).splitlines() if "| GCN" in line)
+    assert line == "| GCN | 15.0 ± 7.1 † | not run | 25.0 ± 0.0 | not run | not run |"
+    assert "fewer than the paper's 50 trainings" in headline(results)
+
+
+def test_trials_are_listed(tmp_path, capsys):
+    """What was changed and what came out on validation graphs; test graphs are not looked at."""
+    assert "No trial is kept yet" in render(skeleton(), Results(tmp_path))
+    about = {"trial": "rate", "changes": {"lr": 0.003}, "validation": [0.5, 0.7]}
+    more = {"experiment": "table1", "cell": "chains/gcn"} | about
+    Results(tmp_path / "trials" / "rate").write("table1", "chains/gcn", "", record(0.9, **more))
+    (line,) = (x for x in render(skeleton(), Results(tmp_path)).splitlines() if "| rate" in x)
+    assert line.startswith("| rate | table1 chains/gcn | lr=0.003 | 0.6 ± 0.1414 | 1 |")
+    assert "0.9" not in line
+
+
+def test_no_paragraph_is_broken_by_a_comment():
+    """To Markdown, a line that begins with ``<!--`` ends the paragraph and begins raw HTML."""
+    for name in ("docs/results.md", "README.md"):
+        lines = (HERE.parent / name).read_text(encoding="utf-8").splitlines()
+        broken = [
+            f"{name}:{number}: {line[:60]}"
+            for number, line in enumerate(lines, 1)
+            if re.match(r" {0,3}<!--[=/]", line)
+        ]
+        assert not broken, f"reflow these lines so that no line begins with a mark: {broken}"
 
 
 def test_results_match_the_data():
@@ -202,7 +224,7 @@ def test_command(tmp_path, capsys):
     assert "12.3 † / 47.0 ± 0.0" in path.read_text()
 
 
-@pytest.mark.parametrize("text", ["# Mine\n", "# Mine\n\n<!-- quick -->\n\n?\n\n<!-- end -->\n"])
+@pytest.mark.parametrize("text", ["# Mine\n", "# Mine\n\n<!-- headline -->\n\n?\n\n<!-- end -->\n"])
 def test_other_documents_are_left_as_they_are(tmp_path, capsys, text):
     (tmp_path / "README.md").write_text(text)
     results = Results(tmp_path / "results")
@@ -244,7 +266,7 @@ def test_a_file_is_no_folder_of_results(tmp_path, what, capsys):
 def test_only_the_project_s_own_results_go_into_its_documents(tmp_path):
     front, written = tmp_path / "README.md", tmp_path / "docs" / "results.md"
     written.parent.mkdir()
-    front.write_text("<!-- quick -->\n<!-- end -->\n")
+    front.write_text("<!-- headline -->\n<!-- end -->\n")
     written.write_text("<!--= table1 chains/gcn -->?<!--/-->\n")
     for name in ("mine", "experiments"):
         before = front.read_text(), written.read_text()

@@ -64,14 +64,33 @@ def test_verdict_on_numbers_made_up():
 
     lines = TABLE.verdicts({
         "chains/energy-edge": record(0.0, 0.002), "chains/energy-attention": record(0.5, 0.5),
-        "counting/energy-node": record(0.05), "sums/energy-edge": record(None, None),
+        "counting/energy-node": record(0.04, 0.06), "sums/energy-edge": record(None, None),
     })  # fmt: skip
     assert lines[0] == (
         "chains: energy GNN, edge-wise with 0.1 ± 0.1 % **beats** the paper's best, 0.25 ± 0.5 % "
         "(energy GNN + attention)."
     )
-    assert "energy GNN, node-wise with 5.0 % **misses** the paper's best, 3.6 ± 3.8 %" in lines[1]
+    assert (
+        "energy GNN, node-wise with 5.0 ± 1.4 % **misses** the paper's best, 3.6 ± 3.8 %"
+        in lines[1]
+    )
     assert lines[2] == "sums: no energy GNN was run."
+
+
+def test_one_replica_beats_nobody():
+    """Table 5: the paper does not say how many, so the protocol's five are asked for."""
+    table = EXPERIMENTS["table5"]
+    record = {"values": [0.395], "higher_is_better": True, "quick": False,
+              "config": {"task": "peptides-func"}}  # fmt: skip
+    (line, _) = table.verdicts({"peptides-func/energy-attention": record})
+    assert "beats" not in line
+    assert "**has only one replica, too few to compare with** the paper's best, 0.381" in line
+    text = table.table({"peptides-func/energy-attention": record})
+    assert "| energy GNN + attention | 0.395 † / **0.381** |" in text
+    assert "† fewer trainings than the protocol asks for" in text
+    five = record | {"values": [0.395] * 5}
+    assert "**beats**" in table.verdicts({"peptides-func/energy-attention": five})[0]
+    assert "†" not in table.table({"peptides-func/energy-attention": five})
 
 
 def test_idle_replicas():

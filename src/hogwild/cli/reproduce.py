@@ -11,6 +11,10 @@ figures beyond Figure 1 look at those of Table 1; both train them first if WORK 
 cores); its results go to RESULTS/quick and are not to be compared with the paper's. Benchmark sets
 are read from $HOGWILD_DATA; cells whose data cannot be had are skipped, with the reason.
 
+--trial NAME tries other options than the protocol's: --set KEY=VALUE, as in "hogwild train --help".
+Its records are kept in RESULTS/trials/NAME. The report lists what each trial changed and what came
+out on validation graphs, so that nobody has to believe why an option was chosen.
+
 "hogwild reproduce report" writes all records beside the paper's numbers into RESULTS/../README.md;
 with --results experiments/results, those that come with the repository into its documents.
 """
@@ -22,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hogwild.cli.common import Outcome
+from hogwild.cli.common import Outcome, pairs
 from hogwild.errors import ConfigError, DataError
 from hogwild.reproduce import EXPERIMENTS, Experiment, Results, Summary, Work, experiment, report
 from hogwild.reproduce import run as reproduce
@@ -33,6 +37,7 @@ EXAMPLES = """\
   hogwild reproduce table1 --list
   hogwild reproduce table1 --only 'chains/*' --device cuda --resume
   hogwild reproduce table1 table3 --recipe paper --replicas 10
+  hogwild reproduce table1 --only counting/gcn --trial rate --set lr=0.003 --set validation=true
   hogwild reproduce report"""
 
 
@@ -51,6 +56,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--replicas", type=int, help="folds times seeds; default: the protocol's")
     parser.add_argument("--device", default="cpu", help="of training; default: cpu")
+    parser.add_argument("--trial", metavar="NAME", help="try other options, and keep the records")
+    parser.add_argument(
+        "--set", action="append", metavar="K=V", help="an option that the trial changes"
+    )
     parser.add_argument(
         "--resume", action="store_true", help="keep what is there, and compute the rest"
     )
@@ -75,6 +84,16 @@ def run(given: argparse.Namespace) -> Outcome:
     chosen = [experiment(name) for name in names]
     if given.quick:
         given.results, given.work = given.results / "quick", given.work / "quick"
+    changes = pairs(given.set, "--set")
+    if (given.trial is None) != (not changes):
+        raise ConfigError(
+            f"--trial {given.trial} and --set {given.set} were given; expected both or neither: a "
+            f"trial has a name and the options it changes"
+        )
+    if given.trial is not None:
+        given.results, given.work = (
+            folder / "trials" / given.trial for folder in (given.results, given.work)
+        )
     results = Results(given.results)
     work = Work(
         folder=given.work,
@@ -84,6 +103,8 @@ def run(given: argparse.Namespace) -> Outcome:
         replicas=given.replicas,
         resume=given.resume,
         progress=not given.json and sys.stderr.isatty(),
+        trial=given.trial,
+        changes=changes,
     )
     if given.list:
         return _listed(chosen, given.only, results, work)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from hogwild.checkpoint import write_atomically
 from hogwild.errors import (
@@ -51,6 +52,8 @@ class Work:
         resume: Whether to go on with unfinished training.
         progress: Show progress bars.
         protocols: How columns are trained.
+        trial: The name of a trial, which tries other options than the protocol's; ``None``: none.
+        changes: The options that the trial changes.
     """
 
     folder: Path
@@ -61,6 +64,8 @@ class Work:
     resume: bool = False
     progress: bool = False
     protocols: Mapping[str, Protocol] = field(default_factory=lambda: PROTOCOLS)
+    trial: str | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.recipe not in RECIPES:
@@ -76,16 +81,14 @@ class Work:
 
     def config(self, column: str, model: str) -> Config:
         """How a model is trained on a column."""
-        chosen = protocol(column, self.protocols)
-        return spelled_out(
-            chosen.config(
-                model,
-                recipe=self.recipe,
-                quick=self.quick,
-                replicas=self.replicas,
-                device=self.device,
-            )
+        chosen = protocol(column, self.protocols).config(
+            model,
+            recipe=self.recipe,
+            quick=self.quick,
+            replicas=self.replicas,
+            device=self.device,
         )
+        return spelled_out(Config.from_dict({**chosen.as_dict(), **self.changes}))
 
     def trained(self, column: str, model: str) -> Result:
         """A trained model of Tables 1, 3, 4 and 5: from the folder; trained first, or further, if
@@ -152,6 +155,9 @@ class Work:
         words += ["--recipe", self.recipe] if self.recipe != "default" else []
         words += ["--replicas", str(self.replicas)] if self.replicas is not None else []
         words += ["--device", self.device] if self.device != "cpu" else []
+        words += ["--trial", self.trial] if self.trial is not None else []
+        for key, value in self.changes.items():
+            words += ["--set", f"{key}={json.dumps(value)}"]
         return shlex.join(words)
 
 
@@ -332,6 +338,7 @@ def run(
             "cell": name,
             "recipe": work.recipe,
             "quick": work.quick,
+            **({} if work.trial is None else {"trial": work.trial, "changes": dict(work.changes)}),
             "command": work.command(experiment.name, name),
             "seconds": seconds,
             **provenance(work.device),

@@ -2,7 +2,7 @@
 
 ``hogwild reproduce report --results experiments/results`` rewrites the text between
 ``<!-- NAME -->`` and ``<!-- end -->`` in ``experiments/README.md``; the prose around it is written
-by hand. The README of the project has the quick version of Table 1, and ``docs/results.md`` single
+by hand. The README of the project has Table 1 (``<!-- headline -->``), ``docs/results.md`` single
 numbers, ``<!--= EXPERIMENT CELL [ASPECT] -->…<!--/-->``, and pictures. For any other folder of
 results the report is a document beside it, and nothing else is touched.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hogwild.checkpoint import write_atomically
 from hogwild.errors import ConfigError, among
-from hogwild.reproduce import EXPERIMENTS, Experiment, Results, markdown, paper
+from hogwild.reproduce import EXPERIMENTS, Experiment, Results, markdown, paper, trials
 from hogwild.reproduce.experiment import SUFFIXES
 from hogwild.reproduce.tables import Synchronous
 
@@ -53,7 +53,7 @@ def render(text: str, results: Results) -> str:
     """
     found = MARK.findall(text)
     for name in found:
-        if name not in EXPERIMENTS:
+        if name not in EXPERIMENTS and name != trials.NAME:
             raise ConfigError(f"the mark <!-- {name} --> names no experiment; "
                               f"{among(EXPERIMENTS, name)}")  # fmt: skip
     for name in EXPERIMENTS:
@@ -64,7 +64,9 @@ def render(text: str, results: Results) -> str:
             )
 
     def fill(match: re.Match[str]) -> str:
-        body = part(EXPERIMENTS[match[1]], results).strip()
+        name = match[1]
+        body = trials.table(results) if name == trials.NAME else part(EXPERIMENTS[name], results)
+        body = body.strip()
         return f"<!-- {match[1]} -->\n\n{body}\n\n<!-- end -->"
 
     return MARK.sub(fill, text)
@@ -106,40 +108,30 @@ def render_numbers(text: str, results: Results) -> str:
     return NUMBER.sub(fill, text)
 
 
-QUICK = re.compile(r"<!-- quick -->\n.*?<!-- end -->", re.DOTALL)
+HEADLINE = re.compile(r"<!-- headline -->\n.*?<!-- end -->", re.DOTALL)
 
 
-def quick(results: Results) -> str:
-    """Table 1 of the quick runs: means over replicas, how long all of it took, and each number's
-    commit."""
+def headline(results: Results) -> str:
+    """Table 1 for the project's README: our numbers, mean ± deviation over all replicas."""
     experiment = EXPERIMENTS["table1"]
     assert isinstance(experiment, Synchronous)
-    records = Results(results.folder / "quick").read(experiment)
+    records = results.read(experiment)
     columns = {c: paper.COLUMNS[c] for c in experiment.paper.columns}
-    numbers, commits = [], []
+    rows = []
     for model in experiment.paper.rows:
-        number, commit = [paper.LABELS[model]], [paper.LABELS[model]]
-        for name, column in columns.items():
-            record = records.get(f"{name}/{model}")
-            found = None if record is None else markdown.summarise(record["values"])
-            number.append(markdown.NOT_RUN if found is None else f"{found.mean * column.scale:.1f}")
-            commit.append(markdown.NOT_RUN if record is None else markdown.origin(record)[2])
-        numbers.append(number)
-        commits.append(commit)
-    out = markdown.table(["model", *(c.heading + ", %" for c in columns.values())], numbers)
-    if records:
-        seconds = sum(record["seconds"] for record in records.values())
-        places = dict.fromkeys(markdown.place(record["hardware"]) for record in records.values())
-        out += f"\n{len(records)} cells in {markdown.duration(seconds)} ({'; '.join(places)}).\n\n"
-        made = markdown.table(["model", *(c.heading for c in columns.values())], commits)
-        out += markdown.folded("the commit each number was made at", made)
-    return out
+        ours = (experiment.ours(records.get(f"{c}/{model}"), k) for c, k in columns.items())
+        rows.append([paper.LABELS[model], *ours])
+    best = [experiment.paper.best(c)[1].show(k.digits) for c, k in columns.items()]
+    rows.append(["*the paper's best*", *(f"*{number}*" for number in best)])
+    heads = ["model", *(c.heading + (", %" if c.unit else "") for c in columns.values())]
+    return markdown.table(heads, rows) + "\n" + experiment.few + "\n"
 
 
 def skeleton() -> str:
     """A document with nothing but titles and marks."""
     parts = (f"## {e.title}\n\n<!-- {e.name} -->\n<!-- end -->\n" for e in EXPERIMENTS.values())
-    return "# Experiments\n\n" + "\n".join(parts)
+    end = f"\n## Trials\n\n<!-- {trials.NAME} -->\n<!-- end -->\n"
+    return "# Experiments\n\n" + "\n".join(parts) + end
 
 
 def write(folder: Path) -> Path:
@@ -177,8 +169,8 @@ def write(folder: Path) -> Path:
 def write_documents(home: Path, results: Results) -> None:
     """Bring what the project's README and ``docs/results.md`` say of the results up to date."""
     front, written = home / "README.md", home / "docs" / "results.md"
-    if front.exists() and QUICK.search(text := front.read_text(encoding="utf-8")):
-        write_atomically(front, render_quick(text, results).encode())
+    if front.exists() and HEADLINE.search(text := front.read_text(encoding="utf-8")):
+        write_atomically(front, render_headline(text, results).encode())
     if written.exists() and NUMBER.search(text := written.read_text(encoding="utf-8")):
         write_atomically(written, render_numbers(text, results).encode())
         for name in PICTURE.findall(text):
@@ -190,7 +182,7 @@ def write_documents(home: Path, results: Results) -> None:
             write_atomically(shown, drawn.read_bytes())
 
 
-def render_quick(text: str, results: Results) -> str:
-    """The project's README with the quick Table 1 filled in."""
-    filled = f"<!-- quick -->\n\n{quick(results).strip()}\n\n<!-- end -->"
-    return QUICK.sub(lambda match: filled, text)
+def render_headline(text: str, results: Results) -> str:
+    """The project's README with Table 1 filled in."""
+    filled = f"<!-- headline -->\n\n{headline(results).strip()}\n\n<!-- end -->"
+    return HEADLINE.sub(lambda match: filled, text)

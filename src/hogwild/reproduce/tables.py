@@ -10,6 +10,7 @@ from torch_geometric.data import Batch
 
 from hogwild.reproduce import markdown, paper
 from hogwild.reproduce.experiment import Cell, Experiment
+from hogwild.reproduce.protocols import protocol
 from hogwild.reproduce.record import Record, Training
 from hogwild.tasks.base import Task
 from hogwild.training import Result
@@ -59,10 +60,7 @@ class Synchronous(Experiment):
         for model, cells in self.paper.rows.items():
             row = [paper.LABELS[model]]
             for name, column in columns.items():
-                record = records.get(f"{name}/{model}")
-                ours = markdown.NOT_RUN if record is None else _ours(record, column)
-                if record is not None and self._fewer(record):
-                    ours += " †"
+                ours = self.ours(records.get(f"{name}/{model}"), column)
                 row.append(f"{ours} / {_bold(cells[name].show(column.digits), model, name, self)}")
             rows.append(row)
         for quoted in self.paper.quoted:
@@ -72,7 +70,7 @@ class Synchronous(Experiment):
         out = "Ours / the paper's.\n\n" + markdown.table(["model", *heads], rows)
         notes = []
         if any(self._fewer(record) for record in records.values()):
-            notes.append(f"† fewer than the paper's {self.paper.replicas} trainings.")
+            notes.append(self.few)
         if self.paper.quoted:
             notes.append("\\* from the work cited; many more parameters.")
         if any(record["quick"] for record in records.values()):
@@ -81,6 +79,12 @@ class Synchronous(Experiment):
         if any(record["quick"] for record in records.values()):
             return out
         return out + "\n" + "".join(f"- {line}\n" for line in self.verdicts(records))
+
+    def ours(self, record: Record | None, column: paper.Column) -> str:
+        """Our number of a cell, marked where it has fewer replicas than it should have."""
+        if record is None:
+            return markdown.NOT_RUN
+        return _ours(record, column) + (" †" if self._fewer(record) else "")
 
     def verdicts(self, records: Mapping[str, Record]) -> list[str]:
         """For every column: does the best energy GNN reach the best number of the paper's?"""
@@ -101,6 +105,8 @@ class Synchronous(Experiment):
             chosen = min(ours, key=lambda m: sign * ours[m].mean)
             mean = ours[chosen].mean * column.scale
             verb = "beats" if column.better(mean, best.mean) else "misses"
+            if len(records[f"{name}/{chosen}"]["values"]) == 1:
+                verb = "has only one replica, too few to compare with"
             out.append(
                 f"{column.heading}: {paper.LABELS[chosen]} with "
                 f"{markdown.show(ours[chosen], column)}{column.unit} **{verb}** the paper's best, "
@@ -109,7 +115,17 @@ class Synchronous(Experiment):
         return out
 
     def _fewer(self, record: Record) -> bool:
-        return self.paper.replicas is not None and len(record["values"]) < self.paper.replicas
+        """Whether a cell has fewer replicas than the paper's, or than its protocol asks for where
+        the paper does not say how many it has."""
+        wanted = self.paper.replicas or protocol(record["config"]["task"]).replicas
+        return len(record["values"]) < wanted
+
+    @property
+    def few(self) -> str:
+        """What the mark says."""
+        if self.paper.replicas is None:
+            return "† fewer trainings than the protocol asks for; the paper does not say how many."
+        return f"† fewer than the paper's {self.paper.replicas} trainings."
 
     def details(self, records: Mapping[str, Record]) -> str:
         rows = []
