@@ -16,8 +16,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def listed():
-    """Modules in docs/api.md, and which members of each (``None``: all)."""
-    text = (DOCS / "api.md").read_text("utf-8")
+    """Modules on the pages of docs/api, and which members of each (``None``: all)."""
+    text = "\n".join(page.read_text("utf-8") for page in sorted((DOCS / "api").glob("*.md")))
     blocks = re.findall(r"^::: ([\w.]+)\n(?:    options:\n      members: \[(.*)\]\n)?", text, re.M)
     return {name: members.split(", ") if members else None for name, members in blocks}
 
@@ -38,6 +38,26 @@ def test_every_package_is_listed():
     ]
     assert {"hogwild.models", "hogwild.training", "hogwild.tasks"} <= set(packages)
     assert set(packages) <= set(listed())
+
+
+def test_every_public_name_is_on_the_first_page():
+    text = (DOCS / "api" / "index.md").read_text("utf-8")
+    named = set(re.findall(r"\[`(\w+)`\]", text))
+    assert named == set(hogwild.__all__) - {"__version__"}
+
+
+def test_nothing_is_fetched_to_read_a_page():
+    """Scripts and styles of the site, and what KaTeX's style loads, come with it."""
+    text = (DOCS.parent / "mkdocs.yml").read_text("utf-8")
+    assert "https://" not in text
+    files = re.findall(r"^  - ((?:vendor|javascripts)/\S+)$", text, re.M)
+    assert len(files) == 3
+    for name in files:
+        assert (DOCS / name).is_file()
+    style = DOCS / "vendor" / "katex" / "katex.min.css"
+    fonts = set(re.findall(r"url\((.*?)\)", style.read_text("utf-8")))
+    assert fonts
+    assert all((style.parent / font).is_file() for font in fonts)
 
 
 def test_training_names_every_task_and_model():

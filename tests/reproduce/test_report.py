@@ -13,9 +13,9 @@ from hogwild.reproduce import EXPERIMENTS, Results
 from hogwild.reproduce.protocols import protocol
 from hogwild.reproduce.report import (
     NUMBER,
-    PICTURE,
     headline,
     part,
+    pictures,
     render,
     render_headline,
     render_numbers,
@@ -87,8 +87,9 @@ def test_results_match_the_data():
     text = path.read_text(encoding="utf-8")
     assert NUMBER.search(text)
     assert render_numbers(text, Results(HERE / "results")) == text, FIX
-    for name in PICTURE.findall(text):
-        shown = (path.parent / "figures" / f"{name}.png").read_bytes()
+    assert {name for _, name in pictures(HERE.parent)} == {"convergence", "fig1", "size"}
+    for page, name in pictures(HERE.parent):
+        shown = (page.parent / "figures" / f"{name}.png").read_bytes()
         assert shown == (HERE / "results" / name / f"{name}.png").read_bytes(), FIX
 
 

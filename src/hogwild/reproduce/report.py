@@ -167,19 +167,27 @@ def write(folder: Path) -> Path:
 
 
 def write_documents(home: Path, results: Results) -> None:
-    """Bring what the project's README and ``docs/results.md`` say of the results up to date."""
+    """Bring what the project's README and ``docs`` say and show of the results up to date."""
     front, written = home / "README.md", home / "docs" / "results.md"
     if front.exists() and HEADLINE.search(text := front.read_text(encoding="utf-8")):
         write_atomically(front, render_headline(text, results).encode())
     if written.exists() and NUMBER.search(text := written.read_text(encoding="utf-8")):
         write_atomically(written, render_numbers(text, results).encode())
-        for name in PICTURE.findall(text):
-            drawn = results.folder / name / f"{name}.png"
-            shown = written.parent / "figures" / drawn.name
-            if not drawn.exists():
-                raise ConfigError(f"{written} shows {shown.name}; expected it as {drawn}")
-            shown.parent.mkdir(exist_ok=True)
-            write_atomically(shown, drawn.read_bytes())
+    for page, name in pictures(home):
+        drawn, shown = (
+            results.folder / name / f"{name}.png",
+            page.parent / "figures" / f"{name}.png",
+        )
+        if not drawn.exists():
+            raise ConfigError(f"{page} shows {shown.name}; expected it as {drawn}")
+        shown.parent.mkdir(exist_ok=True)
+        write_atomically(shown, drawn.read_bytes())
+
+
+def pictures(home: Path) -> list[tuple[Path, str]]:
+    """Pages of the documentation with the pictures of results that they show."""
+    pages = sorted((home / "docs").glob("*.md"))
+    return [(p, name) for p in pages for name in PICTURE.findall(p.read_text(encoding="utf-8"))]
 
 
 def render_headline(text: str, results: Results) -> str:
