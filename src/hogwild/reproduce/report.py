@@ -174,10 +174,8 @@ def write_documents(home: Path, results: Results) -> None:
     if written.exists() and NUMBER.search(text := written.read_text(encoding="utf-8")):
         write_atomically(written, render_numbers(text, results).encode())
     for page, name in pictures(home):
-        drawn, shown = (
-            results.folder / name / f"{name}.png",
-            page.parent / "figures" / f"{name}.png",
-        )
+        drawn = results.folder / name / f"{name}.png"
+        shown = page.parent / "figures" / drawn.name
         if not drawn.exists():
             raise ConfigError(f"{page} shows {shown.name}; expected it as {drawn}")
         shown.parent.mkdir(exist_ok=True)
