@@ -28,12 +28,30 @@ def test_exposes_exactly_all():
     assert len(set(hogwild.__all__)) == len(hogwild.__all__)
     for name in hogwild.__all__:
         assert getattr(hogwild, name) is not None
-    code = "import hogwild, json; print(json.dumps(sorted(vars(hogwild))))"
+    code = "import hogwild, json; hogwild.train; print(json.dumps(sorted(vars(hogwild))))"
     names = json.loads(subprocess.check_output([sys.executable, "-c", code]))
     submodules = {name.split(".")[1] for name in MODULES if "." in name}
-    helpers = {"PackageNotFoundError", "version"}
-    public = {n for n in names if not n.startswith("_")} | {"__version__"}
-    assert public - submodules - helpers == set(hogwild.__all__) - submodules
+    helpers = {"Any", "TYPE_CHECKING", "annotations"}
+    assert {n for n in names if not n.startswith("_")} - submodules == helpers
+    assert dir(hogwild) == sorted(hogwild.__all__)
+    with pytest.raises(AttributeError, match="module 'hogwild' has no attribute 'tarin'"):
+        _ = hogwild.tarin
+
+
+def test_functions_come_before_the_modules_they_are_in():
+    code = (
+        "import hogwild.sweep, inspect\nfrom hogwild.robustness import Robustness\n"
+        "from hogwild import robustness\n"
+        "assert hogwild.robustness is robustness and inspect.isfunction(robustness)\n"
+        "assert inspect.isfunction(hogwild.sweep)\n"
+        "assert hogwild.training.train is hogwild.train"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_all_names_at_once():
+    code = "from hogwild import *\nassert EnergyGNN and simulate and robustness.__name__"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("name", [n for n in MODULES if "__all__" in MODULES[n].read_text()])
@@ -55,8 +73,11 @@ def test_everything_public_has_a_docstring(name):
 
 
 def test_import_is_light():
-    """``import hogwild`` loads neither optional nor plotting nor networking packages."""
-    code = "import hogwild, json, sys; print(json.dumps(sorted(sys.modules)))"
+    """``import hogwild`` loads nothing; its names load neither optional nor plotting packages."""
+    code = "import hogwild, json, sys; {}; print(json.dumps(sorted(sys.modules)))"
+    loaded = json.loads(subprocess.check_output([sys.executable, "-c", code.format("0")]))
+    assert not {"torch", "numpy", "scipy", "tqdm"} & set(loaded)
+    code = code.format("hogwild.train")
     loaded = json.loads(subprocess.check_output([sys.executable, "-c", code]))
     top = {name.split(".")[0] for name in loaded}
     assert "torch" in top
@@ -83,9 +104,9 @@ def imported(name):
 
 # Earlier stages first: a module imports from its own stage and from earlier ones.
 STAGES = [
-    "errors", "seeding", "fields", "graph", "inputs", "nn", "solvers", "implicit", "models",
-    "tasks", "asynchrony", "rules", "executors", "guarantee", "scores", "robustness", "sweep",
-    "plots", "checkpoint", "training", "demo", "reproduce", "testing", "cli",
+    "errors", "progress", "seeding", "fields", "graph", "inputs", "nn", "solvers", "implicit",
+    "models", "tasks", "asynchrony", "rules", "executors", "guarantee", "scores", "robustness",
+    "sweep", "plots", "checkpoint", "training", "demo", "reproduce", "testing", "api", "cli",
 ]  # fmt: skip
 
 

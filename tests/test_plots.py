@@ -315,6 +315,45 @@ def test_sweep_plot(tmp_path):
     assert figure.axes[1].get_title(loc="left") == "20% of packets lost"
 
 
+@pytest.mark.parametrize("value", [None, "distance", "spread"])
+def test_rounding_is_not_painted(value):
+    """An energy GNN ends at the synchronous answer under every schedule: one colour for all."""
+    data = example(chain(4), 4)
+    found = hogwild.sweep(
+        EnergyGNN(1, 1).double(), data, staggers=(1, 3), delays=(0, 2), runs=2,
+        target=torch.randn(4, 1, **DOUBLE),
+    )  # fmt: skip
+    image = found.plot(value=value).axes[0].images[0]
+    assert 0 < float(found.grid(value).abs().max()) < 1e-5
+    colours = image.cmap(image.norm(image.get_array()))
+    assert float(np.ptp(colours, axis=(0, 1)).max()) < 0.01
+
+
+def test_axes_of_errors_and_shares_end_where_the_values_do():
+    data = example(chain(4), 4)
+    torch.manual_seed(0)
+    model = GCN(1, 1).double()
+    with torch.no_grad():
+        right = model(data.x, data.edge_index)
+    errors = hogwild.robustness(model, data, target=right)  # rmse: 0 in step
+    low, high = errors.plot().axes[0].get_ylim()
+    assert low == 0.0
+    assert high > float(errors.asynchronous.max())
+    shares = hogwild.robustness(model, data, target=(right[:, 0] > 0).long())
+    low, high = shares.plot().axes[0].get_ylim()
+    assert (shares.metric.name, high) == ("accuracy", 1.0)
+    assert low >= 0.0
+
+
+def test_labels_of_heat_maps_stay_inside():
+    found = plots.heatmap(np.ones((1, 2)), rows=(1,), columns=(1, 2),
+                          label="mean decrease of performance (accuracy)")  # fmt: skip
+    found.canvas.draw()
+    box = found.axes[-1].yaxis.label.get_window_extent()
+    assert box.y0 >= 0
+    assert box.y1 <= found.bbox.height
+
+
 @pytest.mark.parametrize("suffix", ["pdf", "svg"])
 def test_formats(tmp_path, suffix):
     path = tmp_path / f"h.{suffix}"

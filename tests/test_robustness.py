@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,11 +12,12 @@ from torch import nn
 from torch_geometric.data import Batch, Data
 
 import hogwild
-from hogwild import GCN, EnergyGNN, Graph, LayeredGNN, LayerTagged, Picard, simulate
+from hogwild import GCN, IGNN, EnergyGNN, Graph, LayeredGNN, LayerTagged, Picard, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Quantisation
 from hogwild.errors import ConfigError, InputError
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.readout import ImplicitGNN, Readout
+from hogwild.robustness import verdict
 from hogwild.testing.problems import Affine
 
 
@@ -160,20 +162,37 @@ def test_the_model_keeps_its_mode():
 DATA = example(y=torch.tensor([0, 1, 0, 1, 0, 1]))
 
 
+GRADIENT = {"rule": "gradient"}
+CERTIFIED = {"step": "certified", "tol": 0.5}
+IN_STEP = {"stagger": 1, "delay": 0}
+LOSSY = {"impairments": BernoulliLoss(0.3)}
+BOUNDED = {"impairments": BernoulliLoss(0.3, burst=3)}
+
+
 @pytest.mark.parametrize(
-    ("make", "options", "reason"),
+    ("make", "options", "word", "reason"),
     [
-        (lambda: EnergyGNN(3, 2), {}, "minimiser of one energy"),
-        (AveragingGNN, {}, "one fixed point"),
-        (lambda: LayerTagged(GCN(3, 2)), {}, "wait for the layer"),
-        (lambda: GCN(3, 2), {"stagger": 1, "delay": 0}, "go in step"),
-        (lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, 2), {"stagger": 1, "delay": 0}, "in step"),
+        (lambda: EnergyGNN(3, 2), {}, "Arrives", "not proved: wherever messages settle"),
+        (lambda: EnergyGNN(3, 2), GRADIENT, "Arrives", "not proved: wherever these steps settle"),
+        (lambda: EnergyGNN(3, 2), LOSSY, "Arrives", "not proved: the impairments given leave"),
+        (lambda: EnergyGNN(3, 2, beta=9.0), CERTIFIED, "Immune", "proved: the energy is strongly"),
+        (lambda: IGNN(3, 2), {}, "Immune", "which is proved: the map contracts"),
+        (lambda: IGNN(3, 2), BOUNDED, "Immune", "which is proved: the map contracts"),
+        (AveragingGNN, {}, "Arrives", "nothing is proved"),
+        (lambda: LayerTagged(GCN(3, 2)), {}, "Arrives", "wait for the layer"),
+        (lambda: GCN(3, 2), IN_STEP, "In step", "update together"),
+        (lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, 2), IN_STEP, "In step", "update together"),
     ],
 )
-def test_immune(make, options, reason):
+def test_who_arrives_and_who_is_proved_to(make, options, word, reason):
+    """Only a theorem about these steps and these losses makes a model immune."""
+    torch.manual_seed(0)
     result = hogwild.robustness(make().double(), DATA, runs=3, **options)
-    assert result.verdict.startswith("Immune: 3 of 3 schedules")
+    assert result.verdict.startswith(f"{word}: 3 of 3 schedules")
     assert reason in result.verdict
+    assert result.certificate.guaranteed == (word == "Immune")
+    if "tol" in options:
+        return
     assert result.converged == 1.0
     assert float(result.distance.max()) <= 1e-4
     assert result.decrease.abs().max() == 0.0
@@ -196,7 +215,19 @@ def test_depends_on_the_schedule():
     result = hogwild.robustness(GCN(3, 2).double(), example())
     assert result.verdict.startswith("Depends on the schedule")
     assert result.metric is result.synchronous is result.asynchronous is result.decrease is None
-    assert set(result.summary()) == {"spread", "distance", "converged"}
+    assert set(result.summary()) == {
+        "spread", "distance", "converged", "ticks", "updates", "packets", "bytes",
+    }  # fmt: skip
+
+
+def test_the_price_is_that_of_the_runs():
+    result = hogwild.robustness(EnergyGNN(3, 2).double(), DATA, runs=3)
+    run, row = result.run, result.summary()
+    assert row["ticks"] == run.ticks
+    assert row["updates"] == pytest.approx(float(run.updates.double().mean()))
+    assert row["packets"] == pytest.approx(float(run.messages.double().mean()))
+    assert row["bytes"] == pytest.approx(float(run.bytes.double().mean()))
+    assert f"price: {run.ticks} ticks" in str(result)
 
 
 def test_stalls():
@@ -208,17 +239,42 @@ def test_stalls():
 @pytest.mark.parametrize(
     ("model", "options", "reason"),
     [
-        (EnergyGNN(3, 2), {}, "ill-conditioned: give more ticks."),
-        (AveragingGNN(0.99), {}, "if the map contracts in a (weighted) maximum norm"),
-        (EnergyGNN(3, 2), {"impairments": BernoulliLoss(0.3)}, "no theorem applies"),
+        (EnergyGNN(3, 2), GRADIENT, "rule='messages' needs fewer updates"),
+        (AveragingGNN(0.99), {}, "That runs arrive in the end is not proved"),
+        (IGNN(3, 2), {}, "That runs arrive in the end is proved: the map contracts"),
+        (EnergyGNN(3, 2), LOSSY, "the theorems need a bound"),
         (EnergyGNN(3, 2), {"impairments": [Quantisation(0.1)]}, "Quantisation changes what packet"),
     ],
 )
 def test_not_converged(model, options, reason):
-    result = hogwild.robustness(model.double(), DATA, runs=1, ticks=15, **options)
-    assert result.verdict.startswith("Not converged within the 15 ticks: 1 of 1 schedule ")
+    result = hogwild.robustness(model.double(), DATA, runs=1, ticks=5, **options)
+    assert result.verdict.startswith("Not converged within the 5 ticks: 1 of 1 schedule ")
+    assert "What to do: " in result.verdict
     assert reason in result.verdict
     assert result.converged == 0.0
+
+
+@pytest.mark.parametrize("rule", ["gradient", "messages"])
+def test_the_ticks_that_are_advised_are_enough(rule):
+    """Give half of what a run takes; twice the advice, which is a guess, must be enough."""
+    torch.manual_seed(0)
+    model, options = EnergyGNN(3, 2).double(), {"runs": 2, "rule": rule}
+    whole = hogwild.robustness(model, DATA, **options).run.ticks
+    short = hogwild.robustness(model, DATA, ticks=whole // 2, **options)
+    advised = int(re.search(r"ticks=(\d+) would be enough", short.verdict)[1])
+    assert advised == short.run.ticks_needed() > whole // 2
+    assert hogwild.robustness(model, DATA, ticks=2 * advised, **options).converged == 1.0
+
+
+def test_no_ticks_are_advised_where_runs_come_no_nearer():
+    """As at half time: no number of ticks would do."""
+    result = hogwild.robustness(AveragingGNN(0.9).double(), DATA, runs=1, ticks=21)
+    assert result.run.ticks_needed() > 21
+    stuck = replace(result.run, halfway=(10, result.run.deviation))
+    assert stuck.ticks_needed() is None
+    said = verdict(replace(result, run=stuck))
+    assert "has not fallen in the second half" in said
+    assert "look for such a norm" in said
 
 
 # -- what people see -------------------------------------------------------------------------------

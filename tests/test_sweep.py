@@ -9,6 +9,7 @@ import hogwild
 from hogwild import GCN, EnergyGNN
 from hogwild.asynchrony.impairments import BernoulliLoss, Stragglers
 from hogwild.errors import ConfigError
+from hogwild.executors.price import shown, size
 
 
 def example(y=None):
@@ -46,11 +47,18 @@ def test_cells():
                 ]
                 assert row.decrease.tolist() == [alone.summary()["decrease"]]
     assert not torch.equal(decrease[0], decrease[1])
-    assert f"{decrease[1, 1, 2]:.3g}" in str(found)
-    assert "30% of packets lost" in str(found)
+    cell, last = found.at(3, 4, 0.3), str(found).splitlines()[-1].split()
+    assert last[:3] == ["30%", "3", "4"]
+    assert last[3] == f"{float(decrease[1, 1, 2]):.4g}"
+    assert last[6] == f"{cell.run.ticks}"
+    assert last[7:9] == [shown(cell.price.updates), shown(cell.price.packets)]
+    assert " ".join(last[9:]) == size(cell.price.bytes)
+    for name in ("ticks", "updates", "packets", "bytes"):
+        assert found.grid(name)[1, 1, 2] == getattr(cell.price, name)
 
 
-def test_without_a_target(capsys):
+def test_without_a_target(capsys, monkeypatch):
+    monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
     found = hogwild.sweep(
         EnergyGNN(3, 2).double(), iter([example()]), staggers=(1, 2), delays=(0,), progress=True
     )

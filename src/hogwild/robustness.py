@@ -11,12 +11,16 @@ With q schedules, predictions :math:`\hat y^{(q)}` and the synchronous :math:`\h
 
 for every item i, a node or a graph. Spread alone can deceive: where nonlinearities saturate, all
 schedules may agree on the same wrong value, which only the distance shows.
+
+Beside that stand the price (ticks, updates, packets and bytes) and what is proved: that the runs
+made here arrived is an observation, that all others would needs a theorem
+(:func:`hogwild.certify`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,11 +30,13 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.errors import InputError
+from hogwild.executors.price import Price
+from hogwild.executors.price import shown as count
 from hogwild.executors.run import Run, simulate
+from hogwild.guarantee import Certificate, certify
 from hogwild.inputs import Inputs
 from hogwild.models.base import Kind, evaluating
 from hogwild.models.check import Model, check_model
-from hogwild.models.explicit import LayerTagged
 from hogwild.scores import Metric, Score, choose
 
 if TYPE_CHECKING:
@@ -59,7 +65,8 @@ class Robustness:
         asynchronous: Performance of each schedule, [Q].
         decrease: Performance lost in each schedule, [Q]; positive is worse.
         converged: Share of runs (of graphs under schedules) that ended at the synchronous answer.
-        verdict: All this in a sentence.
+        certificate: What is proved of this rule, with this step and these impairments.
+        verdict: All this in a few sentences, with what to do where runs did not arrive.
         run: The simulation itself.
     """
 
@@ -76,12 +83,18 @@ class Robustness:
     asynchronous: Tensor | None
     decrease: Tensor | None
     converged: float
+    certificate: Certificate
     verdict: str
     run: Run
 
+    @property
+    def price(self) -> Price:
+        """Ticks, and what a node did and sent until its run ended."""
+        return self.run.price
+
     def summary(self) -> dict[str, float]:
         """The numbers of one row of a table: means (and deviations) over schedules and replicas,
-        the mean spread, the largest distance."""
+        the mean spread, the largest distance, the share of runs that arrived, the price."""
         out: dict[str, float] = {}
         if self.synchronous is not None:
             assert self.asynchronous is not None
@@ -90,18 +103,18 @@ class Robustness:
             for name, values in (("asynchronous", self.asynchronous), ("decrease", self.decrease)):
                 out[name], out[name + "_std"] = float(values.mean()), _deviation(values)
         out["spread"], out["distance"] = float(self.spread.mean()), float(self.distance.max())
-        return out | {"converged": self.converged}
+        return out | {"converged": self.converged} | vars(self.price)
 
     def __str__(self) -> str:
         runs, row = self.run.predictions.size(0), self.summary()
         impaired = "".join(f", {impairment!r}" for impairment in self.impairments)
         lines = [
-            f"{self.model} ({self.kind}), {_schedules(runs)}, S = {self.stagger}, "
-            f"D = {self.delay}{impaired}",
+            f"{self.model} ({self.kind}), {schedules(runs)}, S = {self.stagger}, "
+            f"D = {self.delay}{impaired}; rule {self.run.rule}",
             "",
         ]
         if self.metric is not None:
-            after, lost = (_shown(self.metric, row, name) for name in ("asynchronous", "decrease"))
+            after, lost = (shown(self.metric, row, name) for name in ("asynchronous", "decrease"))
             lines += [
                 f"{'':12}{'synchronous':>14}{'asynchronous':>24}{'decrease':>24}",
                 f"{self.metric.name:12}{self.metric.show(row['synchronous']):>14}"
@@ -115,7 +128,8 @@ class Robustness:
             ("distance from the synchronous ones", self.distance),
         ):
             lines.append(f"  {name:52}{float(values.mean()):>10.2g}{float(values.max()):>10.2g}")
-        lines += [f"{'runs that ended at the synchronous answer':54}{self.converged:>10.0%}", ""]
+        lines.append(f"{'runs that ended at the synchronous answer':54}{self.converged:>10.0%}")
+        lines += [f"price: {self.price}", ""]
         return "\n".join([*lines, self.verdict])
 
     def to_frame(self) -> DataFrame:
@@ -160,6 +174,8 @@ def robustness(
     target: Tensor | None = None,
     mask: Tensor | None = None,
     impairments: Impairment | Sequence[Impairment] = (),
+    step: str | float = "auto",
+    exchange: str = "packet",
     **options: Any,
 ) -> Robustness:
     """What random schedules do to a model's predictions and performance.
@@ -180,7 +196,10 @@ def robustness(
             predictions themselves are compared.
         mask: Which items to score, [N]; all by default. Spread and distance are of all items.
         impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).
-        options: Everything else goes to :func:`hogwild.simulate`.
+        step: As in :func:`hogwild.simulate`.
+        exchange: As in :func:`hogwild.simulate`.
+        options: Everything else goes to :func:`hogwild.simulate`: ``rule``, ``ticks``, ``tol``,
+            ``progress`` …
     """
     check_model(model)
     impaired = check_impairments(impairments)
@@ -199,8 +218,9 @@ def robustness(
         )
     run = simulate(
         model, data, runs=runs, stagger=stagger, delay=delay, seed=seed, impairments=impaired,
-        **options,
+        step=step, exchange=exchange, **options,
     )  # fmt: skip
+    certificate = _proof(model, data, run, stagger, delay, exchange, step, impaired)
     size = _size(prediction).unsqueeze(-1)
     spread = run.predictions.std(0, correction=0).amax(-1) / size
     distance = (run.predictions - prediction).abs().amax(0).amax(-1) / size
@@ -210,10 +230,45 @@ def robustness(
         lost = before - after if found.maximise else after - before
     out = Robustness(
         type(model).__name__, model.kind, stagger, delay, impaired, prediction, spread, distance,
-        found, before, after, lost, float(run.converged.double().mean()), "", run,
+        found, before, after, lost, float(run.converged.double().mean()), certificate, "", run,
     )  # fmt: skip
-    out.verdict = _verdict(out, isinstance(model, LayerTagged))
+    out.verdict = verdict(out)
     return out
+
+
+def _proof(
+    model: Model,
+    data: Data | list[Data],
+    run: Run,
+    stagger: int,
+    delay: int,
+    exchange: str,
+    step: str | float,
+    impairments: tuple[Impairment, ...],
+) -> Certificate:
+    """What is proved of the rule that was run."""
+    number = None if isinstance(step, str) else float(step)
+    found = certify(
+        model, data, stagger, delay, exchange=exchange, step=number, impairments=impairments
+    )
+    if not found.guaranteed or run.rule not in ("gradient", "messages"):
+        return found
+    if run.rule == "messages":
+        reason = (
+            "wherever messages settle is the minimiser of the energy, but that they settle is "
+            "proved of quadratic energies on forests only (rule='gradient' with step='certified' "
+            "is proved to arrive, in many more updates)"
+        )
+    elif step == "auto":
+        reason = (
+            "wherever these steps settle is the minimiser of the energy, but nothing proves that "
+            "steps of this size settle (step='certified' is proved to, in many more updates)"
+        )
+    elif number is not None and found.step is not None and number > float(found.step.min()):
+        reason = f"step={step!r} is above the certified step, {float(found.step.min()):.3g}"
+    else:
+        return found
+    return replace(found, guaranteed=False, reason=reason)
 
 
 def _predict(model: Model, inputs: Inputs) -> Tensor:
@@ -250,7 +305,7 @@ def _deviation(values: Tensor) -> float:
     return float(values.std()) if values.numel() > 1 else float("nan")
 
 
-def _shown(metric: Metric, row: dict[str, float], name: str) -> str:
+def shown(metric: Metric, row: dict[str, float], name: str) -> str:
     """Mean ± deviation; the mean of a single value."""
     mean, deviation = metric.show(row[name]), row[name + "_std"]
     return mean if deviation != deviation else f"{mean} ± {metric.show(deviation)}"
@@ -258,42 +313,22 @@ def _shown(metric: Metric, row: dict[str, float], name: str) -> str:
 
 # -- the verdict -----------------------------------------------------------------------------------
 
-_IMMUNE = {
-    Kind.OPTIMISATION: "its steps lead to the minimiser of one energy, in whatever order they are "
-    "taken",
-    Kind.FIXED_POINT: "its updates lead to one fixed point, in whatever order they are made",
-}
-_SLOW = {
-    Kind.OPTIMISATION: "the minimiser is the same for all schedules, but steps are many where the "
-    "energy is ill-conditioned: give more ticks",
-    Kind.FIXED_POINT: "the fixed point is the same for all schedules if the map contracts in a "
-    "(weighted) maximum norm over the nodes: give more ticks, and look for such a norm where the "
-    "deviation does not fall",
-}
 
-
-def _verdict(of: Robustness, waits: bool) -> str:
+def verdict(of: Robustness) -> str:
+    """What happened, what of it is proved, and what to do about it."""
     run = of.run
-    count = run.converged.size(0)
+    total = run.converged.size(0)
     good = int(run.converged.flatten(1).all(1).sum())
-    deviation = float(run.deviation.max())
-    if good == count:
-        if of.kind is not Kind.EXPLICIT:
-            why = _IMMUNE[of.kind]
-        elif waits:
-            why = "its nodes wait for the layer they need"
-        elif of.stagger == 1 and of.delay == 0:
-            why = "with S = 1 and D = 0 its nodes go in step"
-        else:
-            why = "its layers came out the same here, which nothing ensures elsewhere"
+    if good == total:
+        word, why = _arrived(of)
         return (
-            f"Immune: {good} of {_schedules(count)} end at the synchronous answer (relative "
-            f"deviation at most {deviation:.1g}), since {why}."
+            f"{word}: {good} of {schedules(total)} end at the synchronous answer (relative "
+            f"deviation at most {float(run.deviation.max()):.1g}). {why}."
         )
     effect = _effect(of)
-    if waits:
+    if run.rule == "waiting":
         return (
-            f"Stalls: under {count - good} of {_schedules(count)} some nodes still wait for values "
+            f"Stalls: under {total - good} of {schedules(total)} some nodes still wait for values "
             f"of the layer they need{effect}. A layer's value is sent once: lost, it is missing "
             f"for ever."
         )
@@ -302,24 +337,75 @@ def _verdict(of: Robustness, waits: bool) -> str:
         return (
             f"{'Degrades' if worse else 'Depends on the schedule'}: predictions move by up to "
             f"{float(of.distance.max()):.2g} of the largest{effect}, since a node applies its "
-            f"layers to whichever layer's values it last heard."
+            f"layers to whichever layer's values it last heard. What to do: {REMEDY}."
         )
-    inexact = [impairment for impairment in of.impairments if not impairment.exact]
-    why = _SLOW[of.kind]
-    if inexact:
-        why = (
-            f"{', '.join(type(i).__name__ for i in inexact)} changes what packets say, so that "
-            f"runs end near the synchronous answer and not at it"
-        )
-    elif not run.staleness.bounded:
-        why += "; and these impairments bound no staleness, so that no theorem applies"
     return (
-        f"Not converged within the {run.ticks} ticks: {count - good} of {_schedules(count)} are "
-        f"still up to {deviation:.2g} (relative) from the synchronous answer{effect}; {why}."
+        f"Not converged within the {run.ticks} ticks: {total - good} of {schedules(total)} are "
+        f"still up to {float(run.deviation.max()):.2g} (relative) from the synchronous answer"
+        f"{effect}. {_missing(of)}."
     )
 
 
-def _schedules(count: int) -> str:
+REMEDY = (
+    "where no packet is lost, rule='waiting' gives the synchronous answer at the pace of the "
+    "slowest node; an energy GNN gives it with losses, too"
+)
+
+
+def _arrived(of: Robustness) -> tuple[str, str]:
+    """Whether others would arrive, too: in a word, and why. Only a theorem makes it immune."""
+    if of.kind is Kind.EXPLICIT and of.stagger == 1 and of.delay == 0 and not of.impairments:
+        return "In step", "With S = 1 and D = 0 all nodes update together"
+    if of.certificate.guaranteed:
+        why = f"Every schedule with these bounds does, which is proved: {_reason(of)}"
+        return "Immune", why
+    return "Arrives", f"That was seen in these runs and is not proved: {_reason(of)}"
+
+
+def _missing(of: Robustness) -> str:
+    """Why runs have not arrived, and what to do."""
+    inexact = [type(i).__name__ for i in of.impairments if not i.exact]
+    if inexact and float(of.run.deviation.max()) < 1.0:
+        return (
+            f"{', '.join(inexact)} changes what packets say, so that runs end near the synchronous "
+            f"answer and not at it. What to do: compare the distance above with what you can bear, "
+            f"or send finer packets"
+        )
+    if inexact:
+        other = "; rule='gradient' bears coarser ones" if of.run.rule == "messages" else ""
+        return (
+            f"{', '.join(inexact)} changes what packets say, so much that runs do not even come "
+            f"near. What to do: send finer packets{other}"
+        )
+    needed = of.run.ticks_needed()
+    if needed is None:
+        said = ["their distance has not fallen in the second half of these ticks"]
+    else:
+        said = [
+            f"at the pace of the second half of these ticks, ticks={needed} would be enough, "
+            f"{count(needed / of.run.ticks)} times as many"
+        ]
+    if of.run.rule == "gradient":
+        said.append("rule='messages' needs fewer updates as a rule, most of all on long paths")
+    elif of.run.rule == "messages" and needed is None:
+        said.append("rule='gradient' may arrive where messages do not")
+    elif of.kind is Kind.FIXED_POINT and needed is None and not of.certificate.guaranteed:
+        said.append(
+            "out of step the map need not converge unless it contracts in a (weighted) maximum "
+            "norm over the nodes: look for such a norm"
+        )
+    proved = "is" if of.certificate.guaranteed else "is not"
+    return (
+        f"What to do: {'; '.join(said)}. That runs arrive in the end {proved} proved: {_reason(of)}"
+    )
+
+
+def _reason(of: Robustness) -> str:
+    return of.certificate.reason.rstrip(".")
+
+
+def schedules(count: int) -> str:
+    """So many, in words."""
     return f"{count} schedule{'s' if count > 1 else ''}"
 
 
@@ -328,7 +414,7 @@ def _effect(of: Robustness) -> str:
     if of.metric is None:
         return ""
     row = of.summary()
-    before, after = of.metric.show(row["synchronous"]), _shown(of.metric, row, "asynchronous")
+    before, after = of.metric.show(row["synchronous"]), shown(of.metric, row, "asynchronous")
     if before == of.metric.show(row["asynchronous"]):
         return f" and {of.metric.name} stays {before}"
     moves = "falls" if row["asynchronous"] < row["synchronous"] else "rises"

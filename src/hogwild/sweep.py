@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
-from tqdm import tqdm
 
 from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_positive
+from hogwild.executors.price import shown, size
 from hogwild.models.check import Model
+from hogwild.progress import bar
 from hogwild.robustness import Robustness, robustness
 
 if TYPE_CHECKING:
@@ -29,8 +30,16 @@ VALUES = {
     "spread": "mean spread of predictions",
     "distance": "largest distance of predictions",
     "converged": "share of runs converged",
+    "ticks": "ticks until the last run ended",
+    "updates": "updates a node",
+    "packets": "packets a node sent",
+    "bytes": "bytes a node sent",
 }
 """What a sweep can show of every setting: entries of :meth:`Robustness.summary`."""
+
+
+LITTLE = 0.01
+"""Share of a whole that fills the colour scale at least: less than that is no picture's matter."""
 
 
 @dataclass
@@ -65,7 +74,8 @@ class Sweep:
 
         Args:
             value: ``"decrease"`` (the default, with a target), ``"spread"`` (without),
-                ``"distance"`` or ``"converged"``.
+                ``"distance"``, ``"converged"``, or the price: ``"ticks"``, ``"updates"``,
+                ``"packets"`` or ``"bytes"``.
         """
         value = self._value(value)
         numbers = [result.summary()[value] for result in self.results]
@@ -84,7 +94,12 @@ class Sweep:
         )
 
     def plot(self, path: str | Path | None = None, *, value: str | None = None) -> Figure:
-        """A heat map over S and D for every rate of loss; ``value`` as in :meth:`grid`."""
+        """A heat map over S and D for every rate of loss; ``value`` as in :meth:`grid`.
+
+        A hundredth fills the colour scale at least (of the largest prediction, of all items, of
+        the synchronous performance), and a hundred times the tolerance: what is less than the runs
+        were asked for is no difference.
+        """
         from hogwild.plots.charts import heatmap
 
         value = self._value(value)
@@ -105,19 +120,49 @@ class Sweep:
             heading=f"{head.model} ({head.kind}), {head.run.predictions.size(0)} schedules each",
             percent=value == "converged"
             or (value == "decrease" and head.metric is not None and head.metric.percent),
+            span=self._span(value),
             path=path,
         )
 
+    def _span(self, value: str) -> float:
+        """What the colour scale covers at least."""
+        head = self.results[0]
+        little = max(LITTLE, 100 * head.run.tol)
+        if value in ("spread", "distance"):
+            return little
+        if value != "decrease":
+            return 1.0
+        assert head.metric is not None
+        assert head.synchronous is not None
+        if head.metric.percent:
+            return little
+        largest = float(head.prediction.abs().max())
+        return little * max(float(head.synchronous.abs().mean()), little * largest)
+
     def __str__(self) -> str:
-        value = self._value(None)
-        head, grid = self.results[0], self.grid()
-        lines = [f"{head.model} ({head.kind}): {VALUES[value]}, S down and D across"]
-        for loss, table in zip(self.losses, grid, strict=True):
-            lines += ["", f"{loss:.0%} of packets lost"]
-            lines.append(" " * 6 + "".join(f"{d:>11}" for d in self.delays))
-            for s, row in zip(self.staggers, table.tolist(), strict=True):
-                lines.append(f"{s:>6}" + "".join(f"{number:>11.3g}" for number in row))
-        return "\n".join(lines)
+        head = self.results[0]
+        known = head.decrease is not None
+        columns = ["loss", "S", "D", *(["decrease"] if known else []), "distance", "arrived",
+                   "ticks", "updates", "packets", "bytes"]  # fmt: skip
+        rows = [columns]
+        for (loss, s, d), result in zip(self._settings(), self.results, strict=True):
+            row, price = result.summary(), result.price
+            lost = [result.metric.show(row["decrease"])] if result.metric is not None else []
+            rows.append([
+                f"{loss:.0%}", str(s), str(d), *lost, f"{row['distance']:.2g}",
+                f"{result.converged:.0%}", f"{price.ticks:,}", shown(price.updates),
+                shown(price.packets), size(price.bytes),
+            ])  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        runs = head.run.predictions.size(0)
+        what = "decrease of performance" + ("" if head.metric is None else f" ({head.metric.name})")
+        title = (
+            f"{head.model} ({head.kind}), {runs} schedules each, rule {head.run.rule}: "
+            f"{f'mean {what}, ' if known else ''}largest distance of predictions, share of runs "
+            f"that arrived; ticks, and a node's mean updates, packets and bytes"
+        )
+        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([title, "", *lines])
 
     def _settings(self) -> product[tuple[float, int, int]]:
         return product(self.losses, self.staggers, self.delays)
@@ -168,12 +213,13 @@ def sweep(
     data = data if isinstance(data, Data) else list(data)
     results = []
     settings = list(product(lossy, staggers, delays))
-    with tqdm(settings, disable=not progress, unit="setting", desc="sweeping") as bar:
-        for lost, stagger, delay in bar:
-            bar.set_postfix_str(f"S = {stagger}, D = {delay}")
+    with bar(len(settings), progress, "setting", "sweeping") as seen:
+        for lost, stagger, delay in settings:
+            seen.set_postfix_str(f"S = {stagger}, D = {delay}")
             found = robustness(
                 model, data, runs=runs, stagger=stagger, delay=delay,
                 impairments=(*impaired, *lost), **options,
             )  # fmt: skip
             results.append(found)
+            seen.update()
     return Sweep(tuple(staggers), tuple(delays), tuple(losses), results)

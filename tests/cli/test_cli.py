@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 
-from hogwild.cli import main, parser, reproduce
+import hogwild
+from hogwild.cli import VERBS, common, impair, main, parser, reproduce
 from hogwild.cli.interrupt import Interruptible
 from hogwild.training import log
 
+ROOT = Path(__file__).parents[2]
 TASK = str(Path(__file__).parents[1] / "training" / "tiny_tasks.py") + ":Chains"
 
 
@@ -53,6 +56,107 @@ def test_simulate(trained, capsys):
     assert found["converged"] == [[True, True], [True, True]]
     assert main([*call, "--ticks", "5"]) == 3
     assert json.loads(capsys.readouterr().out)["converged"] == [[False, False]] * 2
+
+
+def test_robustness(trained, capsys):
+    call = ["robustness", trained, "--task", TASK, "--runs", "2"]
+    assert main([*call, "--json", "--loss", "0.3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rule"] == "messages"
+    assert found["converged"] == 1.0
+    assert found["proved"] is False
+    assert found["bytes"] > found["packets"] > found["updates"] > 0
+    assert main([*call, "--rule", "gradient", "--ticks", "7", "--quiet"]) == 3  # nobody arrived
+    text = capsys.readouterr().out
+    assert "Not converged within the 7 ticks: 2 of 2" in text
+    assert "--rule 'messages' needs fewer updates" in text  # flags, not keywords
+    assert "price: 7 ticks" in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_long_runs_show_progress(trained, monkeypatch, capsys, terminal):
+    monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
+    monkeypatch.setattr("hogwild.progress.LINES", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    call = ["robustness", trained, "--task", TASK, "--runs", "1", "--ticks", "50"]
+    main([*call, "--rule", "gradient"])
+    assert re.search(r"simulating: +\d+%.*/50 .*deviation", capsys.readouterr().err)
+    for silent in ("--quiet", "--json"):
+        main([*call, silent])
+        assert capsys.readouterr().err == ""
+
+
+def test_steps_and_impairments_reach_the_simulation(trained, capsys):
+    call = ["simulate", trained, "--task", TASK, "--runs", "1", "--ticks", "40", "--json"]
+
+    def seen(*flags):
+        main([*call, *flags])
+        return json.loads(capsys.readouterr().out)
+
+    plain = seen()
+    assert plain["rule"] == "messages"
+    assert seen("--step", "certified")["rule"] == seen("--step", "0.01")["rule"] == "gradient"
+    assert seen("--loss", "0.9")["deviation"] != plain["deviation"]
+    assert seen("--loss", "0")["deviation"] == plain["deviation"]
+    half = seen("--loss", "0.5")
+    assert seen("--impair", "bernoulli-loss:rate=0.5")["deviation"] == half["deviation"]
+    twice = seen("--impair", "bernoulli-loss:rate=0.5", "--impair", "stragglers:fraction=1")
+    assert twice["deviation"] not in (half["deviation"], plain["deviation"])
+    certify = ["certify", trained, "--task", TASK, "--json"]
+    assert main([*certify, "--loss", "0.3"]) == 0
+    assert json.loads(capsys.readouterr().out)["guaranteed"] is False
+    assert main([*certify, "--impair", "bernoulli-loss:rate=0.3,burst=2", "--step", "1e-9"]) == 0
+    assert json.loads(capsys.readouterr().out)["guaranteed"] is True
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--impair", "crashs"], "--impair 'crashs': unknown impairment; did you mean 'crashes'?"),
+        (["--impair", "rain"], "Expected one of: bernoulli-loss, crashes"),
+        (["--impair", "crashes:downtimes=3"], "a key among rate, period, downtime, rejoin, until"),
+        (["--impair", "crashes:rate"], "'rate' is no option of crashes; expected KEY=VALUE"),
+        (["--impair", "crashes:rate=2"], "--impair crashes:rate=2; expected a probability"),
+        (["--impair", "crashes:rejoin=soon"], "--impair crashes:rejoin='soon'; expected 'warm'"),
+        (["--impair", "quantisation:step=0"], "--impair quantisation:step=0; expected a positive"),
+        (["--impair", "pareto-delay:alpha=much"], "expected a number for each key"),
+        (["--loss", "1.5"], "--loss 1.5; expected a probability"),
+        (["--rule", "magic"], "--rule 'magic'; expected one of auto, gradient, messages"),
+        (["--rule", "waiting"], "--rule 'waiting' does not fit this model"),
+        (["--step", "fast"], "--step 'fast'; expected a positive number or one of auto, certified"),
+    ],
+)
+def test_bad_flags_of_asynchrony(trained, flags, says, capsys):
+    assert main(["simulate", trained, "--task", TASK, *flags]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_what_the_help_names_is_what_there_is():
+    """It is written down, since help does not wait for torch."""
+    assert tuple(sorted(impair.known())) == impair.NAMES
+    assert tuple(hogwild.rules.RULES) == common.RULES
+    assert tuple(hogwild.reproduce.EXPERIMENTS) == reproduce.EXPERIMENTS
+
+
+@pytest.mark.parametrize("words", [[], *([verb] for verb in VERBS)])
+def test_help_does_not_wait_for_torch(words):
+    code = (
+        "import sys\nfrom hogwild.cli import main\ntry:\n    main([*sys.argv[1:], '--help'])\n"
+        "finally:\n    print(sorted({'torch', 'numpy', 'scipy', 'tqdm'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage: hogwild" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_version_and_module():
+    command = [sys.executable, "-m", "hogwild"]
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"hogwild {hogwild.__version__}\n"
+    done = subprocess.run([*command, "trian"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "did you mean 'train'" in done.stderr
 
 
 def test_certify(trained, capsys):
@@ -162,9 +266,6 @@ def test_bad_usage(given, says, capsys):
     assert says in capsys.readouterr().err
 
 
-VERBS = ["train", "evaluate", "simulate", "robustness", "certify", "info", "demo", "reproduce"]
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_has_examples(verb, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -183,7 +284,7 @@ def test_examples_parse(verb, capsys):
     examples = [line.split() for line in lines if line.strip().startswith("hogwild ")]
     assert examples
     for words in examples:
-        assert parser().parse_args(words[1:]).verb == verb
+        assert parser(words[1:]).parse_args(words[1:]).verb == verb
 
 
 def test_info(capsys):
@@ -191,6 +292,10 @@ def test_info(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["torch"] == torch.__version__
     assert {"energy-edge", "gcn", "max"} <= set(found["models"])
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = str(extras["optional-dependencies"])
+    assert found["optional"]
+    assert all(name in named for name in found["optional"])  # nothing that nothing uses
     assert main(["info"]) == 0
     assert "energy-edge" in capsys.readouterr().out
 
@@ -258,7 +363,7 @@ def test_an_interrupted_reproduction_says_how_to_go_on(tmp_path, monkeypatch, ca
     def interrupted(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reproduce, "reproduce", interrupted)
+    monkeypatch.setattr(hogwild.reproduce, "run", interrupted)
     assert main(["reproduce", "fig1", "--results", str(tmp_path), "--work", str(tmp_path)]) == 130
     assert "the same command with --resume keeps the cells" in capsys.readouterr().err
 

@@ -1,28 +1,41 @@
-"""Say what is proved about a trained model under asynchrony, with its constants on its graphs."""
+"""Say what is proved about a trained model under asynchrony, with its constants on its graphs.
+
+A step of your own is compared with the certified one. Unlimited loss bounds no staleness, and no
+theorem applies; --impair bernoulli-loss:rate=0.3,burst=5 does.
+"""
 
 from __future__ import annotations
 
 import argparse
 
 from hogwild.cli.common import Outcome, asynchrony_arguments, chosen
-from hogwild.guarantee import certify
+from hogwild.cli.impair import impairments
 
-HELP = "what is proved about a trained model"
 EXAMPLES = """\
   hogwild certify runs/chains
-  hogwild certify runs/chains --stagger 10 --delay 5 --step 0.01"""
+  hogwild certify runs/chains --stagger 10 --delay 5 --step 0.01
+  hogwild certify runs/chains --impair bernoulli-loss:rate=0.3,burst=5 --json"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Those of :func:`hogwild.certify`."""
     asynchrony_arguments(parser)
-    parser.add_argument("--step", type=float, help="a step size you think of using")
 
 
 def run(given: argparse.Namespace) -> Outcome:
     """Certify."""
+    from hogwild.guarantee import certify
+
     found = chosen(given)
-    seen = certify(found.model, found.graphs, given.stagger, given.delay, step=given.step)
+    step = None if isinstance(given.step, str) else given.step
+    seen = certify(
+        found.model,
+        found.graphs,
+        given.stagger,
+        given.delay,
+        step=step,
+        impairments=impairments(given),
+    )
     data = {
         "model": found.result.config.model,
         "kind": str(seen.kind),

@@ -1,19 +1,26 @@
-"""What several verbs share: their outcome, values from flags, a trained model from its folder."""
+"""What several verbs share: their outcome, their flags, a trained model from its folder.
+
+Nothing here imports torch before a verb runs: help must come at once.
+"""
 
 from __future__ import annotations
 
 import argparse
-import tomllib
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
-from torch_geometric.data import Data
-
+from hogwild.cli.impair import impairment_arguments, impairments
+from hogwild.cli.values import value
 from hogwild.errors import ConfigError, among
-from hogwild.models.check import Model
-from hogwild.training import Result, load
-from hogwild.training.ensemble import Members
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from hogwild.models.check import Model
+    from hogwild.training import Result
+
+RULES = ("gradient", "messages", "fixed-point", "overwriting", "waiting")
+"""For the help, which must not wait for torch; a test compares them with what there is."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +56,6 @@ class Parser(argparse.ArgumentParser):
         return given
 
 
-def value(text: str) -> Any:
-    """A flag's value as TOML reads it (3, 0.1, true, "a", [1, 2]); else the text itself."""
-    if text.lower() == "none":
-        return None
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def pairs(given: list[str] | None, flag: str) -> dict[str, Any]:
-    """``KEY=VALUE`` after ``flag``, any number of times."""
-    out: dict[str, Any] = {}
-    for text in given or []:
-        key, equals, rest = text.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"{flag} {text!r}; expected KEY=VALUE")
-        out[key] = value(rest)
-    return out
-
-
 def folder_arguments(parser: argparse.ArgumentParser) -> None:
     """The folder of a finished run, and what of it is wanted."""
     parser.add_argument("folder", help="folder of a finished training run")
@@ -77,12 +63,55 @@ def folder_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def asynchrony_arguments(parser: argparse.ArgumentParser) -> None:
-    """A trained model on some graphs, and the bounds of asynchrony."""
+    """A trained model on some graphs, what its nodes do, and what goes wrong."""
     folder_arguments(parser)
     parser.add_argument("--replica", type=int, help="which one; default: the best on validation")
     parser.add_argument("--graphs", type=int, default=2, help="how many test graphs; default: 2")
-    parser.add_argument("--stagger", type=int, default=5, help="S: ticks between updates")
-    parser.add_argument("--delay", type=int, default=2, help="D: largest age of a view in ticks")
+    parser.add_argument(
+        "--stagger", type=int, default=5, help="S: most ticks between updates; default: 5"
+    )
+    parser.add_argument(
+        "--delay", type=int, default=2, help="D: largest age of a view in ticks; default: 2"
+    )
+    parser.add_argument(
+        "--rule", default="auto",
+        help="what a node does: auto (default: messages for energies, the paper's overwriting for "
+        f"layers), {', '.join(RULES)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--step", type=value, default="auto", metavar="X",
+        help="of gradient steps: auto (default), certified, or a number; with --rule auto a step "
+        "asks for gradient steps",
+    )  # fmt: skip
+    impairment_arguments(parser)
+
+
+def schedule_arguments(parser: argparse.ArgumentParser) -> None:
+    """How many runs, for how long."""
+    parser.add_argument("--runs", type=int, default=5, help="independent schedules; default: 5")
+    parser.add_argument("--seed", type=int, default=0, help="of the schedules; default: 0")
+    parser.add_argument("--ticks", type=int, default=20_000, help="at most; default: 20000")
+    parser.add_argument(
+        "--tol", type=float, default=1e-6,
+        help="relative distance from the synchronous answer at which a run ends; default: 1e-6",
+    )  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def asynchrony(given: argparse.Namespace) -> dict[str, Any]:
+    """The flags as keywords of :func:`hogwild.simulate` and :func:`hogwild.robustness`."""
+    return {
+        "stagger": given.stagger,
+        "delay": given.delay,
+        "seed": given.seed,
+        "runs": given.runs,
+        "rule": given.rule,
+        "step": given.step,
+        "impairments": impairments(given),
+        "ticks": given.ticks,
+        "tol": given.tol,
+        "progress": not given.quiet and not given.json,
+    }
 
 
 @dataclass(frozen=True)
@@ -96,6 +125,11 @@ class Chosen:
 
 def chosen(given: argparse.Namespace) -> Chosen:
     """The replica and the graphs the flags ask for, from its test graphs."""
+    import torch
+
+    from hogwild.training import load
+    from hogwild.training.ensemble import Members
+
     result = load(given.folder, given.task)
     r = result.best if given.replica is None else given.replica
     model = result.replica(r).cpu()

@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 
 from hogwild.cli.common import Outcome
-from hogwild.demo import QUICK, Scale, demo
 from hogwild.errors import ConfigError
 
-HELP = "three models in step and out of step, and a report"
 EXAMPLES = """\
   hogwild demo
   hogwild demo --quick --output quick.html
@@ -29,6 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Outcome:
     """Show."""
+    from hogwild.demo import QUICK, Scale, demo
+
     if given.seed < 0:
         raise ConfigError(f"--seed {given.seed}; expected a nonnegative integer")
     found = demo(

@@ -6,9 +6,7 @@ import argparse
 from dataclasses import replace
 
 from hogwild.cli.common import Outcome, folder_arguments
-from hogwild.training import load
 
-HELP = "measure a trained model anew"
 EXAMPLES = """\
   hogwild evaluate runs/chains
   hogwild evaluate runs/triangles --task my_tasks.py:Triangles --json"""
@@ -21,6 +19,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Outcome:
     """Evaluate."""
+    from hogwild.training import load
+
     result = load(given.folder, given.task)
     result = replace(result, metrics=result.evaluate())
     return Outcome(result.summary(), result.as_dict())

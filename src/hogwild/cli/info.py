@@ -6,19 +6,13 @@ import argparse
 import importlib.util
 import platform
 
-import torch
-import torch_geometric
-
-import hogwild
 from hogwild.cli.common import Outcome
-from hogwild.tasks import TASKS
-from hogwild.training import MODELS
 
-HELP = "what is installed: versions, devices, models, tasks"
 EXAMPLES = """\
   hogwild info
   hogwild info --json"""
-OPTIONAL = ("matplotlib", "tensorboard", "lightning", "jax", "zenoh", "ray")
+OPTIONAL = ("matplotlib", "pandas", "tensorboard", "lightning", "jax")
+"""What an extra brings, or a benchmark compares with."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +21,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Outcome:
     """Look."""
+    import torch
+    import torch_geometric
+
+    import hogwild
+    from hogwild.tasks import TASKS
+    from hogwild.training import MODELS
+
     cuda = torch.cuda.is_available()
     data = {
         "hogwild": hogwild.__version__,

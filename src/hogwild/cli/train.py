@@ -12,13 +12,13 @@ import sys
 from dataclasses import fields
 from typing import Any
 
-from hogwild.cli.common import Outcome, pairs, value
+from hogwild.cli.common import Outcome
 from hogwild.cli.interrupt import Interruptible
+from hogwild.cli.values import pairs, value
 from hogwild.errors import ConfigError
 from hogwild.training import Config
 from hogwild.training import train as fit
 
-HELP = "train a model on a task"
 EXAMPLES = """\
   hogwild train chains --model energy-edge --epochs 500
   hogwild train counting --model energy-attention --replicas 50 --folder runs/counting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time as clock
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
-from tqdm import tqdm
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule, Timetable, check_bounds
@@ -24,6 +24,7 @@ from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
 from hogwild.models.check import Model, check_model
 from hogwild.models.stack import StackedGNN
+from hogwild.progress import bar
 from hogwild.rules import choose, rule_for
 from hogwild.solvers.problem import Problem
 
@@ -84,6 +85,8 @@ class Run:
         assumptions: Whether (a) updates, (b) staleness and (c) own state of partial asynchronism
             held, as seen in this run.
         ticks: Ticks simulated.
+        tol: The tolerance.
+        halfway: A tick about halfway and the deviations then, [Q, G]; ``None``: too few ticks.
         reached: Tick at which each run and graph was first seen within the tolerance; −1: never.
         history: Deviation over time, [T, Q, G], at ``history_ticks``; ``None`` unless asked for.
         embeddings: Embeddings over time, [T, Q, N, k]; ``None`` unless asked for.
@@ -104,6 +107,8 @@ class Run:
     staleness: Staleness
     assumptions: dict[str, bool]
     ticks: int
+    tol: float
+    halfway: tuple[int, Tensor] | None
     reached: Tensor
     history: Tensor | None
     history_ticks: list[int]
@@ -117,6 +122,23 @@ class Run:
         """What the runs cost."""
         counts = (self.updates, self.messages, self.bytes)
         return Price(self.ticks, *(float(count.double().mean()) for count in counts))
+
+    def ticks_needed(self) -> int | None:
+        """About so many ticks let every run arrive, if those that have not go on as they did in
+        the second half of this simulation; ``None`` where they came no nearer, or too few ticks
+        were simulated to tell."""
+        if self.halfway is None or self.halfway[0] >= self.ticks - 1:
+            return None
+        left, then = self.deviation[~self.converged], self.halfway[1][~self.converged]
+        slope = (left / then).log() / (self.ticks - 1 - self.halfway[0])  # a tick
+        more = (self.tol / left).log() / slope
+        if not bool(((slope < 0) & more.isfinite()).all()):
+            return None
+        if not more.numel():
+            return self.ticks
+        total = self.ticks + float(more.max())
+        unit = 10 ** max(math.floor(math.log10(total)) - 1, 0)
+        return math.ceil(total / unit) * unit  # two digits: it is a guess
 
     def __str__(self) -> str:
         good, all_ = int(self.converged.sum()), self.converged.numel()
@@ -266,7 +288,7 @@ def _run(
         simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
         # What a level leaves as error the next one takes for its features, and may magnify.
         tight = tol if tol is None or depth + 1 == len(levels) else 1e-2 * tol
-        watch = _Watch(simulation, graph, target, tight, tol, history, keep)
+        watch = _Watch(simulation, graph, target, tight, tol, history, keep, ticks // 2)
         trace = None if not record else Trace.of(timetable, about)
         _tick(simulation, watch, ticks, trace, progress)
         tallies.append(simulation.tally)
@@ -290,16 +312,16 @@ def _tick(
     simulation: Simulation, watch: _Watch, ticks: int, trace: Trace | None, progress: bool
 ) -> None:
     """Run until nothing is left to do, or for ``ticks`` ticks."""
-    with tqdm(total=ticks, disable=not progress, unit="tick", desc="simulating") as bar:
+    with bar(ticks, progress, "tick", "simulating") as shown:
         for t in range(ticks):
             tick = simulation.step()
-            bar.update()
+            shown.update()
             if trace is not None:
                 trace.append(tick)
             if watch.look(t, last=t == ticks - 1):
                 break
             if progress and t % CHECK == 0:
-                bar.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}")
+                shown.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}")
 
 
 class _Watch:
@@ -314,7 +336,10 @@ class _Watch:
         enough: float | None,
         history: int | frozenset[int] | None,
         keep: bool,
+        half: int,
     ) -> None:
+        self.half = half
+        self.halfway: tuple[int, Tensor] | None = None
         self.simulation, self.graph, self.target = simulation, graph, target
         self.tol, self.enough, self.times, self.keep = tol, enough, history, keep
         tiny = torch.finfo(target.dtype).tiny
@@ -330,10 +355,12 @@ class _Watch:
         """After tick ``t``; whether nothing is left to do."""
         times = self.times
         record = t in times if isinstance(times, frozenset) else times and t % times == 0
-        if not (record or last or t % CHECK == 0):
+        if not (record or last or t % CHECK == 0 or t == self.half):
             return False
         h = self.simulation.h
         self.deviation = self.graph.norm(h - self.target) / self.scale
+        if self.halfway is None and t >= self.half:
+            self.halfway = t, self.deviation
         if record:
             self.ticks.append(t)
             self.history.append(self.deviation.clone())
@@ -391,13 +418,14 @@ def _report(
     h = simulation.h.mT.to(answer.dtype)  # [R, Q·N, k]
     out = model.readout(h if replicated else h[0], many.batch, many.num_graphs)
     predictions = out.unflatten(-2, (runs, -1)).movedim(-3, 0)
-    deviation = per_graph(watch.deviation)
+    deviation, halfway = per_graph(watch.deviation), watch.halfway
+    enough = 1e-6 if watch.tol is None else watch.tol
     return Run(
         predictions=predictions,
         h=embeddings(simulation.h),
         reference=answer,
         deviation=deviation,
-        converged=deviation <= (1e-6 if watch.tol is None else watch.tol),
+        converged=deviation <= enough,
         updates=per_node([t.updates for t in tallies]),
         messages=per_node([t.messages for t in tallies]),
         saved=per_node([t.saved for t in tallies]),
@@ -415,6 +443,8 @@ def _report(
             "c": True,
         },
         ticks=sum(t.ticks for t in tallies),
+        tol=enough,
+        halfway=None if halfway is None else (halfway[0], per_graph(halfway[1])),
         reached=watch.reached.view(runs, graphs),
         history=torch.stack([per_graph(d) for d in watch.history]) if watch.history else None,
         history_ticks=watch.ticks,

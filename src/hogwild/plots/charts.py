@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,11 +198,12 @@ def _performance(ax: Axes, result: Robustness) -> None:
     )  # fmt: skip
     for number, before in enumerate(result.synchronous.reshape(-1).tolist()):
         label = "synchronous" if number == 0 else None
-        ax.axhline(before, color=RED, linestyle=(0, (4, 2)), linewidth=1.1, label=label)
+        ax.axhline(before, color=RED, linestyle=(0, (4, 2)), linewidth=1.1, label=label,
+                   clip_on=False)  # fmt: skip
     index = np.arange(after.size(0))
     for number, column in enumerate(after.T.numpy()):
         label = "schedules" if number == 0 else None
-        ax.plot(index, column, "o", color=BLUE, markersize=4, label=label)
+        ax.plot(index, column, "o", color=BLUE, markersize=4, label=label, clip_on=False)
     ticker = need("matplotlib.ticker")
     if result.metric.percent:
         ax.yaxis.set_major_formatter(_per_cent)
@@ -212,7 +214,10 @@ def _performance(ax: Axes, result: Robustness) -> None:
     )
     reach = max(1.3 * reach, 0.05 * abs(middle)) or 1.0  # rounding is not to fill the picture
     if math.isfinite(reach):
-        ax.set_ylim(middle - reach, middle + reach)
+        low, high = middle - reach, middle + reach
+        if min(middle, float(after.min())) >= 0.0:  # an error, a share: never negative
+            low = max(low, 0.0)
+        ax.set_ylim(low, min(high, 1.0) if result.metric.percent else high)
     ax.set_xlabel("schedule")
     ax.set_ylabel(result.metric.name)
     ax.legend(fontsize=7, loc="best")
@@ -244,6 +249,7 @@ def heatmap(
     titles: Sequence[str] | None = None,
     heading: str = "",
     percent: bool = False,
+    span: float = 0.0,
     path: str | Path | None = None,
 ) -> Figure:
     """A table of numbers in colours, or several on one scale.
@@ -258,6 +264,8 @@ def heatmap(
         titles: One for each table.
         heading: Above all of them.
         percent: Write the numbers in per cent.
+        span: What the colours cover at least: smaller numbers, of rounding for instance, hardly
+            differ from zero.
         path: Where to save the picture.
     """
     tables = np.asarray(values.cpu() if isinstance(values, Tensor) else values, dtype=float)
@@ -270,7 +278,7 @@ def heatmap(
     count = len(tables)
     finite = tables[np.isfinite(tables)]
     low, high = (min(finite.min(), 0.0), finite.max()) if finite.size else (0.0, 1.0)
-    high = high if high > low else low + 1.0
+    high = max(high, span) if max(high, span) > low else low + 1.0
     signed = low < -0.05 * high
     if signed:  # white is zero
         low, high = -max(high, -low), max(high, -low)
@@ -293,7 +301,8 @@ def heatmap(
             if titles is not None:
                 ax.set_title(titles[number])
         axes[0].set_ylabel(row_label)
-        bar = fig.colorbar(image, ax=list(axes), label=label)
+        lines = textwrap.fill(label, max(int(height / 0.075), 12))  # or it would leave the picture
+        bar = fig.colorbar(image, ax=list(axes), label=lines)
         bar.outline.set(visible=False)
         if percent:
             bar.ax.yaxis.set_major_formatter(_per_cent)
@@ -311,4 +320,6 @@ def _short(value: float, percent: bool) -> str:
         return "–"
     if percent:
         return f"{100 * value:.1f}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
     return f"{value:.2g}" if abs(value) >= 1e-12 else "0"
