@@ -12,13 +12,15 @@ import torch
 from scipy.sparse.csgraph import shortest_path
 from torch_geometric.utils import is_undirected, to_scipy_sparse_matrix
 
+from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.cli import main
 from hogwild.demo import Rumour, Scale, Study, demo, report, study
-from hogwild.demo.study import MODELS, STAGGER
+from hogwild.demo.study import MODELS, ROWS
 from hogwild.errors import ConfigError
+from hogwild.executors.price import shown, size
 
 TINY = Scale(
-    pairs=3, replicas=1, share=0.25, runs=2, delays=(0, 3), staggers=(1, 5), many=3, ticks=60
+    pairs=3, replicas=1, share=0.1, runs=2, delays=(0, 3), staggers=(1, 5), many=3, ticks=20
 )
 
 
@@ -84,7 +86,7 @@ def test_page_has_every_section_and_is_whole(page):
         "The task",
         "What happened",
         "Every node's answer",
-        "Error against delay and stagger",
+        "Error against delay, stagger and loss",
         "One node under many schedules",
         "How the energy GNN gets there",
         "What to try next",
@@ -106,17 +108,24 @@ def test_page_needs_no_network(page):
 def test_table_holds_what_was_computed(page):
     text, found, _ = page
     cells = Page(text).cells
-    expected = ["nodes that are wrong", "in step", "S=1, D=2", "S=5, D=2", "S=5, D=3"]
-    for model, name in MODELS.items():
+    expected = ["nodes that are wrong", "in step", "S=1, D=2", "S=5, D=2", "S=5, D=3",
+                "S=5, D=2, 30% lost", "updates", "packets", "bytes"]  # fmt: skip
+    for model, (name, *_) in ROWS.items():
         runs, y = found.results[model], torch.cat([g.y for g in Rumour(3, seed=3).graphs[4:]])
         expected.append(name)
-        before = ((runs[5, 2].prediction[:, 0] > 0) != (y == 1)).double().mean()
+        before = ((runs[5, 2, 0.0].prediction[:, 0] > 0) != (y == 1)).double().mean()
         expected.append(f"{100 * float(before):.1f} %")
-        for setting in ((1, 2), (5, 2), (5, 3)):
+        for setting in ((1, 2, 0.0), (5, 2, 0.0), (5, 3, 0.0), (5, 2, 0.3)):
             outputs = runs[setting].run.predictions[..., 0]  # [Q, N]
             after = ((outputs > 0) != (y == 1)).double().mean(1)
-            assert (runs[setting].stagger, runs[setting].delay) == setting
+            assert (runs[setting].stagger, runs[setting].delay) == setting[:2]
+            lost = (BernoulliLoss(setting[2]),) if setting[2] else ()
+            assert runs[setting].impairments == lost
             expected.append(f"{100 * float(after.mean()):.1f} % ± {100 * float(after.std()):.1f}")
+        lossy = runs[5, 2, 0.3].run
+        expected += [shown(float(lossy.updates.double().mean())),
+                     shown(float(lossy.messages.double().mean())),
+                     size(float(lossy.bytes.double().mean()))]  # fmt: skip
     assert cells == expected
     assert found.guessing == 0.5
     assert "50 % of the nodes" in text
@@ -136,10 +145,10 @@ def test_curves_that_fall_are_explained(page):
     study = Told(**vars(found))
     assert "Not every curve rises" not in report(study)
     Told.told = {
-        ("gcn", (5, 3)): (0.2, 0.02),
-        ("gat", (1, 2)): (0.301, 0.01),
-        ("gat", (5, 2)): (0.299, 0.01),
-        ("energy-edge", (5, 3)): (0.1, 0.0),
+        ("gcn", (5, 3, 0.0)): (0.2, 0.02),
+        ("gat", (1, 2, 0.0)): (0.301, 0.01),
+        ("gat", (5, 2, 0.0)): (0.299, 0.01),
+        ("energy-edge", (5, 3, 0.0)): (0.1, 0.0),
     }
     text = report(study).split("Not every curve rises: ")[1].split("</p>")[0]
     assert text.startswith(
@@ -151,22 +160,23 @@ def test_curves_that_fall_are_explained(page):
 
 def test_progress_and_seed(page):
     _, found, lines = page
-    assert [line[:5] for line in lines if line.startswith("[")] == [f"[{i}/7]" for i in range(1, 8)]
+    steps = len(MODELS) + len(ROWS) + 1
+    begun = [line[:5].rstrip("]") for line in lines if line.startswith("[")]
+    assert begun == [f"[{i}/{steps}"[:5] for i in range(1, steps + 1)]
     again = study(TINY, 3)
     assert again.rows() == found.rows()
-    assert [f"S = {s}, D = {d}" for s, d in ((1, 0), (STAGGER, 2), (STAGGER, 10))] == list(
-        found.convergence
-    )
+    assert list(found.convergence) == ["S=1, D=0", "S=5, D=2", "S=5, D=2, 30% lost"]
 
 
 def test_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("hogwild.cli.demo.QUICK", replace(TINY, share=0.01, ticks=4))
+    monkeypatch.setattr("hogwild.demo.QUICK", replace(TINY, share=0.01, ticks=4))
     path = tmp_path / "page.html"
     call = ["demo", "--quick", "--output", str(path)]
     assert main([*call, "--json"]) == 3  # four ticks are not enough, and it says so
     found = json.loads(capsys.readouterr().out)
     assert found["report"] == str(path)
-    assert set(found["errors"]) == set(MODELS)
+    assert set(found["errors"]) == set(ROWS)
+    assert all(cell["bytes"] > 0 for cell in found["errors"]["gcn"]["asynchronous"])
     assert path.exists()
 
 

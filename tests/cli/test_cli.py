@@ -138,8 +138,9 @@ def test_what_the_help_names_is_what_there_is():
     assert tuple(hogwild.reproduce.EXPERIMENTS) == reproduce.EXPERIMENTS
 
 
-@pytest.mark.parametrize("words", [[], *([verb] for verb in VERBS)])
+@pytest.mark.parametrize("words", [[], *([verb] for verb in VERBS if verb != "train")])
 def test_help_does_not_wait_for_torch(words):
+    """That of training does: its flags are the fields of a configuration that holds dtypes."""
     code = (
         "import sys\nfrom hogwild.cli import main\ntry:\n    main([*sys.argv[1:], '--help'])\n"
         "finally:\n    print(sorted({'torch', 'numpy', 'scipy', 'tqdm'} & set(sys.modules)))"

@@ -1,4 +1,4 @@
-"""The first thing to run: three models in step and out of step, and a page about it."""
+"""The first thing to run: models in step, out of step and with losses, and a page about it."""
 
 from __future__ import annotations
 

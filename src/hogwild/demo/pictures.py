@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hogwild.demo.study import DELAY, MODELS, STAGGER, Setting, Study
+from hogwild.demo.study import DELAY, LOSS, LOSSY, MODELS, PAPER, STAGGER, Setting, Study
 from hogwild.plots.charts import convergence, output_histogram
 from hogwild.plots.style import CYCLE, INK, RED, figure
 
@@ -57,29 +58,31 @@ def answers(study: Study) -> Figure:
 
 
 def errors(study: Study) -> Figure:
-    """Share of wrong nodes against delay and against stagger; bars are one deviation over
+    """Share of wrong nodes against delay, stagger and loss; bars are one deviation over
     schedules."""
     with figure(7.2, 2.9, None) as fig:
-        left, right = fig.subplots(1, 2, sharey=True)
+        left, right, lost = fig.subplots(1, 3, sharey=True, width_ratios=[3, 3, 2])
         scale = study.scale
-        _lines(left, study, [(STAGGER, d) for d in scale.delays], list(scale.delays))
-        _lines(right, study, [(s, DELAY) for s in scale.staggers], list(scale.staggers))
-        left.set_xlabel(f"delay D: largest age of a message (ticks), S = {STAGGER}")
-        right.set_xlabel(f"stagger S: most ticks between updates, D = {DELAY}")
+        _lines(left, study, [Setting(STAGGER, d) for d in scale.delays], list(scale.delays))
+        _lines(right, study, [Setting(s, DELAY) for s in scale.staggers], list(scale.staggers))
+        _lines(lost, study, [PAPER, LOSSY], ["0 %", f"{LOSS:.0%}"])
+        lost.set_xlabel(f"packets lost,\nS = {STAGGER}, D = {DELAY}")
+        left.set_xlabel(f"delay D: largest age of\na message (ticks), S = {STAGGER}")
+        right.set_xlabel(f"stagger S: most ticks\nbetween updates, D = {DELAY}")
         left.set_ylabel("nodes that are wrong (%)")
-        left.set_ylim(-3, max(60.0, 100 * study.guessing + 10))
+        left.set_ylim(0, max(60.0, 100 * study.guessing + 10))
         fig.legend(*right.get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return fig
 
 
-def _lines(ax: Axes, study: Study, settings: list[Setting], ticks: list[int]) -> None:
+def _lines(ax: Axes, study: Study, settings: list[Setting], ticks: Sequence[object]) -> None:
     """One line a model over equally spaced settings, a little apart so that none hides another."""
     for number, (model, name) in enumerate(MODELS.items()):
         values = [study.error(model, setting) for setting in settings]
         at = [i + 0.08 * (number - 1) for i in range(len(settings))]
         ax.errorbar(
             at, [100 * mean for mean, _ in values], [100 * deviation for _, deviation in values],
-            label=name, markersize=4, capsize=2, elinewidth=0.8, **LOOKS[model],
+            label=name, markersize=4, capsize=2, elinewidth=0.8, clip_on=False, **LOOKS[model],
         )  # fmt: skip
     ax.axhline(100 * study.guessing, color=INK, linewidth=0.7, linestyle=(0, (1, 2)),
                label="guessing")  # fmt: skip

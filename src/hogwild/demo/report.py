@@ -9,7 +9,21 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hogwild.demo import pictures
-from hogwild.demo.study import DELAY, MODELS, OPTIONS, STAGGER, TOL, Study
+from hogwild.demo.study import (
+    DELAY,
+    LOSS,
+    LOSSY,
+    MODELS,
+    OPTIONS,
+    PAPER,
+    PRICE,
+    ROWS,
+    STAGGER,
+    TOL,
+    Setting,
+    Study,
+)
+from hogwild.executors.price import shown, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +59,8 @@ def report(study: Study) -> str:
             f"nodes.",
             "Three models were trained with all nodes in step. Then their nodes went at their own "
             "pace: each updates at random times, at most S ticks apart (stagger), using messages "
-            "up to D ticks old (delay). S = 1 and D = 0 is in step.",
+            "up to D ticks old (delay). S = 1 and D = 0 is in step. At last packets got lost: "
+            f"{LOSS:.0%} of them, at random.",
         )),
         _section("What happened", _words(study) + _table(study)),
         _section("Every node's answer", _picture(
@@ -55,7 +70,7 @@ def report(study: Study) -> str:
             f"and D = {DELAY}. A cross is a wrong answer; the darker, the less a node believes "
             f"in the right one.",
         )),
-        _section("Error against delay and stagger", _picture(
+        _section("Error against delay, stagger and loss", _picture(
             pictures.errors(study),
             caption=f"Share of wrong nodes on {study.tested} test graphs, mean and standard "
             f"deviation over {study.scale.runs} random schedules for each point. The "
@@ -101,7 +116,8 @@ def _table(study: Study) -> str:
     lines = ["<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"]
     lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
               for row in rows]  # fmt: skip
-    return "<table>\n" + "\n".join(lines) + "\n</table>\n"
+    note = f"<p><small>{escape(PRICE)}. Bytes: four a number, headers not counted.</small></p>\n"
+    return "<table>\n" + "\n".join(lines) + "\n</table>\n" + note
 
 
 def _picture(*figures: Figure, caption: str) -> str:
@@ -123,10 +139,10 @@ def _words(study: Study) -> str:
     before = ", ".join(f"{100 * study.error(m)[0]:.1f} % ({MODELS[m]})" for m in MODELS)
     worst = {m: max(study.error(m, s)[0] for s in study.results[m]) for m in LAYERED}
     after = " and ".join(f"{100 * worst[m]:.1f} % ({MODELS[m]})" for m in LAYERED)
-    energy = study.results["energy-edge"].values()
-    runs = sum(r.run.converged.numel() for r in energy)
-    good = sum(int(r.run.converged.sum()) for r in energy)
-    moved = max(float(r.distance.max()) for r in energy)
+    energy = study.results["energy-edge"]
+    runs = sum(r.run.converged.numel() for r in energy.values())
+    good = sum(int(r.run.converged.sum()) for r in energy.values())
+    moved = max(float(r.distance.max()) for r in energy.values())
     return _paragraphs(
         f"In step, {before} of the nodes are wrong.",
         f"Out of step, up to {after} of them are, where guessing gives "
@@ -135,28 +151,52 @@ def _words(study: Study) -> str:
         f"others are done. The network then computes something that it was "
         f"never trained to compute.",
         f"The energy GNN's answer is no layer's output but the minimum of one strongly convex "
-        f"function of all nodes' embeddings, and every update is a step towards it, however late "
-        f"the news it is made of. Of {runs} runs (graphs, settings and schedules), {good} came "
-        f"within a relative {TOL:g} of the synchronous embeddings; outputs ended within "
-        f"{100 * moved:.2g} % (of the largest) of the synchronous ones. For small steps "
-        f'(step="certified") that is a theorem; the larger ones taken here are not proved to '
-        f"converge, only seen to. The price is time: many updates where a layered model makes "
-        f"five.",
+        f"function of all nodes' embeddings, and every update brings a node nearer to its part of "
+        f"it, however late the news it is made of; a lost packet is made good by the next one. Of "
+        f"{runs} runs (graphs, settings and schedules), {good} came within a relative {TOL:g} of "
+        f"the synchronous embeddings; outputs ended within {100 * moved:.2g} % (of the largest) of "
+        f"the synchronous ones. That was seen here and is not proved of the messages its nodes "
+        f"send; of small gradient steps (step='certified') it is a theorem where losses are "
+        f"bounded. The price is time and traffic: {shown(energy[LOSSY].price.updates)} updates and "
+        f"{size(energy[LOSSY].price.bytes)} a node with {LOSS:.0%} lost, where a layered model "
+        f"makes five updates.",
+        _others(study),
     )
+
+
+OTHERS = {
+    "waiting": "waits for its neighbours' values of the layer it is at",
+}
+"""What a layered model's nodes could do instead, by the name of the rule."""
+
+
+def _others(study: Study) -> str:
+    """What became of the layered models that do something else."""
+    said = []
+    for row, (_, model, rule) in ROWS.items():
+        if rule in OTHERS:
+            (calm, _), (lossy, _) = (study.error(row, s) for s in (PAPER, LOSSY))
+            price = study.results[row][LOSSY].price
+            said.append(
+                f"a {MODELS[model]} that {OTHERS[rule]} (rule={rule!r}) errs on {100 * calm:.1f} % "
+                f"of the nodes without losses and on {100 * lossy:.1f} % with, at "
+                f"{size(price.bytes)} a node"
+            )
+    return "Could the layered models not do better? They can: " + "; ".join(said) + "."
 
 
 def _falls(study: Study) -> str:
     """Why more asynchrony may mean fewer errors, where it does: the largest fall of each layered
     model."""
     curves = (
-        [(STAGGER, d) for d in sorted(study.scale.delays)],
-        [(s, DELAY) for s in sorted(study.scale.staggers)],
+        [Setting(STAGGER, d) for d in sorted(study.scale.delays)],
+        [Setting(s, DELAY) for s in sorted(study.scale.staggers)],
     )
     steps = [step for curve in curves for step in pairwise(curve)]
     found = []
     for model in LAYERED:
         falls = [(study.error(model, a)[0] - study.error(model, b)[0], a, b) for a, b in steps]
-        fall, a, b = max(falls, default=(0.0, (1, 0), (1, 0)))
+        fall, a, b = max(falls, default=(0.0, PAPER, PAPER))
         if fall < 5e-4:  # the page shows tenths of a percent
             continue
         (before, _), (after, deviation) = study.error(model, a), study.error(model, b)
@@ -180,15 +220,15 @@ def _next() -> str:
     items = [
         "<code>hogwild demo --seed 1</code>: other graphs, other weights, other schedules.",
         "<code>hogwild train chains --model energy-edge --folder runs/chains</code>, then "
-        "<code>hogwild robustness runs/chains</code> and <code>hogwild certify runs/chains</code>: "
-        "the paper's task, what asynchrony costs, and what is proved about it.",
+        "<code>hogwild robustness runs/chains --loss 0.3</code> and <code>hogwild certify "
+        "runs/chains</code>: the paper's task, what asynchrony costs, and what is proved about it.",
         "Your own PyG model: <code>hogwild.robustness(hogwild.LayeredGNN(model, in_channels, "
         "out_channels), data)</code>.",
         "Lost messages, crashes, stragglers: <code>hogwild.simulate(model, data, "
         "impairments=BernoulliLoss(0.3))</code>, from "
         "<code>hogwild.asynchrony.impairments</code>.",
-        "“Could the layered models not just wait?” They can: <code>hogwild.LayerTagged(model)"
-        "</code>. See what a single lost message does to it.",
+        "The paper's gradient steps: <code>hogwild robustness runs/chains --rule gradient</code>, "
+        "smaller packets and many more of them.",
         f"The energy here is more convex (β = {beta:g}) than the paper's (0.04), which saves "
         f"updates. Try others: <code>hogwild train … --model-option beta=0.04</code>.",
     ]
