@@ -119,6 +119,7 @@ class ImplicitConv(Reader):
     ) -> Problem:
         """The problem these inputs pose, attached to the autograd graph."""
 
+    @torch.compiler.disable(reason="a solve stops by looking at its residuals")
     def embed(
         self,
         x: Tensor,
@@ -131,6 +132,8 @@ class ImplicitConv(Reader):
         batch_size: int | None = None,
     ) -> Solution:
         """Solve for the embeddings; differentiable, with per-graph diagnostics.
+
+        ``torch.compile`` calls the solve as it is and compiles what comes before and after it.
 
         Args:
             h0: Starting point, e.g. the embeddings of the previous epoch; zero by default. The
@@ -148,7 +151,7 @@ class ImplicitConv(Reader):
                 start = self._start(problem, h0, dtype, x.device)
                 found = solve(problem, self.solver, start)
             h = found.value
-            found.check(self.on_failure)
+            found.check(self.on_failure, cause=lambda: large_features(x=x, edge_attr=edge_attr))
             if torch.is_grad_enabled():
                 linear = LinearSolver(getattr(self.solver, "linear", "auto"))
                 rtol = 1e-10 if dtype == torch.float64 else 1e-5
@@ -224,6 +227,23 @@ class ImplicitConv(Reader):
             h0=h0,
             batch_size=batch_size,
         ).value
+
+
+LARGE = 50.0
+"""Absolute value from which a feature counts as large: hardly any standardised one reaches it."""
+
+
+def large_features(**features: Tensor | None) -> str:
+    """Which of these features are so large that a solve may fail for it, in a line; or ``""``."""
+    sizes = {k: float(v.abs().max()) for k, v in features.items() if v is not None and v.numel()}
+    found = [f"{name} has entries up to {size:.4g}" for name, size in sizes.items() if size > LARGE]
+    if not found:
+        return ""
+    return (
+        f"{' and '.join(found)} in absolute value: features of such a scale make the problem nearly "
+        f"piecewise linear, and its kinks are passed one by one: standardise them: hogwild.train "
+        f"does, or model.standardize(data)"
+    )
 
 
 @contextmanager

@@ -299,6 +299,7 @@ class EnergyConv(ImplicitConv):
             weight = alpha if weight is None else alpha * weight
         return weight, loop_weight
 
+    @torch.compiler.disable(reason="the graph and its features are checked by value")
     def energy(
         self,
         h: Tensor,
