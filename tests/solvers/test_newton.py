@@ -118,22 +118,26 @@ def steep(replicas=None, scale=800.0, weight=0.0, **options):
 
 
 def test_kinks_are_not_passed_one_by_one():
-    """With the Hessian alone two of these graphs take 178 and 313 iterations. The ordinary graph
-    beside them takes the same ones as ever."""
-    conv, x, edge_index, batch = steep(weight=0.5)
+    """With the Hessian alone some of these graphs take more than 500 iterations. Ordinary graphs
+    beside them take the same ones as ever."""
+    conv, x, edge_index, batch = steep(replicas=6, weight=0.5)
     energy = conv.problem(x, edge_index, batch=batch).detach()
     h0 = energy.start()
-    found = solve(energy, Newton(max_iter=150), h0)
+    found = solve(energy, Newton(max_iter=500), h0)
     assert bool(found.converged.all())
-    plain = solve(energy, Newton(patience=150, max_iter=150), h0)
-    assert plain.converged.tolist() == [[False, False, True, True]]
-    assert int(found.iterations[0, 3]) == int(plain.iterations[0, 3]) < 20
-    assert torch.equal(found.value[..., batch == 3], plain.value[..., batch == 3])
+    plain = solve(energy, Newton(patience=500, max_iter=500), h0)
+    assert not bool(plain.converged.all())
+    assert int(found.iterations.sum()) < 0.7 * int(plain.iterations.sum())
+    ordinary = plain.iterations <= 20
+    assert bool(ordinary[:, 3].any())
+    assert torch.equal(found.iterations[ordinary], plain.iterations[ordinary])
+    same = (found.value == plain.value).all(1)
+    assert bool(same[ordinary[:, batch]].all())
 
 
 def test_a_straggler_does_not_depend_on_its_batch_mates():
     """Every graph has a reach of its own, in every replica."""
-    conv, x, edge_index, batch = steep(replicas=2, weight=0.3)
+    conv, x, edge_index, batch = steep(replicas=2)
     energy = conv.problem(x, edge_index, batch=batch).detach()
     h0 = energy.start()
     together = solve(energy, Newton(), h0)
@@ -148,7 +152,7 @@ def test_a_straggler_does_not_depend_on_its_batch_mates():
 
 
 def test_a_recording_leaves_secant_curvature_to_the_other_path(monkeypatch):
-    conv, x, edge_index, batch = steep(weight=0.3)
+    conv, x, edge_index, batch = steep()
     energy = conv.problem(x, edge_index, batch=batch).detach()
     launched = solve(energy, Newton(), energy.start())
     recorder = Recorder()
@@ -201,8 +205,8 @@ def test_the_error_names_large_features():
     text = str(error.value)
     assert "x has entries up to 800 and edge_attr has entries up to 3e+04" in text
     assert "model.standardize(data)" in text
-    assert "rounding" not in text
+    assert "no longer moves" not in text
     conv.solver = Newton(max_iter=1)
-    with pytest.raises(ConvergenceError, match="rounding") as error:
+    with pytest.raises(ConvergenceError, match="no longer moves") as error:
         conv(x.clamp(-1, 1), edge_index, attr / 3e4, batch)
     assert "entries" not in str(error.value)
