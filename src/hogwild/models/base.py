@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,15 @@ from hogwild.solvers.base import Solver, solve
 from hogwild.solvers.linear import LinearSolver
 from hogwild.solvers.problem import Problem
 from hogwild.solvers.solution import Solution, check_on_failure
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def opaque(method: F) -> F:
+    """A method that ``torch.compile`` calls as it is. A solve decides by looking at numbers, graph
+    by graph: traced, it falls into dozens of pieces that take minutes to compile."""
+    found: F = torch.compiler.disable(method, reason="a solve decides by looking at numbers")
+    return found
 
 
 class Kind(enum.StrEnum):
@@ -119,7 +129,7 @@ class ImplicitConv(Reader):
     ) -> Problem:
         """The problem these inputs pose, attached to the autograd graph."""
 
-    @torch.compiler.disable(reason="a solve stops by looking at its residuals")
+    @opaque
     def embed(
         self,
         x: Tensor,
@@ -240,9 +250,9 @@ def large_features(**features: Tensor | None) -> str:
     if not found:
         return ""
     return (
-        f"{' and '.join(found)} in absolute value: features of such a scale make the problem nearly "
-        f"piecewise linear, and its kinks are passed one by one: standardise them: hogwild.train "
-        f"does, or model.standardize(data)"
+        f"{' and '.join(found)} in absolute value: features of such a scale make the problem "
+        f"nearly piecewise linear, and its kinks are passed one by one: standardise them: "
+        f"hogwild.train does, or model.standardize(data)"
     )
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.graph import Graph
-from hogwild.models.base import ImplicitConv, Kind
+from hogwild.models.base import ImplicitConv, Kind, opaque
 from hogwild.models.objective import EnergyProblem
 from hogwild.models.picgnn import Round
 from hogwild.models.readout import ImplicitGNN, Readout
@@ -299,7 +299,7 @@ class EnergyConv(ImplicitConv):
             weight = alpha if weight is None else alpha * weight
         return weight, loop_weight
 
-    @torch.compiler.disable(reason="the graph and its features are checked by value")
+    @opaque
     def energy(
         self,
         h: Tensor,

@@ -40,8 +40,8 @@ _ADVICE = {
     ),
 }
 _ROUNDING = (
-    "where the residual no longer moves, it is at the rounding error of this scale: normalise large "
-    "features or loosen the tolerance"
+    "where the residual no longer moves, it is at the rounding error of this scale: normalise "
+    "large features or loosen the tolerance"
 )
 
 
@@ -86,7 +86,7 @@ class Solution:
         warnings.warn(ConvergenceWarning(message, ~self.converged), stacklevel=3)
         return self
 
-    def _diagnosis(self, what: str, cause: str) -> str:
+    def _diagnosis(self, what: str, cause: str = "") -> str:
         failed = (~self.converged).nonzero()
         lines = [f"the {what} did not converge on {len(failed)} of {self.status.numel()} problems:"]
         for index in failed[:5].tolist():
