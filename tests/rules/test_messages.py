@@ -1,4 +1,5 @@
-"""Messages over separators: exact on trees, right on all graphs, one hop and of fixed size."""
+"""Messages over separators: exact for quadratic energies on trees, right at fixed points on all
+graphs, one hop and of fixed size."""
 
 import pytest
 import torch

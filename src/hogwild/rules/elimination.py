@@ -10,7 +10,8 @@ Node i adds to a quadratic model of :math:`e^i` the quadratic messages
     \hat e^i + \sum_{l \in N(i) \setminus j} \mu_{l \to i}.
 
 Sums and partial minima of convex functions are convex: messages stay positive semidefinite, on any
-graph. On a tree the clusters satisfy running intersection and this is exact elimination.
+graph. On a tree the clusters satisfy running intersection and this is exact elimination of the
+models, hence of the energies where these are quadratic.
 
 **How.** With displacements :math:`d` from the point where the model was taken, neighbours are
 coupled to each other through :math:`Z = \sum_l J_l d_l` alone (:class:`LocalQuadratic`). Let

@@ -2,10 +2,11 @@ r"""The mode of a node's cluster: where its energy plus the messages it heard is
 
 .. math:: z_i \leftarrow \arg\min_{h_i, h_{N(i)}} \; e^i + \sum_{j \in N(i)} \mu_{j \to i}
 
-Newton's method from where the node left off, with a line search of its own for every node: a step is
-shortened while the slope along it turns steeply upwards. A node is done when its predicted decrease
-has become a small share of the first one, or at once when its first Newton step may be nothing but
-rounding: the node takes that step, whose error is of second order, and has evaluated its energy once.
+Newton's method from where the node left off, with a line search of its own for every node: a step
+is shortened while the slope along it turns steeply upwards. A node is done when its predicted
+decrease has become a small share of the first one, or at once when its first Newton step may be
+nothing but rounding: the node takes that step, whose error is of second order, and has evaluated
+its energy once.
 
 Nothing about a node depends on the nodes that are computed beside it: the iterate of a node that is
 done is frozen, and the node is cut out of the work that is left.
