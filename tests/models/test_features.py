@@ -87,13 +87,22 @@ def test_everything_sees_standardised_features(name):
         assert torch.equal(a.rho, b.rho)
 
 
-@pytest.mark.parametrize("name", ["energy-edge", "stacked energies", "ignn", "gcn", "max"])
-def test_simulate_and_certify_see_them_too(name):
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("energy-edge", "messages"),
+        ("stacked energies", "gradient"),
+        ("ignn", "auto"),
+        ("gcn", "auto"),
+        ("max", "auto"),
+    ],
+)
+def test_simulate_and_certify_see_them_too(name, rule):
     plain = MODELS[name]().double()
     data = graph(plain.features.edges is not None)
     model = copy.deepcopy(plain).standardize(data)
     other = by_hand(model, data)
-    options = {"ticks": 40, "stagger": 2, "delay": 1, "tol": None}
+    options = {"ticks": 9, "stagger": 2, "delay": 1, "tol": None, "rule": rule}
     mine = hogwild.simulate(model, data, **options)
     theirs = hogwild.simulate(plain, other, **options)
     assert torch.equal(mine.reference, theirs.reference)
