@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData
 
 from hogwild.errors import InputError
+
+SAMPLED = ("n_id", "e_id", "input_id", "num_sampled_nodes", "root_n_id", "node_norm", "edge_norm")
+"""What the samplers of PyG leave on a part of a graph."""
+
+
+def graphs_of(data: Any) -> list[Data]:
+    """A PyG ``Data`` or ``Batch``, or any number of them in a list, dataset or loader, as a list.
+
+    Raises:
+        InputError: It is something else, or empty.
+    """
+    found = [data] if isinstance(data, Data) else []
+    if isinstance(data, Iterable) and not isinstance(data, Data | HeteroData | Tensor | Mapping):
+        found = list(data)
+    for each in (data, *found):
+        if isinstance(each, HeteroData):
+            raise InputError(
+                "data is a HeteroData, with several types of nodes or edges; expected a graph of "
+                "one type: data.to_homogeneous() makes one where the features of all types are "
+                "equally wide"
+            )
+    if not found or not all(isinstance(graph, Data) for graph in found):
+        within = f" of {type(found[0]).__name__}" if found else ""
+        raise InputError(
+            f"data is a {type(data).__name__}{within}; expected a torch_geometric.data.Data, a "
+            f"Batch, or a non-empty list of Data"
+        )
+    return found
+
+
+def require_whole(graph: Data) -> None:
+    """Refuse a part that a sampler cut out of a larger graph: its nodes at the rim have lost
+    neighbours, and degrees and normalisations would be those of the part."""
+    left = [key for key in SAMPLED if graph.get(key) is not None]
+    if left:
+        raise InputError(
+            f"data is a part of a larger graph: a sampler left {', '.join(left)} on it. Nodes at "
+            f"its rim lack neighbours, and their degrees and normalisations are not those of the "
+            f"whole graph, so the answer would be another one. Expected the whole graph; if this "
+            f"is one, remove {', '.join(left)} from it"
+        )
 
 
 @dataclass
@@ -26,16 +67,12 @@ class Inputs:
 
     @classmethod
     def of(cls, data: Data | Batch | Iterable[Data]) -> Inputs:
-        if not isinstance(data, Data):
-            graphs = list(data) if isinstance(data, Iterable) else []
-            if not graphs or not all(isinstance(graph, Data) for graph in graphs):
-                raise InputError(
-                    f"data is a {type(data).__name__}; expected a torch_geometric.data.Data, a "
-                    f"Batch, or a non-empty list of Data"
-                )
-            data = Batch.from_data_list(graphs)
-        if data.x is None or data.edge_index is None:
-            raise InputError("data lacks x or edge_index; expected node features and edges")
+        graphs = graphs_of(data)
+        for graph in graphs:
+            require_whole(graph)
+            if not isinstance(graph.x, Tensor) or not isinstance(graph.edge_index, Tensor):
+                raise InputError("data lacks x or edge_index; expected node features and edges")
+        data = data if isinstance(data, Data) else Batch.from_data_list(graphs)
         if data.x.dim() < 2:
             raise InputError(
                 f"data.x has shape {list(data.x.shape)}; expected [nodes, channels]: a single "
@@ -56,7 +93,7 @@ class Inputs:
         return Inputs(
             self.x.repeat(*[1] * (self.x.dim() - 2), runs, 1),  # [N, p], or a replica each
             edges.flatten(1),
-            None if self.edge_attr is None else self.edge_attr.repeat(runs, 1),
+            None if self.edge_attr is None else torch.cat([self.edge_attr] * runs),
             None if self.edge_weight is None else self.edge_weight.repeat(runs),
             batch.flatten(),
             runs * self.num_graphs,

@@ -27,7 +27,7 @@ from torch_geometric.data import Batch, Data
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.errors import InputError
 from hogwild.executors.run import Run, simulate
-from hogwild.inputs import Inputs
+from hogwild.inputs import Inputs, graphs_of
 from hogwild.models.base import Kind, evaluating
 from hogwild.models.check import Model, check_model
 from hogwild.models.explicit import LayerTagged
@@ -184,7 +184,7 @@ def robustness(
     """
     check_model(model)
     impaired = check_impairments(impairments)
-    data = data if isinstance(data, Data) else list(data)
+    data = data if isinstance(data, Data) else graphs_of(data)
     inputs = Inputs.of(data)
     prediction = _predict(model, inputs)
     target = _target(data) if target is None else target

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_positive
+from hogwild.inputs import graphs_of
 from hogwild.models.check import Model
 from hogwild.robustness import Robustness, robustness
 
@@ -165,7 +166,7 @@ def sweep(
     delays = [check_bounds(1, d)[1] for d in delays]
     lossy = [(BernoulliLoss(loss),) if loss else () for loss in losses]
     impaired = check_impairments(impairments)
-    data = data if isinstance(data, Data) else list(data)
+    data = data if isinstance(data, Data) else graphs_of(data)
     results = []
     settings = list(product(lossy, staggers, delays))
     with tqdm(settings, disable=not progress, unit="setting", desc="sweeping") as bar:

@@ -194,17 +194,17 @@ def test_replicas_draw_anew_and_keep_the_pattern():
     weight = ensemble.layers[0].conv.lin.weight
     assert weight.shape == (3, 4, 4)
     assert float((weight[0] - weight[1]).detach().abs().min()) > 0
-    before = copy.deepcopy(ensemble.state_dict())
+    before = copy.deepcopy(dict(ensemble.named_parameters()))
     ensemble.reset_parameters()
-    changed = {k for k, v in ensemble.state_dict().items() if not torch.equal(v, before[k])}
+    changed = {k for k, v in ensemble.named_parameters() if not torch.equal(v, before[k])}
     assert changed == {k for k in before if not k.endswith("conv.bias")}  # which stay zero
 
 
 def test_reset_parameters_redraws_everything():
     model = GAT(3, 2)
-    before = copy.deepcopy(model.state_dict())
+    before = copy.deepcopy(dict(model.named_parameters()))
     model.reset_parameters()
-    changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
+    changed = {k for k, v in model.named_parameters() if not torch.equal(v, before[k])}
     assert changed == {k for k in before if not k.endswith("conv.bias")}
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
 from torch_geometric.data import Data
 
-from hogwild.errors import ConfigError, among
+from hogwild.errors import ConfigError, HogwildError, among
 from hogwild.models.check import Model
 from hogwild.training import Result, load
 from hogwild.training.ensemble import Members
+from hogwild.training.task import blamed
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,39 @@ class Parser(argparse.ArgumentParser):
 
 
 def value(text: str) -> Any:
-    """A flag's value as TOML reads it (3, 0.1, true, "a", [1, 2]); else the text itself."""
+    """A flag's value as TOML reads it (3, 0.1, true, "a", [1, 2]), a list also as (1, 2) or 1,2;
+    else the text itself."""
     if text.lower() == "none":
         return None
+    bare = text.strip()
+    bare = bare[1:-1] if bare.startswith("(") and bare.endswith(")") else bare
+    for written in (text, f"[{bare}]" if "," in bare else text):
+        try:
+            return tomllib.loads(f"value = {written}")["value"]
+        except tomllib.TOMLDecodeError:
+            continue
+    return text
+
+
+@contextmanager
+def of_file(task: str | None) -> Iterator[None]:
+    """What goes wrong in the code of a task FILE.py:NAME is said in one line, with its place."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+        yield
+    except (HogwildError, OSError):
+        raise
+    except Exception as error:
+        path = (task or "").rpartition(":")[0]
+        why = blamed(error, path) if path else None
+        if why is None:
+            raise
+        raise ConfigError(f"task={task!r}: {why}") from error
+
+
+def loaded(given: argparse.Namespace) -> Result:
+    """The finished run the flags ask for."""
+    with of_file(given.task):
+        return load(given.folder, given.task)
 
 
 def pairs(given: list[str] | None, flag: str) -> dict[str, Any]:
@@ -96,7 +125,7 @@ class Chosen:
 
 def chosen(given: argparse.Namespace) -> Chosen:
     """The replica and the graphs the flags ask for, from its test graphs."""
-    result = load(given.folder, given.task)
+    result = loaded(given)
     r = result.best if given.replica is None else given.replica
     model = result.replica(r).cpu()
     members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))

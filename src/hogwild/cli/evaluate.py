@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from hogwild.cli.common import Outcome, folder_arguments
-from hogwild.training import load
+from hogwild.cli.common import Outcome, folder_arguments, loaded, of_file
 
 HELP = "measure a trained model anew"
 EXAMPLES = """\
@@ -21,6 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Outcome:
     """Evaluate."""
-    result = load(given.folder, given.task)
-    result = replace(result, metrics=result.evaluate())
+    result = loaded(given)
+    with of_file(given.task):
+        result = replace(result, metrics=result.evaluate())
     return Outcome(result.summary(), result.as_dict())

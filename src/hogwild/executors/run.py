@@ -234,6 +234,9 @@ def _run(
             f"record and replay were asked of a stack of {len(levels)} levels, which has a "
             f"schedule for each; expected a model of one level"
         )
+    if isinstance(model, StackedGNN):  # its levels are asked themselves, behind the model's door
+        x, edge_attr = model.features(inputs.x, inputs.edge_attr)
+        inputs = replace(inputs, x=x, edge_attr=edge_attr)
     many = inputs.repeat(runs)
     below, settled = inputs.x, many.x  # features, as solved synchronously and as simulated
     tallies: list[Tally] = []

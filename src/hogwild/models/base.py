@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data.data import BaseData
 
 from hogwild.errors import (
     ConfigError,
@@ -219,7 +220,7 @@ class ImplicitConv(Reader):
     def forward(
         self,
         x: Tensor,
-        edge_index: Tensor,
+        edge_index: Tensor | None = None,  # missing: refused with what is expected
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         *,
@@ -230,7 +231,7 @@ class ImplicitConv(Reader):
         """The embeddings, [N, k] or [R, N, k]."""
         return self.embed(
             x,
-            edge_index,
+            edge_index,  # type: ignore[arg-type]
             edge_attr,
             batch,
             edge_weight=edge_weight,
@@ -250,9 +251,9 @@ def large_features(**features: Tensor | None) -> str:
     if not found:
         return ""
     return (
-        f"{' and '.join(found)} in absolute value: features of such a scale make the problem "
-        f"nearly piecewise linear, and its kinks are passed one by one: standardise them: "
-        f"hogwild.train does, or model.standardize(data)"
+        f"{' and '.join(found)} in absolute value. Features of such a scale make the problem "
+        f"nearly piecewise linear, and the solver passes its kinks one by one. Standardise the "
+        f"features: call model.standardize(data) before training (hogwild.train does)"
     )
 
 
@@ -268,9 +269,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def refuse_batch(edge_attr: object) -> None:
+    """Raise where a batch vector was given in the place of edge features, as PyG's own models have
+    it."""
+    if isinstance(edge_attr, Tensor) and edge_attr.dim() == 1 and edge_attr.dtype == torch.long:
+        raise DTypeError(
+            f"edge_attr is a vector of {edge_attr.numel()} integers; did you mean batch=...? (the "
+            f"third positional argument is edge_attr) Expected floating-point edge features"
+        )
+
+
 def check_features(
-    x: Tensor,
-    edge_index: Tensor,
+    x: Tensor | None,
+    edge_index: Tensor | None,
     edge_attr: Tensor | None,
     edge_weight: Tensor | None,
     *,
@@ -288,12 +299,27 @@ def check_features(
         ("edge_attr", edge_attr),
         ("edge_weight", edge_weight),
     )
+    unknown: object = x
+    if isinstance(unknown, BaseData):
+        raise InputError(
+            f"the model was called with a {type(unknown).__name__}; expected its tensors: "
+            f"model(data.x, data.edge_index, data.edge_attr, data.batch), without what there is "
+            f"not"
+        )
+    if x is None or edge_index is None:
+        missing = "x" if x is None else "edge_index"
+        raise InputError(
+            f"{missing} is missing; expected model(x, edge_index): features [num_nodes, "
+            f"{in_channels}] and edges [2, num_edges], which a graph without edges has, too: "
+            f"torch.empty(2, 0, dtype=torch.long)"
+        )
     for name, t in given:
         if t is not None and (not isinstance(t, Tensor) or t.layout != torch.strided):
             kind = t.layout if isinstance(t, Tensor) else type(t).__name__
             raise InputError(f"{name} is a {kind}; expected a dense torch.Tensor")
     if edge_index.dim() != 2:
         raise GraphError(f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges]")
+    refuse_batch(edge_attr)
     for name, t in (("x", x), ("edge_attr", edge_attr), ("edge_weight", edge_weight)):
         if t is None:
             continue

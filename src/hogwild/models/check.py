@@ -6,9 +6,19 @@ from hogwild.errors import ConfigError
 from hogwild.models.explicit import LayerTagged
 from hogwild.models.layered import LayeredGNN
 from hogwild.models.readout import ImplicitGNN
+from hogwild.models.stack import StackedGNN
 
 Model = ImplicitGNN | LayeredGNN | LayerTagged
 """The models of this library, and PyG's inside :class:`~hogwild.LayeredGNN`."""
+
+
+def reads_edges(model: Model) -> bool:
+    """Whether edge features are among what a model reads."""
+    first = model.model if isinstance(model, LayerTagged) else model
+    if isinstance(first, LayeredGNN):
+        return first.edge_dim is not None
+    conv = first.levels[0] if isinstance(first, StackedGNN) else first.conv
+    return conv.edge_dim is not None
 
 
 def check_model(model: object) -> Model:

@@ -7,13 +7,16 @@ r"""The paper's explicit baselines, and the sceptic's answer to their failure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from torch import Tensor, nn
+from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv
 
 from hogwild.errors import ConfigError, require_positive
 from hogwild.models.base import Kind
+from hogwild.models.features import Features
 from hogwild.models.layered import LayeredGNN, LayeredProblem
 from hogwild.models.readout import Readout
 from hogwild.solvers.solution import Solution
@@ -156,6 +159,16 @@ class LayerTagged(nn.Module):
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
         self.model.reset_parameters()
+
+    @property
+    def features(self) -> Features:
+        """Where features enter the model."""
+        return self.model.features
+
+    def standardize(self, data: Data | Iterable[Data]) -> LayerTagged:
+        """:meth:`LayeredGNN.standardize`."""
+        self.model.standardize(data)
+        return self
 
     def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
         """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could

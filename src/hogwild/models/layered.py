@@ -25,6 +25,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from hogwild.errors import AsynchronyError, ConfigError, GraphError, require_positive
 from hogwild.graph import Graph, Star
 from hogwild.models.base import Kind, Reader
+from hogwild.models.features import Features, Standardized
 from hogwild.models.layer import Layer, build, try_out
 from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_needed
 from hogwild.models.readout import Readout
@@ -83,7 +84,7 @@ class LayeredProblem:
         return self.model.layer(layer, x, edges)[:, : at.size].mT
 
 
-class LayeredGNN(Reader):
+class LayeredGNN(Standardized, Reader):
     r"""Any stack of PyG's (or your own) one-hop message-passing layers, and a readout.
 
     Node-local encoder, then layer by layer convolution, norm, activation, dropout, then the readout
@@ -156,6 +157,7 @@ class LayeredGNN(Reader):
                 what = f"layer {i} ({layer}), {replicas} replicas at once,"
                 try_out(layer, what, k, edge_dim, replicas)
         self.readout = Readout(k, out_channels, readout, pool=pool, replicas=replicas)
+        self.features = Features.of(self)
 
     @property
     def _stack(self) -> list[Layer]:
@@ -196,6 +198,7 @@ class LayeredGNN(Reader):
         batch_size: int | None,
     ) -> tuple[Tensor, AllEdges]:
         """The input checked, values before the first layer [R, N, k], and the edges."""
+        x, edge_attr = self._enter(x, edge_attr)
         graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         if edge_weight is not None and not any("edge_weight" in s.reads for s in self._stack):
             raise GraphError(
@@ -246,7 +249,7 @@ class LayeredGNN(Reader):
     def forward(
         self,
         x: Tensor,
-        edge_index: Tensor,
+        edge_index: Tensor | None = None,  # missing: refused with what is expected
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         *,
@@ -255,7 +258,8 @@ class LayeredGNN(Reader):
         batch_size: int | None = None,
     ) -> Tensor:
         """Predictions for the nodes, or for the graphs with ``pool``."""
-        h, _ = self._embed(x, edge_index, edge_attr, batch, edge_weight, h0, batch_size)
+        given = (x, edge_index, edge_attr, batch, edge_weight, h0, batch_size)
+        h, _ = self._embed(*given)  # type: ignore[arg-type]
         return self.readout(h, batch, batch_size)
 
     # -- one node at a time -----------------------------------------------------------------------
