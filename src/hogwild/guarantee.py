@@ -38,8 +38,8 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.simulated import EXCHANGES
 from hogwild.inputs import Inputs
 from hogwild.models.base import ImplicitConv, Kind, evaluating
-from hogwild.models.check import check_model
-from hogwild.models.layered import LayeredProblem
+from hogwild.models.check import pose, runnable
+from hogwild.models.layers import LayeredProblem
 from hogwild.models.stack import StackedGNN
 from hogwild.rules.gradient import THETA, certified_steps
 from hogwild.solvers.linear import LinearSolver
@@ -114,7 +114,7 @@ def certify(
         impairments: What else goes wrong; the bounds that hold with them are certified.
     """
     if not isinstance(model, ImplicitConv):  # of which a level of a stack is one
-        check_model(model)
+        model = runnable(model)
     stagger, delay = check_bounds(stagger, delay)
     if exchange not in EXCHANGES:
         raise ConfigError(f"exchange={exchange!r}; expected one of {EXCHANGES}")
@@ -151,7 +151,7 @@ def _certify(
             "of a stack every level is certified by itself (each solves a problem posed by the "
             "level below): ask for model.levels[i]",
         )
-    problem = model.problem(*args, **kwargs)  # type: ignore[operator]
+    problem = pose(model, inputs)
     if isinstance(problem, LayeredProblem):
         return _explicit(problem)
     problem = problem.detach()

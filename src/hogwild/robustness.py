@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
@@ -29,8 +29,9 @@ from hogwild.errors import InputError
 from hogwild.executors.run import Run, simulate
 from hogwild.inputs import Inputs
 from hogwild.models.base import Kind, evaluating
-from hogwild.models.check import Model, check_model
+from hogwild.models.check import Runnable, predicted, runnable
 from hogwild.models.explicit import LayerTagged
+from hogwild.models.wrapped import WrappedGNN
 from hogwild.scores import Metric, Score, choose
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class Robustness:
 
 
 def robustness(
-    model: Model,
+    model: Runnable | nn.Module,
     data: Data | Batch | Iterable[Data],
     *,
     runs: int = 5,
@@ -165,8 +166,8 @@ def robustness(
     """What random schedules do to a model's predictions and performance.
 
     Args:
-        model: Any model of this library, or layers of any PyG model in a
-            :class:`~hogwild.LayeredGNN`.
+        model: Any model of this library, or a trained GNN of PyG's convolutions, which runs as it
+            is (:func:`hogwild.wrap`).
         data: A PyG ``Data``, ``Batch`` or list of ``Data``.
         runs: Number of schedules.
         stagger: S, the largest number of ticks between two updates of a node.
@@ -182,7 +183,7 @@ def robustness(
         impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).
         options: Everything else goes to :func:`hogwild.simulate`.
     """
-    check_model(model)
+    model = runnable(model)
     impaired = check_impairments(impairments)
     data = data if isinstance(data, Data) else list(data)
     inputs = Inputs.of(data)
@@ -208,20 +209,19 @@ def robustness(
     if found is not None and target is not None:
         before, after = (found.each(p[..., keep, :], target) for p in (prediction, run.predictions))
         lost = before - after if found.maximise else after - before
+    name = model.name if isinstance(model, WrappedGNN) else type(model).__name__
     out = Robustness(
-        type(model).__name__, model.kind, stagger, delay, impaired, prediction, spread, distance,
-        found, before, after, lost, float(run.converged.double().mean()), "", run,
+        name, model.kind, stagger, delay, impaired, prediction, spread, distance, found,
+        before, after, lost, float(run.converged.double().mean()), "", run,
     )  # fmt: skip
     out.verdict = _verdict(out, isinstance(model, LayerTagged))
     return out
 
 
-def _predict(model: Model, inputs: Inputs) -> Tensor:
+def _predict(model: Runnable, inputs: Inputs) -> Tensor:
     """Synchronous predictions."""
-    args, kwargs = inputs.arguments()
     with evaluating(model), torch.no_grad():
-        out: Tensor = model(*args, **kwargs)
-        return out
+        return predicted(model, inputs)
 
 
 def _target(data: Data | list[Data]) -> Tensor | None:

@@ -36,7 +36,8 @@ from hogwild.errors import AsynchronyError, ConfigError, InputError
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
-from hogwild.models.layered import LayeredGNN, LayeredProblem
+from hogwild.models.layered import LayeredGNN
+from hogwild.models.layers import LayeredProblem
 from hogwild.rules.layered import LayeredRule
 
 

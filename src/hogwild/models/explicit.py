@@ -14,7 +14,8 @@ from torch_geometric.nn import GATConv, GCNConv
 
 from hogwild.errors import ConfigError, require_positive
 from hogwild.models.base import Kind
-from hogwild.models.layered import LayeredGNN, LayeredProblem
+from hogwild.models.layered import LayeredGNN
+from hogwild.models.layers import LayeredProblem
 from hogwild.models.readout import Readout
 from hogwild.solvers.solution import Solution
 
@@ -125,8 +126,8 @@ class LayerTagged(nn.Module):
     does not make up for it), and one lost message, or one silent node, stops its neighbours for
     ever, then theirs, and in the end all.
 
-    The model itself is unchanged; its :class:`~hogwild.models.layered.LayeredProblem` says
-    ``waits=True``, and the executor does the waiting.
+    The model itself is unchanged: this is a name for ``rule="waiting"``, which all models of layers
+    can follow.
 
     Args:
         model: The explicit model.
@@ -164,7 +165,8 @@ class LayerTagged(nn.Module):
 
     def problem(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> LayeredProblem:
         """The layers one node at a time, each waiting for its neighbours."""
-        return replace(self.model.problem(*args, **kwargs), waits=True)  # type: ignore[arg-type]
+        problem = self.model.problem(*args, **kwargs)  # type: ignore[arg-type]
+        return replace(problem, usual="waiting")
 
     def embed(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Solution:
         """The embeddings after the last layer."""

@@ -26,6 +26,7 @@ from hogwild.errors import AsynchronyError, ConfigError, GraphError, require_pos
 from hogwild.graph import Graph, Star
 from hogwild.models.base import Kind, Reader
 from hogwild.models.layer import Layer, build, try_out
+from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_needed
 from hogwild.models.readout import Readout
 from hogwild.nn import replicas as ensemble
@@ -34,50 +35,26 @@ from hogwild.solvers.solution import Solution, Status
 
 
 @dataclass(eq=False)
-class LayeredProblem:
-    """The layers of an explicit model on one graph, one node at a time.
+class StackProblem(LayeredProblem):
+    """The layers of a :class:`LayeredGNN`: a node's state is its embedding, which is what it says.
 
     A node starts at :meth:`start` and makes ``depth`` updates, the ℓ-th with :meth:`update` of
-    layer ℓ, from whatever it has heard by then; what it holds afterwards goes to the model's
-    readout. Without delays this is the model's forward pass; with them it is what the paper shows
-    to fail.
-
-    Attributes:
-        graph: Who hears whom.
-        replicas: R, 1 for a model without replicas.
-        channels: Width k of all embeddings.
-        depth: Number of layers.
-        waits: Whether a node waits for its neighbours' values *of the layer it is at*, see
-            :class:`~hogwild.models.LayerTagged`.
+    layer ℓ; what it holds afterwards goes to the model's readout. Without delays this is the
+    model's forward pass; with them, and one value a node, it is what the paper shows to fail.
     """
 
-    graph: Graph
-    replicas: int
-    channels: int
-    depth: int
-    waits: bool
     model: LayeredGNN
     edges: AllEdges
     encoded: Tensor  # [R, k, N]
     surrounded: tuple[bool, ...]  # by layer: whether leaves need their own edges
 
     def start(self) -> Tensor:
-        """Every node's value before the first layer, [R, k, N]."""
         return self.encoded
 
+    def value(self, layer: int, h: Tensor, at: Star) -> Tensor:
+        return h
+
     def update(self, layer: int, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
-        """The value of a layer at some nodes, from what those nodes know.
-
-        Args:
-            layer: ℓ = 0, …, depth − 1.
-            h: Their own values, [R, k, A].
-            inbox: The neighbours' values as last heard on each edge, [R, k, E']; on an edge from a
-                node to itself nothing is sent, the node reads its own value.
-            at: The nodes and edges.
-
-        Returns:
-            Their new values, [R, k, A].
-        """
         edges = StarEdges.of(self.edges, at, self.surrounded[layer])
         x = edges.values(h.mT, inbox.mT)
         return self.model.layer(layer, x, edges)[:, : at.size].mT
@@ -277,12 +254,14 @@ class LayeredGNN(Reader):
         """
         h, edges = self._encode(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         surrounded = self._probe(edges, h)
-        return LayeredProblem(
+        k = self.hidden_channels
+        return StackProblem(
             edges.graph,
             self.replicas or 1,
-            self.hidden_channels,
+            k,
             self.depth,
-            False,
+            (k,) * (self.depth + 1),
+            "overwriting",
             self,
             edges,
             h.mT,

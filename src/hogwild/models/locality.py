@@ -152,6 +152,7 @@ class StarEdges(Edges):
     attr: Tensor | None
     weight: Tensor | None
     near: Tensor | None  # [F] the node or leaf that each far end belongs to
+    rows: Tensor | None  # [M] the edge of the graph that each edge drawn stands for; None: the same
 
     @classmethod
     def of(cls, whole: AllEdges, at: Star, surrounded: bool) -> StarEdges:
@@ -180,7 +181,14 @@ class StarEdges(Edges):
         def at_rows(x: Tensor | None) -> Tensor | None:
             return x if x is None or rows is None else x[rows]
 
-        return cls(whole, at, index, at_rows(whole.attr), at_rows(whole.weight), near)
+        return cls(whole, at, index, at_rows(whole.attr), at_rows(whole.weight), near, rows)
+
+    def nodes(self) -> Tensor:
+        """The node of the graph that each node drawn stands for, [A + E' + F]; a far end is given
+        the node at its near end."""
+        nodes, edges = _numbers(self.at, self.whole.graph)
+        found = torch.cat([nodes, self.whole.graph.src[edges]])
+        return found if self.near is None else torch.cat([found, found[self.near]])
 
     def values(self, h: Tensor, inbox: Tensor) -> Tensor:
         """Values of all nodes drawn: […, A, k], […, E', k] → […, A + E' + F, k].
