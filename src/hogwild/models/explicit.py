@@ -8,6 +8,7 @@ r"""The paper's explicit baselines, and the sceptic's answer to their failure.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv
@@ -18,6 +19,11 @@ from hogwild.models.layered import LayeredGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.readout import Readout
 from hogwild.solvers.solution import Solution
+
+
+def _as_made(self: LayeredGNN, layers: Any) -> Any:
+    """Layers that a model has just made itself are its own, and fresh."""
+    return layers
 
 
 class GCN(LayeredGNN):
@@ -59,6 +65,8 @@ class GCN(LayeredGNN):
         require_positive("hidden_channels", hidden_channels)
         convs = [GCNConv(hidden_channels, hidden_channels, bias=bias) for _ in range(num_layers)]
         super().__init__(convs, in_channels, out_channels, **kwargs)  # type: ignore[arg-type]
+
+    _drawn = _as_made
 
 
 class GAT(LayeredGNN):
@@ -114,6 +122,8 @@ class GAT(LayeredGNN):
             for _ in range(num_layers)
         ]
         super().__init__(convs, in_channels, out_channels, **kwargs)  # type: ignore[arg-type]
+
+    _drawn = _as_made
 
 
 class LayerTagged(nn.Module):

@@ -61,7 +61,12 @@ class StackProblem(LayeredProblem):
 
 
 class LayeredGNN(Reader):
-    r"""Any stack of PyG's (or your own) one-hop message-passing layers, and a readout.
+    r"""A *new* model of any stack of PyG's (or your own) one-hop message-passing layers.
+
+    The layers given are a pattern: the model has copies of them, with parameters freshly drawn, and
+    around them an encoder and a readout of its own, for :func:`hogwild.train`. The layers given
+    stay as they are. A model that is trained already goes to :func:`hogwild.simulate` as it is, see
+    :func:`hogwild.wrap`; layers with gradients are refused, in case they were meant to be kept.
 
     Node-local encoder, then layer by layer convolution, norm, activation, dropout, then the readout
     of all models. Synchronously this is the ordinary forward pass; :meth:`problem` offers the same
@@ -71,7 +76,7 @@ class LayeredGNN(Reader):
         layers: Convolutions k → k, called as ``layer(x, edge_index)``, with ``edge_attr`` and
             ``edge_weight`` where they take these; or a PyG model such as
             ``torch_geometric.nn.GraphSAGE(k, k, num_layers=3)``, whose convolutions, norms,
-            activation and dropout are taken over (it has none after its last layer).
+            activation and dropout are the pattern (it has none after its last layer).
         in_channels: Width of the node features.
         out_channels: Width of the predictions.
         hidden_channels: Width k; read from the layers where they tell.
@@ -85,8 +90,6 @@ class LayeredGNN(Reader):
         pool: ``None`` predicts for every node; ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
         replicas: ``None``, or a number R of independent parameter sets, evaluated side by side.
-            The layers given serve as the pattern of R fresh draws; with ``None`` they are used as
-            they are.
         validate: Check the *values* of the inputs too (finite, in range, sorted).
 
     Shapes:
@@ -117,6 +120,7 @@ class LayeredGNN(Reader):
         for name, value in (("in_channels", in_channels), ("replicas", replicas)):
             if value is not None:
                 require_positive(name, value)
+        layers = self._drawn(layers)
         k, edge_dim, stack = build(layers, hidden_channels, edge_dim, act, norm, dropout)
         if not encoder and in_channels != k:
             raise ConfigError(
@@ -133,6 +137,26 @@ class LayeredGNN(Reader):
                 what = f"layer {i} ({layer}), {replicas} replicas at once,"
                 try_out(layer, what, k, edge_dim, replicas)
         self.readout = Readout(k, out_channels, readout, pool=pool, replicas=replicas)
+
+    def _drawn(self, layers: BasicGNN | Iterable[nn.Module]) -> BasicGNN | Iterable[nn.Module]:
+        """The layers of this model: copies of those given, with parameters freshly drawn."""
+        given = layers if isinstance(layers, nn.Module) else list(layers)
+        parts = [given] if isinstance(given, nn.Module) else given
+        if not all(isinstance(part, nn.Module) for part in parts):
+            return given  # refused as soon as layers are built of it
+        parameters = [p for part in parts for p in part.parameters()]
+        if any(nn.parameter.is_lazy(p) for p in parameters):
+            return given  # likewise
+        if any(p.grad is not None for p in parameters):
+            raise ConfigError(
+                f"the parameters of {type(parts[0]).__name__} have gradients, so they are being "
+                f"trained, and LayeredGNN builds a new model around fresh copies. A trained model "
+                f"goes to hogwild.simulate and hogwild.robustness as it is, or as "
+                f"hogwild.wrap(model); for a new one expected layers that were never trained"
+            )
+        if isinstance(given, nn.Module):
+            return cast("BasicGNN", ensemble.fresh(given))
+        return list(cast("nn.ModuleList", ensemble.fresh(nn.ModuleList(given))))
 
     @property
     def _stack(self) -> list[Layer]:

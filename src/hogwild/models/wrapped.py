@@ -32,9 +32,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import GCNConv, JumpingKnowledge
 
-from hogwild.errors import AsynchronyError, ConfigError, InputError
+from hogwild.errors import AsynchronyError, ConfigError, HogwildError, InputError
 from hogwild.graph import Graph, Star
 from hogwild.inputs import Inputs
 from hogwild.models.base import Kind
@@ -70,8 +70,9 @@ def wrap(
             predictions, where the model does not hold its head itself.
         arguments: Names of the forward's arguments that are taken from the data; or a mapping from
             such names to attributes of the data, ``{"edge_weight": "edge_attr"}``. By default every
-            argument that the data has an attribute for. A forward of one argument called ``data``
-            gets all of the data.
+            argument that the data has an attribute for: say ``["x", "edge_index"]`` where the data
+            has edge features that the model was trained without. A forward of a single argument,
+            ``forward(data)``, gets all of the data.
     """
     return WrappedGNN(model, head, arguments=arguments)
 
@@ -235,7 +236,7 @@ class Fields:
 
     def at(self, star: StarEdges) -> Fields:
         """Those of the nodes and edges drawn. A leaf has the features of the node it stands for:
-        they never change, and a forward may read them along edges (positions, say)."""
+        they never change, and a forward may make edge features of them (distances, say)."""
         nodes, rows = star.nodes(), star.rows
         return replace(
             self,
@@ -301,7 +302,19 @@ class Door:
                 f"node or edge; expected data with these attributes, or "
                 f"wrap(model, arguments={{'{missing[0]}': 'name in the data'}})"
             )
-        return model(**arguments)
+        try:
+            return model(**arguments)
+        except HogwildError:
+            raise
+        except Exception as error:
+            optional = sorted(arguments.keys() - self.required - {"batch", "batch_size"})
+            if not optional:
+                raise
+            raise InputError(
+                f"{self.model}.forward raises {error!r} when it is given {', '.join(arguments)}; "
+                f"if it was trained without {' and '.join(optional)}, say so: wrap(model, "
+                f"arguments={[name for name in self.names if name in self.required]})"
+            ) from error
 
 
 # -- the forward on the whole graph ----------------------------------------------------------------
@@ -510,7 +523,7 @@ class WrappedProblem(LayeredProblem):
             if found is None:
                 return
         assert found is not None
-        raise self._refusal(found)
+        raise self._refusal(found) from found.cause
 
     def _fault(self, at: Star, fields: Fields, expected: Recorded) -> _Fault | None:
         """The first thing that is different on stars from the whole graph."""
@@ -536,40 +549,34 @@ class WrappedProblem(LayeredProblem):
         return None
 
     def _refusal(self, found: _Fault) -> AsynchronyError:
-        name = self.wrapped.name
-        tail = "; evaluated on a node and its neighbours alone it " + found.what
+        model, name = self.wrapped.model, self.wrapped.name
+        alone = f"evaluated on a node and its neighbours alone it {found.what}"
         if found.index is None:
-            error = AsynchronyError(
-                f"{name}.forward cannot be run for a node and its neighbours alone: it "
-                f"{found.what}. Expected a forward in which nodes meet in convolutions only, and "
-                f"which reads neither edge_index nor the number of nodes in any other way"
-            )
-            error.__cause__ = found.cause
-            return error
-        call = self.recorded.calls[found.index]
-        path = call.split(" ")[0]
-        if found.result:
-            try:
-                refuse_beyond_one_hop(self.wrapped.model.get_submodule(path))
-            except AsynchronyError as known:
-                return AsynchronyError(f"{call}: {known}{tail}")
             return AsynchronyError(
-                f"{call} looks beyond a node and the neighbours it hears{tail}. Expected a "
-                f"convolution of one hop; what it must know of the whole graph should be a feature "
-                f"of nodes or edges"
+                f"{name}.forward cannot be run for a node and its neighbours alone: it "
+                f"{found.what}{_known(model)}. Expected a forward in which nodes meet in "
+                f"convolutions only, and not in what it does with edge_index, batch or the number "
+                f"of nodes"
             )
-        before = "the beginning" if found.index == 0 else self.recorded.calls[found.index - 1]
-        culprit = self._culprit(found)
+        call = self.recorded.calls[found.index]
+        if found.result:
+            return AsynchronyError(
+                f"{call} looks beyond a node and the neighbours it hears: {alone}"
+                f"{_known(model.get_submodule(call.split(' ')[0]))}. Expected a convolution of one "
+                f"hop; what it must know of the whole graph should be a feature of nodes or edges"
+            )
+        before = self.recorded.calls[found.index - 1] if found.index else "the beginning"
+        culprit = self._culprit(found, call) or "what the forward itself does"
         return AsynchronyError(
-            f"{culprit or 'something'} between {before} and {call} reads more than single "
-            f"nodes{tail}. An asynchronous node knows only itself and its neighbours: expected "
-            f"norms of single nodes there (LayerNorm in mode 'node', BatchNorm in evaluation "
-            f"mode), and no pooling, attention or other aggregation over nodes outside of "
-            f"MessagePassing. Pooling after the last convolution is fine, inside the forward or as "
-            f"wrap(model, head=...)"
+            f"{culprit} between {before} and {call} reads more than single nodes: {alone}. An "
+            f"asynchronous node knows only itself and its neighbours: expected norms of single "
+            f"nodes there (LayerNorm in mode 'node', BatchNorm in evaluation mode), and no "
+            f"pooling, attention or other aggregation over nodes outside of MessagePassing. "
+            f"Pooling after the last convolution is fine, inside the forward or as wrap(model, "
+            f"head=...)"
         )
 
-    def _culprit(self, found: _Fault) -> str | None:
+    def _culprit(self, found: _Fault, call: str) -> str | None:
         """The first module whose own rows come out different although they went in the same."""
         whole = _Trail(self.wrapped.model)
         with whole:
@@ -580,8 +587,8 @@ class WrappedProblem(LayeredProblem):
         with part:
             self._run(found.at, (), heard, fields=found.fields)
         for (path, given, made), (_, mine, result) in zip(whole.steps, part.steps, strict=False):
-            if not self._same(found.at, given, mine):
-                return f"what the forward itself does before {path}"
+            if path == call or not self._same(found.at, given, mine):
+                return None
             if not self._same(found.at, made, result):
                 return path
         return None
@@ -638,6 +645,15 @@ class _Trail:
     def __exit__(self, *_: object) -> None:
         for hook in self.hooks:
             hook.remove()
+
+
+def _known(module: nn.Module) -> str:
+    """What the types inside a module tell, as a clause."""
+    try:
+        refuse_beyond_one_hop(module, allow=(JumpingKnowledge,))
+    except AsynchronyError as error:
+        return f" ({str(error).split('; expected layers')[0]})"
+    return ""
 
 
 def _differs(what: str) -> AsynchronyError:
