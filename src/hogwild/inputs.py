@@ -68,7 +68,7 @@ class Inputs:
         return Inputs(
             self.x.repeat(*[1] * (self.x.dim() - 2), runs, 1),  # [N, p], or a replica each
             edges.flatten(1),
-            None if self.edge_attr is None else self.edge_attr.repeat(runs, 1),
+            None if self.edge_attr is None else torch.cat([self.edge_attr] * runs),
             None if self.edge_weight is None else self.edge_weight.repeat(runs),
             batch.flatten(),
             runs * self.num_graphs,

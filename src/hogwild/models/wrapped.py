@@ -32,7 +32,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv, JumpingKnowledge
+from torch_geometric.nn import GCNConv, JumpingKnowledge, Sequential
 
 from hogwild.errors import AsynchronyError, ConfigError, HogwildError, InputError
 from hogwild.graph import Graph, Star
@@ -102,9 +102,10 @@ class WrappedGNN(nn.Module):
             )
         if not convolutions(model):
             raise ConfigError(
-                f"{type(model).__name__} holds no torch_geometric.nn.MessagePassing convolution, "
-                f"and only their calls can be handed to single nodes; expected PyG's convolutions, "
-                f"or a MessagePassing of your own around your aggregation"
+                f"model is a {type(model).__name__} and holds no "
+                f"torch_geometric.nn.MessagePassing convolution, and only their calls can be "
+                f"handed to single nodes; expected a model of hogwild, or one of PyG's "
+                f"convolutions, or of a MessagePassing of your own around your aggregation"
             )
         if head is not None and not callable(head):
             raise ConfigError(
@@ -143,7 +144,7 @@ class WrappedGNN(nn.Module):
 
     def predict(self, inputs: Inputs) -> Tensor:
         """The user's own forward on some data, [N, out], or [G, out] of a model of graphs."""
-        return self._finish(self.door.call(self.model, Fields.of(inputs)), inputs)
+        return self._finish(self.door.ask(self.model, Fields.of(inputs)), inputs)
 
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The predictions of nodes whose convolutions gave ``h`` [Q, N, channels] in Q runs,
@@ -267,6 +268,8 @@ class Door:
         open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
         required = frozenset(p.name for p in takes if p.default is p.empty)
         name = type(model).__name__
+        if given is None and isinstance(model, Sequential):  # which keeps them to itself
+            given = list(model.signature.param_dict)
         if given is None and len(required) == 1 and not required & {"x", "edge_index"}:
             return cls(name, {}, required, True)
         if given is None:
@@ -302,19 +305,34 @@ class Door:
                 f"node or edge; expected data with these attributes, or "
                 f"wrap(model, arguments={{'{missing[0]}': 'name in the data'}})"
             )
+        return model(**arguments)
+
+    def ask(self, model: nn.Module, fields: Fields) -> Any:
+        """The same on the user's data, where what it raises is about the data."""
         try:
-            return model(**arguments)
+            return self.call(model, fields)
         except HogwildError:
             raise
         except Exception as error:
-            optional = sorted(arguments.keys() - self.required - {"batch", "batch_size"})
-            if not optional:
-                raise
+            have = {**fields.nodes, **fields.edges, "edge_index": fields.index}
+            given = [f"{n} {list(have[f].shape)} {have[f].dtype}" for n, f in self._of(have)]
+            optional = sorted({n for n, _ in self._of(have)} - self.required - {"batch"})
+            hint = ""
+            if optional:
+                needed = [name for name in self.names if name in self.required]
+                hint = (
+                    f". If it was trained without {' and '.join(optional)}, say so: wrap(model, "
+                    f"arguments={needed})"
+                )
             raise InputError(
-                f"{self.model}.forward raises {error!r} when it is given {', '.join(arguments)}; "
-                f"if it was trained without {' and '.join(optional)}, say so: wrap(model, "
-                f"arguments={[name for name in self.names if name in self.required]})"
+                f"{self.model}.forward raises {error!r} when it is given {', '.join(given)}; "
+                f"expected data that the model takes, in the dtype of its parameters{hint}"
             ) from error
+
+    def _of(self, have: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Arguments and fields, of those there are."""
+        names = {n: n for n in have} if self.whole else self.names
+        return [(name, of) for name, of in names.items() if of in have]
 
 
 # -- the forward on the whole graph ----------------------------------------------------------------
@@ -352,7 +370,7 @@ class Recorded:
             return out
 
         with tapped(wrapped.model, take):
-            wrapped.door.call(wrapped.model, fields)
+            wrapped.door.ask(wrapped.model, fields)
         if not found.z:
             raise AsynchronyError(
                 f"{wrapped.name}.forward calls none of its convolutions "
@@ -385,6 +403,10 @@ class Recorded:
 
 class _Enough(BaseException):
     """The rest of the forward is of no interest."""
+
+
+class _Differs(Exception):
+    """The forward calls other convolutions on a part of the graph."""
 
 
 _DRAWS = 3
@@ -447,8 +469,8 @@ class WrappedProblem(LayeredProblem):
         made, last = _Pass([], []), max(heard, default=-1)
 
         def take(call: Call) -> Tensor:
-            if call.index >= self.depth:
-                raise _differs(f"{call} is a call that it does not make on the whole graph")
+            if [str(call)] != self.recorded.calls[call.index : call.index + 1]:
+                raise _Differs(f"its call {call.index} is {call}, and another one on the whole")
             if call.index < len(known):
                 return _fill(known[call.index], drawn.rows, self.recorded.shapes[call.index])
             values = call.values(drawn.rows)
@@ -471,7 +493,7 @@ class WrappedProblem(LayeredProblem):
                 self.wrapped.door.call(self.wrapped.model, drawn)
         except _Enough:
             return made
-        raise _differs(f"it makes fewer than {self.depth} calls of convolutions")
+        raise _Differs(f"it makes fewer than {self.depth} calls of convolutions")
 
     def _convolve(
         self, call: Call, instead: dict[int, Tensor], star: StarEdges, drawn: Fields
@@ -531,6 +553,9 @@ class WrappedProblem(LayeredProblem):
         heard = {i: expected.value(i)[src] for i in range(self.depth)}
         try:
             made = self._run(at, (), heard, fields=fields)
+        except _Differs as error:
+            what = f"calls other convolutions on a part of the graph ({error})"
+            return _Fault(at, fields, None, None, what, None)
         except Exception as error:  # whatever a foreign model raises on a graph it did not expect
             return _Fault(at, fields, None, None, f"raises {error!r}", error)
         for index in range(self.depth):
@@ -538,14 +563,14 @@ class WrappedProblem(LayeredProblem):
                 (made.values[index], expected.value(index)),
                 (made.results[index], _flat(expected.z[index])),
             )
-            for what, (mine, theirs) in enumerate(pairs):
+            for result, (mine, theirs) in zip((False, True), pairs, strict=True):
                 whole = at.at_nodes(theirs.mT).mT
                 scale = float(whole.abs().max()) or 1.0
                 gap = float((mine - whole).abs().max().nan_to_num(nan=torch.inf)) / scale
                 if mine.isnan().equal(whole.isnan()) and bool(whole.isnan().any()):
                     continue
                 if not gap <= torch.finfo(mine.dtype).eps ** 0.5:
-                    return _Fault(at, fields, index, what == 1, f"differs by {gap:.1e}", None)
+                    return _Fault(at, fields, index, result, f"differs by {gap:.1e}", None)
         return None
 
     def _refusal(self, found: _Fault) -> AsynchronyError:
@@ -654,12 +679,6 @@ def _known(module: nn.Module) -> str:
     except AsynchronyError as error:
         return f" ({str(error).split('; expected layers')[0]})"
     return ""
-
-
-def _differs(what: str) -> AsynchronyError:
-    return AsynchronyError(
-        f"the forward depends on which nodes it is given: on a part of the graph {what}"
-    )
 
 
 def _flat(x: Tensor) -> Tensor:
