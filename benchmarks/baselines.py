@@ -11,9 +11,9 @@ and run on held-out ones under the same schedules:
 
 Counted are the updates a node makes, the packets it sends and their kilobytes (four bytes a number)
 until its graph is within 1e-6 of the synchronous answer, relative, looked at after every tick; mean
-over nodes, graphs and schedules. "—": some graph did not get there. Updates to 1e-2 say when the
-answer is good enough for most purposes. The error is the task's, at the end, in step and out of
-step.
+over nodes, graphs and schedules. "—": some graph did not get there. A node that waits has its turn
+and makes no update; *turns to 1e-2* are turns, one every (S + 1)/2 ticks, until the answer is good
+enough for most purposes. The error is the task's, at the end, in step and out of step.
 
 Two tasks: *sums* on random geometric graphs of 12 nodes, where five layers reach nearly everyone,
 and *chains* of 20 nodes, where they do not.
@@ -79,7 +79,7 @@ def measured(
         "delay": delay,
         "loss": loss,
         "arrived": arrived,
-        "updates to 1e-2": float(soon) if bool(near.any(0).all()) else None,
+        "turns to 1e-2": float(soon) if bool(near.any(0).all()) else None,
         "deviation": float(run.deviation.max()),
         "updates": float(run.updates.double().mean()),
         "packets": float(run.messages.double().mean()),
@@ -117,7 +117,7 @@ def main() -> None:
                     found |= measured(task, *networks[model], rule, setting, arguments)
                     cells.append(found)
                     counts = [f"{found[key]:.1f}" for key in ("updates", "packets", "kilobytes")]
-                    soon = found["updates to 1e-2"]
+                    soon = found["turns to 1e-2"]
                     rows.append([
                         name, str(setting[0]), str(setting[1]), f"{setting[2]:.0%}",
                         "GCN" if model == "gcn" else "energy", rule,
@@ -127,7 +127,8 @@ def main() -> None:
                         f"{found['synchronous error']:.1%} → {found['error']:.1%}",
                     ])  # fmt: skip
                     print(rows[-1], flush=True)
-        head = ("task", "S", "D", "loss", "model", "rule", "updates to 1e-2", "to 1e-6", "packets",
+        head = ("task", "S", "D", "loss", "model", "rule", "turns to 1e-2", "updates to 1e-6",
+                "packets",
                 "kB", "deviation at the end", "error in step → out of step")  # fmt: skip
         where = environment("cpu")
         text = ", ".join(f"{key} {value}" for key, value in where.items())

@@ -322,6 +322,8 @@ def test_a_head_of_its_own():
     with torch.no_grad():
         expected = head(pyg.global_add_pool(model(data.x, data.edge_index), data.batch))
         assert torch.equal(wrapped(data.x, data.edge_index, batch=data.batch), expected)
+        alone = wrapped(data.x, data.edge_index)  # without a batch vector all is one graph
+        torch.testing.assert_close(alone, head(model(data.x, data.edge_index).sum(0, True)))
     run = simulate(wrapped, data, runs=2, tol=1e-13)
     torch.testing.assert_close(run.predictions[1], expected, rtol=0, atol=1e-12)
 

@@ -127,10 +127,10 @@ class WrappedGNN(nn.Module):
         if self.head is None:
             return out
         given = inspect.signature(self.model.forward).bind(*args, **kwargs).arguments
-        data = given.get("data")
-        batch = given.get("batch", None if data is None else data.batch)
+        first: Any = args[0] if args else given.get("x", given.get("data"))
+        batch = kwargs.get("batch", given.get("batch", getattr(first, "batch", None)))
         if batch is None:
-            x = given["x"] if data is None else data.x
+            x = first if isinstance(first, Tensor) else first.x
             batch = torch.zeros(x.size(0), dtype=torch.long, device=x.device)
         return self.head(out, batch)
 
@@ -140,7 +140,7 @@ class WrappedGNN(nn.Module):
     # -- the same, as the library asks -------------------------------------------------------------
 
     def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
-        """Nothing can be said without features: :meth:`pose` tries."""
+        """Nothing can be said without features: :meth:`problem` tries."""
 
     def predict(self, inputs: Inputs) -> Tensor:
         """The user's own forward on some data, [N, out], or [G, out] of a model of graphs."""
@@ -460,10 +460,6 @@ class WrappedProblem(LayeredProblem):
         """The user's forward on stars. The first calls give what is ``known`` [A, width] of their
         results; the next are made, with what was ``heard`` [E', width] of each; the forward ends
         before the call ``stop``, or after the last call that something was heard of."""
-        if at.size == 0:  # nobody's turn
-            empty = [self.recorded.z[0].new_zeros(0, w) for w in self.recorded.results]
-            said = [self.recorded.z[0].new_zeros(0, w) for w in self.widths]
-            return _Pass(said[: (stop or 0) + 1] if stop is not None else said[:-1], empty)
         star = StarEdges.of(self.edges, at, self.surrounded)
         drawn = (self.fields if fields is None else fields).at(star)
         made, last = _Pass([], []), max(heard, default=-1)
