@@ -25,6 +25,8 @@ from hogwild.models import (
     ScarselliConv,
     ScarselliGNN,
     StackedEnergyGNN,
+    WrappedGNN,
+    wrap,
 )
 from hogwild.nn import MLP, PICNN
 from hogwild.robustness import robustness
@@ -78,6 +80,7 @@ __all__ = [
     "Solution",
     "StackedEnergyGNN",
     "Status",
+    "WrappedGNN",
     "__version__",
     "certify",
     "errors",
@@ -88,4 +91,5 @@ __all__ = [
     "simulate",
     "sweep",
     "train",
+    "wrap",
 ]

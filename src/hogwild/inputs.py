@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -56,7 +56,13 @@ def require_whole(graph: Data) -> None:
 
 @dataclass
 class Inputs:
-    """The tensors of a PyG ``Data``, ``Batch`` or list of graphs, as models take them."""
+    """The tensors of a PyG ``Data``, ``Batch`` or list of graphs, as models take them.
+
+    Attributes:
+        batched: Whether the data came with a batch vector.
+        nodes: What else has a row for each node, by name, which trained models may ask for.
+        edges: What else has a row for each edge.
+    """
 
     x: Tensor
     edge_index: Tensor
@@ -64,6 +70,9 @@ class Inputs:
     edge_weight: Tensor | None
     batch: Tensor
     num_graphs: int
+    batched: bool = True
+    nodes: dict[str, Tensor] = field(default_factory=dict)
+    edges: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, data: Data | Batch | Iterable[Data]) -> Inputs:
@@ -78,11 +87,14 @@ class Inputs:
                 f"data.x has shape {list(data.x.shape)}; expected [nodes, channels]: a single "
                 f"feature is a column, x.unsqueeze(1)"
             )
-        batch = data.batch
+        batch, batched = data.batch, data.batch is not None
         if batch is None:
             batch = torch.zeros(data.x.size(-2), dtype=torch.long, device=data.x.device)
         count = int(batch.max()) + 1 if batch.numel() else 0
-        return cls(data.x, data.edge_index, data.edge_attr, data.get("edge_weight"), batch, count)
+        return cls(
+            data.x, data.edge_index, data.edge_attr, data.get("edge_weight"), batch, count, batched,
+            *_others(data),
+        )  # fmt: skip
 
     def repeat(self, runs: int) -> Inputs:
         """``runs`` disjoint copies."""
@@ -97,6 +109,9 @@ class Inputs:
             None if self.edge_weight is None else self.edge_weight.repeat(runs),
             batch.flatten(),
             runs * self.num_graphs,
+            self.batched or runs > 1,
+            {name: torch.cat([value] * runs) for name, value in self.nodes.items()},
+            {name: torch.cat([value] * runs) for name, value in self.edges.items()},
         )
 
     def arguments(self) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
@@ -105,3 +120,20 @@ class Inputs:
             (self.x, self.edge_index, self.edge_attr, self.batch),
             {"edge_weight": self.edge_weight, "batch_size": self.num_graphs},
         )
+
+
+def _others(data: Data) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What else has a row for each node, or for each edge."""
+    nodes: dict[str, Tensor] = {}
+    edges: dict[str, Tensor] = {}
+    for name in data.keys():  # noqa: SIM118 (a method of PyG's)
+        value = data[name]
+        if name in ("x", "edge_index", "edge_attr", "edge_weight", "batch", "ptr"):
+            continue
+        if not isinstance(value, Tensor) or not value.dim():
+            continue
+        if value.size(0) == data.x.size(-2) and data.is_node_attr(name):
+            nodes[name] = value
+        elif value.size(0) == data.edge_index.size(1) and data.is_edge_attr(name):
+            edges[name] = value
+    return nodes, edges

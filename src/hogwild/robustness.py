@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
@@ -29,8 +29,8 @@ from hogwild.errors import InputError
 from hogwild.executors.run import Run, simulate
 from hogwild.inputs import Inputs, graphs_of
 from hogwild.models.base import Kind, evaluating
-from hogwild.models.check import Model, check_model
-from hogwild.models.explicit import LayerTagged
+from hogwild.models.check import Runnable, predicted, runnable
+from hogwild.models.wrapped import WrappedGNN
 from hogwild.scores import Metric, Score, choose
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Robustness:
 
 
 def robustness(
-    model: Model,
+    model: Runnable | nn.Module,
     data: Data | Batch | Iterable[Data],
     *,
     runs: int = 5,
@@ -165,8 +165,8 @@ def robustness(
     """What random schedules do to a model's predictions and performance.
 
     Args:
-        model: Any model of this library, or layers of any PyG model in a
-            :class:`~hogwild.LayeredGNN`.
+        model: Any model of this library, or a trained GNN of PyG's convolutions, which runs as it
+            is (:func:`hogwild.wrap`).
         data: A PyG ``Data``, ``Batch`` or list of ``Data``.
         runs: Number of schedules.
         stagger: S, the largest number of ticks between two updates of a node.
@@ -182,7 +182,7 @@ def robustness(
         impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).
         options: Everything else goes to :func:`hogwild.simulate`.
     """
-    check_model(model)
+    model = runnable(model)
     impaired = check_impairments(impairments)
     data = data if isinstance(data, Data) else graphs_of(data)
     inputs = Inputs.of(data)
@@ -208,20 +208,19 @@ def robustness(
     if found is not None and target is not None:
         before, after = (found.each(p[..., keep, :], target) for p in (prediction, run.predictions))
         lost = before - after if found.maximise else after - before
+    name = model.name if isinstance(model, WrappedGNN) else type(model).__name__
     out = Robustness(
-        type(model).__name__, model.kind, stagger, delay, impaired, prediction, spread, distance,
-        found, before, after, lost, float(run.converged.double().mean()), "", run,
+        name, model.kind, stagger, delay, impaired, prediction, spread, distance, found,
+        before, after, lost, float(run.converged.double().mean()), "", run,
     )  # fmt: skip
-    out.verdict = _verdict(out, isinstance(model, LayerTagged))
+    out.verdict = _verdict(out)
     return out
 
 
-def _predict(model: Model, inputs: Inputs) -> Tensor:
+def _predict(model: Runnable, inputs: Inputs) -> Tensor:
     """Synchronous predictions."""
-    args, kwargs = inputs.arguments()
     with evaluating(model), torch.no_grad():
-        out: Tensor = model(*args, **kwargs)
-        return out
+        return predicted(model, inputs)
 
 
 def _target(data: Data | list[Data]) -> Tensor | None:
@@ -263,7 +262,16 @@ _IMMUNE = {
     "taken",
     Kind.FIXED_POINT: "its updates lead to one fixed point, in whatever order they are made",
 }
+_EXACT = {
+    "waiting": "its nodes wait for the layer they need",
+    "resending": "its nodes wait for the layer they need, and send every value until it is "
+    "acknowledged",
+    "caching": "its nodes recompute every layer from their neighbours' newest values of all "
+    "layers, which are right once word has crossed as many hops",
+}
 _SLOW = {
+    Kind.EXPLICIT: "the answer is the synchronous one as soon as word has crossed all layers: give "
+    "more ticks",
     Kind.OPTIMISATION: "the minimiser is the same for all schedules, but steps are many where the "
     "energy is ill-conditioned: give more ticks",
     Kind.FIXED_POINT: "the fixed point is the same for all schedules if the map contracts in a "
@@ -272,16 +280,17 @@ _SLOW = {
 }
 
 
-def _verdict(of: Robustness, waits: bool) -> str:
+def _verdict(of: Robustness) -> str:
     run = of.run
+    waits = run.rule == "waiting"
     count = run.converged.size(0)
     good = int(run.converged.flatten(1).all(1).sum())
     deviation = float(run.deviation.max())
     if good == count:
         if of.kind is not Kind.EXPLICIT:
             why = _IMMUNE[of.kind]
-        elif waits:
-            why = "its nodes wait for the layer they need"
+        elif run.rule in _EXACT:
+            why = _EXACT[run.rule]
         elif of.stagger == 1 and of.delay == 0:
             why = "with S = 1 and D = 0 its nodes go in step"
         else:
@@ -297,12 +306,13 @@ def _verdict(of: Robustness, waits: bool) -> str:
             f"of the layer they need{effect}. A layer's value is sent once: lost, it is missing "
             f"for ever."
         )
-    if of.kind is Kind.EXPLICIT:
+    if of.kind is Kind.EXPLICIT and run.rule not in _EXACT:
         worse = of.decrease is not None and float(of.decrease.mean()) > 0
         return (
             f"{'Degrades' if worse else 'Depends on the schedule'}: predictions move by up to "
             f"{float(of.distance.max()):.2g} of the largest{effect}, since a node applies its "
-            f"layers to whichever layer's values it last heard."
+            f"layers to whichever layer's values it last heard. rule='caching' gives the "
+            f"synchronous answer."
         )
     inexact = [impairment for impairment in of.impairments if not impairment.exact]
     why = _SLOW[of.kind]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from tqdm import tqdm
 
@@ -18,7 +18,7 @@ from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impa
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_positive
 from hogwild.inputs import graphs_of
-from hogwild.models.check import Model
+from hogwild.models.check import Runnable
 from hogwild.robustness import Robustness, robustness
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Sweep:
 
 
 def sweep(
-    model: Model,
+    model: Runnable | nn.Module,
     data: Data | Batch | Iterable[Data],
     *,
     staggers: Sequence[int] = (1, 2, 5, 10),

@@ -182,13 +182,12 @@ def _next() -> str:
         "<code>hogwild train chains --model energy-edge --folder runs/chains</code>, then "
         "<code>hogwild robustness runs/chains</code> and <code>hogwild certify runs/chains</code>: "
         "the paper's task, what asynchrony costs, and what is proved about it.",
-        "Your own PyG model: <code>hogwild.robustness(hogwild.LayeredGNN(model, in_channels, "
-        "out_channels), data)</code>.",
+        "Your own trained PyG model, as it is: <code>hogwild.robustness(model, data)</code>.",
         "Lost messages, crashes, stragglers: <code>hogwild.simulate(model, data, "
         "impairments=BernoulliLoss(0.3))</code>, from "
         "<code>hogwild.asynchrony.impairments</code>.",
-        "“Could the layered models not just wait?” They can: <code>hogwild.LayerTagged(model)"
-        "</code>. See what a single lost message does to it.",
+        "“Could the layered models not just wait?” They can: <code>rule='waiting'</code>. "
+        "See what a single lost message does to it; then try <code>rule='caching'</code>.",
         f"The energy here is more convex (β = {beta:g}) than the paper's (0.04), which saves "
         f"updates. Try others: <code>hogwild train … --model-option beta=0.04</code>.",
     ]
