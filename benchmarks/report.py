@@ -144,6 +144,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "gsd": written("gsd"),
     "ignn": written("ignn"),
     "ignn_chains": written("ignn-chains"),
+    "baselines": written("baselines"),
     "rules": written("rules"),
     "rules_cycles": written("rules-cycles"),
     "rules_long": written("rules-long"),

@@ -19,15 +19,14 @@ def graphs(count: int = 40, nodes: int = 8) -> list[Data]:
     return out
 
 
-def main(epochs: int = 100) -> hogwild.training.Result:
+def main(epochs: int = 30) -> hogwild.training.Result:
     torch.manual_seed(0)
     data = graphs()
     result = hogwild.train(
         data, model="energy-edge", loss=F.smooth_l1_loss, epochs=epochs, lr=0.02, replicas=3
     )
     print(result.summary())
-    graph = data[0].apply(lambda t: t.double() if t.is_floating_point() else t)
-    print(hogwild.simulate(result.model, graph, stagger=5, delay=2))
+    print(hogwild.simulate(result.model, data[0], stagger=5, delay=2))
     return result
 
 

@@ -305,7 +305,7 @@ def test_print_and_frame():
 
 def test_bad_input():
     model = GCN(3, 2).double()
-    with pytest.raises(ConfigError, match=r"model is a GraphSAGE.* wrapped as hogwild.LayeredGNN"):
+    with pytest.raises(InputError, match=r"GraphSAGE.forward raises .*x \[6, 3\] torch.float64"):
         hogwild.robustness(pyg.GraphSAGE(3, 3, 2), DATA)
     with pytest.raises(InputError, match="metric='mse' was given and data has no y"):
         hogwild.robustness(model, example(), metric="mse")

@@ -23,6 +23,8 @@ from hogwild.models import (
     ScarselliConv,
     ScarselliGNN,
     StackedEnergyGNN,
+    WrappedGNN,
+    wrap,
 )
 from hogwild.nn import MLP, PICNN
 from hogwild.robustness import robustness
@@ -71,6 +73,7 @@ __all__ = [
     "Solution",
     "StackedEnergyGNN",
     "Status",
+    "WrappedGNN",
     "__version__",
     "certify",
     "errors",
@@ -81,4 +84,5 @@ __all__ = [
     "simulate",
     "sweep",
     "train",
+    "wrap",
 ]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import CheckpointError
+from hogwild.nn.standardize import identities
 
 INDEX = "checkpoint.json"
 FORMAT = 1
@@ -159,6 +160,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Checkpoint:
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Put tensors into a model, all of them or none."""
     own = model.state_dict()
+    tensors = {**identities(model), **tensors}
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     wrong = [
         f"{k} {list(tensors[k].shape)} instead of {list(own[k].shape)}"

@@ -19,7 +19,8 @@ by a factor κ every S + D ticks. A contraction in another norm, as the paper's 
 is not enough: 0.98 times a rotation by 2.25 rad contracts in the Euclidean norm, and diverges when
 its two coordinates are updated in turn.
 
-*Explicit models*: nothing is guaranteed.
+*Explicit models*: nothing is guaranteed when nodes overwrite, as in the paper; when they cache
+their neighbours' values of every layer, the synchronous answer is there after L (S + D) ticks.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.simulated import EXCHANGES
 from hogwild.inputs import Inputs
 from hogwild.models.base import ImplicitConv, Kind, evaluating
-from hogwild.models.check import check_model
-from hogwild.models.layered import LayeredProblem
+from hogwild.models.check import pose, runnable
+from hogwild.models.layers import LayeredProblem
 from hogwild.models.stack import StackedGNN
+from hogwild.rules import choose
 from hogwild.rules.gradient import THETA, certified_steps
 from hogwild.solvers.linear import LinearSolver
 from hogwild.solvers.problem import FixedPoint, Objective
@@ -98,6 +100,7 @@ def certify(
     stagger: int = 5,
     delay: int = 2,
     *,
+    rule: str = "auto",
     exchange: str = "packet",
     step: float | None = None,
     impairments: Impairment | Sequence[Impairment] = (),
@@ -109,12 +112,13 @@ def certify(
         data: A PyG ``Data``, ``Batch`` or list of ``Data``.
         stagger: S, the largest number of ticks between two updates of a node.
         delay: D, the largest age of a view.
+        rule: As in :func:`hogwild.simulate`; what is proved of explicit models depends on it.
         exchange: As in :func:`hogwild.simulate`.
         step: A step size you think of using.
         impairments: What else goes wrong; the bounds that hold with them are certified.
     """
     if not isinstance(model, ImplicitConv):  # of which a level of a stack is one
-        check_model(model)
+        model = runnable(model)
     stagger, delay = check_bounds(stagger, delay)
     if exchange not in EXCHANGES:
         raise ConfigError(f"exchange={exchange!r}; expected one of {EXCHANGES}")
@@ -123,20 +127,25 @@ def certify(
     inputs = Inputs.of(data)
     found = bounds(stagger, delay, check_impairments(impairments))
     if found is None:
-        kind: Kind = model.kind  # type: ignore[assignment]
         return Certificate(
-            kind,
+            model.kind,
             False,
             "the impairments given leave the staleness unbounded (unlimited loss, for instance), "
             "and the theorems need a bound",
         )
     stagger, delay = found
     with evaluating(model):
-        return _certify(model, inputs, stagger, delay, exchange == "exact", step)
+        return _certify(model, inputs, stagger, delay, exchange == "exact", step, rule)
 
 
 def _certify(
-    model: nn.Module, inputs: Inputs, stagger: int, delay: int, exact: bool, step: float | None
+    model: nn.Module,
+    inputs: Inputs,
+    stagger: int,
+    delay: int,
+    exact: bool,
+    step: float | None,
+    rule: str,
 ) -> Certificate:
     kind: Kind = model.kind  # type: ignore[assignment]
     try:
@@ -151,30 +160,43 @@ def _certify(
             "of a stack every level is certified by itself (each solves a problem posed by the "
             "level below): ask for model.levels[i]",
         )
-    problem = model.problem(*args, **kwargs)  # type: ignore[operator]
+    try:
+        problem = pose(model, inputs)
+    except AsynchronyError as error:  # of a wrapped model, which is tried on its features
+        return Certificate(kind, False, f"it cannot run asynchronously at all: {error}")
     if isinstance(problem, LayeredProblem):
-        return _explicit(problem)
+        return _explicit(problem, choose(problem, rule), stagger, delay)
     problem = problem.detach()
     if isinstance(problem, FixedPoint):
         return _fixed_point(problem, stagger, delay)
+    assert isinstance(problem, Objective)
     found = model.embed(*args, **kwargs).value  # type: ignore[operator]
     h = (found if found.dim() == 3 else found.unsqueeze(0)).mT
     return _optimisation(problem, h, stagger, delay, exact, step)
 
 
-def _explicit(problem: LayeredProblem) -> Certificate:
-    if problem.waits:
-        reason = (
-            "nodes wait for the layer they need, so the answer is the synchronous one if every "
-            "message arrives; a single lost message stops its receivers, and in the end all, for "
-            "ever. Nothing bounds the time it takes but the slowest node."
-        )
-        return Certificate(Kind.EXPLICIT, False, reason)
-    reason = (
-        f"a node applies its {problem.depth} layers to whatever its neighbours last sent, of "
-        f"whatever layer: the result depends on the schedule, and no further update mends it"
-    )
-    return Certificate(Kind.EXPLICIT, False, reason)
+_EXPLICIT = {
+    "overwriting": "a node applies its layers to whatever its neighbours last sent, of whatever "
+    "layer: the result depends on the schedule, and no further update mends it",
+    "waiting": "nodes wait for the layer they need, so the answer is the synchronous one if every "
+    "message arrives; a single lost message stops its receivers, and in the end all, for ever. "
+    "Nothing bounds the time it takes but the slowest node.",
+    "resending": "nodes wait for the layer they need, and every value is sent until it is "
+    "acknowledged: the answer is the synchronous one as soon as every node has had its layers, "
+    "with any delay and loss that lets a message through now and then",
+    "caching": "a node recomputes all layers from its neighbours' newest values of all of them: "
+    "values of layer l + 1 are right once those of layer l are and have been heard, so the answer "
+    "is the synchronous one after L (S + D) ticks, and under any loss or delay as soon as word has "
+    "crossed L hops",
+}
+
+
+def _explicit(problem: LayeredProblem, rule: str, stagger: int, delay: int) -> Certificate:
+    constants = {"layers L": float(problem.depth)}
+    if rule == "caching":
+        constants["ticks until the answer, L (S + D)"] = float(problem.depth * (stagger + delay))
+    proved = rule in ("resending", "caching")
+    return Certificate(Kind.EXPLICIT, proved, _EXPLICIT[rule], constants)
 
 
 def _fixed_point(problem: FixedPoint, stagger: int, delay: int) -> Certificate:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hogwild.errors import ConvergenceError
 from hogwild.solvers.capture import replay
 from hogwild.solvers.linear import LinearSolver
 from hogwild.solvers.problem import FixedPoint, Objective, Problem
@@ -43,6 +44,13 @@ class _Attach(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         with torch.autocast(grad.device.type, enabled=False):
             found: Solution = ctx.dual(grad)
+        failed = ctx.on_failure == "raise" and not bool(found.converged.all())
+        if failed and not bool(torch.isfinite(grad).all()):
+            raise ConvergenceError(
+                "the gradient of the loss holds NaN or infinite values before it reaches the "
+                "embeddings, so that no solve can help: look for NaN in the targets (y), and at "
+                "the loss"
+            )
         found.check(ctx.on_failure, what="adjoint solve")
         return -found.value, None, None, None
 

@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData
 
 from hogwild.errors import InputError
+
+SAMPLED = ("n_id", "e_id", "input_id", "num_sampled_nodes", "root_n_id", "node_norm", "edge_norm")
+"""What the samplers of PyG leave on a part of a graph."""
+
+
+def graphs_of(data: Any) -> list[Data]:
+    """A PyG ``Data`` or ``Batch``, or any number of them in a list, dataset or loader, as a list.
+
+    Raises:
+        InputError: It is something else, or empty.
+    """
+    found = [data] if isinstance(data, Data) else []
+    if isinstance(data, Iterable) and not isinstance(data, Data | HeteroData | Tensor | Mapping):
+        found = list(data)
+    for each in (data, *found):
+        if isinstance(each, HeteroData):
+            raise InputError(
+                "data is a HeteroData, with several types of nodes or edges; expected a graph of "
+                "one type: data.to_homogeneous() makes one where the features of all types are "
+                "equally wide"
+            )
+    if not found or not all(isinstance(graph, Data) for graph in found):
+        within = f" of {type(found[0]).__name__}" if found else ""
+        raise InputError(
+            f"data is a {type(data).__name__}{within}; expected a torch_geometric.data.Data, a "
+            f"Batch, or a non-empty list of Data"
+        )
+    return found
+
+
+def require_whole(graph: Data) -> None:
+    """Refuse a part that a sampler cut out of a larger graph: its nodes at the rim have lost
+    neighbours, and degrees and normalisations would be those of the part."""
+    left = [key for key in SAMPLED if graph.get(key) is not None]
+    if left:
+        raise InputError(
+            f"data is a part of a larger graph: a sampler left {', '.join(left)} on it. Nodes at "
+            f"its rim lack neighbours, and their degrees and normalisations are not those of the "
+            f"whole graph, so the answer would be another one. Expected the whole graph; if this "
+            f"is one, remove {', '.join(left)} from it"
+        )
 
 
 @dataclass
 class Inputs:
-    """The tensors of a PyG ``Data``, ``Batch`` or list of graphs, as models take them."""
+    """The tensors of a PyG ``Data``, ``Batch`` or list of graphs, as models take them.
+
+    Attributes:
+        batched: Whether the data came with a batch vector.
+        nodes: What else has a row for each node, by name, which trained models may ask for.
+        edges: What else has a row for each edge.
+    """
 
     x: Tensor
     edge_index: Tensor
@@ -23,29 +70,31 @@ class Inputs:
     edge_weight: Tensor | None
     batch: Tensor
     num_graphs: int
+    batched: bool = True
+    nodes: dict[str, Tensor] = field(default_factory=dict)
+    edges: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, data: Data | Batch | Iterable[Data]) -> Inputs:
-        if not isinstance(data, Data):
-            graphs = list(data) if isinstance(data, Iterable) else []
-            if not graphs or not all(isinstance(graph, Data) for graph in graphs):
-                raise InputError(
-                    f"data is a {type(data).__name__}; expected a torch_geometric.data.Data, a "
-                    f"Batch, or a non-empty list of Data"
-                )
-            data = Batch.from_data_list(graphs)
-        if data.x is None or data.edge_index is None:
-            raise InputError("data lacks x or edge_index; expected node features and edges")
+        graphs = graphs_of(data)
+        for graph in graphs:
+            require_whole(graph)
+            if not isinstance(graph.x, Tensor) or not isinstance(graph.edge_index, Tensor):
+                raise InputError("data lacks x or edge_index; expected node features and edges")
+        data = data if isinstance(data, Data) else Batch.from_data_list(graphs)
         if data.x.dim() < 2:
             raise InputError(
                 f"data.x has shape {list(data.x.shape)}; expected [nodes, channels]: a single "
                 f"feature is a column, x.unsqueeze(1)"
             )
-        batch = data.batch
+        batch, batched = data.batch, data.batch is not None
         if batch is None:
             batch = torch.zeros(data.x.size(-2), dtype=torch.long, device=data.x.device)
         count = int(batch.max()) + 1 if batch.numel() else 0
-        return cls(data.x, data.edge_index, data.edge_attr, data.get("edge_weight"), batch, count)
+        return cls(
+            data.x, data.edge_index, data.edge_attr, data.get("edge_weight"), batch, count, batched,
+            *_others(data),
+        )  # fmt: skip
 
     def repeat(self, runs: int) -> Inputs:
         """``runs`` disjoint copies."""
@@ -56,10 +105,13 @@ class Inputs:
         return Inputs(
             self.x.repeat(*[1] * (self.x.dim() - 2), runs, 1),  # [N, p], or a replica each
             edges.flatten(1),
-            None if self.edge_attr is None else self.edge_attr.repeat(runs, 1),
+            None if self.edge_attr is None else torch.cat([self.edge_attr] * runs),
             None if self.edge_weight is None else self.edge_weight.repeat(runs),
             batch.flatten(),
             runs * self.num_graphs,
+            self.batched or runs > 1,
+            {name: torch.cat([value] * runs) for name, value in self.nodes.items()},
+            {name: torch.cat([value] * runs) for name, value in self.edges.items()},
         )
 
     def arguments(self) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
@@ -68,3 +120,20 @@ class Inputs:
             (self.x, self.edge_index, self.edge_attr, self.batch),
             {"edge_weight": self.edge_weight, "batch_size": self.num_graphs},
         )
+
+
+def _others(data: Data) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What else has a row for each node, or for each edge."""
+    nodes: dict[str, Tensor] = {}
+    edges: dict[str, Tensor] = {}
+    for name in data.keys():  # noqa: SIM118 (a method of PyG's)
+        value = data[name]
+        if name in ("x", "edge_index", "edge_attr", "edge_weight", "batch", "ptr"):
+            continue
+        if not isinstance(value, Tensor) or not value.dim():
+            continue
+        if value.size(0) == data.x.size(-2) and data.is_node_attr(name):
+            nodes[name] = value
+        elif value.size(0) == data.edge_index.size(1) and data.is_edge_attr(name):
+            edges[name] = value
+    return nodes, edges

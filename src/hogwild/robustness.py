@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
@@ -34,9 +34,10 @@ from hogwild.executors.price import Price
 from hogwild.executors.price import shown as count
 from hogwild.executors.run import Run, simulate
 from hogwild.guarantee import Certificate, certify
-from hogwild.inputs import Inputs
+from hogwild.inputs import Inputs, graphs_of
 from hogwild.models.base import Kind, evaluating
-from hogwild.models.check import Model, check_model
+from hogwild.models.check import Runnable, predicted, runnable
+from hogwild.models.wrapped import WrappedGNN
 from hogwild.scores import Metric, Score, choose
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class Robustness:
 
 
 def robustness(
-    model: Model,
+    model: Runnable | nn.Module,
     data: Data | Batch | Iterable[Data],
     *,
     runs: int = 5,
@@ -181,8 +182,8 @@ def robustness(
     """What random schedules do to a model's predictions and performance.
 
     Args:
-        model: Any model of this library, or layers of any PyG model in a
-            :class:`~hogwild.LayeredGNN`.
+        model: Any model of this library, or a trained GNN of PyG's convolutions, which runs as it
+            is (:func:`hogwild.wrap`).
         data: A PyG ``Data``, ``Batch`` or list of ``Data``.
         runs: Number of schedules.
         stagger: S, the largest number of ticks between two updates of a node.
@@ -201,9 +202,9 @@ def robustness(
         options: Everything else goes to :func:`hogwild.simulate`: ``rule``, ``ticks``, ``tol``,
             ``progress`` …
     """
-    check_model(model)
+    model = runnable(model)
     impaired = check_impairments(impairments)
-    data = data if isinstance(data, Data) else list(data)
+    data = data if isinstance(data, Data) else graphs_of(data)
     inputs = Inputs.of(data)
     prediction = _predict(model, inputs)
     target = _target(data) if target is None else target
@@ -228,16 +229,17 @@ def robustness(
     if found is not None and target is not None:
         before, after = (found.each(p[..., keep, :], target) for p in (prediction, run.predictions))
         lost = before - after if found.maximise else after - before
+    name = model.name if isinstance(model, WrappedGNN) else type(model).__name__
     out = Robustness(
-        type(model).__name__, model.kind, stagger, delay, impaired, prediction, spread, distance,
-        found, before, after, lost, float(run.converged.double().mean()), certificate, "", run,
+        name, model.kind, stagger, delay, impaired, prediction, spread, distance, found, before,
+        after, lost, float(run.converged.double().mean()), certificate, "", run,
     )  # fmt: skip
     out.verdict = verdict(out)
     return out
 
 
 def _proof(
-    model: Model,
+    model: Runnable,
     data: Data | list[Data],
     run: Run,
     stagger: int,
@@ -249,7 +251,14 @@ def _proof(
     """What is proved of the rule that was run."""
     number = None if isinstance(step, str) else float(step)
     found = certify(
-        model, data, stagger, delay, exchange=exchange, step=number, impairments=impairments
+        model,
+        data,
+        stagger,
+        delay,
+        rule=run.rule,
+        exchange=exchange,
+        step=number,
+        impairments=impairments,
     )
     if not found.guaranteed or run.rule not in ("gradient", "messages"):
         return found
@@ -271,12 +280,10 @@ def _proof(
     return replace(found, guaranteed=False, reason=reason)
 
 
-def _predict(model: Model, inputs: Inputs) -> Tensor:
+def _predict(model: Runnable, inputs: Inputs) -> Tensor:
     """Synchronous predictions."""
-    args, kwargs = inputs.arguments()
     with evaluating(model), torch.no_grad():
-        out: Tensor = model(*args, **kwargs)
-        return out
+        return predicted(model, inputs)
 
 
 def _target(data: Data | list[Data]) -> Tensor | None:
@@ -330,9 +337,9 @@ def verdict(of: Robustness) -> str:
         return (
             f"Stalls: under {total - good} of {schedules(total)} some nodes still wait for values "
             f"of the layer they need{effect}. A layer's value is sent once: lost, it is missing "
-            f"for ever."
+            f"for ever. What to do: {REMEDY}."
         )
-    if of.kind is Kind.EXPLICIT:
+    if run.rule == "overwriting":
         worse = of.decrease is not None and float(of.decrease.mean()) > 0
         return (
             f"{'Degrades' if worse else 'Depends on the schedule'}: predictions move by up to "
@@ -347,8 +354,8 @@ def verdict(of: Robustness) -> str:
 
 
 REMEDY = (
-    "where no packet is lost, rule='waiting' gives the synchronous answer at the pace of the "
-    "slowest node; an energy GNN gives it with losses, too"
+    "rule='caching' gives the synchronous answer in any order and with losses, in packets of all "
+    "layers; rule='resending' in smaller packets that are acknowledged"
 )
 
 

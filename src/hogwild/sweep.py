@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_positive
 from hogwild.executors.price import shown, size
-from hogwild.models.check import Model
+from hogwild.inputs import graphs_of
+from hogwild.models.check import Runnable
 from hogwild.progress import bar
 from hogwild.robustness import Robustness, robustness
 
@@ -177,7 +178,7 @@ class Sweep:
 
 
 def sweep(
-    model: Model,
+    model: Runnable | nn.Module,
     data: Data | Batch | Iterable[Data],
     *,
     staggers: Sequence[int] = (1, 2, 5, 10),
@@ -210,7 +211,7 @@ def sweep(
     delays = [check_bounds(1, d)[1] for d in delays]
     lossy = [(BernoulliLoss(loss),) if loss else () for loss in losses]
     impaired = check_impairments(impairments)
-    data = data if isinstance(data, Data) else list(data)
+    data = data if isinstance(data, Data) else graphs_of(data)
     results = []
     settings = list(product(lossy, staggers, delays))
     with bar(len(settings), progress, "setting", "sweeping") as seen:

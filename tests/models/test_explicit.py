@@ -149,7 +149,11 @@ def test_a_pyg_model_keeps_its_forward(make, options):
     """Encoder, then exactly what PyG's model computes, then the readout."""
     inner = make(8, 8, 3, **options)
     model = LayeredGNN(inner, 3, 2).double().eval()
-    inner.eval()
+    for layer, conv, norm in zip(model.layers, inner.convs, inner.norms, strict=True):
+        conv.load_state_dict(layer.conv.state_dict())  # the model's own, freshly drawn
+        if layer.norm is not None:
+            norm.load_state_dict(layer.norm.state_dict())
+    inner.double().eval()
     attr = {"edge_attr": features(ODD.size(1), 2)} if "edge_dim" in options else {}
     expected = inner(model.encoder(features(ODD_NODES)), ODD, **attr)
     found = model.embed(features(ODD_NODES), ODD, **attr)
@@ -185,26 +189,48 @@ def test_replicas_take_features_of_their_own():
         torch.testing.assert_close(out[r], model(own[r], cycle(4))[r], rtol=0, atol=1e-12)
 
 
+def test_a_new_model_has_parameters_of_its_own():
+    """Layers given are a pattern: nothing of a trained network lives on in another one, and what
+    was given is not touched."""
+    for given, conv in (
+        (pyg.GraphSAGE(8, 8, 2, norm="batch_norm"), lambda g: g.convs[0]),
+        ([pyg.SAGEConv(8, 8), pyg.SAGEConv(8, 8)], lambda g: g[0]),
+    ):
+        before = copy.deepcopy(conv(given).state_dict())
+        own = LayeredGNN(given, 3, 2).layers[0].conv
+        assert own is not conv(given)
+        for name, value in conv(given).state_dict().items():
+            assert torch.equal(value, before[name])
+            assert not torch.equal(value, own.state_dict()[name]), name
+
+
+def test_layers_in_training_are_refused():
+    inner = pyg.GCN(8, 8, 2)
+    inner(torch.randn(4, 8), cycle(4)).sum().backward()
+    for layers in (inner, list(inner.convs)):
+        with pytest.raises(ConfigError, match=r"GCN.* have gradients.*hogwild\.wrap"):
+            LayeredGNN(layers, 3, 2)
+
+
 def test_replicas_draw_anew_and_keep_the_pattern():
-    """The given layers are used as they are without replicas, and only copied with them."""
+    """The given layers are only copied."""
     conv = pyg.GCNConv(4, 4)
-    assert LayeredGNN([conv], 3, 2).layers[0].conv is conv
     ensemble = LayeredGNN([conv], 3, 2, replicas=3)
     assert conv.lin.weight.shape == (4, 4)
     weight = ensemble.layers[0].conv.lin.weight
     assert weight.shape == (3, 4, 4)
     assert float((weight[0] - weight[1]).detach().abs().min()) > 0
-    before = copy.deepcopy(ensemble.state_dict())
+    before = copy.deepcopy(dict(ensemble.named_parameters()))
     ensemble.reset_parameters()
-    changed = {k for k, v in ensemble.state_dict().items() if not torch.equal(v, before[k])}
+    changed = {k for k, v in ensemble.named_parameters() if not torch.equal(v, before[k])}
     assert changed == {k for k in before if not k.endswith("conv.bias")}  # which stay zero
 
 
 def test_reset_parameters_redraws_everything():
     model = GAT(3, 2)
-    before = copy.deepcopy(model.state_dict())
+    before = copy.deepcopy(dict(model.named_parameters()))
     model.reset_parameters()
-    changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
+    changed = {k for k, v in model.named_parameters() if not torch.equal(v, before[k])}
     assert changed == {k for k in before if not k.endswith("conv.bias")}
 
 

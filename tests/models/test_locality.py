@@ -160,9 +160,12 @@ def test_the_inbox_is_what_is_read(name):
     h, inbox = problem.start(), torch.randn(1, K, graph.num_edges, **DOUBLE)
     before = problem.update(0, h, inbox, graph.everyone)
     for edge in (0, 5, 11):
-        other = inbox.clone()
-        other[..., edge] += 1.0
-        moved = (problem.update(0, h, other, graph.everyone) - before).abs().amax((0, 1))
+        moved = torch.zeros(graph.num_nodes, **DOUBLE)
+        for change in (-3.0, 3.0):  # one of them is seen through a maximum
+            other = inbox.clone()
+            other[..., edge] += change
+            after = problem.update(0, h, other, graph.everyone)
+            moved = torch.maximum(moved, (after - before).abs().amax((0, 1)))
         assert (moved > 1e-6).nonzero()[:, 0].tolist() == [int(graph.dst[edge])]
 
 
@@ -241,6 +244,11 @@ class Numbered(pyg.SAGEConv):
     def __init__(self):
         super().__init__(K, K)
         self.offset = nn.Parameter(torch.randn(12, K))
+
+    def reset_parameters(self):
+        super().reset_parameters()
+        if hasattr(self, "offset"):
+            nn.init.normal_(self.offset)
 
     def forward(self, x, edge_index):
         return super().forward(x + self.offset[: x.size(0)], edge_index)

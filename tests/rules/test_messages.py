@@ -1,4 +1,5 @@
-"""Messages over separators: exact on trees, right on all graphs, one hop and of fixed size."""
+"""Messages over separators: exact for quadratic energies on trees, right at fixed points on all
+graphs, one hop and of fixed size."""
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hogwild import GSDGNN, EnergyGNN, simulate
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.graph import Graph
-from hogwild.rules import GradientRule, messages
+from hogwild.rules import GradientRule, messages, mode
 from hogwild.rules.elimination import Messages, columns
 from hogwild.rules.messages import MessageRule
 from hogwild.rules.trust import FLOOR, Trust
@@ -204,7 +205,7 @@ def test_self_loops_and_multi_edges():
 
 def test_a_search_that_stands_still_is_not_taken_for_arrival(monkeypatch):
     """Nodes whose search for their cluster's minimum gets nowhere take gradient steps instead."""
-    monkeypatch.setattr(messages, "PASSES", 0)
+    monkeypatch.setattr(mode, "PASSES", 0)
     torch.manual_seed(0)
     model = EnergyGNN(3, 1, beta=1.0).double()
     there = torch.arange(5)

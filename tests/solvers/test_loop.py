@@ -38,6 +38,7 @@ def pose(kind, sizes=(1, 2, 5, 60), replicas=3):
 def shrink(request, monkeypatch):
     """Force dropping converged graphs (no batch is small) or keeping all of them; says which."""
     monkeypatch.setattr(base, "SMALL", {"cpu": 0 if request.param == "shrink" else 1 << 40})
+    monkeypatch.setattr(base, "PRICE", {"cpu": float("inf")})
     return request.param == "shrink"
 
 
@@ -362,3 +363,25 @@ def test_line_search_survives_a_far_start():
     for far in (1e2, 1e4):
         h0 = far * torch.randn(7, 2, **DOUBLE)
         torch.testing.assert_close(conv(*inputs, h0=h0), expected, rtol=0, atol=1e-6)
+
+
+def test_stragglers_are_cut_out_of_small_batches(monkeypatch):
+    """Once computing frozen graphs along has cost what cutting costs, and not before."""
+    problem, start = pose("objective", sizes=(2, 2, 2, 12), replicas=1)
+    widths = []
+    evaluate = Quadratic.evaluate
+    monkeypatch.setattr(
+        Quadratic,
+        "evaluate",
+        lambda self, h: widths.append(h.size(-1)) or evaluate(self, h),
+    )
+    found = solve(problem, GradientDescent(max_iter=100_000), start)
+    first, *_, few, many = sorted(found.iterations[0].tolist())
+    assert many > few + 20  # one graph goes on alone
+    assert set(widths[: first + 8]) == {18}
+    assert widths[few + 20] == 12
+    assert bool(found.converged.all())
+    torch.testing.assert_close(found.value, problem.answer(), rtol=0, atol=1e-6)
+    widths.clear()
+    solve(problem, GradientDescent(max_iter=100_000), problem.answer() + 1e-9)
+    assert set(widths) == {18}

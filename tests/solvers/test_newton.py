@@ -4,7 +4,8 @@ import pytest
 import torch
 from helpers import DOUBLE, batch_of, chain, cycle, grid, tree
 
-from hogwild import EnergyConv, Newton
+from hogwild import EnergyConv, GSDConv, Newton
+from hogwild.errors import ConvergenceError
 from hogwild.solvers import Status, newton, solve
 
 
@@ -39,10 +40,11 @@ def problem(weight, seed=0, replicas=3):
 def test_a_refused_step_stops_nobody_else(weight, seed, monkeypatch):
     """Every graph ends where it ends by steps that are searched one by one."""
     energy, h0 = problem(weight, seed)
-    launched = solve(energy, Newton(), h0)
+    solver = Newton(patience=1000)  # secant curvature is not recorded
+    launched = solve(energy, solver, h0)
     recorder = Recorder()
     monkeypatch.setattr(newton, "replay", recorder)
-    recorded = solve(energy, Newton(), h0)
+    recorded = solve(energy, solver, h0)
     assert bool(launched.converged.all())
     assert bool(recorded.converged.all())
     torch.testing.assert_close(recorded.value, launched.value, rtol=1e-7, atol=1e-8)
@@ -94,3 +96,117 @@ def test_a_direction_that_is_no_number_moves_nobody(monkeypatch):
     assert ended.status[0, 0] == int(Status.STALLED)
     assert torch.equal(ended.value[0, :, :30], h0[0, :, :30])
     assert int(ended.converged.sum()) == ended.converged.numel() - 1
+
+
+# -- secant curvature -----------------------------------------------------------------------------
+
+
+def steep(replicas=None, scale=800.0, weight=0.0, **options):
+    """Energies on graphs with heavy-tailed features up to ``scale``, the last graph excepted."""
+    torch.manual_seed(5)
+    parts = [(grid(3, 5), 15), (tree(20), 20), (cycle(12), 12), (chain(20), 20)]
+    edge_index, batch = batch_of(*parts)
+    x = torch.randn(batch.numel(), 2, **DOUBLE)
+    tail = torch.randn(batch.numel(), **DOUBLE).exp().square()
+    tail = tail * (scale / tail.max())
+    x[:, 0] = torch.where(batch < 3, tail, x[:, 0])
+    conv = EnergyConv(2, 2, replicas=replicas, **options).double()
+    with torch.no_grad():
+        for p in conv.parameters():
+            p.add_(weight * torch.randn_like(p))
+    return conv, x, edge_index, batch
+
+
+def test_kinks_are_not_passed_one_by_one():
+    """With the Hessian alone some of these graphs take more than 500 iterations. Ordinary graphs
+    beside them take the same ones as ever."""
+    conv, x, edge_index, batch = steep(replicas=6, weight=0.5)
+    energy = conv.problem(x, edge_index, batch=batch).detach()
+    h0 = energy.start()
+    found = solve(energy, Newton(max_iter=500), h0)
+    assert bool(found.converged.all())
+    plain = solve(energy, Newton(patience=500, max_iter=500), h0)
+    assert not bool(plain.converged.all())
+    assert int(found.iterations.sum()) < 0.7 * int(plain.iterations.sum())
+    ordinary = plain.iterations <= 20
+    assert bool(ordinary[:, 3].any())
+    assert torch.equal(found.iterations[ordinary], plain.iterations[ordinary])
+    same = (found.value == plain.value).all(1)
+    assert bool(same[ordinary[:, batch]].all())
+
+
+def test_a_straggler_does_not_depend_on_its_batch_mates():
+    """Every graph has a reach of its own, in every replica."""
+    conv, x, edge_index, batch = steep(replicas=2)
+    energy = conv.problem(x, edge_index, batch=batch).detach()
+    h0 = energy.start()
+    together = solve(energy, Newton(), h0)
+    assert int(together.iterations.max()) > 25
+    for r, g in ((0, 1), (1, 2), (0, 3)):
+        alone, nodes = energy.select(torch.tensor([r]), torch.tensor([g]))
+        single = solve(alone, Newton(), h0[r : r + 1, :, nodes])
+        own = together.value[r : r + 1, :, nodes]
+        torch.testing.assert_close(single.value, own, rtol=1e-6, atol=1e-6)
+        count = int(together.iterations[r, g])  # rounding is enough to lead past another kink
+        assert abs(int(single.iterations) - count) <= (0.5 * count if count > 20 else 0)
+
+
+def test_a_recording_leaves_secant_curvature_to_the_other_path(monkeypatch):
+    conv, x, edge_index, batch = steep()
+    energy = conv.problem(x, edge_index, batch=batch).detach()
+    launched = solve(energy, Newton(), energy.start())
+    recorder = Recorder()
+    monkeypatch.setattr(newton, "replay", recorder)
+    recorded = solve(energy, Newton(), energy.start())
+    assert bool(recorded.converged.all())
+    assert 20 <= recorder.calls < int(recorded.iterations.max())
+    torch.testing.assert_close(recorded.value, launched.value, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"message": "node"}, {"heads": 2}, {"num_layers": 2}, {"normalize": True}]
+)
+def test_secant_curvature_bounds_the_true_one(options):
+    """vᵀSv ≥ vᵀHv, growing with the reach; and the Hessian, to the bit, on graphs without one."""
+    conv, x, edge_index, batch = steep(replicas=2, scale=10.0, **options)
+    energy = conv.problem(x, edge_index, batch=batch).detach()
+    graph = energy.graph
+    h, v = torch.randn(2, 2, 2, batch.numel(), **DOUBLE)
+    at = energy.evaluate(h)
+    reach = torch.tensor([[1.0, 0.0, 30.0, 0.0], [0.0, 5.0, 2.0, 0.0]], **DOUBLE)
+    true, near, far = (
+        at.secant(s * reach).apply(v) if s else at.hessian().apply(v) for s in (0.0, 1.0, 4.0)
+    )
+    none = (reach == 0.0)[:, batch].unsqueeze(1).expand_as(v)
+    assert torch.equal(near[none], true[none])
+    bounds = [graph.dot(v, image) for image in (true, near, far)]
+    rounding = 1e-12 * bounds[0]
+    assert bool((bounds[1] >= bounds[0] - rounding).all())
+    assert bool((bounds[2] >= bounds[1] - rounding).all())
+    assert bool((bounds[1] > bounds[0])[reach > 0.0].all())
+
+
+def test_secant_curvature_from_the_start():
+    """The end is Newton's also where no step is taken with the Hessian, whatever the energy."""
+    for conv in (EnergyConv(2, 2), EnergyConv(2, 2, num_layers=2), GSDConv(2, 2)):
+        _, x, edge_index, batch = steep(scale=2.0)
+        energy = conv.double().problem(x, edge_index, batch=batch).detach()
+        secant, plain = (solve(energy, Newton(patience=p), energy.start()) for p in (0, 1000))
+        assert bool(secant.converged.all())
+        assert int(secant.iterations.max()) <= int(plain.iterations.max()) + 6
+        torch.testing.assert_close(secant.value, plain.value, rtol=1e-6, atol=1e-7)
+
+
+def test_the_error_names_large_features():
+    conv, x, edge_index, batch = steep(weight=0.3, edge_dim=1, solver=Newton(max_iter=10))
+    attr = torch.full((edge_index.size(1), 1), -3e4, **DOUBLE)
+    with pytest.raises(ConvergenceError) as error:
+        conv(x, edge_index, attr, batch)
+    text = str(error.value)
+    assert "x has entries up to 800 and edge_attr has entries up to 3e+04" in text
+    assert "model.standardize(data)" in text
+    assert "no longer moves" not in text
+    conv.solver = Newton(max_iter=1)
+    with pytest.raises(ConvergenceError, match="no longer moves") as error:
+        conv(x.clamp(-1, 1), edge_index, attr / 3e4, batch)
+    assert "entries" not in str(error.value)

@@ -12,13 +12,14 @@ from hogwild import LBFGS, Anderson, Newton, Picard
 from hogwild.errors import ConfigError
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.training import MODELS, Config
-from hogwild.training.config import DTYPES, SEEDS
+from hogwild.training.config import SEEDS
 from hogwild.training.registry import PAPER, at_hand, build, device_of, entry
 
 
 def test_recipes():
     ours, paper = Config.of(), Config.of(recipe="paper")
-    assert (ours.lr, ours.weight_decay, ours.clip, ours.dtype) == (0.005, 1e-4, 1.0, "float64")
+    assert (ours.lr, ours.weight_decay, ours.clip) == (0.005, 1e-4, 1.0)
+    assert ours.precision == torch.float64  # unless the task says otherwise
     assert (paper.lr, paper.decay, paper.epochs) == (0.002, (0.98, 200), 5000)
     assert paper.clip == math.inf
     assert paper.on_failure == "ignore"
@@ -100,7 +101,7 @@ def test_every_model_builds(name, replicas, recipe):
     model = build(config, Sums(), replicas)
     assert model.kind == entry(name).kind
     assert model.replicas == replicas
-    assert {p.dtype for p in model.parameters()} == {DTYPES[config.dtype]}
+    assert {p.dtype for p in model.parameters()} == {config.precision}
 
 
 def test_paper_sizes_and_solvers():

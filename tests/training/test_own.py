@@ -9,16 +9,17 @@ import torch.nn.functional as F
 from tiny_tasks import Sums, chain
 from torch_geometric.data import Batch, Data
 
-from hogwild import train
+from hogwild import EnergyGNN, simulate, train
 from hogwild.errors import CheckpointError, ConfigError, InputError
 from hogwild.training.own import OwnTask, parts
+from hogwild.training.registry import entry
 from hogwild.training.task import resolve
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_data.py"
 
 
 def test_example(capsys):
-    result = runpy.run_path(str(EXAMPLE))["main"](epochs=60)
+    result = runpy.run_path(str(EXAMPLE))["main"](epochs=8)
     first, last = result.history[0]["loss"], result.history[-1]["loss"]
     assert min(last) < 0.5 * min(first)
     out = capsys.readouterr().out
@@ -67,12 +68,190 @@ def test_node_level_masks_and_flat_targets():
     torch.testing.assert_close(own.loss(out, data, mask)[0], expected)
 
 
-def test_classification_trains_with_edge_features():
+@pytest.mark.parametrize("model", ["gat", "energy-edge", "scarselli", "energy-node", "gcn"])
+@pytest.mark.parametrize(("width", "dtype"), [(None, torch.float32), (2, torch.float64)])
+def test_the_model_takes_the_graphs_it_was_trained_on(model, width, dtype, recwarn):
+    """Their dtype and their edge features, read or not, flat or not."""
     for graph in (graphs := classes(8)):
-        graph.edge_attr = torch.randn(6)
-    for model in ("gat", "energy-edge", "energy-node", "gcn"):
-        result = train(graphs, model=model, epochs=3)
-        assert 0 <= float(result.metrics["train"][0]) <= 1
+        graph.x = graph.x.to(dtype)
+        graph.edge_attr = torch.randn(6, *([] if width is None else [width]), dtype=dtype)
+    result = train(graphs, model=model, epochs=2)
+    assert 0 <= float(result.metrics["train"][0]) <= 1
+    reads = entry(model).edges
+    said = [str(w.message) for w in recwarn if "does not read" in str(w.message)]
+    assert len(said) == (not reads)
+    assert all(f"{model} does not read" in text and "energy-edge" in text for text in said)
+    for g in graphs[:2]:
+        out = result.model(g.x, g.edge_index, g.edge_attr)
+        assert out.dtype == dtype
+        run = simulate(result.model, g, ticks=5, tol=None)
+        expected = result.model.embed(g.x, g.edge_index, g.edge_attr).value
+        torch.testing.assert_close(run.reference, expected)
+        if not reads:
+            assert torch.equal(out, result.model(g.x, g.edge_index))
+    own = result.graph(0)
+    attr = own.edge_attr
+    assert torch.equal(
+        result.model(own.x, own.edge_index, attr),
+        result.model(own.x, own.edge_index, graphs[0].edge_attr),
+    )
+
+
+def test_one_model_object():
+    result = train(classes(), model="gcn", epochs=1)
+    assert result.model is result.model
+    assert result.replica(0) is not result.replica(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_of_ones_own_stays_what_it_is(dtype):
+    model = EnergyGNN(2, 3, pool="mean", on_failure="warn").to(dtype)
+    graphs = classes(12)
+    result = train(graphs, model, epochs=2)
+    assert result.model is model
+    assert result.config.dtype == str(dtype).removeprefix("torch.")
+    assert {p.dtype for p in model.parameters()} == {dtype}
+    assert model.conv.on_failure == "warn"
+    model(graphs[0].x.to(dtype), graphs[0].edge_index)
+    chains = EnergyGNN(2, 1).to(dtype)
+    train("chains", chains, epochs=1, task_options={"length": 3})
+    assert {p.dtype for p in chains.parameters()} == {dtype}
+    other = {torch.float32: "float64", torch.float64: "float32"}[dtype]
+    with pytest.raises(ConfigError, match=f"dtype='{other}' was asked for with a model whose"):
+        train(graphs, model, epochs=1, dtype=other)
+
+
+def test_defaults_for_ones_own_graphs():
+    result = train(classes(40), model="gcn", epochs=3)
+    config = result.config
+    assert (config.batch_size, config.dtype, config.validate_every) == (16, "float32", 1)
+    assert [line["epoch"] for line in result.history] == [0, 1, 2]
+    asked = train(classes(40), model="gcn", epochs=2, batch_size=40, dtype="float64")
+    assert (asked.config.batch_size, asked.config.dtype) == (40, "float64")
+    named = train("chains", "gcn", epochs=1, task_options={"length": 3}).config
+    assert (named.batch_size, named.dtype, named.validate_every) == (None, "float64", 10)
+
+
+def test_summary_compares_with_one_answer_for_all():
+    graphs = classes(30)
+    for i, g in enumerate(graphs):
+        g.y = torch.tensor([0 if i % 5 else 1])  # 6 of 30
+    result = train(graphs, model="gcn", epochs=2)
+    split = OwnTask(graphs).splits()[0]
+    share = sum(int(graphs[i].y) == 0 for i in split.test.tolist()) / len(split.test)
+    assert f"(the same answer for all: {share:.4g})" in result.summary()
+    assert "parameters of epoch" in result.summary()
+    numbers = [Data(x=g.x, edge_index=g.edge_index, y=g.x.sum().view(1)) for g in graphs]
+    own = OwnTask(numbers)
+    split = own.splits()[0]
+    mean = torch.stack([numbers[i].y for i in split.train.tolist()]).mean()
+    errors = [float((numbers[i].y - mean).square()) for i in split.test.tolist()]
+    assert own.baseline(split) == pytest.approx(sum(errors) / len(errors), rel=1e-5)
+    assert OwnTask(numbers, metric=F.l1_loss).baseline(split) is None
+
+
+def test_classes_in_equal_shares():
+    y = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)[torch.randperm(100)]
+    for split in (*parts(100, None, 3, y), *parts(100, 5, 3, y)):
+        for part in (split.train, split.val, split.test):
+            counts = torch.bincount(y[part], minlength=3) / len(part)
+            torch.testing.assert_close(counts, torch.tensor([0.6, 0.3, 0.1]))
+    assert parts(10, None, 0)[0].test.numel() == 1
+
+
+def masked(folds=None):
+    """A ring whose nodes must tell which half they are in, from a number that says it roughly."""
+    n = 30
+    edge_index = torch.cat([chain(n), torch.tensor([[0, n - 1], [n - 1, 0]])], 1)
+    half = (torch.arange(n) < n / 2).long()
+    x = torch.randn(n, 2) + 3 * half.view(-1, 1)
+    number = torch.rand(n) if folds is None else torch.rand(n, folds)
+    return Data(
+        x=x,
+        edge_index=edge_index,
+        y=half,
+        train_mask=number < 0.6,
+        val_mask=(number >= 0.6) & (number < 0.8),
+        test_mask=number >= 0.8,
+    )
+
+
+def test_one_graph_with_masks():
+    data = masked()
+    result = train(data, model="gcn", epochs=60, lr=0.05)
+    assert float(result.metrics["train"][0]) > 0.75
+    out = result.model(data.x, data.edge_index)
+    right = (out.argmax(-1) == data.y).double()
+    for part in ("train", "val", "test"):
+        expected = float(right[data[f"{part}_mask"]].mean())
+        assert float(result.metrics[part][0]) == pytest.approx(expected, abs=1e-6)
+    simulate(result.model, data, ticks=3)  # as it is, masks and all
+
+
+def test_nodes_that_are_not_trained_on_have_no_say():
+    data, other = masked(), masked()
+    other.update(data)
+    other.y = torch.where(data.train_mask, data.y, 1 - data.y)
+    options = {"model": "gcn", "epochs": 3, "validate_every": 99}
+    a, b = (train(d, **options).history for d in (data, other))
+    assert [line["loss"] for line in a] == [line["loss"] for line in b]
+
+
+def test_masks_of_several_folds():
+    data = masked(folds=3)
+    result = train(data, model="gcn", epochs=2, replicas=3)
+    out = torch.stack([result.replica(r)(data.x, data.edge_index) for r in range(3)])
+    right = (out.argmax(-1) == data.y).double()
+    expected = [float(right[r, data.test_mask[:, r]].mean()) for r in range(3)]
+    assert result.metrics["test"].tolist() == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(ConfigError, match="whose masks have 3"):
+        train(data, model="gcn", epochs=1, folds=4)
+
+
+def test_masks_that_are_missing_or_wrong():
+    data = masked()
+    rest = ~(data.train_mask | data.val_mask)
+    del data.test_mask
+    split = OwnTask(data).splits()[0]
+    assert torch.equal(OwnTask(data).graphs[int(split.test)].counted, rest)
+    del data.val_mask
+    assert not len(OwnTask(data).splits()[0].val)
+    for mask, says in (
+        (torch.zeros(30, dtype=torch.bool), "names no node"),
+        (torch.zeros(30), r"torch.float32 \[30\]; expected bool \[30\]"),
+        (torch.zeros(7, dtype=torch.bool), r"expected bool \[30\]"),
+    ):
+        data.train_mask = mask
+        with pytest.raises(InputError, match=says):
+            OwnTask(data)
+
+
+def test_a_metric_of_which_more_is_better():
+    def accuracy(out, y):
+        return (out.argmax(-1) == y).double().mean()
+
+    result = train(classes(12), model="gcn", metric=accuracy, higher_is_better=True, epochs=2)
+    assert result.task.higher_is_better
+    assert not train(classes(12), model="gcn", metric=accuracy, epochs=1).task.higher_is_better
+
+
+def test_progress_where_someone_is_looking(monkeypatch, capsys):
+    for seen in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda seen=seen: seen, raising=False)
+        train(classes(), model="gcn", epochs=2)
+        assert ("training" in capsys.readouterr().err) == seen
+
+
+def test_missing_targets_with_a_loss_that_leaves_them_out():
+    def where_known(out, y):
+        return F.mse_loss(out[torch.isfinite(y)], y[torch.isfinite(y)])
+
+    graphs = [Data(x=g.x, edge_index=g.edge_index, y=g.x[:, 0].clone()) for g in classes(8)]
+    for g in graphs:
+        g.y[0] = torch.nan
+    assert not train(graphs, model="gcn", loss=where_known, epochs=2).failed
+    failed = train(graphs, model="energy-node", loss=F.mse_loss, epochs=1)
+    assert "the loss was nan: look for NaN in the targets (y)" in failed.stops[0].reason
 
 
 @pytest.mark.parametrize(
@@ -80,7 +259,7 @@ def test_classification_trains_with_edge_features():
     [
         (lambda g: [], "non-empty list"),
         (lambda g: [*g, 3], "non-empty list"),
-        (lambda g: [Data(x=g[0].x, edge_index=g[0].edge_index)], "lacks x, edge_index or y"),
+        (lambda g: [Data(x=g[0].x, edge_index=g[0].edge_index)], "graph 0 lacks y; expected x"),
         (lambda g: [*g, Data(x=g[0].x, edge_index=g[0].edge_index, y=torch.zeros(3))], "graph 6"),
         (lambda g: [*g, Data(**{**g[0].to_dict(), "x": torch.zeros(4, 9)})], "graph 6 has 9 feat"),
         (lambda g: [*g, Data(**{**g[0].to_dict(), "x": torch.zeros(4)})], r"x of shape \[4\]"),
@@ -90,7 +269,14 @@ def test_classification_trains_with_edge_features():
         ),
         (
             lambda g: [Data(**g[0].to_dict(), train_mask=torch.ones(4, dtype=torch.bool))],
-            "train_mask",
+            r"masks of nodes and y of shape \[1\]",
+        ),
+        (lambda g: [*g, Data(**{**g[0].to_dict(), "x": torch.ones(4, 2).long()})], "one_hot"),
+        (lambda g: [*g, Data(**{**g[0].to_dict(), "y": torch.tensor([-1])})], "the class -1"),
+        (lambda g: [Data(**{**g[0].to_dict(), "y": torch.zeros(1, 3).long()})], "one class a"),
+        (
+            lambda g: [Data(**{**g[0].to_dict(), "y": torch.tensor([torch.nan])})],
+            "graph 0 has NaN or infinite values in y",
         ),
     ],
 )

@@ -6,12 +6,14 @@ Nothing here imports torch before a verb runs: help must come at once.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hogwild.cli.impair import impairment_arguments, impairments
 from hogwild.cli.values import value
-from hogwild.errors import ConfigError, among
+from hogwild.errors import ConfigError, HogwildError, among
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from hogwild.models.check import Model
     from hogwild.training import Result
 
-RULES = ("gradient", "messages", "fixed-point", "overwriting", "waiting")
+RULES = (
+    "gradient", "messages", "fixed-point", "overwriting", "waiting", "resending", "caching",
+)  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
 
 
@@ -54,6 +58,31 @@ class Parser(argparse.ArgumentParser):
             flags = [flag for a in here._actions for flag in a.option_strings]
             here.error(f"unknown argument {rest[0]!r}; {among(flags, rest[0])}")
         return given
+
+
+@contextmanager
+def of_file(task: str | None) -> Iterator[None]:
+    """What goes wrong in the code of a task FILE.py:NAME is said in one line, with its place."""
+    try:
+        yield
+    except (HogwildError, OSError):
+        raise
+    except Exception as error:
+        from hogwild.training.task import blamed
+
+        path = (task or "").rpartition(":")[0]
+        why = blamed(error, path) if path else None
+        if why is None:
+            raise
+        raise ConfigError(f"task={task!r}: {why}") from error
+
+
+def loaded(given: argparse.Namespace) -> Result:
+    """The finished run the flags ask for."""
+    from hogwild.training import load
+
+    with of_file(given.task):
+        return load(given.folder, given.task)
 
 
 def folder_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,10 +156,9 @@ def chosen(given: argparse.Namespace) -> Chosen:
     """The replica and the graphs the flags ask for, from its test graphs."""
     import torch
 
-    from hogwild.training import load
     from hogwild.training.ensemble import Members
 
-    result = load(given.folder, given.task)
+    result = loaded(given)
     r = result.best if given.replica is None else given.replica
     model = result.replica(r).cpu()
     members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from hogwild.cli.common import Outcome, folder_arguments
+from hogwild.cli.common import Outcome, folder_arguments, loaded, of_file
 
 EXAMPLES = """\
   hogwild evaluate runs/chains
@@ -19,8 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Outcome:
     """Evaluate."""
-    from hogwild.training import load
-
-    result = load(given.folder, given.task)
-    result = replace(result, metrics=result.evaluate())
+    result = loaded(given)
+    with of_file(given.task):
+        result = replace(result, metrics=result.evaluate())
     return Outcome(result.summary(), result.as_dict())

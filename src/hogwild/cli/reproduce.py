@@ -26,7 +26,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hogwild.cli.common import Outcome, pairs
+from hogwild.cli.common import Outcome
+from hogwild.cli.values import pairs
 from hogwild.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

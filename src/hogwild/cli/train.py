@@ -12,7 +12,7 @@ import sys
 from dataclasses import fields
 from typing import Any
 
-from hogwild.cli.common import Outcome
+from hogwild.cli.common import Outcome, of_file
 from hogwild.cli.interrupt import Interruptible
 from hogwild.cli.values import pairs, value
 from hogwild.errors import ConfigError
@@ -69,9 +69,10 @@ def run(given: argparse.Namespace) -> Outcome:
                 options[f.name] = {**filed, **flagged} if isinstance(filed, dict) else filed
         elif f.name in given and f.name != "task":
             options[f.name] = getattr(given, f.name)
-    with Interruptible(given.folder) as interruptible:
+    config = Config.of(**options)
+    with of_file(config.task), Interruptible(given.folder) as interruptible:
         result = fit(
-            config=Config.of(**options),
+            config=config,
             folder=given.folder,
             resume=given.resume,
             progress=not given.quiet and not given.json and sys.stderr.isatty(),

@@ -9,13 +9,18 @@ from hogwild.errors import ConfigError
 
 
 def value(text: str) -> Any:
-    """A flag's value as TOML reads it (3, 0.1, true, "a", [1, 2]); else the text itself."""
+    """A flag's value as TOML reads it (3, 0.1, true, "a", [1, 2]), a list also as (1, 2) or 1,2;
+    else the text itself."""
     if text.lower() == "none":
         return None
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    bare = text.strip()
+    bare = bare[1:-1] if bare.startswith("(") and bare.endswith(")") else bare
+    for written in (text, f"[{bare}]" if "," in bare else text):
+        try:
+            return tomllib.loads(f"value = {written}")["value"]
+        except tomllib.TOMLDecodeError:
+            continue
+    return text
 
 
 def pairs(given: list[str] | None, flag: str) -> dict[str, Any]:

@@ -166,6 +166,8 @@ def _words(study: Study) -> str:
 
 OTHERS = {
     "waiting": "waits for its neighbours' values of the layer it is at",
+    "resending": "waits, and sends every value until it is acknowledged",
+    "caching": "keeps its neighbours' newest values of all layers and computes all anew",
 }
 """What a layered model's nodes could do instead, by the name of the rule."""
 
@@ -222,8 +224,7 @@ def _next() -> str:
         "<code>hogwild train chains --model energy-edge --folder runs/chains</code>, then "
         "<code>hogwild robustness runs/chains --loss 0.3</code> and <code>hogwild certify "
         "runs/chains</code>: the paper's task, what asynchrony costs, and what is proved about it.",
-        "Your own PyG model: <code>hogwild.robustness(hogwild.LayeredGNN(model, in_channels, "
-        "out_channels), data)</code>.",
+        "Your own trained PyG model, as it is: <code>hogwild.robustness(model, data)</code>.",
         "Lost messages, crashes, stragglers: <code>hogwild.simulate(model, data, "
         "impairments=BernoulliLoss(0.3))</code>, from "
         "<code>hogwild.asynchrony.impairments</code>.",

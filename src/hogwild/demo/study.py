@@ -49,6 +49,8 @@ ROWS: dict[str, tuple[str, str, str]] = {
     "gcn": ("GCN", "gcn", "overwriting"),
     "gat": ("GAT", "gat", "overwriting"),
     "gcn-waiting": ("GCN, waiting", "gcn", "waiting"),
+    "gcn-resending": ("GCN, resending", "gcn", "resending"),
+    "gcn-caching": ("GCN, caching", "gcn", "caching"),
     "energy-edge": ("energy GNN", "energy-edge", "messages"),
 }
 """The rows of the table: what they are called, the model, and what its nodes do."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
@@ -22,8 +22,9 @@ from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
-from hogwild.models.check import Model, check_model
+from hogwild.models.check import Runnable, embedded, pose, runnable
 from hogwild.models.stack import StackedGNN
+from hogwild.models.wrapped import WrappedGNN
 from hogwild.progress import bar
 from hogwild.rules import choose, rule_for
 from hogwild.solvers.problem import Problem
@@ -153,7 +154,7 @@ class Run:
 
 
 def simulate(
-    model: Model,
+    model: Runnable | nn.Module,
     data: Data | Batch | Iterable[Data],
     *,
     stagger: int = 5,
@@ -177,15 +178,17 @@ def simulate(
     A stack runs level by level: the next one begins, everywhere, when the one below has settled.
 
     Args:
-        model: Any model of this library.
+        model: Any model of this library, or a trained GNN of PyG's convolutions, which runs as it
+            is (:func:`hogwild.wrap`).
         data: A PyG ``Data``, ``Batch`` or list of ``Data``.
         stagger: S, the largest number of ticks between two updates of a node; 1: all together.
         delay: D, the largest age of a view in ticks; 0: instantaneous.
         seed: The schedules are a function of it, on every machine.
         runs: Number of independent schedules.
         rule: What a node does: ``"auto"``, or the name of a rule that fits the model
-            (:func:`hogwild.rules.fitting`). ``"auto"`` means messages for energies, and the
-            paper's overwriting for layers; the paper's gradient steps are ``"gradient"``.
+            (:func:`hogwild.rules.fitting`). ``"auto"`` means messages for energies, the paper's
+            overwriting for layers, and caching, which is exact, for trained models that were
+            wrapped; the paper's gradient steps are ``"gradient"``.
         step: ``"auto"``, ``"certified"`` or a number, for gradient steps; with ``rule="auto"`` a
             number or ``"certified"`` asks for such steps.
         exchange: ``"packet"`` (Algorithm 1) or ``"exact"`` (the paper's equation).
@@ -200,7 +203,7 @@ def simulate(
             ``stagger``, ``delay`` and ``seed`` are then not used.
         progress: Show a progress bar.
     """
-    check_model(model)
+    model = runnable(model)
     stagger, delay = check_bounds(stagger, delay)
     seed = require_integer("seed", seed)
     runs, ticks = require_positive("runs", runs), require_positive("ticks", ticks)
@@ -229,7 +232,7 @@ def simulate(
 
 
 def _run(
-    model: Model,
+    model: Runnable,
     inputs: Inputs,
     stagger: int,
     delay: int,
@@ -256,14 +259,15 @@ def _run(
             f"record and replay were asked of a stack of {len(levels)} levels, which has a "
             f"schedule for each; expected a model of one level"
         )
+    if isinstance(model, StackedGNN):  # its levels are asked themselves, behind the model's door
+        x, edge_attr = model.features(inputs.x, inputs.edge_attr)
+        inputs = replace(inputs, x=x, edge_attr=edge_attr)
     many = inputs.repeat(runs)
     below, settled = inputs.x, many.x  # features, as solved synchronously and as simulated
     tallies: list[Tally] = []
     for depth, level in enumerate(levels):
-        args, kwargs = replace(inputs, x=below).arguments()
-        answer = level.embed(*args, **kwargs).value
-        args, kwargs = replace(many, x=settled).arguments()
-        problem = level.problem(*args, **kwargs)
+        answer = embedded(level, replace(inputs, x=below))
+        problem = pose(level, replace(many, x=settled))
         problem = problem.detach() if isinstance(problem, Problem) else problem
         graph = problem.graph
         schedule = Schedule(
@@ -386,7 +390,7 @@ class _Watch:
 
 
 def _report(
-    model: Model,
+    model: Runnable,
     simulation: Simulation,
     watch: _Watch,
     inputs: Inputs,
@@ -416,8 +420,11 @@ def _report(
         return x if replicated else x[:, 0]
 
     h = simulation.h.mT.to(answer.dtype)  # [R, Q·N, k]
-    out = model.readout(h if replicated else h[0], many.batch, many.num_graphs)
-    predictions = out.unflatten(-2, (runs, -1)).movedim(-3, 0)
+    if isinstance(model, WrappedGNN):
+        predictions = model.read(embeddings(simulation.h), inputs)
+    else:
+        out = model.readout(h if replicated else h[0], many.batch, many.num_graphs)
+        predictions = out.unflatten(-2, (runs, -1)).movedim(-3, 0)
     deviation, halfway = per_graph(watch.deviation), watch.halfway
     enough = 1e-6 if watch.tol is None else watch.tol
     return Run(

@@ -213,16 +213,16 @@ class Simulation:
         at, content = tick.at, self._oldest(tick, nodes)
         node = self._wire(self.rule.broadcast(h, at))
         edge = None if letters is None else self._wire(letters)
-        sends, waited = self._sends(at, node, edge), self.rule.waited
-        if sends is None and waited is None:
+        sends, silent = self._sends(at, node, edge), self.rule.silent
+        if sends is None and silent is None:
             self.outbox.publish(at, node, edge, content)
             self._count(nodes, at)
             return
         sends = torch.ones_like(nodes, dtype=torch.bool) if sends is None else sends
         kept = nodes[~sends]
         self.tally.saved[kept] += self.out_degree[kept]
-        if waited is not None:  # nothing was computed, so there is nothing to send
-            sends = sends & ~waited
+        if silent is not None:
+            sends = sends & ~silent
         part, keep = at.part(sends)
         edge = None if edge is None else edge[..., keep]
         self.outbox.publish(part, node[..., sends], edge, content[sends])
@@ -232,7 +232,8 @@ class Simulation:
         """These nodes have sent a packet to every neighbour."""
         packets = self.out_degree[nodes]
         self.tally.messages[nodes] += packets
-        self.tally.numbers[nodes] += packets * self.rule.numbers(at)
+        sent = packets * self.rule.numbers(at)  # a mean over neighbours may be broken
+        self.tally.numbers[nodes] += sent.round().to(torch.long)
 
     def _sends(self, at: Star, node: Tensor, edge: Tensor | None) -> Tensor | None:
         """Which nodes find their packets worth sending, [A]; ``None``: all."""

@@ -36,7 +36,8 @@ from hogwild.errors import AsynchronyError, ConfigError, InputError
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
-from hogwild.models.layered import LayeredGNN, LayeredProblem
+from hogwild.models.layered import LayeredGNN
+from hogwild.models.layers import LayeredProblem
 from hogwild.rules.layered import LayeredRule
 
 
@@ -148,8 +149,8 @@ def _check_model(model: LayeredGNN) -> None:
     if not isinstance(model, LayeredGNN):
         raise ConfigError(
             f"{type(model).__name__} is not trained under schedules: its answer does not depend on "
-            f"them (implicit models, LayerTagged); expected a LayeredGNN such as GCN or GAT, or a "
-            f"PyG model wrapped in hogwild.LayeredGNN. Train the others with model(...)"
+            f"them (implicit models, LayerTagged); expected a LayeredGNN such as GCN or GAT, or "
+            f"PyG's layers in a new hogwild.LayeredGNN. Train the others with model(...)"
         )
     if any(isinstance(m, _BatchNorm) and m.training for m in model.modules()):
         raise AsynchronyError(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data.data import BaseData
 
 from hogwild.errors import (
     ConfigError,
@@ -26,6 +28,15 @@ from hogwild.solvers.base import Solver, solve
 from hogwild.solvers.linear import LinearSolver
 from hogwild.solvers.problem import Problem
 from hogwild.solvers.solution import Solution, check_on_failure
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def opaque(method: F) -> F:
+    """A method that ``torch.compile`` calls as it is. A solve decides by looking at numbers, graph
+    by graph: traced, it falls into dozens of pieces that take minutes to compile."""
+    found: F = torch.compiler.disable(method, reason="a solve decides by looking at numbers")
+    return found
 
 
 class Kind(enum.StrEnum):
@@ -119,6 +130,7 @@ class ImplicitConv(Reader):
     ) -> Problem:
         """The problem these inputs pose, attached to the autograd graph."""
 
+    @opaque
     def embed(
         self,
         x: Tensor,
@@ -131,6 +143,8 @@ class ImplicitConv(Reader):
         batch_size: int | None = None,
     ) -> Solution:
         """Solve for the embeddings; differentiable, with per-graph diagnostics.
+
+        ``torch.compile`` calls the solve as it is and compiles what comes before and after it.
 
         Args:
             h0: Starting point, e.g. the embeddings of the previous epoch; zero by default. The
@@ -148,7 +162,7 @@ class ImplicitConv(Reader):
                 start = self._start(problem, h0, dtype, x.device)
                 found = solve(problem, self.solver, start)
             h = found.value
-            found.check(self.on_failure)
+            found.check(self.on_failure, cause=lambda: large_features(x=x, edge_attr=edge_attr))
             if torch.is_grad_enabled():
                 linear = LinearSolver(getattr(self.solver, "linear", "auto"))
                 rtol = 1e-10 if dtype == torch.float64 else 1e-5
@@ -206,7 +220,7 @@ class ImplicitConv(Reader):
     def forward(
         self,
         x: Tensor,
-        edge_index: Tensor,
+        edge_index: Tensor | None = None,  # missing: refused with what is expected
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         *,
@@ -217,13 +231,30 @@ class ImplicitConv(Reader):
         """The embeddings, [N, k] or [R, N, k]."""
         return self.embed(
             x,
-            edge_index,
+            edge_index,  # type: ignore[arg-type]
             edge_attr,
             batch,
             edge_weight=edge_weight,
             h0=h0,
             batch_size=batch_size,
         ).value
+
+
+LARGE = 50.0
+"""Absolute value from which a feature counts as large: hardly any standardised one reaches it."""
+
+
+def large_features(**features: Tensor | None) -> str:
+    """Which of these features are so large that a solve may fail for it, in a line; or ``""``."""
+    sizes = {k: float(v.abs().max()) for k, v in features.items() if v is not None and v.numel()}
+    found = [f"{name} has entries up to {size:.4g}" for name, size in sizes.items() if size > LARGE]
+    if not found:
+        return ""
+    return (
+        f"{' and '.join(found)} in absolute value. Features of such a scale make the problem "
+        f"nearly piecewise linear, and the solver passes its kinks one by one. Standardise the "
+        f"features: call model.standardize(data) before training (hogwild.train does)"
+    )
 
 
 @contextmanager
@@ -238,9 +269,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def refuse_batch(edge_attr: object) -> None:
+    """Raise where a batch vector was given in the place of edge features, as PyG's own models have
+    it."""
+    if isinstance(edge_attr, Tensor) and edge_attr.dim() == 1 and edge_attr.dtype == torch.long:
+        raise DTypeError(
+            f"edge_attr is a vector of {edge_attr.numel()} integers; did you mean batch=...? (the "
+            f"third positional argument is edge_attr) Expected floating-point edge features"
+        )
+
+
 def check_features(
-    x: Tensor,
-    edge_index: Tensor,
+    x: Tensor | None,
+    edge_index: Tensor | None,
     edge_attr: Tensor | None,
     edge_weight: Tensor | None,
     *,
@@ -258,12 +299,27 @@ def check_features(
         ("edge_attr", edge_attr),
         ("edge_weight", edge_weight),
     )
+    unknown: object = x
+    if isinstance(unknown, BaseData):
+        raise InputError(
+            f"the model was called with a {type(unknown).__name__}; expected its tensors: "
+            f"model(data.x, data.edge_index, data.edge_attr, data.batch), without what there is "
+            f"not"
+        )
+    if x is None or edge_index is None:
+        missing = "x" if x is None else "edge_index"
+        raise InputError(
+            f"{missing} is missing; expected model(x, edge_index): features [num_nodes, "
+            f"{in_channels}] and edges [2, num_edges], which a graph without edges has, too: "
+            f"torch.empty(2, 0, dtype=torch.long)"
+        )
     for name, t in given:
         if t is not None and (not isinstance(t, Tensor) or t.layout != torch.strided):
             kind = t.layout if isinstance(t, Tensor) else type(t).__name__
             raise InputError(f"{name} is a {kind}; expected a dense torch.Tensor")
     if edge_index.dim() != 2:
         raise GraphError(f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges]")
+    refuse_batch(edge_attr)
     for name, t in (("x", x), ("edge_attr", edge_attr), ("edge_weight", edge_weight)):
         if t is None:
             continue

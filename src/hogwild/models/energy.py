@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.graph import Graph
-from hogwild.models.base import ImplicitConv, Kind
+from hogwild.models.base import ImplicitConv, Kind, opaque
+from hogwild.models.features import Features
 from hogwild.models.objective import EnergyProblem
 from hogwild.models.picgnn import Round
 from hogwild.models.readout import ImplicitGNN, Readout
@@ -299,6 +300,7 @@ class EnergyConv(ImplicitConv):
             weight = alpha if weight is None else alpha * weight
         return weight, loop_weight
 
+    @opaque
     def energy(
         self,
         h: Tensor,
@@ -396,7 +398,9 @@ class EnergyGNN(ImplicitGNN):
         self.readout = Readout(
             hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
         )
+        self.features = Features.of(self.conv)
 
     def energy(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Tensor:
         """One energy a graph: :meth:`EnergyConv.energy`."""
-        return self.conv.energy(*args, **kwargs)  # type: ignore[arg-type]
+        args_, rest = self._standardized(args, kwargs, 1)
+        return self.conv.energy(*args_, **rest)

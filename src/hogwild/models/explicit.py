@@ -7,16 +7,26 @@ r"""The paper's explicit baselines, and the sceptic's answer to their failure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
+from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv
 
 from hogwild.errors import ConfigError, require_positive
 from hogwild.models.base import Kind
-from hogwild.models.layered import LayeredGNN, LayeredProblem
+from hogwild.models.features import Features
+from hogwild.models.layered import LayeredGNN
+from hogwild.models.layers import LayeredProblem
 from hogwild.models.readout import Readout
 from hogwild.solvers.solution import Solution
+
+
+def _as_made(self: LayeredGNN, layers: Any) -> Any:
+    """Layers that a model has just made itself are its own, and fresh."""
+    return layers
 
 
 class GCN(LayeredGNN):
@@ -58,6 +68,8 @@ class GCN(LayeredGNN):
         require_positive("hidden_channels", hidden_channels)
         convs = [GCNConv(hidden_channels, hidden_channels, bias=bias) for _ in range(num_layers)]
         super().__init__(convs, in_channels, out_channels, **kwargs)  # type: ignore[arg-type]
+
+    _drawn = _as_made
 
 
 class GAT(LayeredGNN):
@@ -114,6 +126,8 @@ class GAT(LayeredGNN):
         ]
         super().__init__(convs, in_channels, out_channels, **kwargs)  # type: ignore[arg-type]
 
+    _drawn = _as_made
+
 
 class LayerTagged(nn.Module):
     """A local synchroniser around an explicit model: the sceptic's baseline.
@@ -125,8 +139,8 @@ class LayerTagged(nn.Module):
     does not make up for it), and one lost message, or one silent node, stops its neighbours for
     ever, then theirs, and in the end all.
 
-    The model itself is unchanged; its :class:`~hogwild.models.layered.LayeredProblem` says
-    ``waits=True``, and the executor does the waiting.
+    The model itself is unchanged: this is a name for ``rule="waiting"``, which all models of layers
+    can follow.
 
     Args:
         model: The explicit model.
@@ -157,6 +171,16 @@ class LayerTagged(nn.Module):
         """Draw fresh parameters."""
         self.model.reset_parameters()
 
+    @property
+    def features(self) -> Features:
+        """Where features enter the model."""
+        return self.model.features
+
+    def standardize(self, data: Data | Iterable[Data]) -> LayerTagged:
+        """:meth:`LayeredGNN.standardize`."""
+        self.model.standardize(data)
+        return self
+
     def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
         """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
         run this model by talking to its neighbours alone."""
@@ -164,7 +188,8 @@ class LayerTagged(nn.Module):
 
     def problem(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> LayeredProblem:
         """The layers one node at a time, each waiting for its neighbours."""
-        return replace(self.model.problem(*args, **kwargs), waits=True)  # type: ignore[arg-type]
+        problem = self.model.problem(*args, **kwargs)  # type: ignore[arg-type]
+        return replace(problem, usual="waiting")
 
     def embed(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Solution:
         """The embeddings after the last layer."""

@@ -46,6 +46,7 @@ from hogwild.errors import ConfigError, FeatureError, require_positive
 from hogwild.fields import gather, scatter, scatter_into
 from hogwild.graph import Graph, Star
 from hogwild.models.base import ImplicitConv, Kind
+from hogwild.models.features import Features
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.mlp import MLP
 from hogwild.solvers.base import Solver
@@ -410,3 +411,4 @@ class GSDGNN(ImplicitGNN):
         self.readout = Readout(
             hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
         )
+        self.features = Features.of(self.conv)

@@ -25,7 +25,9 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from hogwild.errors import AsynchronyError, ConfigError, GraphError, require_positive
 from hogwild.graph import Graph, Star
 from hogwild.models.base import Kind, Reader
+from hogwild.models.features import Features, Standardized
 from hogwild.models.layer import Layer, build, try_out
+from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_needed
 from hogwild.models.readout import Readout
 from hogwild.nn import replicas as ensemble
@@ -34,57 +36,38 @@ from hogwild.solvers.solution import Solution, Status
 
 
 @dataclass(eq=False)
-class LayeredProblem:
-    """The layers of an explicit model on one graph, one node at a time.
+class StackProblem(LayeredProblem):
+    """The layers of a :class:`LayeredGNN`: a node's state is its embedding, which is what it says.
 
     A node starts at :meth:`start` and makes ``depth`` updates, the ℓ-th with :meth:`update` of
-    layer ℓ, from whatever it has heard by then; what it holds afterwards goes to the model's
-    readout. Without delays this is the model's forward pass; with them it is what the paper shows
-    to fail.
-
-    Attributes:
-        graph: Who hears whom.
-        replicas: R, 1 for a model without replicas.
-        channels: Width k of all embeddings.
-        depth: Number of layers.
-        waits: Whether a node waits for its neighbours' values *of the layer it is at*, see
-            :class:`~hogwild.models.LayerTagged`.
+    layer ℓ; what it holds afterwards goes to the model's readout. Without delays this is the
+    model's forward pass; with them, and one value a node, it is what the paper shows to fail.
     """
 
-    graph: Graph
-    replicas: int
-    channels: int
-    depth: int
-    waits: bool
     model: LayeredGNN
     edges: AllEdges
     encoded: Tensor  # [R, k, N]
     surrounded: tuple[bool, ...]  # by layer: whether leaves need their own edges
 
     def start(self) -> Tensor:
-        """Every node's value before the first layer, [R, k, N]."""
         return self.encoded
 
+    def value(self, layer: int, h: Tensor, at: Star) -> Tensor:
+        return h
+
     def update(self, layer: int, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
-        """The value of a layer at some nodes, from what those nodes know.
-
-        Args:
-            layer: ℓ = 0, …, depth − 1.
-            h: Their own values, [R, k, A].
-            inbox: The neighbours' values as last heard on each edge, [R, k, E']; on an edge from a
-                node to itself nothing is sent, the node reads its own value.
-            at: The nodes and edges.
-
-        Returns:
-            Their new values, [R, k, A].
-        """
         edges = StarEdges.of(self.edges, at, self.surrounded[layer])
         x = edges.values(h.mT, inbox.mT)
         return self.model.layer(layer, x, edges)[:, : at.size].mT
 
 
-class LayeredGNN(Reader):
-    r"""Any stack of PyG's (or your own) one-hop message-passing layers, and a readout.
+class LayeredGNN(Standardized, Reader):
+    r"""A *new* model of any stack of PyG's (or your own) one-hop message-passing layers.
+
+    The layers given are a pattern: the model has copies of them, with parameters freshly drawn, and
+    around them an encoder and a readout of its own, for :func:`hogwild.train`. The layers given
+    stay as they are. A model that is trained already goes to :func:`hogwild.simulate` as it is, see
+    :func:`hogwild.wrap`; layers with gradients are refused, in case they were meant to be kept.
 
     Node-local encoder, then layer by layer convolution, norm, activation, dropout, then the readout
     of all models. Synchronously this is the ordinary forward pass; :meth:`problem` offers the same
@@ -94,7 +77,7 @@ class LayeredGNN(Reader):
         layers: Convolutions k → k, called as ``layer(x, edge_index)``, with ``edge_attr`` and
             ``edge_weight`` where they take these; or a PyG model such as
             ``torch_geometric.nn.GraphSAGE(k, k, num_layers=3)``, whose convolutions, norms,
-            activation and dropout are taken over (it has none after its last layer).
+            activation and dropout are the pattern (it has none after its last layer).
         in_channels: Width of the node features.
         out_channels: Width of the predictions.
         hidden_channels: Width k; read from the layers where they tell.
@@ -108,8 +91,6 @@ class LayeredGNN(Reader):
         pool: ``None`` predicts for every node; ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
         replicas: ``None``, or a number R of independent parameter sets, evaluated side by side.
-            The layers given serve as the pattern of R fresh draws; with ``None`` they are used as
-            they are.
         validate: Check the *values* of the inputs too (finite, in range, sorted).
 
     Shapes:
@@ -140,6 +121,7 @@ class LayeredGNN(Reader):
         for name, value in (("in_channels", in_channels), ("replicas", replicas)):
             if value is not None:
                 require_positive(name, value)
+        layers = self._drawn(layers)
         k, edge_dim, stack = build(layers, hidden_channels, edge_dim, act, norm, dropout)
         if not encoder and in_channels != k:
             raise ConfigError(
@@ -156,6 +138,27 @@ class LayeredGNN(Reader):
                 what = f"layer {i} ({layer}), {replicas} replicas at once,"
                 try_out(layer, what, k, edge_dim, replicas)
         self.readout = Readout(k, out_channels, readout, pool=pool, replicas=replicas)
+        self.features = Features.of(self)
+
+    def _drawn(self, layers: BasicGNN | Iterable[nn.Module]) -> BasicGNN | Iterable[nn.Module]:
+        """The layers of this model: copies of those given, with parameters freshly drawn."""
+        given = layers if isinstance(layers, nn.Module) else list(layers)
+        parts = [given] if isinstance(given, nn.Module) else given
+        if not all(isinstance(part, nn.Module) for part in parts):
+            return given  # refused as soon as layers are built of it
+        parameters = [p for part in parts for p in part.parameters()]
+        if any(nn.parameter.is_lazy(p) for p in parameters):
+            return given  # likewise
+        if any(p.grad is not None for p in parameters):
+            raise ConfigError(
+                f"the parameters of {type(parts[0]).__name__} have gradients, so they are being "
+                f"trained, and LayeredGNN builds a new model around fresh copies. A trained model "
+                f"goes to hogwild.simulate and hogwild.robustness as it is, or as "
+                f"hogwild.wrap(model); for a new one expected layers that were never trained"
+            )
+        if isinstance(given, nn.Module):
+            return cast("BasicGNN", ensemble.fresh(given))
+        return list(cast("nn.ModuleList", ensemble.fresh(nn.ModuleList(given))))
 
     @property
     def _stack(self) -> list[Layer]:
@@ -196,6 +199,7 @@ class LayeredGNN(Reader):
         batch_size: int | None,
     ) -> tuple[Tensor, AllEdges]:
         """The input checked, values before the first layer [R, N, k], and the edges."""
+        x, edge_attr = self._enter(x, edge_attr)
         graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         if edge_weight is not None and not any("edge_weight" in s.reads for s in self._stack):
             raise GraphError(
@@ -246,7 +250,7 @@ class LayeredGNN(Reader):
     def forward(
         self,
         x: Tensor,
-        edge_index: Tensor,
+        edge_index: Tensor | None = None,  # missing: refused with what is expected
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         *,
@@ -255,7 +259,8 @@ class LayeredGNN(Reader):
         batch_size: int | None = None,
     ) -> Tensor:
         """Predictions for the nodes, or for the graphs with ``pool``."""
-        h, _ = self._embed(x, edge_index, edge_attr, batch, edge_weight, h0, batch_size)
+        given = (x, edge_index, edge_attr, batch, edge_weight, h0, batch_size)
+        h, _ = self._embed(*given)  # type: ignore[arg-type]
         return self.readout(h, batch, batch_size)
 
     # -- one node at a time -----------------------------------------------------------------------
@@ -277,12 +282,14 @@ class LayeredGNN(Reader):
         """
         h, edges = self._encode(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         surrounded = self._probe(edges, h)
-        return LayeredProblem(
+        k = self.hidden_channels
+        return StackProblem(
             edges.graph,
             self.replicas or 1,
-            self.hidden_channels,
+            k,
             self.depth,
-            False,
+            (k,) * (self.depth + 1),
+            "overwriting",
             self,
             edges,
             h.mT,

@@ -55,11 +55,13 @@ _HOPS: dict[type, Callable[[Any], int]] = {
 }
 
 
-def refuse_beyond_one_hop(layer: nn.Module) -> None:
+def refuse_beyond_one_hop(layer: nn.Module, allow: tuple[type, ...] = ()) -> None:
     """Raise :class:`AsynchronyError`, with the reason, where a type tells that a layer (or anything
-    inside it) reads more than a node and its neighbours."""
+    inside it) reads more than a node and its neighbours; ``allow`` are types to pass over."""
     for part in layer.modules():
         name = type(part).__name__
+        if isinstance(part, allow):
+            continue
         for known, reason in _WHOLE_GRAPH.items():
             if isinstance(part, known):
                 raise _beyond(f"{name} {reason}")
@@ -152,6 +154,8 @@ class StarEdges(Edges):
     attr: Tensor | None
     weight: Tensor | None
     near: Tensor | None  # [F] the node or leaf that each far end belongs to
+    rows: Tensor | None  # [M] the edge of the graph that each edge drawn stands for; None: the same
+    far: Tensor | None  # [F] the node that each far end stands for
 
     @classmethod
     def of(cls, whole: AllEdges, at: Star, surrounded: bool) -> StarEdges:
@@ -160,7 +164,7 @@ class StarEdges(Edges):
         src = graph.src[edges]
         leaf = torch.arange(a, a + count, device=src.device)
         index = torch.stack([torch.where(src == graph.dst[edges], at.slot, leaf), at.slot])
-        rows, near = at.edges, None
+        rows, near, beyond = at.edges, None, None
         if surrounded:
             into, out = graph.star(src), _reversed(graph).star(torch.cat([nodes, src]))
             (_, entering), (_, leaving) = _numbers(into, graph), _numbers(out, graph)
@@ -170,6 +174,7 @@ class StarEdges(Edges):
             # The edges into every leaf, its own loops among them, and those out of everyone.
             heard, loop, said = a + into.slot[~own], a + into.slot[own], out.slot[new]
             near = torch.cat([heard, said])
+            beyond = torch.cat([graph.src[entering[~own]], graph.dst[leaving[new]]])
             far = torch.arange(a + count, a + count + near.numel(), device=src.device)
             far_in, far_out = far.tensor_split((heard.numel(),))
             senders = torch.cat([index[0], far_in, loop, said])
@@ -180,7 +185,14 @@ class StarEdges(Edges):
         def at_rows(x: Tensor | None) -> Tensor | None:
             return x if x is None or rows is None else x[rows]
 
-        return cls(whole, at, index, at_rows(whole.attr), at_rows(whole.weight), near)
+        attr, weight = at_rows(whole.attr), at_rows(whole.weight)
+        return cls(whole, at, index, attr, weight, near, rows, beyond)
+
+    def nodes(self) -> Tensor:
+        """The node of the graph that each node drawn stands for, [A + E' + F]."""
+        nodes, edges = _numbers(self.at, self.whole.graph)
+        found = torch.cat([nodes, self.whole.graph.src[edges]])
+        return found if self.far is None else torch.cat([found, self.far])
 
     def values(self, h: Tensor, inbox: Tensor) -> Tensor:
         """Values of all nodes drawn: […, A, k], […, E', k] → […, A + E' + F, k].

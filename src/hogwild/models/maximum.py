@@ -52,6 +52,7 @@ from hogwild.errors import ConfigError, GraphError, require_positive
 from hogwild.fields import gather
 from hogwild.graph import Graph, Star
 from hogwild.models.base import ImplicitConv, Kind
+from hogwild.models.features import Features
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.mlp import MLP
 from hogwild.solvers.base import Solver
@@ -299,3 +300,4 @@ class MaxGNN(ImplicitGNN):
         self.readout = Readout(
             hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
         )
+        self.features = Features.of(self.conv)

@@ -169,6 +169,16 @@ class EnergyEvaluation(Evaluation):
     def hessian(self) -> EnergyHessian:
         return _linearise(self.tapes, self._back[1], self.problem)
 
+    @torch.no_grad()
+    def secant(self, reach: Tensor) -> EnergyHessian:
+        """As the Hessian, but every activation of every network has the curvature of
+        :meth:`~hogwild.nn.activations.Activation.growth`: that of the parabola that touches it
+        here and lies above it as far as the reach [R, G] of its graph."""
+        graph = self.problem.graph
+        nodes = graph.wide(reach).expand(-1, -1, graph.num_nodes)
+        tapes = [tape.reaching(nodes, graph) for tape in self.tapes]
+        return _linearise(tapes, self._back[1], self.problem)
+
 
 def _reverse(
     tapes: list[RoundTape], problem: EnergyProblem, start: Tensor

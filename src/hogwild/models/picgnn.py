@@ -203,6 +203,19 @@ class RoundTape:
         total = qbar + lbar + self.round.read_transpose(ybar, graph)
         return RoundPullback(total, s_message, s_loop, s_update, (ybar, lbar, qbar))
 
+    def reaching(self, reach: Tensor, graph: Graph) -> RoundTape:
+        """The same pass whose curvatures hold as far as ``reach`` [R, 1, N] of each node; an edge
+        has the reach of the node it leads to."""
+        edges = gather(reach, graph.dst)
+        if self.round.heads > 1:
+            edges = edges.repeat_interleave(self.round.heads, 0)
+        return replace(
+            self,
+            message=replace(self.message, reach=edges),
+            loop=replace(self.loop, reach=reach),
+            update=replace(self.update, reach=reach),
+        )
+
     def linearise(self, back: RoundPullback, graph: Graph, outputs: bool) -> Linear:
         rnd, n = self.round, graph.num_nodes
         jacobian, d = _differentiate(self.loop, back.s_loop, n)

@@ -9,6 +9,7 @@ from torch_geometric.nn import global_mean_pool
 
 from hogwild.errors import ConfigError, require_positive
 from hogwild.models.base import ImplicitConv, Kind
+from hogwild.models.features import Standardized
 from hogwild.nn.mlp import MLP
 from hogwild.solvers.problem import Problem
 from hogwild.solvers.solution import Solution
@@ -60,8 +61,9 @@ class Readout(nn.Module):
         return self.graph(global_mean_pool(y, batch, size))
 
 
-class ImplicitGNN(nn.Module):
-    """Embeddings that solve a problem, and a readout: a subclass sets ``conv`` and ``readout``."""
+class ImplicitGNN(Standardized):
+    """Embeddings that solve a problem, and a readout: a subclass sets ``conv``, ``readout`` and
+    ``features``."""
 
     conv: ImplicitConv
     readout: Readout
@@ -83,11 +85,13 @@ class ImplicitGNN(nn.Module):
 
     def problem(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Problem:
         """The problem whose solution the embeddings are; called like :meth:`forward`."""
-        return self.conv.problem(*args, **kwargs)  # type: ignore[arg-type]
+        args_, rest = self._standardized(args, kwargs)
+        return self.conv.problem(*args_, **rest)
 
     def embed(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Solution:
         """The embeddings with per-graph diagnostics; called like :meth:`forward`."""
-        return self.conv.embed(*args, **kwargs)  # type: ignore[arg-type]
+        args_, rest = self._standardized(args, kwargs)
+        return self.conv.embed(*args_, **rest)
 
     def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
         """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
@@ -97,7 +101,7 @@ class ImplicitGNN(nn.Module):
     def forward(
         self,
         x: Tensor,
-        edge_index: Tensor,
+        edge_index: Tensor | None = None,  # missing: refused with what is expected
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         *,

@@ -34,6 +34,7 @@ from hogwild.errors import ConfigError, require_positive
 from hogwild.fields import gather, mtm, scatter
 from hogwild.graph import Graph, Star
 from hogwild.models.base import ImplicitConv, Kind
+from hogwild.models.features import Features
 from hogwild.models.jacobian import Contractivity, Jacobian
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.tanh import TanhMap, TanhMLP
@@ -365,11 +366,14 @@ class ScarselliGNN(ImplicitGNN):
         self.readout = Readout(
             hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
         )
+        self.features = Features.of(self.conv)
 
     def penalty(self, *args: Tensor | None, **kwargs: Tensor | float | None) -> Tensor:
         """One penalty a graph: :meth:`ScarselliConv.penalty`."""
-        return self.conv.penalty(*args, **kwargs)  # type: ignore[arg-type]
+        args_, rest = self._standardized(args, kwargs, 1)
+        return self.conv.penalty(*args_, **rest)
 
     def contractivity(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Contractivity:
         """A diagnosis at one point: :meth:`ScarselliConv.contractivity`."""
-        return self.conv.contractivity(*args, **kwargs)  # type: ignore[arg-type]
+        args_, rest = self._standardized(args, kwargs, 1)
+        return self.conv.contractivity(*args_, **rest)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hogwild.errors import AsynchronyError, require_positive
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.energy import EnergyConv
+from hogwild.models.features import Features
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.solvers.problem import Problem
 from hogwild.solvers.solution import Solution
@@ -52,6 +53,7 @@ class StackedGNN(ImplicitGNN):
         k = first.hidden_channels
         self.convs = nn.ModuleList([first, *(layer(in_channels + k) for _ in range(count - 1))])
         self.readout = Readout(k, out_channels, readout, pool=pool, replicas=first.replicas)
+        self.features = Features.of(first)
 
     @property
     def levels(self) -> list[ImplicitConv]:
@@ -68,7 +70,8 @@ class StackedGNN(ImplicitGNN):
 
     def problem(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Problem:
         if len(self.levels) == 1:
-            return self.levels[0].problem(*args, **kwargs)  # type: ignore[arg-type]
+            args_, rest = self._standardized(args, kwargs)
+            return self.levels[0].problem(*args_, **rest)
         raise AsynchronyError(
             f"a stack of {len(self.levels)} layers poses one problem a level, not one in all; ask "
             f"the levels: model.levels[0].problem(...)"
@@ -98,6 +101,7 @@ class StackedGNN(ImplicitGNN):
         """The last level's embeddings; iterations are summed over the levels, residuals and
         statuses are the worst. ``h0`` starts every level."""
         found: list[Solution] = []
+        x, edge_attr = self._enter(x, edge_attr)
         features = x
         for conv in self.levels:
             if found:

@@ -5,6 +5,7 @@ from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.mlp import MLP
 from hogwild.nn.nonexpansive import Nonexpansive, leaky_relu
 from hogwild.nn.picnn import PICNN, Jet
+from hogwild.nn.standardize import Standardize
 
 __all__ = [
     "MLP",
@@ -15,5 +16,6 @@ __all__ = [
     "Jet",
     "NeighbourhoodAttention",
     "Nonexpansive",
+    "Standardize",
     "leaky_relu",
 ]

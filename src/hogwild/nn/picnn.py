@@ -136,6 +136,7 @@ class Tape:
     pre: list[Tensor]  # a_ℓ of the hidden layers, [B, w, n]
     slopes: list[Tensor]  # g'(a_ℓ)
     bounding: bool = False
+    reach: Tensor | None = None  # [B, 1, n]: how far curvatures bound the growth; None: true ones
 
     def rows(self, part: slice) -> Tape:
         """The tape of some of the rows (views, nothing is copied)."""
@@ -145,6 +146,7 @@ class Tape:
             [a[..., part] for a in self.pre],
             [s[..., part] for s in self.slopes],
             self.bounding,
+            None if self.reach is None else self.reach[..., part],
         )
 
     def pullback(self, cotangent: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -201,6 +203,8 @@ class Tape:
             zip(self.pre, self.slopes, jacobians, sensitivities, strict=False)
         ):
             g2 = torch.full_like(a, act.max_curvature) if self.bounding else act.curvature(a, slope)
+            if self.reach is not None:
+                g2 = torch.where(self.reach > 0.0, act.growth(a, slope, self.reach), g2)
             if majorise:
                 g2 = torch.lerp(g2, act.majoriser(a, slope), majorise)
             if far is not None:

@@ -33,6 +33,18 @@ def redraw(module: nn.Module) -> None:
             part.reset_parameters()
 
 
+def fresh(module: nn.Module) -> nn.Module:
+    """A copy of ``module`` with a fresh draw of its parameters.
+
+    Raises:
+        ConfigError: As :func:`stack`.
+    """
+    out = copy.deepcopy(module)
+    redraw(out)
+    _require_drawn(module, out, "a new model needs a draw")
+    return out
+
+
 def stack(module: nn.Module, replicas: int) -> nn.Module:
     """A copy of ``module`` with R fresh, independent draws of its parameters, and R copies of its
     buffers.
@@ -48,17 +60,22 @@ def stack(module: nn.Module, replicas: int) -> nn.Module:
         memo[id(b)] = _repeat(b, replicas)
     out = copy.deepcopy(module, memo)
     redraw_each(out, replicas)
-    for (name, before), after in zip(module.named_modules(), out.modules(), strict=True):
-        own = list(before.parameters(recurse=False))
+    _require_drawn(module, replica(out, 0), f"replicas={replicas} need {replicas} draws")
+    return out
+
+
+def _require_drawn(before: nn.Module, after: nn.Module, need: str) -> None:
+    """Raise unless all random parameters of a module have been drawn anew."""
+    for (name, old), new in zip(before.named_modules(), after.modules(), strict=True):
+        own = list(old.parameters(recurse=False))
         random = any(bool((p != p.flatten()[:1]).any()) for p in own)
-        draws = zip(own, after.parameters(recurse=False), strict=True)
-        if random and all(torch.equal(p, stacked[0]) for p, stacked in draws):
+        draws = zip(own, new.parameters(recurse=False), strict=True)
+        if random and all(torch.equal(p, q) for p, q in draws):
             raise ConfigError(
-                f"replicas={replicas} need {replicas} draws of the parameters of "
-                f"{type(before).__name__}{f' ({name})' if name else ''}, but there is no "
+                f"{need} of the parameters of "
+                f"{type(old).__name__}{f' ({name})' if name else ''}, but there is no "
                 f"reset_parameters() that changes them; expected one, which draws them anew"
             )
-    return out
 
 
 def _repeat(x: Tensor, replicas: int) -> Tensor:

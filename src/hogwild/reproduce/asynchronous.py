@@ -11,9 +11,9 @@ positive where asynchrony is worse. Unlike the paper's, implicit models' losses 
 the largest distance from the synchronous embeddings (relative to their largest entry).
 
 Implicit models run until they are within 10⁻⁹ of the synchronous answer (energy GNNs: 10⁻⁶), or for
-a fixed number of ticks. Optimisation-based ones exchange quadratic messages on forests, where that
-is exact and by far the quickest, and take gradient steps, the paper's, on other graphs. Where the
-one does not get there the other is tried, too, and the closer is shown.
+a fixed number of ticks. Optimisation-based ones exchange quadratic messages on forests, where these
+eliminate quadratic energies exactly and others approximately, and take gradient steps, the paper's,
+on other graphs. Where the one does not get there the other is tried, too, and the closer is shown.
 
 A sceptic's baselines stand beside them: GCN and GAT trained under schedules (``gcn-scheduled``),
 GCN and GAT that wait for the right layer (``gcn-tagged``), and maxima (``max``).

@@ -208,7 +208,7 @@ class Curve:
         return folder / "test.jsonl"
 
     def __call__(self, loop: Loop) -> None:
-        every = loop.config.validate_every
+        every = loop.validate_every
         if not self.begun:  # also without the last line of a shorter run, where it is no look
             self.log.rewind((loop.epoch - 1) // every * every + 1)
             self.begun = True

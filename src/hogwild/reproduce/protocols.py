@@ -53,7 +53,8 @@ class Protocol:
         device: str = "cpu",
     ) -> Config:
         """The configuration of one of the column's models."""
-        options: dict[str, Any] = {"replicas": self.replicas, **self.always}
+        # Features as they are, as in the paper: the records that are kept were made so.
+        options: dict[str, Any] = {"replicas": self.replicas, "standardize": False, **self.always}
         own: Mapping[str, Any] = {}
         if recipe == "default":
             own = self.rivals.get(model, {})
@@ -62,7 +63,8 @@ class Protocol:
             options |= self._less(options, own, recipe)
         if replicas is not None:
             options["replicas"] = replicas
-        return Config.of(task=self.task, model=model, recipe=recipe, device=device, **options)
+        found = Config.of(task=self.task, model=model, recipe=recipe, device=device, **options)
+        return found.completed({})  # as the run's folder has it
 
     def _less(
         self, options: Mapping[str, Any], own: Mapping[str, Any], recipe: str

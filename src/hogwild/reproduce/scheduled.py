@@ -25,7 +25,6 @@ from hogwild.reproduce.experiment import Work
 from hogwild.reproduce.record import Training
 from hogwild.solvers.solution import Solution, Status
 from hogwild.training import Result, train
-from hogwild.training.config import DTYPES
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.registry import device_of
 from hogwild.training.task import resolve
@@ -91,7 +90,7 @@ def trained(work: Work, column: str, model: str) -> Result:
     ensemble = CLASSES[model](
         task.in_channels, task.out_channels, pool=task.pool, replicas=config.replicas, **options
     )
-    ensemble.to(DTYPES[config.dtype]).load_state_dict(plain.state_dict())
+    ensemble.to(config.precision).load_state_dict(plain.state_dict())
     folder = work.training(column, f"{model}-scheduled")
     finished = (folder / "result.json").exists()
     if not finished:

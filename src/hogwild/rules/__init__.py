@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.models.layered import LayeredProblem
+from hogwild.models.layers import LayeredProblem
 from hogwild.rules.base import Rule
+from hogwild.rules.caching import CachingRule
 from hogwild.rules.fixed_point import FixedPointRule
 from hogwild.rules.gradient import GradientRule
 from hogwild.rules.layered import LayeredRule, WaitingRule
 from hogwild.rules.messages import MessageRule
+from hogwild.rules.resending import ResendingRule
 from hogwild.solvers.problem import FixedPoint, Objective, Problem
 
 Fitting = dict[str, Callable[..., Rule]]
 
-RULES = ("gradient", "messages", "fixed-point", "overwriting", "waiting")
+LAYERED: Fitting = {
+    "overwriting": LayeredRule,
+    "waiting": WaitingRule,
+    "resending": ResendingRule,
+    "caching": CachingRule,
+}
+RULES = ("gradient", "messages", "fixed-point", *LAYERED)
 """The names of all rules; beside them ``"auto"``, the first of :func:`fitting`."""
 
 
@@ -24,11 +32,11 @@ def fitting(problem: Problem | LayeredProblem) -> Fitting:
 
     * *Energies*: ``"messages"``, or the paper's gradient steps, ``"gradient"``.
     * *Fixed points*: ``"fixed-point"``.
-    * *Layers*: ``"overwriting"``, the paper's semantics, or ``"waiting"``.
+    * *Layers*: ``"overwriting"``, the paper's semantics, first for models of this library;
+      ``"caching"``, first for trained models that were wrapped; ``"waiting"``, ``"resending"``.
     """
     if isinstance(problem, LayeredProblem):
-        waiting: Fitting = {"waiting": WaitingRule}
-        return waiting if problem.waits else {"overwriting": LayeredRule, **waiting}
+        return {problem.usual: LAYERED[problem.usual]} | LAYERED
     if isinstance(problem, FixedPoint):
         return {"fixed-point": FixedPointRule}
     if isinstance(problem, Objective):
@@ -82,11 +90,14 @@ def rule_for(
 
 
 __all__ = [
+    "LAYERED",
     "RULES",
+    "CachingRule",
     "FixedPointRule",
     "GradientRule",
     "LayeredRule",
     "MessageRule",
+    "ResendingRule",
     "Rule",
     "WaitingRule",
     "choose",

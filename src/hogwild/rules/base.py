@@ -40,6 +40,8 @@ class Rule(ABC):
     """Whether nodes finish by themselves (layered models), or go on for ever."""
     waited: Tensor | None = None
     """Which of the nodes of the last update could only wait; ``None``: none."""
+    silent: Tensor | None = None
+    """Which of the nodes of the last update have nothing to send; ``None``: none."""
 
     @abstractmethod
     def begin(self, h: Tensor) -> Tensor | None:

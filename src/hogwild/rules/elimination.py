@@ -10,7 +10,8 @@ Node i adds to a quadratic model of :math:`e^i` the quadratic messages
     \hat e^i + \sum_{l \in N(i) \setminus j} \mu_{l \to i}.
 
 Sums and partial minima of convex functions are convex: messages stay positive semidefinite, on any
-graph. On a tree the clusters satisfy running intersection and this is exact elimination.
+graph. On a tree the clusters satisfy running intersection and this is exact elimination of the
+models, hence of the energies where these are quadratic.
 
 **How.** With displacements :math:`d` from the point where the model was taken, neighbours are
 coupled to each other through :math:`Z = \sum_l J_l d_l` alone (:class:`LocalQuadratic`). Let
@@ -67,7 +68,7 @@ class Clusters:
     """
 
     def __init__(self, graph: Graph, at: Star) -> None:
-        self.at, self.slot = at, at.slot
+        self.graph, self.at, self.slot = graph, at, at.slot
         self.of_edge: Tensor | None = None  # [E'] variable of each edge; V' + slot: the node's own
         if graph.self_loops is None and graph.parallel is None:
             return
@@ -106,6 +107,15 @@ class Clusters:
     def collect(self, x: Tensor) -> Tensor:
         """Sum over the neighbours of each node: [R, V', …] -> [R, A, …]."""
         return x.new_zeros(x.size(0), self.at.size, *x.shape[2:]).index_add_(1, self.slot, x)
+
+    def largest(self, x: Point) -> Tensor:
+        """Largest absolute entry of each cluster, [R, A]; NaN stays NaN."""
+        near = x.near.abs().amax(-1)
+        return x.own.abs().amax(-1).scatter_reduce(1, self.slot.expand_as(near), near, "amax")
+
+    def part(self, some: Tensor) -> tuple[Clusters, Tensor]:
+        """The clusters of some of the nodes (a mask [A]), and which variables are theirs [V']."""
+        return Clusters(self.graph, self.at.part(some)[0]), some[self.slot]
 
 
 @dataclass(frozen=True)

@@ -135,27 +135,31 @@ class GradientRule(Rule):
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
     ) -> tuple[Tensor, Tensor]:
         assert mail is not None
+        h = self.step(h, mail, at)
+        return h, self._compute(h, inbox, at)
+
+    def step(self, h: Tensor, mail: Tensor, at: Star, who: Tensor | None = None) -> Tensor:
+        """The new embeddings [R, k, A]; only nodes in ``who`` [R, A] (``None``: all) remember the
+        step."""
         heard = at.collect(mail)
         g = at.at_nodes(self.own) + heard[:, : self.channels]
         if self.auto:
-            d = self._scaled(g, heard[:, self.channels :], at)
-        else:
-            d = (self.rate if isinstance(self.rate, float) else at.at_nodes(self.rate)) * g
-        h = h - d
-        return h, self._compute(h, inbox, at)
+            return h - self._scaled(g, heard[:, self.channels :], at, who)
+        return h - (self.rate if isinstance(self.rate, float) else at.at_nodes(self.rate)) * g
 
-    def _scaled(self, g: Tensor, blocks: Tensor, at: Star) -> Tensor:
+    def _scaled(self, g: Tensor, blocks: Tensor, at: Star, who: Tensor | None) -> Tensor:
         """The damped block-scaled step, and the safeguard's bookkeeping."""
         k = self.channels
-        last, trust = at.at_nodes(self.last), at.at_nodes(self.trust)
+        last, before = at.at_nodes(self.last), at.at_nodes(self.trust)
         # Growth alone may be the neighbours' doing; growth in the opposite direction is one's own.
         overshot = ((g * last).sum(1, keepdim=True) < 0.0) & (
             g.square().sum(1, keepdim=True) > last.square().sum(1, keepdim=True)
         )
-        trust = torch.where(overshot, 0.5 * trust, 1.1 * trust)
+        trust = torch.where(overshot, 0.5 * before, 1.1 * before)
         trust = trust.clamp(1e-3 * self.damping, self.damping)
-        put(self.trust, at, trust)
-        put(self.last, at, g)
+        mine = None if who is None else who.unsqueeze(1)
+        put(self.trust, at, trust if mine is None else torch.where(mine, trust, before))
+        put(self.last, at, g if mine is None else torch.where(mine, g, last))
         block = (at.at_nodes(self.block) + blocks).unflatten(1, (k, k)).movedim(-1, 1)
         d = torch.linalg.solve_ex(block, g.mT.unsqueeze(-1))[0][..., 0].mT
         return trust * d

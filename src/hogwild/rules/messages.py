@@ -50,18 +50,13 @@ from hogwild.graph import Star
 from hogwild.rules.base import Rule, put
 from hogwild.rules.elimination import Anchor, Clusters, Elimination, Messages, Point, columns, rows
 from hogwild.rules.gradient import GradientRule
+from hogwild.rules.mode import mode
 from hogwild.rules.trust import Trust
 from hogwild.solvers.problem import LocalQuadratic, Objective
 
 SILENT = 1e-3
 """Curvature, relative to its own energy's, with which a node holds neighbours it has not heard
 from where they are."""
-PASSES = 8
-"""Most evaluations of its own energy a node makes in an update to find its cluster's minimiser."""
-ENOUGH = 1e-4
-"""Predicted decrease, relative to the first, at which it counts as found."""
-ARRIVED = 1e-8
-"""Newton step, relative to the embedding, that may be nothing but rounding."""
 HOLD = 3e-4
 """How strongly a node holds on to where it is, relative to the curvature it sees: at trust s, so
 much times 1 / s² - 1."""
@@ -94,14 +89,14 @@ class MessageRule(Rule):
         letters = self.gradient.begin(h)
         self.trust = Trust(h, graph.num_nodes)
         self.own, self.near = h.clone(), inbox.clone()  # z_i, one column a node and one an edge
-        self.known = torch.zeros(graph.num_nodes, dtype=torch.bool, device=h.device)
+        self.known = torch.zeros_like(h[:, 0], dtype=torch.bool)
         self.sent = self._first(h, inbox, graph.everyone)
         return torch.cat([self.sent, letters], 1)
 
     def forget(self, nodes: Tensor) -> None:
         self.gradient.forget(nodes)
         self.trust.forget(nodes)
-        self.known[nodes] = False
+        self.known[:, nodes] = False
 
     def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         return torch.cat([at.at_edges(self.sent), self.gradient.refresh(h, inbox, at)], 1)
@@ -111,7 +106,7 @@ class MessageRule(Rule):
         at = clusters.at
         left = Point(rows(at.at_nodes(self.own)), clusters.average(rows(at.at_edges(self.near))))
         heard = Point(rows(h), clusters.average(rows(inbox)))
-        return left.where(clusters, at.at_nodes(self.known).expand(h.size(0), -1), heard)
+        return left.where(clusters, at.at_nodes(self.known), heard)
 
     # -- the rule ----------------------------------------------------------------------------------
 
@@ -124,19 +119,19 @@ class MessageRule(Rule):
         heard = Messages.unpack(packed, self.channels)
         before = self._remembered(clusters, h, inbox)
         anchor = self._anchor(clusters, h, before, heard)
-        z, sound = self._minimiser(clusters, before, heard, anchor)
+        z, sound = mode(clusters, self._model, before, heard, anchor)
         self._watch(before.own, z.own, sound, at)
 
         sent, last = self._messages(clusters, before, z, heard, anchor), at.at_edges(self.sent)
         sent = torch.where(torch.isfinite(sent).all(1, keepdim=True), sent, last)
         put(self.own, at, columns(z.own))
-        put(self.known, at, sound.all(0))  # failed: begun afresh, from what is heard
+        put(self.known, at, sound)  # failed: begun afresh, from what is heard
         _put(self.near, at, columns(clusters.to_edges(z.near, z.own)))
         _put(self.sent, at, sent)
 
         new = columns(z.own)
         if not bool(sound.all()):
-            steps, _ = self.gradient.update(h, inbox, mail[:, self.width :], at)
+            steps = self.gradient.step(h, mail[:, self.width :], at, ~sound)
             new = torch.where(sound.unsqueeze(1), new, steps)
         return new, torch.cat([sent, self.gradient.refresh(new, inbox, at)], 1)
 
@@ -156,31 +151,6 @@ class MessageRule(Rule):
 
     def _model(self, clusters: Clusters, z: Point, majorise: float = 0.0) -> LocalQuadratic:
         return self.problem.quadratic(*self._views(clusters, z), clusters.at, majorise=majorise)
-
-    def _minimiser(
-        self, clusters: Clusters, z: Point, heard: Messages, anchor: Anchor
-    ) -> tuple[Point, Tensor]:
-        """Minimise every node's energy plus messages over its cluster, and say where that went well
-        [R, A]: Newton's method, its steps shortened while the slope turns steeply upwards."""
-        d, slope = Elimination(clusters, self._model(clusters, z), z, heard, anchor).solve()
-        t, goal = torch.ones_like(slope), ENOUGH * slope.abs()
-        moved = torch.zeros_like(slope, dtype=torch.bool)
-        for _ in range(PASSES):
-            trial = z.move(clusters, t, d)
-            here = Elimination(clusters, self._model(clusters, trial), trial, heard, anchor)
-            turned = here.slope(d)
-            good = turned <= 0.5 * slope.abs()  # False for NaN
-            further, ahead = here.solve()
-            secant = torch.nan_to_num(slope / (slope - turned), nan=0.1).clamp(0.1, 0.7)
-            z, d = trial.where(clusters, good, z), further.where(clusters, good, d)
-            t, slope = torch.where(good, 1.0, secant * t), torch.where(good, ahead, slope)
-            moved |= good
-            if bool((good & (slope.abs() <= goal)).all()):
-                break
-        # Far out, where an energy is all slopes and kinks, no step may help within so many passes;
-        # standing still there must not be taken for having arrived.
-        there = d.own.abs().amax(-1) <= ARRIVED * z.own.abs().amax(-1)
-        return z, torch.isfinite(slope) & (moved | there)
 
     def _watch(self, before: Tensor, after: Tensor, sound: Tensor, at: Star) -> None:
         """Let the nodes think about how far they have moved."""

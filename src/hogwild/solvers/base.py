@@ -104,13 +104,24 @@ class Solver(ABC, Generic[P]):
 
 SMALL = {"cpu": 2_000, "cuda": 200_000}
 """Number of node embeddings below which a batch counts as small."""
+PRICE = {"cpu": 8.0, "cuda": float("inf")}
+"""What cutting a smaller batch out of a small one costs, in iterations of the small one."""
 
 
 def is_small(h: Tensor) -> bool:
-    """Whether computing frozen graphs along is cheaper than cutting out a smaller batch: on a CPU
-    below some two thousand nodes, on a GPU as long as launching kernels costs more than running
-    them."""
+    """Whether cutting out a smaller batch costs more than an iteration: on a CPU below some two
+    thousand nodes, on a GPU as long as launching kernels costs more than running them."""
     return h.size(0) * h.size(-1) < SMALL.get(h.device.type, 0)
+
+
+def price(h: Tensor) -> float:
+    """Iterations that may be wasted on frozen graphs before what still moves is cut out.
+
+    Nobody knows how many iterations are left. Cutting once the waste has reached the price of a cut
+    never costs more than twice what knowing would, and leaves a batch whole whose graphs finish
+    together.
+    """
+    return PRICE.get(h.device.type, 0.0) if is_small(h) else 0.0
 
 
 @torch.no_grad()
@@ -147,6 +158,7 @@ def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
 
     count = torch.zeros_like(iterations)
     given_up = torch.zeros(shape, dtype=torch.bool, device=device)
+    wasted = 0.0  # iterations' worth of work on frozen graphs since the last cut
     for iteration in range(solver.max_iter + 1):
         now = state.graphs["residual"]
         limit = atol if rtol == 0.0 else atol + rtol * state.graphs["scale"]
@@ -161,13 +173,14 @@ def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
             record(state, done, stalled, count)
             break
         rows, cols = host.any(1), host.any(0)
-        small = is_small(state.nodes["h"])
-        if small or 2 * int(cols.sum()) > cols.numel():
+        wasted += 1.0 - int(cols.sum()) / cols.numel()
+        if wasted < price(state.nodes["h"]) or 2 * int(cols.sum()) > cols.numel():
             cols = torch.ones_like(cols)
-        if small and h0.is_cuda:
+        if h0.is_cuda and is_small(state.nodes["h"]):
             rows = torch.ones_like(rows)
         if 2 * int(rows.sum()) * int(cols.sum()) <= host.numel():
             record(state, done, stalled, count)
+            wasted = 0.0
             keep_r, keep_g = (m.nonzero()[:, 0].to(device) for m in (rows, cols))
             problem, nodes = problem.select(keep_r, keep_g)  # type: ignore[assignment]
             state = state.select(keep_r, keep_g, nodes)

@@ -5,6 +5,14 @@ r"""Newton's method with a line search on every graph: the default for energies.
 
 A strongly convex energy with a bounded Hessian makes the damped iteration converge from anywhere,
 and quadratically at the end.
+
+*Secant curvature.* Large features or weights make an energy nearly piecewise linear: its Hessian
+knows nothing of the next kink, steps become short, and kinks are passed one by one. Of a graph that
+has not converged after ``patience`` iterations the Hessian gives way to
+:meth:`~hogwild.solvers.problem.Evaluation.secant`, whose curvatures bound the energy's growth as
+far as a *reach* in the units of the pre-activations. The reach is one number a graph: a quarter of
+it after a full step, sixteen times as much after a shorter one. It is the radius of a trust region
+that bends rather than cuts, and goes to zero where full steps succeed, so that the end is Newton's.
 """
 
 from __future__ import annotations
@@ -14,11 +22,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.errors import require_positive
+from hogwild.errors import require_integer, require_positive
 from hogwild.solvers.base import Solver, State
 from hogwild.solvers.capture import replay
 from hogwild.solvers.linear import LinearSolver
 from hogwild.solvers.problem import Evaluation, Objective
+
+REACH = (1e-3, 1e9)
+"""Least and largest reach: below, curvatures are the Hessian's to rounding; above, the majoriser's
+for pre-activations of any sensible size. Whatever the reach was, it comes back in a few steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +41,8 @@ class Newton(Solver[Objective]):
         linear: ``"auto"``, ``"direct"`` or ``"cg"`` (see :class:`LinearSolver`).
         max_backtracks: Refused steps after which a graph counts as stalled (from a recording, in
             which they come in pairs: as many again).
+        patience: Iterations on a graph after which secant curvature replaces the Hessian; no fewer
+            than ``max_iter``: never. Ordinary graphs have converged by then.
         max_iter: As for every solver; a handful are the rule, but far from the minimum an energy
             with large weights is nearly piecewise linear, and single graphs may take a hundred or
             two to pass its kinks. From a recording, looking on for a step counts as an iteration.
@@ -37,15 +51,18 @@ class Newton(Solver[Objective]):
     linear: str = "auto"
     max_iter: int = 1000
     max_backtracks: int = 40
+    patience: int = 20
 
     def __post_init__(self) -> None:
         super().__post_init__()
         LinearSolver(self.linear)
         require_positive("max_backtracks", self.max_backtracks)
+        require_integer("patience", self.patience, least=0)
 
     def init(self, problem: Objective, h: Tensor) -> State:
         state = self.objective_state(problem, h, problem.evaluate(h))
-        state.graphs["t"] = torch.ones_like(state.graphs["residual"])
+        one = torch.ones_like(state.graphs["residual"])
+        state.graphs |= {"t": one, "age": torch.zeros_like(one), "reach": one}
         return state
 
     @staticmethod
@@ -54,15 +71,22 @@ class Newton(Solver[Objective]):
         has to again, and finding that out from one costs an evaluation a halving."""
         return (4.0 * state.graphs["t"]).clamp_max(1.0)
 
-    def _next(self, problem: Objective, h: Tensor, at: Evaluation, t: Tensor) -> State:
-        state = self.objective_state(problem, h, at)
-        state.graphs["t"] = t
-        return state
-
     def step(self, problem: Objective, state: State, active: Tensor) -> State:
+        late = active & (state.graphs["age"] >= self.patience)
+        out = self._step(problem, state, active, late if bool(late.any()) else None)
+        reach = state.graphs["reach"]
+        moved = torch.where(out.graphs["t"] == 1.0, 0.25 * reach, 16.0 * reach).clamp(*REACH)
+        out.graphs["reach"] = torch.where(late, moved, reach)
+        moving = active if "refused" not in out.graphs else active & (out.graphs["refused"] == 0.0)
+        out.graphs["age"] = state.graphs["age"] + moving  # looking on for a step is none
+        return out
+
+    def _step(self, problem: Objective, state: State, active: Tensor, late: Tensor | None) -> State:
+        """A step, with secant curvature on the graphs in ``late`` [R, G]; ``None``: on no graph.
+        The outcome has the step lengths ``t``."""
         graph, h = problem.graph, state.nodes["h"]
         linear = LinearSolver(self.linear)
-        if linear.is_direct(problem):
+        if late is None and linear.is_direct(problem):
             replayed = self._replay(problem, state, active)
             if replayed is not None:
                 return replayed
@@ -71,23 +95,33 @@ class Newton(Solver[Objective]):
         # quadratic, down to what the outer tolerance needs.
         forcing = state.graphs["residual"].clamp(1e-10, 1e-2)
         floor = 0.1 * self.tolerances(h.dtype)[0]
-        d = linear.solve(now.hessian(), -now.gradient, forcing, floor).value
+        t = self._first(state)
+        if late is None:
+            curvature = now.hessian()
+        else:
+            curvature = now.secant(torch.where(late, state.graphs["reach"], 0.0))
+            t = torch.where(late, 1.0, t)
+        d = linear.solve(curvature, -now.gradient, forcing, floor).value
         d = torch.where(graph.wide(active), d, 0.0)
         slope = graph.dot(now.gradient, d)  # < 0
-        t = self._first(state)
         for _ in range(self.max_backtracks):
             trial = h + graph.wide(t) * d
             new = problem.evaluate(trial)
             reject = active & ~new.improves(now, graph, d, t, slope)
             if not bool(reject.any()):
-                return self._next(problem, trial, new, t)
+                return self._at(problem, trial, new, t)
             t = torch.where(reject, new.shorten(now, t, slope), t)
         # No step helps these graphs: leave them where they were.
         t = t.masked_fill(reject, 0.0)
         h = torch.where(graph.wide(reject), h, h + graph.wide(t) * d)  # d need not be finite
-        out = self._next(problem, h, problem.evaluate(h), t)
+        out = self._at(problem, h, problem.evaluate(h), t)
         out.graphs["stalled"] = reject
         return out
+
+    def _at(self, problem: Objective, h: Tensor, at: Evaluation, t: Tensor) -> State:
+        state = self.objective_state(problem, h, at)
+        state.graphs["t"] = t
+        return state
 
     def _replay(self, problem: Objective, state: State, active: Tensor) -> State | None:
         """A step from a recording; ``None`` where there is none or the search fails.

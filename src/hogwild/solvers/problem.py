@@ -68,6 +68,12 @@ class Evaluation(ABC):
     def hessian(self) -> Hessian:
         """The Hessian here, cut off from autograd."""
 
+    def secant(self, reach: Tensor) -> Hessian:
+        """A positive definite map with curvatures that bound the objective's growth from here as
+        far as ``reach`` [R, G], in the units of whatever bends: the Hessian where the reach is
+        zero. By default the Hessian for any reach, which is exact for quadratic objectives."""
+        return self.hessian()
+
     def improves(
         self, before: Evaluation, graph: Graph, d: Tensor, t: Tensor, slope: Tensor
     ) -> Tensor:

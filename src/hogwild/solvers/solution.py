@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -27,9 +28,7 @@ class Status(enum.IntEnum):
 _ADVICE = {
     Status.CONVERGED: "converged to the tolerance",
     Status.MAX_ITERATIONS: (
-        "ran out of iterations: raise max_iter; where the residual no longer moves, it is at the "
-        "rounding error of this scale: normalise large features or loosen the tolerance; other "
-        "solvers than Newton may need very many iterations"
+        "ran out of iterations: raise max_iter; other solvers than Newton may need very many"
     ),
     Status.STALLED: (
         "no step decreased the residual any further: the tolerance is below the rounding error of "
@@ -40,6 +39,10 @@ _ADVICE = {
         "normalisation)"
     ),
 }
+_ROUNDING = (
+    "where the residual no longer moves, it is at the rounding error of this scale: normalise "
+    "large features or loosen the tolerance"
+)
 
 
 @dataclass
@@ -63,17 +66,27 @@ class Solution:
         """Whether each graph converged, same shape as :attr:`status`."""
         return self.status == Status.CONVERGED
 
-    def check(self, on_failure: str = "raise", what: str = "forward solve") -> Solution:
-        """Raise (or warn) with the graphs, residuals and likely causes unless all converged."""
+    def check(
+        self,
+        on_failure: str = "raise",
+        what: str = "forward solve",
+        cause: Callable[[], str] | None = None,
+    ) -> Solution:
+        """Raise (or warn) with the graphs, residuals and likely causes unless all converged.
+
+        Args:
+            cause: Looks for a cause that the solver cannot know, and says it in a line, which
+                takes the place of the guess that rounding is the cause; or ``""``.
+        """
         if on_failure == "ignore" or bool(self.converged.all()):
             return self
-        message = self._diagnosis(what)
+        message = self._diagnosis(what, "" if cause is None else cause())
         if on_failure == "raise":
             raise ConvergenceError(message)
         warnings.warn(ConvergenceWarning(message, ~self.converged), stacklevel=3)
         return self
 
-    def _diagnosis(self, what: str) -> str:
+    def _diagnosis(self, what: str, cause: str = "") -> str:
         failed = (~self.converged).nonzero()
         lines = [f"the {what} did not converge on {len(failed)} of {self.status.numel()} problems:"]
         for index in failed[:5].tolist():
@@ -89,6 +102,10 @@ class Solution:
             lines.append(f"  … and {len(failed) - 5} more")
         seen = self.status[~self.converged].unique().tolist()
         lines += [Status(code).advice for code in seen]
+        if cause:
+            lines.append(cause)
+        elif Status.MAX_ITERATIONS in seen:
+            lines.append(_ROUNDING)
         lines.append("(on_failure='warn' or 'ignore' continues with the last iterate.)")
         return "\n".join(lines)
 

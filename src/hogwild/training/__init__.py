@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +12,14 @@ from typing import Any
 from torch import nn
 
 from hogwild.errors import ConfigError
-from hogwild.models.check import check_model
+from hogwild.models.check import check_model, reads_edges
 from hogwild.training import folder as folders
 from hogwild.training.config import Config
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop
 from hogwild.training.own import Criterion, OwnTask
-from hogwild.training.registry import MODELS, device_of, entry, spelled_out
+from hogwild.training.registry import MODELS, device_of, spelled_out
 from hogwild.training.result import Result, load, measure
 from hogwild.training.state import Stop
 from hogwild.training.task import Task, resolve
@@ -32,9 +34,10 @@ def train(
     config: Config | None = None,
     loss: Criterion | None = None,
     metric: Criterion | None = None,
+    higher_is_better: bool | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
     tensorboard: str | Path | None = None,
     callback: Callable[[Loop], None] | None = None,
     **options: Any,
@@ -47,24 +50,27 @@ def train(
         hogwild.train(graphs, model="gcn", loss=torch.nn.functional.cross_entropy)
 
     Args:
-        task: A task's name, a task, or your own graphs (a list of PyG ``Data`` or a dataset; see
-            :class:`~hogwild.training.OwnTask`).
-        model: A model's name, or a model of this library, which is then trained in place.
+        task: A task's name, a task, or your own graphs (a list of PyG ``Data``, a dataset, or one
+            ``Data``, with or without masks of nodes; see :class:`~hogwild.training.OwnTask`).
+        model: A model's name, or a model of this library, which is then trained in place, in its
+            own dtype.
         config: All options at once; then nothing else of them is given.
         loss: With graphs: a function of (predictions, targets).
-        metric: Likewise; smaller is better.
+        metric: Likewise; smaller is better, unless ``higher_is_better``.
+        higher_is_better: Of that metric.
         folder: Where configuration, history, checkpoints and results go; ``None``: nowhere.
         resume: Go on with the run in that folder, or start it if there is none.
-        progress: Show a progress bar.
+        progress: Show a progress bar; by default where someone is looking: in a terminal or a
+            notebook.
         tensorboard: A folder for TensorBoard's logs.
         callback: Called as ``callback(loop)`` after every epoch.
         options: Everything in :class:`~hogwild.training.Config`, such as ``recipe="paper"``,
             ``epochs``, ``lr``, ``replicas``, ``folds``, ``seed``.
     """
     if config is None:
-        given = {"task": task} if isinstance(task, str) else {}
-        given |= {"model": model} if isinstance(model, str) else {}
-        config = Config.of(**options, **given)
+        names = {"task": task} if isinstance(task, str) else {}
+        names |= {"model": model} if isinstance(model, str) else {}
+        config = Config.of(**options, **names)
     elif options or isinstance(model, str) or isinstance(task, str):
         raise ConfigError(
             "config= was given along with options; expected one of them: "
@@ -73,24 +79,26 @@ def train(
     named = not isinstance(model, nn.Module)
     if named:
         config = spelled_out(config)  # a name that does not exist is refused before data are made
-    own: dict[str, Any] = {"loss": loss, "metric": metric}
+    own: dict[str, Any] = {"loss": loss, "metric": metric, "higher_is_better": higher_is_better}
     own = {k: v for k, v in own.items() if v is not None}
     resolved = resolve(config.task if task is None else task, config.task_options, **own)
     device = device_of(config)
-    if isinstance(model, nn.Module):
-        network: Any = check_model(model)
-        edges = resolved.edge_dim is not None
-        _refuse_options_of_models(config, network.replicas or 1)
-        config = replace(config, model=type(model).__name__, replicas=network.replicas or 1)
-        members = Members.of(config, resolved, config.replicas, device)
-    else:
-        edges = entry(config.model).edges
-        members = Members.of(config, resolved, config.replicas, device)
-        network = initial(config, resolved, members.seeds)
+    given = check_model(model) if isinstance(model, nn.Module) else None
+    config = config if given is None else _of_built(config, given)
+    config = config.completed(getattr(resolved, "defaults", {}))
+    members = Members.of(config, resolved, config.replicas, device)
+    network: Any = initial(config, resolved, members.seeds) if given is None else given
+    edges = reads_edges(network)
+    if resolved.edge_dim is not None and not edges:
+        _without_edges(network, config, resolved)
+    failures = {part: part.on_failure for part in network.modules() if hasattr(part, "on_failure")}
     where = None if folder is None else Path(folder)
     state = None if where is None else where / "state"
     with folders.claimed(where):
         going_on = where is not None and folders.check(where, config, resume)
+        door = getattr(network, "features", None)  # a class outside this library may have none
+        if door is not None and config.standardize and (given is None or not door.fitted):
+            door.fit(resolved.graphs, members.train.cpu())
         log = Log(None if where is None else where / "metrics.jsonl", tensorboard)
         loop = Loop(config, resolved, network, members, edges, state, log, callback)
         if going_on:
@@ -104,14 +112,18 @@ def train(
             folders.write(where, config)
         log.rewind(loop.epoch)
         try:
-            loop.run(progress)
+            loop.run(_watched() if progress is None else progress)
+            metrics = measure(loop)
         finally:
             log.close()
+            if not named:  # a model of the user's goes on as it was built
+                for part, on_failure in failures.items():
+                    part.on_failure = on_failure
         result = Result(
             network,
             resolved,
             log.lines,
-            measure(loop),
+            metrics,
             loop.stops,
             loop.best_epoch.cpu(),
             config,
@@ -120,6 +132,39 @@ def train(
         )
         result.save()
     return result
+
+
+def _watched() -> bool:
+    """Whether someone is looking: a terminal, or a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+def _without_edges(network: Any, config: Config, task: Task) -> None:
+    """A model that reads no edge features on graphs that have some: they are left out, in training
+    and afterwards; whoever brought the graphs hears of it."""
+    if hasattr(network, "features"):
+        network.features.ignores_edges = True
+    if isinstance(task, OwnTask):
+        reading = ", ".join(name for name, found in MODELS.items() if found.edges)
+        warnings.warn(
+            f"the graphs have edge_attr, which {config.model} does not read: it is left out, in "
+            f"training and whenever the trained model is used; models that read it: {reading}",
+            stacklevel=3,
+        )
+
+
+def _of_built(config: Config, network: Any) -> Config:
+    """The configuration of a model that is built already: its name, replicas and dtype."""
+    _refuse_options_of_models(config, network.replicas or 1)
+    dtype = str(next(network.parameters()).dtype).removeprefix("torch.")
+    if config.dtype not in (None, dtype):
+        raise ConfigError(
+            f"dtype={config.dtype!r} was asked for with a model whose parameters are {dtype}; "
+            f"expected model.to(torch.{config.dtype}), or dtype={dtype!r}"
+        )
+    return replace(
+        config, model=type(network).__name__, replicas=network.replicas or 1, dtype=dtype
+    )
 
 
 def _refuse_options_of_models(config: Config, replicas: int) -> None:

@@ -1,10 +1,11 @@
 """What a training run is, down to the last number: a frozen record, from TOML, flags or keywords.
 
 Two recipes fill in what is not given. ``"default"`` is ours: AdamW at 0.005, weight decay 10⁻⁴, the
-gradient norm of every replica clipped at 1, float64, exact solves. ``"paper"`` is the paper's
-appendix: Adam with weight decay, learning rate 0.002, decayed by 0.98 every 200 epochs, at most
-5,000 of them, L-BFGS of 50 iterations (fixed points: 500) at a tolerance of 10⁻⁵, converged or not.
-(The appendix calls a number 0.001 "α" beside the learning rate; it is read as the weight decay.)
+gradient norm of every replica clipped at 1, float64, standardised features, exact solves.
+``"paper"`` is the paper's appendix: features as they are, Adam with weight decay, learning rate
+0.002, decayed by 0.98 every 200 epochs, at most 5,000 of them, L-BFGS of 50 iterations (fixed
+points: 500) at a tolerance of 10⁻⁵, converged or not. (The appendix calls a number 0.001 "α" beside
+the learning rate; it is read as the weight decay.)
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,17 @@ RECIPES: dict[str, dict[str, Any]] = {
         "decay": (0.98, 200),
         "clip": math.inf,
         "dtype": "float32",
+        "standardize": False,
         "on_failure": "ignore",
     },
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 SEEDS = {"seed": 2**63, "data_seed": 2**44}
 """What torch's generators take: later replicas count up, and every epoch has a seed of its own."""
+GENERAL: dict[str, Any] = {"dtype": "float64", "validate_every": 10, "log_every": 10}
+"""Where neither the user nor the task says anything."""
+BEFORE = {"standardize": False}
+"""What runs did that were kept before there was such an option."""
 UNBOUNDED = ("clip", "checkpoint_every")
 """Options that may be infinite, which JSON has no number for."""
 
@@ -64,7 +70,9 @@ class Config:
     weight_decay: float = _option(1e-4, "decoupled weight decay")
     decay: tuple[float, int] = _option((1.0, 1), "(factor, every): decay of the learning rate")
     clip: float = _option(1.0, "bound on the gradient norm of each replica; inf: none")
-    batch_size: int | None = _option(None, "graphs in a mini-batch; none: all at once")
+    batch_size: int | None = _option(
+        None, "graphs in a mini-batch; none: all at once, of your own graphs 16"
+    )
     reshuffle: bool = _option(
         True, "new mini-batches every epoch; false: the same ones, analysed once (twice as fast)"
     )
@@ -78,8 +86,12 @@ class Config:
     patience: int | None = _option(
         None, "epochs without a better validation metric until a replica stops; none: never"
     )
-    validate_every: int = _option(10, "epochs between two looks at the validation graphs")
-    log_every: int = _option(10, "epochs between two lines of the history")
+    validate_every: int | None = _option(
+        None, "epochs between two looks at the validation graphs; none: 10, on your own graphs 1"
+    )
+    log_every: int | None = _option(
+        None, "epochs between two lines of the history; none: 10, on your own graphs 1"
+    )
     warm_start: bool = _option(True, "start solves from the embeddings of the previous epoch")
     penalty: float = _option(0.1, "weight of the contraction penalty (scarselli only)")
     solver: str | None = _option(None, "name of the solver; none: the recipe's")
@@ -87,7 +99,12 @@ class Config:
         default_factory=dict, metadata={"help": "options of that solver"}
     )
     on_failure: str = _option("stop", "a solve that fails: stop that replica, or ignore it")
-    dtype: str = _option("float64", "float32 or float64")
+    dtype: str | None = _option(
+        None, "float32 or float64; none: float64, on your own graphs as these are"
+    )
+    standardize: bool = _option(
+        True, "standardise features by the graphs trained on, inside of the model"
+    )
     device: str = _option("cpu", "cpu, cuda, cuda:1, …")
     checkpoint_every: float = _option(30.0, "seconds between two checkpoints")
 
@@ -124,11 +141,11 @@ class Config:
         decay: Any = self.decay
         if isinstance(decay, list):  # as TOML and JSON have it
             object.__setattr__(self, "decay", tuple(decay))
-        for name in ("task", "model", "recipe", "device", "dtype", "on_failure"):
+        for name in ("task", "model", "recipe", "device", "on_failure"):
             self._require(name, lambda v: isinstance(v, str), "a string")
-        for name in ("epochs", "replicas", "validate_every", "log_every"):
+        for name in ("epochs", "replicas"):
             require_positive(name, getattr(self, name))
-        for name in ("batch_size", "folds", "patience"):
+        for name in ("batch_size", "folds", "patience", "validate_every", "log_every"):
             if getattr(self, name) is not None:
                 require_positive(name, getattr(self, name))
         for name, limit in SEEDS.items():
@@ -143,9 +160,10 @@ class Config:
         self._require("solver", lambda v: v is None or isinstance(v, str), "a string")
         for name in ("task_options", "model_options", "solver_options"):
             self._require(name, lambda v: isinstance(v, Mapping), "a table of options")
-        for name in ("warm_start", "validation", "reshuffle"):
+        for name in ("warm_start", "validation", "reshuffle", "standardize"):
             self._require(name, lambda v: isinstance(v, bool), "true or false")
-        self._require("dtype", DTYPES.__contains__, "float32 or float64")
+        wanted = "float32 or float64"
+        self._require("dtype", lambda v: v is None or (isinstance(v, str) and v in DTYPES), wanted)
         self._require("on_failure", ("stop", "ignore").__contains__, "stop or ignore")
         self._require(
             "decay",
@@ -157,7 +175,7 @@ class Config:
                 and _is(v[1], int)
                 and v[1] >= 1
             ),
-            "(factor, every): a number in (0, 1] and a number of epochs",
+            "(factor, every), a number in (0, 1] and a number of epochs, as in (0.9, 500)",
         )
         self._require("device", _runs, "cpu, cuda or cuda:1")
 
@@ -165,6 +183,17 @@ class Config:
         value = getattr(self, name)
         if not fine(value):
             raise ConfigError(f"{name}={value!r}; expected {expected}")
+
+    def completed(self, given: Mapping[str, Any]) -> Config:
+        """With what a task proposes, or else the general choice, where nothing was asked for."""
+        chosen = {**GENERAL, **given}
+        left = {k: v for k, v in chosen.items() if getattr(self, k) is None and v is not None}
+        return replace(self, **left) if left else self
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Of parameters and features."""
+        return DTYPES[self.dtype or GENERAL["dtype"]]
 
     def lr_at(self, epoch: int) -> float:
         """The learning rate of an epoch."""
@@ -185,7 +214,7 @@ class Config:
     def from_dict(cls, given: Mapping[str, Any]) -> Config:
         """The inverse of :meth:`as_dict`."""
         bounds = {name: float(given[name]) for name in UNBOUNDED if name in given}
-        return cls.of(**{**given, **bounds})
+        return cls.of(**{**BEFORE, **given, **bounds})
 
 
 def native(value: Any) -> Any:

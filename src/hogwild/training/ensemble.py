@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ class Members:
                 f"validation=True was asked of {task.name!r}, whose splits() has no argument of "
                 f"that name; expected it there, or validation=False"
             )
-        splits = task.splits(config.folds, config.data_seed, **held)
+        splits = _check(task.splits(config.folds, config.data_seed, **held), task)
         for f, split in enumerate(splits):
             if not len(split.train):
                 raise ConfigError(
@@ -66,6 +67,26 @@ class Members:
             return out.to(device)
 
         return cls(seeds, folds, member("train"), member("val"), member("test"))
+
+
+def _check(splits: Sequence[Split], task: Task) -> Sequence[Split]:
+    """The splits, if they are what they should be: numbers of graphs."""
+    count = len(task.graphs)
+    if not isinstance(splits, Sequence) or not splits:
+        raise ConfigError(
+            f"splits() of {task.name!r} returned {splits!r}; expected a list of one "
+            f"hogwild.tasks.base.Split at least"
+        )
+    for split in splits:
+        for part in ("train", "val", "test"):
+            ids: Any = getattr(split, part, None)
+            fine = isinstance(ids, Tensor) and ids.dim() == 1 and ids.dtype == torch.long
+            if not fine or (len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < count):
+                raise ConfigError(
+                    f"splits() of {task.name!r} has {part} = {ids!r}; expected the numbers of some "
+                    f"of its {count} graphs, a tensor of integers [n]"
+                )
+    return splits
 
 
 def initial(config: Config, task: Task, seeds: Sequence[int]) -> nn.Module:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hogwild import checkpoint
 from hogwild.errors import CheckpointError, ConfigError
-from hogwild.training.config import Config
+from hogwild.training.config import BEFORE, Config
 
 FREE = {"epochs", "checkpoint_every", "device"}
 """Options that may change without changing what was done."""
@@ -67,7 +67,7 @@ def check(folder: Path, config: Config, resume: bool) -> bool:
             f"{folder} already holds a run; expected a new folder, or resume=True to go on with it"
         )
     try:
-        before: dict[str, Any] = dict(json.loads(path.read_text("utf-8")))
+        before: dict[str, Any] = BEFORE | dict(json.loads(path.read_text("utf-8")))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
     now = json.loads(_text(config))

@@ -26,7 +26,7 @@ from hogwild.models.base import Kind
 from hogwild.models.scarselli import ScarselliGNN
 from hogwild.solvers.solution import Solution, Status
 from hogwild.training import state
-from hogwild.training.config import DTYPES, Config
+from hogwild.training.config import Config
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
 from hogwild.training.optimiser import AdamW, Rows, clip
@@ -70,12 +70,16 @@ class Loop:
         callback: Callable[[Loop], None] | None = None,
     ) -> None:
         device = device_of(config)
+        config = config.completed(getattr(task, "defaults", {}))
+        assert config.validate_every is not None
+        assert config.log_every is not None
+        self.validate_every, self.log_every = config.validate_every, config.log_every
         self.config, self.task, self.members, self.edges = config, task, members, edges
         self.folder, self.log, self.callback = folder, log, callback
-        self.model = model.to(device, DTYPES[config.dtype])
+        self.model = model.to(device, config.precision)
         set_on_failure(self.model, "warn" if config.on_failure == "stop" else "ignore")
         self.implicit = model.kind != Kind.EXPLICIT
-        self.shelf = Shelf(task.graphs, DTYPES[config.dtype], device)
+        self.shelf = Shelf(task.graphs, config.precision, device)
         self.rows = Rows(self.model, model.replicas)  # type: ignore[arg-type]
         self.optimiser = AdamW(self.rows.values(), config.weight_decay)
         self.replicas = self.rows.replicas
@@ -114,7 +118,7 @@ class Loop:
             self._random()
             while self.epoch < self.config.epochs and bool(self.alive.any()):
                 began = time.monotonic()
-                if self.epoch % self.config.validate_every == 0 and self.judged != self.epoch:
+                if self.epoch % self.validate_every == 0 and self.judged != self.epoch:
                     self.judge()
                     if not bool(self.alive.any()):
                         break
@@ -162,11 +166,11 @@ class Loop:
             # and a mask alone would leave 0 · NaN.
             keep = (mask[:, data.batch] if self._of_nodes(out, data) else mask).unsqueeze(-1)
             out.register_hook(lambda gradient: torch.where(keep, gradient, 0.0))
-            losses = self.task.loss(out, data, mask)
-            if losses.shape != (self.replicas,):
+            losses = self._means("loss", self.task.loss(out, data, mask))
+            if not losses.requires_grad:
                 raise InputError(
-                    f"the loss of {self.task.name!r} has shape {list(losses.shape)} with "
-                    f"{self.replicas} replicas; expected [{self.replicas}]: one mean for each"
+                    f"the loss of {self.task.name!r} has no gradient; expected a differentiable "
+                    f"function of the predictions"
                 )
             if isinstance(self.model, ScarselliGNN) and config.penalty:
                 losses = losses + config.penalty * self._penalty(found, data, mask)
@@ -193,6 +197,17 @@ class Loop:
         self.iterations = max(self.iterations, int(found.iterations.max()))
         return losses.double()
 
+    def _means(self, name: str, values: Tensor) -> Tensor:
+        """What the task's loss or metric returned, if that is one mean for each replica."""
+        if not isinstance(values, Tensor) or values.shape != (self.replicas,):
+            shape = getattr(values, "shape", None)
+            what = f"is {values!r}" if shape is None else f"has shape {list(shape)}"
+            raise InputError(
+                f"the {name} of {self.task.name!r} {what} with {self.replicas} replicas; "
+                f"expected [{self.replicas}], a tensor with one mean for each"
+            )
+        return values
+
     def _start(self, taken: Taken) -> Tensor | None:
         """Where solves begin, [R, N, k]: at the embeddings of the last epoch."""
         return None if self.warm is None else self.warm[:, taken.nodes]
@@ -206,7 +221,8 @@ class Loop:
 
     def _batches(self) -> Iterator[Taken]:
         """The training graphs of this epoch."""
-        fresh = self.config.reshuffle and self.config.batch_size is not None
+        size = self.config.batch_size
+        fresh = self.config.reshuffle and size is not None and size < len(self.shelf.graphs)
         for ids in self._chunks(self.members.train.any(0), self.epoch if fresh else 0):
             yield self.shelf.take(ids, keep=not fresh)
 
@@ -263,8 +279,8 @@ class Loop:
             some = member.any(1)
             part, said = self._part(taken, out, member.any(0) if bool(some.any()) else used)
             mask = member[:, part.ids] | ~some.unsqueeze(1)  # a mean over nothing is not a number
-            both = (self.task.loss, self.task.metric)
-            values = (fn(said.clone(), part.data, mask).double() for fn in both)
+            both = (("loss", self.task.loss), ("metric", self.task.metric))
+            values = (self._means(k, fn(said.clone(), part.data, mask)).double() for k, fn in both)
             loss, metric = (torch.where(some, value, torch.nan) for value in values)
             found.append((loss, metric))
         return found
@@ -346,10 +362,13 @@ class Loop:
                     f"{float(found.residual[r, g]):.2g} after {int(found.iterations[r, g])} "
                     f"iterations): {Status(int(found.status[r, g])).advice}"
                 )
+            elif not bool(torch.isfinite(losses[r])):
+                reason = (
+                    f"the loss was {float(losses[r])}: look for NaN in the targets (y), and at the "
+                    f"features, the loss and the learning rate"
+                )
             elif bool(adjoint[r].any()):
                 reason = f"the adjoint solve failed on {int(adjoint[r].sum())} graphs"
-            elif not bool(torch.isfinite(losses[r])):
-                reason = f"the loss was {float(losses[r])}: {Status.NOT_FINITE.advice}"
             else:
                 reason = f"the gradient was not finite: {Status.NOT_FINITE.advice}"
             self._stop(r, True, reason)
@@ -404,7 +423,7 @@ class Loop:
         return text + (f", {stopped} stopped" if stopped else "")
 
     def _note(self, seconds: float) -> None:
-        if self.epoch % self.config.log_every == 0 or self.epoch + 1 == self.config.epochs:
+        if self.epoch % self.log_every == 0 or self.epoch + 1 == self.config.epochs:
             self.log.write(
                 {
                     "epoch": self.epoch,

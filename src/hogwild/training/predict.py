@@ -13,8 +13,6 @@ from hogwild.solvers.solution import Solution
 def arguments(data: Batch, edges: bool) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
     """What every model is called with: (x, edge_index, edge_attr, batch), and the rest by name."""
     attr = data.edge_attr if edges else None
-    if attr is not None and attr.dim() == 1:
-        attr = attr.unsqueeze(1)
     rest = {"edge_weight": data.get("edge_weight"), "batch_size": data.num_graphs}
     return (data.x, data.edge_index, attr, data.batch), rest
 

@@ -29,9 +29,10 @@ from hogwild.models import (
     ScarselliGNN,
 )
 from hogwild.models.base import ImplicitConv, Kind
+from hogwild.models.check import Model
 from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard
 from hogwild.solvers.base import Solver
-from hogwild.training.config import DTYPES, Config
+from hogwild.training.config import Config
 from hogwild.training.task import Task
 
 
@@ -134,10 +135,12 @@ def build(config: Config, task: Task, replicas: int | None) -> nn.Module:
         raise ConfigError(f"solver={config.solver!r} for {config.model!r}, which solves nothing")
     _check_options([found.type, found.layer], config.model_options, config.model)
     options |= spelled_out(config).model_options
-    model: nn.Module = found.type(
+    model: Model = found.type(
         task.in_channels, task.out_channels, pool=task.pool, replicas=replicas, **options
     )
-    return model.to(DTYPES[config.dtype])
+    # What is trained without edge features is used without them, on the same graphs.
+    model.features.ignores_edges = task.edge_dim is not None and not found.edges
+    return model.to(config.precision)
 
 
 def set_on_failure(model: nn.Module, on_failure: str) -> None:

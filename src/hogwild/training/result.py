@@ -8,8 +8,10 @@ from) and, where matplotlib is installed, ``curves.png``.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,18 @@ from torch_geometric.data import Data
 
 from hogwild import checkpoint
 from hogwild.errors import CheckpointError, ConfigError
-from hogwild.models.check import Model, check_model
+from hogwild.models.check import Model, check_model, reads_edges
+from hogwild.tasks.base import Split
 from hogwild.training import log
-from hogwild.training.config import DTYPES, Config
+from hogwild.training.config import Config
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop
+from hogwild.training.own import OwnTask
 from hogwild.training.registry import (
     MODELS,
     at_hand,
     build,
     device_of,
-    entry,
     set_on_failure,
     spelled_out,
 )
@@ -94,15 +97,16 @@ class Result:
         """The first of the ranking."""
         return self.ranking[0]
 
-    @property
+    @cached_property
     def model(self) -> Model:
-        """The best replica, as a model of its own."""
+        """The best replica, as a model of its own; always the same object, and the user's where one
+        was given. It takes the graphs it was trained on as they are."""
         if not self.named:
             return check_model(self.ensemble)
         return self.replica(self.best)
 
     def replica(self, r: int) -> Model:
-        """Replica r as a model of its own."""
+        """Replica r as a model of its own, a new one at every call."""
         if not self.named:
             raise ConfigError(
                 "only models by name can be taken apart; index its parameters by hand"
@@ -145,7 +149,10 @@ class Result:
                 extremes = f" ({float(v.min()):.4g} to {float(v.max()):.4g})" if spread else ""
                 lines.append(
                     f"  {part:5s} {self.task.metric_name} {float(v.mean()):.4g}{spread}{extremes}"
+                    + (self._compared() if part == "test" else "")
                 )
+        if self.replicas == 1 and int(self.best_epoch[0]) >= 0:
+            lines.append(f"  parameters of epoch {int(self.best_epoch[0])} of {self._epochs}")
         for r in self.failed:
             stop = self.stops[r]
             assert stop is not None
@@ -159,21 +166,41 @@ class Result:
 
     __str__ = summary
 
+    @property
+    def _epochs(self) -> int:
+        """How many there were."""
+        ended = [self.config.epochs if s is None else s.epoch for s in self.stops]
+        return max(ended)
+
+    def _compared(self) -> str:
+        """What one knows without looking at a graph, for one's own graphs."""
+        if not isinstance(self.task, OwnTask):
+            return ""
+        found = [self.task.baseline(split) for split in self._splits()]
+        values = [v for v in found if v is not None and math.isfinite(v)]
+        if not values:
+            return ""
+        mean = sum(values) / len(values)
+        return f" (the same answer for all: {mean:.4g})"
+
+    def _splits(self) -> list[Split]:
+        """The folds that were trained on."""
+        assert isinstance(self.task, OwnTask)
+        return self.task.splits(self.config.folds, self.config.data_seed)[: self.replicas]
+
     def graph(self, number: int, dtype: torch.dtype | None = None) -> Data:
         """A graph of the task as the model reads it: in the dtype it was trained in, or in this
         one; without edge features where the model reads none."""
-        kind = DTYPES[self.config.dtype] if dtype is None else dtype
+        kind = self.config.precision if dtype is None else dtype
         data: Data = self.task.graphs[number].clone()
         data = data.apply(lambda t: t.to(kind) if t.is_floating_point() else t)
         if not self._edges:
             data.edge_attr = None
-        elif data.edge_attr is not None and data.edge_attr.dim() == 1:
-            data.edge_attr = data.edge_attr.unsqueeze(1)
         return data
 
     @property
     def _edges(self) -> bool:
-        return entry(self.config.model).edges if self.named else self.task.edge_dim is not None
+        return reads_edges(check_model(self.ensemble))
 
     def evaluate(self) -> dict[str, Tensor]:
         """The metrics, computed anew from the parameters."""

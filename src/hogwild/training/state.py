@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hogwild import checkpoint
 from hogwild.errors import CheckpointError
+from hogwild.nn.standardize import identities
 
 if TYPE_CHECKING:
     from hogwild.training.loop import Loop
@@ -79,7 +80,8 @@ def restore(loop: Loop, found: checkpoint.Checkpoint, where: str) -> dict[str, T
         groups.setdefault(group, {})[rest] = tensor
     try:
         checkpoint.fit(loop.model, groups["model"], where)
-        loop.best = {k: groups["best"][k].to(device) for k in loop.best}
+        best = {**identities(loop.model), **groups["best"]}
+        loop.best = {k: best[k].to(device).view_as(v) for k, v in loop.best.items()}
         for name, _ in loop.optimiser.state():
             setattr(loop.optimiser, name, groups["optimiser"][name].to(device))
         for name in _KEPT:

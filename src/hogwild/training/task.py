@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset
+from torch_geometric.data.data import BaseData
 
 from hogwild import tasks
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, HogwildError, among, is_integer
 from hogwild.tasks.base import Split
 from hogwild.training.own import OwnTask
 
@@ -21,7 +24,9 @@ class Task(Protocol):
     """Graphs, how they are split, and what a prediction is worth.
 
     ``out`` is [R, N, c], or [R, G, c] on graph level; ``mask`` [R, G] says which graphs count for
-    each replica; ``loss`` and ``metric`` return the mean over what counts, [R].
+    each replica; ``loss`` and ``metric`` return the mean over what counts, [R]. A task may have
+    ``defaults``, options of :class:`~hogwild.training.Config` for where none are given:
+    batch_size, dtype, validate_every, log_every.
     """
 
     name: str
@@ -41,6 +46,43 @@ class Task(Protocol):
     def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor: ...
 
     def metric(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor: ...
+
+
+GRAPHS = (Sequence, Dataset, BaseData)
+"""What is taken for a user's own graphs."""
+
+
+def _positive(value: object) -> bool:
+    return is_integer(value) and value > 0
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+NEEDED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (_text, "a string"),
+    "in_channels": (_positive, "the number of features of a node"),
+    "out_channels": (_positive, "the number of outputs"),
+    "edge_dim": (lambda v: v is None or _positive(v), "the number of features of an edge, or None"),
+    "pool": (lambda v: v in (None, "mean"), "None (predictions for nodes) or 'mean' (graphs)"),
+    "metric_name": (_text, "a string"),
+    "higher_is_better": (lambda v: isinstance(v, bool), "True or False"),
+    "graphs": (
+        lambda v: isinstance(v, Sequence) and bool(v) and all(isinstance(g, Data) for g in v),
+        "a non-empty list of torch_geometric.data.Data",
+    ),
+    "splits": (callable, "a method"),
+    "loss": (callable, "a method"),
+    "metric": (callable, "a method"),
+}
+"""Of a task: what an attribute must be, in code and in words."""
+CALLS = {
+    "splits": ("folds", "seed"),
+    "loss": ("out", "data", "mask"),
+    "metric": ("out", "data", "mask"),
+}
+"""How training calls its methods."""
 
 
 def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
@@ -66,19 +108,66 @@ def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
         raise ConfigError(
             f"task_options={dict(options)!r} were given with a task that is already built"
         )
-    if isinstance(task, Sequence | Dataset):
+    if isinstance(task, GRAPHS):
         return OwnTask(task, **own)
     if own:
         raise ConfigError(
             f"{', '.join(own)} given with a task that has its own; expected them with a list of "
             f"graphs only"
         )
-    if not isinstance(task, Task):
+    if not any(hasattr(task, name) for name in NEEDED):
         raise ConfigError(
             f"task is a {type(task).__name__}; expected a name, a list or dataset of graphs, or an "
             f"object with the attributes of hogwild.training.Task"
         )
-    return task
+    return check_task(task, f"the task, a {type(task).__name__},")
+
+
+def check_task(task: Any, what: str) -> Task:
+    """The task, if it has everything that training needs of one; ``what`` it is, for errors."""
+    lacks = [name for name in NEEDED if not hasattr(task, name)]
+    if lacks:
+        raise ConfigError(
+            f"{what} lacks {', '.join(lacks)}; expected the attributes of hogwild.training.Task: "
+            f"{', '.join(NEEDED)}"
+        )
+    for name, (fine, expected) in NEEDED.items():
+        value = getattr(task, name)
+        if not fine(value):
+            shown = repr(value) if len(repr(value)) < 40 else f"a {type(value).__name__}"
+            raise ConfigError(f"{what} has {name} = {shown}; expected {expected}")
+    for name, call in CALLS.items():
+        try:
+            signature(getattr(task, name)).bind(*call)
+        except TypeError as error:
+            raise ConfigError(
+                f"{what}: {name}() cannot be called as {name}({', '.join(call)}) ({error})"
+            ) from None
+    for i, g in enumerate(task.graphs):
+        x, edges = g.get("x"), g.get("edge_index")
+        if not isinstance(x, Tensor) or not isinstance(edges, Tensor):
+            raise ConfigError(f"{what}: graph {i} lacks x or edge_index; expected both")
+        if x.dim() != 2 or x.size(1) != task.in_channels:
+            raise ConfigError(
+                f"{what}: graph {i} has x of shape {list(x.shape)}; expected [nodes, "
+                f"{task.in_channels}], as in_channels says"
+            )
+        if task.edge_dim is not None and g.get("edge_attr") is None:
+            raise ConfigError(
+                f"{what}: graph {i} has no edge_attr; expected it {task.edge_dim} wide, as "
+                f"edge_dim says, or edge_dim = None"
+            )
+    out: Task = task
+    return out
+
+
+def blamed(error: BaseException, path: str | Path) -> str | None:
+    """What went wrong in a user's file, and in which line; ``None``: nothing of it did."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):
+        return text  # which names the line itself
+    frames = [f for f in extract_tb(error.__traceback__) if Path(f.filename) == Path(path)]
+    return f"{text} (line {frames[-1].lineno} of {path})" if frames else None
 
 
 def _from_file(text: str, options: Mapping[str, Any]) -> Task:
@@ -89,12 +178,23 @@ def _from_file(text: str, options: Mapping[str, Any]) -> Task:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        why = blamed(error, path) or f"{type(error).__name__}: {error}"
+        raise ConfigError(f"task={text!r}: {path} cannot be run: {why}") from error
     make = vars(module).get(name)
     if not callable(make):
-        raise ConfigError(f"task={text!r}: {path} defines no class or function {name!r}")
+        own = [k for k, v in vars(module).items() if getattr(v, "__module__", "") == spec.name]
+        known = f"; {among(own, name)}" if own else ""
+        raise ConfigError(f"task={text!r}: {path} defines no class or function {name!r}{known}")
     try:
-        out: Task = make(**options)
-    except TypeError as error:
-        raise ConfigError(f"task={text!r} with options {dict(options)!r}: {error}") from error
-    return out
+        out = make(**options)
+    except HogwildError:
+        raise
+    except Exception as error:
+        why = blamed(error, path) or str(error)
+        raise ConfigError(f"task={text!r} with options {dict(options)!r}: {why}") from error
+    if isinstance(out, GRAPHS):
+        return OwnTask(out)
+    return check_task(out, f"task={text!r}")

@@ -1,0 +1,90 @@
+r"""Messages on badly scaled energies with cycles: do runs stay bounded, do they arrive?
+
+Untrained energies on small random graphs with cycles, whose features are 100 and 1,000 times as
+large as standardised ones. Such an energy is all slopes and kinks, and messages need not converge
+on it. A case is one parameter set on one graph; cases whose synchronous solve fails are left out.
+Counted are, after so many ticks, the cases within 1e-6 of the synchronous answer, and those whose
+distance from it exceeds twice, ten and a hundred times its largest entry.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch_geometric.data import Batch, Data
+from training_step import THREADS, environment, limit_threads, table, write
+
+from hogwild import EnergyGNN, simulate
+from hogwild.testing.problems import random_graph
+
+SIZES = (5, 8)
+SCHEDULES = ((1, 0), (5, 2))
+
+
+def badly_scaled(scale: float) -> Batch:
+    """Random connected graphs with cycles; features deviate by ``scale``."""
+    graphs = []
+    for seed, nodes in enumerate(SIZES):
+        graph = random_graph([nodes], seed=seed, extra=0.7)
+        rng = torch.Generator().manual_seed(seed)
+        x = scale * torch.randn(nodes, 3, generator=rng, dtype=torch.float64)
+        graphs.append(Data(x=x, edge_index=torch.stack([graph.src, graph.dst])))
+    return Batch.from_data_list(graphs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", type=int, default=7, help="parameter sets; %(default)s")
+    parser.add_argument("--ticks", type=int, default=600, help="default: %(default)s")
+    parser.add_argument("--rules", default="messages,gradient", help="default: %(default)s")
+    parser.add_argument("--threads", type=int, help=THREADS)
+    parser.add_argument("--output", type=Path, help="folder for safeguard.json and safeguard.md")
+    arguments = parser.parse_args()
+    limit_threads(arguments.threads)
+    head = ("energy", "features ×", "S, D", "rule", "cases", "arrived", "beyond 2", "beyond 10",
+            "beyond 100", "largest")  # fmt: skip
+    rows: list[list[str]] = []
+    cells: list[dict[str, object]] = []
+    for message in ("edge", "node"):
+        for scale in (100.0, 1000.0):
+            torch.manual_seed(0)
+            model = EnergyGNN(
+                3, 2, message=message, replicas=arguments.models, on_failure="ignore"
+            ).double()
+            data = badly_scaled(scale)
+            with torch.no_grad():
+                found = model.embed(data.x, data.edge_index, None, data.batch)
+            solved = found.converged
+            for stagger, delay in SCHEDULES:
+                for rule in arguments.rules.split(","):
+                    run = simulate(
+                        model, data, rule=rule, stagger=stagger, delay=delay,
+                        ticks=arguments.ticks,
+                    )  # fmt: skip
+                    far = run.deviation[0][solved]
+                    cell = {
+                        "energy": message, "scale": scale, "stagger": stagger, "delay": delay,
+                        "rule": rule, "cases": far.numel(), "arrived": int((far <= 1e-6).sum()),
+                        "beyond": {str(x): int((far > x).sum()) for x in (2, 10, 100)},
+                        "largest": float(far.max()),
+                    }  # fmt: skip
+                    cells.append(cell)
+                    counts = [str(int((far > x).sum())) for x in (2, 10, 100)]
+                    rows.append([
+                        message, f"{scale:g}", f"{stagger}, {delay}", rule, str(far.numel()),
+                        str(cell["arrived"]), *counts, f"{float(far.max()):.0e}",
+                    ])  # fmt: skip
+                    print(rows[-1], flush=True)
+    where = environment("cpu")
+    text = ", ".join(f"{key} {value}" for key, value in where.items())
+    markdown = f"Badly scaled energies ({text}; {arguments.ticks} ticks).\n\n" + table(head, rows)
+    write(arguments.output, "safeguard", {"environment": where, "cells": cells}, markdown)
+    print(markdown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+r"""Cost of one straggler in a batch: secant curvature and cutting, each against going without.
+
+A batch of random trees of 20 nodes with standardised features; in one of them, the straggler, the
+first feature is heavy-tailed and reaches 800. An untrained ``EnergyConv`` embeds the batch. Two
+things are switched on and off, which gives the contenders:
+
+* *secant*: Newton's curvature after ``patience`` iterations; off is ``Newton(patience=max_iter)``;
+* *cut*: what still moves is cut out of a small batch once the work on frozen graphs has reached the
+  price of a cut (``hogwild.solvers.base.PRICE``, in iterations); off is an infinite price.
+
+``neither`` is the rival: how the solver was before it had the two. ``cut at once`` has a price of
+zero, for the choice of the price. The same batches without a straggler show what the two cost where
+nothing is to be gained. Reported are medians of CPU milliseconds of a solve, several batches each,
+contenders in turns, as ratios to ``neither``; and the iterations of the slowest graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import torch
+from torch import Tensor
+from training_step import THREADS, limit_threads, table
+
+from hogwild import EnergyConv, Newton
+from hogwild.solvers import base, solve
+from hogwild.testing import random_graph
+
+NODES, SCALE = 20, 800.0
+NEVER = float("inf")
+CONTENDERS = {  # name: (patience, price of a cut)
+    "neither": (Newton().max_iter, NEVER),
+    "secant": (Newton().patience, NEVER),
+    "cut": (Newton().max_iter, base.PRICE["cpu"]),
+    "both": (Newton().patience, base.PRICE["cpu"]),
+    "cut at once": (Newton().patience, 0.0),
+}
+HEAD = ("graphs", "straggler", *(f"{name}" for name in CONTENDERS), "iterations, neither / both")
+
+
+def features(count: int, straggler: bool, random: torch.Generator) -> Tensor:
+    """[N, 2], those of the first tree heavy-tailed if it is to be a straggler."""
+    x = torch.randn(count * NODES, 2, generator=random, dtype=torch.float64)
+    if straggler:
+        tail = torch.randn(NODES, generator=random, dtype=torch.float64).exp().square()
+        x[:NODES, 0] = tail * (SCALE / tail.max())
+    return x
+
+
+def measure(count: int, straggler: bool, batches: int) -> list[str]:
+    """A line of the table."""
+    times: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    slowest: dict[str, list[int]] = {name: [] for name in CONTENDERS}
+    for seed in range(batches):
+        torch.manual_seed(seed)
+        random = torch.Generator().manual_seed(seed)
+        conv = EnergyConv(2, 2).double()
+        x = features(count, straggler, random)
+        for name, (patience, price) in CONTENDERS.items():
+            graph = random_graph([NODES] * count, extra=0.0, seed=seed)  # analysed anew
+            edges = torch.stack([graph.src, graph.dst])
+            problem = conv.problem(x, edges, batch=graph.batch).detach()
+            base.PRICE["cpu"] = price
+            start = time.process_time()
+            found = solve(problem, Newton(patience=patience), problem.start())
+            times[name].append(1e3 * (time.process_time() - start))
+            slowest[name].append(int(found.iterations.max()))
+    middle = {name: statistics.median(values) for name, values in times.items()}
+    cells = [f"{middle[name] / middle['neither']:.2f}" for name in CONTENDERS]
+    cells[0] = f"{middle['neither']:.0f} ms"
+    both = (statistics.median(slowest[name]) for name in ("neither", "both"))
+    return [str(count), "yes" if straggler else "no", *cells, " / ".join(f"{n:.0f}" for n in both)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[4, 16, 64], help="graphs a batch")
+    parser.add_argument("--batches", type=int, default=7, help="batches of every size")
+    parser.add_argument("--threads", type=int, default=None, help=THREADS)
+    arguments = parser.parse_args()
+    limit_threads(arguments.threads)
+    rows = [
+        measure(count, straggler, arguments.batches)
+        for count in arguments.sizes
+        for straggler in (True, False)
+    ]
+    print(table(HEAD, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The calls of a module's convolutions, taken over while the module runs its own forward.
+
+A convolution is a ``torch_geometric.nn.MessagePassing`` wherever it lies inside the module; one
+inside another is part of the outer one. The same one may be called several times: calls are
+numbered in the order in which the forward makes them, and each is a *layer*.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing
+
+_TAPPED = threading.RLock()
+"""Held while the convolutions of some module are taken over: modules may be shared by threads."""
+
+
+@dataclass
+class Call:
+    """One call of a convolution."""
+
+    index: int
+    path: str
+    conv: MessagePassing
+    forward: Callable[..., Any]  # the convolution's own
+    given: inspect.BoundArguments
+
+    def __str__(self) -> str:
+        return named(self.path, self.conv)
+
+    def values(self, rows: int) -> list[Tensor]:
+        """The arguments with a row for each node, which neighbours read: floating-point tensors of
+        so many rows, alone or in tuples, unless they are called ``edge…``. Those of integers are
+        features that never change."""
+        found: dict[int, Tensor] = {}
+        for name, value in self._flat():
+            if name.startswith("edge") or not isinstance(value, Tensor):
+                continue
+            if value.is_floating_point() and value.dim() and value.size(0) == rows:
+                found[id(value)] = value
+        return list(found.values())
+
+    def _flat(self) -> Iterator[tuple[str, Any]]:
+        for name, value in self.given.arguments.items():
+            if isinstance(value, tuple | list):
+                yield from ((name, part) for part in value)
+            elif isinstance(value, Mapping):
+                yield from value.items()
+            else:
+                yield name, value
+
+    def run(self, instead: dict[int, Tensor] | None = None) -> Any:
+        """The convolution, with other tensors instead of some (by ``id``)."""
+        new = instead or {}
+
+        def swap(value: Any) -> Any:
+            if isinstance(value, tuple | list):
+                return type(value)(swap(part) for part in value)
+            if isinstance(value, Mapping):
+                return {key: swap(part) for key, part in value.items()}
+            return new.get(id(value), value)
+
+        arguments = {name: swap(value) for name, value in self.given.arguments.items()}
+        bound = inspect.BoundArguments(self.given.signature, arguments)
+        return self.forward(*bound.args, **bound.kwargs)
+
+
+def named(path: str, module: nn.Module) -> str:
+    """A module as error messages call it."""
+    return f"{path or 'the model itself'} ({type(module).__name__})"
+
+
+@contextmanager
+def tapped(model: nn.Module, take: Callable[[Call], Any]) -> Iterator[None]:
+    """Within this context ``take(call)`` answers every call of a convolution of the model.
+
+    What convolutions remember of a graph (``cached=True``) is put aside: they see parts of it.
+    """
+    count, inside = 0, False
+
+    def replacement(path: str, conv: MessagePassing) -> Callable[..., Any]:
+        own, signature = conv.forward, inspect.signature(conv.forward)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count, inside
+            if inside:
+                return own(*args, **kwargs)
+            call = Call(count, path, conv, own, signature.bind(*args, **kwargs))
+            count, inside = count + 1, True
+            try:
+                return take(call)
+            finally:
+                inside = False
+
+        return forward
+
+    with _TAPPED:
+        kept: list[tuple[nn.Module, dict[str, Any]]] = []
+        try:
+            for path, module in model.named_modules():
+                before = dict(module.__dict__)
+                memory = {k: None for k in before if k.startswith("_cached_")}
+                if before.get("cached") is True:
+                    memory["cached"] = False  # type: ignore[assignment]
+                if isinstance(module, MessagePassing):
+                    memory["forward"] = replacement(path, module)  # type: ignore[assignment]
+                if memory:
+                    kept.append((module, {k: before[k] for k in memory if k in before}))
+                    module.__dict__.update(memory)
+            yield
+        finally:
+            for module, before in kept:
+                module.__dict__.pop("forward", None)
+                module.__dict__.update(before)
+
+
+def convolutions(model: nn.Module) -> dict[str, MessagePassing]:
+    """A model's convolutions by path."""
+    return {p: m for p, m in model.named_modules() if isinstance(m, MessagePassing)}

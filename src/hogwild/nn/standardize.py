@@ -1,0 +1,170 @@
+r"""Features on one scale, whatever unit they come in.
+
+.. math:: x'_c = (x_c - o_c) / s_c
+
+for every column c, with an offset and a scale learned from the data. The rule for a column does not
+see the unit: features :math:`a x + b` with :math:`a > 0` give the same :math:`x'`.
+
+========================  ==================  ======================  ==========================
+column                    offset              scale                   becomes
+========================  ==================  ======================  ==========================
+ordinary                  mean                standard deviation      mean 0, deviation 1
+two values                the smaller one     their difference        0 and 1
+one value v               0                   :math:`|v|`, or 1       the sign of v
+========================  ==================  ======================  ==========================
+
+A column of two values is an indicator. One-hot features therefore stay exactly as they are, where a
+division by the standard deviation would blow rare ones up. A column of one value cannot tell its
+unit from its origin: it keeps its sign, so that features that are all 1 stay 1, and only there a
+shift across zero shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.errors import ConfigError, FeatureError, require_positive
+
+ROUNDING = 8.0
+"""A column whose values differ by fewer roundings than this has one value."""
+
+
+class Standardize(nn.Module):
+    """Offset and scale of every feature, as buffers: a checkpoint and a ``state_dict`` hold them.
+
+    The identity until :meth:`fit` is called.
+
+    Args:
+        channels: Number p of features.
+        replicas: ``None``, or a number R of replicas, each with statistics of its own.
+
+    Shapes:
+        x [n, p] → [n, p]; with replicas [n, p] or [R, n, p] → [R, n, p], and [n, p] → [n, p] where
+        the statistics of all replicas agree.
+    """
+
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(self, channels: int, *, replicas: int | None = None) -> None:
+        super().__init__()
+        self.channels = require_positive("channels", channels)
+        self.replicas = None if replicas is None else require_positive("replicas", replicas)
+        shape = (channels,) if replicas is None else (replicas, channels)
+        self.register_buffer("offset", torch.zeros(shape))
+        self.register_buffer("scale", torch.ones(shape))
+
+    @property
+    def fitted(self) -> bool:
+        """Whether this is not the identity."""
+        return bool((self.offset != 0).any() | (self.scale != 1).any())
+
+    @torch.no_grad()
+    def fit(self, tensors: Iterable[Tensor], members: Tensor | None = None) -> Standardize:
+        """Learn offset and scale.
+
+        Args:
+            tensors: Features [n, p], one tensor or several, such as one for each graph.
+            members: With replicas: which of the tensors count for each replica, bool [R, G]; all of
+                them by default.
+        """
+        given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        self._check(given)
+        if members is None:
+            rows = [statistics(given)] * (self.replicas or 1)
+        else:
+            if members.shape != (self.replicas or 1, len(given)):
+                raise ConfigError(
+                    f"members has shape {list(members.shape)}; expected "
+                    f"[{self.replicas or 1}, {len(given)}]"
+                )
+            known: dict[tuple[bool, ...], tuple[Tensor, Tensor]] = {}
+            rows = []
+            for row in members.tolist():
+                if tuple(row) not in known:
+                    chosen = [t for t, counts in zip(given, row, strict=True) if counts]
+                    known[tuple(row)] = statistics(chosen)
+                rows.append(known[tuple(row)])
+        for buffer, values in zip((self.offset, self.scale), zip(*rows, strict=True), strict=True):
+            buffer.copy_(torch.stack(values) if self.replicas is not None else values[0])
+        return self
+
+    def _check(self, given: Sequence[Tensor]) -> None:
+        for t in given:
+            if not isinstance(t, Tensor) or t.dim() != 2 or t.size(1) != self.channels:
+                what = list(t.shape) if isinstance(t, Tensor) else type(t).__name__
+                raise FeatureError(
+                    f"features to standardise by are {what}; expected tensors [n, {self.channels}]"
+                )
+            if not bool(torch.isfinite(t).all()):
+                raise FeatureError(
+                    "features to standardise by hold NaN or infinite values; expected finite "
+                    "numbers: impute or drop them"
+                )
+        if not sum(t.size(0) for t in given):
+            raise FeatureError("there are no features to standardise by; expected one row at least")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x' in the dtype of x. What does not fit is passed on as it is: the model refuses it."""
+        if (
+            not isinstance(x, Tensor)
+            or x.layout != torch.strided
+            or not x.is_floating_point()
+            or x.dim() < 2
+            or x.size(-1) != self.channels
+        ):
+            return x
+        offset, scale = self.offset, self.scale
+        if self.replicas is not None:
+            offset, scale = offset.unsqueeze(1), scale.unsqueeze(1)  # [R, 1, p]
+            if bool((offset == offset[:1]).all() & (scale == scale[:1]).all()):
+                offset, scale = offset[0], scale[0]
+        return (x - offset.to(x)) / scale.to(x)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """What was saved before there were statistics had none: the identity."""
+        for name, tensor in self.identity(prefix).items():
+            state_dict.setdefault(name, tensor)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def identity(self, prefix: str = "") -> dict[str, Tensor]:
+        """The buffers of the identity, by name."""
+        zeros, ones = torch.zeros_like(self.offset), torch.ones_like(self.scale)
+        return {f"{prefix}offset": zeros, f"{prefix}scale": ones}
+
+    def extra_repr(self) -> str:
+        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
+        return f"{self.channels}{replicas}" + ("" if self.fitted else ", the identity")
+
+
+def statistics(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Offset and scale of every column of features [n, p], [p] each, in float64."""
+    x = torch.cat([t.detach().double() for t in tensors])
+    eps = max(torch.finfo(t.dtype).eps if t.is_floating_point() else 0.0 for t in tensors)
+    low, high = x.aminmax(dim=0)
+    size, spread = torch.maximum(low.abs(), high.abs()), high - low
+    one = spread <= ROUNDING * eps * size
+    two = ((x == low) | (x == high)).all(0)
+    # From the middle of the column and in units of its spread: no sum of squares is too large, and
+    # no digit is lost where the mean is large.
+    middle, unit = low + spread / 2, torch.where(spread > 0, spread, 1.0)
+    z = (x - middle) / unit
+    mean, deviation = middle + z.mean(0) * unit, z.std(0, correction=0) * unit
+    size = torch.where(size > 0, size, 1.0)
+    offset = torch.where(one, 0.0, torch.where(two, low, mean))
+    scale = torch.where(one, size, torch.where(two, spread, deviation))
+    return offset, scale
+
+
+def identities(model: nn.Module) -> dict[str, Tensor]:
+    """The statistics of a model whose features are taken as they are, by name in its
+    ``state_dict``: what checkpoints from before there were statistics leave out."""
+    found: dict[str, Tensor] = {}
+    for name, part in model.named_modules():
+        if isinstance(part, Standardize):
+            found |= part.identity(f"{name}." if name else "")
+    return found

@@ -1,0 +1,92 @@
+"""``torch.compile`` on models that hold a solve: the same answers, in seconds, for any graph."""
+
+import pytest
+import torch
+from helpers import DOUBLE, batch_of, chain, cycle, star
+from torch import nn
+
+from hogwild import GSDGNN, IGNN, EnergyConv, EnergyGNN, StackedEnergyGNN
+
+
+class Sandwich(nn.Module):
+    """A user's module: a layer, a solve, a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.conv, self.after = nn.Linear(3, 4), EnergyConv(4, 2), nn.Linear(2, 1)
+
+    def forward(self, x, edge_index, batch):
+        return self.after(self.conv(self.before(x).relu(), edge_index, batch=batch))
+
+
+class Plain(nn.Module):
+    """A model of this library, called as :class:`Sandwich` is."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, edge_index, batch):
+        return self.model(x, edge_index, batch=batch)
+
+
+MODELS = {
+    "own module": Sandwich,
+    "EnergyGNN": lambda: Plain(EnergyGNN(3, 1)),
+    "pooled": lambda: Plain(EnergyGNN(3, 1, pool="mean")),
+    "stack": lambda: Plain(StackedEnergyGNN(3, 1)),
+    "IGNN": lambda: Plain(IGNN(3, 1)),
+    "GSDGNN": lambda: Plain(GSDGNN(3, 1)),
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """No compiled code, and no counts, of another test."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def graphs(*sizes):
+    """A batch of a chain, a cycle and a star."""
+    made = zip((chain, cycle, star), sizes, strict=True)
+    edge_index, batch = batch_of(*((make(n), n) for make, n in made))
+    return torch.randn(batch.numel(), 3, **DOUBLE), edge_index, batch
+
+
+def same(model, compiled, given):
+    """Values and gradients, with gradients and without."""
+    expected, found = model(*given), compiled(*given)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*given), expected.detach(), rtol=1e-10, atol=1e-12)
+    wanted, got = (
+        torch.autograd.grad(y.square().sum(), list(model.parameters()), allow_unused=True)
+        for y in (expected, found)
+    )
+    for a, b in zip(wanted, got, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_compiled_models_give_the_same_answers(name):
+    torch.manual_seed(0)
+    model = MODELS[name]().double()
+    compiled = torch.compile(model, backend="aot_eager" if name == "own module" else "eager")
+    for sizes in ((4, 3, 5), (6, 7, 9)):
+        same(model, compiled, graphs(*sizes))
+    # What comes before and after a solve, with gradients and without, and again for sizes that
+    # vary: a handful of graphs, and none for further sizes.
+    count = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert count <= 24
+    same(model, compiled, graphs(20, 13, 17))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == count
+
+
+@pytest.mark.slow
+def test_compiled_by_the_default_backend():
+    torch.manual_seed(0)
+    model = Sandwich().double()
+    same(model, torch.compile(model), graphs(4, 3, 5))
