@@ -233,25 +233,6 @@ def test_graph_level_models_and_lists_of_graphs():
     torch.testing.assert_close(run.predictions[1], out, rtol=1e-4, atol=1e-5)
 
 
-def test_stacks_run_level_by_level():
-    torch.manual_seed(0)
-    model, data = StackedEnergyGNN(3, 2, beta=2.0).double(), graphs()
-    run = simulate(model, data, runs=2, tol=1e-6)
-    assert bool(run.converged.all())
-    torch.testing.assert_close(run.h[1], model.embed(*_args(data)).value, rtol=1e-5, atol=1e-5)
-    assert float(run.updates.double().mean()) > 20
-    with pytest.raises(ConfigError, match="a stack of 2 levels"):
-        simulate(model, data, record=True)
-
-
-def test_a_level_that_comes_no_nearer_is_done():
-    """The answer below is exact to about 1e-9 only, and the level is asked for 1e-10."""
-    torch.manual_seed(0)
-    model, data = StackedEnergyGNN(3, 2, beta=2.0).double(), graphs()
-    run = simulate(model, data, tol=1e-8, ticks=2500, rule="gradient")
-    assert run.ticks < 2 * 2500  # of both levels
-
-
 def test_stacks_do_not_stop_short_of_the_tolerance_that_is_asked_for():
     """With levels settled just within the tolerance, the last one would miss it for ever."""
     data = Data(x=graphs((8,)).x, edge_index=graphs((8,)).edge_index)

@@ -246,6 +246,7 @@ class EIGNNConv(ContractionConv):
         *,
         edge_weight: Tensor | None = None,
         batch_size: int | None = None,
+        heard: Tensor | None = None,
     ) -> EIGNNProblem:
         """The fixed point these inputs pose, attached to the autograd graph."""
         graph, s = self._pose(x, edge_index, edge_attr, batch, edge_weight, batch_size)

@@ -232,6 +232,7 @@ class MaxConv(ImplicitConv):
         *,
         edge_weight: Tensor | None = None,
         batch_size: int | None = None,
+        heard: Tensor | None = None,
     ) -> MaxProblem:
         """The fixed-point problem these inputs pose, attached to the autograd graph."""
         if edge_weight is not None:
@@ -241,7 +242,7 @@ class MaxConv(ImplicitConv):
                 "edge_attr=edge_weight[:, None] to a model built with edge_dim=1"
             )
         graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
-        ends = [x[..., graph.dst, :], x[..., graph.src, :]]
+        ends = [x[..., graph.dst, :], x[..., graph.src, :] if heard is None else heard]
         if edge_attr is not None:
             ends.append(edge_attr.expand(*x.shape[:-2], *edge_attr.shape))
         loss = F.softplus(self.decrement(torch.cat(ends, -1)))

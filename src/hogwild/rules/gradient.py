@@ -13,7 +13,9 @@ Steps :math:`A_i`:
 * a number: the same for all nodes, as in the paper;
 * ``"certified"``: :math:`a / r_i` with :math:`r_i` a bound on the absolute row sums of the Hessian
   and :math:`a = \theta / (\tfrac12 + D')`, :math:`D'` the age of the oldest embedding inside any
-  gradient used. Convergence is proved in the documentation ("Asynchrony");
+  gradient used. Convergence is proved in the documentation ("Asynchrony"). In a stack the problem
+  moves, and :math:`r_i` with it: every neighbour j then adds its share of :math:`r_i`, k numbers,
+  to the packet;
 * ``"auto"``: the inverse of the node's own curvature block, damped. Every neighbour j adds its
   k × k block of :math:`\partial^2 e^j / \partial h_i^2` to the packet (with the majorising
   curvature: where an activation is nearly straight the true one would promise endless steps).
@@ -31,7 +33,7 @@ from hogwild.errors import ConfigError, is_number
 from hogwild.fields import gather
 from hogwild.graph import Star
 from hogwild.rules.base import Rule, put, self_loops
-from hogwild.solvers.problem import Objective
+from hogwild.solvers.problem import Objective, Problem
 
 THETA = 0.95
 """Share of the largest certified step that is taken: at 1 the proof's margin vanishes."""
@@ -54,6 +56,7 @@ class GradientRule(Rule):
         step: A positive number, ``"certified"`` or ``"auto"``.
         age: D', needed by the certified step; ``None`` where no bound holds.
         damping: Largest factor on the ``"auto"`` step.
+        moving: Whether the problem may move (:meth:`pose`).
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class GradientRule(Rule):
         *,
         age: int | None = None,
         damping: float = DAMPING,
+        moving: bool = False,
     ) -> None:
         self.problem, self.graph, self.channels = problem, problem.graph, problem.channels
         if isinstance(step, str):
@@ -79,13 +83,19 @@ class GradientRule(Rule):
         elif not is_number(step) or not 0 < step < float("inf"):
             raise ConfigError(f"step={step!r}; expected a positive number, 'auto' or 'certified'")
         self.auto, self.damping = step == "auto", damping
-        self.letter = self.channels * (1 + self.channels) if self.auto else self.channels
+        self.moving = moving and step == "certified"
+        extra = self.channels if self.auto else 1 if self.moving else 0
+        self.letter = self.channels * (1 + extra)
         self.rate: Tensor | float = 0.0
         if step == "certified":
             assert age is not None
-            self.rate = certified_steps(problem, age)
+            self.rate = THETA / (0.5 + age) if moving else certified_steps(problem, age)
         elif not isinstance(step, str):
             self.rate = float(step)
+
+    def pose(self, problem: Problem) -> None:
+        assert isinstance(problem, Objective)
+        self.problem = problem
 
     # -- private memory, one column a node ---------------------------------------------------------
 
@@ -97,6 +107,8 @@ class GradientRule(Rule):
             self.block = h.new_zeros(r, k * k, n)
             self.trust = h.new_full((r, 1, n), self.damping)
             self.last = torch.zeros_like(h)
+        if self.moving:
+            self.rows = torch.zeros_like(h)
         return self._compute(h, gather(h, graph.src), graph.everyone)
 
     def forget(self, nodes: Tensor) -> None:
@@ -126,7 +138,13 @@ class GradientRule(Rule):
             own = own + at.collect(torch.where(loops, letters, 0.0))
             letters = torch.where(loops, 0.0, letters)
         put(self.own, at, own)
-        return torch.cat([letters, blocks], 1) if self.auto else letters
+        if self.moving:
+            rows, blocks = self.problem.local_row_bounds(at)
+            if loops is not None:
+                rows = rows + at.collect(torch.where(loops, blocks, 0.0))
+                blocks = torch.where(loops, 0.0, blocks)
+            put(self.rows, at, rows)
+        return torch.cat([letters, blocks], 1) if self.auto or self.moving else letters
 
     def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         return self._compute(h, inbox, at)
@@ -139,6 +157,8 @@ class GradientRule(Rule):
         g = at.at_nodes(self.own) + heard[:, : self.channels]
         if self.auto:
             d = self._scaled(g, heard[:, self.channels :], at)
+        elif self.moving:
+            d = self.rate * g / (at.at_nodes(self.rows) + heard[:, self.channels :])
         else:
             d = (self.rate if isinstance(self.rate, float) else at.at_nodes(self.rate)) * g
         h = h - d
