@@ -18,7 +18,7 @@ from hogwild.asynchrony.schedule import Schedule, Timetable, check_bounds
 from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.executors.price import Price
-from hogwild.executors.simulated import EXCHANGES, Ages, Simulation
+from hogwild.executors.simulated import Ages, Simulation, check_exchange
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
@@ -181,8 +181,6 @@ def simulate(
     stagger, delay = check_bounds(stagger, delay)
     seed = require_integer("seed", seed)
     runs, ticks = require_positive("runs", runs), require_positive("ticks", ticks)
-    if exchange not in EXCHANGES:
-        raise ConfigError(f"exchange={exchange!r}; expected one of {EXCHANGES}")
     if tol is not None and not tol > 0:
         raise ConfigError(f"tol={tol!r}; expected a positive number, or None")
     if isinstance(history, Collection):
@@ -190,11 +188,7 @@ def simulate(
     elif history is not None:
         history = require_positive("history", history)
     impaired = check_impairments(impairments)
-    if exchange == "exact" and any(i.triggers for i in impaired):
-        raise ConfigError(
-            "EventTriggered was combined with exchange='exact', whose first exchange always sends; "
-            "expected exchange='packet'"
-        )
+    check_exchange(exchange, impaired)
     if isinstance(replay, str | Path):
         replay = Trace.load(replay)
     inputs = Inputs.of(data)

@@ -98,6 +98,13 @@ class StackProblem:
             problems.append(self.pose(level, below, gather(below, self.graph.src)))
         return problems
 
+    def settled(self, answers: Sequence[Tensor]) -> list[Problem]:
+        """The problems of all levels where every node holds, and has heard, these embeddings of
+        each level, [R, k, N]."""
+        source = self.graph.src
+        above = [self.pose(s, h, gather(h, source)) for s, h in enumerate(answers[:-1], 1)]
+        return [self.first, *above]
+
     def start(self) -> Tensor:
         """Where asynchronous nodes begin, [R, channels, N]."""
         return torch.cat([problem.start() for problem in self.begun], 1)

@@ -375,6 +375,12 @@ class FixedPoint(Problem):
         """
         return None
 
+    def drift(self, error: float) -> Tensor | None:
+        """A proved bound [R, G] on how far, in the largest entry, asynchronous updates end from the
+        fixed point when every number heard is wrong by at most ``error``; infinite where there is
+        none, ``None``: nothing is proved."""
+        return None
+
 
 @dataclass
 class _AutogradTangent(Tangent):
