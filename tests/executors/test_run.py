@@ -15,13 +15,14 @@ from hogwild import (
     StackedEnergyGNN,
     simulate,
 )
-from hogwild.asynchrony.impairments import BernoulliLoss, EventTriggered
+from hogwild.asynchrony.impairments import BernoulliLoss, EventTriggered, Stragglers
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import check_trace
 from hogwild.errors import AsynchronyError, ConfigError, InputError, TraceError
 from hogwild.executors.simulated import Simulation
 from hogwild.fields import gather, scatter
 from hogwild.rules import GradientRule, rule_for
+from hogwild.rules.gradient import THETA
 from hogwild.testing.problems import Quadratic, random_graph
 
 # -- what a run reports ---------------------------------------------------------------------------
@@ -162,6 +163,55 @@ def test_a_replay_has_the_bounds_of_what_was_recorded(tmp_path):
 
 def _args(data):
     return data.x, data.edge_index, None, data.batch
+
+
+@pytest.mark.parametrize("exchange", ["packet", "exact"])
+@pytest.mark.parametrize(
+    "impairments", [(), BernoulliLoss(0.3, burst=2), Stragglers(0.3, slowdown=3)]
+)
+def test_the_certified_step_of_a_run_is_that_of_its_certificate(exchange, impairments):
+    """Bit by bit, the run is one with the steps that `certify` reports, and these have D' = 2D + S
+    (one less with the exact exchange) of the bounds that hold."""
+    model, data = energy(), graphs((7,))
+    options = {"stagger": 4, "delay": 3, "exchange": exchange, "impairments": impairments}
+    found = hogwild.certify(model, data, rule="gradient", step="certified", **options)
+    run = simulate(model, data, rule="gradient", step="certified", ticks=40, tol=None, **options)
+
+    problem = model.problem(*_args(data)).detach()
+    listed = list(impairments) if isinstance(impairments, tuple) else [impairments]
+    schedule = Schedule(problem.graph, stagger=4, delay=3, impairments=listed)
+    stagger, delay = schedule.bounds
+    age = 2 * delay + stagger - (exchange == "exact")
+    torch.testing.assert_close(found.step, THETA / ((0.5 + age) * problem.row_bounds()))
+    rule = GradientRule(problem, 1.0)
+    rule.rate = found.step
+    simulation = Simulation(rule, schedule, problem.start(), exchange=exchange, impairments=listed)
+    for _ in range(40):
+        simulation.step()
+    assert torch.equal(run.h[0], simulation.h[0].mT)
+
+
+def test_converged_means_within_the_tolerance():
+    """And not a little more; distances are relative to the largest entry of each graph."""
+    model, data = energy(beta=2.0), graphs((5, 12))
+    options = {"rule": "gradient", "runs": 2, "ticks": 41}
+    run = simulate(model, data, tol=None, **options)
+    largest = run.reference.abs()
+    for r in range(2):
+        for g in range(2):
+            nodes = data.batch == g
+            gap = (run.h[r] - run.reference)[nodes].abs().max() / largest[nodes].max()
+            torch.testing.assert_close(run.deviation[r, g], gap)
+    near = run.deviation
+    assert 1e-6 < float(near.min()) < float(near.max()) < 1.0
+    assert not bool(run.converged.any())  # without a tolerance, 1e-6 counts
+    middle = float((near.min() * near.max()).sqrt())
+    some = simulate(model, data, tol=middle, **options)
+    assert torch.equal(some.converged, some.deviation <= middle)
+    assert torch.equal(some.reached >= 0, some.converged)
+    assert bool(some.converged.any())
+    assert not bool(some.converged.all())
+    assert not bool(simulate(model, data, tol=0.9 * float(near.min()), **options).converged.any())
 
 
 def test_content_age_reaches_its_bound_and_not_more():
