@@ -178,7 +178,8 @@ def test_every_kind_is_told_the_truth(capsys):
         (EnergyGNN(3, 2, num_layers=2), Kind.OPTIMISATION, False),
     ]
     for model, kind, guaranteed in cases:
-        found = explain_guarantee(model.double(), inputs, step="certified")
+        step = "certified" if kind == Kind.OPTIMISATION else "auto"
+        found = explain_guarantee(model.double(), inputs, step=step)
         printed = capsys.readouterr().out
         assert model.kind == found.kind == kind
         assert found.guaranteed is guaranteed
@@ -230,6 +231,7 @@ def test_directed_graphs_are_not_certified():
         {"step": "fast"},
         {"step": None},
         {"rule": "magic"},
+        {"rule": "fixed-point"},
         {"exchange": "none"},
         {"exchange": "exact", "impairments": EventTriggered(1e-3)},
     ],
@@ -477,7 +479,8 @@ def test_a_certificate_as_data():
     torch.manual_seed(0)
     inputs = data()
     for model in (EnergyGNN(3, 2), IGNN(3, 2), GCN(3, 2), StackedEnergyGNN(3, 2)):
-        found = certify(model.double(), inputs, step="certified").data
+        step = "certified" if model.kind == Kind.OPTIMISATION else "auto"
+        found = certify(model.double(), inputs, step=step).data
         assert all(key.isidentifier() and key.isascii() for key in found)
         assert json.loads(json.dumps(found)) == found
     found = certify(EnergyGNN(3, 2).double(), inputs, step="certified").data

@@ -50,16 +50,16 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import bounds, check_bounds
-from hogwild.errors import AsynchronyError, ConfigError, is_number
+from hogwild.errors import AsynchronyError
 from hogwild.executors.simulated import check_exchange
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import ImplicitConv, Kind, evaluating
 from hogwild.models.check import check_model
 from hogwild.models.layered import LayeredProblem
-from hogwild.models.stack import StackedGNN, StackProblem
-from hogwild.rules import RULES
-from hogwild.rules.gradient import STEPS, certified_steps
+from hogwild.models.stack import StackProblem
+from hogwild.rules import choose
+from hogwild.rules.gradient import certified_steps, check_step
 from hogwild.solvers.problem import FixedPoint, Objective
 from hogwild.solvers.spectrum import Extremes, matrices, spectrum
 
@@ -257,22 +257,11 @@ def certify(
     stagger, delay = check_bounds(stagger, delay)
     impaired = check_impairments(impairments)
     check_exchange(exchange, impaired)
-    _check_step(step)
-    if rule != "auto" and rule not in RULES:
-        raise ConfigError(f"rule={rule!r}; expected one of auto, {', '.join(RULES)}")
+    check_step(step)
     inputs = Inputs.of(data)
     conditions = Conditions.of(stagger, delay, exchange, impaired)
     with evaluating(model):
         return _certify(model, inputs, conditions, rule, step)
-
-
-def _check_step(step: object) -> None:
-    if isinstance(step, str) and step in STEPS:
-        return
-    if isinstance(step, str) or not is_number(step) or not 0 < step < math.inf:
-        raise ConfigError(
-            f"step={step!r}; expected a positive number, or one of {', '.join(STEPS)}"
-        )
 
 
 def _certify(
@@ -284,9 +273,12 @@ def _certify(
     except AsynchronyError as error:
         return Certificate(kind, False, f"it cannot run asynchronously at all: {error}")
     args, kwargs = inputs.arguments()
-    if isinstance(model, StackedGNN) and len(model.levels) > 1:
-        return _stack(model, inputs, conditions, rule, step)
     problem = model.problem(*args, **kwargs)  # type: ignore[operator]
+    rule = choose(problem, rule, step)
+    if isinstance(problem, StackProblem):
+        solved = model.solutions(*args, **kwargs)  # type: ignore[operator]
+        answers = [_fields(level.value) for level in solved]
+        return _stack(kind, problem, answers, conditions, rule, step)
     if isinstance(problem, LayeredProblem):
         return _explicit(problem)
     if isinstance(problem, FixedPoint):
@@ -464,7 +456,7 @@ def _optimisation(
         constants["packet_error"] = conditions.error
     if not isinstance(step, str):
         facts.own_step = _where(float(step), facts.step, high)
-    if rule == "messages" or (rule == "auto" and step == "auto"):
+    if rule == "messages":
         local = problem.is_quadratic and all((m - _diagonal(m)).max() <= 0.0 for m in found)
         return _messages(facts, conditions, local, _is_forest(problem.graph))
     if conditions.bounds is None:
@@ -569,14 +561,14 @@ def _where(own: float, certified: Tensor | None, largest: Extremes) -> str:
 
 
 def _stack(
-    model: StackedGNN, inputs: Inputs, conditions: Conditions, rule: str, step: str | float
+    kind: Kind,
+    stack: StackProblem,
+    answers: list[Tensor],
+    conditions: Conditions,
+    rule: str,
+    step: str | float,
 ) -> Certificate:
     """Level by level, with those below at their answers."""
-    args, kwargs = inputs.arguments()
-    stack = model.problem(*args, **kwargs)  # type: ignore[arg-type]
-    assert isinstance(stack, StackProblem)
-    solved = model.solutions(*args, **kwargs)  # type: ignore[arg-type]
-    answers = [_fields(level.value) for level in solved]
     found: list[Certificate] = []
     for problem, h in zip(stack.settled(answers), answers, strict=True):
         if isinstance(problem, FixedPoint):
@@ -591,7 +583,7 @@ def _stack(
             "every level converges once those below stand still, and its problem is continuous in "
             "their embeddings: level by level all converge. No rate is computed"
         )
-        return conditions.limits(Certificate(model.kind, True, reason, levels=levels))
+        return conditions.limits(Certificate(kind, True, reason, levels=levels))
     which = f"level {weak[0]}" if len(weak) == 1 else f"levels {', '.join(map(str, weak))}"
     reason = f"a stack converges where every level does, which is not proved of {which}"
     if all(levels[number - 1].near is not None for number in weak):
@@ -599,7 +591,7 @@ def _stack(
             "packets are wrong, so that every level ends near its answer and passes its error on "
             "to the next; no bound on the sum is computed"
         )
-    return Certificate(model.kind, False, reason, levels=levels)
+    return Certificate(kind, False, reason, levels=levels)
 
 
 def explain_guarantee(

@@ -26,6 +26,8 @@ Steps :math:`A_i`:
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -46,6 +48,15 @@ DAMPING = 0.6
 def certified_steps(problem: Objective, age: int) -> Tensor:
     r"""Steps :math:`\theta / (r_i (\tfrac12 + D'))` [R, k, N] for embeddings up to ``age`` old."""
     return THETA / ((0.5 + age) * problem.row_bounds())
+
+
+def check_step(step: object) -> None:
+    """Raise unless this is a step size, or the name of a way to choose one."""
+    named = isinstance(step, str) and step in STEPS
+    if not named and not (is_number(step) and 0 < step < math.inf):
+        raise ConfigError(
+            f"step={step!r}; expected a positive number, or one of {', '.join(STEPS)}"
+        )
 
 
 class GradientRule(Rule):
@@ -69,19 +80,12 @@ class GradientRule(Rule):
         moving: bool = False,
     ) -> None:
         self.problem, self.graph, self.channels = problem, problem.graph, problem.channels
-        if isinstance(step, str):
-            if step not in STEPS:
-                raise ConfigError(
-                    f"step={step!r}; expected a positive number or one of {', '.join(STEPS)}"
-                )
-            if step == "certified" and age is None:
-                raise ConfigError(
-                    "step='certified' needs a bound on the staleness, and the impairments given "
-                    "have none (unlimited loss, for instance): bound them (burst=...), or use "
-                    "step='auto'"
-                )
-        elif not is_number(step) or not 0 < step < float("inf"):
-            raise ConfigError(f"step={step!r}; expected a positive number, 'auto' or 'certified'")
+        check_step(step)
+        if step == "certified" and age is None:
+            raise ConfigError(
+                "step='certified' needs a bound on the staleness, and the impairments given have "
+                "none (unlimited loss, for instance): bound them (burst=...), or use step='auto'"
+            )
         self.auto, self.damping = step == "auto", damping
         self.moving = moving and step == "certified"
         extra = self.channels if self.auto else 1 if self.moving else 0
