@@ -136,6 +136,56 @@ def test_the_proved_rate_holds_in_a_run(exchange):
     assert potentials[-1] < 0.9 * potentials[0]
 
 
+@pytest.mark.parametrize("exchange", ["packet", "exact"])
+def test_the_rate_of_a_certificate_is_the_theorems(exchange):
+    """Of energies: 1 / (1 + c/C) every S + D' ticks, of the worst graph."""
+    torch.manual_seed(0)
+    model, stagger, delay = EnergyGNN(3, 2).double(), 4, 3
+    age = 2 * delay + stagger - (exchange == "exact")
+    rates = []
+    for sizes in [(12,), (3,), (12, 3)]:
+        inputs = data(sizes, seed=3)
+        found = certify(model, inputs, stagger, delay, exchange=exchange, **CERTIFIED)
+        assert found.period == stagger + age
+        if len(sizes) == 1:
+            problem = model.problem(inputs.x, inputs.edge_index).detach()
+            a = THETA / (0.5 + age)
+            c, mu = 1 / a - 0.5 - age, 0.04 / float(problem.row_bounds().max())
+            big = (1 / a**2 + age + stagger) / mu + 0.5 * age
+            assert found.rate == pytest.approx(1 / (1 + c / big), abs=1e-12)
+        periods = math.log(1e-6) / math.log(found.rate)
+        mean_gap = (stagger + 1) / 2
+        assert found.updates == pytest.approx(periods * found.period / mean_gap)
+        rates.append(found.rate)
+    inputs = data((12, 3), seed=3)  # other graphs than those alone, drawn one after the other
+    parts = [
+        certify(
+            model, Data(x=x, edge_index=edges), stagger, delay, exchange=exchange, **CERTIFIED
+        ).rate
+        for x, edges in _parts(inputs)
+    ]
+    assert rates[-1] == pytest.approx(max(parts), abs=1e-12)
+    assert max(parts) > min(parts) + 1e-9
+
+
+def _parts(inputs):
+    for g in range(int(inputs.batch.max()) + 1):
+        nodes = (inputs.batch == g).nonzero()[:, 0]
+        edges = inputs.edge_index[:, inputs.batch[inputs.edge_index[0]] == g]
+        yield inputs.x[nodes], edges - nodes[0]
+
+
+def test_the_rate_of_a_contraction_is_its_worst_modulus_every_s_plus_d_ticks():
+    torch.manual_seed(0)
+    model, inputs = IGNN(3, 2, replicas=3).double(), data()
+    found = certify(model, inputs, 4, 3)
+    problem = model.problem(inputs.x, inputs.edge_index, None, inputs.batch)
+    moduli = problem.detach().modulus()
+    assert found.rate == found.constants["modulus"] == float(moduli.max()) > float(moduli.min())
+    assert found.period == 7
+    assert found.updates == pytest.approx(math.log(1e-6) / math.log(found.rate) * 7 / 2.5)
+
+
 def test_certified_steps_are_local_and_scale_with_the_degree():
     graph = random_graph([12], seed=0)
     problem = Quadratic.random(graph)

@@ -15,10 +15,16 @@ from hogwild import (
     StackedEnergyGNN,
     simulate,
 )
-from hogwild.asynchrony.impairments import BernoulliLoss, EventTriggered, Stragglers
+from hogwild.asynchrony.impairments import (
+    BernoulliLoss,
+    Crashes,
+    EventTriggered,
+    Stragglers,
+)
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import check_trace
 from hogwild.errors import AsynchronyError, ConfigError, InputError, TraceError
+from hogwild.executors.run import CHECK
 from hogwild.executors.simulated import Simulation
 from hogwild.fields import gather, scatter
 from hogwild.rules import GradientRule, rule_for
@@ -163,6 +169,37 @@ def test_a_replay_has_the_bounds_of_what_was_recorded(tmp_path):
 
 def _args(data):
     return data.x, data.edge_index, None, data.batch
+
+
+def test_reached_is_the_first_look_within_the_tolerance():
+    """And a run with replicas is there when all of them are."""
+    torch.manual_seed(0)
+    model, data = EnergyGNN(3, 2, replicas=2, beta=2.0).double(), graphs((5, 12))
+    run = simulate(model, data, runs=2, rule="gradient", tol=1e-3, history=CHECK)
+    assert run.reached.shape == (2, 2)
+    assert bool(run.converged.all())
+    there = (run.history <= 1e-3).all(2)  # [T, Q, G]
+    first = torch.tensor(run.history_ticks)[there.to(torch.int).argmax(0)]
+    assert torch.equal(run.reached, first)
+    assert len(run.reached.unique()) > 1
+    alone = (run.history <= 1e-3).to(torch.int).argmax(0)  # of each replica
+    assert bool((alone[:, 0] != alone[:, 1]).any())
+
+
+def test_assumptions_that_do_not_hold_are_reported():
+    """(a) where nodes sleep through their turns, (b) where packets stay away."""
+    model, data = energy(), graphs((6,))
+    options = {"rule": "gradient", "stagger": 5, "delay": 0, "ticks": 200, "tol": None}
+    lossy = simulate(model, data, impairments=BernoulliLoss(0.8), **options)
+    assert lossy.assumptions == {"a": True, "b": False, "c": True}
+    assert not lossy.staleness.bounded
+    asleep = Crashes(0.9, period=14, downtime=10, until=200)
+    sleepy = simulate(model, data, impairments=asleep, **options)
+    assert sleepy.assumptions["a"] is False
+    # Nodes that are down when a run ends have made no update that could show it.
+    down = Crashes(1.0, period=300, downtime=298, until=300)
+    assert simulate(model, data, impairments=down, **options).assumptions["a"] is False
+    assert all(simulate(model, data, **options).assumptions.values())
 
 
 @pytest.mark.parametrize("exchange", ["packet", "exact"])
