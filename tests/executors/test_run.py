@@ -190,7 +190,7 @@ def test_assumptions_that_do_not_hold_are_reported():
     """(a) where nodes sleep through their turns, (b) where packets stay away."""
     model, data = energy(), graphs((6,))
     options = {"rule": "gradient", "stagger": 5, "delay": 0, "ticks": 200, "tol": None}
-    lossy = simulate(model, data, impairments=BernoulliLoss(0.8), **options)
+    lossy = simulate(model, data, impairments=BernoulliLoss(0.3), **options)
     assert lossy.assumptions == {"a": True, "b": False, "c": True}
     assert not lossy.staleness.bounded
     asleep = Crashes(0.9, period=14, downtime=10, until=200)
