@@ -357,10 +357,11 @@ def _near(problem: FixedPoint, conditions: Conditions, proved: Certificate) -> C
     drift = problem.drift(conditions.error)
     limit = math.inf if drift is None else float(drift.max())
     found = not math.isinf(limit)
+    surely = "" if conditions.bounds is not None else ", with probability one"
     reason = (
         f"packets are wrong by up to {conditions.error:.3g} in every number (quantised, or not "
         f"sent because little has changed), so that runs end near the synchronous answer and not "
-        f"at it" + ("" if found else "; no bound on the distance is proved")
+        f"at it" + (surely if found else "; no bound on the distance is proved")
     )
     constants = proved.constants | {"packet_error": conditions.error}
     return Certificate(
