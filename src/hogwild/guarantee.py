@@ -85,9 +85,6 @@ class Certificate:
         kind: The model's :class:`~hogwild.models.Kind`.
         guaranteed: Whether convergence to the synchronous answer is proved.
         reason: Why, or why not.
-        near: Proved bound on the distance, in the largest entry of any embedding, from the
-            synchronous answer at which runs end; 0 where ``guaranteed``, ``None`` where no bound is
-            proved.
         constants: The numbers that enter, worst graph (and replica) first; :data:`LABELS` says
             what they are.
         step: Certified steps [R, k, N] of an optimisation-based model, where a bound on the
@@ -95,24 +92,27 @@ class Certificate:
         rate: Proved factor by which the error (energy gap, or weighted maximum norm) shrinks every
             ``period`` ticks; ``None``: no rate is proved.
         period: See ``rate``.
-        since: Tick from which on the rate holds: before, nodes may lose their memory.
         updates: Updates a node makes, on average, until the proof promises an error 10⁻⁶ times the
             one at ``since``.
         own_step: Where the user's step lies, if one was given.
+        near: Proved bound on the distance, in the largest entry of any embedding, from the
+            synchronous answer at which runs end; 0 where ``guaranteed``, ``None`` where no bound is
+            proved.
+        since: Tick from which on the rate holds: before, nodes may lose their memory.
         levels: Of a stack: what holds for each level once those below stand still.
     """
 
     kind: Kind
     guaranteed: bool
     reason: str
-    near: float | None = None
     constants: dict[str, float] = field(default_factory=dict)
     step: Tensor | None = None
     rate: float | None = None
     period: int | None = None
-    since: int = 0
     updates: float | None = None
     own_step: str | None = None
+    near: float | None = None
+    since: int = 0
     levels: tuple[Certificate, ...] = ()
 
     def __post_init__(self) -> None:
@@ -146,7 +146,9 @@ class Certificate:
         elif self.near is not None:
             head = f"asynchronous runs end within {self.near:.3g} of the synchronous answer"
         lines = [f"{self.kind} model, {head}", f"  {self.reason}"]
-        lines += [f"  {LABELS[name]} = {value:.4g}" for name, value in self.constants.items()]
+        lines += [
+            f"  {LABELS.get(name, name)} = {value:.4g}" for name, value in self.constants.items()
+        ]
         if self.step is not None:
             low, high = float(self.step.min()), float(self.step.max())
             lines.append(f"  certified steps: {low:.3g} to {high:.3g}, by node")
