@@ -56,12 +56,24 @@ def test_simulate(trained, capsys):
 
 
 def test_certify(trained, capsys):
-    assert main(["certify", trained, "--task", TASK, "--replica", "1", "--json"]) == 0
+    call = ["certify", trained, "--task", TASK]
+    proved = ["--rule", "gradient", "--step", "certified"]
+    assert main([*call, "--replica", "1", *proved, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["guaranteed"] is True
-    assert found["constants"]
-    assert main(["certify", trained, "--task", TASK]) == 0
+    assert all(key.isidentifier() and key.isascii() for key in found)
+    assert found["strong_convexity"] <= found["smallest_eigenvalue"] < found["largest_row_sum"]
+    assert 0.0 < found["certified_step_min"] <= found["certified_step_max"]
+    assert 0.0 < found["rate"] < 1.0
+    assert found["period"] == 14
+    assert main([*call, *proved]) == 0
     assert "convergence under asynchrony guaranteed" in capsys.readouterr().out
+    assert main([*call, "--step", "1e-9", "--json"]) == 0
+    assert "certified" in json.loads(capsys.readouterr().out)["own_step"]
+    assert main(call) == 0
+    assert "messages are observed to converge" in capsys.readouterr().out
+    assert main([*call, "--step", "fast"]) == 2
+    assert "--step 'fast'; expected a positive number" in capsys.readouterr().err
 
 
 def test_config_file_and_flags(tmp_path, capsys):
