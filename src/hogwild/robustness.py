@@ -20,7 +20,7 @@ made here arrived is an observation, that all others would needs a theorem
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -221,7 +221,10 @@ def robustness(
         model, data, runs=runs, stagger=stagger, delay=delay, seed=seed, impairments=impaired,
         step=step, exchange=exchange, **options,
     )  # fmt: skip
-    certificate = _proof(model, data, run, stagger, delay, exchange, step, impaired)
+    certificate = certify(
+        model, data, stagger, delay, rule=run.rule, step=step, exchange=exchange,
+        impairments=impaired,
+    )  # fmt: skip
     size = _size(prediction).unsqueeze(-1)
     spread = run.predictions.std(0, correction=0).amax(-1) / size
     distance = (run.predictions - prediction).abs().amax(0).amax(-1) / size
@@ -236,48 +239,6 @@ def robustness(
     )  # fmt: skip
     out.verdict = verdict(out)
     return out
-
-
-def _proof(
-    model: Runnable,
-    data: Data | list[Data],
-    run: Run,
-    stagger: int,
-    delay: int,
-    exchange: str,
-    step: str | float,
-    impairments: tuple[Impairment, ...],
-) -> Certificate:
-    """What is proved of the rule that was run."""
-    number = None if isinstance(step, str) else float(step)
-    found = certify(
-        model,
-        data,
-        stagger,
-        delay,
-        rule=run.rule,
-        exchange=exchange,
-        step=number,
-        impairments=impairments,
-    )
-    if not found.guaranteed or run.rule not in ("gradient", "messages"):
-        return found
-    if run.rule == "messages":
-        reason = (
-            "wherever messages settle is the minimiser of the energy, but that they settle is "
-            "proved of quadratic energies on forests only (rule='gradient' with step='certified' "
-            "is proved to arrive, in many more updates)"
-        )
-    elif step == "auto":
-        reason = (
-            "wherever these steps settle is the minimiser of the energy, but nothing proves that "
-            "steps of this size settle (step='certified' is proved to, in many more updates)"
-        )
-    elif number is not None and found.step is not None and number > float(found.step.min()):
-        reason = f"step={step!r} is above the certified step, {float(found.step.min()):.3g}"
-    else:
-        return found
-    return replace(found, guaranteed=False, reason=reason)
 
 
 def _predict(model: Runnable, inputs: Inputs) -> Tensor:
@@ -375,8 +336,8 @@ def _missing(of: Robustness) -> str:
     if inexact and float(of.run.deviation.max()) < 1.0:
         return (
             f"{', '.join(inexact)} changes what packets say, so that runs end near the synchronous "
-            f"answer and not at it. What to do: compare the distance above with what you can bear, "
-            f"or send finer packets"
+            f"answer and not at it ({_reason(of)}). What to do: compare the distance above with "
+            f"what you can bear, or send finer packets"
         )
     if inexact:
         other = "; rule='gradient' bears coarser ones" if of.run.rule == "messages" else ""

@@ -123,7 +123,10 @@ def test_steps_and_impairments_reach_the_simulation(trained, capsys):
         (["--loss", "1.5"], "--loss 1.5; expected a probability"),
         (["--rule", "magic"], "--rule 'magic'; expected one of auto, gradient, messages"),
         (["--rule", "waiting"], "--rule 'waiting' does not fit this model"),
-        (["--step", "fast"], "--step 'fast'; expected a positive number or one of auto, certified"),
+        (
+            ["--step", "fast"],
+            "--step 'fast'; expected a positive number, or one of auto, certified",
+        ),
     ],
 )
 def test_bad_flags_of_asynchrony(trained, flags, says, capsys):
@@ -161,12 +164,24 @@ def test_version_and_module():
 
 
 def test_certify(trained, capsys):
-    assert main(["certify", trained, "--task", TASK, "--replica", "1", "--json"]) == 0
+    call = ["certify", trained, "--task", TASK]
+    proved = ["--rule", "gradient", "--step", "certified"]
+    assert main([*call, "--replica", "1", *proved, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["guaranteed"] is True
-    assert found["constants"]
-    assert main(["certify", trained, "--task", TASK]) == 0
+    assert all(key.isidentifier() and key.isascii() for key in found)
+    assert found["strong_convexity"] <= found["smallest_eigenvalue"] < found["largest_row_sum"]
+    assert 0.0 < found["certified_step_min"] <= found["certified_step_max"]
+    assert 0.0 < found["rate"] < 1.0
+    assert found["period"] == 14
+    assert main([*call, *proved]) == 0
     assert "convergence under asynchrony guaranteed" in capsys.readouterr().out
+    assert main([*call, "--step", "1e-9", "--json"]) == 0
+    assert "certified" in json.loads(capsys.readouterr().out)["own_step"]
+    assert main(call) == 0
+    assert "messages are observed to converge" in capsys.readouterr().out
+    assert main([*call, "--step", "fast"]) == 2
+    assert "--step 'fast'; expected a positive number" in capsys.readouterr().err
 
 
 def test_config_file_and_flags(tmp_path, capsys):

@@ -15,13 +15,20 @@ from hogwild import (
     StackedEnergyGNN,
     simulate,
 )
-from hogwild.asynchrony.impairments import BernoulliLoss, EventTriggered
+from hogwild.asynchrony.impairments import (
+    BernoulliLoss,
+    Crashes,
+    EventTriggered,
+    Stragglers,
+)
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import check_trace
 from hogwild.errors import AsynchronyError, ConfigError, InputError, TraceError
+from hogwild.executors.run import CHECK
 from hogwild.executors.simulated import Simulation
 from hogwild.fields import gather, scatter
 from hogwild.rules import GradientRule, rule_for
+from hogwild.rules.gradient import THETA
 from hogwild.testing.problems import Quadratic, random_graph
 
 # -- what a run reports ---------------------------------------------------------------------------
@@ -164,6 +171,86 @@ def _args(data):
     return data.x, data.edge_index, None, data.batch
 
 
+def test_reached_is_the_first_look_within_the_tolerance():
+    """And a run with replicas is there when all of them are."""
+    torch.manual_seed(0)
+    model, data = EnergyGNN(3, 2, replicas=2, beta=2.0).double(), graphs((5, 12))
+    run = simulate(model, data, runs=2, rule="gradient", tol=1e-3, history=CHECK)
+    assert run.reached.shape == (2, 2)
+    assert bool(run.converged.all())
+    there = (run.history <= 1e-3).all(2)  # [T, Q, G]
+    first = torch.tensor(run.history_ticks)[there.to(torch.int).argmax(0)]
+    assert torch.equal(run.reached, first)
+    assert len(run.reached.unique()) > 1
+    alone = (run.history <= 1e-3).to(torch.int).argmax(0)  # of each replica
+    assert bool((alone[:, 0] != alone[:, 1]).any())
+
+
+def test_assumptions_that_do_not_hold_are_reported():
+    """(a) where nodes sleep through their turns, (b) where packets stay away."""
+    model, data = energy(), graphs((6,))
+    options = {"rule": "gradient", "stagger": 5, "delay": 0, "ticks": 200, "tol": None}
+    lossy = simulate(model, data, impairments=BernoulliLoss(0.3), **options)
+    assert lossy.assumptions == {"a": True, "b": False, "c": True}
+    assert not lossy.staleness.bounded
+    asleep = Crashes(0.9, period=14, downtime=10, until=200)
+    sleepy = simulate(model, data, impairments=asleep, **options)
+    assert sleepy.assumptions["a"] is False
+    # Nodes that are down when a run ends have made no update that could show it.
+    down = Crashes(1.0, period=300, downtime=298, until=300)
+    assert simulate(model, data, impairments=down, **options).assumptions["a"] is False
+    assert all(simulate(model, data, **options).assumptions.values())
+
+
+@pytest.mark.parametrize("exchange", ["packet", "exact"])
+@pytest.mark.parametrize(
+    "impairments", [(), BernoulliLoss(0.3, burst=2), Stragglers(0.3, slowdown=3)]
+)
+def test_the_certified_step_of_a_run_is_that_of_its_certificate(exchange, impairments):
+    """Bit by bit, the run is one with the steps that `certify` reports, and these have D' = 2D + S
+    (one less with the exact exchange) of the bounds that hold."""
+    model, data = energy(), graphs((7,))
+    options = {"stagger": 4, "delay": 3, "exchange": exchange, "impairments": impairments}
+    found = hogwild.certify(model, data, rule="gradient", step="certified", **options)
+    run = simulate(model, data, rule="gradient", step="certified", ticks=40, tol=None, **options)
+
+    problem = model.problem(*_args(data)).detach()
+    listed = list(impairments) if isinstance(impairments, tuple) else [impairments]
+    schedule = Schedule(problem.graph, stagger=4, delay=3, impairments=listed)
+    stagger, delay = schedule.bounds
+    age = 2 * delay + stagger - (exchange == "exact")
+    torch.testing.assert_close(found.step, THETA / ((0.5 + age) * problem.row_bounds()))
+    rule = GradientRule(problem, 1.0)
+    rule.rate = found.step
+    simulation = Simulation(rule, schedule, problem.start(), exchange=exchange, impairments=listed)
+    for _ in range(40):
+        simulation.step()
+    assert torch.equal(run.h[0], simulation.h[0].mT)
+
+
+def test_converged_means_within_the_tolerance():
+    """And not a little more; distances are relative to the largest entry of each graph."""
+    model, data = energy(beta=2.0), graphs((5, 12))
+    options = {"rule": "gradient", "runs": 2, "ticks": 41}
+    run = simulate(model, data, tol=None, **options)
+    largest = run.reference.abs()
+    for r in range(2):
+        for g in range(2):
+            nodes = data.batch == g
+            gap = (run.h[r] - run.reference)[nodes].abs().max() / largest[nodes].max()
+            torch.testing.assert_close(run.deviation[r, g], gap)
+    near = run.deviation
+    assert 1e-6 < float(near.min()) < float(near.max()) < 1.0
+    assert not bool(run.converged.any())  # without a tolerance, 1e-6 counts
+    middle = float((near.min() * near.max()).sqrt())
+    some = simulate(model, data, tol=middle, **options)
+    assert torch.equal(some.converged, some.deviation <= middle)
+    assert torch.equal(some.reached >= 0, some.converged)
+    assert bool(some.converged.any())
+    assert not bool(some.converged.all())
+    assert not bool(simulate(model, data, tol=0.9 * float(near.min()), **options).converged.any())
+
+
 def test_content_age_reaches_its_bound_and_not_more():
     model, data = energy(), graphs((20,))
     for exchange, bound in (("packet", 2 * 3 + 4), ("exact", 2 * 3 + 4 - 1)):
@@ -231,25 +318,6 @@ def test_graph_level_models_and_lists_of_graphs():
     batch = Batch.from_data_list(data)
     out = model(batch.x, batch.edge_index, None, batch.batch)
     torch.testing.assert_close(run.predictions[1], out, rtol=1e-4, atol=1e-5)
-
-
-def test_stacks_run_level_by_level():
-    torch.manual_seed(0)
-    model, data = StackedEnergyGNN(3, 2, beta=2.0).double(), graphs()
-    run = simulate(model, data, runs=2, tol=1e-6)
-    assert bool(run.converged.all())
-    torch.testing.assert_close(run.h[1], model.embed(*_args(data)).value, rtol=1e-5, atol=1e-5)
-    assert float(run.updates.double().mean()) > 20
-    with pytest.raises(ConfigError, match="a stack of 2 levels"):
-        simulate(model, data, record=True)
-
-
-def test_a_level_that_comes_no_nearer_is_done():
-    """The answer below is exact to about 1e-9 only, and the level is asked for 1e-10."""
-    torch.manual_seed(0)
-    model, data = StackedEnergyGNN(3, 2, beta=2.0).double(), graphs()
-    run = simulate(model, data, tol=1e-8, ticks=2500, rule="gradient")
-    assert run.ticks < 2 * 2500  # of both levels
 
 
 def test_stacks_do_not_stop_short_of_the_tolerance_that_is_asked_for():

@@ -302,3 +302,19 @@ def test_event_triggered_sending_saves_packets():
     assert int(seldom.messages.sum() + seldom.saved.sum()) == int(always.messages.sum())
     assert int(seldom.saved.sum()) > 0.3 * int(always.messages.sum())
     assert float(seldom.deviation.max()) < 0.1
+
+
+def test_a_letter_that_has_changed_is_worth_sending():
+    """Even where the embedding beside it has not."""
+    problem = Quadratic.random(random_graph([5], seed=1))
+    trigger = EventTriggered(0.5)
+    simulation = Simulation(
+        GradientRule(problem, 0.01), Schedule(problem.graph), problem.start(), impairments=[trigger]
+    )
+    star = problem.graph.star(torch.tensor([0, 3]))
+    node, letters = simulation.outbox.last(star)
+    assert not bool(simulation._sends(star, node, letters).any())
+    changed = letters.clone()
+    changed[..., star.slot == 1] += 0.6
+    assert simulation._sends(star, node, changed).tolist() == [False, True]
+    assert simulation._sends(star, node + 0.6, letters).tolist() == [True, True]

@@ -532,7 +532,7 @@ def test_robustness_sweep_and_certify_take_a_plain_module():
     assert float(worse.results[0].distance.max()) > 1e-3
     certificate = certify(model, data, 5, 2)
     assert certificate.guaranteed
-    assert certificate.constants["ticks until the answer, L (S + D)"] == 2 * (5 + 2)
+    assert certificate.constants["ticks_to_answer"] == 2 * (5 + 2)
     assert not certify(pyg.GCN(8, 8, 3).double(), wide(data), rule="overwriting").guaranteed
 
 

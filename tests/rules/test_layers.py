@@ -136,7 +136,7 @@ def test_caching_takes_no_longer_than_proved():
             assert int(run.updates.max()) == model.depth
         found = certify(model, graphs(), stagger, delay, rule="caching")
         assert found.guaranteed
-        assert found.constants["ticks until the answer, L (S + D)"] == bound
+        assert found.constants["ticks_to_answer"] == bound
 
 
 @pytest.mark.parametrize("rule", ["overwriting", "waiting", "resending", "caching"])

@@ -51,6 +51,23 @@ class Impairment:
 
     exact: ClassVar[bool] = True
     """Whether packets still say what the sender computed."""
+
+    @property
+    def error(self) -> float:
+        """How far a number in a packet may be from what its sender holds."""
+        return 0.0
+
+    @property
+    def recurs(self) -> bool:
+        """Whether, with probability one, packets come through on every link again and again; what
+        counts where no bound holds."""
+        return True
+
+    @property
+    def calm(self) -> int:
+        """Tick from which on no node loses its memory any more."""
+        return 0
+
     stage: ClassVar[int] = 2
     """What it concerns, in the order in which bounds add up: pace 0, outages of nodes 1, delays 2,
     losses 3."""
@@ -228,6 +245,10 @@ class BernoulliLoss(Impairment):
         return None if self.burst is None else (stagger, delay + self.burst * stagger)
 
     @property
+    def recurs(self) -> bool:
+        return self.rate < 1.0
+
+    @property
     def holds(self) -> bool:
         return self.rate > 0
 
@@ -268,6 +289,15 @@ class GilbertElliott(Impairment):
         return None
 
     @property
+    def recurs(self) -> bool:
+        # A link that cannot turn bad stays good, where all begin; one that cannot turn good again
+        # ends up bad.
+        losses = [self.good] if self.p == 0.0 else [self.bad]
+        if self.p > 0.0 and self.r > 0.0:
+            losses = [self.good, self.bad]
+        return min(losses) < 1.0
+
+    @property
     def holds(self) -> bool:
         return True
 
@@ -304,6 +334,10 @@ class LinkChurn(Impairment):
         if self.period - self.downtime < stagger:
             return None
         return stagger, delay + self.downtime + stagger
+
+    @property
+    def recurs(self) -> bool:
+        return self.rate < 1.0
 
     @property
     def holds(self) -> bool:
@@ -372,6 +406,10 @@ class Crashes(Impairment):
             return None  # a node could sleep through the time it is up
         return 2 * stagger + self.downtime, delay
 
+    @property
+    def calm(self) -> int:
+        return self.until if self.rejoin == "cold" and self.rate > 0 else 0
+
     def up(self, at: Moment) -> Tensor | None:
         window, phase = divmod(at.time, self.period)
         if phase >= self.downtime or at.time >= self.until:
@@ -403,6 +441,10 @@ class Quantisation(Impairment):
         if not 0 < self.step < math.inf:
             raise ConfigError(f"step={self.step!r}; expected a positive number")
 
+    @property
+    def error(self) -> float:
+        return 0.5 * self.step
+
     def send(self, payload: Tensor) -> Tensor:
         return (payload / self.step).round() * self.step
 
@@ -419,6 +461,10 @@ class EventTriggered(Impairment):
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon < math.inf:
             raise ConfigError(f"epsilon={self.epsilon!r}; expected a nonnegative number")
+
+    @property
+    def error(self) -> float:
+        return self.epsilon
 
     def worth_sending(self, change: Tensor) -> Tensor:
         return change > self.epsilon

@@ -13,6 +13,7 @@ from hogwild.cli.impair import impairments
 
 EXAMPLES = """\
   hogwild certify runs/chains
+  hogwild certify runs/chains --rule gradient --step certified
   hogwild certify runs/chains --stagger 10 --delay 5 --step 0.01
   hogwild certify runs/chains --impair bernoulli-loss:rate=0.3,burst=5 --json"""
 
@@ -27,24 +28,13 @@ def run(given: argparse.Namespace) -> Outcome:
     from hogwild.guarantee import certify
 
     found = chosen(given)
-    step = None if isinstance(given.step, str) else given.step
     seen = certify(
         found.model,
         found.graphs,
         given.stagger,
         given.delay,
-        step=step,
+        rule=given.rule,
+        step=given.step,
         impairments=impairments(given),
     )
-    data = {
-        "model": found.result.config.model,
-        "kind": str(seen.kind),
-        "guaranteed": seen.guaranteed,
-        "reason": seen.reason,
-        "constants": seen.constants,
-        "rate": seen.rate,
-        "period": seen.period,
-        "updates": seen.updates,
-        "own_step": seen.own_step,
-    }
-    return Outcome(str(seen), data)
+    return Outcome(str(seen), {"model": found.result.config.model, **seen.data})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time as clock
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hogwild.asynchrony.schedule import Schedule, Timetable, check_bounds
 from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.executors.price import Price
-from hogwild.executors.simulated import EXCHANGES, Ages, Simulation, Tally
+from hogwild.executors.simulated import Ages, Simulation, check_exchange
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
@@ -33,8 +33,6 @@ CHECK = 20
 """Ticks between two looks at how far a run still is from its goal."""
 NUMBER = 4
 """Bytes of a number on the wire: a float32."""
-STALL = 2_000
-"""Ticks without a halved distance, after which a level of a stack is done."""
 
 
 @dataclass
@@ -75,7 +73,7 @@ class Run:
         h: Final embeddings, [Q, N, k].
         reference: The synchronous answer, [N, k].
         deviation: Largest distance from the synchronous embeddings, relative to their largest
-            entry, for each run and graph, [Q, G].
+            entry, for each run and graph, [Q, G]; of a stack, that of its worst level.
         converged: Whether that is within the tolerance, [Q, G].
         updates: Updates of each node, [Q, N].
         messages: Packets each node sent, [Q, N].
@@ -175,7 +173,8 @@ def simulate(
 ) -> Run:
     """Run a model asynchronously (Algorithm 1), many graphs and many schedules at once.
 
-    A stack runs level by level: the next one begins, everywhere, when the one below has settled.
+    The levels of a stack run together, each on the moving embeddings of the one below
+    (:mod:`hogwild.rules.stack`).
 
     Args:
         model: Any model of this library, or a trained GNN of PyG's convolutions, which runs as it
@@ -207,8 +206,6 @@ def simulate(
     stagger, delay = check_bounds(stagger, delay)
     seed = require_integer("seed", seed)
     runs, ticks = require_positive("runs", runs), require_positive("ticks", ticks)
-    if exchange not in EXCHANGES:
-        raise ConfigError(f"exchange={exchange!r}; expected one of {EXCHANGES}")
     if tol is not None and not tol > 0:
         raise ConfigError(f"tol={tol!r}; expected a positive number, or None")
     if isinstance(history, Collection):
@@ -216,11 +213,7 @@ def simulate(
     elif history is not None:
         history = require_positive("history", history)
     impaired = check_impairments(impairments)
-    if exchange == "exact" and any(i.triggers for i in impaired):
-        raise ConfigError(
-            "EventTriggered was combined with exchange='exact', whose first exchange always sends; "
-            "expected exchange='packet'"
-        )
+    check_exchange(exchange, impaired)
     if isinstance(replay, str | Path):
         replay = Trace.load(replay)
     inputs = Inputs.of(data)
@@ -251,65 +244,51 @@ def _run(
     progress: bool,
 ) -> Run:
     begun = clock.perf_counter()
-    n = inputs.x.size(-2)
-    model.require_asynchronous(inputs.edge_index, n)
-    levels: list[Any] = list(model.levels) if isinstance(model, StackedGNN) else [model]
-    if len(levels) > 1 and (record or replay is not None):
-        raise ConfigError(
-            f"record and replay were asked of a stack of {len(levels)} levels, which has a "
-            f"schedule for each; expected a model of one level"
-        )
-    if isinstance(model, StackedGNN):  # its levels are asked themselves, behind the model's door
-        x, edge_attr = model.features(inputs.x, inputs.edge_attr)
-        inputs = replace(inputs, x=x, edge_attr=edge_attr)
+    model.require_asynchronous(inputs.edge_index, inputs.x.size(-2))
     many = inputs.repeat(runs)
-    below, settled = inputs.x, many.x  # features, as solved synchronously and as simulated
-    tallies: list[Tally] = []
-    for depth, level in enumerate(levels):
-        answer = embedded(level, replace(inputs, x=below))
-        problem = pose(level, replace(many, x=settled))
-        problem = problem.detach() if isinstance(problem, Problem) else problem
-        graph = problem.graph
-        schedule = Schedule(
-            graph, runs=runs, stagger=stagger, delay=delay, seed=seed + depth,
-            impairments=impairments,
-        )  # fmt: skip
-        bounds = schedule.bounds
-        timetable: Timetable = schedule
-        about: dict[str, Any] = {"stagger": stagger, "delay": delay, "seed": seed, "runs": runs,
-                 "impairments": [repr(i) for i in impairments], "bounds": bounds}  # fmt: skip
-        if replay is not None:
-            timetable = Replay(replay, graph)
-            ticks = min(ticks, timetable.length)
-            about = about | replay.about  # what bounds the recorded schedule, not this call's
-            bounds = None if about["bounds"] is None else tuple(about["bounds"])
-        age = None if bounds is None else 2 * bounds[1] + bounds[0] - (exchange == "exact")
-        chosen = choose(problem, rule_name, step)
-        rule = rule_for(problem, chosen, step, age)
-        start = problem.start()
-        target = answer if answer.dim() == 3 else answer.unsqueeze(0)
-        target = target.to(start.dtype).mT.repeat(1, 1, runs)  # [R, k, Q·N]
-        simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
-        # What a level leaves as error the next one takes for its features, and may magnify.
-        tight = tol if tol is None or depth + 1 == len(levels) else 1e-2 * tol
-        watch = _Watch(simulation, graph, target, tight, tol, history, keep, ticks // 2)
-        trace = None if not record else Trace.of(timetable, about)
-        _tick(simulation, watch, ticks, trace, progress)
-        tallies.append(simulation.tally)
-        if depth + 1 < len(levels):
-            below = _with(inputs.x, answer)
-            h = simulation.h.mT.to(answer.dtype)
-            settled = _with(many.x, h if answer.dim() == 3 else h[0])
+    answers = _answers(model, inputs)
+    problem = pose(model, many)
+    problem = problem.detach() if isinstance(problem, Problem) else problem
+    graph = problem.graph
+    schedule = Schedule(
+        graph, runs=runs, stagger=stagger, delay=delay, seed=seed, impairments=impairments
+    )
+    bounds = schedule.bounds
+    timetable: Timetable = schedule
+    about: dict[str, Any] = {"stagger": stagger, "delay": delay, "seed": seed, "runs": runs,
+             "impairments": [repr(i) for i in impairments], "bounds": bounds}  # fmt: skip
+    if replay is not None:
+        timetable = Replay(replay, graph)
+        ticks = min(ticks, timetable.length)
+        about = about | replay.about  # what bounds the recorded schedule, not this call's
+        bounds = None if about["bounds"] is None else tuple(about["bounds"])
+    age = None if bounds is None else 2 * bounds[1] + bounds[0] - (exchange == "exact")
+    chosen = choose(problem, rule_name, step)
+    rule = rule_for(problem, chosen, step, age)
+    start = problem.start()
+    targets = [_fields(answer, start.dtype).repeat(1, 1, runs) for answer in answers]
+    simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
+    watch = _Watch(simulation, graph, targets, tol, history, keep, ticks // 2)
+    trace = None if not record else Trace.of(timetable, about)
+    _tick(simulation, watch, ticks, trace, progress)
     if trace is not None and not isinstance(record, bool):
         trace.save(record)
     seconds = clock.perf_counter() - begun
     return _report(model, simulation, watch, inputs, many, runs, bounds or (stagger, delay),
-                   bounds is not None, answer, trace, tallies, chosen, seconds)  # fmt: skip
+                   bounds is not None, answers[-1], trace, chosen, seconds)  # fmt: skip
 
 
-def _with(x: Tensor, h: Tensor) -> Tensor:
-    """What the next level of a stack reads: features and embeddings."""
-    return torch.cat([x.expand(*h.shape[:-1], x.size(-1)), h], -1)
+def _answers(model: Runnable, inputs: Inputs) -> list[Tensor]:
+    """The synchronous embeddings, [N, k] or [R, N, k]: those of every level of a stack."""
+    if isinstance(model, StackedGNN):
+        args, kwargs = inputs.arguments()
+        return [found.value for found in model.solutions(*args, **kwargs)]  # type: ignore[arg-type]
+    return [embedded(model, inputs)]
+
+
+def _fields(h: Tensor, dtype: torch.dtype) -> Tensor:
+    """Embeddings [N, k] or [R, N, k] in the solver's layout, [R, k, N]."""
+    return (h if h.dim() == 3 else h.unsqueeze(0)).to(dtype).mT
 
 
 def _tick(
@@ -329,31 +308,47 @@ def _tick(
 
 
 class _Watch:
-    """Looks at a simulation from outside: how far each run is from the synchronous answer."""
+    """Looks at a simulation from outside: how far each run is from the synchronous answer.
+
+    ``targets`` are the answers of all levels, [R, k, Q·N] each; the last is what a run is about.
+    """
 
     def __init__(
         self,
         simulation: Simulation,
         graph: Graph,
-        target: Tensor,
+        targets: list[Tensor],
         tol: float | None,
-        enough: float | None,
         history: int | frozenset[int] | None,
         keep: bool,
         half: int,
     ) -> None:
         self.half = half
         self.halfway: tuple[int, Tensor] | None = None
-        self.simulation, self.graph, self.target = simulation, graph, target
-        self.tol, self.enough, self.times, self.keep = tol, enough, history, keep
-        tiny = torch.finfo(target.dtype).tiny
-        self.scale = graph.norm(target).clamp_min(tiny)  # [R, Q·G]
-        self.deviation = graph.norm(simulation.h - target) / self.scale
+        self.simulation, self.graph, self.targets = simulation, graph, targets
+        self.tol, self.times, self.keep = tol, history, keep
+        self.widths = [target.size(1) for target in targets]
+        tiny = torch.finfo(targets[-1].dtype).tiny
+        self.scales = [graph.norm(target).clamp_min(tiny) for target in targets]  # [R, Q·G]
+        self.deviation = self._distance()
         self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
-        self.best, self.since = self.deviation, torch.zeros_like(self.deviation, dtype=torch.long)
         self.ticks: list[int] = []
         self.history: list[Tensor] = []
         self.embeddings: list[Tensor] = []
+
+    @property
+    def h(self) -> Tensor:
+        """The embeddings of the last level, [R, k, Q·N]."""
+        return self.simulation.h[:, -self.widths[-1] :]
+
+    def _distance(self) -> Tensor:
+        """Largest over the levels of the distance relative to the level's answer, [R, Q·G]."""
+        levels = self.simulation.h.split(self.widths, 1)
+        found = [
+            self.graph.norm(h - target) / scale
+            for h, target, scale in zip(levels, self.targets, self.scales, strict=True)
+        ]
+        return torch.stack(found).amax(0)
 
     def look(self, t: int, last: bool) -> bool:
         """After tick ``t``; whether nothing is left to do."""
@@ -361,32 +356,23 @@ class _Watch:
         record = t in times if isinstance(times, frozenset) else times and t % times == 0
         if not (record or last or t % CHECK == 0 or t == self.half):
             return False
-        h = self.simulation.h
-        self.deviation = self.graph.norm(h - self.target) / self.scale
+        self.deviation = self._distance()
         if self.halfway is None and t >= self.half:
             self.halfway = t, self.deviation
         if record:
             self.ticks.append(t)
             self.history.append(self.deviation.clone())
             if self.keep:
-                self.embeddings.append(h.clone())
+                self.embeddings.append(self.h.clone())
         if self.simulation.rule.ends:
             return self.simulation.finished
         if self.tol is None:
             return False
-        there = (self.deviation <= self.tol) | self._stalled(t)
-        fresh = there.all(0) & (self.reached < 0)
+        fresh = (self.deviation <= self.tol).all(0) & (self.reached < 0)
         if bool(fresh.any()):
             self.reached[fresh] = t
             self.simulation.retire(fresh[self.graph.batch].nonzero()[:, 0])
         return bool((self.reached >= 0).all())
-
-    def _stalled(self, t: int) -> Tensor:
-        """Runs that are near enough and come no nearer: the answer itself is not more exact."""
-        closer = self.deviation < 0.5 * self.best
-        self.best = torch.where(closer, self.deviation, self.best)
-        self.since = torch.where(closer, t, self.since)
-        return (self.deviation <= (self.enough or 0.0)) & (t - self.since >= STALL)
 
 
 def _report(
@@ -400,7 +386,6 @@ def _report(
     bounded: bool,
     answer: Tensor,
     trace: Trace | None,
-    tallies: list[Tally],
     rule: str,
     seconds: float,
 ) -> Run:
@@ -408,8 +393,8 @@ def _report(
     replicated = answer.dim() == 3
     bound = max(bounds[0], bounds[1] + 1)
 
-    def per_node(counts: list[Tensor]) -> Tensor:  # [Q·N], one a level -> [Q, N]
-        return torch.stack(counts).sum(0).view(runs, -1)
+    def per_node(x: Tensor) -> Tensor:  # [Q·N] -> [Q, N]
+        return x.view(runs, -1)
 
     def embeddings(h: Tensor) -> Tensor:  # [R, k, Q·N] -> [Q, (R,) N, k]
         h = h.mT.unflatten(1, (runs, -1)).movedim(1, 0).to(answer.dtype)
@@ -419,9 +404,9 @@ def _report(
         x = x.unflatten(-1, (runs, graphs)).movedim(-2, 0)
         return x if replicated else x[:, 0]
 
-    h = simulation.h.mT.to(answer.dtype)  # [R, Q·N, k]
+    h = watch.h.mT.to(answer.dtype)  # [R, Q·N, k]
     if isinstance(model, WrappedGNN):
-        predictions = model.read(embeddings(simulation.h), inputs)
+        predictions = model.read(embeddings(watch.h), inputs)
     else:
         out = model.readout(h if replicated else h[0], many.batch, many.num_graphs)
         predictions = out.unflatten(-2, (runs, -1)).movedim(-3, 0)
@@ -429,14 +414,14 @@ def _report(
     enough = 1e-6 if watch.tol is None else watch.tol
     return Run(
         predictions=predictions,
-        h=embeddings(simulation.h),
+        h=embeddings(watch.h),
         reference=answer,
         deviation=deviation,
         converged=deviation <= enough,
-        updates=per_node([t.updates for t in tallies]),
-        messages=per_node([t.messages for t in tallies]),
-        saved=per_node([t.saved for t in tallies]),
-        bytes=NUMBER * per_node([t.numbers for t in tallies]),
+        updates=per_node(tally.updates),
+        messages=per_node(tally.messages),
+        saved=per_node(tally.saved),
+        bytes=NUMBER * per_node(tally.numbers),
         staleness=Staleness(
             tally.packet_age,
             tally.content_age,
@@ -449,7 +434,7 @@ def _report(
             "b": tally.packet_age.largest < bound,
             "c": True,
         },
-        ticks=sum(t.ticks for t in tallies),
+        ticks=tally.ticks,
         tol=enough,
         halfway=None if halfway is None else (halfway[0], per_graph(halfway[1])),
         reached=watch.reached.view(runs, graphs),

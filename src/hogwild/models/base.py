@@ -127,8 +127,15 @@ class ImplicitConv(Reader):
         *,
         edge_weight: Tensor | None = None,
         batch_size: int | None = None,
+        heard: Tensor | None = None,
     ) -> Problem:
-        """The problem these inputs pose, attached to the autograd graph."""
+        """The problem these inputs pose, attached to the autograd graph.
+
+        Args:
+            heard: The senders' features as the receiver of every edge last heard them, [E, p] or
+                [R, E, p]; by default they are those of ``x``. In a stack features move, and nodes
+                hear of it late.
+        """
 
     @opaque
     def embed(

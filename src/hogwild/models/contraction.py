@@ -90,6 +90,21 @@ class Contraction(FixedPoint):
         """The bound of the module's docstring, from what the problem is made of: [R, G]."""
         return self.matrix_norm().unsqueeze(-1) * self.adjacency.growth(self.graph)
 
+    def drift(self, error: float) -> Tensor:
+        r"""With :math:`e = \max_i \|h_i - h^*_i\| / v_i` and views wrong by at most δ in every
+        number, :math:`\eta = \|\delta 1\| / \min_i v_i` in this norm, an update leaves at most
+        :math:`\kappa (e + \eta)`: in the end :math:`e \le \kappa \eta / (1 - \kappa)`, and no
+        entry is further away than :math:`\max_i v_i` times that."""
+        v, kappa = self.adjacency.perron, self.modulus()
+        spread = self.graph.max(v) * self.graph.max(1.0 / v)
+        limit = error * self.unit * spread * kappa / (1.0 - kappa)
+        return torch.where(kappa < 1.0, limit, torch.inf)
+
+    @property
+    def unit(self) -> float:
+        """The norm of a node's embedding all of whose entries are one."""
+        return 1.0
+
     def matrix_norm(self) -> Tensor:
         r""":math:`\|W\|_\infty` [R]."""
         return self.weight.abs().sum(-1).amax(-1)

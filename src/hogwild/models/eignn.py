@@ -27,6 +27,7 @@ linear encoder f.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -125,6 +126,10 @@ class EIGNNProblem(Contraction):
     @property
     def has_inverse(self) -> bool:  # type: ignore[override]
         return self.spectrum is not None
+
+    @property
+    def unit(self) -> float:
+        return math.sqrt(self.channels)
 
     def matrix_norm(self) -> Tensor:
         r""":math:`\|\gamma\, g(F)\|_2` [R]."""
@@ -246,6 +251,7 @@ class EIGNNConv(ContractionConv):
         *,
         edge_weight: Tensor | None = None,
         batch_size: int | None = None,
+        heard: Tensor | None = None,
     ) -> EIGNNProblem:
         """The fixed point these inputs pose, attached to the autograd graph."""
         graph, s = self._pose(x, edge_index, edge_attr, batch, edge_weight, batch_size)

@@ -53,6 +53,11 @@ COUPLING, ALONE = 4.0, 0.3
 in its self message and update."""
 
 
+def _fields(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Features [n, p] or [R, n, p] in the solver's layout, [1 or R, p, n]."""
+    return x.to(dtype).mT.reshape(-1, x.size(-1), x.size(-2))
+
+
 class EnergyConv(ImplicitConv):
     r"""Embeddings that minimise a convex energy over neighbourhoods; a layer among PyG's layers.
 
@@ -251,18 +256,21 @@ class EnergyConv(ImplicitConv):
         *,
         edge_weight: Tensor | None = None,
         batch_size: int | None = None,
+        heard: Tensor | None = None,
     ) -> EnergyProblem:
         """The optimisation problem these inputs pose, attached to the autograd graph."""
         graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         dtype = self._dtype(x)
-        xs = x.to(dtype).mT.reshape(-1, x.size(-1), x.size(-2))  # [1 or R, p, N]
+        xs = _fields(x, dtype)  # [1 or R, p, N]
         es = None if edge_attr is None else edge_attr.to(dtype).mT.unsqueeze(0)
         node_slot = [Slot(xs)]
-        edge_slots = [Slot(xs, graph.src)]
+        said = None if heard is None else _fields(heard, dtype)  # [1 or R, p, E]
+        sender = Slot(xs, graph.src) if said is None else Slot(said)
+        edge_slots = [sender]
         if self.message == "edge":
-            edge_slots = [Slot(xs, graph.dst), Slot(xs, graph.src)]
+            edge_slots = [Slot(xs, graph.dst), sender]
             edge_slots += [] if es is None else [Slot(es)]
-        weight, loop_weight = self._weights(graph, xs, es, edge_weight)
+        weight, loop_weight = self._weights(graph, xs, said, es, edge_weight)
         rounds = [
             Round(
                 message.context(edge_slots, dtype),
@@ -279,7 +287,12 @@ class EnergyConv(ImplicitConv):
         return EnergyProblem(graph, self.replicas or 1, self.hidden_channels, self.beta, rounds)
 
     def _weights(
-        self, graph: Graph, x: Tensor, edge_attr: Tensor | None, edge_weight: Tensor | None
+        self,
+        graph: Graph,
+        x: Tensor,
+        heard: Tensor | None,
+        edge_attr: Tensor | None,
+        edge_weight: Tensor | None,
     ) -> tuple[Tensor | None, Tensor | None]:
         """Weights ω of the edges [R or 1, H or 1, 1, E] and of the self messages [N]."""
         weight = None if edge_weight is None else edge_weight.to(x.dtype)
@@ -295,7 +308,8 @@ class EnergyConv(ImplicitConv):
         if weight is not None:
             weight = weight.view(1, 1, 1, graph.num_edges)
         if self.attention is not None:
-            alpha = self.attention(x, edge_attr, graph.src, graph.dst, graph.num_nodes)
+            ends = (graph.src, graph.dst, graph.num_nodes)
+            alpha = self.attention(x, edge_attr, *ends, heard)
             alpha = alpha.view(self.replicas or 1, self.heads or 1, 1, graph.num_edges)
             weight = alpha if weight is None else alpha * weight
         return weight, loop_weight

@@ -163,6 +163,7 @@ class GSDProblem(Objective):
     own: Tensor  # [N] the diagonal of Ã
     pair: Tensor  # [M] Ã between the pairs of nodes that edges join
     has_blocks = True
+    is_quadratic = True
 
     @classmethod
     def of(
@@ -341,6 +342,7 @@ class GSDConv(ImplicitConv):
         *,
         edge_weight: Tensor | None = None,
         batch_size: int | None = None,
+        heard: Tensor | None = None,
     ) -> GSDProblem:
         """The optimisation problem these inputs pose, attached to the autograd graph."""
         if edge_attr is not None:

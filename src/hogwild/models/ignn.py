@@ -185,6 +185,7 @@ class IGNNConv(ContractionConv):
         *,
         edge_weight: Tensor | None = None,
         batch_size: int | None = None,
+        heard: Tensor | None = None,
     ) -> IGNNProblem:
         """The fixed point these inputs pose, attached to the autograd graph."""
         graph, a = self._pose(

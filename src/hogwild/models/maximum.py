@@ -92,6 +92,17 @@ class MaxProblem(FixedPoint):
         # Through one winner only: autograd of the maximum would share ties among all.
         return torch.cat([heard, own], -1).gather(-1, _winners(own, heard, best, at))
 
+    def drift(self, error: float) -> Tensor:
+        r"""Numbers heard that are wrong by at most ε change what a walk loses on each edge by as
+        much. A walk that is the best to i, with these losses of at least :math:`d - \epsilon`,
+        ends no lower than :math:`a_i`, so that it has at most
+        :math:`(\max a - \min a) / (\min d - \epsilon)` edges; the values of walks, and so their
+        maxima, are wrong by at most ε for each edge."""
+        graph, a = self.graph, self.encoding - self.encoding.amin()
+        spread = graph.max((graph.spread(graph.max(a)) - a).amax(1))  # [R, G]
+        least = float(self.decrement.amin()) if self.decrement.numel() else math.inf
+        return spread * (error / (least - error) if error < least else math.inf)
+
     def senders(self, h: Tensor) -> Tensor:
         """The neighbour whose value wins at each node, [R, k, N + 1]; N where its own does."""
         graph, n = self.graph, self.graph.num_nodes
@@ -233,6 +244,7 @@ class MaxConv(ImplicitConv):
         *,
         edge_weight: Tensor | None = None,
         batch_size: int | None = None,
+        heard: Tensor | None = None,
     ) -> MaxProblem:
         """The fixed-point problem these inputs pose, attached to the autograd graph."""
         if edge_weight is not None:
@@ -242,7 +254,7 @@ class MaxConv(ImplicitConv):
                 "edge_attr=edge_weight[:, None] to a model built with edge_dim=1"
             )
         graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
-        ends = [x[..., graph.dst, :], x[..., graph.src, :]]
+        ends = [x[..., graph.dst, :], x[..., graph.src, :] if heard is None else heard]
         if edge_attr is not None:
             ends.append(edge_attr.expand(*x.shape[:-2], *edge_attr.shape))
         loss = F.softplus(self.decrement(torch.cat(ends, -1)))

@@ -225,7 +225,7 @@ class EnergyProblem(Objective):
                 f"a local energy of {len(self.rounds)} rounds reaches {len(self.rounds)} hops; an "
                 f"asynchronous node hears one: use num_layers=1, or stacked energies"
             )
-        return StarTape(self.rounds[0], h, inbox, at)
+        return StarTape.of(self.rounds[0], h, inbox, at)
 
     def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
         tape = self._star(h, inbox, at)
@@ -275,6 +275,10 @@ class EnergyProblem(Objective):
     def convexity(self) -> Tensor:
         like = self.rounds[0].update.layers[0].bias
         return like.new_full((self.replicas, self.graph.num_graphs), self.beta)
+
+    def local_row_bounds(self, at: Star) -> tuple[Tensor, Tensor]:
+        own, toward = StarTape.bound(self.rounds[0], at, self.channels).quadratic().row_sums()
+        return own + self.beta, toward
 
     def row_bounds(self) -> Tensor:
         r"""Bounds on the absolute row sums of the Hessian at any point, [R, k, N].

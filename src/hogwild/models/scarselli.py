@@ -243,12 +243,18 @@ class ScarselliConv(ImplicitConv):
         *,
         edge_weight: Tensor | None = None,
         batch_size: int | None = None,
+        heard: Tensor | None = None,
     ) -> ScarselliProblem:
         """The fixed-point problem these inputs pose, attached to the autograd graph."""
         graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         dtype = self._dtype(x)
-        xs = x.to(dtype).mT.reshape(-1, x.size(-1), x.size(-2))  # [1 or R, p, N]
-        slots: list[tuple[Tensor, Tensor | None]] = [(xs, graph.dst), (xs, graph.src)]
+
+        def fields(t: Tensor) -> Tensor:  # [1 or R, p, n]
+            return t.to(dtype).mT.reshape(-1, t.size(-1), t.size(-2))
+
+        xs = fields(x)
+        sender = (xs, graph.src) if heard is None else (fields(heard), None)
+        slots: list[tuple[Tensor, Tensor | None]] = [(xs, graph.dst), sender]
         if edge_attr is not None:
             slots.append((edge_attr.to(dtype).mT.unsqueeze(0), None))
         return ScarselliProblem(

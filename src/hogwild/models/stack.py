@@ -4,25 +4,111 @@ r"""Stacked implicit layers: the solution of one is a feature of the next.
 
 The other way to several rounds of messages. Unlike ``num_layers``, which nests the rounds inside
 one convex energy, every level here is a one-hop problem of its own: it can run asynchronously on
-one-hop packets, each level tracking the still-moving solution of the level below.
+one-hop packets, each level tracking the still-moving solution of the level below
+(:mod:`hogwild.rules.stack`).
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import AsynchronyError, require_positive
+from hogwild.errors import require_positive
+from hogwild.fields import gather
+from hogwild.graph import Graph
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.energy import EnergyConv
 from hogwild.models.features import Features
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.solvers.problem import Problem
 from hogwild.solvers.solution import Solution
+
+
+def _with(x: Tensor, h: Tensor) -> Tensor:
+    """What the next level reads: features and embeddings, [..., n, p + k]."""
+    return torch.cat([x.expand(*h.shape[:-1], x.size(-1)), h], -1)
+
+
+@dataclass(eq=False)
+class StackProblem:
+    """The problems of all levels on one graph. That of level 0 is known, and that of any other
+    level is posed, again and again, by the embeddings of the level below.
+
+    Attributes:
+        first: The problem of level 0, cut off from autograd.
+        widths: Width of every level's embeddings.
+    """
+
+    first: Problem
+    widths: list[int]
+    convs: list[ImplicitConv]
+    x: Tensor
+    edge_index: Tensor
+    edge_attr: Tensor | None
+    batch: Tensor | None
+    edge_weight: Tensor | None
+
+    @property
+    def graph(self) -> Graph:
+        return self.first.graph
+
+    @property
+    def channels(self) -> int:
+        """Width of all levels' embeddings together."""
+        return sum(self.widths)
+
+    def pose(self, level: int, own: Tensor, heard: Tensor) -> Problem:
+        """The problem of a level above the first, cut off from autograd.
+
+        What it says about a node depends on that node's own embedding and on what that node heard,
+        and on nothing else.
+
+        Args:
+            own: The embeddings of the level below, [R, k, N].
+            heard: Those of the sender of every edge, as its receiver last heard them, [R, k, E].
+        """
+        graph = self.graph
+        problem = self.convs[level].problem(
+            _with(self.x, self._as_features(own)),
+            self.edge_index,
+            self.edge_attr,
+            self.batch,
+            edge_weight=self.edge_weight,
+            batch_size=graph.num_graphs,
+            heard=_with(self.x[..., graph.src, :], self._as_features(heard)),
+        )
+        return problem.detach()
+
+    def _as_features(self, h: Tensor) -> Tensor:
+        """[R, k, n] -> [(R,) n, k], in the precision of the features."""
+        h = h.mT.to(self.x.dtype)
+        return h[0] if self.convs[0].replicas is None else h
+
+    @cached_property
+    def begun(self) -> list[Problem]:
+        """The problems of all levels where asynchronous nodes begin."""
+        problems = [self.first]
+        for level in range(1, len(self.convs)):
+            below = problems[-1].start()
+            problems.append(self.pose(level, below, gather(below, self.graph.src)))
+        return problems
+
+    def settled(self, answers: Sequence[Tensor]) -> list[Problem]:
+        """The problems of all levels where every node holds, and has heard, these embeddings of
+        each level, [R, k, N]."""
+        source = self.graph.src
+        above = [self.pose(s, h, gather(h, source)) for s, h in enumerate(answers[:-1], 1)]
+        return [self.first, *above]
+
+    def start(self) -> Tensor:
+        """Where asynchronous nodes begin, [R, channels, N]."""
+        return torch.cat([problem.start() for problem in self.begun], 1)
 
 
 class StackedGNN(ImplicitGNN):
@@ -68,14 +154,31 @@ class StackedGNN(ImplicitGNN):
     def replicas(self) -> int | None:
         return self.levels[0].replicas
 
-    def problem(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Problem:
-        if len(self.levels) == 1:
-            args_, rest = self._standardized(args, kwargs)
-            return self.levels[0].problem(*args_, **rest)
-        raise AsynchronyError(
-            f"a stack of {len(self.levels)} layers poses one problem a level, not one in all; ask "
-            f"the levels: model.levels[0].problem(...)"
+    def problem(  # type: ignore[override]
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Problem | StackProblem:
+        """The problem of the one level, or those of all levels."""
+        levels = self.levels
+        x, edge_attr = self._enter(x, edge_attr)
+        first = levels[0].problem(
+            x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
         )
+        if len(levels) == 1:
+            return first
+        # The values of features are checked once; an embedding that diverges is no bad input.
+        unchecked = [copy.copy(conv) for conv in levels]
+        for conv in unchecked:
+            conv.validate = False
+        widths = [conv.hidden_channels for conv in levels]
+        inputs = (x, edge_index, edge_attr, batch, edge_weight)
+        return StackProblem(first.detach(), widths, unchecked, *inputs)
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
@@ -87,7 +190,7 @@ class StackedGNN(ImplicitGNN):
         for conv in self.levels:
             conv.require_asynchronous(edge_index, num_nodes)
 
-    def embed(  # type: ignore[override]
+    def solutions(
         self,
         x: Tensor,
         edge_index: Tensor,
@@ -97,19 +200,14 @@ class StackedGNN(ImplicitGNN):
         edge_weight: Tensor | None = None,
         h0: Tensor | None = None,
         batch_size: int | None = None,
-    ) -> Solution:
-        """The last level's embeddings; iterations are summed over the levels, residuals and
-        statuses are the worst. ``h0`` starts every level."""
+    ) -> list[Solution]:
+        """Every level's embeddings, from the features up; ``h0`` starts every level."""
         found: list[Solution] = []
         x, edge_attr = self._enter(x, edge_attr)
-        features = x
         for conv in self.levels:
-            if found:
-                h = found[-1].value
-                features = torch.cat([x.expand(*h.shape[:-1], x.size(-1)), h], -1)
             found.append(
                 conv.embed(
-                    features,
+                    _with(x, found[-1].value) if found else x,
                     edge_index,
                     edge_attr,
                     batch,
@@ -118,6 +216,12 @@ class StackedGNN(ImplicitGNN):
                     batch_size=batch_size,
                 )
             )
+        return found
+
+    def embed(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Solution:
+        """The last level's embeddings; iterations are summed over the levels, residuals and
+        statuses are the worst. Called like :meth:`solutions`."""
+        found = self.solutions(*args, **kwargs)  # type: ignore[arg-type]
         return Solution(
             found[-1].value,
             torch.stack([f.status for f in found]).amax(0),

@@ -7,6 +7,7 @@ its own: nothing here looks further than one hop.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -15,23 +16,43 @@ from torch import Tensor
 from hogwild.fields import gather, mtm
 from hogwild.graph import Star
 from hogwild.models.picgnn import Round
+from hogwild.nn.picnn import Tape
 from hogwild.solvers.problem import LocalQuadratic
 
 
+@dataclass
 class StarTape:
-    """Local energies at ``h`` [R, k, A], given ``inbox`` [R, k, E'], and their derivatives."""
+    """The passes of the three networks over some nodes, and the local energies' derivatives."""
 
-    def __init__(self, round: Round, h: Tensor, inbox: Tensor, at: Star) -> None:
-        self.round, self.at = round.at(at), at
-        self.channels = h.size(1)
+    round: Round  # on these nodes and edges only
+    at: Star
+    channels: int  # k
+    message: Tape
+    loop: Tape
+    update: Tape
+
+    @classmethod
+    def of(cls, round: Round, h: Tensor, inbox: Tensor, at: Star) -> StarTape:
+        """Local energies at ``h`` [R, k, A], given ``inbox`` [R, k, E']."""
+        here = round.at(at)
         ends = [gather(h, at.slot), inbox] if round.both_ends else [inbox]
         y = torch.stack(ends, 2).flatten(1, 2)  # channel order (channel, end), as Round.read
         y = y if round.heads == 1 else y.repeat_interleave(round.heads, 0)
-        self.message, self.loop = self.round.message.forward(y), self.round.loop.forward(h)
-        m = at.collect(self.round.merge(self.message.value))
-        m = m + self.round.weigh_loop(self.loop.value)
-        self.width = m.size(1)
-        self.update = self.round.update.forward(torch.cat([m, h], 1))
+        message, loop = here.message.forward(y), here.loop.forward(h)
+        m = at.collect(here.merge(message.value)) + here.weigh_loop(loop.value)
+        return cls(here, at, h.size(1), message, loop, here.update.forward(torch.cat([m, h], 1)))
+
+    @classmethod
+    def bound(cls, round: Round, at: Star, channels: int) -> StarTape:
+        """Passes whose derivatives dominate those at any point (:meth:`Context.bound`)."""
+        here = round.at(at)
+        passes = (here.message.bound(), here.loop.bound(), here.update.bound())
+        return cls(here, at, channels, *passes)
+
+    @property
+    def width(self) -> int:
+        """Channels of m_i."""
+        return self.loop.value.size(1)
 
     @cached_property
     def _back(self) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor], list[Tensor]]:

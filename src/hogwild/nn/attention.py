@@ -57,8 +57,16 @@ class NeighbourhoodAttention(nn.Module):
             p.normal_(0.0, 1.0 / math.sqrt(p.size(-1)))
 
     def forward(
-        self, x: Tensor, edge_attr: Tensor | None, src: Tensor, dst: Tensor, num_nodes: int
+        self,
+        x: Tensor,
+        edge_attr: Tensor | None,
+        src: Tensor,
+        dst: Tensor,
+        num_nodes: int,
+        heard: Tensor | None = None,
     ) -> Tensor:
+        """Weights [R·H, E]; ``heard`` [Rx, p, E] are the senders' features as the receivers last
+        heard them, by default those of ``x``."""
         batch = math.prod(self.batch_shape)
         q = self.theta_x.size(-2)
         a = self.theta_a.to(x.dtype).reshape(batch, 1, -1)
@@ -70,8 +78,8 @@ class NeighbourhoodAttention(nn.Module):
             return torch.bmm(row.view(features.size(0), -1, row.size(-1)), features).flatten(0, 1)
 
         receiver = project(self.theta_x, a[..., :q], x)
-        sender = project(self.theta_x, a[..., q : 2 * q], x)
-        logits = gather(receiver, dst) + gather(sender, src)
+        sender = project(self.theta_x, a[..., q : 2 * q], x if heard is None else heard)
+        logits = gather(receiver, dst) + (gather(sender, src) if heard is None else sender)
         if self.theta_e is not None:
             assert edge_attr is not None
             logits = logits + project(self.theta_e, a[..., 2 * q :], edge_attr)

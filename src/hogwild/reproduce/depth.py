@@ -30,7 +30,6 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.executors.run import simulate
-from hogwild.guarantee import spectrum
 from hogwild.inputs import Inputs
 from hogwild.models import LayeredGNN
 from hogwild.models.check import Model
@@ -42,6 +41,7 @@ from hogwild.reproduce.figures import NEAR, Figure
 from hogwild.reproduce.record import Record
 from hogwild.reproduce.tables import ORDER
 from hogwild.solvers.problem import Objective
+from hogwild.solvers.spectrum import matrices, spectrum
 
 GRAPHS, TARGETS = 2, 5
 TICKS, QUICK_TICKS = 20_000, 2_000
@@ -210,6 +210,7 @@ def conditioning(model: Model, graphs: list[Data]) -> list[float]:
             problem = model.problem(*args, **kwargs)  # type: ignore[arg-type]
             if not isinstance(problem, Objective):
                 return []
-            low, high = spectrum(problem.detach(), embed(model, data).mT.unsqueeze(0))
-        found.append(high / low)
+            h = embed(model, data).mT.unsqueeze(0)
+            limits = spectrum(problem, matrices(problem.evaluate(h).hessian()))
+        found.append(limits[0].high / limits[0].low)
     return [max(found)]

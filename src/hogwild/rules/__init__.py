@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.layers import LayeredProblem
+from hogwild.models.stack import StackProblem
 from hogwild.rules.base import Rule
 from hogwild.rules.caching import CachingRule
 from hogwild.rules.fixed_point import FixedPointRule
@@ -13,6 +14,7 @@ from hogwild.rules.gradient import GradientRule
 from hogwild.rules.layered import LayeredRule, WaitingRule
 from hogwild.rules.messages import MessageRule
 from hogwild.rules.resending import ResendingRule
+from hogwild.rules.stack import StackRule
 from hogwild.solvers.problem import FixedPoint, Objective, Problem
 
 Fitting = dict[str, Callable[..., Rule]]
@@ -27,14 +29,17 @@ RULES = ("gradient", "messages", "fixed-point", *LAYERED)
 """The names of all rules; beside them ``"auto"``, the first of :func:`fitting`."""
 
 
-def fitting(problem: Problem | LayeredProblem) -> Fitting:
+def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
     """The rules that fit a problem, by name; ``"auto"`` is the first.
 
     * *Energies*: ``"messages"``, or the paper's gradient steps, ``"gradient"``.
     * *Fixed points*: ``"fixed-point"``.
     * *Layers*: ``"overwriting"``, the paper's semantics, first for models of this library;
       ``"caching"``, first for trained models that were wrapped; ``"waiting"``, ``"resending"``.
+    * *Stacks*: those of their levels.
     """
+    if isinstance(problem, StackProblem):
+        return fitting(problem.first)
     if isinstance(problem, LayeredProblem):
         return {problem.usual: LAYERED[problem.usual]} | LAYERED
     if isinstance(problem, FixedPoint):
@@ -45,15 +50,22 @@ def fitting(problem: Problem | LayeredProblem) -> Fitting:
 
 
 def choose(
-    problem: Problem | LayeredProblem, rule: str = "auto", step: str | float = "auto"
+    problem: Problem | LayeredProblem | StackProblem,
+    rule: str = "auto",
+    step: str | float = "auto",
 ) -> str:
     """The name of the rule that is meant, which fits the problem.
 
     ``"auto"`` with a step, a number or ``"certified"``, means gradient steps: messages have none.
     """
     known = fitting(problem)
+    if "gradient" not in known and step != "auto":
+        raise ConfigError(
+            f"step={step!r} was given for a model whose rule, {next(iter(known))!r}, has no step "
+            f"size; expected step='auto'"
+        )
     if rule == "auto":
-        return "gradient" if "gradient" in known and step != "auto" else next(iter(known))
+        return "gradient" if step != "auto" else next(iter(known))
     if rule not in RULES:
         raise ConfigError(f"rule={rule!r}; expected one of auto, {', '.join(RULES)}")
     if rule not in known:
@@ -64,10 +76,12 @@ def choose(
 
 
 def rule_for(
-    problem: Problem | LayeredProblem,
+    problem: Problem | LayeredProblem | StackProblem,
     rule: str = "auto",
     step: str | float = "auto",
     age: int | None = None,
+    *,
+    moving: bool = False,
 ) -> Rule:
     """The rule a node follows on this problem.
 
@@ -76,16 +90,16 @@ def rule_for(
         step: For gradient steps, see :class:`GradientRule`; messages take such steps where a node
             cannot minimise its own energy.
         age: Largest age of an embedding inside a packet; ``None``: unbounded.
+        moving: Whether the problem may move, as that of a level of a stack above the first does.
     """
     name = choose(problem, rule, step)
+    if isinstance(problem, StackProblem):
+        begun = enumerate(problem.begun)
+        rules = [rule_for(level, name, step, age, moving=s > 0) for s, level in begun]
+        return StackRule(problem, rules)
     made = fitting(problem)[name]
     if isinstance(problem, Objective):
-        return made(problem, step, age=age)
-    if step != "auto":
-        raise ConfigError(
-            f"step={step!r} was given for a model whose rule, {name!r}, has no step size; expected "
-            f"step='auto'"
-        )
+        return made(problem, step, age=age, moving=moving)
     return made(problem)
 
 
@@ -99,6 +113,7 @@ __all__ = [
     "MessageRule",
     "ResendingRule",
     "Rule",
+    "StackRule",
     "WaitingRule",
     "choose",
     "fitting",

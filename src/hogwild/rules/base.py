@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from hogwild.graph import Graph, Star
+from hogwild.solvers.problem import Problem
 
 
 def put(x: Tensor, at: Star, value: Tensor) -> None:
@@ -15,6 +16,14 @@ def put(x: Tensor, at: Star, value: Tensor) -> None:
         x.copy_(value)
     else:
         x.index_copy_(-1, at.nodes, value)
+
+
+def put_edges(x: Tensor, at: Star, value: Tensor) -> None:
+    """Write per-edge values [..., E'] into [..., E], in place."""
+    if at.edges is None:
+        x.copy_(value)
+    else:
+        x.index_copy_(-1, at.edges, value)
 
 
 def self_loops(graph: Graph, at: Star) -> Tensor | None:
@@ -42,6 +51,11 @@ class Rule(ABC):
     """Which of the nodes of the last update could only wait; ``None``: none."""
     silent: Tensor | None = None
     """Which of the nodes of the last update have nothing to send; ``None``: none."""
+
+    def pose(self, problem: Problem) -> None:
+        """The problem has moved: from now on it is this one, of the same shape. What it says about
+        a node may only depend on what that node knows."""
+        raise NotImplementedError(f"a {type(self).__name__} has one problem for ever")
 
     @abstractmethod
     def begin(self, h: Tensor) -> Tensor | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from hogwild.fields import gather
 from hogwild.graph import Star
 from hogwild.rules.base import Rule, self_loops
-from hogwild.solvers.problem import FixedPoint
+from hogwild.solvers.problem import FixedPoint, Problem
 
 
 class FixedPointRule(Rule):
@@ -22,6 +22,10 @@ class FixedPointRule(Rule):
 
     def __init__(self, problem: FixedPoint) -> None:
         self.problem, self.graph, self.channels = problem, problem.graph, problem.channels
+
+    def pose(self, problem: Problem) -> None:
+        assert isinstance(problem, FixedPoint)
+        self.problem = problem
 
     def begin(self, h: Tensor) -> None:
         return None

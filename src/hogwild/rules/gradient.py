@@ -13,7 +13,9 @@ Steps :math:`A_i`:
 * a number: the same for all nodes, as in the paper;
 * ``"certified"``: :math:`a / r_i` with :math:`r_i` a bound on the absolute row sums of the Hessian
   and :math:`a = \theta / (\tfrac12 + D')`, :math:`D'` the age of the oldest embedding inside any
-  gradient used. Convergence is proved in the documentation ("Asynchrony");
+  gradient used. Convergence is proved in the documentation ("Asynchrony"). In a stack the problem
+  moves, and :math:`r_i` with it: every neighbour j then adds its share of :math:`r_i`, k numbers,
+  to the packet;
 * ``"auto"``: the inverse of the node's own curvature block, damped. Every neighbour j adds its
   k × k block of :math:`\partial^2 e^j / \partial h_i^2` to the packet (with the majorising
   curvature: where an activation is nearly straight the true one would promise endless steps).
@@ -24,6 +26,8 @@ Steps :math:`A_i`:
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -31,7 +35,7 @@ from hogwild.errors import ConfigError, is_number
 from hogwild.fields import gather
 from hogwild.graph import Star
 from hogwild.rules.base import Rule, put, self_loops
-from hogwild.solvers.problem import Objective
+from hogwild.solvers.problem import Objective, Problem
 
 THETA = 0.95
 """Share of the largest certified step that is taken: at 1 the proof's margin vanishes."""
@@ -46,6 +50,15 @@ def certified_steps(problem: Objective, age: int) -> Tensor:
     return THETA / ((0.5 + age) * problem.row_bounds())
 
 
+def check_step(step: object) -> None:
+    """Raise unless this is a step size, or the name of a way to choose one."""
+    named = isinstance(step, str) and step in STEPS
+    if not named and not (is_number(step) and 0 < step < math.inf):
+        raise ConfigError(
+            f"step={step!r}; expected a positive number, or one of {', '.join(STEPS)}"
+        )
+
+
 class GradientRule(Rule):
     """One gradient step.
 
@@ -54,6 +67,7 @@ class GradientRule(Rule):
         step: A positive number, ``"certified"`` or ``"auto"``.
         age: D', needed by the certified step; ``None`` where no bound holds.
         damping: Largest factor on the ``"auto"`` step.
+        moving: Whether the problem may move (:meth:`pose`).
     """
 
     def __init__(
@@ -63,29 +77,29 @@ class GradientRule(Rule):
         *,
         age: int | None = None,
         damping: float = DAMPING,
+        moving: bool = False,
     ) -> None:
         self.problem, self.graph, self.channels = problem, problem.graph, problem.channels
-        if isinstance(step, str):
-            if step not in STEPS:
-                raise ConfigError(
-                    f"step={step!r}; expected a positive number or one of {', '.join(STEPS)}"
-                )
-            if step == "certified" and age is None:
-                raise ConfigError(
-                    "step='certified' needs a bound on the staleness, and the impairments given "
-                    "have none (unlimited loss, for instance): bound them (burst=...), or use "
-                    "step='auto'"
-                )
-        elif not is_number(step) or not 0 < step < float("inf"):
-            raise ConfigError(f"step={step!r}; expected a positive number, 'auto' or 'certified'")
+        check_step(step)
+        if step == "certified" and age is None:
+            raise ConfigError(
+                "step='certified' needs a bound on the staleness, and the impairments given have "
+                "none (unlimited loss, for instance): bound them (burst=...), or use step='auto'"
+            )
         self.auto, self.damping = step == "auto", damping
-        self.letter = self.channels * (1 + self.channels) if self.auto else self.channels
+        self.moving = moving and step == "certified"
+        extra = self.channels if self.auto else 1 if self.moving else 0
+        self.letter = self.channels * (1 + extra)
         self.rate: Tensor | float = 0.0
         if step == "certified":
             assert age is not None
-            self.rate = certified_steps(problem, age)
+            self.rate = THETA / (0.5 + age) if moving else certified_steps(problem, age)
         elif not isinstance(step, str):
             self.rate = float(step)
+
+    def pose(self, problem: Problem) -> None:
+        assert isinstance(problem, Objective)
+        self.problem = problem
 
     # -- private memory, one column a node ---------------------------------------------------------
 
@@ -97,6 +111,8 @@ class GradientRule(Rule):
             self.block = h.new_zeros(r, k * k, n)
             self.trust = h.new_full((r, 1, n), self.damping)
             self.last = torch.zeros_like(h)
+        if self.moving:
+            self.rows = torch.zeros_like(h)
         return self._compute(h, gather(h, graph.src), graph.everyone)
 
     def forget(self, nodes: Tensor) -> None:
@@ -126,7 +142,13 @@ class GradientRule(Rule):
             own = own + at.collect(torch.where(loops, letters, 0.0))
             letters = torch.where(loops, 0.0, letters)
         put(self.own, at, own)
-        return torch.cat([letters, blocks], 1) if self.auto else letters
+        if self.moving:
+            rows, blocks = self.problem.local_row_bounds(at)
+            if loops is not None:
+                rows = rows + at.collect(torch.where(loops, blocks, 0.0))
+                blocks = torch.where(loops, 0.0, blocks)
+            put(self.rows, at, rows)
+        return torch.cat([letters, blocks], 1) if self.auto or self.moving else letters
 
     def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         return self._compute(h, inbox, at)
@@ -145,6 +167,8 @@ class GradientRule(Rule):
         g = at.at_nodes(self.own) + heard[:, : self.channels]
         if self.auto:
             return h - self._scaled(g, heard[:, self.channels :], at, who)
+        if self.moving:
+            return h - self.rate * g / (at.at_nodes(self.rows) + heard[:, self.channels :])
         return h - (self.rate if isinstance(self.rate, float) else at.at_nodes(self.rate)) * g
 
     def _scaled(self, g: Tensor, blocks: Tensor, at: Star, who: Tensor | None) -> Tensor:

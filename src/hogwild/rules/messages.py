@@ -47,12 +47,12 @@ from torch import Tensor
 
 from hogwild.fields import gather
 from hogwild.graph import Star
-from hogwild.rules.base import Rule, put
+from hogwild.rules.base import Rule, put, put_edges
 from hogwild.rules.elimination import Anchor, Clusters, Elimination, Messages, Point, columns, rows
 from hogwild.rules.gradient import GradientRule
 from hogwild.rules.mode import mode
 from hogwild.rules.trust import Trust
-from hogwild.solvers.problem import LocalQuadratic, Objective
+from hogwild.solvers.problem import LocalQuadratic, Objective, Problem
 
 SILENT = 1e-3
 """Curvature, relative to its own energy's, with which a node holds neighbours it has not heard
@@ -71,15 +71,25 @@ class MessageRule(Rule):
         problem: The energy.
         step: For the gradient steps, see :class:`GradientRule`.
         age: Likewise.
+        moving: Likewise.
     """
 
     def __init__(
-        self, problem: Objective, step: str | float = "auto", *, age: int | None = None
+        self,
+        problem: Objective,
+        step: str | float = "auto",
+        *,
+        age: int | None = None,
+        moving: bool = False,
     ) -> None:
         self.problem, self.graph, self.channels = problem, problem.graph, problem.channels
-        self.gradient = GradientRule(problem, step, age=age)
+        self.gradient = GradientRule(problem, step, age=age, moving=moving)
         self.width = Messages.width(self.channels)
         self.letter = self.width + self.gradient.letter
+
+    def pose(self, problem: Problem) -> None:
+        self.gradient.pose(problem)
+        self.problem = self.gradient.problem
 
     # -- private memory ----------------------------------------------------------------------------
 
@@ -126,8 +136,8 @@ class MessageRule(Rule):
         sent = torch.where(torch.isfinite(sent).all(1, keepdim=True), sent, last)
         put(self.own, at, columns(z.own))
         put(self.known, at, sound)  # failed: begun afresh, from what is heard
-        _put(self.near, at, columns(clusters.to_edges(z.near, z.own)))
-        _put(self.sent, at, sent)
+        put_edges(self.near, at, columns(clusters.to_edges(z.near, z.own)))
+        put_edges(self.sent, at, sent)
 
         new = columns(z.own)
         if not bool(sound.all()):
@@ -182,11 +192,3 @@ class MessageRule(Rule):
         packed = rows(messages.pack())
         nothing = packed.new_zeros(packed.size(0), clusters.at.size, self.width)
         return columns(clusters.to_edges(packed, nothing))
-
-
-def _put(x: Tensor, at: Star, value: Tensor) -> None:
-    """Write per-edge values [..., E'] into [..., E], in place."""
-    if at.edges is None:
-        x.copy_(value)
-    else:
-        x.index_copy_(-1, at.edges, value)

@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from hogwild.fields import gather, mtm
+from hogwild.fields import gather, mtm, mtv, mv
 from hogwild.graph import Graph, Star
 
 
@@ -176,12 +176,22 @@ class LocalQuadratic:
         u = gather(self.u.flatten(1, 2), self.at.slot).unflatten(1, self.u.shape[1:3])
         return self.c + mtm(self.j, mtm(u, self.j))
 
+    def row_sums(self) -> tuple[Tensor, Tensor]:
+        """Bounds on the absolute row sums of the models' Hessians: of the rows of the nodes' own
+        embeddings [R, k, A], and of the rows of each neighbour's [R, k, E']."""
+        x, j = self.x.abs(), self.j.abs()
+        own = self.b.abs().sum(2) + self.at.collect(x.sum(2))
+        through = mv(self.u.abs(), self.at.collect(j.sum(2)))  # |U| Σ |J| 1, [R, C, A]
+        return own, x.sum(1) + self.c.abs().sum(2) + mtv(j, gather(through, self.at.slot))
+
 
 class Objective(Problem):
     """Minimise a strongly convex function on each graph."""
 
     has_blocks: bool = False
     """Whether the Hessian couples only nodes that the graph's pattern joins."""
+    is_quadratic: bool = False
+    """Whether the Hessian is the same at every point."""
 
     @property
     def signature(self) -> tuple[object, ...]:
@@ -199,6 +209,20 @@ class Objective(Problem):
     def row_bounds(self) -> Tensor:
         r"""Bounds [R, k, N] on the absolute row sums of the Hessian, entry by entry and valid
         everywhere: :math:`r_a \ge \sum_b \sup_h |\partial^2 E / \partial h_a \partial h_b|`."""
+
+    def local_row_bounds(self, at: Star) -> tuple[Tensor, Tensor]:
+        r"""What the local energies :math:`e^i` of some nodes add to :meth:`row_bounds`, as far as
+        the features those nodes know tell.
+
+        Returns:
+            Their part in :math:`r_i` [R, k, A], and for every edge j → i their part in
+            :math:`r_j` [R, k, E'], which i sends to j.
+        """
+        if not self.is_quadratic:
+            raise NotImplementedError(f"{type(self).__name__} does not bound its local energies")
+        everywhere = self.start()
+        inbox = gather(everywhere, at.at_edges(self.graph.src))
+        return self.quadratic(at.at_nodes(everywhere), inbox, at).row_sums()
 
     def lipschitz(self) -> Tensor:
         """A bound [R, G] on the largest eigenvalue of the Hessian, valid everywhere."""
@@ -355,6 +379,12 @@ class FixedPoint(Problem):
         updates and any bounded delays. A contraction in another norm, the Euclidean one for
         instance, guarantees nothing of the kind.
         """
+        return None
+
+    def drift(self, error: float) -> Tensor | None:
+        """A proved bound [R, G] on how far, in the largest entry, asynchronous updates end from the
+        fixed point when every number heard is wrong by at most ``error``; infinite where there is
+        none, ``None``: nothing is proved."""
         return None
 
 

@@ -108,6 +108,7 @@ class Quadratic(Objective):
     b: Tensor  # [R, k, N]
     coupling: float
     has_blocks = True
+    is_quadratic = True
 
     @classmethod
     def random(

@@ -1,0 +1,104 @@
+r"""Stacks of implicit layers: a node keeps, updates and sends the embeddings of all its levels.
+
+A packet from j to i carries every level's :math:`h^{(s)}_j` and letter. At its turn node i goes
+through its levels from the features up. Level s is a problem whose features are
+
+.. math:: [x_i \,\|\, h^{(s-1)}_i] \text{ of the node itself}, \qquad
+          [x_j \,\|\, h^{(s-1)}_j(\tau^i_j)] \text{ of every neighbour, as last heard:}
+
+node i poses that problem to itself and makes one update by the level's rule. Nobody waits for the
+level below to settle, and nobody needs to know whether it has. Once it has, the problem of the
+level above stands still, and that level settles as it would alone; the documentation
+("Asynchrony") has the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hogwild.fields import gather
+from hogwild.graph import Star
+from hogwild.models.stack import StackProblem
+from hogwild.rules.base import Rule, put, put_edges, self_loops
+
+
+class StackRule(Rule):
+    """One update of every level, from the features up.
+
+    Args:
+        problem: The levels.
+        rules: The rule of every level; those above the first are told where their problem moves
+            (:meth:`Rule.pose`).
+    """
+
+    def __init__(self, problem: StackProblem, rules: Sequence[Rule]) -> None:
+        self.problem, self.rules = problem, list(rules)
+        self.graph, self.channels = problem.graph, problem.channels
+        self.letter = sum(rule.letter for rule in self.rules)
+
+    # -- private memory: each level's embeddings, one's own and the neighbours' as last heard ------
+
+    def begin(self, h: Tensor) -> Tensor | None:
+        self.start = self._levels(h)
+        self.own = [x.clone() for x in self.start]
+        self.heard = [gather(x, self.graph.src) for x in self.start]
+        letters: list[Tensor] = []
+        for level, rule in enumerate(self.rules):
+            self._pose(level)
+            found = rule.begin(self.own[level])
+            letters += [] if found is None else [found]
+        return torch.cat(letters, 1) if letters else None
+
+    def forget(self, nodes: Tensor) -> None:
+        for rule, own, start in zip(self.rules, self.own, self.start, strict=True):
+            rule.forget(nodes)
+            own[..., nodes] = start[..., nodes]
+
+    def _levels(self, h: Tensor) -> list[Tensor]:
+        return list(h.split(self.problem.widths, 1))
+
+    def _hear(self, h: Tensor, inbox: Tensor, at: Star) -> list[Tensor]:
+        """Remember what came in; the levels of the inbox."""
+        loops = self_loops(self.graph, at)
+        if loops is not None:  # a node's view of itself is never stale
+            inbox = torch.where(loops, gather(h, at.slot), inbox)
+        news = self._levels(inbox)
+        for own, mine, heard, new in zip(self.own, self._levels(h), self.heard, news, strict=True):
+            put(own, at, mine)
+            put_edges(heard, at, new)
+        return news
+
+    def _pose(self, level: int) -> None:
+        """The level's problem as the embeddings below now pose it."""
+        if level:
+            below = level - 1
+            problem = self.problem.pose(level, self.own[below], self.heard[below])
+            self.rules[level].pose(problem)
+
+    # -- the rule ----------------------------------------------------------------------------------
+
+    def update(
+        self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
+    ) -> tuple[Tensor, Tensor | None]:
+        heard, own = self._hear(h, inbox, at), self._levels(h)
+        widths = [rule.letter for rule in self.rules]
+        post = [None] * len(own) if mail is None else list(mail.split(widths, 1))
+        letters: list[Tensor] = []
+        for level, rule in enumerate(self.rules):
+            self._pose(level)
+            own[level], letter = rule.update(own[level], heard[level], post[level], at)
+            put(self.own[level], at, own[level])
+            letters += [] if letter is None else [letter]
+        return torch.cat(own, 1), torch.cat(letters, 1) if letters else None
+
+    def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor | None:
+        heard, own = self._hear(h, inbox, at), self._levels(h)
+        letters: list[Tensor] = []
+        for level, rule in enumerate(self.rules):
+            self._pose(level)
+            letter = rule.refresh(own[level], heard[level], at)
+            letters += [] if letter is None else [letter]
+        return torch.cat(letters, 1) if letters else None
