@@ -171,7 +171,8 @@ class Asynchronous(Experiment):
     def details(self, records: Mapping[str, Record]) -> str:
         rows = []
         head = ("cell", "synchronous", "asynchronous", "lost", "the paper's", "graphs", "schedules",
-                "distance", "converged", "rule", "updates a node", "packets a node", "bytes a node")  # fmt: skip
+                "distance", "converged", "rule", "updates a node", "packets a node",
+                "bytes a node")  # fmt: skip
         for name in self.cells():
             task, _, model = name.partition("/")
             column, record = paper.COLUMNS[task], records.get(name)
