@@ -9,12 +9,13 @@ from hogwild.rules.trust import FLOOR, MARGIN, STRIKES, WINDOW, Trust
 ALONE = Graph.of(torch.zeros(2, 0, dtype=torch.long), 2)  # two nodes
 
 
-def watched(moves, noise=0.0, trust=None):
+def watched(moves, noise=0.0, trust=None, size=1.0):
     """What is left of the two nodes' trust after these moves of the first; the second stands."""
     trust = trust or Trust(torch.zeros(1, 1, 2, dtype=torch.float64), 2)
     for move in moves:
         seen = torch.tensor([[move, 0.0]], dtype=torch.float64)
-        trust.watch(seen, torch.full_like(seen, noise), ALONE.everyone)
+        sizes = torch.full_like(seen, size)
+        trust.watch(seen.unsqueeze(-1), sizes, torch.full_like(seen, noise), ALONE.everyone)
     return trust
 
 
@@ -88,3 +89,26 @@ def test_a_node_that_starts_again_trusts_again():
     trust.forget(torch.tensor([0]))
     assert trust.share.tolist() == [[1.0, 1.0]]
     assert watched(growing(STRIKES), trust=trust).share.tolist() == [[1.0, 1.0]]
+
+
+def swinging(count, rate=1.0):
+    return [(-1) ** i * rate**i for i in range(count)]
+
+
+def test_a_limit_cycle_of_constant_amplitude_is_caught():
+    """It never grows, so only its turns tell."""
+    assert watched(swinging(STRIKES)).share.tolist() == [[1.0, 1.0]]
+    assert watched(swinging(STRIKES + 1)).share.tolist() == [[0.5, 1.0]]
+    assert watched(swinging(20 * STRIKES)).share.tolist() == [[FLOOR, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("moves", "size"),
+    [
+        (swinging(300, 0.6), 1.0),  # every turn is much shorter than the last
+        (swinging(300), 10.0),  # it trembles, and the embedding is far larger
+        ([1.0] * 300, 1.0),  # it goes on and on in one direction
+    ],
+)
+def test_other_moves_are_no_turns(moves, size):
+    assert watched(moves, size=size).share.tolist() == [[1.0, 1.0]]

@@ -21,9 +21,9 @@ message about a subtree of height s is right after s of them.
 
 **Nonlinear energies.** Models are taken at :math:`z_i`, which a few local Newton steps find: no
 node extrapolates its own energy. And every activation enters a message with the curvature that
-bounds its growth over ``REACH`` times its last move (:meth:`Objective.bounding`): wide parabolas
-while things move, which keep neighbours from overshooting; the true curvature, and Newton's rate,
-when they settle.
+bounds its growth over ``REACH`` times its last move (:meth:`Objective.bounding`), and farther
+where the node trusts less: wide parabolas while things move, which keep neighbours from
+overshooting; the true curvature, and Newton's rate, when they settle.
 
 **On graphs with cycles** a fixed point is still the answer: the energy is the sum of the clusters'
 functions :math:`e^i + \sum_j \mu_{j \to i}` less that of the separators'
@@ -61,7 +61,7 @@ HOLD = 3e-4
 """How strongly a node holds on to where it is, relative to the curvature it sees: at trust s, so
 much times 1 / s² - 1."""
 REACH = 3.0
-"""How many times its last move an activation's parabola must hold for."""
+"""How many times its last move an activation's parabola must hold for: at trust s, so many / s²."""
 
 
 class MessageRule(Rule):
@@ -163,16 +163,17 @@ class MessageRule(Rule):
         return self.problem.quadratic(*self._views(clusters, z), clusters.at, majorise=majorise)
 
     def _watch(self, before: Tensor, after: Tensor, sound: Tensor, at: Star) -> None:
-        """Let the nodes think about how far they have moved."""
-        move = torch.where(sound, (after - before).abs().amax(-1), float("nan"))
+        """Let the nodes think about how they have moved."""
+        move = torch.where(sound.unsqueeze(-1), after - before, float("nan"))
+        size = torch.maximum(before.abs(), after.abs()).amax(-1)
         rounding = 1e3 * torch.finfo(after.dtype).eps * after.abs().amax(-1)
-        self.trust.watch(move, rounding, at)
+        self.trust.watch(move, size, rounding, at)
 
     def _messages(
         self, clusters: Clusters, before: Point, z: Point, heard: Messages, anchor: Anchor
     ) -> Tensor:
         back = Point(before.own - z.own, before.near - z.near)
-        far = z.move(clusters, torch.full_like(z.own[..., 0], REACH), back)
+        far = z.move(clusters, REACH * clusters.at.at_nodes(self.trust.share) ** -2, back)
         here, there = self._views(clusters, z), self._views(clusters, far)
         model = self.problem.bounding(*here, clusters.at, there)
         return self._letters(clusters, Elimination(clusters, model, z, heard, anchor).messages())

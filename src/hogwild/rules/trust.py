@@ -1,11 +1,18 @@
 """How far a node trusts a computation of its own that need not converge.
 
-The node watches one number, how much the computation moved at each of its updates, and compares
-the largest of every ``WINDOW`` updates with that of the window before: growth beyond ``MARGIN`` is
-a point against it, less than before one for it. It is a sign test: what diverges collects points
-against it at every window, a limit cycle at random, and what converges few. At ``STRIKES`` points
-the node halves its share of trust. Points in favour double it again: four times ``STRIKES`` of them
-after the first failure, and twice as many after each of the next.
+The node watches how its result moved at each of its updates, in two ways.
+
+*Growth.* It compares the largest move of every ``WINDOW`` updates with that of the window before:
+growth beyond ``MARGIN`` is a point against the computation, less than before one for it. It is a
+sign test: what diverges collects points against it at every window, and what converges few.
+
+*Turns.* A limit cycle does not grow. But its moves undo each other: a move is a *turn* if it points
+against the move before, is about as long (``TURN``), and is not small beside the result itself
+(``SWING``). Every turn is a point, and every other move takes one back.
+
+At ``STRIKES`` points of either kind the node halves its share of trust. Points in favour double it
+again: four times ``STRIKES`` of them after the first failure, and twice as many after each of the
+next.
 """
 
 from __future__ import annotations
@@ -23,6 +30,9 @@ STRIKES = 4
 """Points at which trust is halved."""
 CREDIT = 2 * STRIKES
 """Most points in favour that make up for points against."""
+TURN, SWING = 0.7, 0.3
+"""Least length of a turn, relative to the move before and to the result
+(``benchmarks/safeguard.py`` counts what it catches)."""
 FLOOR = 2.0**-5
 """Least share of trust."""
 MEMORY = 5
@@ -38,10 +48,11 @@ class Trust:
 
     def __init__(self, like: Tensor, nodes: int) -> None:
         shape = (like.size(0), nodes)
+        self.last = like.new_zeros(*shape, like.size(1))  # [R, N, k], the move before
         self.count = torch.zeros(nodes, dtype=torch.long, device=like.device)
         self.share = like.new_ones(shape)
-        self.score, self.favour, self.failures, self.peak = (
-            like.new_zeros(shape) for _ in range(4)
+        self.score, self.turns, self.favour, self.failures, self.peak = (
+            like.new_zeros(shape) for _ in range(5)
         )
         self.before = like.new_full(shape, float("inf"))
 
@@ -49,21 +60,28 @@ class Trust:
         """These nodes start again."""
         self.count[nodes] = 0
         self.share[:, nodes] = 1.0
-        for points in (self.score, self.favour, self.failures, self.peak):
+        for points in (self.score, self.turns, self.favour, self.failures, self.peak, self.last):
             points[:, nodes] = 0.0
         self.before[:, nodes] = float("inf")
 
-    def watch(self, move: Tensor, noise: Tensor, at: Star) -> None:
+    def watch(self, move: Tensor, size: Tensor, noise: Tensor, at: Star) -> None:
         """Some nodes have taken another look.
 
         Args:
-            move: How far the result moved, [R, A]; NaN: there is none.
-            noise: What of that may be rounding, [R, A].
+            move: How the result moved, [R, A, k]; NaN: there is none.
+            size: The result's largest entry, before or after, [R, A].
+            noise: How far it may move by rounding alone, [R, A].
         """
         nodes = slice(None) if at.nodes is None else at.nodes
+        last, far = self.last[:, nodes], move.abs().amax(-1)
+        turned = ((move * last).sum(-1) < 0.0) & (far >= TURN * last.abs().amax(-1))
+        turned = turned & (far >= SWING * size)
+        turns = (self.turns[:, nodes] + torch.where(turned, 1.0, -1.0)).clamp_min(0.0)
+        self.last[:, nodes] = torch.nan_to_num(move, nan=0.0)
+
         self.count[nodes] += 1
         due = self.count[nodes] % WINDOW == 0
-        peak = torch.maximum(self.peak[:, nodes], move)  # NaN if there was one
+        peak = torch.maximum(self.peak[:, nodes], far)  # NaN if there was one
         share, failures, before = (x[:, nodes] for x in (self.share, self.failures, self.before))
 
         calmer = due & ((peak < before) | (peak <= noise))
@@ -71,14 +89,15 @@ class Trust:
         points = wilder.to(share) - calmer.to(share)
         score = (self.score[:, nodes] + points).clamp_min(-CREDIT)
         favour = (self.favour[:, nodes] - points).clamp_min(0.0)
-        down = score >= STRIKES
+        down = (score >= STRIKES) | (turns >= STRIKES)
         up = ~down & (share < 1.0) & (favour >= 2 * STRIKES * 2.0**failures)
-        turned = down | up
+        changed = down | up
 
         share = torch.where(down, 0.5 * share, torch.where(up, 2.0 * share, share))
         self.share[:, nodes] = share.clamp_min(FLOOR)
         self.failures[:, nodes] = (failures + down.to(share)).clamp_max(MEMORY)
-        self.score[:, nodes] = torch.where(turned, 0.0, score)
-        self.favour[:, nodes] = torch.where(turned, 0.0, favour)
+        self.score[:, nodes] = torch.where(changed, 0.0, score)
+        self.favour[:, nodes] = torch.where(changed, 0.0, favour)
+        self.turns[:, nodes] = torch.where(down, 0.0, turns)
         self.before[:, nodes] = torch.where(due & ~peak.isnan(), peak, before)
         self.peak[:, nodes] = torch.where(due, 0.0, peak)
