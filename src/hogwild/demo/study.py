@@ -87,7 +87,7 @@ class Scale:
     runs: int = 5
     delays: tuple[int, ...] = (0, 2, 10)
     staggers: tuple[int, ...] = (1, 5, 10)
-    many: int = 60
+    many: int = 40
     ticks: int = 20_000
 
     @property
