@@ -53,15 +53,21 @@ def test_explicit_models_do_not_unless_they_wait(records):
     for column in ("chains", "coordinates"):
         for model in ("gcn", "gat"):
             assert records[f"{column}/{model}"]["deviation"] > 1e-3
-            assert records[f"{column}/{model}-tagged"]["deviation"] < 1e-12
-            assert records[f"{column}/{model}-tagged"]["values"] == pytest.approx([0.0] * 5)
+            for how in ("tagged", "resending", "caching"):
+                record = records[f"{column}/{model}-{how}"]
+                assert record["deviation"] < 1e-9
+                assert record["values"] == pytest.approx([0.0] * 5)
+            layers = {h: records[f"{column}/{model}-{h}"]["bytes"] for h in ("tagged", "caching")}
+            assert layers["caching"] > layers["tagged"] > 0
 
 
 def test_rules_suit_the_graphs(records):
     assert records["chains/energy-edge"]["rule"] == "messages"
     assert records["coordinates/energy-edge"]["rule"] == "gradient"
-    assert records["chains/ignn"]["rule"] == "fixed point"
-    assert records["chains/gcn"]["rule"] == "layers"
+    assert records["chains/ignn"]["rule"] == "fixed-point"
+    assert records["chains/gcn"]["rule"] == "overwriting"
+    assert records["chains/gcn-tagged"]["rule"] == "waiting"
+    assert records["chains/gcn-caching"]["rule"] == "caching"
 
 
 def test_samples_are_test_graphs(records, work):
@@ -118,7 +124,8 @@ def test_table_says_it_all(records):
     poor = {"chains/ignn": records["chains/ignn"] | {"converged": 0.9}}
     assert "‡ not all runs" in TABLE.table(poor)
     assert "implicit models that arrived in every run (9 cells)" in TABLE.table(records | poor)
-    assert TABLE.details(records).count("`hogwild reproduce table2 --only ") == 24
+    count = TABLE.details(records).count("`hogwild reproduce table2 --only ")
+    assert count == 2 * (7 + len(BASELINES))
 
 
 def test_runs_that_diverged_are_shown(records):

@@ -16,7 +16,10 @@ eliminate quadratic energies exactly and others approximately, and take gradient
 on other graphs. Where the one does not get there the other is tried, too, and the closer is shown.
 
 A sceptic's baselines stand beside them: GCN and GAT trained under schedules (``gcn-scheduled``),
-GCN and GAT that wait for the right layer (``gcn-tagged``), and maxima (``max``).
+GCN and GAT that wait for the right layer (``gcn-tagged``), that also send every value until it is
+acknowledged (``gcn-resending``), or that cache their neighbours' values of all layers
+(``gcn-caching``), and maxima (``max``). Beside the loss stand the updates, packets and bytes of a
+node until its run ended.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hogwild.models import EnergyGNN, LayeredGNN, LayerTagged
+from hogwild.models import EnergyGNN
 from hogwild.models.base import Kind
 from hogwild.models.check import Model, check_model
 from hogwild.reproduce import markdown, paper, scheduled
@@ -53,12 +56,20 @@ TOL, FINE = 1e-6, 1e-9
 """Relative distance from the synchronous embeddings at which a run has arrived: of energy GNNs,
 whose synchronous solves are not much finer, and of the others, whose signals fade below 1e-6 along
 a chain and are read out all the same."""
-BASELINES = ("gcn-scheduled", "gat-scheduled", "gcn-tagged", "gat-tagged", "max")
+HOW = {
+    "scheduled": "trained under schedules",
+    "tagged": "that waits for layers",
+    "resending": "that waits and resends",
+    "caching": "that caches layers",
+}
+"""What a sceptic does with a GCN or GAT."""
+RULES = {"tagged": "waiting", "resending": "resending", "caching": "caching"}
+"""The rule of those that are trained as usual."""
+BASELINES = (*(f"{model}-{how}" for how in HOW for model in ("gcn", "gat")), "max")
 LABELS = paper.LABELS | {
-    "gcn-scheduled": "GCN, trained under schedules",
-    "gat-scheduled": "GAT, trained under schedules",
-    "gcn-tagged": "GCN that waits for layers",
-    "gat-tagged": "GAT that waits for layers",
+    f"{model}-{how}": f"{model.upper()}{',' if how == 'scheduled' else ''} {what}"
+    for how, what in HOW.items()
+    for model in ("gcn", "gat")
 }
 
 
@@ -141,6 +152,8 @@ class Asynchronous(Experiment):
             "GCN and GAT as trained": ["gcn", "gat"],
             "GCN and GAT trained under schedules": ["gcn-scheduled", "gat-scheduled"],
             "GCN and GAT that wait": ["gcn-tagged", "gat-tagged"],
+            "GCN and GAT that wait and resend": ["gcn-resending", "gat-resending"],
+            "GCN and GAT that cache": ["gcn-caching", "gat-caching"],
             "maxima": ["max"],
         }
         out = []
@@ -158,7 +171,7 @@ class Asynchronous(Experiment):
     def details(self, records: Mapping[str, Record]) -> str:
         rows = []
         head = ("cell", "synchronous", "asynchronous", "lost", "the paper's", "graphs", "schedules",
-                "distance", "converged", "rule", "updates a node")  # fmt: skip
+                "distance", "converged", "rule", "updates a node", "packets a node", "bytes a node")  # fmt: skip
         for name in self.cells():
             task, _, model = name.partition("/")
             column, record = paper.COLUMNS[task], records.get(name)
@@ -180,6 +193,7 @@ class Asynchronous(Experiment):
                     f"{record['converged']:.0%}",
                     record["rule"],
                     f"{record['updates']:.0f}",
+                    *(f"{record[k]:,.0f}" if k in record else "—" for k in ("packets", "bytes")),
                     *markdown.origin(record),
                 ]
             )
@@ -199,12 +213,10 @@ def measured(work: Work, *, column: str, model: str) -> Record:
     assert result.folder is not None
     began, replica = time.perf_counter(), result.best
     network: Model = exact(result, replica).to(work.device)
-    if how == "tagged":
-        assert isinstance(network, LayeredGNN)
-        network = LayerTagged(network)
     ids = sample(result, replica)
     graphs = [result.graph(i, torch.float64).to(work.device) for i in ids]
-    attempts = run(network, graphs, result, QUICK_TICKS if work.quick else TICKS)
+    ticks = QUICK_TICKS if work.quick else TICKS
+    attempts = run(network, graphs, result, ticks, RULES.get(how, "auto"))
     rule, seen = min(attempts, key=lambda a: _largest(a[1]))
     assert seen.decrease is not None
     assert seen.synchronous is not None
@@ -221,7 +233,9 @@ def measured(work: Work, *, column: str, model: str) -> Record:
         "converged": seen.converged,
         "rule": rule,
         "ticks": seen.run.ticks,
-        "updates": float(seen.run.updates.double().mean()),
+        "updates": seen.price.updates,
+        "packets": seen.price.packets,
+        "bytes": seen.price.bytes,
         "attempts": {name: _largest(tried) for name, tried in attempts},
         "stagger": STAGGER,
         "delay": DELAY,
@@ -234,9 +248,10 @@ def measured(work: Work, *, column: str, model: str) -> Record:
 
 
 def run(
-    model: Model, graphs: list[Data], result: Result, ticks: int
+    model: Model, graphs: list[Data], result: Result, ticks: int, rule: str = "auto"
 ) -> list[tuple[str, Robustness]]:
-    """The rules that were tried, until one got there; explicit and fixed-point models have one."""
+    """The rules that were tried, until one got there; explicit and fixed-point models have one,
+    explicit ones that which is asked for."""
     task, batch = result.task, Batch.from_data_list(graphs)
 
     def metric(prediction: Tensor, target: Tensor) -> Tensor:
@@ -248,8 +263,8 @@ def run(
         "maximise": task.higher_is_better, "ticks": ticks,
     }  # fmt: skip
     if model.kind is not Kind.OPTIMISATION:
-        name = "layers" if model.kind is Kind.EXPLICIT else "fixed point"
-        return [(name, robustness(model, graphs, **options))]
+        seen = robustness(model, graphs, rule=rule, **options)
+        return [(seen.run.rule, seen)]
     rules = ["messages", "gradient"] if forest(batch) else ["gradient", "messages"]
     out: list[tuple[str, Robustness]] = []
     for rule in rules:
