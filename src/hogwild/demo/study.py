@@ -84,10 +84,10 @@ class Scale:
     pairs: int = 24
     replicas: int = 3
     share: float = 1.0
-    runs: int = 5
+    runs: int = 4
     delays: tuple[int, ...] = (0, 2, 10)
     staggers: tuple[int, ...] = (1, 5, 10)
-    many: int = 60
+    many: int = 30
     ticks: int = 20_000
 
     @property
@@ -267,7 +267,7 @@ def study(
     convergence = {
         str(setting): simulate(
             models["energy-edge"], graph, stagger=setting.stagger, delay=setting.delay, seed=seed,
-            runs=scale.runs, history=10, record=True, tol=1e-5, ticks=scale.ticks,
+            runs=scale.runs, history=10, record=True, tol=1e-4, ticks=scale.ticks,
             impairments=BernoulliLoss(setting.loss) if setting.loss else (),
         )
         for setting in (Setting(1, 0), PAPER, LOSSY)

@@ -304,7 +304,7 @@ def _tick(
             if watch.look(t, last=t == ticks - 1):
                 break
             if progress and t % CHECK == 0:
-                shown.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}")
+                shown.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}", False)
 
 
 class _Watch:
