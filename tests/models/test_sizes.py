@@ -17,5 +17,5 @@ def test_the_table_is_there():
 
 @pytest.mark.parametrize(("code", "count"), ROWS)
 def test_size(code, count):
-    model = eval(code, vars(hogwild))
+    model = eval(code, {name: getattr(hogwild, name) for name in hogwild.__all__})
     assert sum(p.numel() for p in model.parameters()) == int(count.replace(",", ""))
