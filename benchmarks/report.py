@@ -132,6 +132,26 @@ def summary(folder: str) -> str:
     )
 
 
+def which(folder: str) -> str:
+    """A node's price under loss, for the README: what to do with a GCN, and an energy beside it."""
+    path = HERE / "results" / folder / "baselines.json"
+    if not path.exists():
+        return "Not run.\n"
+    out = "| task | model, rule | error in step → out of step | updates | packets | kB |\n"
+    out += "| --- | --- | --- | --- | --- | --- |\n"
+    for cell in json.loads(path.read_text())["cells"]:
+        if (cell["stagger"], cell["delay"], cell["loss"]) != (5, 2, 0.3):
+            continue
+        model = "GCN" if cell["model"] == "gcn" else "energy GNN"
+        error = f"{100 * cell['synchronous error']:.1f} % → {100 * cell['error']:.1f} %"
+        price = ["does not arrive", "", ""]
+        if cell["arrived"]:
+            price = [f"{cell[key]:,.0f}" for key in ("updates", "packets")]
+            price.append(f"{cell['kilobytes']:.1f}")
+        out += f"| {cell['task']} | {model}, {cell['rule']} | {error} | {' | '.join(price)} |\n"
+    return out
+
+
 PARTS: dict[str, Callable[[str], str]] = {
     "training_step": training_step,
     "goals": goals,
@@ -145,6 +165,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "ignn": written("ignn"),
     "ignn_chains": written("ignn-chains"),
     "baselines": written("baselines"),
+    "which": which,
     "rules": written("rules"),
     "rules_cycles": written("rules-cycles"),
     "rules_long": written("rules-long"),
