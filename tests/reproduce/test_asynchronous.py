@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch
 
 from hogwild import robustness
 from hogwild.errors import ConfigError
 from hogwild.executors.unrolled import asynchronous_forward
 from hogwild.reproduce import EXPERIMENTS, Protocol, Results, Work, asynchronous, run, scheduled
-from hogwild.reproduce.asynchronous import BASELINES, exact, forest, sample
-from hogwild.tasks.families import edges
+from hogwild.reproduce.asynchronous import BASELINES, exact, sample
 
 TABLE = EXPERIMENTS["table2"]
 PROTOCOLS = {
@@ -61,9 +60,9 @@ def test_explicit_models_do_not_unless_they_wait(records):
             assert layers["caching"] > layers["tagged"] > 0
 
 
-def test_rules_suit_the_graphs(records):
+def test_rules_suit_the_models(records):
     assert records["chains/energy-edge"]["rule"] == "messages"
-    assert records["coordinates/energy-edge"]["rule"] == "gradient"
+    assert records["coordinates/energy-edge"]["rule"] == "messages"
     assert records["chains/ignn"]["rule"] == "fixed-point"
     assert records["chains/gcn"]["rule"] == "overwriting"
     assert records["chains/gcn-tagged"]["rule"] == "waiting"
@@ -108,7 +107,7 @@ def test_where_one_rule_does_not_arrive_the_other_is_tried(work):
     network = exact(result, result.best)
     graphs = [result.graph(i, torch.float64) for i in sample(result, result.best)]
     attempts = asynchronous.run(network, graphs, result, 3)
-    assert [rule for rule, _ in attempts] == ["gradient", "messages"]
+    assert [rule for rule, _ in attempts] == ["messages", "gradient"]
     assert all(seen.converged < 1.0 for _, seen in attempts)
 
 
@@ -173,13 +172,3 @@ def test_quick_training_under_schedules_is_shorter_throughout(work):
 def test_only_layered_models_are_trained_under_schedules(work):
     with pytest.raises(ConfigError, match="'energy-edge' is not trained under schedules"):
         scheduled.trained(work, "chains", "energy-edge")
-
-
-def test_forest():
-    def batch(*graphs):
-        return Batch.from_data_list([Data(edge_index=e, num_nodes=n) for e, n in graphs])
-
-    chain, alone = (edges("chain", 5, None), 5), (torch.empty(2, 0, dtype=torch.long), 1)
-    ring = torch.cat([chain[0], torch.tensor([[0, 4], [4, 0]])], 1), 5
-    assert forest(batch(chain, alone, chain))
-    assert not forest(batch(chain, ring))

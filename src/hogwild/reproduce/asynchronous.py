@@ -11,9 +11,9 @@ positive where asynchrony is worse. Unlike the paper's, implicit models' losses 
 the largest distance from the synchronous embeddings (relative to their largest entry).
 
 Implicit models run until they are within 10⁻⁹ of the synchronous answer (energy GNNs: 10⁻⁶), or for
-a fixed number of ticks. Optimisation-based ones exchange quadratic messages on forests, where these
-eliminate quadratic energies exactly and others approximately, and take gradient steps, the paper's,
-on other graphs. Where the one does not get there the other is tried, too, and the closer is shown.
+a fixed number of ticks. Optimisation-based ones exchange quadratic messages. Where these do not get
+there, gradient steps, the paper's, are tried, too, and the closer is shown. (Records of before
+commit efbb0aa tried gradient steps first on graphs with cycles.)
 
 A sceptic's baselines stand beside them: GCN and GAT trained under schedules (``gcn-scheduled``),
 GCN and GAT that wait for the right layer (``gcn-tagged``), that also send every value until it is
@@ -31,8 +31,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
@@ -266,9 +264,8 @@ def run(
     if model.kind is not Kind.OPTIMISATION:
         seen = robustness(model, graphs, rule=rule, **options)
         return [(seen.run.rule, seen)]
-    rules = ["messages", "gradient"] if forest(batch) else ["gradient", "messages"]
     out: list[tuple[str, Robustness]] = []
-    for rule in rules:
+    for rule in ("messages", "gradient"):
         options["ticks"] = limit(rule, ticks, STAGGER)
         out.append((rule, robustness(model, graphs, rule=rule, **options)))
         if out[-1][1].converged == 1.0:
@@ -296,15 +293,6 @@ def sample(result: Result, replica: int) -> list[int]:
     ids = members.test[replica].nonzero()[:, 0]
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
     return sorted(ids[order[:SAMPLES]].tolist())
-
-
-def forest(batch: Batch) -> bool:
-    """Whether graphs with every edge both ways have no cycles."""
-    source, target = batch.edge_index.cpu().numpy()
-    n = batch.num_nodes
-    ones = torch.ones(len(source)).numpy()
-    parts, _ = connected_components(coo_array((ones, (source, target)), shape=(n, n)), False)
-    return len(source) == 2 * (n - parts)
 
 
 # -- how it is shown -------------------------------------------------------------------------------
