@@ -53,6 +53,7 @@ from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import bounds, check_bounds
 from hogwild.errors import AsynchronyError
 from hogwild.executors.simulated import check_exchange
+from hogwild.fields import as_field
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import ImplicitConv, Kind, evaluating
@@ -285,20 +286,15 @@ def _certify(
     rule = choose(problem, rule, step)
     if isinstance(problem, StackProblem):
         solved = model.solutions(*args, **kwargs)  # type: ignore[operator]
-        answers = [_fields(level.value) for level in solved]
+        answers = [as_field(level.value, level.value.dtype) for level in solved]
         return _stack(kind, problem, answers, conditions, rule, step)
     if isinstance(problem, LayeredProblem):
         return _explicit(problem, rule, conditions)
     if isinstance(problem, FixedPoint):
         return _fixed_point(problem.detach(), conditions)
     assert isinstance(problem, Objective)
-    h = _fields(embedded(model, inputs))
-    return _optimisation(problem.detach(), h, conditions, rule, step)
-
-
-def _fields(h: Tensor) -> Tensor:
-    """Embeddings [N, k] or [R, N, k] in the solver's layout, [R, k, N]."""
-    return (h if h.dim() == 3 else h.unsqueeze(0)).mT
+    h = embedded(model, inputs)
+    return _optimisation(problem.detach(), as_field(h, h.dtype), conditions, rule, step)
 
 
 _EXPLICIT = {
