@@ -12,8 +12,8 @@ With q schedules, predictions :math:`\hat y^{(q)}` and the synchronous :math:`\h
 for every item i, a node or a graph. Spread alone can deceive: where nonlinearities saturate, all
 schedules may agree on the same wrong value, which only the distance shows.
 
-Beside that stand the price (ticks, updates, packets and bytes) and what is proved: that the runs
-made here arrived is an observation, that all others would needs a theorem
+The report also has the price (ticks, updates, packets and bytes) and what is proved. That the runs
+made here arrived is an observation; that all other runs arrive takes a theorem
 (:func:`hogwild.certify`).
 """
 
