@@ -537,3 +537,12 @@ def test_a_certificate_as_data():
     assert found["certified_step_min"] < found["certified_step_max"]
     assert found["strong_convexity"] == 0.04
     assert found["guaranteed"] is True
+
+
+def test_a_rule_that_cannot_run_is_not_guaranteed():
+    one_way = Data(x=torch.randn(3, 2), edge_index=torch.tensor([[0, 1], [1, 2]]))
+    model = GCN(2, 1, num_layers=2)
+    found = certify(model, one_way, rule="resending")
+    assert not found.guaranteed
+    assert "no reverse link" in found.reason
+    assert certify(model, one_way, rule="caching").guaranteed

@@ -329,3 +329,13 @@ def test_bad_input():
 def test_bad_targets_are_found_before_the_simulation():
     with pytest.raises(InputError, match="the target has shape"):
         hogwild.robustness(GCN(3, 2).double(), DATA, target=torch.zeros(7), ticks="never read")
+
+
+def test_verdicts_on_loss_without_bounds_and_on_rounded_packets():
+    data, model = Data(x=torch.randn(6, 2), edge_index=cycle(6)), GCN(2, 1, num_layers=2)
+    lost = hogwild.robustness(model, data, rule="caching", impairments=BernoulliLoss(0.3), runs=2)
+    assert lost.verdict.startswith("Immune")
+    assert "With probability one all do, which is proved" in lost.verdict
+    rounded = hogwild.robustness(model, data, rule="waiting", impairments=Quantisation(0.1), runs=2)
+    assert rounded.verdict.startswith("Not converged")
+    assert "Quantisation changes what packets say" in rounded.verdict

@@ -12,6 +12,7 @@ function               computes, for each replica and each row n   shapes
 ``mtm(M, N)``          :math:`M^\top N`                            [R,s,a,n], [R,s,b,n]
 ``gather(x, index)``   ``x[..., index]``                           [R,a,N], [E]
 ``scatter(x, i, N)``   sums the rows with the same index           [R,a,E], [E]
+``as_field(x, dtype)`` the same numbers, rows last                 [n,a] or [R,n,a]
 =====================  ==========================================  =====================
 """
 
@@ -29,6 +30,12 @@ _CACHE_ELEMENTS = 1 << 16
 # From so many terms a sum on, a GPU moves less memory by copying the matrices row by row and
 # multiplying them than by writing and reading all products (counted, not timed).
 _TERMS = 8
+
+
+def as_field(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Features or embeddings as models take and give them, [n, a] or [R, n, a], as a field
+    [1 or R, a, n]."""
+    return (x if x.dim() == 3 else x.unsqueeze(0)).to(dtype).mT
 
 
 def _contract(left: list[Tensor], right: list[Tensor]) -> Tensor:

@@ -30,7 +30,8 @@ its two coordinates are updated in turn.
 *Stacks* converge where each of their levels does, without a rate.
 
 *Explicit models*: nothing is guaranteed when nodes overwrite, as in the paper; when they cache
-their neighbours' values of every layer, the synchronous answer is there after L (S + D) ticks.
+their neighbours' values of every layer, the synchronous answer is there after L (S + D) ticks; when
+they resend what was not acknowledged, it is there in the end.
 
 *Packets that are wrong* by up to δ in every number (quantised, or not sent because little has
 changed) leave runs near the answer and not at it, within a distance that is proportional to δ.
@@ -53,13 +54,14 @@ from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import bounds, check_bounds
 from hogwild.errors import AsynchronyError
 from hogwild.executors.simulated import check_exchange
+from hogwild.fields import as_field
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import ImplicitConv, Kind, evaluating
 from hogwild.models.check import embedded, pose, runnable
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.stack import StackProblem
-from hogwild.rules import choose
+from hogwild.rules import choose, rule_for
 from hogwild.rules.gradient import certified_steps, check_step
 from hogwild.solvers.problem import FixedPoint, Objective
 from hogwild.solvers.spectrum import Extremes, matrices, spectrum
@@ -246,7 +248,7 @@ def certify(
     certified step and rate, and where a step of your own lies.
 
     Args:
-        model: Any model of this library.
+        model: Any model of this library, or a trained GNN of PyG's convolutions.
         data: A PyG ``Data``, ``Batch`` or list of ``Data``.
         stagger: S, the largest number of ticks between two updates of a node.
         delay: D, the largest age of a view.
@@ -277,28 +279,23 @@ def _certify(
         model.require_asynchronous(inputs.edge_index, inputs.x.size(-2))  # type: ignore[operator]
     except AsynchronyError as error:
         return Certificate(kind, False, f"it cannot run asynchronously at all: {error}")
-    args, kwargs = inputs.arguments()
     try:
         problem = pose(model, inputs)
     except AsynchronyError as error:  # of a wrapped model, which is tried on its features
         return Certificate(kind, False, f"it cannot run asynchronously at all: {error}")
     rule = choose(problem, rule, step)
     if isinstance(problem, StackProblem):
+        args, kwargs = inputs.arguments()
         solved = model.solutions(*args, **kwargs)  # type: ignore[operator]
-        answers = [_fields(level.value) for level in solved]
+        answers = [as_field(level.value, level.value.dtype) for level in solved]
         return _stack(kind, problem, answers, conditions, rule, step)
     if isinstance(problem, LayeredProblem):
         return _explicit(problem, rule, conditions)
     if isinstance(problem, FixedPoint):
         return _fixed_point(problem.detach(), conditions)
     assert isinstance(problem, Objective)
-    h = _fields(embedded(model, inputs))
-    return _optimisation(problem.detach(), h, conditions, rule, step)
-
-
-def _fields(h: Tensor) -> Tensor:
-    """Embeddings [N, k] or [R, N, k] in the solver's layout, [R, k, N]."""
-    return (h if h.dim() == 3 else h.unsqueeze(0)).mT
+    h = embedded(model, inputs)
+    return _optimisation(problem.detach(), as_field(h, h.dtype), conditions, rule, step)
 
 
 _EXPLICIT = {
@@ -319,6 +316,11 @@ _EXPLICIT = {
 
 def _explicit(problem: LayeredProblem, rule: str, conditions: Conditions) -> Certificate:
     reason, constants = _EXPLICIT[rule], {"layers": float(problem.depth)}
+    try:
+        rule_for(problem, rule)
+    except AsynchronyError as error:  # no link back for acknowledgements, for instance
+        reason = f"it cannot run under this rule: {error}"
+        return Certificate(Kind.EXPLICIT, False, reason, constants)
     if conditions.hopeless:
         return Certificate(Kind.EXPLICIT, False, _HOPELESS, constants)
     if rule not in ("resending", "caching"):

@@ -12,8 +12,8 @@ With q schedules, predictions :math:`\hat y^{(q)}` and the synchronous :math:`\h
 for every item i, a node or a graph. Spread alone can deceive: where nonlinearities saturate, all
 schedules may agree on the same wrong value, which only the distance shows.
 
-Beside that stand the price (ticks, updates, packets and bytes) and what is proved: that the runs
-made here arrived is an observation, that all others would needs a theorem
+The report also has the price (ticks, updates, packets and bytes) and what is proved. That the runs
+made here arrived is an observation; that all other runs arrive takes a theorem
 (:func:`hogwild.certify`).
 """
 
@@ -294,7 +294,7 @@ def verdict(of: Robustness) -> str:
             f"deviation at most {float(run.deviation.max()):.1g}). {why}."
         )
     effect = _effect(of)
-    if run.rule == "waiting":
+    if run.rule == "waiting" and not _completed(of):
         return (
             f"Stalls: under {total - good} of {schedules(total)} some nodes still wait for values "
             f"of the layer they need{effect}. A layer's value is sent once: lost, it is missing "
@@ -325,9 +325,17 @@ def _arrived(of: Robustness) -> tuple[str, str]:
     if of.kind is Kind.EXPLICIT and of.stagger == 1 and of.delay == 0 and not of.impairments:
         return "In step", "With S = 1 and D = 0 all nodes update together"
     if of.certificate.guaranteed:
-        why = f"Every schedule with these bounds does, which is proved: {_reason(of)}"
+        bounded = of.run.staleness.bounded
+        who = "Every schedule with these bounds does" if bounded else "With probability one all do"
+        why = f"{who}, which is proved: {_reason(of)}"
         return "Immune", why
     return "Arrives", f"That was seen in these runs and is not proved: {_reason(of)}"
+
+
+def _completed(of: Robustness) -> bool:
+    """Whether nodes that wait for layers have had all of them, from packets that were wrong."""
+    layers = of.certificate.constants["layers"]
+    return not all(i.exact for i in of.impairments) and bool((of.run.updates >= layers).all())
 
 
 def _missing(of: Robustness) -> str:

@@ -115,6 +115,19 @@ def test_every_packet_is_counted_in_bytes():
     assert f"5 updates, {price.packets:.0f} packets, {price.bytes:.0f} B" in str(layers)
 
 
+@pytest.mark.parametrize("rule", ["overwriting", "waiting", "resending", "caching"])
+def test_nothing_is_sent_along_a_loop(rule):
+    x, edge_index = torch.randn(3, 2), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    looped = torch.cat([edge_index, torch.tensor([[0, 1], [0, 1]])], 1)  # links keep their delays
+    model = GCN(2, 1, num_layers=3)
+    with_loops, without = (
+        simulate(model, Data(x=x, edge_index=edges), rule=rule, ticks=30, tol=None)
+        for edges in (looped, edge_index)
+    )
+    assert torch.equal(with_loops.messages, without.messages)
+    assert torch.equal(with_loops.bytes, without.bytes)
+
+
 def test_what_is_kept_back_costs_no_bytes():
     options = {"ticks": 300, "tol": None, "rule": "gradient", "step": 0.05}
     run = simulate(energy(), graphs((6,)), impairments=EventTriggered(0.1), **options)

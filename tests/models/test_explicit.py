@@ -432,7 +432,7 @@ def test_layer_tagged_only_waits(replicas):
     assert tagged.replicas == replicas
     assert tagged.readout is model.readout
     plain, waiting = model.problem(x, edge_index), tagged.problem(x, edge_index)
-    assert (plain.waits, waiting.waits) == (False, True)
+    assert (plain.usual, waiting.usual) == ("overwriting", "waiting")
     assert torch.equal(plain.start(), waiting.start())
     tagged.require_asynchronous(edge_index, 4)
     before = model.encoder.weight[0].clone()

@@ -208,3 +208,11 @@ def test_the_certified_step_of_a_settled_level_is_the_one_it_has_alone():
     torch.testing.assert_close(steps[0], steps[1], rtol=1e-12, atol=1e-14)
     expected = h - alone.rate * problem.evaluate(h).gradient
     torch.testing.assert_close(steps[1], expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_nodes_without_neighbours(name):
+    make, options = STACKS[name]
+    lonely = Data(x=data().x[:2], edge_index=torch.empty(2, 0, dtype=torch.long))
+    run = simulate(make().double(), lonely, ticks=400, tol=1e-4, **options)
+    assert bool(run.converged.all())

@@ -268,6 +268,10 @@ def test_missing_targets_with_a_loss_that_leaves_them_out():
             "edge_attr of width 1, graph 0 . and None",
         ),
         (
+            lambda g: [Data(**g[0].to_dict(), test_mask=g[0].y > 0)],
+            "graph 0 has test_mask and no train_mask",
+        ),
+        (
             lambda g: [Data(**g[0].to_dict(), train_mask=torch.ones(4, dtype=torch.bool))],
             r"masks of nodes and y of shape \[1\]",
         ),

@@ -19,6 +19,7 @@ from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.executors.price import Price
 from hogwild.executors.simulated import Ages, Simulation, check_exchange
+from hogwild.fields import as_field
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
 from hogwild.models.base import evaluating
@@ -266,7 +267,7 @@ def _run(
     chosen = choose(problem, rule_name, step)
     rule = rule_for(problem, chosen, step, age)
     start = problem.start()
-    targets = [_fields(answer, start.dtype).repeat(1, 1, runs) for answer in answers]
+    targets = [as_field(answer, start.dtype).repeat(1, 1, runs) for answer in answers]
     simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
     watch = _Watch(simulation, graph, targets, tol, history, keep, ticks // 2)
     trace = None if not record else Trace.of(timetable, about)
@@ -284,11 +285,6 @@ def _answers(model: Runnable, inputs: Inputs) -> list[Tensor]:
         args, kwargs = inputs.arguments()
         return [found.value for found in model.solutions(*args, **kwargs)]  # type: ignore[arg-type]
     return [embedded(model, inputs)]
-
-
-def _fields(h: Tensor, dtype: torch.dtype) -> Tensor:
-    """Embeddings [N, k] or [R, N, k] in the solver's layout, [R, k, N]."""
-    return (h if h.dim() == 3 else h.unsqueeze(0)).to(dtype).mT
 
 
 def _tick(

@@ -122,7 +122,8 @@ class Simulation:
         self.tally = Tally(zeros.clone(), zeros.clone(), zeros.clone(), zeros.clone())
         self.last, self.gap, self.idle = zeros.clone(), zeros.new_zeros(()), 0
         self.active = torch.ones(graph.num_nodes, dtype=torch.bool, device=h.device)
-        self.out_degree = torch.bincount(graph.src, minlength=graph.num_nodes)
+        proper = graph.src[graph.src != graph.dst]  # along a self-loop nothing is sent
+        self.out_degree = torch.bincount(proper, minlength=graph.num_nodes)
 
     def _wire(self, payload: Tensor) -> Tensor:
         for impairment in self.impairments:

@@ -13,7 +13,7 @@ from hogwild.models.explicit import LayerTagged
 from hogwild.models.layered import LayeredGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.readout import ImplicitGNN
-from hogwild.models.stack import StackedGNN
+from hogwild.models.stack import StackedGNN, StackProblem
 from hogwild.models.wrapped import WrappedGNN
 from hogwild.solvers.problem import Problem
 
@@ -56,12 +56,12 @@ def runnable(model: object) -> Runnable:
     return WrappedGNN(model)
 
 
-def pose(model: Any, inputs: Inputs) -> Problem | LayeredProblem:
+def pose(model: Any, inputs: Inputs) -> Problem | LayeredProblem | StackProblem:
     """The problem that a model, or a layer of the library, poses on these inputs."""
     if isinstance(model, WrappedGNN):
         return model.problem(inputs)
     args, kwargs = inputs.arguments()
-    found: Problem | LayeredProblem = model.problem(*args, **kwargs)
+    found: Problem | LayeredProblem | StackProblem = model.problem(*args, **kwargs)
     return found
 
 

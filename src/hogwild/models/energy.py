@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import AsynchronyError, ConfigError, require_positive
+from hogwild.fields import as_field
 from hogwild.graph import Graph
 from hogwild.models.base import ImplicitConv, Kind, opaque
 from hogwild.models.features import Features
@@ -51,11 +52,6 @@ def message_gain(num_layers: int, message: str) -> float:
 COUPLING, ALONE = 4.0, 0.3
 """Factors on the initial weights of differences between neighbours, and of a node's own embedding
 in its self message and update."""
-
-
-def _fields(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Features [n, p] or [R, n, p] in the solver's layout, [1 or R, p, n]."""
-    return x.to(dtype).mT.reshape(-1, x.size(-1), x.size(-2))
 
 
 class EnergyConv(ImplicitConv):
@@ -261,10 +257,10 @@ class EnergyConv(ImplicitConv):
         """The optimisation problem these inputs pose, attached to the autograd graph."""
         graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         dtype = self._dtype(x)
-        xs = _fields(x, dtype)  # [1 or R, p, N]
+        xs = as_field(x, dtype)  # [1 or R, p, N]
         es = None if edge_attr is None else edge_attr.to(dtype).mT.unsqueeze(0)
         node_slot = [Slot(xs)]
-        said = None if heard is None else _fields(heard, dtype)  # [1 or R, p, E]
+        said = None if heard is None else as_field(heard, dtype)  # [1 or R, p, E]
         sender = Slot(xs, graph.src) if said is None else Slot(said)
         edge_slots = [sender]
         if self.message == "edge":

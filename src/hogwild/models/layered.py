@@ -36,7 +36,7 @@ from hogwild.solvers.solution import Solution, Status
 
 
 @dataclass(eq=False)
-class StackProblem(LayeredProblem):
+class LayeredGNNProblem(LayeredProblem):
     """The layers of a :class:`LayeredGNN`: a node's state is its embedding, which is what it says.
 
     A node starts at :meth:`start` and makes ``depth`` updates, the ℓ-th with :meth:`update` of
@@ -283,7 +283,7 @@ class LayeredGNN(Standardized, Reader):
         h, edges = self._encode(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         surrounded = self._probe(edges, h)
         k = self.hidden_channels
-        return StackProblem(
+        return LayeredGNNProblem(
             edges.graph,
             self.replicas or 1,
             k,

@@ -45,11 +45,6 @@ class LayeredProblem(ABC):
     widths: tuple[int, ...]
     usual: str
 
-    @property
-    def waits(self) -> bool:
-        """Whether nodes usually wait for their neighbours' values *of the layer they are at*."""
-        return self.usual == "waiting"
-
     @abstractmethod
     def start(self) -> Tensor:
         """Every node's state before the first layer, [R, channels, N]."""

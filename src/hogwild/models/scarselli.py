@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, require_positive
-from hogwild.fields import gather, mtm, scatter
+from hogwild.fields import as_field, gather, mtm, scatter
 from hogwild.graph import Graph, Star
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.features import Features
@@ -248,12 +248,8 @@ class ScarselliConv(ImplicitConv):
         """The fixed-point problem these inputs pose, attached to the autograd graph."""
         graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
         dtype = self._dtype(x)
-
-        def fields(t: Tensor) -> Tensor:  # [1 or R, p, n]
-            return t.to(dtype).mT.reshape(-1, t.size(-1), t.size(-2))
-
-        xs = fields(x)
-        sender = (xs, graph.src) if heard is None else (fields(heard), None)
+        xs = as_field(x, dtype)  # [1 or R, p, N]
+        sender = (xs, graph.src) if heard is None else (as_field(heard, dtype), None)
         slots: list[tuple[Tensor, Tensor | None]] = [(xs, graph.dst), sender]
         if edge_attr is not None:
             slots.append((edge_attr.to(dtype).mT.unsqueeze(0), None))

@@ -416,7 +416,7 @@ own."""
 
 @dataclass(eq=False)
 class WrappedProblem(LayeredProblem):
-    """The convolutions of a wrapped model, one node at a time: the state of a node are the results
+    """The convolutions of a wrapped model, one node at a time: the state of a node is the results
     of its convolutions, and what it says of layer ℓ is the input of the ℓ-th call."""
 
     wrapped: WrappedGNN

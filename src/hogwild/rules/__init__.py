@@ -56,7 +56,8 @@ def choose(
 ) -> str:
     """The name of the rule that is meant, which fits the problem.
 
-    ``"auto"`` with a step, a number or ``"certified"``, means gradient steps: messages have none.
+    ``"auto"`` with a step, a number or ``"certified"``, means gradient steps: messages take such
+    steps only where a node cannot minimise its own energy.
     """
     known = fitting(problem)
     if "gradient" not in known and step != "auto":

@@ -87,10 +87,10 @@ class ResendingRule(ValueByValue):
         """Mean over the neighbours: tag and acknowledgement, and the values each of them lacks."""
         edges, tag = self._edges(at), self._tag(at)[at.slot]
         lacks = self.offset[tag + 1] - self.offset[torch.minimum(self.acked[edges], tag) + 1]
-        each = torch.where(self.own[edges], 0, 2 + lacks).double()
-        count = torch.zeros(at.size, dtype=each.dtype, device=each.device)
-        count.scatter_add_(0, at.slot, torch.ones_like(each))
-        return torch.zeros_like(count).scatter_add_(0, at.slot, each) / count.clamp_min(1.0)
+        sent = (~self.own[edges]).double()
+        zeros = torch.zeros(at.size, dtype=sent.dtype, device=sent.device)
+        total, count = (zeros.scatter_add(0, at.slot, x) for x in (sent * (2 + lacks), sent))
+        return total / count.clamp_min(1.0)
 
     def lose(self, edges: Tensor, packets: Tensor) -> None:
         number = packets[0, 1].round().to(torch.long)

@@ -3,8 +3,9 @@
 The node watches how its result moved at each of its updates, in two ways.
 
 *Growth.* It compares the largest move of every ``WINDOW`` updates with that of the window before:
-growth beyond ``MARGIN`` is a point against the computation, less than before one for it. It is a
-sign test: what diverges collects points against it at every window, and what converges few.
+growth beyond ``MARGIN`` is a point against the computation, and a smaller move is a point for it.
+This is a sign test: a computation that diverges collects a point against it at every window, and
+one that converges collects few.
 
 *Turns.* A limit cycle does not grow. But its moves undo each other: a move is a *turn* if it points
 against the move before, is about as long (``TURN``), and is not small beside the result itself

@@ -7,12 +7,13 @@ A strongly convex energy with a bounded Hessian makes the damped iteration conve
 and quadratically at the end.
 
 *Secant curvature.* Large features or weights make an energy nearly piecewise linear: its Hessian
-knows nothing of the next kink, steps become short, and kinks are passed one by one. Of a graph that
-has not converged after ``patience`` iterations the Hessian gives way to
-:meth:`~hogwild.solvers.problem.Evaluation.secant`, whose curvatures bound the energy's growth as
-far as a *reach* in the units of the pre-activations. The reach is one number a graph: a quarter of
-it after a full step, sixteen times as much after a shorter one. It is the radius of a trust region
-that bends rather than cuts, and goes to zero where full steps succeed, so that the end is Newton's.
+knows nothing of the next kink, steps become short, and kinks are passed one by one. On a graph that
+has not converged after ``patience`` iterations
+:meth:`~hogwild.solvers.problem.Evaluation.secant` replaces the Hessian: its curvatures bound the
+energy's growth as far as a *reach* in the units of the pre-activations. The reach is one number a
+graph. A full step divides it by four, and a shorter step multiplies it by sixteen. It is the radius
+of a trust region that bends steps and does not cut them. Where full steps succeed the reach goes to
+zero, and the last steps are Newton's.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from hogwild.solvers.linear import LinearSolver
 from hogwild.solvers.problem import Evaluation, Objective
 
 REACH = (1e-3, 1e9)
-"""Least and largest reach: below, curvatures are the Hessian's to rounding; above, the majoriser's
-for pre-activations of any sensible size. Whatever the reach was, it comes back in a few steps."""
+"""Least and largest reach. At the least one the curvatures are nearly the Hessian's, at the largest
+one the majoriser's for pre-activations of any sensible size; from either end a few steps lead back.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

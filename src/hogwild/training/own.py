@@ -292,6 +292,12 @@ def _check(graphs: Sequence[Data]) -> None:
                 f"graph {i} has x of dtype {g.x.dtype}; expected floating-point features: "
                 f"x.float() for numbers, torch.nn.functional.one_hot for categories"
             )
+        unused = [key for key in MASKS[1:] if g.get(key) is not None]
+        if unused and not masked[i]:
+            raise InputError(
+                f"graph {i} has {' and '.join(unused)} and no train_mask, so all of its nodes "
+                f"would be trained on; expected a train_mask, or none of the three"
+            )
         if masked[i] != masked[0]:
             raise InputError(
                 f"graph {i} {'has' if masked[i] else 'lacks'} a train_mask, unlike graph 0; "
