@@ -309,8 +309,8 @@ def test_quantised_packets_end_within_their_error_bound(step):
 
 
 def test_event_triggered_sending_saves_packets():
-    model, data = energy(), graphs((12,))
-    options = {"runs": 3, "tol": None, "ticks": 500, "rule": "gradient"}
+    model, data = energy(beta=1.0), graphs((12,))
+    options = {"runs": 3, "tol": None, "ticks": 300, "rule": "gradient"}
     always = simulate(model, data, **options)
     seldom = simulate(model, data, impairments=EventTriggered(1e-3), **options)
     assert int(seldom.messages.sum() + seldom.saved.sum()) == int(always.messages.sum())
