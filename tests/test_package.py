@@ -23,35 +23,36 @@ def module_name(path):
 MODULES = {module_name(path): path for path in FILES}
 
 
-def test_exposes_exactly_all():
+@pytest.fixture(scope="module")
+def fresh():
+    """A process of its own: what is loaded by ``import hogwild`` and by all of its names, what the
+    package has then, and whether functions come before the modules they are in."""
+    code = (
+        "import hogwild, inspect, json, sys\nloaded = sorted(sys.modules)\n"
+        "import hogwild.sweep\nfrom hogwild.robustness import Robustness\n"
+        "from hogwild import robustness\n"
+        "assert hogwild.robustness is robustness and inspect.isfunction(robustness)\n"
+        "assert inspect.isfunction(hogwild.sweep)\n"
+        "assert hogwild.training.train is hogwild.train\n"
+        "exec('from hogwild import *', names := {})\n"
+        "assert names['EnergyGNN'] and names['simulate'] and names['robustness'].__name__\n"
+        "seen = {'package': loaded, 'names': sorted(sys.modules), 'vars': sorted(vars(hogwild))}\n"
+        "print(json.dumps(seen))"
+    )
+    return json.loads(subprocess.check_output([sys.executable, "-c", code]))
+
+
+def test_exposes_exactly_all(fresh):
     """Every name in ``__all__`` exists, and no other public name but the subpackages."""
     assert len(set(hogwild.__all__)) == len(hogwild.__all__)
     for name in hogwild.__all__:
         assert getattr(hogwild, name) is not None
-    code = "import hogwild, json; hogwild.train; print(json.dumps(sorted(vars(hogwild))))"
-    names = json.loads(subprocess.check_output([sys.executable, "-c", code]))
     submodules = {name.split(".")[1] for name in MODULES if "." in name}
     helpers = {"Any", "TYPE_CHECKING", "annotations"}
-    assert {n for n in names if not n.startswith("_")} - submodules == helpers
+    assert {n for n in fresh["vars"] if not n.startswith("_")} - submodules == helpers
     assert dir(hogwild) == sorted(hogwild.__all__)
     with pytest.raises(AttributeError, match="module 'hogwild' has no attribute 'tarin'"):
         _ = hogwild.tarin
-
-
-def test_functions_come_before_the_modules_they_are_in():
-    code = (
-        "import hogwild.sweep, inspect\nfrom hogwild.robustness import Robustness\n"
-        "from hogwild import robustness\n"
-        "assert hogwild.robustness is robustness and inspect.isfunction(robustness)\n"
-        "assert inspect.isfunction(hogwild.sweep)\n"
-        "assert hogwild.training.train is hogwild.train"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_all_names_at_once():
-    code = "from hogwild import *\nassert EnergyGNN and simulate and robustness.__name__"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("name", [n for n in MODULES if "__all__" in MODULES[n].read_text()])
@@ -72,17 +73,13 @@ def test_everything_public_has_a_docstring(name):
     assert not missing
 
 
-def test_import_is_light():
+def test_import_is_light(fresh):
     """``import hogwild`` loads nothing; its names load neither optional nor plotting packages."""
-    code = "import hogwild, json, sys; {}; print(json.dumps(sorted(sys.modules)))"
-    loaded = json.loads(subprocess.check_output([sys.executable, "-c", code.format("0")]))
-    assert not {"torch", "numpy", "scipy", "tqdm"} & set(loaded)
-    code = code.format("hogwild.train")
-    loaded = json.loads(subprocess.check_output([sys.executable, "-c", code]))
-    top = {name.split(".")[0] for name in loaded}
+    assert not {"torch", "numpy", "scipy", "tqdm"} & set(fresh["package"])
+    top = {name.split(".")[0] for name in fresh["names"]}
     assert "torch" in top
     assert not top & {"zenoh", "ray", "matplotlib", "jax", "pytest", "hypothesis"}
-    assert "hogwild.testing" not in loaded
+    assert "hogwild.testing" not in fresh["names"]
 
 
 def imported(name):

@@ -263,7 +263,7 @@ def test_not_converged(model, options, reason):
 def test_the_ticks_that_are_advised_are_enough(rule):
     """Give half of what a run takes; twice the advice, which is a guess, must be enough."""
     torch.manual_seed(0)
-    model, options = EnergyGNN(3, 2).double(), {"runs": 2, "rule": rule}
+    model, options = EnergyGNN(3, 2, beta=0.3).double(), {"runs": 2, "rule": rule}
     whole = hogwild.robustness(model, DATA, **options).run.ticks
     short = hogwild.robustness(model, DATA, ticks=whole // 2, **options)
     advised = int(re.search(r"ticks=(\d+) would be enough", short.verdict)[1])

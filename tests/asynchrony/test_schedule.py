@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hogwild.asynchrony.impairments import (
@@ -42,7 +42,15 @@ def record(schedule, ticks):
     return trace
 
 
-@settings(max_examples=40, deadline=None)
+def by_itself(test):
+    """Every impairment, whatever else is drawn."""
+    for impairment in BOUNDED:
+        test = example(5, 2, 1, [impairment])(test)
+    return test
+
+
+@by_itself
+@settings(max_examples=10, deadline=None)
 @given(
     st.integers(1, 6),
     st.integers(0, 5),

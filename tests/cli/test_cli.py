@@ -318,7 +318,7 @@ def test_info(capsys):
 
 def test_a_killed_run_goes_on_in_the_same_bits(tmp_path, capsys):
     """SIGKILL to a real process in the middle of its epochs and checkpoints."""
-    flags = ["--model", "gsdgnn", "--epochs", "150", "--checkpoint-every", "0"]
+    flags = ["--model", "gsdgnn", "--epochs", "70", "--checkpoint-every", "0", "--log-every", "1"]
     folder = tmp_path / "cut"
     command = [sys.executable, "-m", "hogwild.cli", "train", TASK, *flags, "--folder", str(folder)]
     process = subprocess.Popen(command, env={**os.environ}, stdout=subprocess.DEVNULL)
@@ -341,7 +341,9 @@ def test_a_killed_run_goes_on_in_the_same_bits(tmp_path, capsys):
     assert cut == whole
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_run_keeps_every_epoch(number, tmp_path, capsys):
     """A signal to a real process that would otherwise not write a checkpoint for an hour."""
     flags = ["--model", "gsdgnn", "--checkpoint-every", "3600", "--log-every", "1"]
@@ -350,7 +352,7 @@ def test_an_interrupted_run_keeps_every_epoch(number, tmp_path, capsys):
     process = subprocess.Popen([*command, "--epochs", "1000000"], stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 60
-        while len(log.read(folder / "metrics.jsonl")) < 20:
+        while len(log.read(folder / "metrics.jsonl")) < 5:
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.005)
@@ -364,7 +366,7 @@ def test_an_interrupted_run_keeps_every_epoch(number, tmp_path, capsys):
     assert "finishing this epoch" in said
     (done,) = map(int, re.findall(r"interrupted after (\d+) epochs", said))
     assert f"kept in {folder}: the same command with --resume goes on from there" in said
-    assert len(log.read(folder / "metrics.jsonl")) == done >= 20
+    assert len(log.read(folder / "metrics.jsonl")) == done >= 5
     flags += ["--epochs", str(done + 5)]
     assert main(["train", TASK, *flags, "--folder", str(folder), "--resume"]) == 0
     assert main(["train", TASK, *flags, "--folder", str(tmp_path / "whole")]) == 0

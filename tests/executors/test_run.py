@@ -47,7 +47,7 @@ def test_history_at_chosen_ticks():
 
 
 def test_a_run_reports_the_truth(tmp_path):
-    model, data = energy(), graphs()
+    model, data = energy(beta=1.0), graphs()
     run = simulate(model, data, runs=3, history=10, keep_embeddings=True, record=tmp_path / "t.npz")
     n, q = data.num_nodes, 3
     assert run.predictions.shape == (q, n, 2)
@@ -268,7 +268,7 @@ def test_content_age_reaches_its_bound_and_not_more():
     model, data = energy(), graphs((20,))
     for exchange, bound in (("packet", 2 * 3 + 4), ("exact", 2 * 3 + 4 - 1)):
         run = simulate(
-            model, data, runs=5, stagger=4, delay=3, exchange=exchange, ticks=300, tol=None,
+            model, data, runs=5, stagger=4, delay=3, exchange=exchange, ticks=100, tol=None,
             rule="gradient",
         )  # fmt: skip
         assert run.staleness.content.largest == run.staleness.content_bound == bound
@@ -316,7 +316,7 @@ def test_features_of_every_replica():
     torch.manual_seed(0)
     data = graphs((6,))
     several = Data(x=torch.stack([data.x, -data.x]), edge_index=data.edge_index)
-    model = EnergyGNN(3, 2, replicas=2).double()
+    model = EnergyGNN(3, 2, replicas=2, beta=1.0).double()
     run = simulate(model, several, runs=3)
     assert run.predictions.shape == (3, 2, 6, 2)
     assert bool(run.converged.all())
@@ -324,7 +324,7 @@ def test_features_of_every_replica():
 
 def test_graph_level_models_and_lists_of_graphs():
     torch.manual_seed(0)
-    model = EnergyGNN(3, 2, pool="mean").double()
+    model = EnergyGNN(3, 2, pool="mean", beta=1.0).double()
     data = [Data(x=graphs((n,)).x, edge_index=graphs((n,)).edge_index) for n in (3, 5, 2)]
     run = simulate(model, data, runs=2)
     assert run.predictions.shape == (2, 3, 2)
@@ -335,11 +335,11 @@ def test_graph_level_models_and_lists_of_graphs():
 
 def test_stacks_do_not_stop_short_of_the_tolerance_that_is_asked_for():
     """With levels settled just within the tolerance, the last one would miss it for ever."""
-    data = Data(x=graphs((8,)).x, edge_index=graphs((8,)).edge_index)
+    data = Data(x=graphs((5,)).x, edge_index=graphs((5,)).edge_index)
     for seed in range(3):
         torch.manual_seed(seed)
-        model = StackedEnergyGNN(3, 1).double()
-        run = simulate(model, data, runs=5, ticks=6000, rule="gradient")
+        model = StackedEnergyGNN(3, 1, beta=0.5).double()
+        run = simulate(model, data, runs=2, ticks=2000, rule="gradient")
         assert bool(run.converged.all()), float(run.deviation.max())
 
 

@@ -70,7 +70,13 @@ def same(model, compiled, given):
         torch.testing.assert_close(b, a, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("pooled", "stack") else name
+        for name in MODELS
+    ],
+)
 def test_compiled_models_give_the_same_answers(name):
     torch.manual_seed(0)
     model = MODELS[name]().double()

@@ -14,7 +14,7 @@ VARIANTS = {
     "heads-averaged": {"heads": 3, "concat": False},
     "node-heads": {"message": "node", "heads": 2},
     "two-rounds": {"num_layers": 2},
-    "three-rounds": {"num_layers": 3, "heads": 2},
+    "three-rounds": {"num_layers": 3, "heads": 2, "widths": (2,)},
     "wide": {"hidden_channels": 5, "message_channels": 3, "widths": (6,)},
     "deep": {"widths": (3, 4, 5)},
     "affine": {"widths": ()},
@@ -31,9 +31,8 @@ def test_conv(options, device):
 
 @pytest.mark.parametrize("name", ["edge", "heads", "node-heads", "two-rounds"])
 def test_edge_features(name, device):
-    check_model(
-        lambda **kw: EnergyConv(3, edge_dim=2, **VARIANTS[name], **kw), edge_dim=2, device=device
-    )
+    options = {"widths": (2,), **VARIANTS[name]}  # deeper ones are in test_conv
+    check_model(lambda **kw: EnergyConv(3, edge_dim=2, **options, **kw), edge_dim=2, device=device)
 
 
 @pytest.mark.parametrize("pool", [None, "mean"])
@@ -42,4 +41,4 @@ def test_gnn(pool, device):
 
 
 def test_stacked(device):
-    check_model(lambda **kw: StackedEnergyGNN(3, 2, num_levels=2, **kw), device=device)
+    check_model(lambda **kw: StackedEnergyGNN(3, 2, num_levels=2, widths=(2,), **kw), device=device)

@@ -209,7 +209,7 @@ def graphs(draw):
 
 
 @pytest.mark.parametrize("name", ["GCNConv", "GATConv, edges", "SGConv", "ChebConv", "PDNConv"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(case=graphs())
 def test_on_any_graph_some_nodes_compute_what_all_would(name, case):
     edge_index, n, nodes = case

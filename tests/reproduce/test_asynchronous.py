@@ -15,12 +15,12 @@ from hogwild.reproduce.asynchronous import BASELINES, exact, sample
 TABLE = EXPERIMENTS["table2"]
 PROTOCOLS = {
     "chains": Protocol(
-        "chains", 2, always={"task_options": {"length": 4}}, default={"epochs": 10, "lr": 0.02}
+        "chains", 2, always={"task_options": {"length": 3}}, default={"epochs": 4, "lr": 0.02}
     ),
     "coordinates": Protocol(
         "coordinates", 2,
-        always={"task_options": {"num_graphs": 24, "num_nodes": 4, "radius": 0.9}, "folds": 2},
-        default={"epochs": 3},
+        always={"task_options": {"num_graphs": 20, "num_nodes": 3, "radius": 1.5}, "folds": 2},
+        default={"epochs": 2},
     ),
 }  # fmt: skip
 

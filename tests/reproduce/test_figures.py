@@ -9,7 +9,16 @@ import torch
 from torch_geometric.data import Data
 
 from hogwild.models import GCN, EnergyGNN
-from hogwild.reproduce import EXPERIMENTS, Protocol, Results, Work, figures, run, staleness
+from hogwild.reproduce import (
+    EXPERIMENTS,
+    Protocol,
+    Results,
+    Work,
+    convergence,
+    figures,
+    run,
+    staleness,
+)
 from hogwild.reproduce.cost import batch, begin
 from hogwild.reproduce.depth import conditioning, embed, fade, influence, reaches
 from hogwild.reproduce.report import part
@@ -21,7 +30,7 @@ from hogwild.training import MODELS
 PNG = b"\x89PNG"
 PROTOCOLS = {
     "chains": Protocol(
-        "chains", 3, always={"task_options": {"length": 8}}, default={"epochs": 60, "lr": 0.02}
+        "chains", 3, always={"task_options": {"length": 8}}, default={"epochs": 20, "lr": 0.02}
     ),
     "counting": Protocol(
         "counting", 2, always={"task_options": {"sizes": [1, 2, 3, 4]}, "folds": 2},
@@ -155,7 +164,8 @@ def test_depth(work, tmp_path):
 # -- convergence -----------------------------------------------------------------------------------
 
 
-def test_convergence(work, tmp_path):
+def test_convergence(work, tmp_path, monkeypatch):
+    monkeypatch.setattr(convergence, "QUICK_UPDATES", 150)
     records = made("convergence", ["chains/energy-edge", "chains/ignn"], work, tmp_path)
     energy = records["chains/energy-edge"]
     assert set(energy["curves"]) == {"gradient", "messages"}

@@ -39,7 +39,7 @@ BOUNDED = [
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.integers(1, 6),

@@ -11,9 +11,10 @@ OBJECTIVE = [
     Newton(linear="cg"),
     LBFGS(atol=1e-12),
     LBFGS(atol=1e-12, memory=3),
-    GradientDescent(atol=1e-12),
-    Picard(atol=1e-12),
     Anderson(atol=1e-12, memory=8),
+    # Thousands of steps: by default tests/solvers/test_loop.py is what tries them.
+    pytest.param(GradientDescent(atol=1e-12), marks=pytest.mark.slow),
+    pytest.param(Picard(atol=1e-12), marks=pytest.mark.slow),
 ]
 FIXED_POINT = [
     Picard(atol=1e-12),
