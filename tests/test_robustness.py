@@ -339,3 +339,10 @@ def test_verdicts_on_loss_without_bounds_and_on_rounded_packets():
     rounded = hogwild.robustness(model, data, rule="waiting", impairments=Quantisation(0.1), runs=2)
     assert rounded.verdict.startswith("Not converged")
     assert "Quantisation changes what packets say" in rounded.verdict
+
+
+def test_targets_that_are_no_numbers_are_refused():
+    data = Data(x=torch.randn(2, 3), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    data.y = torch.tensor([[1.0], [float("nan")]])
+    with pytest.raises(InputError, match="the target holds 1 values that are NaN"):
+        hogwild.robustness(EnergyGNN(3, 1), data, runs=1)

@@ -160,8 +160,9 @@ class Certificate:
         if self.rate is not None:
             since = "" if not self.since else f"from tick {self.since} on, "
             lines.append(
-                f"  proved rate: {since}the error shrinks by {self.rate:.6g} every {self.period} "
-                f"ticks; by 1e-6 within {self.updates:.3g} updates a node"
+                f"  proved rate: {since}the error loses at least a share of {1 - self.rate:.3g} "
+                f"every {self.period} ticks; 1e-6 of it is left after {self.updates:.3g} updates a "
+                f"node (mean)"
             )
         if self.own_step is not None:
             lines.append(f"  your step: {self.own_step}")

@@ -208,6 +208,11 @@ def robustness(
     inputs = Inputs.of(data)
     prediction = _predict(model, inputs)
     target = _target(data) if target is None else target
+    if target is not None and target.is_floating_point() and bool(target.isnan().any()):
+        raise InputError(
+            f"the target holds {int(target.isnan().sum())} values that are NaN; expected numbers, "
+            f"or target= and mask= without those that are missing"
+        )
     found, keep = None, slice(None) if mask is None else _check_mask(mask, prediction.size(-2))
     if target is not None:
         if mask is not None and target.dim() and target.size(0) == mask.numel():

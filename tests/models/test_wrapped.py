@@ -19,7 +19,7 @@ from hogwild.asynchrony.impairments import (
     Reordering,
     Stragglers,
 )
-from hogwild.errors import AsynchronyError, ConfigError, InputError
+from hogwild.errors import AsynchronyError, ConfigError, FeatureError, InputError
 from hogwild.inputs import Inputs
 from hogwild.models import WrappedGNN
 from hogwild.testing.problems import random_graph
@@ -560,3 +560,19 @@ def test_exported():
     assert hogwild.wrap is wrap
     assert hogwild.WrappedGNN is WrappedGNN
     assert "GCN(" in repr(wrap(pyg.GCN(3, 8, 2)))
+
+
+@pytest.mark.parametrize("conv", [pyg.APPNP(5, 0.1), pyg.SGConv(3, 2, K=2)])
+def test_a_model_that_is_one_convolution_of_several_hops_is_refused(conv):
+    path = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    data = Data(x=torch.randn(4, 3), edge_index=path)
+    with pytest.raises(AsynchronyError, match="looks beyond a node and the neighbours it hears"):
+        simulate(conv.eval(), data)
+
+
+def test_features_that_are_no_numbers_are_refused():
+    """Before any tick, as the models of this library refuse them."""
+    data = Data(x=torch.full((2, 3), float("nan")), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    for ask in (simulate, certify):
+        with pytest.raises(FeatureError, match="x holds 6 values that are NaN or infinite"):
+            ask(pyg.GCN(3, 4, 2, 1).eval(), data)

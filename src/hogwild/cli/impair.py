@@ -82,6 +82,6 @@ def _one(text: str) -> Impairment:
         return kinds[name](**options)
     except ConfigError as error:  # said of the flag, not of a keyword
         said = re.sub(rf"(?<!\w)({'|'.join(keys)})=", rf"{name}:\1=", str(error))
-        raise ConfigError(f"--impair {said}") from None
+        raise ConfigError(f"--impair {said.removeprefix('--impair ')}") from None
     except TypeError:
         raise ConfigError(f"--impair {text!r}: expected a number for each key") from None

@@ -30,8 +30,15 @@ from hogwild.progress import bar
 from hogwild.rules import choose, rule_for
 from hogwild.solvers.problem import Problem
 
-CHECK = 20
-"""Ticks between two looks at how far a run still is from its goal."""
+SHARE = 50
+"""Looks at a run come at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
+
+
+def looks(t: int) -> bool:
+    """Whether tick ``t`` is one after which a run is looked at: each at first, fewer later."""
+    return t % max(1, t // SHARE) == 0
+
+
 NUMBER = 4
 """Bytes of a number on the wire: a float32."""
 
@@ -299,7 +306,7 @@ def _tick(
                 trace.append(tick)
             if watch.look(t, last=t == ticks - 1):
                 break
-            if progress and t % CHECK == 0:
+            if progress and looks(t):
                 shown.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}", False)
 
 
@@ -350,7 +357,7 @@ class _Watch:
         """After tick ``t``; whether nothing is left to do."""
         times = self.times
         record = t in times if isinstance(times, frozenset) else times and t % times == 0
-        if not (record or last or t % CHECK == 0 or t == self.half):
+        if not (record or last or looks(t) or t == self.half):
             return False
         self.deviation = self._distance()
         if self.halfway is None and t >= self.half:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, FeatureError
 from hogwild.inputs import Inputs
 from hogwild.models.explicit import LayerTagged
 from hogwild.models.layered import LayeredGNN
@@ -59,10 +60,22 @@ def runnable(model: object) -> Runnable:
 def pose(model: Any, inputs: Inputs) -> Problem | LayeredProblem | StackProblem:
     """The problem that a model, or a layer of the library, poses on these inputs."""
     if isinstance(model, WrappedGNN):
+        _require_finite(inputs)
         return model.problem(inputs)
     args, kwargs = inputs.arguments()
     found: Problem | LayeredProblem | StackProblem = model.problem(*args, **kwargs)
     return found
+
+
+def _require_finite(inputs: Inputs) -> None:
+    """As the models of this library do, where a trained one would compute on."""
+    for name, value in (("x", inputs.x), ("edge_attr", inputs.edge_attr)):
+        if value is not None and not bool(torch.isfinite(value).all()):
+            bad = int((~torch.isfinite(value)).sum())
+            raise FeatureError(
+                f"{name} holds {bad} values that are NaN or infinite; expected finite numbers: "
+                f"impute or drop them"
+            )
 
 
 def embedded(model: Any, inputs: Inputs) -> Tensor:

@@ -568,6 +568,11 @@ class WrappedProblem(LayeredProblem):
                     return _Fault(at, fields, index, result, f"differs by {gap:.1e}", None)
         return None
 
+    def _called(self, call: str) -> nn.Module:
+        """The module of a call; the model itself may be one convolution."""
+        model, path = self.wrapped.model, call.split(" ")[0]
+        return dict(model.named_modules()).get(path, model)
+
     def _refusal(self, found: _Fault) -> AsynchronyError:
         model, name = self.wrapped.model, self.wrapped.name
         alone = f"evaluated on a node and its neighbours alone it {found.what}"
@@ -582,7 +587,7 @@ class WrappedProblem(LayeredProblem):
         if found.result:
             return AsynchronyError(
                 f"{call} looks beyond a node and the neighbours it hears: {alone}"
-                f"{_known(model.get_submodule(call.split(' ')[0]))}. Expected a convolution of one "
+                f"{_known(self._called(call))}. Expected a convolution of one "
                 f"hop; what it must know of the whole graph should be a feature of nodes or edges"
             )
         before = self.recorded.calls[found.index - 1] if found.index else "the beginning"
