@@ -172,3 +172,9 @@ def test_quick_training_under_schedules_is_shorter_throughout(work):
 def test_only_layered_models_are_trained_under_schedules(work):
     with pytest.raises(ConfigError, match="'energy-edge' is not trained under schedules"):
         scheduled.trained(work, "chains", "energy-edge")
+
+
+def test_rules_that_did_not_arrive_are_shown(records):
+    tried = {"gradient": 1.0, "messages": 27153.0}
+    record = records["chains/energy-node"] | {"rule": "gradient", "attempts": tried}
+    assert "| gradient (messages: 3e+04) |" in TABLE.details({"chains/energy-node": record})

@@ -190,7 +190,7 @@ class Asynchronous(Experiment):
                     str(len(record["values"])),
                     f"{_distance(record):.1e}",
                     f"{record['converged']:.0%}",
-                    record["rule"],
+                    _rules(record),
                     f"{record['updates']:.0f}",
                     *(f"{record[k]:,.0f}" if k in record else "—" for k in ("packets", "bytes")),
                     *markdown.origin(record),
@@ -319,6 +319,13 @@ def _left(record: Record) -> str:
     column = paper.COLUMNS[record["config"]["task"]]
     before = markdown.show(markdown.summarise([record["synchronous"]]), column)
     return f"{before} → {markdown.show(markdown.summarise(record['asynchronous']), column)}"
+
+
+def _rules(record: Record) -> str:
+    """The rule that came closest; behind it how far the others ended, which did not arrive."""
+    others = {k: v for k, v in record.get("attempts", {}).items() if k != record["rule"]}
+    ends = (f" ({k}: {'no number' if v is None else f'{v:.0e}'})" for k, v in others.items())
+    return record["rule"] + "".join(ends)
 
 
 def _verdict(what: str, records: list[Record]) -> str:
