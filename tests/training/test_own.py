@@ -329,3 +329,9 @@ def test_parts_are_disjoint_and_complete(count, folds):
         assert torch.equal(tests.sort().values, torch.arange(count))
     with pytest.raises(ConfigError, match="folds="):
         parts(count, count + 1, 0)
+
+
+def test_fewer_than_three_graphs_are_a_warning():
+    """Nothing is held out of them, and no metric says so."""
+    with pytest.warns(UserWarning, match="2 graphs and no masks of nodes: all is trained on"):
+        parts(2, None, 0)

@@ -62,7 +62,8 @@ def mode(
 
 def _rounding(clusters: Clusters, d: Point, z: Point) -> Tensor:
     """Whether displacements may be nothing but rounding, for each replica and node, [R, A]."""
-    return clusters.largest(d) <= ARRIVED * clusters.largest(z)  # False for NaN
+    least = max(ARRIVED, 10.0 * torch.finfo(d.own.dtype).eps)  # float32 has fewer digits
+    return clusters.largest(d) <= least * clusters.largest(z)  # False for NaN
 
 
 class Search:

@@ -31,8 +31,9 @@ _ADVICE = {
         "ran out of iterations: raise max_iter; other solvers than Newton may need very many"
     ),
     Status.STALLED: (
-        "no step decreased the residual any further: the tolerance is below the rounding error of "
-        "this dtype at this scale; solve in float64 or loosen the tolerance"
+        "no step decreased the residual any further: the tolerance is below the rounding error at "
+        "this scale. Standardise large features (model.standardize), solve in float64 if the solve "
+        "is not (solve_dtype), or loosen the tolerance"
     ),
     Status.NOT_FINITE: (
         "met NaN or infinity: check features and parameters (exploding training, missing "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -29,6 +30,12 @@ def parts(count: int, folds: int | None, seed: int, strata: Tensor | None = None
     shares."""
     everything = torch.arange(count)
     if count < 3:
+        warnings.warn(
+            f"{count} graph{'s' if count > 1 else ''} and no masks of nodes: all is trained on and "
+            f"all is tested, so the test metric says nothing about new graphs; expected at least "
+            f"three graphs, or train_mask, val_mask and test_mask",
+            stacklevel=2,
+        )
         return [Split(everything, everything[:0], everything)]
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     if strata is not None:  # class after class, dealt out like cards into hands of equal sizes

@@ -255,6 +255,10 @@ def load(folder: str | Path, task: Any = None) -> Result:
         stops = [None if s is None else Stop(**s) for s in found["stops"]]
         best_epoch = torch.tensor(found["best_epoch"])
     except FileNotFoundError as error:
+        if not Path(folder).exists():
+            raise CheckpointError(
+                f"{folder} does not exist; expected the folder of a finished run"
+            ) from None
         raise CheckpointError(
             f"{folder} holds no finished run ({Path(error.filename).name} is missing); expected "
             f"the folder of one: training with resume=True finishes what was begun"
