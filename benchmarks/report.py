@@ -169,6 +169,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "rules": written("rules"),
     "rules_cycles": written("rules-cycles"),
     "rules_long": written("rules-long"),
+    "safeguard": written("safeguard"),
 }
 
 
