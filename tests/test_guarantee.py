@@ -224,7 +224,7 @@ def test_every_kind_is_told_the_truth(capsys):
         (ScarselliGNN(3, 2), Kind.FIXED_POINT, False),
         (MaxGNN(3, 2), Kind.FIXED_POINT, True),
         (GCN(3, 2), Kind.EXPLICIT, False),
-        (LayerTagged(GCN(3, 2)), Kind.EXPLICIT, False),
+        (LayerTagged(GCN(3, 2)), Kind.EXPLICIT, True),
         (EnergyGNN(3, 2, num_layers=2), Kind.OPTIMISATION, False),
     ]
     for model, kind, guaranteed in cases:

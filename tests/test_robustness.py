@@ -179,7 +179,7 @@ BOUNDED = {"impairments": BernoulliLoss(0.3, burst=3)}
         (lambda: IGNN(3, 2), {}, "Immune", "which is proved: the map contracts"),
         (lambda: IGNN(3, 2), BOUNDED, "Immune", "which is proved: the map contracts"),
         (AveragingGNN, {}, "Arrives", "nothing is proved"),
-        (lambda: LayerTagged(GCN(3, 2)), {}, "Arrives", "wait for the layer"),
+        (lambda: LayerTagged(GCN(3, 2)), {}, "Immune", "wait for the layer"),
         (lambda: GCN(3, 2), IN_STEP, "In step", "update together"),
         (lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, 2), IN_STEP, "In step", "update together"),
     ],

@@ -180,6 +180,7 @@ class Conditions:
         error: δ, how wrong a number in a packet may be.
         calm: Tick from which on no node loses its memory.
         exact: Whether gradients come from a second exchange.
+        plain: Whether nothing goes wrong but delays and turns, so that every packet arrives.
     """
 
     bounds: tuple[int, int] | None
@@ -187,6 +188,7 @@ class Conditions:
     error: float
     calm: int
     exact: bool
+    plain: bool = False
 
     @classmethod
     def of(
@@ -198,6 +200,7 @@ class Conditions:
             sum(impairment.error for impairment in impairments),
             max((impairment.calm for impairment in impairments), default=0),
             exchange == "exact",
+            not impairments,
         )
 
     @property
@@ -324,6 +327,8 @@ def _explicit(problem: LayeredProblem, rule: str, conditions: Conditions) -> Cer
         return Certificate(Kind.EXPLICIT, False, reason, constants)
     if conditions.hopeless:
         return Certificate(Kind.EXPLICIT, False, _HOPELESS, constants)
+    if rule == "waiting" and conditions.plain:
+        return Certificate(Kind.EXPLICIT, True, f"{reason} Here every packet arrives.", constants)
     if rule not in ("resending", "caching"):
         return Certificate(Kind.EXPLICIT, False, reason, constants)
     if conditions.error:

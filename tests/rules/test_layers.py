@@ -142,7 +142,9 @@ def test_caching_takes_no_longer_than_proved():
 @pytest.mark.parametrize("rule", ["overwriting", "waiting", "resending", "caching"])
 def test_what_is_proved(rule):
     found = certify(model_of("gcn"), graphs(), rule=rule)
-    assert found.guaranteed == (rule in ("resending", "caching"))
+    assert found.guaranteed == (rule != "overwriting")
+    lossy = certify(model_of("gcn"), graphs(), rule=rule, impairments=BernoulliLoss(0.1, burst=3))
+    assert lossy.guaranteed == (rule in ("resending", "caching"))
     word = {
         "overwriting": "depends on the schedule", "waiting": "a single lost message stops",
         "resending": "acknowledged", "caching": "crossed L hops",
