@@ -28,9 +28,9 @@ from training_step import THREADS, environment, limit_threads, table, write
 from hogwild import EnergyGNN
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
-from hogwild.inputs import Inputs
+from hogwild.graph.inputs import Inputs
+from hogwild.problems.base import Objective
 from hogwild.rules import GradientRule
-from hogwild.solvers.problem import Objective
 
 STEP = 0.02
 BANDWIDTH = {"NVIDIA H200": 4.8e12}  # bytes a second, from the data sheet

@@ -3,7 +3,7 @@ r"""Factorising a batch of graphs: fronts batched by what padding and calls cost
 One factorisation and one solve of a positive definite matrix on a batch of a task's graphs, with
 the same elimination for all contenders:
 
-* ``cost``: :mod:`hogwild.solvers.batching`, what hogwild does;
+* ``cost``: :mod:`hogwild.linalg.batching`, what hogwild does;
 * ``powers``: batches of one height and one power of two above the width, what it did before;
 * ``exact``: a batch for every size, no padding;
 * ``heights``: one batch a height.
@@ -25,7 +25,7 @@ from training_step import THREADS, environment, limit_threads, table, timed, wri
 
 from hogwild import Graph, tasks
 from hogwild.errors import DataError
-from hogwild.solvers.fronts import CALL_WORK, DENSE_WIDTH, Plan, _Place
+from hogwild.linalg.fronts import CALL_WORK, DENSE_WIDTH, Plan, _Place
 
 CELLS = (("counting", 50, 2, 10), ("sums", 200, 2, 3), ("mutag", 188, 2, 10), ("mutag", 188, 8, 3),
          ("proteins", 100, 2, 4), ("peptides-func", 200, 2, 1))  # fmt: skip

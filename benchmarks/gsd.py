@@ -33,9 +33,9 @@ from torch_geometric.nn import APPNP
 from training_step import THREADS, environment, limit_threads, table, timed, write
 
 from hogwild import Graph, Newton
-from hogwild.implicit import differentiable
 from hogwild.models.gsd import GSDProblem
 from hogwild.solvers import LinearSolver, solve
+from hogwild.solvers.adjoint import differentiable
 
 GAMMA, BETA, K = 1.0, 5.0, 10
 CONTENDERS = ("appnp-cached", "steps", "appnp", "posed", "exact")

@@ -30,7 +30,7 @@ from training_step import THREADS, environment, limit_threads, table, write
 
 import hogwild
 from hogwild import GSDGNN, EnergyGNN, simulate
-from hogwild.guarantee import spectrum
+from hogwild.analysis.certify import spectrum
 from hogwild.tasks import get
 
 STAGGER, DELAY = 5, 2

@@ -6,7 +6,7 @@ things are switched on and off, which gives the contenders:
 
 * *secant*: Newton's curvature after ``patience`` iterations; off is ``Newton(patience=max_iter)``;
 * *cut*: what still moves is cut out of a small batch once the work on frozen graphs has reached the
-  price of a cut (``hogwild.solvers.base.PRICE``, in iterations); off is an infinite price.
+  price of a cut (``hogwild.solvers.loop.PRICE``, in iterations); off is an infinite price.
 
 ``neither`` is the rival: how the solver was before it had the two. ``cut at once`` has a price of
 zero, for the choice of the price. The same batches without a straggler show what the two cost where
@@ -25,7 +25,7 @@ from torch import Tensor
 from training_step import THREADS, limit_threads, table
 
 from hogwild import EnergyConv, Newton
-from hogwild.solvers import base, solve
+from hogwild.solvers import loop, solve
 from hogwild.testing import random_graph
 
 NODES, SCALE = 20, 800.0
@@ -33,8 +33,8 @@ NEVER = float("inf")
 CONTENDERS = {  # name: (patience, price of a cut)
     "neither": (Newton().max_iter, NEVER),
     "secant": (Newton().patience, NEVER),
-    "cut": (Newton().max_iter, base.PRICE["cpu"]),
-    "both": (Newton().patience, base.PRICE["cpu"]),
+    "cut": (Newton().max_iter, loop.PRICE["cpu"]),
+    "both": (Newton().patience, loop.PRICE["cpu"]),
     "cut at once": (Newton().patience, 0.0),
 }
 HEAD = ("graphs", "straggler", *(f"{name}" for name in CONTENDERS), "iterations, neither / both")
@@ -62,7 +62,7 @@ def measure(count: int, straggler: bool, batches: int) -> list[str]:
             graph = random_graph([NODES] * count, extra=0.0, seed=seed)  # analysed anew
             edges = torch.stack([graph.src, graph.dst])
             problem = conv.problem(x, edges, batch=graph.batch).detach()
-            base.PRICE["cpu"] = price
+            loop.PRICE["cpu"] = price
             start = time.process_time()
             found = solve(problem, Newton(patience=patience), problem.start())
             times[name].append(1e3 * (time.process_time() - start))

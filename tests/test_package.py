@@ -29,7 +29,7 @@ def fresh():
     package has then, and whether functions come before the modules they are in."""
     code = (
         "import hogwild, inspect, json, sys\nloaded = sorted(sys.modules)\n"
-        "import hogwild.sweep\nfrom hogwild.robustness import Robustness\n"
+        "import hogwild.analysis.sweep\nfrom hogwild.analysis.robustness import Robustness\n"
         "from hogwild import robustness\n"
         "assert hogwild.robustness is robustness and inspect.isfunction(robustness)\n"
         "assert inspect.isfunction(hogwild.sweep)\n"

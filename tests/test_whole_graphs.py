@@ -8,7 +8,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 import hogwild
 from hogwild import GCN, GSDGNN, IGNN
 from hogwild.errors import InputError
-from hogwild.inputs import SAMPLED
+from hogwild.graph.inputs import SAMPLED
 
 
 def graph(**more):

@@ -1,10 +1,12 @@
 """The names of ``hogwild``, in one place; :mod:`hogwild` gets them from here when asked for one."""
 
 from hogwild import __version__, errors, plots
+from hogwild.analysis.certify import Certificate, certify, explain_guarantee
+from hogwild.analysis.robustness import robustness
+from hogwild.analysis.sweep import sweep
 from hogwild.errors import HogwildError
 from hogwild.executors.run import Run, simulate
 from hogwild.graph import Graph
-from hogwild.guarantee import Certificate, certify, explain_guarantee
 from hogwild.models import (
     EIGNN,
     GAT,
@@ -27,7 +29,6 @@ from hogwild.models import (
     wrap,
 )
 from hogwild.nn import MLP, PICNN
-from hogwild.robustness import robustness
 from hogwild.solvers import (
     LBFGS,
     Anderson,
@@ -38,7 +39,6 @@ from hogwild.solvers import (
     Solution,
     Status,
 )
-from hogwild.sweep import sweep
 from hogwild.training import load, train
 
 __all__ = [

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from hogwild.asynchrony.seeding import Streams, mix
 from hogwild.errors import ConfigError
-from hogwild.seeding import Streams, mix
 
 
 def reference(z):

@@ -347,7 +347,7 @@ def test_problem_of_a_model():
 
 def test_adjoint_reuses_the_last_factor(monkeypatch):
     """One factorisation a training step where no activation changes after the first Newton step."""
-    from hogwild.solvers.fronts import Plan
+    from hogwild.linalg.fronts import Plan
 
     calls, factor = [], Plan.factor
     monkeypatch.setattr(Plan, "factor", lambda *a: calls.append(1) or factor(*a))

@@ -12,8 +12,8 @@ from hogwild import Anderson, Graph, MaxConv, MaxGNN, Picard
 from hogwild.errors import ConfigError, FeatureError, GraphError
 from hogwild.models.base import Kind
 from hogwild.models.maximum import MaxProblem
+from hogwild.problems.base import FixedPoint
 from hogwild.solvers import solve
-from hogwild.solvers.problem import FixedPoint
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph
 

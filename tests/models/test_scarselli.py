@@ -13,7 +13,7 @@ from hogwild.errors import ConfigError, ConvergenceError, FeatureError, GraphErr
 from hogwild.fields import gather
 from hogwild.models.base import Kind
 from hogwild.models.jacobian import Jacobian
-from hogwild.solvers.problem import FixedPoint
+from hogwild.problems.base import FixedPoint
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph
 

@@ -20,7 +20,7 @@ from hogwild.asynchrony.impairments import (
     Stragglers,
 )
 from hogwild.errors import AsynchronyError, ConfigError, FeatureError, InputError
-from hogwild.inputs import Inputs
+from hogwild.graph.inputs import Inputs
 from hogwild.models import WrappedGNN
 from hogwild.testing.problems import random_graph
 

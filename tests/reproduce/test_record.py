@@ -6,9 +6,9 @@ import time
 import pytest
 
 import hogwild
-from hogwild.checkpoint import save
 from hogwild.reproduce import markdown
 from hogwild.reproduce.record import Training, commit, same_commit
+from hogwild.training.checkpoint import save
 
 
 def test_commit_outside_a_checkout(monkeypatch, tmp_path):

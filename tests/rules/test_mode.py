@@ -13,7 +13,7 @@ from hogwild import GSDGNN, EnergyGNN, simulate
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.fields import gather
-from hogwild.models.objective import EnergyProblem
+from hogwild.problems.energy import EnergyProblem
 from hogwild.rules import mode
 from hogwild.rules.messages import MessageRule
 from hogwild.testing.problems import random_graph

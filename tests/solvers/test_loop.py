@@ -8,7 +8,8 @@ from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, tree
 
 from hogwild import LBFGS, Anderson, EnergyConv, GradientDescent, Newton, Picard, Status
 from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
-from hogwild.solvers import base, fronts, solve
+from hogwild.linalg import capture, fronts
+from hogwild.solvers import loop, solve
 from hogwild.testing import Affine, Quadratic, random_graph
 
 OBJECTIVE = [
@@ -37,8 +38,8 @@ def pose(kind, sizes=(1, 2, 5, 60), replicas=3):
 @pytest.fixture(params=["shrink", "keep"])
 def shrink(request, monkeypatch):
     """Force dropping converged graphs (no batch is small) or keeping all of them; says which."""
-    monkeypatch.setattr(base, "SMALL", {"cpu": 0 if request.param == "shrink" else 1 << 40})
-    monkeypatch.setattr(base, "PRICE", {"cpu": float("inf")})
+    monkeypatch.setattr(capture, "SMALL", {"cpu": 0 if request.param == "shrink" else 1 << 40})
+    monkeypatch.setattr(loop, "PRICE", {"cpu": float("inf")})
     return request.param == "shrink"
 
 

@@ -108,7 +108,7 @@ def test_checkpoints_keep_the_statistics(tmp_path):
     assert torch.equal(predictions(again, data), predictions(result, data))
     assert torch.equal(again.evaluate()["test"], result.metrics["test"])
     model = EnergyGNN(2, 2, edge_dim=1, pool="mean", replicas=1).double()
-    hogwild.checkpoint.load(tmp_path / "model", model)
+    hogwild.training.checkpoint.load(tmp_path / "model", model)
     assert torch.equal(model.features.edges.offset, result.ensemble.features.edges.offset)
 
 
@@ -118,10 +118,10 @@ def older(folder, result):
     del config["standardize"]
     (folder / "config.json").write_text(json.dumps(config))
     for name in ("model", "state"):
-        found = hogwild.checkpoint.load(folder / name)
+        found = hogwild.training.checkpoint.load(folder / name)
         tensors = {k: v for k, v in found.tensors.items() if "features." not in k}
         assert len(tensors) < len(found.tensors)
-        hogwild.checkpoint.save(folder / name, tensors, found.extra)
+        hogwild.training.checkpoint.save(folder / name, tensors, found.extra)
 
 
 def test_folders_of_older_versions(tmp_path):

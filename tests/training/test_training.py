@@ -97,7 +97,7 @@ def test_a_solve_that_fails_stops_the_replica_with_advice():
 
 def test_an_adjoint_that_fails_stops_the_replica(monkeypatch):
     """The adjoint's failure is caught, although nothing in the forward pass tells of it."""
-    from hogwild.solvers.linear import LinearSolver
+    from hogwild.linalg.linear import LinearSolver
 
     exact = LinearSolver.solve_tangent
 
@@ -240,7 +240,7 @@ def test_a_model_object_is_loaded_by_hand(tmp_path):
     with pytest.raises(ConfigError, match=r"EnergyGNN that was built by hand.*checkpoint\.load"):
         load(tmp_path, task=Sums())
     again = EnergyGNN(1, 1, pool="mean").double()
-    hogwild.checkpoint.load(tmp_path / "model", again)
+    hogwild.training.checkpoint.load(tmp_path / "model", again)
     for p, q in zip(again.parameters(), model.parameters(), strict=True):
         assert torch.equal(p, q)
 

@@ -6,8 +6,8 @@ partial asynchronism: new bounds where it keeps the staleness bounded, ``None`` 
 and no theorem applies. An impairment with ``exact = False`` changes what packets say, so that runs
 end near the synchronous answer and not at it.
 
-Every random decision is a hash of its purpose, subject and time (:mod:`hogwild.seeding`): adding
-one impairment never shifts the draws of another.
+Every random decision is a hash of its purpose, subject and time
+(:mod:`hogwild.asynchrony.seeding`): adding one impairment never shifts the draws of another.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
+from hogwild.asynchrony.seeding import Streams
 from hogwild.errors import ConfigError, is_number, require_integer
-from hogwild.seeding import Streams
 
 
 @dataclass

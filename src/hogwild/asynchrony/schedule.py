@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from hogwild.asynchrony.impairments import Impairment, Moment, check_impairments
+from hogwild.asynchrony.seeding import Streams
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
-from hogwild.seeding import Streams
 
 
 @dataclass

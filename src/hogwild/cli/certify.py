@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Outcome:
     """Certify."""
-    from hogwild.guarantee import certify
+    from hogwild.analysis.certify import certify
 
     found = chosen(given)
     seen = certify(

@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Outcome:
     """Measure."""
-    from hogwild.robustness import robustness
+    from hogwild.analysis.robustness import robustness
 
     found = chosen(given)
     seen = robustness(found.model, found.graphs, **asynchrony(given))

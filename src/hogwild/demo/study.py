@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch_geometric.data import Batch, Data
 
+from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.demo.rumour import Rumour
 from hogwild.executors.price import shown, size
 from hogwild.executors.run import Run, simulate
-from hogwild.robustness import Robustness, robustness
 from hogwild.training import train
 
 

@@ -21,14 +21,14 @@ from hogwild.executors.price import Price
 from hogwild.executors.simulated import Ages, Simulation, check_exchange
 from hogwild.fields import as_field
 from hogwild.graph import Graph
-from hogwild.inputs import Inputs
+from hogwild.graph.inputs import Inputs
 from hogwild.models.base import evaluating
 from hogwild.models.check import Runnable, embedded, pose, runnable
 from hogwild.models.stack import StackedGNN
 from hogwild.models.wrapped import WrappedGNN
+from hogwild.problems.base import Problem
 from hogwild.progress import bar
 from hogwild.rules import choose, rule_for
-from hogwild.solvers.problem import Problem
 
 SHARE = 50
 """Looks at a run come at most a fiftieth of its ticks apart, so that its price is right to 2 %."""

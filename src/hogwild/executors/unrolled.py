@@ -34,7 +34,7 @@ from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import AsynchronyError, ConfigError, InputError
 from hogwild.graph import Graph
-from hogwild.inputs import Inputs
+from hogwild.graph.inputs import Inputs
 from hogwild.models.base import evaluating
 from hogwild.models.layered import LayeredGNN
 from hogwild.models.layers import LayeredProblem

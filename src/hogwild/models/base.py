@@ -23,11 +23,11 @@ from hogwild.errors import (
     require_positive,
 )
 from hogwild.graph import Graph
-from hogwild.implicit import differentiable
-from hogwild.solvers.base import Solver, solve
-from hogwild.solvers.linear import LinearSolver
-from hogwild.solvers.problem import Problem
-from hogwild.solvers.solution import Solution, check_on_failure
+from hogwild.linalg.linear import LinearSolver
+from hogwild.linalg.solution import Solution, check_on_failure
+from hogwild.problems.base import Problem
+from hogwild.solvers.adjoint import differentiable
+from hogwild.solvers.loop import Solver, solve
 
 F = TypeVar("F", bound=Callable[..., object])
 

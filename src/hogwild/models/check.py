@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, FeatureError
-from hogwild.inputs import Inputs
+from hogwild.graph.inputs import Inputs
 from hogwild.models.explicit import LayerTagged
 from hogwild.models.layered import LayeredGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.readout import ImplicitGNN
 from hogwild.models.stack import StackedGNN, StackProblem
 from hogwild.models.wrapped import WrappedGNN
-from hogwild.solvers.problem import Problem
+from hogwild.problems.base import Problem
 
 Model = ImplicitGNN | LayeredGNN | LayerTagged
 """The models of this library."""

@@ -37,8 +37,8 @@ from hogwild.graph import Graph, Star
 from hogwild.models.adjacency import Adjacency, adjacency
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.nn.nonexpansive import Nonexpansive
-from hogwild.solvers.base import Solver
-from hogwild.solvers.problem import FixedPoint, Tangent
+from hogwild.problems.base import FixedPoint, Tangent
+from hogwild.solvers.loop import Solver
 
 
 @dataclass

@@ -44,7 +44,7 @@ from hogwild.models.contraction import Contraction, ContractionConv, Contraction
 from hogwild.models.stack import StackedGNN
 from hogwild.nn.mlp import MLP
 from hogwild.nn.nonexpansive import resolve
-from hogwild.solvers.base import Solver
+from hogwild.solvers.loop import Solver
 from hogwild.solvers.picard import Picard
 from hogwild.solvers.semismooth import SemismoothNewton
 

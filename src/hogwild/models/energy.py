@@ -25,13 +25,13 @@ from hogwild.fields import as_field
 from hogwild.graph import Graph
 from hogwild.models.base import ImplicitConv, Kind, opaque
 from hogwild.models.features import Features
-from hogwild.models.objective import EnergyProblem
-from hogwild.models.picgnn import Round
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.picnn import PICNN, Slot
-from hogwild.solvers.base import Solver
+from hogwild.problems.energy import EnergyProblem
+from hogwild.problems.picgnn import Round
+from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
 
 

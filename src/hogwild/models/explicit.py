@@ -16,12 +16,12 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv
 
 from hogwild.errors import ConfigError, require_positive
+from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
 from hogwild.models.features import Features
 from hogwild.models.layered import LayeredGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.readout import Readout
-from hogwild.solvers.solution import Solution
 
 
 def _as_made(self: LayeredGNN, layers: Any) -> Any:

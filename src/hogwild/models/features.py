@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from hogwild.errors import FeatureError
-from hogwild.inputs import graphs_of
+from hogwild.graph.inputs import graphs_of
 from hogwild.models.base import Reader, refuse_batch
 from hogwild.nn.standardize import Standardize
 

@@ -49,9 +49,9 @@ from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.features import Features
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.mlp import MLP
-from hogwild.solvers.base import Solver
+from hogwild.problems.base import Evaluation, Hessian, LocalQuadratic, Objective
+from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
-from hogwild.solvers.problem import Evaluation, Hessian, LocalQuadratic, Objective
 
 
 @torch.inference_mode(False)  # what is kept must serve training, too

@@ -28,7 +28,7 @@ from hogwild.models.contraction import Contraction, ContractionConv
 from hogwild.models.stack import StackedGNN
 from hogwild.nn.mlp import MLP
 from hogwild.nn.nonexpansive import Nonexpansive, resolve
-from hogwild.solvers.base import Solver
+from hogwild.solvers.loop import Solver
 from hogwild.solvers.semismooth import SemismoothNewton
 
 CONSTRAINTS = ("parametrise", "project")

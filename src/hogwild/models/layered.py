@@ -24,6 +24,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from hogwild.errors import AsynchronyError, ConfigError, GraphError, require_positive
 from hogwild.graph import Graph, Star
+from hogwild.linalg.solution import Solution, Status
 from hogwild.models.base import Kind, Reader
 from hogwild.models.features import Features, Standardized
 from hogwild.models.layer import Layer, build, try_out
@@ -32,7 +33,6 @@ from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_nee
 from hogwild.models.readout import Readout
 from hogwild.nn import replicas as ensemble
 from hogwild.nn.mlp import MLP
-from hogwild.solvers.solution import Solution, Status
 
 
 @dataclass(eq=False)

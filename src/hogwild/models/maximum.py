@@ -55,9 +55,9 @@ from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.features import Features
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.mlp import MLP
-from hogwild.solvers.base import Solver
+from hogwild.problems.base import FixedPoint
+from hogwild.solvers.loop import Solver
 from hogwild.solvers.picard import Picard
-from hogwild.solvers.problem import FixedPoint
 
 START = -3.0
 """Initial bias of the decrements: softplus(-3) ≈ 0.05, so that fresh values travel far."""

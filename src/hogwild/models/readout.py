@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch_geometric.nn import global_mean_pool
 
 from hogwild.errors import ConfigError, require_positive
+from hogwild.linalg.solution import Solution
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.features import Standardized
 from hogwild.nn.mlp import MLP
-from hogwild.solvers.problem import Problem
-from hogwild.solvers.solution import Solution
+from hogwild.problems.base import Problem
 
 
 class Readout(nn.Module):

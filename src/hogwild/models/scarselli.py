@@ -38,9 +38,9 @@ from hogwild.models.features import Features
 from hogwild.models.jacobian import Contractivity, Jacobian
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.tanh import TanhMap, TanhMLP
+from hogwild.problems.base import FixedPoint
 from hogwild.solvers.anderson import Anderson
-from hogwild.solvers.base import Solver
-from hogwild.solvers.problem import FixedPoint
+from hogwild.solvers.loop import Solver
 
 DEGREE = 10
 """Number of neighbours for which fresh parameters are made."""

@@ -36,12 +36,12 @@ from torch_geometric.nn import GCNConv, JumpingKnowledge, Sequential
 
 from hogwild.errors import AsynchronyError, ConfigError, HogwildError, InputError
 from hogwild.graph import Graph, Star
-from hogwild.inputs import Inputs
+from hogwild.graph.inputs import Inputs
+from hogwild.linalg.solution import Solution, Status
 from hogwild.models.base import Kind
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, StarEdges, refuse_beyond_one_hop
 from hogwild.models.tap import Call, convolutions, named, tapped
-from hogwild.solvers.solution import Solution, Status
 
 Head = Callable[[Any, Tensor], Tensor]
 """From what the model's forward gives, and the graph of each node [N], to predictions."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hogwild.robustness import Robustness
+    from hogwild.analysis.robustness import Robustness
 
 MANY = 20
 """Curves beyond which a band is drawn instead."""

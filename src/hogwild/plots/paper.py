@@ -17,13 +17,13 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.nn import SimpleConv
 
+from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.models import GCN, EnergyGNN, LayeredGNN
 from hogwild.models.base import Kind
 from hogwild.models.check import Model
 from hogwild.plots import computation
 from hogwild.plots.charts import histograms
 from hogwild.plots.style import INK, figure
-from hogwild.robustness import Robustness, robustness
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

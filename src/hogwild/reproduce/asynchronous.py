@@ -34,13 +34,13 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
+from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.models import EnergyGNN
 from hogwild.models.base import Kind
 from hogwild.models.check import Model, check_model
 from hogwild.reproduce import markdown, paper, scheduled
 from hogwild.reproduce.experiment import Cell, Experiment, Work
 from hogwild.reproduce.record import Record, Training
-from hogwild.robustness import Robustness, robustness
 from hogwild.training import Result
 from hogwild.training.ensemble import Members, single
 

@@ -25,17 +25,17 @@ from pathlib import Path
 import torch
 from torch_geometric.data import Batch
 
-from hogwild.inputs import Inputs
+from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
 from hogwild.models.check import check_model
 from hogwild.plots.style import INK, figure
+from hogwild.problems.base import Problem
 from hogwild.reproduce import figures, markdown, paper
 from hogwild.reproduce.experiment import Cell, Work
 from hogwild.reproduce.figures import Figure
 from hogwild.reproduce.record import Record
 from hogwild.reproduce.tables import ORDER
 from hogwild.rules import rule_for
-from hogwild.solvers.problem import Problem
 from hogwild.tasks.base import Split, Task
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log

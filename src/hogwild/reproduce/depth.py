@@ -30,18 +30,18 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.executors.run import simulate
-from hogwild.inputs import Inputs
+from hogwild.graph.inputs import Inputs
+from hogwild.linalg.spectrum import matrices, spectrum
 from hogwild.models import LayeredGNN
 from hogwild.models.check import Model
 from hogwild.plots.style import figure
+from hogwild.problems.base import Objective
 from hogwild.reproduce import figures, markdown, paper
 from hogwild.reproduce.asynchronous import exact, limit
 from hogwild.reproduce.experiment import Work
 from hogwild.reproduce.figures import NEAR, Figure
 from hogwild.reproduce.record import Record
 from hogwild.reproduce.tables import ORDER
-from hogwild.solvers.problem import Objective
-from hogwild.solvers.spectrum import matrices, spectrum
 
 GRAPHS, TARGETS = 2, 5
 TICKS, QUICK_TICKS = 20_000, 2_000
@@ -211,6 +211,8 @@ def conditioning(model: Model, graphs: list[Data]) -> list[float]:
             if not isinstance(problem, Objective):
                 return []
             h = embed(model, data).mT.unsqueeze(0)
-            limits = spectrum(problem, matrices(problem.evaluate(h).hessian()))
+            limits = spectrum(
+                matrices(problem.evaluate(h).hessian()), problem.convexity(), problem.lipschitz()
+            )
         found.append(limits[0].high / limits[0].low)
     return [max(found)]

@@ -15,9 +15,9 @@ import torch
 import torch_geometric
 
 import hogwild
-from hogwild import checkpoint
-from hogwild.checkpoint import write_atomically
 from hogwild.errors import CheckpointError
+from hogwild.training import checkpoint
+from hogwild.training.checkpoint import write_atomically
 
 Record = dict[str, Any]
 """What is kept of a cell, as JSON knows it."""

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from hogwild.errors import ConfigError, among
 from hogwild.executors.unrolled import asynchronous_embed
-from hogwild.inputs import Inputs
+from hogwild.graph.inputs import Inputs
+from hogwild.linalg.solution import Solution, Status
 from hogwild.models import GAT, GCN, LayeredGNN
 from hogwild.reproduce.experiment import Work
 from hogwild.reproduce.record import Training
-from hogwild.solvers.solution import Solution, Status
 from hogwild.training import Result, train
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.registry import device_of

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
+from hogwild.analysis.robustness import robustness
 from hogwild.models.base import Kind
 from hogwild.plots.style import CYCLE, DASHES, figure
 from hogwild.reproduce import figures, markdown, paper
@@ -29,7 +30,6 @@ from hogwild.reproduce.asynchronous import SCHEDULES, exact, sample
 from hogwild.reproduce.experiment import Work
 from hogwild.reproduce.figures import NEAR, Figure
 from hogwild.reproduce.record import Record
-from hogwild.robustness import robustness
 
 STAGGERS, DELAYS = (1, 2, 5, 10), (0, 2, 5, 10, 20)
 QUICK_STAGGERS, QUICK_DELAYS = (1, 5), (0, 2, 10)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.stack import StackProblem
+from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.rules.base import Rule
 from hogwild.rules.caching import CachingRule
 from hogwild.rules.fixed_point import FixedPointRule
@@ -15,7 +16,6 @@ from hogwild.rules.layered import LayeredRule, WaitingRule
 from hogwild.rules.messages import MessageRule
 from hogwild.rules.resending import ResendingRule
 from hogwild.rules.stack import StackRule
-from hogwild.solvers.problem import FixedPoint, Objective, Problem
 
 Fitting = dict[str, Callable[..., Rule]]
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from hogwild.graph import Graph, Star
-from hogwild.solvers.problem import Problem
+from hogwild.problems.base import Problem
 
 
 def put(x: Tensor, at: Star, value: Tensor) -> None:

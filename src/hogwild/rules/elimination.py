@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, Star
-from hogwild.solvers.problem import LocalQuadratic
+from hogwild.problems.base import LocalQuadratic
 
 
 def rows(x: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from hogwild.fields import gather
 from hogwild.graph import Star
+from hogwild.problems.base import FixedPoint, Problem
 from hogwild.rules.base import Rule, self_loops
-from hogwild.solvers.problem import FixedPoint, Problem
 
 
 class FixedPointRule(Rule):

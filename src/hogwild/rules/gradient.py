@@ -34,8 +34,8 @@ from torch import Tensor
 from hogwild.errors import ConfigError, is_number
 from hogwild.fields import gather
 from hogwild.graph import Star
+from hogwild.problems.base import Objective, Problem
 from hogwild.rules.base import Rule, put, self_loops
-from hogwild.solvers.problem import Objective, Problem
 
 THETA = 0.95
 """Share of the largest certified step that is taken: at 1 the proof's margin vanishes."""

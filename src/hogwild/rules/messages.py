@@ -47,12 +47,12 @@ from torch import Tensor
 
 from hogwild.fields import gather
 from hogwild.graph import Star
+from hogwild.problems.base import LocalQuadratic, Objective, Problem
 from hogwild.rules.base import Rule, put, put_edges
 from hogwild.rules.elimination import Anchor, Clusters, Elimination, Messages, Point, columns, rows
 from hogwild.rules.gradient import GradientRule
 from hogwild.rules.mode import mode
 from hogwild.rules.trust import Trust
-from hogwild.solvers.problem import LocalQuadratic, Objective, Problem
 
 SILENT = 1e-3
 """Curvature, relative to its own energy's, with which a node holds neighbours it has not heard

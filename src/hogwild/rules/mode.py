@@ -19,8 +19,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hogwild.problems.base import LocalQuadratic
 from hogwild.rules.elimination import Anchor, Clusters, Elimination, Messages, Point
-from hogwild.solvers.problem import LocalQuadratic
 
 PASSES = 8
 """Most evaluations of its own energy a node makes in an update beyond the first."""

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import require_positive
-from hogwild.solvers.base import Solver, State
-from hogwild.solvers.problem import Problem
+from hogwild.problems.base import Problem
+from hogwild.solvers.loop import Solver, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.solvers.base import Solver, State
-from hogwild.solvers.problem import Objective
+from hogwild.problems.base import Objective
+from hogwild.solvers.loop import Solver, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import require_positive
-from hogwild.solvers.base import Solver, State
-from hogwild.solvers.problem import Evaluation, Objective
+from hogwild.problems.base import Evaluation, Objective
+from hogwild.solvers.loop import Solver, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ and quadratically at the end.
 *Secant curvature.* Large features or weights make an energy nearly piecewise linear: its Hessian
 knows nothing of the next kink, steps become short, and kinks are passed one by one. On a graph that
 has not converged after ``patience`` iterations
-:meth:`~hogwild.solvers.problem.Evaluation.secant` replaces the Hessian: its curvatures bound the
+:meth:`~hogwild.problems.base.Evaluation.secant` replaces the Hessian: its curvatures bound the
 energy's growth as far as a *reach* in the units of the pre-activations. The reach is one number a
 graph. A full step divides it by four, and a shorter step multiplies it by sixteen. It is the radius
 of a trust region that bends steps and does not cut them. Where full steps succeed the reach goes to
@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import require_integer, require_positive
-from hogwild.solvers.base import Solver, State
-from hogwild.solvers.capture import replay
-from hogwild.solvers.linear import LinearSolver
-from hogwild.solvers.problem import Evaluation, Objective
+from hogwild.linalg.capture import replay
+from hogwild.linalg.linear import LinearSolver
+from hogwild.problems.base import Evaluation, Objective
+from hogwild.solvers.loop import Solver, State
 
 REACH = (1e-3, 1e9)
 """Least and largest reach. At the least one the curvatures are nearly the Hessian's, at the largest

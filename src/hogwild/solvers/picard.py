@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.solvers.base import Solver, State
-from hogwild.solvers.problem import Problem
+from hogwild.problems.base import Problem
+from hogwild.solvers.loop import Solver, State
 
 
 @dataclass(frozen=True, kw_only=True)

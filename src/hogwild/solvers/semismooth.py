@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.solvers.base import Solver, State
-from hogwild.solvers.linear import LinearSolver
-from hogwild.solvers.problem import FixedPoint
+from hogwild.linalg.linear import LinearSolver
+from hogwild.problems.base import FixedPoint
+from hogwild.solvers.loop import Solver, State
 
 PATIENCE = 5
 """Iterations without progress after which only plain steps are taken."""

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.graph import Graph
+from hogwild.linalg.solution import Status
 from hogwild.models.base import Kind
-from hogwild.solvers.base import Solver, solve
-from hogwild.solvers.problem import Problem
-from hogwild.solvers.solution import Status
+from hogwild.problems.base import Problem
+from hogwild.solvers.loop import Solver, solve
 from hogwild.testing.problems import Affine, Quadratic, random_graph
 
 SIZES = [1, 2, 5, 100]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hogwild.fields import gather, mv, scatter
 from hogwild.graph import Graph, Star
-from hogwild.solvers.problem import Evaluation, FixedPoint, Hessian, LocalQuadratic, Objective
+from hogwild.problems.base import Evaluation, FixedPoint, Hessian, LocalQuadratic, Objective
 
 
 def random_graph(

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hogwild import checkpoint
 from hogwild.errors import CheckpointError, ConfigError
+from hogwild.training import checkpoint
 from hogwild.training.config import BEFORE, Config
 
 FREE = {"epochs", "checkpoint_every", "device"}

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError, InputError, require_positive
-from hogwild.inputs import graphs_of, require_whole
+from hogwild.graph.inputs import graphs_of, require_whole
 from hogwild.tasks.base import Split
 
 Criterion = Callable[[Tensor, Tensor], Tensor]

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
-from hogwild.solvers.solution import Solution
+from hogwild.linalg.solution import Solution
 
 
 def arguments(data: Batch, edges: bool) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:

@@ -31,7 +31,7 @@ from hogwild.models import (
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.check import Model
 from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard
-from hogwild.solvers.base import Solver
+from hogwild.solvers.loop import Solver
 from hogwild.training.config import Config
 from hogwild.training.task import Task
 

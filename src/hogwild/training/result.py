@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from hogwild import checkpoint
 from hogwild.errors import CheckpointError, ConfigError
 from hogwild.models.check import Model, check_model, reads_edges
 from hogwild.tasks.base import Split
-from hogwild.training import log
+from hogwild.training import checkpoint, log
 from hogwild.training.config import Config
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop
@@ -279,7 +278,8 @@ def load(folder: str | Path, task: Any = None) -> Result:
     if config.model not in MODELS:
         raise ConfigError(
             f"{folder} holds the parameters of a {config.model} that was built by hand; build it "
-            f"the same way and use hogwild.checkpoint.load({str(folder / 'model')!r}, model)"
+            f"the same way and use "
+            f"hogwild.training.checkpoint.load({str(folder / 'model')!r}, model)"
         )
     config = at_hand(spelled_out(config))
     options = config.task_options if isinstance(task, str) else {}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hogwild import checkpoint
 from hogwild.errors import CheckpointError
 from hogwild.nn.standardize import identities
+from hogwild.training import checkpoint
 
 if TYPE_CHECKING:
     from hogwild.training.loop import Loop
@@ -39,7 +39,7 @@ class Stop:
 
 
 def of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and the rest, for :func:`hogwild.checkpoint.save`."""
+    """Tensors and the rest, for :func:`hogwild.training.checkpoint.save`."""
     tensors = {f"model/{k}": v for k, v in loop.model.state_dict().items()}
     tensors |= {f"best/{k}": v for k, v in loop.best.items()}
     tensors |= {f"optimiser/{k}": v for k, v in loop.optimiser.state()}

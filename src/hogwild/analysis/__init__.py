@@ -1,0 +1,1 @@
+"""What is proved of a model under asynchrony, and what is measured."""

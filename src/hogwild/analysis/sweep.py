@@ -1,0 +1,226 @@
+"""A model's robustness over settings of asynchrony: stagger, delay and packet loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data
+
+from hogwild.analysis.robustness import Robustness, robustness
+from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
+from hogwild.asynchrony.schedule import check_bounds
+from hogwild.errors import ConfigError, require_positive
+from hogwild.executors.price import shown, size
+from hogwild.graph.inputs import graphs_of
+from hogwild.models.check import Runnable
+from hogwild.progress import bar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+VALUES = {
+    "decrease": "mean decrease of performance",
+    "spread": "mean spread of predictions",
+    "distance": "largest distance of predictions",
+    "converged": "share of runs converged",
+    "ticks": "ticks until the last run ended",
+    "updates": "updates a node",
+    "packets": "packets a node sent",
+    "bytes": "bytes a node sent",
+}
+"""What a sweep can show of every setting: entries of :meth:`Robustness.summary`."""
+
+
+LITTLE = 0.01
+"""Share of a whole that fills the colour scale at least: less than that is no picture's matter."""
+
+
+@dataclass
+class Sweep:
+    """A model's robustness over settings of asynchrony.
+
+    Attributes:
+        staggers: Values of S.
+        delays: Values of D.
+        losses: Rates of packet loss.
+        results: One for each (loss, S, D), the last varying fastest.
+    """
+
+    staggers: tuple[int, ...]
+    delays: tuple[int, ...]
+    losses: tuple[float, ...]
+    results: list[Robustness]
+
+    def at(self, stagger: int, delay: int, loss: float | None = None) -> Robustness:
+        """The result for one setting."""
+        wanted = (self.losses[0] if loss is None else loss, stagger, delay)
+        for setting, result in zip(self._settings(), self.results, strict=True):
+            if setting == wanted:
+                return result
+        raise ConfigError(
+            f"(stagger, delay, loss) = {(stagger, delay, wanted[0])} was not swept; expected "
+            f"values from {self.staggers}, {self.delays}, {self.losses}"
+        )
+
+    def grid(self, value: str | None = None) -> Tensor:
+        """One number of every setting, [losses, staggers, delays].
+
+        Args:
+            value: ``"decrease"`` (the default, with a target), ``"spread"`` (without),
+                ``"distance"``, ``"converged"``, or the price: ``"ticks"``, ``"updates"``,
+                ``"packets"`` or ``"bytes"``.
+        """
+        value = self._value(value)
+        numbers = [result.summary()[value] for result in self.results]
+        shape = len(self.losses), len(self.staggers), len(self.delays)
+        return torch.tensor(numbers, dtype=torch.float64).view(shape)
+
+    def to_frame(self) -> DataFrame:
+        """One row a setting."""
+        from hogwild.plots.style import need
+
+        return need("pandas").DataFrame(
+            [
+                {"stagger": s, "delay": d, "loss": p} | result.summary()
+                for (p, s, d), result in zip(self._settings(), self.results, strict=True)
+            ]
+        )
+
+    def plot(self, path: str | Path | None = None, *, value: str | None = None) -> Figure:
+        """A heat map over S and D for every rate of loss; ``value`` as in :meth:`grid`.
+
+        A hundredth fills the colour scale at least (of the largest prediction, of all items, of
+        the synchronous performance), and a hundred times the tolerance: what is less than the runs
+        were asked for is no difference.
+        """
+        from hogwild.plots.charts import heatmap
+
+        value = self._value(value)
+        head = self.results[0]
+        label = VALUES[value]
+        if value == "decrease" and head.metric is not None:
+            label = f"mean decrease of performance ({head.metric.name})"
+        return heatmap(
+            self.grid(value),
+            titles=[f"{loss:.0%} of packets lost" for loss in self.losses]
+            if any(self.losses)
+            else None,
+            rows=self.staggers,
+            columns=self.delays,
+            row_label="stagger S",
+            column_label="delay D",
+            label=label,
+            heading=f"{head.model} ({head.kind}), {head.run.predictions.size(0)} schedules each",
+            percent=value == "converged"
+            or (value == "decrease" and head.metric is not None and head.metric.percent),
+            span=self._span(value),
+            path=path,
+        )
+
+    def _span(self, value: str) -> float:
+        """What the colour scale covers at least."""
+        head = self.results[0]
+        little = max(LITTLE, 100 * head.run.tol)
+        if value in ("spread", "distance"):
+            return little
+        if value != "decrease":
+            return 1.0
+        assert head.metric is not None
+        assert head.synchronous is not None
+        if head.metric.percent:
+            return little
+        largest = float(head.prediction.abs().max())
+        return little * max(float(head.synchronous.abs().mean()), little * largest)
+
+    def __str__(self) -> str:
+        head = self.results[0]
+        known = head.decrease is not None
+        columns = ["loss", "S", "D", *(["decrease"] if known else []), "distance", "arrived",
+                   "ticks", "updates", "packets", "bytes"]  # fmt: skip
+        rows = [columns]
+        for (loss, s, d), result in zip(self._settings(), self.results, strict=True):
+            row, price = result.summary(), result.price
+            lost = [result.metric.show(row["decrease"])] if result.metric is not None else []
+            rows.append([
+                f"{loss:.0%}", str(s), str(d), *lost, f"{row['distance']:.2g}",
+                f"{result.converged:.0%}", f"{price.ticks:,}", shown(price.updates),
+                shown(price.packets), size(price.bytes),
+            ])  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        runs = head.run.predictions.size(0)
+        what = "decrease of performance" + ("" if head.metric is None else f" ({head.metric.name})")
+        title = (
+            f"{head.model} ({head.kind}), {runs} schedules each, rule {head.run.rule}: "
+            f"{f'mean {what}, ' if known else ''}largest distance of predictions, share of runs "
+            f"that arrived; ticks, and a node's mean updates, packets and bytes"
+        )
+        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([title, "", *lines])
+
+    def _settings(self) -> product[tuple[float, int, int]]:
+        return product(self.losses, self.staggers, self.delays)
+
+    def _value(self, value: str | None) -> str:
+        known = self.results[0].decrease is not None
+        value = ("decrease" if known else "spread") if value is None else value
+        if value not in VALUES or (value == "decrease" and not known):
+            names = [name for name in VALUES if known or name != "decrease"]
+            raise ConfigError(f"value={value!r}; expected one of {', '.join(names)}")
+        return value
+
+
+def sweep(
+    model: Runnable | nn.Module,
+    data: Data | Batch | Iterable[Data],
+    *,
+    staggers: Sequence[int] = (1, 2, 5, 10),
+    delays: Sequence[int] = (0, 2, 5),
+    losses: Sequence[float] = (0.0,),
+    runs: int = 5,
+    impairments: Impairment | Sequence[Impairment] = (),
+    progress: bool = False,
+    **options: Any,
+) -> Sweep:
+    """:func:`robustness` for every combination of stagger, delay and rate of packet loss.
+
+    Args:
+        model: As in :func:`robustness`.
+        data: As in :func:`robustness`.
+        staggers: Values of S.
+        delays: Values of D.
+        losses: Rates of independent packet loss
+            (:class:`~hogwild.asynchrony.impairments.BernoulliLoss`), beside other impairments.
+        runs: Number of schedules for each combination; all share the seed.
+        impairments: What else goes wrong, in all of them.
+        progress: Show a progress bar.
+        options: Everything else goes to :func:`robustness`.
+    """
+    require_positive("runs", runs)
+    for name, values in (("staggers", staggers), ("delays", delays), ("losses", losses)):
+        if not isinstance(values, Sequence | np.ndarray) or not len(values):
+            raise ConfigError(f"{name}={values!r}; expected a non-empty sequence of numbers")
+    staggers = [check_bounds(s, 0)[0] for s in staggers]
+    delays = [check_bounds(1, d)[1] for d in delays]
+    lossy = [(BernoulliLoss(loss),) if loss else () for loss in losses]
+    impaired = check_impairments(impairments)
+    data = data if isinstance(data, Data) else graphs_of(data)
+    results = []
+    settings = list(product(lossy, staggers, delays))
+    with bar(len(settings), progress, "setting", "sweeping") as seen:
+        for lost, stagger, delay in settings:
+            seen.set_postfix_str(f"S = {stagger}, D = {delay}")
+            found = robustness(
+                model, data, runs=runs, stagger=stagger, delay=delay,
+                impairments=(*impaired, *lost), **options,
+            )  # fmt: skip
+            results.append(found)
+            seen.update()
+    return Sweep(tuple(staggers), tuple(delays), tuple(losses), results)

@@ -1,0 +1,7 @@
+"""Graphs as the solvers and the nodes see them, and PyG's data as models take it."""
+
+from hogwild.graph.graph import Graph
+from hogwild.graph.pattern import Pattern
+from hogwild.graph.star import Star
+
+__all__ = ["Graph", "Pattern", "Star"]

@@ -1,0 +1,280 @@
+r"""A batch of graphs as the solvers see it: who hears whom, and which node belongs to which graph.
+
+PyG's conventions hold: ``edge_index`` [2, E] has the *source* j in row 0 and the *target* i in
+row 1; :math:`\mathcal N(i)` are the sources of the edges into i. The local energy :math:`e^i`
+reads :math:`h_i` and :math:`h_j, j \in \mathcal N(i)`; its gradient :math:`g_{ij}` with respect
+to :math:`h_j` therefore travels *against* the edge, from i to j. A synchronous solve does not
+care; an asynchronous run needs the reverse link, and :meth:`Graph.require_reverse_links` says so.
+
+Everything derived from the connectivity (block patterns, elimination orders) is kept on the
+:class:`Graph`, outside of any layer, and :meth:`Graph.of` returns the same object for the same
+unchanged tensors: a training loop pays for the analysis once.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import AsynchronyError, GraphError
+from hogwild.fields import gather, scatter
+from hogwild.graph.pattern import Pattern
+from hogwild.graph.star import Star
+from hogwild.graph.validation import check_batch, check_batch_values, check_edge_index
+
+
+@dataclass(eq=False)
+class Graph:
+    """``num_graphs`` disjoint graphs with ``num_nodes`` nodes in all, nodes sorted by graph."""
+
+    src: Tensor  # [E] j, the sender
+    dst: Tensor  # [E] i, the receiver
+    batch: Tensor  # [N] graph of each node, sorted
+    num_nodes: int
+    num_graphs: int
+    memo: dict[Any, Any] = field(default_factory=dict, repr=False)
+    # The batch that these graphs were selected from, and which of its graphs they are.
+    origin: tuple[Graph, Tensor] | None = field(default=None, repr=False)
+
+    # -- construction ---------------------------------------------------------------------------
+
+    @classmethod
+    def of(
+        cls,
+        edge_index: Tensor,
+        num_nodes: int,
+        batch: Tensor | None = None,
+        batch_size: int | None = None,
+        *,
+        validate: bool = True,
+    ) -> Graph:
+        """The graph of these tensors; the same object again while they are alive and unchanged."""
+        key = _key(edge_index, batch, num_nodes, batch_size, validate)
+        if key is not None and (found := _CACHE.get(key)) is not None:
+            refs, graph = found
+            if refs[0]() is edge_index and refs[1]() is batch:
+                _CACHE.move_to_end(key)
+                return graph
+        with torch.inference_mode(False):  # what is kept must serve training, too
+            graph = cls._build(edge_index, num_nodes, batch, batch_size, validate)
+        if key is not None:
+            _CACHE[key] = ((_ref(edge_index, key), _ref(batch, key)), graph)
+            while len(_CACHE) > _CACHE_SIZE:
+                _CACHE.popitem(last=False)
+        return graph
+
+    @classmethod
+    def _build(
+        cls,
+        edge_index: Tensor,
+        num_nodes: int,
+        batch: Tensor | None,
+        batch_size: int | None,
+        validate: bool,
+    ) -> Graph:
+        check_edge_index(edge_index, num_nodes, validate)
+        if batch is None:
+            if batch_size not in (None, 1):
+                raise GraphError(
+                    f"batch_size={batch_size} was given without batch; expected batch [N] with the "
+                    f"graph of every node (or leave both out for a single graph)"
+                )
+            batch = torch.zeros(num_nodes, dtype=torch.long, device=edge_index.device)
+            return cls(edge_index[0].clone(), edge_index[1].clone(), batch, num_nodes, 1)
+        check_batch(batch, edge_index, num_nodes)
+        last = int(batch[-1]) + 1 if batch_size is None else batch_size
+        if validate:
+            check_batch_values(batch, edge_index, last)
+        # Copies: the graph must neither change with the caller's tensors nor keep them alive.
+        return cls(edge_index[0].clone(), edge_index[1].clone(), batch.clone(), num_nodes, last)
+
+    # -- reductions over the nodes of a graph -----------------------------------------------------
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over each graph's nodes: [..., N] -> [..., G]."""
+        if self.num_graphs == 1:
+            return x.sum(-1, keepdim=True)
+        return scatter(x, self.batch, self.num_graphs)
+
+    def max(self, x: Tensor) -> Tensor:
+        """Largest over each graph's nodes of a nonnegative x: [..., N] -> [..., G]."""
+        if self.num_graphs == 1:
+            return x.amax(-1, keepdim=True)
+        out = x.new_zeros(*x.shape[:-1], self.num_graphs)
+        return out.scatter_reduce(-1, self.batch.expand_as(x), x, "amax")
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Each node gets its graph's value: [..., G] -> [..., N] (or a broadcastable [..., 1])."""
+        return x if self.num_graphs == 1 else gather(x, self.batch)
+
+    def dot(self, x: Tensor, y: Tensor) -> Tensor:
+        """Inner product over each graph: [R, k, N] twice -> [R, G]."""
+        return self.sum((x * y).sum(-2))
+
+    def wide(self, x: Tensor) -> Tensor:
+        """Per-graph numbers as factors of node vectors: [R, G] -> [R, 1, N]."""
+        return self.spread(x).unsqueeze(-2)
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Largest absolute entry over each graph: [R, k, N] -> [R, G]; NaN stays NaN."""
+        return self.max(x.abs().amax(-2))
+
+    # -- connectivity -----------------------------------------------------------------------------
+
+    @property
+    def num_edges(self) -> int:
+        return self.src.numel()
+
+    @cached_property
+    @torch.inference_mode(False)
+    def ends(self) -> Tensor:
+        """Receivers, then senders, [2E]: one gather reads both ends of every edge."""
+        return torch.cat([self.dst, self.src])
+
+    @cached_property
+    @torch.inference_mode(False)
+    def sizes(self) -> Tensor:
+        """Nodes in each graph, [G]."""
+        return torch.bincount(self.batch, minlength=self.num_graphs)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def in_degree(self) -> Tensor:
+        """Number of edges into each node, [N]."""
+        return torch.bincount(self.dst, minlength=self.num_nodes)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def self_loops(self) -> Tensor | None:
+        """Edges from a node to itself, or ``None``."""
+        found = (self.src == self.dst).nonzero()[:, 0]
+        return found if found.numel() else None
+
+    @cached_property
+    @torch.inference_mode(False)
+    def parallel(self) -> tuple[Tensor, Tensor] | None:
+        """Of a multigraph: for every edge the number of its (source, target) pair, and one edge of
+        every pair; ``None`` where all edges differ."""
+        pairs, number = torch.unique(self.src * self.num_nodes + self.dst, return_inverse=True)
+        if pairs.numel() == self.num_edges:
+            return None
+        one = torch.zeros_like(pairs).scatter_(
+            0, number, torch.arange(self.num_edges, device=number.device)
+        )
+        return number, one
+
+    @cached_property
+    @torch.inference_mode(False)
+    def pattern(self) -> Pattern:
+        """Off-diagonal blocks of the Hessian of a one-hop energy (see :class:`Pattern`)."""
+        return Pattern.of(self)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def reverse(self) -> Tensor:
+        """For every edge j → i the edge i → j, [E]; parallel edges pair up in their order."""
+        forward = self.src * self.num_nodes + self.dst
+        backward = self.dst * self.num_nodes + self.src
+        ahead, back = torch.argsort(forward, stable=True), torch.argsort(backward, stable=True)
+        if not torch.equal(forward[ahead], backward[back]):
+            self.require_reverse_links()
+            raise AsynchronyError(
+                "some nodes are joined by more edges one way than the other; expected as many "
+                "edges i -> j as j -> i: gradients travel against every edge"
+            )
+        return torch.empty_like(ahead).scatter_(0, ahead, back)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def everyone(self) -> Star:
+        """All nodes and all edges: the synchronous case of a node's rule."""
+        return Star(self.num_nodes, self.dst)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def _rows(self) -> tuple[Tensor, Tensor]:
+        """Edges grouped by receiver [E], and where each receiver's group starts [N + 1]."""
+        order = torch.argsort(self.dst, stable=True)
+        start = torch.zeros(self.num_nodes + 1, dtype=torch.long, device=order.device)
+        start[1:] = self.in_degree.cumsum(0)
+        return order, start
+
+    def star(self, nodes: Tensor) -> Star:
+        """These nodes with the edges into them, grouped by receiver in the order of ``nodes``."""
+        order, start = self._rows
+        count = self.in_degree[nodes]
+        slot = torch.repeat_interleave(count)
+        first = start[nodes] - (count.cumsum(0) - count)
+        edges = order[first[slot] + torch.arange(slot.numel(), device=slot.device)]
+        return Star(nodes.numel(), slot, nodes, edges)
+
+    def missing_reverse_links(self) -> Tensor:
+        """Edges j → i without any edge i → j, as [2, M]."""
+        forward = self.src * self.num_nodes + self.dst
+        backward = self.dst * self.num_nodes + self.src
+        missing = ~torch.isin(forward, backward)
+        return torch.stack([self.src[missing], self.dst[missing]])
+
+    def require_reverse_links(self) -> None:
+        """Raise unless every edge has its reverse: an energy's gradients travel against edges."""
+        missing = self.missing_reverse_links()
+        if missing.numel():
+            j, i = missing[:, 0].tolist()
+            raise AsynchronyError(
+                f"{missing.size(1)} of {self.num_edges} edges have no reverse link (first: "
+                f"{j} -> {i}, so node {i} hears {j} but cannot send it the gradient of its "
+                f"energy). An energy GNN on a directed graph can be solved synchronously, not "
+                f"asynchronously; expected an undirected communication graph: add the reverse "
+                f"edges (torch_geometric.utils.to_undirected)."
+            )
+
+    def select(self, graphs: Tensor) -> tuple[Graph, Tensor, Tensor]:
+        """The subgraph of these graphs (sorted indices), with its node and edge indices."""
+        position = torch.full((self.num_graphs,), -1, device=self.batch.device)
+        position[graphs] = torch.arange(graphs.numel(), device=graphs.device)
+        nodes = (position[self.batch] >= 0).nonzero()[:, 0]
+        edges = (position[self.batch[self.dst]] >= 0).nonzero()[:, 0]
+        rename = torch.zeros(self.num_nodes, dtype=torch.long, device=nodes.device)
+        rename[nodes] = torch.arange(nodes.numel(), device=nodes.device)
+        sub = Graph(
+            rename[self.src[edges]],
+            rename[self.dst[edges]],
+            position[self.batch[nodes]],
+            nodes.numel(),
+            graphs.numel(),
+            origin=(self, graphs),
+        )
+        return sub, nodes, edges
+
+
+# -- identity cache -------------------------------------------------------------------------------
+
+_CACHE_SIZE = 256
+_CACHE: OrderedDict[tuple[Any, ...], tuple[tuple[Any, Any], Graph]] = OrderedDict()
+
+
+def _ref(x: Tensor | None, key: tuple[Any, ...]) -> Any:
+    """A weak reference that removes the graph from the cache when its tensor is freed."""
+    return (lambda: None) if x is None else weakref.ref(x, lambda _: _CACHE.pop(key, None))
+
+
+def _key(
+    edge_index: Tensor,
+    batch: Tensor | None,
+    num_nodes: int,
+    batch_size: int | None,
+    validate: bool,
+) -> tuple[Any, ...] | None:
+    """Identity and version of the tensors, or ``None`` where torch keeps no version."""
+    if edge_index.is_inference() or (batch is not None and batch.is_inference()):
+        return None
+    versions = (edge_index._version, None if batch is None else batch._version)
+    identity = (id(edge_index), None if batch is None else id(batch))
+    storage = (edge_index.data_ptr(), edge_index.shape)
+    return *identity, *versions, storage, num_nodes, batch_size, validate

@@ -1,0 +1,74 @@
+"""What a graph's tensors must satisfy, and what is said where they do not."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import DeviceError, DTypeError, GraphError
+
+
+def check_edge_index(edge_index: Tensor, num_nodes: int, validate: bool) -> None:
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise GraphError(
+            f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges] with sources "
+            f"in row 0 and targets in row 1"
+        )
+    if edge_index.dtype != torch.long:
+        raise DTypeError(f"edge_index has dtype {edge_index.dtype}; expected torch.int64")
+    if num_nodes == 0:
+        raise GraphError(
+            "the graph has no nodes (x has zero rows); expected at least one node. Remove empty "
+            "graphs before batching."
+        )
+    if validate and edge_index.numel():
+        low, high = (int(v) for v in edge_index.aminmax())
+        if low < 0 or high >= num_nodes:
+            raise GraphError(
+                f"edge_index names nodes {low} to {high}; expected 0 to {num_nodes - 1}, since x "
+                f"has {num_nodes} rows"
+            )
+
+
+def check_batch(batch: Tensor, edge_index: Tensor, num_nodes: int) -> None:
+    if batch.dim() != 1 or batch.numel() != num_nodes:
+        raise GraphError(
+            f"batch has shape {tuple(batch.shape)}; expected [{num_nodes}], one graph number for "
+            f"each row of x"
+        )
+    if batch.dtype != torch.long:
+        raise DTypeError(f"batch has dtype {batch.dtype}; expected torch.int64")
+    if batch.device != edge_index.device:
+        raise DeviceError(
+            f"batch is on {batch.device} and edge_index on {edge_index.device}; move them to one "
+            f"device"
+        )
+
+
+def check_batch_values(batch: Tensor, edge_index: Tensor, num_graphs: int) -> None:
+    steps = batch.diff()
+    if bool((steps < 0).any()):
+        at = int((steps < 0).nonzero()[0, 0])
+        raise GraphError(
+            f"batch is not sorted: node {at} is in graph {int(batch[at])} and node {at + 1} in "
+            f"graph {int(batch[at + 1])}; expected nodes grouped by graph, as "
+            f"torch_geometric.data.Batch makes them"
+        )
+    low, high = int(batch[0]), int(batch[-1])
+    if low < 0 or high >= num_graphs:
+        raise GraphError(
+            f"batch holds graph numbers {low} to {high}; expected 0 to {num_graphs - 1}"
+        )
+    empty = (torch.bincount(batch, minlength=num_graphs) == 0).nonzero()[:, 0]
+    if empty.numel():
+        raise GraphError(
+            f"{empty.numel()} of {num_graphs} graphs have no nodes (first: graph {int(empty[0])}); "
+            f"remove empty graphs before batching"
+        )
+    crossing = (batch[edge_index[0]] != batch[edge_index[1]]).nonzero()[:, 0]
+    if crossing.numel():
+        j, i = edge_index[:, crossing[0]].tolist()
+        raise GraphError(
+            f"{crossing.numel()} edges join different graphs (first: {j} -> {i}, graphs "
+            f"{int(batch[j])} and {int(batch[i])}); expected edges within one graph"
+        )

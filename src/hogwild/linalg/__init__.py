@@ -1,0 +1,1 @@
+"""Linear systems of small blocks on graphs: Krylov methods and multifrontal factorisations."""

@@ -1,0 +1,145 @@
+r"""Small problems on a GPU: record an iteration once as a CUDA graph, then replay it.
+
+A Newton step on a few hundred nodes is a few hundred kernels of microseconds each; launching them
+one by one from Python takes longer than running them. A CUDA graph launches them all at once. The
+tensors of each new problem (new parameters every epoch) are copied into the recorded ones.
+
+Large problems gain nothing and are never recorded; neither is anything on a CPU. A recording
+belongs to one graph and is not made for concurrent use by several threads or streams.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from hogwild.graph import Graph
+
+Body = Callable[..., tuple[Tensor, ...]]
+
+SMALL = {"cpu": 2_000, "cuda": 200_000}
+"""Number of node embeddings below which a batch counts as small."""
+
+
+def is_small(h: Tensor) -> bool:
+    """Whether cutting out a smaller batch costs more than an iteration: on a CPU below some two
+    thousand nodes, on a GPU as long as launching kernels costs more than running them."""
+    return h.size(0) * h.size(-1) < SMALL.get(h.device.type, 0)
+
+
+class Recordable(Protocol):
+    """What can be computed by replaying a recording."""
+
+    graph: Graph
+    has_blocks: bool
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """All that, beside tensors and their shapes, decides what is computed."""
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        """The same with every tensor transformed."""
+
+
+enabled = True
+"""Set to ``False`` to launch every kernel from Python, for debugging."""
+
+
+@cache
+def recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """The one stream of a device to record on: cuBLAS keeps a workspace for every stream it sees,
+    32 MiB on recent GPUs, for as long as the process lives."""
+    return torch.cuda.Stream(device)
+
+
+@cache
+def keeper(device: torch.device) -> torch.cuda.CUDAGraph:
+    """The owner of the one memory pool of a device for what recordings compute on the way, a graph
+    of next to nothing: a pool whose last graph is gone cannot be used again.
+
+    They may share it, in any order: they run one at a time, write before they read, and what they
+    return is copied out. One each would hold the memory of all of them, which is most of a GPU for
+    thirty batches.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph, stream=recording_stream(device)):
+        torch.zeros((), device=device)
+    return graph
+
+
+class Recording:
+    """``body(problem, *inputs)`` as a CUDA graph over its own copies of all tensors."""
+
+    def __init__(self, body: Body, problem: Recordable, inputs: tuple[Tensor, ...]) -> None:
+        # Neither the problem nor its graph is kept: the recording lives on the graph, and a cycle
+        # would hold GPU memory that Python's collector does not see.
+        own = problem.map(torch.clone)
+        self.inputs = [x.clone() for x in inputs]
+        self.tensors = leaves(own)
+        self.loaded = weakref.ref(problem)
+        device = self.inputs[0].device
+        side = recording_stream(device)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # plans and library handles are made before recording
+            for _ in range(2):
+                body(own, *self.inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, pool=keeper(device).pool(), stream=side):
+            self.outputs = body(own, *self.inputs)
+
+    def __call__(self, problem: Recordable, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if self.loaded() is not problem:
+            torch._foreach_copy_(self.tensors, leaves(problem))
+            self.loaded = weakref.ref(problem)
+        torch._foreach_copy_(self.inputs, list(inputs))
+        self.graph.replay()
+        return tuple(x.clone() for x in self.outputs)
+
+
+def leaves(problem: Recordable) -> list[Tensor]:
+    """Every tensor a problem is made of, in a fixed order."""
+    found: list[Tensor] = []
+
+    def keep(x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    problem.map(keep)
+    return found
+
+
+@torch.no_grad()
+def replay(
+    name: str, body: Body, problem: Recordable, *inputs: Tensor
+) -> tuple[Tensor, ...] | None:
+    """Outputs of ``body(problem, *inputs)`` by replay; ``None`` where recording does not apply.
+
+    ``body`` must not wait for the device, and what it computes may depend only on ``name``, the
+    problem's :attr:`Recordable.signature`, its graph and its tensors.
+    """
+    graph, h = problem.graph, inputs[0]
+    if not (enabled and h.is_cuda and problem.has_blocks and is_small(h)):
+        return None
+    memo = graph.memo
+    shapes = tuple(x.shape for x in leaves(problem))
+    key = ("capture", name, problem.signature, h.dtype, shapes)
+    if key not in memo:  # a graph seen once may never come again: record at the second sight
+        memo[key] = "seen"
+        return None
+    if memo[key] == "seen":
+        try:
+            memo[key] = Recording(body, problem, inputs)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # a library on this machine that cannot be recorded
+            warnings.warn(f"CUDA graph not recorded, running eagerly: {error}", stacklevel=2)
+            memo[key] = None
+    recording: Recording | None = memo[key]
+    return None if recording is None else recording(problem, inputs)

@@ -1,0 +1,363 @@
+r"""Direct factorisation of block-sparse symmetric positive definite matrices, all graphs at once.
+
+The multifrontal method: nested dissection splits each graph by small separators into a tree of
+*fronts*. A front is a small dense matrix over its pivots (nodes eliminated here) and its boundary
+(nodes eliminated later that they touch); eliminating the pivots leaves a Schur complement on the
+boundary, which is added into the parent's front. Fronts of one height are independent of each
+other, across the graph, across graphs and across replicas, so that those of about one size are
+factorised as one batch (:mod:`~hogwild.linalg.batching`); the roots of all graphs come last,
+together. A graph of n nodes with separators of s nodes costs O(n s² k³): linear for chains and
+molecules. A small or dense graph is a single front, and the method is then dense Cholesky.
+
+The plan (:class:`Plan`) depends on the connectivity alone and is kept on the graph.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hogwild.graph import Graph, Pattern
+from hogwild.linalg.batching import batches
+from hogwild.linalg.dissection import Elimination, Front, Shape, TooWide, eliminate
+
+DENSE_WIDTH = 48
+"""Graphs with at most this many unknowns (n·k) are one dense front."""
+DENSE_WORK = 4e7
+"""On a CPU so are all graphs, when the sum of (n·k)³ over all graphs and replicas is below this."""
+LEAF_WIDTH = 16
+"""Nested dissection stops at pieces of this many unknowns."""
+MAX_WIDTH = 768
+"""A front wider than this (pivots and boundary, in unknowns) makes the plan infeasible."""
+CG_WORK = {"cpu": 2_500.0, "cuda": 100_000.0}
+"""Cost of conjugate gradients for one edge and one entry of its k × k block, in units of a front's
+width³: some fifty products with the Hessian, memory-bound, against arithmetic in the caches. On a
+GPU dense arithmetic is cheaper still, and a factorisation can be recorded, where conjugate
+gradients ask after every product whether they are done."""
+CALL_WORK = {"cpu": 3e5, "cuda": 1e8}
+"""Cost of one more batch of fronts in the same units. On a GPU shared by the replicas that a plan
+is made for; on a CPU one number for one to some ten of them, so that answers do not depend, in the
+last bits, on how many there were."""
+MAX_ELEMENTS = 1 << 27
+"""Nor may all fronts of one replica hold more numbers than this,"""
+MAX_TOTAL = 1 << 30
+"""nor those of all replicas that a plan is made for."""
+
+
+@dataclass(eq=False)
+class _Group:
+    """Fronts factorised together, of one padded size: F dense matrices [(P + B)k, (P + B)k]."""
+
+    start: int  # offset of the first number of the group in the buffer
+    count: int  # F
+    pivots: Tensor  # [F, P·k] positions in a flattened vector; the dummy position for padding
+    boundary: Tensor  # [F, B·k]
+    extend: Tensor  # [F · (B·k)²] where the Schur complement goes in the buffer
+
+
+@dataclass
+class _Place:
+    """Where the matrix of one front of one graph lies in the buffer."""
+
+    base: int  # offset of its first number
+    pivots: int  # padded number of pivots P
+    boundary: int  # padded number of boundary nodes B
+
+    def slot(self, position: np.ndarray) -> np.ndarray:
+        """Row, in nodes, of a position given by :meth:`Elimination.locate`."""
+        return np.where(position >= 0, position, self.pivots + ~position)
+
+
+class TooMany(TooWide):
+    """Fewer replicas might do."""
+
+
+class Plan:
+    """Elimination order and index maps for the pattern of one :class:`Graph`, block size k.
+
+    Graphs with at most ``dense_width`` unknowns become a single dense front. Raises
+    :class:`TooWide` where the factorisation would cost more than ``budget``, the sum of width³
+    over all fronts, or hold more numbers than ``elements``. ``orders`` are the graphs'
+    eliminations, where a plan with the same ``channels`` and ``dense_width`` has them; ``call`` is
+    what one more batch of fronts costs.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        channels: int,
+        dense_width: int = DENSE_WIDTH,
+        budget: float = float("inf"),
+        orders: list[Elimination] | None = None,
+        call: float = CALL_WORK["cpu"],
+        elements: float = float("inf"),
+    ) -> None:
+        self.channels = channels
+        self.call = call
+        self._device = graph.src.device
+        self._num_nodes = graph.num_nodes
+        sizes = graph.sizes.cpu().numpy()
+        self._offsets = np.concatenate([[0], np.cumsum(sizes)])
+        patterns = _patterns(graph, self._offsets)
+        if orders is None:
+            orders = eliminate(
+                [
+                    Shape(n, rows, cols)
+                    for n, (rows, cols, _) in zip(sizes.tolist(), patterns, strict=True)
+                ],
+                (sizes * channels <= dense_width).tolist(),
+                leaf=max(LEAF_WIDTH // channels, 1),
+                widest=MAX_WIDTH // channels,
+            )
+        self.orders = orders
+        self._places: dict[tuple[int, int], _Place] = {}  # (graph, front of that graph)
+        layout = self._lay_out(budget, elements)
+        self.diagonal, self.off_diagonal = self._index_blocks(patterns)
+        self.groups = [self._group(members) for members in layout]
+        self.pads = _index(self._padding(layout), self._device)
+
+    def _front(self, instance: tuple[int, int]) -> Front:
+        return self.orders[instance[0]].fronts[instance[1]]
+
+    def _lay_out(self, budget: float, elements: float) -> list[list[tuple[int, int]]]:
+        """Batch fronts that may be factorised together, and place them in one buffer."""
+        alike: dict[int, dict[tuple[int, int], list[tuple[int, int]]]]
+        alike = defaultdict(lambda: defaultdict(list))
+        top = max((front.height for order in self.orders for front in order.fronts), default=0)
+        for g, order in enumerate(self.orders):
+            for f, front in enumerate(order.fronts):
+                shape = (len(front.pivots), len(front.boundary))
+                # Nobody waits for a root: those of all graphs come last, together.
+                alike[front.height if shape[1] else top][shape].append((g, f))
+        layout = []
+        self.size = 0
+        for height in sorted(alike):  # children before parents
+            classes = sorted(alike[height].items())
+            shapes = self.channels * np.array([shape for shape, _ in classes])
+            counts = np.array([len(fronts) for _, fronts in classes])
+            for batch in batches(shapes, counts, self.call, MAX_WIDTH):
+                p, b = (shapes[batch].max(0) // self.channels).tolist()
+                width = (p + b) * self.channels
+                members = [front for c in batch for front in classes[c][1]]
+                budget -= len(members) * float(width) ** 3
+                for member in members:
+                    self._places[member] = _Place(self.size, p, b)
+                    self.size += width * width
+                if width > MAX_WIDTH or budget < 0.0 or self.size > MAX_ELEMENTS:
+                    raise TooWide
+                if self.size > elements:
+                    raise TooMany
+                layout.append(members)
+        return layout
+
+    def _index_blocks(
+        self, patterns: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    ) -> tuple[Tensor, Tensor]:
+        """Position in the buffer of every entry of the diagonal and off-diagonal blocks."""
+        k = self.channels
+        total = self._num_nodes + sum(len(entries) for *_, entries in patterns)
+        # Of every block: offset and width of its front, and its two slots.
+        found = np.zeros((4, total), int)
+        for g, (rows, cols, entries) in enumerate(patterns):
+            nodes = np.arange(len(self.orders[g].first))
+            for at, a, b in (
+                (self._offsets[g] + nodes, nodes, nodes),
+                (self._num_nodes + entries, rows, cols),
+            ):
+                found[:, at] = self._locate(g, a, b)
+        # What follows is k² times as long, and made on the device.
+        base, width, row, col = _index(found, self._device)
+        c = torch.arange(k, device=self._device)
+        # Entry (c, c') of a block. Slots are exchanged where the block would not lie in the lower
+        # triangle, and its channels then swap their roles.
+        flip, c1, c2 = row < col, c[:, None, None], c[None, :, None]
+        position = torch.where(flip, c2, c1).add_(torch.maximum(row, col) * k)  # [k, k, N + M]
+        position.mul_(width).add_(torch.where(flip, c1, c2)).add_(torch.minimum(row, col) * k)
+        position.add_(base)
+        n = self._num_nodes
+        return position[..., :n].reshape(-1), position[..., n:].reshape(-1)
+
+    def _locate(self, g: int, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Offset and width of the front that holds node pairs of graph g, and their slots."""
+        order = self.orders[g]
+        f = np.minimum(order.first[a], order.first[b])  # where the first of the two is eliminated
+        places = [self._places[g, i] for i in range(len(order.fronts))]
+        pivots = np.array([p.pivots for p in places])[f]
+        base = np.array([p.base for p in places])[f]
+        width = np.array([(p.pivots + p.boundary) * self.channels for p in places])[f]
+        slots = (order.locate(f, a), order.locate(f, b))
+        sa, sb = (np.where(s >= 0, s, pivots + ~s) for s in slots)
+        return base, width, sa, sb
+
+    def _group(self, members: list[tuple[int, int]]) -> _Group:
+        """Index maps of a batch of fronts."""
+        k, n = self.channels, self._num_nodes
+        channel = torch.arange(k, device=self._device)
+        place = self._places[members[0]]
+        pivots = np.full((len(members), place.pivots), -1)
+        boundary = np.full((len(members), place.boundary), -1)
+        parent_slot = np.full((len(members), place.boundary), -1)
+        parent_base, parent_width = np.zeros((2, len(members), 1, 1), int)
+        for m, (g, f) in enumerate(members):
+            front = self._front((g, f))
+            pivots[m, : len(front.pivots)] = front.pivots + self._offsets[g]
+            if len(front.boundary):
+                boundary[m, : len(front.boundary)] = front.boundary + self._offsets[g]
+                parent = self._places[g, front.parent]
+                where = np.full(len(front.boundary), front.parent)
+                position = self.orders[g].locate(where, front.boundary)
+                parent_slot[m, : len(front.boundary)] = parent.slot(position)
+                parent_base[m] = parent.base
+                parent_width[m] = (parent.pivots + parent.boundary) * k
+
+        def unknowns(nodes: np.ndarray) -> Tensor:
+            """Unknown (v, c) sits at c·N + v of a flattened [k, N] vector, padding behind it."""
+            v = _index(nodes, self._device)[..., None]
+            return torch.where(v < 0, n * k, channel * n + v).flatten(1)
+
+        slot = _index(parent_slot, self._device)[..., None]
+        row = torch.where(slot < 0, -1, slot * k + channel).flatten(1)
+        start, width = (_index(x, self._device) for x in (parent_base, parent_width))
+        target = start + row[:, :, None] * width + row[:, None, :]
+        void = (row[:, :, None] < 0) | (row[:, None, :] < 0)
+        return _Group(
+            place.base,
+            len(members),
+            unknowns(pivots),
+            unknowns(boundary),
+            torch.where(void, self.size, target).reshape(-1),
+        )
+
+    def _padding(self, layout: list[list[tuple[int, int]]]) -> np.ndarray:
+        """Diagonal entries of padded pivots; they are set to one."""
+        found = [np.empty(0, int)]
+        for members in layout:
+            for member in members:
+                place, used = self._places[member], len(self._front(member).pivots)
+                width = (place.pivots + place.boundary) * self.channels
+                rows = np.arange(used * self.channels, place.pivots * self.channels)
+                found.append(place.base + rows * (width + 1))
+        return np.concatenate(found)
+
+    def factor(self, diagonal: Tensor, off_diagonal: Tensor) -> Factor:
+        """Factorise the matrix with these blocks, [R, k, k, N] and [R, k, k, M]."""
+        replicas = diagonal.size(0)
+        buffer = diagonal.new_zeros(replicas, self.size + 1)  # the last number catches padding
+        for index, blocks in ((self.diagonal, diagonal), (self.off_diagonal, off_diagonal)):
+            buffer.scatter_add_(1, index.expand(replicas, -1), blocks.reshape(replicas, -1))
+        buffer.index_fill_(1, self.pads, 1.0)
+        pieces: list[tuple[Tensor, Tensor | None]] = []
+        for group in self.groups:
+            p, b = group.pivots.size(1), group.boundary.size(1)
+            end = group.start + group.count * (p + b) ** 2
+            front = buffer[:, group.start : end].view(replicas, group.count, p + b, p + b)
+            lower, info = torch.linalg.cholesky_ex(front[..., :p, :p])
+            # A matrix that is not positive definite must not pass for solved: NaN is reported.
+            lower = torch.where(info[..., None, None] == 0, lower, float("nan"))
+            if not b:
+                pieces.append((lower, None))
+                continue
+            x = torch.linalg.solve_triangular(lower, front[..., p:, :p].mT, upper=False)
+            schur = front[..., p:, p:] - x.mT @ x
+            index = group.extend.expand(replicas, -1)
+            buffer.scatter_add_(1, index, schur.reshape(replicas, -1))
+            pieces.append((lower, x))
+        return Factor(self, pieces)
+
+
+def _patterns(graph: Graph, offsets: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Of every graph: rows and columns of its off-diagonal blocks, and their numbers."""
+    rows, cols = graph.pattern.rows.cpu().numpy(), graph.pattern.cols.cpu().numpy()
+    owner = graph.batch.cpu().numpy()[rows]
+    entries = np.split(
+        np.argsort(owner, kind="stable"),
+        np.cumsum(np.bincount(owner, minlength=graph.num_graphs))[:-1],
+    )
+    return [(rows[e] - offsets[g], cols[e] - offsets[g], e) for g, e in enumerate(entries)]
+
+
+def _index(array: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
+
+
+@dataclass(eq=False)
+class Factor:
+    """Cholesky factor of a block-sparse matrix, ready to solve."""
+
+    plan: Plan
+    pieces: list[tuple[Tensor, Tensor | None]]
+
+    def solve(self, rhs: Tensor) -> Tensor:
+        """``A⁻¹ b`` for b [R, k, N]."""
+        replicas = rhs.size(0)
+        # Padding reads and writes one dummy unknown. It is zeroed after every write: a NaN in one
+        # graph must not reach the others through it.
+        work = torch.cat([rhs.reshape(replicas, -1), rhs.new_zeros(replicas, 1)], 1)
+        halves: list[Tensor] = []
+        for group, (lower, x) in zip(self.plan.groups, self.pieces, strict=True):
+            y = work[:, group.pivots].unsqueeze(-1)  # [R, F, Pk, 1]
+            y = torch.linalg.solve_triangular(lower, y, upper=False)
+            halves.append(y)
+            if x is not None:
+                index = group.boundary.reshape(1, -1).expand(replicas, -1)
+                work.scatter_add_(1, index, -(x.mT @ y).reshape(replicas, -1))
+                work[:, -1].zero_()
+        for group, (lower, x), y in zip(
+            self.plan.groups[::-1], self.pieces[::-1], halves[::-1], strict=True
+        ):
+            if x is not None:
+                y = y - x @ work[:, group.boundary].unsqueeze(-1)
+            y = torch.linalg.solve_triangular(lower.mT, y, upper=True)
+            work[:, group.pivots] = y[..., 0]
+            work[:, -1].zero_()
+        return work[:, :-1].reshape(rhs.shape)
+
+
+@torch.inference_mode(False)  # what is kept must serve training, too
+def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False) -> Plan | None:
+    """The plan of this graph, made once; ``None`` where conjugate gradients are cheaper.
+
+    ``force`` asks for a factorisation at any cost that fits the memory.
+    """
+    # On a CPU few small problems are fastest as dense ones: the batched operations of many small
+    # fronts cost more to call than dense factorisations cost to compute. A GPU is slow at single
+    # dense matrices and replays the many small operations from a recording.
+    if ("work", channels) not in graph.memo:  # once per graph: it waits for the device
+        graph.memo["work", channels] = float((graph.sizes * channels).double().pow(3).sum())
+    dense = not graph.src.is_cuda and replicas * graph.memo["work", channels] <= DENSE_WORK
+    key = ("fronts", channels, dense, force)
+    for known in (graph, graph.origin[0]) if graph.origin else (graph,):
+        if replicas < known.memo.get(("refused", *key), 0):
+            del known.memo[key], known.memo["refused", *key]  # fewer may fit
+    if key not in graph.memo and graph.origin is not None and key in graph.origin[0].memo:
+        # Graphs cut out of a batch are solved as they were in it.
+        batch, graphs = graph.origin
+        whole: Plan | None = batch.memo[key]
+        part: Plan | None = None
+        if whole is not None:
+            orders = [whole.orders[g] for g in graphs.tolist()]
+            part = Plan(graph, channels, orders=orders, call=whole.call)
+        graph.memo[key] = part
+    if key not in graph.memo and Pattern.count(graph) * channels**2 > MAX_ELEMENTS:
+        graph.memo[key] = None  # a hub: all pairs of its neighbours are coupled
+    if key not in graph.memo:
+        kind = "cuda" if graph.src.is_cuda else "cpu"
+        cg = CG_WORK[kind] * channels**2 * graph.num_edges
+        budget = float("inf") if force or dense else cg
+        width = MAX_WIDTH if dense else DENSE_WIDTH
+        call = CALL_WORK[kind] / (replicas if graph.src.is_cuda else 1)
+        elements = MAX_TOTAL / replicas
+        try:
+            graph.memo[key] = Plan(graph, channels, width, budget, call=call, elements=elements)
+        except TooMany:
+            graph.memo[key], graph.memo["refused", *key] = None, replicas
+        except TooWide:
+            graph.memo[key] = None
+    plan: Plan | None = graph.memo[key]
+    if plan is not None and plan.size > MAX_TOTAL / replicas:
+        return None  # made for fewer
+    return plan

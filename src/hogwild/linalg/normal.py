@@ -1,0 +1,51 @@
+r"""The normal equations of a fixed point's tangent: :math:`M^\top M` with :math:`M = I - J`.
+
+Row i of M couples i with its neighbours, so :math:`\|M v\|^2` is a sum of one-hop quadratics and
+its Hessian has the pattern of an energy's: the same factorisation serves both. Squaring the
+condition number is harmless here: in the norm in which F contracts with modulus κ it is at most
+:math:`(1 + \kappa) / (1 - \kappa)`, 39 for κ = 0.95.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hogwild.fields import gather, mtm, scatter
+from hogwild.graph import Graph
+from hogwild.linalg.operator import Hessian, Tangent
+
+
+@dataclass
+class NormalEquations(Hessian):
+    """:math:`M^\\top M` of a tangent with blocks."""
+
+    graph: Graph
+    tangent: Tangent
+    has_blocks = True
+
+    def apply(self, v: Tensor) -> Tensor:
+        return self.tangent.transpose(self.tangent.apply(v))
+
+    def diagonal(self) -> Tensor:
+        return self.blocks()[0]
+
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        graph, pattern = self.graph, self.graph.pattern
+        own, other = self.tangent.blocks()  # [R, k, k, N], [R, k, k, E]
+        shape = own.shape[:3]
+        here = gather(own.flatten(1, 2), graph.dst).view(*shape, graph.num_edges)
+        sent = scatter(mtm(other, other).flatten(1, 2), graph.src, graph.num_nodes)
+        diagonal = mtm(own, own) + sent.view_as(own)
+        wedge = mtm(other[..., pattern.left], other[..., pattern.right])
+        off = torch.cat([mtm(here, other), wedge], -1)
+        if pattern.loops is not None and pattern.loop_nodes is not None:
+            # A pair that names one node twice contributes B + Bᵀ to its diagonal block.
+            loops = off[..., pattern.loops]
+            loops = (loops + loops.transpose(1, 2)).flatten(1, 2)
+            extra = scatter(loops, pattern.loop_nodes, graph.num_nodes)
+            diagonal = diagonal + extra.view_as(diagonal)
+            off = off[..., pattern.keep]
+        return diagonal, off

@@ -1,0 +1,74 @@
+"""Linear maps on node vectors [R, k, N], block diagonal over graphs, with what is known of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from hogwild.graph import Graph
+
+
+class Posed(Protocol):
+    """What the size and structure of a linear system follow from."""
+
+    graph: Graph
+    replicas: int
+    channels: int
+    has_blocks: bool
+
+
+class Hessian(ABC):
+    """A symmetric positive definite linear map on [R, k, N], block diagonal over graphs."""
+
+    graph: Graph
+    has_blocks: bool = False
+    """Whether the map couples only nodes that the graph's pattern joins (one-hop energies)."""
+
+    @abstractmethod
+    def apply(self, v: Tensor) -> Tensor:
+        """``H v``."""
+
+    @abstractmethod
+    def diagonal(self) -> Tensor | None:
+        """The k × k diagonal blocks [R, k, k, N] for a preconditioner, or ``None``."""
+
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        """Diagonal [R, k, k, N] and off-diagonal [R, k, k, M] blocks in the order of the graph's
+        :class:`~hogwild.graph.Pattern`; only where :attr:`has_blocks`."""
+        raise NotImplementedError(f"{type(self).__name__} reaches beyond the graph's pattern")
+
+
+class Tangent(ABC):
+    r"""The linear map :math:`I - J`, J the Jacobian of a fixed-point map at one point.
+
+    Newton's method solves with it, the adjoint with its transpose. On [R, k, N], block diagonal
+    over graphs; not symmetric in general.
+    """
+
+    graph: Graph
+    has_blocks: bool = False
+    """Whether the map joins only nodes that an edge joins, and :meth:`blocks` gives its entries."""
+    has_inverse: bool = False
+    """Whether :meth:`inverse` is at hand in closed form."""
+    memo: dict[Any, Any]
+    """What solvers keep with it: factorisations."""
+
+    @abstractmethod
+    def apply(self, v: Tensor) -> Tensor:
+        r""":math:`(I - J) v`."""
+
+    @abstractmethod
+    def transpose(self, v: Tensor) -> Tensor:
+        r""":math:`(I - J)^\top v`."""
+
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        r""":math:`\partial r_i / \partial h_i` [R, k, k, N] and, for every edge j → i,
+        :math:`\partial r_i / \partial h_j` [R, k, k, E], where :math:`r = h - F(h)`; only where
+        :attr:`has_blocks`."""
+        raise NotImplementedError(f"{type(self).__name__} has no blocks")
+
+    def inverse(self, v: Tensor, transpose: bool) -> Tensor:
+        r""":math:`(I - J)^{-1} v`, or with the transpose; only where :attr:`has_inverse`."""
+        raise NotImplementedError(f"{type(self).__name__} has no inverse in closed form")

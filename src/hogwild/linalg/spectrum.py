@@ -1,0 +1,138 @@
+r"""Between which numbers the eigenvalues of a sparse Hessian lie, proved up to rounding.
+
+An iteration for the smallest eigenvalue, Lanczos' for instance, comes from above: what it has found
+so far says that there is an eigenvalue at most that large, not that there is none below. The number
+it ends with is therefore only a guess :math:`\theta`, which a factorisation confirms:
+:math:`H - \sigma I = L D L^\top` has as many negative pivots as H has eigenvalues below
+:math:`\sigma` (Sylvester's law of inertia), so that none means
+:math:`\sigma \le \lambda_{\min}`. The largest eigenvalue is confirmed in the same way, from above.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import coo_matrix, csc_matrix, identity
+from scipy.sparse.linalg import ArpackError, eigsh, splu
+from torch import Tensor
+
+from hogwild.linalg.operator import Hessian
+
+LARGEST = 10_000
+"""Unknowns above which nothing is factorised, and the bounds one began with stand."""
+DENSE = 200
+"""Unknowns up to which all eigenvalues are computed."""
+MARGIN = 1e-7
+"""Relative distance from the guess at which the first bound is tried; each next is ten times as far
+away."""
+
+
+class Extremes(NamedTuple):
+    """All eigenvalues lie between ``low`` and ``high``; the largest is at least ``attained``."""
+
+    low: float
+    high: float
+    attained: float
+
+
+def matrices(hessian: Hessian) -> list[csc_matrix]:
+    """The Hessian of all graphs together, [kN, kN], one matrix a replica; the unknowns are ordered
+    node by node. Only where the Hessian has blocks."""
+    diagonal, off = (_numpy(x.movedim(-1, 1)) for x in hessian.blocks())  # [R, n, k, k]
+    pattern, n, k = hessian.graph.pattern, hessian.graph.num_nodes, diagonal.shape[-1]
+    rows, cols = _numpy(pattern.rows), _numpy(pattern.cols)
+    out = []
+    for own, other in zip(diagonal, off, strict=True):
+        place = np.arange(n)
+        upper = _blocks(rows, cols, other, n, k)
+        out.append(csc_matrix(_blocks(place, place, own, n, k) + upper + upper.T))
+    return out
+
+
+def _numpy(x: Tensor) -> np.ndarray:
+    x = x.detach().cpu()
+    return (x.to(torch.float64) if x.is_floating_point() else x).numpy()
+
+
+def _blocks(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, n: int, k: int) -> csc_matrix:
+    """Blocks [M, k, k] at these block rows and columns; those at one place add up."""
+    inner = np.arange(k)
+    i = (k * rows[:, None, None] + inner[:, None]) + np.zeros((1, 1, k), dtype=rows.dtype)
+    j = (k * cols[:, None, None] + inner[None, :]) + np.zeros((1, k, 1), dtype=cols.dtype)
+    return csc_matrix(coo_matrix((values.ravel(), (i.ravel(), j.ravel())), shape=(k * n, k * n)))
+
+
+def spectrum(found: list[csc_matrix], lowest: Tensor, highest: Tensor) -> list[Extremes]:
+    """Between which numbers the eigenvalues of Hessians lie, one a replica.
+
+    Args:
+        found: The :func:`matrices` of the Hessians.
+        lowest: Proved lower bounds on their eigenvalues, positive, [R, G].
+        highest: Proved upper bounds, [R, G].
+    """
+    return [
+        extremes(matrix, float(low.min()), float(high.max()))
+        for matrix, low, high in zip(found, lowest, highest, strict=True)
+    ]
+
+
+def definite(matrix: csc_matrix) -> bool:
+    """Whether a factorisation shows a symmetric matrix to be positive definite."""
+    try:
+        # Without pivoting for size, rows and columns change places together, and the pivots are
+        # those of L D Lᵀ.
+        factor = splu(
+            csc_matrix(matrix),
+            permc_spec="MMD_AT_PLUS_A",
+            diag_pivot_thresh=0.0,
+            options={"SymmetricMode": True},
+        )
+    except RuntimeError:  # exactly singular
+        return False
+    symmetric = np.array_equal(factor.perm_r, factor.perm_c)
+    return bool(symmetric and (factor.U.diagonal() > 0.0).all())
+
+
+def extremes(matrix: csc_matrix, low: float, high: float) -> Extremes:
+    """The smallest eigenvalue from below and the largest from both sides, as tightly as can be
+    shown.
+
+    Args:
+        matrix: Symmetric.
+        low: A proved lower bound on its eigenvalues, positive.
+        high: A proved upper bound.
+    """
+    if matrix.shape[0] > LARGEST:
+        return Extremes(low, high, float(matrix.diagonal().max()))
+    least, most = _guess(matrix)
+    eye = identity(matrix.shape[0], format="csc")
+    noise = 64.0 * np.finfo(np.float64).eps * high
+    gap = MARGIN
+    while (below := least * (1.0 - gap) - noise) > low:
+        if definite(matrix - below * eye):
+            low = below
+            break
+        gap *= 10.0
+    gap = MARGIN
+    while (above := most * (1.0 + gap) + noise) < high:
+        if definite(above * eye - matrix):
+            high = above
+            break
+        gap *= 10.0
+    return Extremes(low, high, most)
+
+
+def _guess(matrix: csc_matrix) -> tuple[float, float]:
+    """The smallest and the largest eigenvalue, unproved."""
+    if matrix.shape[0] <= DENSE:
+        values = np.linalg.eigvalsh(matrix.toarray())
+        return float(values[0]), float(values[-1])
+    start = np.random.default_rng(0).standard_normal(matrix.shape[0])
+    try:
+        least = eigsh(matrix, k=1, sigma=0.0, v0=start, return_eigenvectors=False)
+        most = eigsh(matrix, k=1, which="LA", v0=start, return_eigenvectors=False, tol=1e-9)
+    except ArpackError:  # no convergence: the bounds given must do
+        return 0.0, float(matrix.diagonal().max())
+    return float(least[0]), float(most[0])

@@ -1,0 +1,5 @@
+"""What there is to solve: energies to minimise and fixed points to find."""
+
+from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
+
+__all__ = ["Evaluation", "FixedPoint", "Objective", "Problem"]

@@ -1,0 +1,179 @@
+"""Tensors and what belongs to them in a folder, so that a kill at any moment leaves a whole one.
+
+A checkpoint is two files: ``tensors-<checksum>.safetensors`` and ``checkpoint.json``, which names
+the first and holds its SHA-256 and everything that is not a tensor. The tensors are written first,
+under a name of their own; replacing the JSON, atomically, is the moment the new checkpoint exists.
+Nothing is pickled: loading a checkpoint runs no code of whoever made it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.errors import CheckpointError
+from hogwild.nn.standardize import identities
+
+INDEX = "checkpoint.json"
+FORMAT = 1
+"""Raised whenever an older version could not read what is written."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What :func:`load` found.
+
+    Attributes:
+        tensors: By name, on the CPU.
+        extra: Everything else, as JSON knows it.
+    """
+
+    tensors: dict[str, Tensor]
+    extra: dict[str, Any]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file such that it is either there as a whole, on the disk, or not at all."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    if os.name == "posix":  # the entry in the folder, too
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def save(
+    folder: str | Path,
+    model: nn.Module | Mapping[str, Tensor],
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint, in place of the one that is there.
+
+    Args:
+        folder: Created if need be.
+        model: A module, whose ``state_dict`` is kept, or tensors by name.
+        extra: Anything JSON can hold.
+    """
+    from safetensors.torch import save as serialise
+
+    folder = Path(folder)
+    tensors = model.state_dict() if isinstance(model, nn.Module) else model
+    content = serialise({k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()})
+    checksum = hashlib.sha256(content).hexdigest()
+    name = f"tensors-{checksum[:16]}.safetensors"
+    index = {
+        "format": FORMAT,
+        "tensors": name,
+        "bytes": len(content),
+        "sha256": checksum,
+        "extra": dict(extra or {}),
+    }
+    try:
+        described = json.dumps(index, indent=1, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"extra holds what JSON cannot ({error}); expected numbers, strings, lists and "
+            f"dictionaries, and tensors among the tensors"
+        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / name, content)
+    write_atomically(folder / INDEX, described)
+    for pattern in ("tensors-*.safetensors", ".tensors-*", f".{INDEX}.*"):  # what kills left, too
+        for old in folder.glob(pattern):
+            if old.name != name:
+                old.unlink(missing_ok=True)
+
+
+def exists(folder: str | Path) -> bool:
+    """Whether a checkpoint was ever completed in this folder."""
+    return (Path(folder) / INDEX).is_file()
+
+
+def load(folder: str | Path, model: nn.Module | None = None) -> Checkpoint:
+    """Read a checkpoint, and put its tensors into ``model`` if one is given.
+
+    Raises:
+        CheckpointError: There is none, or a file is damaged or truncated, or it does not fit the
+            model; the model is then unchanged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load as deserialise
+
+    path = Path(folder) / INDEX
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+        version, name = index["format"], index["tensors"]
+        expected, checksum, extra = index["bytes"], index["sha256"], index["extra"]
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{folder} holds no {INDEX}; expected a folder written by "
+            f"hogwild.training.checkpoint.save"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({type(error).__name__}: {error}); expected the JSON that "
+            f"hogwild.training.checkpoint.save wrote: restore it from a copy"
+        ) from error
+    if version != FORMAT:
+        raise CheckpointError(
+            f"{path} is of format {version}; this version of hogwild reads format {FORMAT}"
+        )
+    file = path.parent / Path(name).name
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} names {name}, which cannot be read ({error.strerror}); restore it from a copy"
+        ) from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != checksum:
+        raise CheckpointError(
+            f"{file} is damaged: {len(content)} bytes of SHA-256 {found[:16]}…, expected "
+            f"{expected} bytes of {checksum[:16]}…; restore it from a copy"
+        )
+    try:
+        tensors = deserialise(content)
+    except SafetensorError as error:
+        raise CheckpointError(f"{file} is no safetensors file ({error})") from error
+    if model is not None:
+        fit(model, tensors, str(folder))
+    return Checkpoint(tensors, extra)
+
+
+@torch.no_grad()
+def fit(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Put tensors into a model, all of them or none."""
+    own = model.state_dict()
+    tensors = {**identities(model), **tensors}
+    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    wrong = [
+        f"{k} {list(tensors[k].shape)} instead of {list(own[k].shape)}"
+        for k in sorted(own.keys() & tensors.keys())
+        if own[k].shape != tensors[k].shape
+    ]
+    if missing or unknown or wrong:
+        parts = (("missing", missing), ("unknown", unknown), ("of another shape", wrong))
+        what = "; ".join(f"{name}: {', '.join(v[:3])}" for name, v in parts if v)
+        raise CheckpointError(
+            f"{where} does not fit this {type(model).__name__} ({what}); expected the same "
+            f"architecture, sizes and number of replicas it was saved with"
+        )
+    for name, tensor in own.items():
+        tensor.copy_(tensors[name])

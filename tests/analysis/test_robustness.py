@@ -1,0 +1,348 @@
+"""What asynchrony costs: numbers against plain loops over simulated runs, verdicts, refusals."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from helpers import DOUBLE, chain, cycle, grid
+from torch import nn
+from torch_geometric.data import Batch, Data
+
+import hogwild
+from hogwild import GCN, IGNN, EnergyGNN, Graph, LayeredGNN, LayerTagged, Picard, simulate
+from hogwild.analysis.robustness import verdict
+from hogwild.asynchrony.impairments import BernoulliLoss, Quantisation
+from hogwild.errors import ConfigError, InputError
+from hogwild.models.base import ImplicitConv, Kind
+from hogwild.models.readout import ImplicitGNN, Readout
+from hogwild.testing.problems import Affine
+
+
+def example(edge_index=None, n=6, y=None, seed=1):
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, generator=rng, **DOUBLE)
+    return Data(x=x, edge_index=grid(2, 3) if edge_index is None else edge_index, y=y)
+
+
+class Averaging(ImplicitConv):
+    """The smallest fixed-point model: κ W (mean of the neighbours) + an affine map of x."""
+
+    kind = Kind.FIXED_POINT
+
+    def __init__(self, kappa):
+        super().__init__(2, replicas=None, solver=Picard(), solve_dtype=None, on_failure="raise",
+                         validate=True)  # fmt: skip
+        self.kappa, self.inner = kappa, nn.Linear(3, 2)
+
+    def problem(self, x, edge_index, edge_attr=None, batch=None, *, edge_weight=None,
+                batch_size=None):  # fmt: skip
+        graph = Graph.of(edge_index, x.size(0), batch, batch_size)
+        w = torch.tensor([[[0.5, 0.5], [0.0, 1.0]]], **DOUBLE)
+        return Affine(graph, w, self.inner(x).mT.unsqueeze(0), self.kappa)
+
+
+class AveragingGNN(ImplicitGNN):
+    def __init__(self, kappa=0.5):
+        super().__init__()
+        self.conv, self.readout = Averaging(kappa), Readout(2, 2)
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+def test_numbers_are_those_of_the_runs():
+    """Against plain Python over what ``simulate`` returned."""
+    model, data = GCN(3, 2).double(), example(y=torch.randn(6, 2, **DOUBLE))
+    result = hogwild.robustness(model, data, runs=4, seed=3, stagger=3, delay=1)
+    run = simulate(model, data, runs=4, seed=3, stagger=3, delay=1)
+    with torch.no_grad():
+        alone = model(data.x, data.edge_index)
+    assert torch.equal(result.run.predictions, run.predictions)
+    assert torch.allclose(result.prediction, alone, rtol=0, atol=1e-14)
+
+    def rmse(prediction):
+        errors = (prediction - data.y).flatten().tolist()
+        return math.sqrt(sum(e * e for e in errors) / len(errors))
+
+    assert result.metric.name == "rmse"
+    assert float(result.synchronous) == pytest.approx(rmse(alone), rel=1e-12)
+    expected = [rmse(p) for p in run.predictions]
+    assert result.asynchronous.tolist() == pytest.approx(expected, rel=1e-12)
+    assert result.decrease.tolist() == pytest.approx([e - rmse(alone) for e in expected], rel=1e-9)
+    row = result.summary()
+    mean = sum(expected) / 4
+    deviation = math.sqrt(sum((e - mean) ** 2 for e in expected) / 3)
+    assert row["asynchronous"] == pytest.approx(mean, rel=1e-12)
+    assert row["asynchronous_std"] == row["decrease_std"] == pytest.approx(deviation, rel=1e-9)
+    largest = max(abs(v) for v in alone.flatten().tolist())
+    for i in range(6):
+        spread, distance = 0.0, 0.0
+        for o in range(2):
+            values = run.predictions[:, i, o].tolist()
+            centre = sum(values) / 4
+            spread = max(spread, math.sqrt(sum((v - centre) ** 2 for v in values) / 4))
+            distance = max(distance, *(abs(v - float(alone[i, o])) for v in values))
+        assert float(result.spread[i]) == pytest.approx(spread / largest, rel=1e-9)
+        assert float(result.distance[i]) == pytest.approx(distance / largest, rel=1e-9)
+    assert result.converged == float(run.converged.double().mean()) == 0.0
+
+
+def test_more_accuracy_is_better():
+    data = example(y=torch.tensor([0, 1, 0, 1, 0, 1]))
+    result = hogwild.robustness(GCN(3, 2).double(), data, runs=6)
+    assert torch.equal(result.decrease, result.synchronous - result.asynchronous)
+    errors = hogwild.robustness(GCN(3, 2).double(), data, runs=6, metric="error")
+    assert torch.equal(errors.decrease, errors.asynchronous - errors.synchronous)
+
+
+@pytest.mark.parametrize("pool", [None, "mean"])
+def test_replicas_lists_and_graphs(pool):
+    """A list of graphs equals their batch, and every replica the model alone."""
+    graphs = [example(), example(chain(4), 4, seed=2), example(cycle(5), 5, seed=3)]
+    count = 3 if pool else 15
+    y = torch.randn(count, 1, **DOUBLE)
+    model = GCN(3, 1, replicas=2, pool=pool).double()
+    result = hogwild.robustness(model, iter(graphs), runs=3, target=y)
+    batch = Batch.from_data_list(graphs)
+    assert torch.equal(hogwild.robustness(model, batch, runs=3, target=y).spread, result.spread)
+    assert result.synchronous.shape == (2,)
+    assert result.asynchronous.shape == result.decrease.shape == (3, 2)
+    assert result.spread.shape == result.distance.shape == (2, count)
+    for r in range(2):
+        single = GCN(3, 1, pool=pool).double()
+        single.load_state_dict({k: v[r] for k, v in model.state_dict().items()})
+        alone = hogwild.robustness(single, batch, runs=3, target=y)
+        assert torch.allclose(alone.asynchronous, result.asynchronous[:, r], rtol=0, atol=1e-9)
+        assert torch.allclose(alone.spread, result.spread[r], rtol=0, atol=1e-9)
+    frame = result.to_frame()
+    assert len(frame) == 6
+    picked = frame[(frame.run == 2) & (frame.replica == 1)].iloc[0]
+    assert picked.asynchronous == float(result.asynchronous[2, 1])
+    assert picked.synchronous == float(result.synchronous[1])
+
+
+def test_mask():
+    y = torch.tensor([0, 1, -1, -1, 0, 1])
+    model, mask = GCN(3, 2).double(), y >= 0
+    result = hogwild.robustness(model, example(y=y), mask=mask)
+    guess = result.run.predictions.argmax(-1)
+    expected = (guess[:, mask] == y[mask]).double().mean(1)
+    assert torch.equal(result.asynchronous, expected)
+    same = hogwild.robustness(model, example(), mask=mask, target=y[mask])
+    assert torch.equal(same.asynchronous, expected)
+    assert same.spread.numel() == 6
+
+
+def test_functions_as_metrics():
+    def largest(prediction, target):
+        assert prediction.shape == (6, 2)
+        return float((prediction - target).max())
+
+    data = example(y=torch.zeros(6, 2))
+    result = hogwild.robustness(GCN(3, 2).double(), data, metric=largest)
+    assert result.metric.name == "largest"
+    assert torch.equal(result.asynchronous, result.run.predictions.flatten(1).amax(1))
+    assert torch.equal(result.decrease, result.asynchronous - result.synchronous)
+    better = hogwild.robustness(GCN(3, 2).double(), data, metric=largest, maximise=True)
+    assert torch.equal(better.decrease, better.synchronous - better.asynchronous)
+
+
+def test_the_model_keeps_its_mode():
+    model = GCN(3, 2, dropout=0.5).double()
+    result = hogwild.robustness(model, example(y=torch.randn(6, 2)), stagger=1, delay=0)
+    assert model.training
+    assert float(result.distance.max()) <= 1e-12
+
+
+# -- verdicts --------------------------------------------------------------------------------------
+
+DATA = example(y=torch.tensor([0, 1, 0, 1, 0, 1]))
+
+
+GRADIENT = {"rule": "gradient"}
+CERTIFIED = {"step": "certified", "tol": 0.5}
+IN_STEP = {"stagger": 1, "delay": 0}
+LOSSY = {"impairments": BernoulliLoss(0.3)}
+BOUNDED = {"impairments": BernoulliLoss(0.3, burst=3)}
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "word", "reason"),
+    [
+        (lambda: EnergyGNN(3, 2), {}, "Arrives", "is not proved: "),
+        (lambda: EnergyGNN(3, 2), GRADIENT, "Arrives", "is not proved: "),
+        (lambda: EnergyGNN(3, 2), LOSSY, "Arrives", "is not proved: "),
+        (lambda: EnergyGNN(3, 2, beta=9.0), CERTIFIED, "Immune", "proved: the energy is strongly"),
+        (lambda: IGNN(3, 2), {}, "Immune", "which is proved: the map contracts"),
+        (lambda: IGNN(3, 2), BOUNDED, "Immune", "which is proved: the map contracts"),
+        (AveragingGNN, {}, "Arrives", "nothing is proved"),
+        (lambda: LayerTagged(GCN(3, 2)), {}, "Immune", "wait for the layer"),
+        (lambda: GCN(3, 2), IN_STEP, "In step", "update together"),
+        (lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, 2), IN_STEP, "In step", "update together"),
+    ],
+)
+def test_who_arrives_and_who_is_proved_to(make, options, word, reason):
+    """Only a theorem about these steps and these losses makes a model immune."""
+    torch.manual_seed(0)
+    result = hogwild.robustness(make().double(), DATA, runs=3, **options)
+    assert result.verdict.startswith(f"{word}: 3 of 3 schedules")
+    assert reason in result.verdict
+    assert result.certificate.guaranteed == (word == "Immune")
+    expected = hogwild.certify(
+        make().double(), DATA, rule=result.run.rule,
+        **{k: v for k, v in options.items() if k not in ("tol", "rule")},
+    )  # fmt: skip
+    assert expected.guaranteed == result.certificate.guaranteed
+    if "tol" in options:
+        return
+    assert result.converged == 1.0
+    assert float(result.distance.max()) <= 1e-4
+    assert result.decrease.abs().max() == 0.0
+
+
+def test_degrades():
+    """A model that is right synchronously can only lose."""
+    for model in (GCN(3, 2), LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, 2)):
+        model = model.double()
+        with torch.no_grad():
+            y = model(DATA.x, DATA.edge_index)
+        result = hogwild.robustness(model, DATA, target=y)
+        assert float(result.synchronous) <= 1e-14
+        assert float(result.decrease.min()) > 1e-3
+        assert re.match(r"Degrades: .* rmse rises from .* to .* ± .*since a node", result.verdict)
+        assert str(result).endswith(result.verdict)
+
+
+def test_depends_on_the_schedule():
+    result = hogwild.robustness(GCN(3, 2).double(), example())
+    assert result.verdict.startswith("Depends on the schedule")
+    assert result.metric is result.synchronous is result.asynchronous is result.decrease is None
+    assert set(result.summary()) == {
+        "spread", "distance", "converged", "ticks", "updates", "packets", "bytes",
+    }  # fmt: skip
+
+
+def test_the_price_is_that_of_the_runs():
+    result = hogwild.robustness(EnergyGNN(3, 2).double(), DATA, runs=3)
+    run, row = result.run, result.summary()
+    assert row["ticks"] == run.ticks
+    assert row["updates"] == pytest.approx(float(run.updates.double().mean()))
+    assert row["packets"] == pytest.approx(float(run.messages.double().mean()))
+    assert row["bytes"] == pytest.approx(float(run.bytes.double().mean()))
+    assert f"price: {run.ticks} ticks" in str(result)
+
+
+def test_stalls():
+    model = LayerTagged(GCN(3, 2).double())
+    result = hogwild.robustness(model, DATA, runs=4, impairments=BernoulliLoss(0.5))
+    assert result.verdict.startswith("Stalls: under 4 of 4 schedules")
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "reason"),
+    [
+        (EnergyGNN(3, 2), GRADIENT, "rule='messages' needs fewer updates"),
+        (AveragingGNN(0.99), {}, "That runs arrive in the end is not proved"),
+        (IGNN(3, 2), {}, "That runs arrive in the end is proved: the map contracts"),
+        (EnergyGNN(3, 2), LOSSY, "That runs arrive in the end is not proved"),
+        (EnergyGNN(3, 2), {"impairments": [Quantisation(0.1)]}, "Quantisation changes what packet"),
+    ],
+)
+def test_not_converged(model, options, reason):
+    result = hogwild.robustness(model.double(), DATA, runs=1, ticks=5, **options)
+    assert result.verdict.startswith("Not converged within the 5 ticks: 1 of 1 schedule ")
+    assert "What to do: " in result.verdict
+    assert reason in result.verdict
+    assert result.converged == 0.0
+
+
+@pytest.mark.parametrize("rule", ["gradient", "messages"])
+def test_the_ticks_that_are_advised_are_enough(rule):
+    """Give half of what a run takes; twice the advice, which is a guess, must be enough."""
+    torch.manual_seed(0)
+    model, options = EnergyGNN(3, 2, beta=0.3).double(), {"runs": 2, "rule": rule}
+    whole = hogwild.robustness(model, DATA, **options).run.ticks
+    short = hogwild.robustness(model, DATA, ticks=whole // 2, **options)
+    advised = int(re.search(r"ticks=(\d+) would be enough", short.verdict)[1])
+    assert advised == short.run.ticks_needed() > whole // 2
+    assert hogwild.robustness(model, DATA, ticks=2 * advised, **options).converged == 1.0
+
+
+def test_no_ticks_are_advised_where_runs_come_no_nearer():
+    """As at half time: no number of ticks would do."""
+    result = hogwild.robustness(AveragingGNN(0.9).double(), DATA, runs=1, ticks=21)
+    assert result.run.ticks_needed() > 21
+    stuck = replace(result.run, halfway=(10, result.run.deviation))
+    assert stuck.ticks_needed() is None
+    said = verdict(replace(result, run=stuck))
+    assert "has not fallen in the second half" in said
+    assert "look for such a norm" in said
+
+
+# -- what people see -------------------------------------------------------------------------------
+
+
+def test_print_and_frame():
+    result = hogwild.robustness(GCN(3, 2).double(), DATA, runs=3, impairments=BernoulliLoss(0.25))
+    text, row = str(result), result.summary()
+    assert "GCN (explicit), 3 schedules, S = 5, D = 2, BernoulliLoss(rate=0.25" in text
+    line = next(line for line in text.splitlines() if line.startswith("accuracy"))
+    assert f"{100 * row['synchronous']:.2f} %" in line
+    assert f"{100 * row['asynchronous']:.2f} % ± {100 * row['asynchronous_std']:.2f} %" in line
+    assert all(len(line) <= 100 for line in text.splitlines()[:-1])
+    frame = result.to_frame()
+    assert list(frame.columns) == [
+        "run", "synchronous", "asynchronous", "decrease", "distance", "converged",
+    ]  # fmt: skip
+    assert frame.asynchronous.tolist() == result.asynchronous.tolist()
+    assert frame.distance.max() == pytest.approx(float(result.distance.max()), rel=1e-12)
+    bare = hogwild.robustness(GCN(3, 2).double(), example(), runs=1)
+    assert "±" not in str(bare)
+    assert "GCN (explicit), 1 schedule, S" in str(bare)
+    assert list(bare.to_frame().columns) == ["run", "distance", "converged"]
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def test_bad_input():
+    model = GCN(3, 2).double()
+    with pytest.raises(InputError, match=r"GraphSAGE.forward raises .*x \[6, 3\] torch.float64"):
+        hogwild.robustness(pyg.GraphSAGE(3, 3, 2), DATA)
+    with pytest.raises(InputError, match="metric='mse' was given and data has no y"):
+        hogwild.robustness(model, example(), metric="mse")
+    with pytest.raises(InputError, match=r"mask has shape \[5\]"):
+        hogwild.robustness(model, DATA, mask=torch.ones(5, dtype=torch.bool))
+    with pytest.raises(InputError, match="0 of it set"):
+        hogwild.robustness(model, DATA, mask=torch.zeros(6, dtype=torch.bool))
+    with pytest.raises(ConfigError, match="runs=0"):
+        hogwild.robustness(model, DATA, runs=0)
+    with pytest.raises(TypeError, match="staggger"):
+        hogwild.robustness(model, DATA, staggger=3)
+    with pytest.raises(InputError, match="list"):
+        hogwild.robustness(model, [])
+
+
+def test_bad_targets_are_found_before_the_simulation():
+    with pytest.raises(InputError, match="the target has shape"):
+        hogwild.robustness(GCN(3, 2).double(), DATA, target=torch.zeros(7), ticks="never read")
+
+
+def test_verdicts_on_loss_without_bounds_and_on_rounded_packets():
+    data, model = Data(x=torch.randn(6, 2), edge_index=cycle(6)), GCN(2, 1, num_layers=2)
+    lost = hogwild.robustness(model, data, rule="caching", impairments=BernoulliLoss(0.3), runs=2)
+    assert lost.verdict.startswith("Immune")
+    assert "With probability one all do, which is proved" in lost.verdict
+    rounded = hogwild.robustness(model, data, rule="waiting", impairments=Quantisation(0.1), runs=2)
+    assert rounded.verdict.startswith("Not converged")
+    assert "Quantisation changes what packets say" in rounded.verdict
+
+
+def test_targets_that_are_no_numbers_are_refused():
+    data = Data(x=torch.randn(2, 3), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    data.y = torch.tensor([[1.0], [float("nan")]])
+    with pytest.raises(InputError, match="the target holds 1 values that are NaN"):
+        hogwild.robustness(EnergyGNN(3, 1), data, runs=1)

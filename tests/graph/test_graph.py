@@ -1,0 +1,296 @@
+"""Graphs: caching, validation, reductions and block patterns."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from helpers import ODD, ODD_NODES, batch_of, chain, complete, cycle, edges, star
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hogwild import Graph
+from hogwild.errors import AsynchronyError, DTypeError, GraphError
+from hogwild.graph import Pattern, graph
+from hogwild.testing import random_graph
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(monkeypatch):
+    monkeypatch.setattr(graph, "_CACHE", type(graph._CACHE)())
+
+
+# -- caching --------------------------------------------------------------------------------------
+
+
+def test_same_tensors_same_object():
+    edge_index, batch = batch_of((chain(3), 3), (chain(2), 2))
+    first = Graph.of(edge_index, 5, batch)
+    assert Graph.of(edge_index, 5, batch) is first
+    assert Graph.of(edge_index, 5, batch.clone()) is not first
+    assert Graph.of(edge_index.clone(), 5, batch) is not first
+    assert Graph.of(edge_index, 5) is not first
+    assert Graph.of(chain(3), 3) is not Graph.of(chain(3), 4)
+
+
+def test_in_place_change_makes_a_new_object():
+    edge_index, batch = batch_of((chain(3), 3), (chain(2), 2))
+    first = Graph.of(edge_index, 5, batch)
+    edge_index[:, 0] = torch.tensor([2, 0])
+    second = Graph.of(edge_index, 5, batch)
+    assert second is not first
+    assert second.src[0] == 2
+    batch[2] = 0  # the same value: the version still moves
+    assert Graph.of(edge_index, 5, batch) is not second
+    edge_index[0, 0] = 99
+    with pytest.raises(GraphError, match="99"):
+        Graph.of(edge_index, 5, batch)
+
+
+def test_in_place_change_leaves_an_analysed_graph_consistent():
+    """What was derived from the connectivity stays true of the graph it was derived for."""
+    edge_index = chain(3)
+    first = Graph.of(edge_index, 3)
+    rows = first.pattern.rows[: first.num_edges].clone()
+    edge_index.copy_(edges((0, 2), (2, 0), (1, 2), (2, 1)))
+    assert torch.equal(first.dst, rows)
+
+
+def test_freed_tensors_are_not_kept_alive():
+    """The cache holds no tensor that nobody else holds."""
+    edge_index, batch = batch_of((chain(50), 50), (chain(2), 2))
+    Graph.of(edge_index, 52, batch).pattern  # noqa: B018
+    alive = weakref.ref(edge_index), weakref.ref(batch)
+    del edge_index, batch
+    gc.collect()
+    assert alive[0]() is None
+    assert alive[1]() is None
+
+
+def test_freed_tensors_leave_the_cache():
+    """A graph goes with its tensors: nothing of a past mini-batch is kept."""
+    edge_index = chain(50)
+    found = weakref.ref(Graph.of(edge_index, 50))
+    assert found() is not None
+    del edge_index
+    gc.collect()
+    assert found() is None
+
+
+def test_reused_addresses_do_not_alias():
+    """A tensor at the address of a freed one gets its own graph."""
+    for i in range(300):
+        edge_index = edges((0, i % 7 + 1), (i % 7 + 1, 0))
+        assert int(Graph.of(edge_index, 8).dst[0]) == i % 7 + 1
+        del edge_index
+
+
+def test_cache_is_bounded():
+    keep = [chain(3) for _ in range(graph._CACHE_SIZE + 20)]
+    for edge_index in keep:
+        Graph.of(edge_index, 3)
+    assert len(graph._CACHE) <= graph._CACHE_SIZE
+    assert Graph.of(keep[-1], 3) is Graph.of(keep[-1], 3)
+
+
+def test_unvalidated_graphs_do_not_escape_validation():
+    """What was accepted with ``validate=False`` is still checked when asked to validate."""
+    bad = edges((0, 7))
+    Graph.of(bad, 2, validate=False)
+    with pytest.raises(GraphError, match="7"):
+        Graph.of(bad, 2)
+
+
+def test_graph_built_in_inference_mode_can_train_afterwards():
+    """A first call under ``inference_mode`` must not poison the cached graph for autograd."""
+    edge_index = chain(3)
+    with torch.inference_mode():
+        Graph.of(edge_index, 3).ends  # noqa: B018
+    x = torch.randn(1, 2, 3, requires_grad=True)
+    found = Graph.of(edge_index, 3)
+    (x[..., found.ends] ** 2).sum().backward()
+    (found.sum(x) ** 2).sum().backward()
+    assert bool(torch.isfinite(x.grad).all())
+
+
+def test_inference_tensors_are_not_cached():
+    """Torch counts no versions for them, so a change would go unnoticed."""
+    with torch.inference_mode():
+        edge_index = chain(3)
+        first = Graph.of(edge_index, 3)
+        edge_index[0, 0] = 2
+        assert Graph.of(edge_index, 3) is not first
+
+
+# -- validation -----------------------------------------------------------------------------------
+
+PAIR = [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("edge_index", "n", "batch", "size", "error", "words"),
+    [
+        (torch.zeros(4, 2).long(), 3, None, None, GraphError, ["(4, 2)", "[2, num_edges]"]),
+        (torch.zeros(2).long(), 3, None, None, GraphError, ["(2,)", "[2, num_edges]"]),
+        (torch.zeros(2, 2), 3, None, None, DTypeError, ["torch.float32", "torch.int64"]),
+        (torch.zeros(2, 2).int(), 3, None, None, DTypeError, ["torch.int32", "torch.int64"]),
+        (torch.zeros(2, 0).long(), 0, None, None, GraphError, ["no nodes", "at least one"]),
+        (edges((0, 5)), 3, None, None, GraphError, ["0 to 5", "0 to 2", "3 rows"]),
+        (edges((0, -1)), 3, None, None, GraphError, ["-1 to 0", "0 to 2"]),
+        (chain(3), 3, None, 2, GraphError, ["batch_size=2", "expected batch [N]"]),
+        (chain(3), 3, [0, 0], None, GraphError, ["(2,)", "[3]"]),
+        (chain(3), 3, [[0, 0, 0]], None, GraphError, ["(1, 3)", "[3]"]),
+        (chain(3), 3, [0.0, 0.0, 0.0], None, DTypeError, ["torch.float32", "torch.int64"]),
+        (edges((0, 1)), 4, [0, 1, 0, 1], None, GraphError, ["not sorted", "node 1", "node 2"]),
+        (edges((0, 1)), 4, PAIR, 1, GraphError, ["0 to 1", "0 to 0"]),
+        (edges((0, 1)), 4, [-1, 0, 0, 0], None, GraphError, ["-1 to 0", "0 to 0"]),
+        (edges((0, 1)), 4, [0, 0, 2, 2], None, GraphError, ["1 of 3", "graph 1", "remove empty"]),
+        (edges((0, 1)), 4, PAIR, 4, GraphError, ["2 of 4", "graph 2"]),
+        (edges((0, 1), (1, 2)), 4, PAIR, None, GraphError, ["1 -> 2", "0 and 1", "within one"]),
+    ],
+    ids=lambda v: None,
+)
+def test_every_error_says_given_and_expected(edge_index, n, batch, size, error, words):
+    batch = None if batch is None else torch.tensor(batch)
+    with pytest.raises(error) as caught:
+        Graph.of(edge_index, n, batch, size)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_value_checks_can_be_skipped():
+    """``validate=False`` reads no values, only shapes and dtypes."""
+    batch = torch.tensor([0, 1, 0, 2])
+    assert Graph.of(edges((0, 9)), 4, batch, 3, validate=False).num_graphs == 3
+    with pytest.raises(GraphError):
+        Graph.of(edges((0, 9)), 3, batch, 3, validate=False)
+
+
+# -- reductions -----------------------------------------------------------------------------------
+
+
+def test_reductions_equal_loops():
+    g = random_graph([1, 4, 2])
+    x = torch.randn(3, 2, 7, dtype=torch.float64)
+    parts = x.split([1, 4, 2], -1)
+    torch.testing.assert_close(g.sum(x), torch.stack([p.sum(-1) for p in parts], -1))
+    torch.testing.assert_close(g.max(x.abs()), torch.stack([p.abs().amax(-1) for p in parts], -1))
+    torch.testing.assert_close(g.dot(x, x), torch.stack([p.square().sum((1, 2)) for p in parts], 1))
+    torch.testing.assert_close(g.norm(x), torch.stack([p.abs().amax((1, 2)) for p in parts], 1))
+    y = torch.randn(3, 3)
+    assert torch.equal(g.spread(y), y[:, g.batch])
+    assert g.sizes.tolist() == [1, 4, 2]
+
+
+def test_single_graph_shortcuts_equal_the_general_path():
+    """A graph that pretends to have an empty second companion takes the general path."""
+    one = Graph.of(chain(5), 5)
+    general = Graph(one.src, one.dst, one.batch, 5, 2)
+    x = torch.randn(3, 2, 5, dtype=torch.float64)
+    torch.testing.assert_close(one.sum(x), general.sum(x)[..., :1])
+    assert torch.equal(one.max(x.abs()), general.max(x.abs())[..., :1])
+    assert torch.equal(one.norm(x), general.norm(x)[..., :1])
+    torch.testing.assert_close(one.dot(x, x), general.dot(x, x)[..., :1])
+    y = torch.randn(3, 2, dtype=torch.float64)
+    assert torch.equal(one.spread(y[:, :1]).expand(3, 5), general.spread(y))
+
+
+@pytest.mark.parametrize("sizes", [[4], [2, 4, 1]], ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_norm_keeps_nan_and_infinity(sizes, bad):
+    """A NaN must not be lost in a maximum, nor reach another graph."""
+    g = random_graph(sizes)
+    x = torch.randn(2, 3, sum(sizes), dtype=torch.float64)
+    x[1, 2, 1] = bad
+    norm = g.norm(x)
+    assert not bool(torch.isfinite(norm[1, 0]))
+    assert bool(norm[1, 0].isnan()) == (bad != bad)
+    assert int((~torch.isfinite(norm)).sum()) == 1
+
+
+# -- connectivity ---------------------------------------------------------------------------------
+
+MANY = {
+    "odd": (ODD, ODD_NODES),
+    "empty": (edges(), 3),
+    "one": (edges(), 1),
+    "loop": (edges((0, 0), (0, 0)), 1),
+    "star": (star(5), 5),
+    "complete": (complete(4), 4),
+    "cycle": (cycle(5), 5),
+    "directed": (edges((0, 2), (1, 2), (3, 2), (2, 0)), 4),
+}
+
+
+def check_pattern(g):
+    """Every edge and every pair of edges into one node, exactly once, loops set aside."""
+    pairs = list(zip(g.src.tolist(), g.dst.tolist(), strict=True))
+    wedges = {
+        frozenset((a, b))
+        for a, (_, i) in enumerate(pairs)
+        for b, (_, other) in enumerate(pairs)
+        if a < b and i == other
+    }
+    pattern = g.pattern
+    found = list(zip(pattern.left.tolist(), pattern.right.tolist(), strict=True))
+    assert len(found) == len(wedges)
+    assert {frozenset(w) for w in found} == wedges
+    assert Pattern.count(g) == len(pairs) + len(wedges)
+    every = [(i, j) for j, i in pairs] + [(pairs[a][0], pairs[b][0]) for a, b in found]
+    off = [p for p in every if p[0] != p[1]]
+    same = [at for at, p in enumerate(every) if p[0] == p[1]]
+    assert list(zip(pattern.rows.tolist(), pattern.cols.tolist(), strict=True)) == off
+    if same:
+        assert pattern.loops.tolist() == same
+        assert pattern.loop_nodes.tolist() == [every[at][0] for at in same]
+        assert pattern.keep.tolist() == [at for at in range(len(every)) if at not in same]
+    else:
+        assert pattern.loops is pattern.keep is pattern.loop_nodes is None
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_pattern_by_brute_force(name):
+    check_pattern(Graph.of(*MANY[name]))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=14))
+def test_pattern_of_random_multigraphs(pairs):
+    check_pattern(Graph.of(edges(*pairs), 6))
+
+
+@pytest.mark.parametrize("chosen", [[0], [1], [2], [0, 2], [0, 1, 2]], ids=str)
+def test_select(chosen):
+    """The selected graphs, renumbered, with the node and edge indices that lead back."""
+    edge_index, batch = batch_of((ODD, ODD_NODES), (edges(), 2), (cycle(3), 3))
+    g = Graph.of(edge_index, 11, batch)
+    sub, nodes, kept = g.select(torch.tensor(chosen))
+    assert nodes.tolist() == [v for v in range(11) if int(batch[v]) in chosen]
+    assert torch.equal(nodes[sub.src], edge_index[0, kept])
+    assert torch.equal(nodes[sub.dst], edge_index[1, kept])
+    assert sub.num_edges == sum(int(batch[i]) in chosen for i in edge_index[1])
+    assert (sub.num_nodes, sub.num_graphs) == (len(nodes), len(chosen))
+    assert [chosen[b] for b in sub.batch.tolist()] == batch[nodes].tolist()
+
+
+def test_degrees_and_ends():
+    g = Graph.of(ODD, ODD_NODES)
+    assert g.in_degree.tolist() == [2, 4, 1, 2, 1, 0]
+    assert torch.equal(g.ends, torch.cat([ODD[1], ODD[0]]))
+    assert g.num_edges == ODD.size(1)
+
+
+def test_missing_reverse_links():
+    missing = Graph.of(ODD, ODD_NODES).missing_reverse_links()
+    assert missing.T.tolist() == [[4, 0], [2, 4]]
+    assert Graph.of(cycle(4), 4).missing_reverse_links().numel() == 0
+    assert Graph.of(edges((1, 1)), 2).missing_reverse_links().numel() == 0
+
+
+def test_require_reverse_links():
+    with pytest.raises(AsynchronyError) as caught:
+        Graph.of(ODD, ODD_NODES).require_reverse_links()
+    for word in ("2 of 10", "4 -> 0", "undirected", "to_undirected"):
+        assert word in str(caught.value)
+    for edge_index, n in ((cycle(4), 4), (edges(), 2), (edges((0, 1), (0, 1), (1, 0)), 2)):
+        Graph.of(edge_index, n).require_reverse_links()

@@ -1,0 +1,65 @@
+"""Bounds on eigenvalues: never on the wrong side, and tight."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csc_matrix, diags
+
+from hogwild import GSDGNN, EnergyGNN
+from hogwild.linalg import spectrum as of
+from hogwild.linalg.spectrum import definite, extremes, matrices, spectrum
+from hogwild.testing.problems import Quadratic, _columns, random_graph
+
+
+@pytest.mark.parametrize("make", [EnergyGNN, GSDGNN])
+@pytest.mark.parametrize("sizes", [[1], [2, 5], [9, 1, 14]])
+@pytest.mark.parametrize("dense", [0, 200])
+def test_against_dense_eigenvalues(make, sizes, dense, monkeypatch):
+    """With self-loops and parallel edges; by Lanczos' method, too, where that is possible."""
+    monkeypatch.setattr(of, "DENSE", max(dense, 4))
+    torch.manual_seed(0)
+    graph, n = random_graph(sizes), sum(sizes)
+    edges = torch.stack([graph.src, graph.dst])
+    edges = torch.cat([edges, edges[:, :2], edges[:, :2].flip(0), torch.tensor([[0], [0]])], 1)
+    model = make(3, 2, replicas=2).double()
+    problem = model.problem(torch.randn(n, 3, dtype=torch.float64), edges).detach()
+    h = torch.randn(2, 2, n, dtype=torch.float64)
+    hessian = problem.evaluate(h).hessian()
+    found = matrices(hessian)
+    for r, limits in enumerate(spectrum(found, problem.convexity(), problem.lipschitz())):
+        whole = _columns(hessian.apply, h)[r]
+        order = torch.arange(2 * n).view(2, n).T.flatten()  # node by node
+        np.testing.assert_allclose(found[r].toarray(), whole[order][:, order], atol=1e-12)
+        values = torch.linalg.eigvalsh(whole)
+        assert limits.low <= float(values[0]) * (1 + 1e-14)
+        assert limits.low >= (1 - 1e-6) * float(values[0])
+        assert float(values[-1]) * (1 - 1e-14) <= limits.high <= (1 + 1e-6) * float(values[-1])
+        assert limits.attained == pytest.approx(float(values[-1]), rel=1e-6)
+
+
+def test_a_wrong_guess_is_not_believed(monkeypatch):
+    """Lanczos may miss an eigenvalue; the factorisation does not."""
+    matrix = csc_matrix(diags(np.linspace(1.0, 10.0, 50)))
+    for guess in [(2.0, 9.0), (1.0, 9.0), (2.0, 10.0), (30.0, 0.1)]:
+        monkeypatch.setattr(of, "_guess", lambda _, guess=guess: guess)
+        limits = extremes(matrix, 0.5, 20.0)
+        assert 0.5 <= limits.low <= 1.0
+        assert 10.0 <= limits.high <= 20.0
+
+
+def test_large_problems_keep_the_bounds_they_have(monkeypatch):
+    monkeypatch.setattr(of, "LARGEST", 3)
+    problem = Quadratic.random(random_graph([4]))
+    found = matrices(problem.evaluate(problem.start()).hessian())
+    limits = spectrum(found, problem.convexity(), problem.lipschitz())[0]
+    assert limits.low == float(problem.convexity().min())
+    assert limits.high == float(problem.lipschitz().max())
+    assert limits.attained <= limits.high
+
+
+def test_definite():
+    assert definite(csc_matrix(np.array([[2.0, 1.0], [1.0, 2.0]])))
+    assert not definite(csc_matrix(np.array([[1.0, 2.0], [2.0, 1.0]])))
+    assert not definite(csc_matrix(np.array([[1.0, 1.0], [1.0, 1.0]])))
+    assert not definite(csc_matrix(np.array([[0.0, 1.0], [1.0, 0.0]])))
+    assert not definite(csc_matrix(np.diag([3.0, -1e-3, 1.0])))

@@ -1,0 +1,286 @@
+"""Implicit gradients: against finite differences, unrolling and dense linear algebra."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, columns, cycle, edges
+from torch.func import functional_call
+
+from hogwild import LBFGS, EnergyConv, GradientDescent, Newton
+from hogwild.errors import ConvergenceError, ConvergenceWarning
+from hogwild.models import base
+from hogwild.solvers import LinearSolver
+from hogwild.solvers.adjoint import differentiable
+from hogwild.testing import Affine, Quadratic, random_graph
+
+TIGHT = Newton(atol=1e-12)
+SMALL = edges((0, 1), (1, 0), (2, 1), (2, 2))
+KINDS = {
+    "edge": {},
+    "node": {"message": "node"},
+    "heads": {"heads": 2},
+    "normalize": {"normalize": True},
+    "two-rounds": {"num_layers": 2},
+}
+
+
+def pose(n=3, e=4, *, seed=0, solver=TIGHT, edge_dim=None, **options):
+    """A small model with its node features, edge features and edge weights."""
+    torch.manual_seed(seed)
+    conv = EnergyConv(2, widths=(3,), solver=solver, edge_dim=edge_dim, **options).double()
+    x = torch.randn(n, 2, **DOUBLE, requires_grad=True)
+    attr = None if edge_dim is None else torch.randn(e, edge_dim, **DOUBLE, requires_grad=True)
+    weight = (0.5 + torch.rand(e, **DOUBLE)).requires_grad_()
+    return conv, x, attr, weight
+
+
+def gradients(conv, h, *more):
+    torch.manual_seed(5)
+    loss = (torch.randn(h.shape, **DOUBLE) * h).sum()
+    return torch.autograd.grad(loss, [*conv.parameters(), *more])
+
+
+def close(one, two, tolerance):
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_gradcheck_inputs(name):
+    """dh*/dx, dh*/d(edge_attr) and dh*/d(edge_weight) equal finite differences."""
+    conv, x, attr, weight = pose(edge_dim=None if name == "node" else 1, **KINDS[name])
+    inputs = [t for t in (x, attr, weight) if t is not None]
+
+    def solve(x, *rest):
+        attr, weight = rest if len(rest) == 2 else (None, rest[0])
+        return conv(x, SMALL, attr, edge_weight=weight)
+
+    assert torch.autograd.gradcheck(solve, inputs, eps=1e-5, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["edge", "heads", "two-rounds"])
+def test_gradcheck_parameters(name):
+    """dh*/dθ equals finite differences, one parameter tensor at a time."""
+    conv, x, attr, weight = pose(edge_dim=1, **KINDS[name])
+    x, attr, weight = x.detach(), attr.detach(), weight.detach()
+    for parameter, value in dict(conv.named_parameters()).items():
+
+        def solve(value, parameter=parameter):
+            args = (x, SMALL, attr)
+            return functional_call(conv, {parameter: value}, args, {"edge_weight": weight})
+
+        value = value.detach().requires_grad_()
+        # fast_mode: one random projection of the Jacobian, enough for every entry to matter
+        assert torch.autograd.gradcheck(
+            solve, (value,), eps=1e-5, atol=1e-7, rtol=1e-5, fast_mode=True
+        )
+
+
+@pytest.mark.parametrize("name", ["edge", "heads", "two-rounds"])
+def test_equals_unrolled_differentiation(name):
+    """The implicit gradient is the limit of differentiating through gradient descent."""
+    conv, x, _, weight = pose(beta=1.0, **KINDS[name])
+    problem = conv.problem(x, SMALL, edge_weight=weight).detach()
+    h = torch.zeros(3, 2, **DOUBLE)
+    at = problem.evaluate(h.T[None]).hessian()
+    rate = 0.9 / float(torch.linalg.eigvalsh(columns(at.apply, h.T[None]))[0, -1])
+    h.requires_grad_()
+    for _ in range(250):
+        energy = conv.energy(h, x, SMALL, edge_weight=weight).sum()
+        (step,) = torch.autograd.grad(energy, h, create_graph=True)
+        h = h - rate * step
+    solution = conv(x, SMALL, edge_weight=weight)
+    torch.testing.assert_close(h, solution, rtol=0, atol=1e-9)
+    close(gradients(conv, solution, x, weight), gradients(conv, h, x, weight), 1e-7)
+
+
+def test_batch_gradient_is_the_sum_over_graphs():
+    """d Σ_g L_g / dθ over a batch equals the sum of the graphs' own gradients."""
+    parts = [(ODD, ODD_NODES), (edges(), 1), (cycle(5), 5)]
+    edge_index, batch = batch_of(*parts)
+    conv, x, _, weight = pose(12, edge_index.size(1))
+    together = conv(x, edge_index, None, batch, edge_weight=weight)
+    coefficient = torch.randn_like(together)
+    leaves = [*conv.parameters(), x, weight]
+    whole = torch.autograd.grad((coefficient * together).sum(), leaves)
+    total = [torch.zeros_like(g) for g in whole]
+    node = edge = 0
+    for own, n in parts:
+        rows, cols = slice(node, node + n), slice(edge, edge + own.size(1))
+        h = conv(x[rows], own, edge_weight=weight[cols])
+        torch.testing.assert_close(h, together[rows], rtol=0, atol=1e-10)
+        grads = torch.autograd.grad((coefficient[rows] * h).sum(), leaves, allow_unused=True)
+        total = [t if g is None else t + g for t, g in zip(total, grads, strict=True)]
+        node, edge = node + n, edge + own.size(1)
+    close(total, whole, 1e-9)
+
+
+@pytest.mark.parametrize("n", [6, 40])
+def test_cg_adjoint_equals_direct_adjoint(n):
+    conv, x, _, weight = pose(n, 2 * n, replicas=2)
+    edge_index = cycle(n)
+    found = []
+    for linear in ("direct", "cg"):
+        conv.solver = Newton(atol=1e-12, linear=linear)
+        h = conv(x, edge_index, edge_weight=weight)
+        found.append(gradients(conv, h, x, weight))
+    close(*found, 1e-8)
+
+
+def test_any_solver_has_the_same_gradient():
+    """The adjoint belongs to the answer, not to the way it was found."""
+    conv, x, _, weight = pose()
+    expected = gradients(conv, conv(x, SMALL, edge_weight=weight), x, weight)
+    for solver in (LBFGS(atol=1e-11), GradientDescent(atol=1e-11)):
+        conv.solver = solver
+        close(gradients(conv, conv(x, SMALL, edge_weight=weight), x, weight), expected, 1e-7)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """An adjoint solver that gives up after one iteration of CG."""
+    monkeypatch.setattr(base, "LinearSolver", lambda kind: LinearSolver("cg", max_iter=1))
+
+
+def test_adjoint_failure_raises(impatient):
+    conv, x, *_ = pose(5, 10)
+    h = conv(x, cycle(5))
+    with pytest.raises(ConvergenceError) as caught:
+        h.sum().backward()
+    for word in ("adjoint solve", "graph 0", "residual", "after 1 iterations", "max_iter"):
+        assert word in str(caught.value)
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("on_failure", ["warn", "ignore"])
+def test_adjoint_failure_can_be_a_warning(impatient, on_failure):
+    conv, x, *_ = pose(5, 10, on_failure=on_failure)
+    h = conv(x, cycle(5))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        h.sum().backward()
+    said = [w for w in caught if issubclass(w.category, ConvergenceWarning)]
+    assert len(said) == (1 if on_failure == "warn" else 0)
+    assert all("adjoint solve" in str(w.message) for w in said)
+    assert bool(torch.isfinite(x.grad).all())
+
+
+def test_memory_does_not_grow_with_iterations():
+    """Bytes saved for backward are the same after 0, a few and hundreds of iterations."""
+    conv, x, *_ = pose(30, 60)
+    edge_index = cycle(30)
+    answer = conv(x, edge_index).detach()
+
+    def saved(solver, h0):
+        total = 0
+
+        def pack(t):
+            nonlocal total
+            total += t.numel() * t.element_size()
+            return t
+
+        conv.solver = solver
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            found = conv.embed(x, edge_index, h0=h0)
+        found.value.sum().backward()
+        return int(found.iterations), total
+
+    none, first = saved(Newton(), answer)
+    few, second = saved(Newton(), None)
+    many, third = saved(GradientDescent(), None)
+    assert none == 0 < few < 100 < many
+    assert first == second == third > 0
+
+
+def test_second_backward_says_why():
+    conv, x, *_ = pose()
+    h = conv(x, SMALL)
+    h.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        h.sum().backward()
+    h = conv(x, SMALL)
+    one = torch.autograd.grad(h.sum(), x, retain_graph=True)
+    assert torch.equal(one[0], torch.autograd.grad(h.sum(), x)[0])
+
+
+def test_double_backward_is_refused():
+    """The gradient is once differentiable; asking for more is an error, not a wrong number."""
+    conv, x, *_ = pose()
+    (g,) = torch.autograd.grad(conv(x, SMALL).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        g.sum().backward()
+
+
+def test_nothing_is_attached_where_nothing_is_needed():
+    conv, x, *_ = pose()
+    with torch.no_grad():
+        assert not conv(x, SMALL).requires_grad
+    frozen = copy.deepcopy(conv).requires_grad_(False)
+    assert not frozen(x.detach(), SMALL).requires_grad
+    assert frozen(x, SMALL).requires_grad
+
+
+def test_solving_leaves_no_gradient_behind():
+    """A forward pass touches no ``.grad``, and h0 receives none."""
+    conv, x, *_ = pose()
+    h0 = torch.randn(3, 2, **DOUBLE, requires_grad=True)
+    conv(x, SMALL, h0=h0).sum().backward()
+    assert h0.grad is None
+    assert x.grad is not None
+
+
+# -- problems with dense answers ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [[4], [1, 3, 6]], ids=str)
+def test_fixed_point_adjoint_equals_dense(sizes):
+    """h = F(h; b, W) affine: the gradients of the dense solution, through GMRES."""
+    graph = random_graph(sizes)
+    problem = Affine.random(graph, replicas=2)
+    problem.w.requires_grad_()
+    problem.b.requires_grad_()
+    dense = problem.answer()
+    coefficient = torch.randn_like(dense)
+    leaves = [problem.w, problem.b]
+    expected = torch.autograd.grad((coefficient * dense).sum(), leaves)
+    h = differentiable(problem, dense.detach(), LinearSolver(), 1e-12)
+    assert torch.equal(h, dense)
+    close(torch.autograd.grad((coefficient * h).sum(), leaves), expected, 1e-9)
+
+
+@pytest.mark.parametrize("linear", ["auto", "direct", "cg"])
+def test_objective_adjoint_equals_dense(linear):
+    """The minimiser of a quadratic: the gradients of the dense solution."""
+    problem = Quadratic.random(random_graph([1, 3, 6]), replicas=2)
+    problem.q.requires_grad_()
+    problem.b.requires_grad_()
+    dense = problem.answer()
+    coefficient = torch.randn_like(dense)
+    leaves = [problem.q, problem.b]
+    expected = torch.autograd.grad((coefficient * dense).sum(), leaves)
+    h = differentiable(problem, dense.detach(), LinearSolver(linear), 1e-12)
+    close(torch.autograd.grad((coefficient * h).sum(), leaves), expected, 1e-9)
+
+
+def test_fixed_point_adjoint_failure_raises():
+    """A map with eigenvalue one has no adjoint: never a silent gradient."""
+    graph = random_graph([3])
+    problem = Affine.random(graph, channels=1, kappa=1.0)  # W = ±1, the mean keeps constants
+    problem.w.fill_(1.0)
+    problem.b.requires_grad_()
+    h = differentiable(problem, torch.zeros(1, 1, 3, **DOUBLE), LinearSolver(), 1e-10)
+    with pytest.raises(ConvergenceError, match="adjoint solve"):
+        h.sum().backward()
+
+
+def test_zero_gradient_is_solved_exactly():
+    """A loss that does not look at h has gradient zero, not NaN, on the direct and the CG path."""
+    for linear in ("direct", "cg"):
+        conv, x, *_ = pose(5, 10, solver=Newton(linear=linear))
+        edge_index, batch = batch_of((chain(3), 3), (chain(2), 2))
+        h = conv(x, edge_index, None, batch)
+        (g,) = torch.autograd.grad(h[:3].sum() + 0.0 * h[3:].sum(), x)
+        assert torch.equal(g[3:], torch.zeros_like(g[3:]))
+        assert float(g[:3].abs().min()) > 0.0
