@@ -30,7 +30,7 @@ from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.graph.inputs import Inputs
 from hogwild.problems.base import Objective
-from hogwild.rules import GradientRule
+from hogwild.rules import gradient_rule
 
 STEP = 0.02
 BANDWIDTH = {"NVIDIA H200": 4.8e12}  # bytes a second, from the data sheet
@@ -57,7 +57,7 @@ def synchronise(device: str) -> None:
 def simulator(problem: Objective, runs: int, device: str, budget: float) -> tuple[float, float]:
     """Updates a second, and bytes kept for each edge."""
     schedule = Schedule(problem.graph, runs=runs)
-    simulation = Simulation(GradientRule(problem, STEP), schedule, problem.start())
+    simulation = Simulation(gradient_rule(problem, STEP), schedule, problem.start())
     for _ in range(10):  # everybody has updated, everything is warm
         simulation.step()
     synchronise(device)
@@ -129,7 +129,7 @@ def loop(problem: Objective, budget: float) -> float:
                     inbox.append(past_h[tau][j])
                 now_h[i] = past_h[-1][i] - STEP * g
                 views_of = torch.stack(inbox, -1) if inbox else h[..., :0]
-                mine, toward = problem.local(now_h[i].unsqueeze(-1), views_of, star)
+                mine, toward = problem.node.local(now_h[i].unsqueeze(-1), views_of, star)
                 own[i] = mine[..., 0]
                 for position, e in enumerate(star.edges.tolist()):  # type: ignore[union-attr]
                     now_g[i][int(graph.src[e])] = toward[..., position]

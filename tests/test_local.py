@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hogwild import EnergyConv
-from hogwild.fields import gather, mtv, mv, scatter
+from hogwild.ops import gather, mtv, mv, scatter
 from hogwild.testing.problems import Affine, Quadratic, random_graph
 
 VARIANTS = {
@@ -32,7 +32,7 @@ def test_local_gradients_add_up_to_the_gradient(name):
     problem = problems(name)
     graph = problem.graph
     h = torch.randn(problem.replicas, problem.channels, graph.num_nodes, dtype=torch.float64)
-    own, toward = problem.local(h, gather(h, graph.src), graph.everyone)
+    own, toward = problem.node.local(h, gather(h, graph.src), graph.everyone)
     total = own + scatter(toward, graph.src, graph.num_nodes)
     torch.testing.assert_close(total, problem.evaluate(h).gradient, rtol=1e-12, atol=1e-12)
 
@@ -43,12 +43,12 @@ def test_some_nodes_compute_what_all_would(name):
     graph = problem.graph
     h = torch.randn(problem.replicas, problem.channels, graph.num_nodes, dtype=torch.float64)
     inbox = torch.randn(*h.shape[:2], graph.num_edges, dtype=torch.float64)
-    own, toward = problem.local(h, inbox, graph.everyone)
+    own, toward = problem.node.local(h, inbox, graph.everyone)
     nodes = torch.tensor([7, 0, 11, 2])
     at = graph.star(nodes)
     assert torch.equal(graph.dst[at.edges], nodes[at.slot])
     assert at.edges.numel() == int(graph.in_degree[nodes].sum())
-    some, some_toward = problem.local(h[..., nodes], inbox[..., at.edges], at)
+    some, some_toward = problem.node.local(h[..., nodes], inbox[..., at.edges], at)
     torch.testing.assert_close(some, own[..., nodes], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(some_toward, toward[..., at.edges], rtol=1e-12, atol=1e-12)
 
@@ -71,7 +71,7 @@ def test_local_quadratic_models_add_up_to_the_hessian(name):
     problem = problems(name)
     graph = problem.graph
     h = torch.randn(problem.replicas, problem.channels, graph.num_nodes, dtype=torch.float64)
-    model = problem.quadratic(h, gather(h, graph.src), graph.everyone)
+    model = problem.node.quadratic(h, gather(h, graph.src), graph.everyone)
     total = model.own + scatter(model.toward, graph.src, graph.num_nodes)
     torch.testing.assert_close(total, problem.evaluate(h).gradient, rtol=1e-12, atol=1e-12)
 
@@ -95,8 +95,8 @@ def test_majorising_curvature_dominates_the_true_one(name):
     problem = problems(name)
     graph = problem.graph
     h = torch.randn(problem.replicas, problem.channels, graph.num_nodes, dtype=torch.float64)
-    true = problem.quadratic(h, gather(h, graph.src), graph.everyone)
-    above = problem.quadratic(h, gather(h, graph.src), graph.everyone, majorise=1.0)
+    true = problem.node.quadratic(h, gather(h, graph.src), graph.everyone)
+    above = problem.node.quadratic(h, gather(h, graph.src), graph.everyone, majorise=1.0)
     for field in ("b", "c", "u"):
         gap = (getattr(above, field) - getattr(true, field)).movedim(-1, 1)
         assert float(torch.linalg.eigvalsh(gap).min()) >= -1e-10

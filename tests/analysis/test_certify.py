@@ -32,15 +32,15 @@ from hogwild.asynchrony.impairments import (
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import ConfigError
 from hogwild.executors.simulated import Simulation
-from hogwild.fields import gather
 from hogwild.models.adjacency import Adjacency
 from hogwild.models.base import Kind
 from hogwild.models.contraction import Contraction
 from hogwild.models.scarselli import ScarselliConv
 from hogwild.models.stack import StackedGNN
 from hogwild.nn.nonexpansive import resolve
-from hogwild.rules import GradientRule
-from hogwild.rules.gradient import THETA, certified_steps
+from hogwild.ops import gather
+from hogwild.rules import gradient_rule
+from hogwild.rules.steps import THETA, certified_steps
 from hogwild.testing.problems import Quadratic, _columns, random_graph
 
 DOUBLE = {"dtype": torch.float64}
@@ -112,7 +112,7 @@ def test_the_proved_rate_holds_in_a_run(exchange):
     problem = Quadratic.random(graph, coupling=0.5)
     stagger, delay = 4, 2
     age = 2 * delay + stagger - (exchange == "exact")
-    rule = GradientRule(problem, "certified", age=age)
+    rule = gradient_rule(problem, "certified", age=age)
     schedule = Schedule(graph, stagger=stagger, delay=delay, seed=7)
     simulation = Simulation(rule, schedule, problem.start(), exchange=exchange)
     rows, answer = problem.row_bounds(), problem.answer()
@@ -423,7 +423,7 @@ def test_gradients_that_are_wrong_lead_near(seed):
     age = 2 * delay + stagger
     rows = problem.row_bounds()
     descent = Descent(rows, problem.convexity(), certified_steps(problem, age), age, stagger, graph)
-    rule = GradientRule(problem, "certified", age=age)
+    rule = gradient_rule(problem, "certified", age=age)
     simulation = Simulation(
         rule, Schedule(graph, stagger=stagger, delay=delay, seed=seed), problem.start(),
         impairments=[Quantisation(2 * error)],

@@ -25,9 +25,9 @@ from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import check_trace
 from hogwild.errors import AsynchronyError, ConfigError, InputError, TraceError
 from hogwild.executors.simulated import Simulation
-from hogwild.fields import gather, scatter
-from hogwild.rules import GradientRule, rule_for
-from hogwild.rules.gradient import THETA
+from hogwild.ops import gather, scatter
+from hogwild.rules import gradient_rule, rule_for
+from hogwild.rules.steps import THETA
 from hogwild.testing.problems import Quadratic, random_graph
 
 # -- what a run reports ---------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_the_certified_step_of_a_run_is_that_of_its_certificate(exchange, impair
     stagger, delay = schedule.bounds
     age = 2 * delay + stagger - (exchange == "exact")
     torch.testing.assert_close(found.step, THETA / ((0.5 + age) * problem.row_bounds()))
-    rule = GradientRule(problem, 1.0)
+    rule = gradient_rule(problem, 1.0)
     rule.rate = found.step
     simulation = Simulation(rule, schedule, problem.start(), exchange=exchange, impairments=listed)
     for _ in range(40):
@@ -351,7 +351,7 @@ def test_self_loops_and_multi_edges():
         assert bool(simulate(model, data, exchange=exchange).converged.all())
     problem = model.problem(data.x, edges).detach()
     simulation = Simulation(
-        GradientRule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0), problem.start(),
+        gradient_rule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0), problem.start(),
         exchange="exact",
     )  # fmt: skip
     h = problem.start()
@@ -435,7 +435,7 @@ def test_local_gradients_reach_the_right_neighbour():
     assert torch.equal(graph.src[reverse], graph.dst)
     assert torch.equal(reverse[reverse], torch.arange(graph.num_edges))
     h = torch.randn(1, 2, 7, dtype=torch.float64)
-    own, toward = problem.local(h, gather(h, graph.src), graph.everyone)
+    own, toward = problem.node.local(h, gather(h, graph.src), graph.everyone)
     received = own + scatter(toward[..., reverse], graph.dst, 7)
     torch.testing.assert_close(received, problem.evaluate(h).gradient)
 
@@ -447,7 +447,7 @@ def test_memory_is_linear_in_edges_and_delay():
         kept = []
         for delay in (0, 3, 6):
             schedule = Schedule(problem.graph, delay=delay)
-            simulation = Simulation(GradientRule(problem, 0.05), schedule, problem.start())
+            simulation = Simulation(gradient_rule(problem, 0.05), schedule, problem.start())
             for _ in range(30):
                 simulation.step()
             kept.append(simulation.outbox.edge.numel() / problem.graph.num_edges)

@@ -21,7 +21,7 @@ from hogwild.asynchrony.impairments import (
 )
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
-from hogwild.rules import FixedPointRule, GradientRule
+from hogwild.rules import fixed_point_rule, gradient_rule
 from hogwild.testing.problems import Affine, Quadratic, random_graph
 
 # -- the algorithm itself -------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def plain(problem, schedule, step, ticks, exact):
         at = graph.star(torch.tensor([i]))
         inbox = torch.stack([views[int(e)] for e in at.edges], -1) if len(at.edges) else (
             own.new_zeros(1, problem.channels, 0))  # fmt: skip
-        mine, toward = problem.local(own.unsqueeze(-1), inbox, at)
+        mine, toward = problem.node.local(own.unsqueeze(-1), inbox, at)
         letters = {int(graph.src[e]): toward[..., p] for p, e in enumerate(at.edges)}
         return mine[..., 0], letters
 
@@ -80,7 +80,7 @@ def test_it_is_algorithm_1(exchange, stagger, delay):
     options = {"stagger": stagger, "delay": delay, "seed": 3}
     slow = plain(problem, Schedule(graph, **options), 0.05, 40, exchange == "exact")
     fast = Simulation(
-        GradientRule(problem, 0.05),
+        gradient_rule(problem, 0.05),
         Schedule(graph, **options),
         torch.zeros_like(slow),
         exchange=exchange,
@@ -97,7 +97,7 @@ def test_exact_exchange_without_asynchrony_is_gradient_descent(exchange):
     x = torch.randn(11, 3, dtype=torch.float64)
     problem = model.problem(x, torch.stack([graph.src, graph.dst]), None, graph.batch).detach()
     simulation = Simulation(
-        GradientRule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0), problem.start(),
+        gradient_rule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0), problem.start(),
         exchange=exchange,
     )  # fmt: skip
     simulation.step()  # nobody updates at time 0
@@ -116,7 +116,7 @@ def test_exact_exchange_without_asynchrony_is_gradient_descent(exchange):
 def test_fixed_point_rule_without_asynchrony_is_picard():
     problem = Affine.random(random_graph([3, 8], seed=1), replicas=2)
     simulation = Simulation(
-        FixedPointRule(problem), Schedule(problem.graph, stagger=1, delay=0), problem.start()
+        fixed_point_rule(problem), Schedule(problem.graph, stagger=1, delay=0), problem.start()
     )
     simulation.step()
     h = problem.start()
@@ -139,7 +139,7 @@ def test_nothing_from_two_hops_away_reaches_a_node_within_one_hop_of_time():
     def start(x):
         problem = model.problem(x, edges).detach()
         return Simulation(
-            GradientRule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0),
+            gradient_rule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0),
             problem.start(),
         )  # fmt: skip
 
@@ -213,7 +213,7 @@ def test_certified_steps_converge(exchange):
     answer = problem.answer()
     age = 2 * 1 + 2 - (exchange == "exact")
     simulation = Simulation(
-        GradientRule(problem, "certified", age=age), Schedule(graph, stagger=2, delay=1),
+        gradient_rule(problem, "certified", age=age), Schedule(graph, stagger=2, delay=1),
         problem.start(),
         exchange=exchange,
     )  # fmt: skip
@@ -295,7 +295,7 @@ def test_quantised_packets_end_within_their_error_bound(step):
     problem = Quadratic.random(graph, coupling=0.3)
     answer = problem.answer()
     simulation = Simulation(
-        GradientRule(problem, 0.1), Schedule(graph), problem.start(),
+        gradient_rule(problem, 0.1), Schedule(graph), problem.start(),
         impairments=[Quantisation(step)],
     )  # fmt: skip
     for _ in range(2000):
@@ -323,7 +323,10 @@ def test_a_letter_that_has_changed_is_worth_sending():
     problem = Quadratic.random(random_graph([5], seed=1))
     trigger = EventTriggered(0.5)
     simulation = Simulation(
-        GradientRule(problem, 0.01), Schedule(problem.graph), problem.start(), impairments=[trigger]
+        gradient_rule(problem, 0.01),
+        Schedule(problem.graph),
+        problem.start(),
+        impairments=[trigger],
     )
     star = problem.graph.star(torch.tensor([0, 3]))
     node, letters = simulation.outbox.last(star)

@@ -9,7 +9,7 @@ from torch import nn
 
 from hogwild import EIGNN, Anderson, EIGNNConv, Picard, SemismoothNewton
 from hogwild.errors import ConfigError, FeatureError, GraphError
-from hogwild.fields import gather
+from hogwild.ops import gather
 from hogwild.testing import check_model, random_graph
 
 NAN = float("nan")

@@ -22,8 +22,8 @@ from torch_geometric.nn import APPNP
 
 from hogwild import GSDGNN, Anderson, GradientDescent, Graph, GSDConv, Newton, Picard
 from hogwild.errors import AsynchronyError, ConfigError, FeatureError, GraphError
-from hogwild.fields import gather, scatter
 from hogwild.models.base import Kind
+from hogwild.ops import gather, scatter
 from hogwild.solvers import LinearSolver, solve
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph
@@ -233,19 +233,19 @@ def test_local_energies(name):
         return (h - problem.target).square().sum(1) + scatter(along, graph.dst, n)
 
     torch.testing.assert_close(local_energies(h, inbox).sum(-1), problem.evaluate(h).value[:, 0])
-    own, toward = problem.local(h, inbox, graph.everyone)
+    own, toward = problem.node.local(h, inbox, graph.everyone)
     total = own + scatter(toward, graph.src, n)
     torch.testing.assert_close(total, problem.evaluate(h).gradient)
 
     inbox = torch.randn_like(inbox)  # stale values, unrelated to h
-    own, toward = problem.local(h, inbox, graph.everyone)
+    own, toward = problem.node.local(h, inbox, graph.everyone)
     leaves = (h.requires_grad_(), inbox.requires_grad_())
     exact = torch.autograd.grad(local_energies(*leaves).sum(), leaves)
     torch.testing.assert_close((own.detach(), toward.detach()), exact)
 
     nodes = torch.randperm(n)[: max(1, n // 2)]
     at = graph.star(nodes)
-    some, some_toward = problem.local(h[..., nodes], inbox[..., at.edges], at)
+    some, some_toward = problem.node.local(h[..., nodes], inbox[..., at.edges], at)
     torch.testing.assert_close(some, own[..., nodes])
     torch.testing.assert_close(some_toward, toward[..., at.edges])
 

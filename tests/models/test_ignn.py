@@ -21,9 +21,9 @@ from hogwild.errors import (
     GraphError,
     ProjectionWarning,
 )
-from hogwild.fields import gather
 from hogwild.models.ignn import onto_ball
 from hogwild.nn import Nonexpansive, leaky_relu
+from hogwild.ops import gather
 from hogwild.testing import check_model, random_graph
 
 NAN = float("nan")

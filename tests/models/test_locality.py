@@ -14,7 +14,7 @@ from torch_geometric.utils import add_self_loops, degree
 
 from hogwild import GAT, GCN, Graph, LayeredGNN
 from hogwild.errors import AsynchronyError
-from hogwild.fields import gather
+from hogwild.ops import gather
 from hogwild.testing.problems import random_graph
 
 K = 4

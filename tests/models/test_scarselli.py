@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from hogwild import Picard, ScarselliConv, ScarselliGNN
 from hogwild.errors import ConfigError, ConvergenceError, FeatureError, GraphError
-from hogwild.fields import gather
 from hogwild.models.base import Kind
 from hogwild.models.jacobian import Jacobian
+from hogwild.ops import gather
 from hogwild.problems.base import FixedPoint
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph

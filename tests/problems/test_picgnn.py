@@ -18,8 +18,8 @@ from helpers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import EnergyConv
-from hogwild.problems import picgnn
+from hogwild import EnergyConv, ops
+from hogwild_node.picnn import Tape
 
 VARIANTS = {
     "edge": {},
@@ -115,11 +115,11 @@ def test_the_hessian_in_chunks(variant, monkeypatch):
     long = (chain(600), torch.zeros(600, dtype=torch.long))
     *_, problem, h = pose(VARIANTS[variant], long, replicas=2)
     whole, direction = problem.evaluate(h).hessian(), torch.randn_like(h)
-    chunks, rows = [], picgnn.Tape.rows
+    chunks, rows = [], Tape.rows
     monkeypatch.setattr(
-        picgnn.Tape, "rows", lambda self, part: chunks.append(part) or rows(self, part)
+        Tape, "rows", lambda self, part: chunks.append(part) or rows(self, part)
     )
-    monkeypatch.setattr(picgnn, "CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(ops, "CHUNK_ELEMENTS", 1)
     pieces = problem.evaluate(h).hessian()
     rounds = VARIANTS[variant].get("num_layers", 1)
     assert chunks.count(slice(512, 600)) == 2 * rounds  # of nodes: self messages and updates

@@ -11,11 +11,12 @@ from hogwild import GSDGNN, EnergyGNN, simulate
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.graph import Graph
-from hogwild.rules import GradientRule, messages, mode
-from hogwild.rules.elimination import Messages, columns
-from hogwild.rules.messages import MessageRule
-from hogwild.rules.trust import FLOOR, Trust
+from hogwild.rules import gradient_rule, message_rule
 from hogwild.testing.problems import Quadratic, random_graph
+from hogwild_node.rules import GradientRule, messages, mode
+from hogwild_node.rules.elimination import Messages, columns
+from hogwild_node.rules.messages import MessageRule
+from hogwild_node.rules.trust import FLOOR, Trust
 
 
 def undirected(pairs, n):
@@ -48,7 +49,7 @@ def test_quadratic_energies_on_trees_are_exact_after_the_diameter(name):
     problem = Quadratic.random(graph, replicas=2, coupling=3.0)
     answer = problem.answer()
     simulation = Simulation(
-        MessageRule(problem), Schedule(graph, stagger=1, delay=0), problem.start()
+        message_rule(problem), Schedule(graph, stagger=1, delay=0), problem.start()
     )
     simulation.step()  # nobody updates at time 0
     for _ in range(max(diameter, 1)):
@@ -57,7 +58,7 @@ def test_quadratic_energies_on_trees_are_exact_after_the_diameter(name):
     assert float((simulation.h - answer).abs().max()) < 1e-9 * scale
     if diameter > 2:  # and word has not got round before
         early = Simulation(
-            MessageRule(problem), Schedule(graph, stagger=1, delay=0), problem.start()
+            message_rule(problem), Schedule(graph, stagger=1, delay=0), problem.start()
         )
         for _ in range(diameter // 2):
             early.step()
@@ -72,7 +73,7 @@ def test_denoising_on_a_tree_is_exact_after_the_diameter():
     edges = torch.stack([graph.src, graph.dst])
     problem = model.problem(x, edges).detach()
     simulation = Simulation(
-        MessageRule(problem), Schedule(problem.graph, stagger=1, delay=0), problem.start()
+        message_rule(problem), Schedule(problem.graph, stagger=1, delay=0), problem.start()
     )
     for _ in range(diameter + 1):
         simulation.step()
@@ -118,7 +119,7 @@ def test_a_grid_ends_no_worse_than_with_gradient_steps(coupling, trust, monkeypa
     problem = Quadratic.random(graph, coupling=coupling)
     answer = problem.answer()
     error = {}
-    for rule in (MessageRule(problem), GradientRule(problem)):
+    for rule in (message_rule(problem), gradient_rule(problem)):
         simulation = Simulation(rule, Schedule(graph), problem.start())
         if isinstance(rule, MessageRule):
             rule.trust.share[:] = trust
@@ -130,7 +131,7 @@ def test_a_grid_ends_no_worse_than_with_gradient_steps(coupling, trust, monkeypa
 
 def distrusted(problem, share):
     """Messages of nodes that trust themselves so much, whatever happens."""
-    rule = MessageRule(problem)
+    rule = message_rule(problem)
     simulation = Simulation(rule, Schedule(problem.graph, stagger=1, delay=0), problem.start())
     rule.trust.watch = lambda *_: None
     rule.trust.share[:] = share
@@ -174,7 +175,7 @@ def test_far_fewer_updates_than_gradient_steps_on_a_long_chain():
     problem = Quadratic.random(graph, coupling=100.0)
     answer = problem.answer()
     count = {}
-    for rule in (MessageRule(problem), GradientRule(problem)):
+    for rule in (message_rule(problem), gradient_rule(problem)):
         simulation = Simulation(rule, Schedule(graph), problem.start())
         far, ticks = 1.0, 0
         while far > 1e-3 and ticks < 2000:
@@ -189,7 +190,7 @@ def test_packets_have_a_fixed_size():
     widths = set()
     for n in (2, 5, 30):
         problem = Quadratic.random(random_graph([n], seed=n))
-        simulation = Simulation(MessageRule(problem), Schedule(problem.graph), problem.start())
+        simulation = Simulation(message_rule(problem), Schedule(problem.graph), problem.start())
         widths.add(simulation.outbox.edge.size(1))
     k = 2
     assert widths == {Messages.width(k) + k + k * k}

@@ -12,11 +12,11 @@ from torch_geometric.data import Batch, Data
 from hogwild import GSDGNN, EnergyGNN, simulate
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
-from hogwild.fields import gather
+from hogwild.ops import gather
 from hogwild.problems.energy import EnergyProblem
-from hogwild.rules import mode
-from hogwild.rules.messages import MessageRule
+from hogwild.rules import message_rule
 from hogwild.testing.problems import random_graph
+from hogwild_node.rules import mode
 
 SCALES = (1.0, 30.0, 300.0)  # of features; embeddings of 1 to more than 1,000
 VARIANTS = {
@@ -44,7 +44,7 @@ def posed(variant, data, seed):
 def under_way(problem, ticks, stagger=1, delay=0):
     """A simulation after so many ticks."""
     schedule = Schedule(problem.graph, stagger=stagger, delay=delay)
-    simulation = Simulation(MessageRule(problem), schedule, problem.start())
+    simulation = Simulation(message_rule(problem), schedule, problem.start())
     for _ in range(ticks):
         simulation.step()
     return simulation

@@ -6,12 +6,12 @@ from torch_geometric.data import Data
 
 from hogwild import EIGNN, IGNN, StackedEnergyGNN, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes
-from hogwild.fields import gather, scatter
 from hogwild.models.gsd import GSDConv
 from hogwild.models.maximum import MaxConv
 from hogwild.models.scarselli import ScarselliConv
 from hogwild.models.stack import StackedGNN
-from hogwild.rules import GradientRule, rule_for
+from hogwild.ops import gather, scatter
+from hogwild.rules import gradient_rule, rule_for
 from hogwild.testing.problems import random_graph
 
 DOUBLE = {"dtype": torch.float64}
@@ -179,11 +179,11 @@ def test_neighbours_shares_add_up_to_the_row_bounds(options):
     conv = StackedEnergyGNN(3, 2, **options).double().levels[0]
     problem = conv.problem(*arguments(graphs)).detach()
     graph = problem.graph
-    own, toward = problem.local_row_bounds(graph.everyone)
+    own, toward = problem.node.row_bounds(graph.everyone)
     total = own + scatter(toward[..., graph.reverse], graph.dst, graph.num_nodes)
     torch.testing.assert_close(total, problem.row_bounds(), rtol=1e-12, atol=0)
     some = graph.star(torch.tensor([3, 7]))
-    part, parts = problem.local_row_bounds(some)
+    part, parts = problem.node.row_bounds(some)
     torch.testing.assert_close(part, some.at_nodes(own), rtol=1e-13, atol=0)
     torch.testing.assert_close(parts, some.at_edges(toward), rtol=1e-13, atol=0)
 
@@ -197,8 +197,8 @@ def test_the_certified_step_of_a_settled_level_is_the_one_it_has_alone():
     stacked = model.problem(*arguments(graphs))
     graph = stacked.graph
     problem = stacked.pose(1, settled, gather(settled, graph.src))
-    alone = GradientRule(problem, "certified", age=age)
-    moving = GradientRule(problem, "certified", age=age, moving=True)
+    alone = gradient_rule(problem, "certified", age=age)
+    moving = gradient_rule(problem, "certified", age=age, moving=True)
     h = torch.randn(1, 2, 7, **DOUBLE)
     inbox, everyone = gather(h, graph.src), graph.everyone
     steps = []

@@ -54,7 +54,6 @@ from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import bounds, check_bounds
 from hogwild.errors import AsynchronyError
 from hogwild.executors.simulated import check_exchange
-from hogwild.fields import as_field
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.spectrum import Extremes, matrices, spectrum
@@ -62,9 +61,10 @@ from hogwild.models.base import ImplicitConv, Kind, evaluating
 from hogwild.models.check import embedded, pose, runnable
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.stack import StackProblem
+from hogwild.ops import as_field
 from hogwild.problems.base import FixedPoint, Objective
 from hogwild.rules import choose, rule_for
-from hogwild.rules.gradient import certified_steps, check_step
+from hogwild.rules.steps import certified_steps, check_step
 
 LABELS = {
     "strong_convexity": "strong convexity β",

@@ -19,13 +19,13 @@ from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.executors.price import Price
 from hogwild.executors.simulated import Ages, Simulation, check_exchange
-from hogwild.fields import as_field
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import evaluating
 from hogwild.models.check import Runnable, embedded, pose, runnable
 from hogwild.models.stack import StackedGNN
 from hogwild.models.wrapped import WrappedGNN
+from hogwild.ops import as_field
 from hogwild.problems.base import Problem
 from hogwild.progress import bar
 from hogwild.rules import choose, rule_for

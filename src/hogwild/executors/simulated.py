@@ -27,8 +27,8 @@ from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.schedule import Tick, Timetable
 from hogwild.errors import ConfigError
-from hogwild.graph import Graph, Star
-from hogwild.rules.base import Rule
+from hogwild.graph import Star
+from hogwild_node.rules.base import Rule
 
 EXCHANGES = ("packet", "exact")
 STUCK = 1000
@@ -102,13 +102,13 @@ class Simulation:
         exchange: str = "packet",
         impairments: Sequence[Impairment] = (),
     ) -> None:
-        graph: Graph = rule.graph
+        graph = timetable.graph
         self.rule, self.timetable, self.graph = rule, timetable, graph
         self.exact = exchange == "exact"
         self.impairments = tuple(impairments)
         self.time = 0
         self.start, self.h = h, h.clone()
-        letters = rule.begin(self.h)
+        letters = rule.begin(self.h, graph.everyone.current(self.h))
         self.letters = letters
         depth = timetable.depth
         everybody = rule.broadcast(self.h, graph.everyone)

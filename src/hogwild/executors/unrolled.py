@@ -113,7 +113,7 @@ def _last_layer(problem: LayeredProblem, schedule: Schedule) -> Tensor:
     """What the nodes hold when all have made their last update, [R, k, N]."""
     graph, rule = problem.graph, LayeredRule(problem)
     start = problem.start()
-    rule.begin(start)
+    rule.begin(start, graph.everyone.current(start))
     sent = [start]  # sent[t]: what packets of time t say, [R, k, N]
     everyone = torch.arange(graph.num_nodes, device=start.device)
     while not bool(rule.finished(everyone).all()):

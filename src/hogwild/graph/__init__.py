@@ -2,6 +2,6 @@
 
 from hogwild.graph.graph import Graph
 from hogwild.graph.pattern import Pattern
-from hogwild.graph.star import Star
+from hogwild_node.star import Star
 
 __all__ = ["Graph", "Pattern", "Star"]

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import AsynchronyError, GraphError
-from hogwild.fields import gather, scatter
 from hogwild.graph.pattern import Pattern
-from hogwild.graph.star import Star
 from hogwild.graph.validation import check_batch, check_batch_values, check_edge_index
+from hogwild.ops import gather, scatter
+from hogwild_node.star import Star
 
 
 @dataclass(eq=False)
@@ -194,7 +194,17 @@ class Graph:
     @torch.inference_mode(False)
     def everyone(self) -> Star:
         """All nodes and all edges: the synchronous case of a node's rule."""
-        return Star(self.num_nodes, self.dst)
+        labels, senders = self._labels
+        return Star(self.num_nodes, self.dst, senders=senders, labels=labels, ends=self.ends)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def _labels(self) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        """Labels of nodes and of edges' senders, where a node may have itself or one neighbour
+        twice for a neighbour."""
+        if self.self_loops is None and self.parallel is None:
+            return None, None
+        return torch.arange(self.num_nodes, device=self.src.device), self.src
 
     @cached_property
     @torch.inference_mode(False)
@@ -212,7 +222,10 @@ class Graph:
         slot = torch.repeat_interleave(count)
         first = start[nodes] - (count.cumsum(0) - count)
         edges = order[first[slot] + torch.arange(slot.numel(), device=slot.device)]
-        return Star(nodes.numel(), slot, nodes, edges)
+        labels, senders = self._labels
+        if labels is None or senders is None:
+            return Star(nodes.numel(), slot, nodes, edges)
+        return Star(nodes.numel(), slot, nodes, edges, senders[edges], labels[nodes])
 
     def missing_reverse_links(self) -> Tensor:
         """Edges j → i without any edge i → j, as [2, M]."""

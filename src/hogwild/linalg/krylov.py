@@ -11,10 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hogwild.fields import mv
 from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian
 from hogwild.linalg.solution import Solution, Status
+from hogwild.ops import mv
 
 LinearMap = Callable[[Tensor], Tensor]
 

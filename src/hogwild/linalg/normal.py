@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.fields import gather, mtm, scatter
 from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian, Tangent
+from hogwild.ops import gather, mtm, scatter
 
 
 @dataclass

@@ -25,8 +25,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from hogwild.fields import gather, scatter
 from hogwild.graph import Graph
+from hogwild.ops import gather, scatter
 
 POWER_ITERATIONS = 1000
 """In as many iterations no entry of v can underflow, as each halves it at most."""

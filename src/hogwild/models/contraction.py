@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -32,13 +33,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hogwild.errors import FeatureError, require_positive
-from hogwild.fields import gather
-from hogwild.graph import Graph, Star
+from hogwild.graph import Graph
+from hogwild.linalg.operator import Tangent
 from hogwild.models.adjacency import Adjacency, adjacency
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.nn.nonexpansive import Nonexpansive
-from hogwild.problems.base import FixedPoint, Tangent
+from hogwild.ops import gather
+from hogwild.problems.base import FixedPoint
 from hogwild.solvers.loop import Solver
+from hogwild_node import contraction
 
 
 @dataclass
@@ -61,11 +64,10 @@ class Contraction(FixedPoint):
     def channels(self) -> int:  # type: ignore[override]
         return self.weight.size(-1)
 
-    def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
-        heard = at.collect(inbox * at.at_edges(self.adjacency.edge))
-        if self.adjacency.loop is not None:
-            heard = torch.addcmul(heard, at.at_nodes(self.adjacency.loop), h)
-        return self.act.value(torch.baddbmm(at.at_nodes(self.bias), self.weight, heard))
+    @cached_property
+    def node(self) -> contraction.Contraction:
+        a = self.adjacency
+        return contraction.Contraction(self.weight, self.bias, a.edge, a.loop, self.act.value)
 
     @torch.no_grad()
     def linearise(self, h: Tensor) -> ContractionTangent:

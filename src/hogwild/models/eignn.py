@@ -37,13 +37,13 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, GraphError, require_positive
-from hogwild.fields import scatter_into
 from hogwild.graph import Graph
 from hogwild.models.adjacency import Adjacency
 from hogwild.models.contraction import Contraction, ContractionConv, ContractionTangent
 from hogwild.models.stack import StackedGNN
 from hogwild.nn.mlp import MLP
 from hogwild.nn.nonexpansive import resolve
+from hogwild.ops import scatter_into
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.picard import Picard
 from hogwild.solvers.semismooth import SemismoothNewton

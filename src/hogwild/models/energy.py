@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import AsynchronyError, ConfigError, require_positive
-from hogwild.fields import as_field
 from hogwild.graph import Graph
 from hogwild.models.base import ImplicitConv, Kind, opaque
 from hogwild.models.features import Features
@@ -29,10 +28,11 @@ from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.picnn import PICNN, Slot
+from hogwild.ops import as_field
 from hogwild.problems.energy import EnergyProblem
-from hogwild.problems.picgnn import Round
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
+from hogwild_node.round import Round
 
 
 def message_gain(num_layers: int, message: str) -> float:

@@ -43,15 +43,17 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, FeatureError, require_positive
-from hogwild.fields import gather, scatter, scatter_into
-from hogwild.graph import Graph, Star
+from hogwild.graph import Graph
+from hogwild.linalg.operator import Hessian
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.features import Features
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.mlp import MLP
-from hogwild.problems.base import Evaluation, Hessian, LocalQuadratic, Objective
+from hogwild.ops import gather, scatter, scatter_into
+from hogwild.problems.base import Evaluation, Objective
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
+from hogwild_node.gsd import GSD
 
 
 @torch.inference_mode(False)  # what is kept must serve training, too
@@ -201,26 +203,10 @@ class GSDProblem(Objective):
     def evaluate(self, h: Tensor) -> GSDEvaluation:
         return GSDEvaluation(self, h)
 
-    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
-        here, there = at.at_nodes(self.root), self.root[at.at_edges(self.graph.src)]
-        slope = self.beta * at.at_edges(self.weight) * (gather(here * h, at.slot) - there * inbox)
-        own = 2.0 * self.gamma * (h - at.at_nodes(self.target)) + here * at.collect(slope)
-        return own, -there * slope
-
-    def quadratic(
-        self, h: Tensor, inbox: Tensor, at: Star, majorise: float = 0.0
-    ) -> LocalQuadratic:
-        own, toward = self.local(h, inbox, at)
-        r, k, edges = self.replicas, self.channels, at.slot.numel()
-        here, there = at.at_nodes(self.root), self.root[at.at_edges(self.graph.src)]
-        pull = self.beta * at.at_edges(self.weight)
-        eye = torch.eye(k, dtype=h.dtype, device=h.device).unsqueeze(-1).expand(r, k, k, 1)
-        b = 2.0 * self.gamma + here.square() * at.collect(pull)
-        x = -pull * here[at.slot] * there
-        return LocalQuadratic(
-            own, toward, eye * b, eye * x, eye * (pull * there.square()),
-            h.new_zeros(r, 0, k, edges), h.new_zeros(r, 0, 0, at.size), at,
-        )  # fmt: skip
+    @cached_property
+    def node(self) -> GSD:
+        sender = self.root[self.graph.src]
+        return GSD(self.target, self.root, sender, self.weight, self.gamma, self.beta)
 
     def convexity(self) -> Tensor:
         return self.root.new_full((self.replicas, self.graph.num_graphs), 2.0 * self.gamma)

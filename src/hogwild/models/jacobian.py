@@ -25,8 +25,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hogwild.fields import gather, mtv, mv, scatter
 from hogwild.graph import Graph
+from hogwild.ops import gather, mtv, mv, scatter
 
 
 @dataclass(frozen=True)

@@ -49,22 +49,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hogwild.errors import ConfigError, GraphError, require_positive
-from hogwild.fields import gather
 from hogwild.graph import Graph, Star
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.features import Features
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.mlp import MLP
+from hogwild.ops import gather
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.picard import Picard
+from hogwild_node.local import LocalMap
 
 START = -3.0
 """Initial bias of the decrements: softplus(-3) ≈ 0.05, so that fresh values travel far."""
 
 
 @dataclass
-class MaxProblem(FixedPoint):
+class MaxProblem(FixedPoint, LocalMap):
     """Find the best walk to every node, on every graph, replica and channel."""
 
     graph: Graph
@@ -83,6 +84,10 @@ class MaxProblem(FixedPoint):
     def start(self) -> Tensor:
         """The encoding: below the solution, and as few steps from it as walks have edges."""
         return self.encoding.clone()
+
+    @property
+    def node(self) -> LocalMap:
+        return self
 
     def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         own, heard = at.at_nodes(self.encoding), inbox - at.at_edges(self.decrement)

@@ -31,16 +31,17 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, require_positive
-from hogwild.fields import as_field, gather, mtm, scatter
 from hogwild.graph import Graph, Star
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.features import Features
 from hogwild.models.jacobian import Contractivity, Jacobian
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.tanh import TanhMap, TanhMLP
+from hogwild.ops import as_field, gather, mtm, scatter
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.loop import Solver
+from hogwild_node.local import LocalMap
 
 DEGREE = 10
 """Number of neighbours for which fresh parameters are made."""
@@ -50,7 +51,7 @@ embedding through u, and in all embeddings through the messages of ``DEGREE`` ne
 
 
 @dataclass
-class ScarselliProblem(FixedPoint):
+class ScarselliProblem(FixedPoint, LocalMap):
     """Find the fixed point of the two networks on every graph and replica."""
 
     graph: Graph
@@ -68,6 +69,10 @@ class ScarselliProblem(FixedPoint):
     @property
     def channels(self) -> int:  # type: ignore[override]
         return self.message.first.size(-1) // 2
+
+    @property
+    def node(self) -> LocalMap:
+        return self
 
     def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         ends = torch.cat([gather(h, at.slot), inbox], 1)

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import require_positive
-from hogwild.fields import gather
 from hogwild.graph import Graph
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.energy import EnergyConv
 from hogwild.models.features import Features
 from hogwild.models.readout import ImplicitGNN, Readout
+from hogwild.ops import gather
 from hogwild.problems.base import Problem
 
 

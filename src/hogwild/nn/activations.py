@@ -1,115 +1,11 @@
-r"""Smooth, convex, nondecreasing activations with their first two derivatives in closed form.
-
-On the ``z`` path of a PICNN an activation must be convex *and* nondecreasing: the composition
-:math:`g(a(y))` of a convex :math:`a` with such a :math:`g` is convex. The paper's appendix asks
-only for "nondecreasing", which is not enough.
-"""
+"""The activations of PICNNs by name (:mod:`hogwild_node.activations`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from hogwild.errors import ConfigError
+from hogwild_node.activations import ACTIVATIONS, SOFTPLUS, SQUAREPLUS, Activation
 
-
-@dataclass(frozen=True)
-class Activation:
-    r"""A scalar function :math:`g` with :math:`g', g'' \ge 0` and both bounded.
-
-    Attributes:
-        value: :math:`g`.
-        slope: :math:`g'`.
-        curvature: :math:`g''` as a function of :math:`(a, g'(a))`; the slope is at hand when the
-            curvature is needed, and often gives it for free.
-        majoriser: Curvature, as a function of :math:`(a, g'(a))`, of a parabola that touches
-            :math:`g` at a and lies above it everywhere.
-        max_slope: :math:`\sup g'`.
-        max_curvature: :math:`\sup g''`.
-    """
-
-    name: str
-    value: Callable[[Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
-    curvature: Callable[[Tensor, Tensor], Tensor]
-    majoriser: Callable[[Tensor, Tensor], Tensor]
-    max_slope: float
-    max_curvature: float
-
-    def growth(self, a: Tensor, slope: Tensor, reach: Tensor) -> Tensor:
-        r"""Curvature of the parabola that touches :math:`g` at a and lies above it as far as
-        ``reach`` on both sides: from :math:`g''(a)` for no reach to the majoriser for any.
-
-        .. math:: \frac{2}{r^2} \bigl(g(a - s r) - g(a) + s r\, g'(a)\bigr), \qquad
-                  s = \operatorname{sign} a, \quad r = \min(\text{reach}, 2 |a|):
-
-        :math:`g''` is even and largest at zero, so g outgrows the parabola first on the far side
-        of zero.
-        """
-        true, most = self.curvature(a, slope), self.majoriser(a, slope)
-        r = torch.minimum(reach, 2.0 * a.abs())
-        far = r > 1e-3  # nearer, the difference drowns in rounding
-        r = torch.where(far, r, 1.0) * torch.sign(a)
-        chord = 2.0 * (self.value(a - r) - self.value(a) + r * slope) / (r * r)
-        return torch.where(far, torch.maximum(chord, true), true).minimum(most)
-
-
-# Named functions, not lambdas: a model must survive pickling.
-
-
-def _softplus(a: Tensor) -> Tensor:
-    return F.softplus(a, threshold=40.0)  # beyond 40 exact to rounding in float64
-
-
-def _softplus_curvature(a: Tensor, slope: Tensor) -> Tensor:
-    return slope * (1.0 - slope)
-
-
-def _even_majoriser(a: Tensor, slope: Tensor) -> Tensor:
-    r""":math:`(g'(a) - \tfrac12) / a`, for g(a) = a/2 + φ(|a|) with φ'(r)/r nonincreasing."""
-    near = a.abs() < 1e-4
-    return torch.where(near, 0.25, (slope - 0.5) / torch.where(near, 1.0, a))
-
-
-def _squareplus(a: Tensor) -> Tensor:
-    return 0.5 * (a + torch.sqrt(a * a + 4.0))
-
-
-def _squareplus_slope(a: Tensor) -> Tensor:
-    return 0.5 * (1.0 + a * torch.rsqrt(a * a + 4.0))
-
-
-def _squareplus_curvature(a: Tensor, slope: Tensor) -> Tensor:
-    return 2.0 * (a * a + 4.0).pow(-1.5)
-
-
-SOFTPLUS = Activation(
-    name="softplus",
-    value=_softplus,
-    slope=torch.sigmoid,
-    curvature=_softplus_curvature,
-    majoriser=_even_majoriser,
-    max_slope=1.0,
-    max_curvature=0.25,
-)
-r""":math:`\log(1 + e^a)`, the default."""
-
-SQUAREPLUS = Activation(
-    name="squareplus",
-    value=_squareplus,
-    slope=_squareplus_slope,
-    curvature=_squareplus_curvature,
-    majoriser=_even_majoriser,
-    max_slope=1.0,
-    max_curvature=0.25,
-)
-r""":math:`(a + \sqrt{a^2 + 4}) / 2`: algebraic, no exponential, heavier tails of curvature."""
-
-ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
+__all__ = ["ACTIVATIONS", "SOFTPLUS", "SQUAREPLUS", "Activation", "resolve"]
 
 
 def resolve(act: str | Activation) -> Activation:

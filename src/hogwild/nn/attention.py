@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.utils import softmax
 
-from hogwild.fields import gather
+from hogwild.ops import gather
 
 
 class NeighbourhoodAttention(nn.Module):

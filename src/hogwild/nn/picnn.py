@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -42,9 +41,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, FeatureError
-from hogwild.fields import gather, mtm
 from hogwild.nn import activations
 from hogwild.nn.activations import Activation
+from hogwild.ops import gather
+from hogwild_node.picnn import Context, Layer
 
 _GATES: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     # name: (positive part, the bias at which it equals one)
@@ -60,158 +60,6 @@ class Slot(NamedTuple):
 
     features: Tensor
     rows: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Layer:
-    """What one layer needs once its features are known: everything but ``y`` and ``z``."""
-
-    wy: Tensor  # [B, w', d]
-    gy: Tensor  # [B, d, n]
-    bias: Tensor  # [B, w', n]
-    wz: Tensor | None  # [B, w', w], nonnegative; None in the first layer, where z = 0
-    gz: Tensor | None  # [B, w, n], nonnegative
-
-
-@dataclass(frozen=True)
-class Context:
-    """A PICNN with its features filled in: a convex function of ``y``, row by row.
-
-    Computing it once serves every iteration of a solve. ``B`` counts independent parameter sets
-    (replicas × heads) and ``n`` the rows (nodes or edges).
-    """
-
-    layers: tuple[Layer, ...]
-    act: Activation
-
-    def map(self, weights: Callable[[Tensor], Tensor], rows: Callable[[Tensor], Tensor]) -> Context:
-        """The same context with every shared weight and every per-row tensor transformed."""
-
-        def one(layer: Layer) -> Layer:
-            return Layer(
-                weights(layer.wy),
-                rows(layer.gy),
-                rows(layer.bias),
-                None if layer.wz is None else weights(layer.wz),
-                None if layer.gz is None else rows(layer.gz),
-            )
-
-        return replace(self, layers=tuple(one(layer) for layer in self.layers))
-
-    def forward(self, y: Tensor) -> Tape:
-        """Value at ``y`` [B, d, n] and what the derivatives need."""
-        z: Tensor | None = None
-        pre: list[Tensor] = []
-        for layer in self.layers:
-            a = torch.baddbmm(layer.bias, layer.wy, layer.gy * y)
-            if z is not None:
-                assert layer.wz is not None
-                assert layer.gz is not None
-                a = torch.baddbmm(a, layer.wz, layer.gz * z)
-            if len(pre) < len(self.layers) - 1:
-                z = self.act.value(a)
-                pre.append(a)
-        slopes = [self.act.slope(a) for a in pre]
-        return Tape(self, a, pre, slopes)
-
-    def bound(self) -> Tape:
-        r"""A tape whose every derivative dominates, in absolute value, that at *any* ``y``.
-
-        Slopes and curvatures take their suprema and the signed weights their absolute values;
-        what is computed from this tape is nonnegative and bounds :math:`|J|` and
-        :math:`|\nabla^2|` entry by entry for all ``y``.
-        """
-        absolute = self.map(Tensor.abs, Tensor.abs)
-        pre = [layer.bias for layer in absolute.layers]
-        slopes = [torch.full_like(a, self.act.max_slope) for a in pre[:-1]]
-        return Tape(absolute, pre[-1], pre[:-1], slopes, bounding=True)
-
-
-@dataclass
-class Tape:
-    """A forward pass at one ``y``, from which all derivatives follow in closed form."""
-
-    context: Context
-    value: Tensor  # [B, out, n]
-    pre: list[Tensor]  # a_ℓ of the hidden layers, [B, w, n]
-    slopes: list[Tensor]  # g'(a_ℓ)
-    bounding: bool = False
-    reach: Tensor | None = None  # [B, 1, n]: how far curvatures bound the growth; None: true ones
-
-    def rows(self, part: slice) -> Tape:
-        """The tape of some of the rows (views, nothing is copied)."""
-        return Tape(
-            self.context.map(lambda w: w, lambda x: x[..., part]),
-            self.value[..., part],
-            [a[..., part] for a in self.pre],
-            [s[..., part] for s in self.slopes],
-            self.bounding,
-            None if self.reach is None else self.reach[..., part],
-        )
-
-    def pullback(self, cotangent: Tensor) -> tuple[Tensor, list[Tensor]]:
-        r"""Reverse pass: :math:`J^\top p` and the sensitivities :math:`s_\ell` of hidden layers.
-
-        Args:
-            cotangent: ``p`` [B, out, n].
-        """
-        abar = cotangent
-        ybar: Tensor | None = None
-        sensitivities: list[Tensor] = []
-        for depth in range(len(self.context.layers) - 1, -1, -1):
-            layer = self.context.layers[depth]
-            term = layer.gy * torch.bmm(layer.wy.mT, abar)
-            ybar = term if ybar is None else ybar + term
-            if layer.wz is not None and layer.gz is not None:
-                s = layer.gz * torch.bmm(layer.wz.mT, abar)
-                sensitivities.append(s)
-                abar = s * self.slopes[depth - 1]
-        assert ybar is not None
-        return ybar, sensitivities[::-1]
-
-    def jacobians(self) -> list[Tensor]:
-        r""":math:`J_\ell = \partial a_\ell / \partial y` of every layer, [B, w, d, n]; the last is
-        the Jacobian of the network."""
-        out: list[Tensor] = []
-        for depth, layer in enumerate(self.context.layers):
-            direct = layer.wy.unsqueeze(-1) * layer.gy.unsqueeze(-3)  # [B, w', d, n]
-            if layer.wz is not None and layer.gz is not None:
-                hidden = out[-1] * (self.slopes[depth - 1] * layer.gz).unsqueeze(-2)
-                direct = torch.baddbmm(direct.flatten(-2), layer.wz, hidden.flatten(-2)).view_as(
-                    direct
-                )
-            out.append(direct)
-        return out
-
-    def hessian(
-        self,
-        jacobians: list[Tensor],
-        sensitivities: list[Tensor],
-        majorise: float = 0.0,
-        far: Tape | None = None,
-    ) -> Tensor | None:
-        r""":math:`\nabla_y^2 (p^\top f)`, [B, d, d, n]; ``None`` where it vanishes (one layer).
-
-        Args:
-            majorise: Share of the activations' majorising curvature instead of the true one.
-            far: A pass at another ``y``: every activation's curvature then bounds its growth as
-                far as it is from here to there.
-        """
-        total: Tensor | None = None
-        act = self.context.act
-        for i, (a, slope, jac, s) in enumerate(
-            zip(self.pre, self.slopes, jacobians, sensitivities, strict=False)
-        ):
-            g2 = torch.full_like(a, act.max_curvature) if self.bounding else act.curvature(a, slope)
-            if self.reach is not None:
-                g2 = torch.where(self.reach > 0.0, act.growth(a, slope, self.reach), g2)
-            if majorise:
-                g2 = torch.lerp(g2, act.majoriser(a, slope), majorise)
-            if far is not None:
-                g2 = act.growth(a, slope, (far.pre[i] - a).abs())
-            term = mtm((s * g2).unsqueeze(-2) * jac, jac)
-            total = term if total is None else total + term
-        return total
 
 
 class Jet(NamedTuple):
@@ -365,7 +213,7 @@ class PICNN(nn.Module):
                 wy = torch.where(self.monotone, F.softplus(wy), wy)
                 yg = torch.where(self.monotone.unsqueeze(-1), positive(yg), yg)
             wz = F.softplus(flat(self.wz[i - 1])) if i else None
-            layers.append(Layer(wy, yg, c, wz, positive(zg) if i else None))
+            layers.append(Layer(yg, c, positive(zg) if i else None, wy, wz))
             u = F.leaky_relu(unext, FEATURE_SLOPE) if sizes[0] else None
         return Context(tuple(layers), self.act)
 

@@ -16,10 +16,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from hogwild.fields import gather
-from hogwild.graph import Graph, Star
+from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian, Tangent
-from hogwild.problems.quadratic import LocalQuadratic
+from hogwild_node.local import LocalEnergy, LocalMap
 
 
 class Evaluation(ABC):
@@ -144,6 +143,15 @@ class Objective(Problem):
         """All that, beside tensors and their shapes, decides what :meth:`evaluate` computes."""
         return (self.replicas, self.channels)
 
+    @property
+    @abstractmethod
+    def node(self) -> LocalEnergy:
+        """The same energy as nodes compute it, from what they heard.
+
+        Raises:
+            AsynchronyError: A node would have to hear from further than one hop.
+        """
+
     @abstractmethod
     def evaluate(self, h: Tensor) -> Evaluation: ...
 
@@ -156,58 +164,9 @@ class Objective(Problem):
         r"""Bounds [R, k, N] on the absolute row sums of the Hessian, entry by entry and valid
         everywhere: :math:`r_a \ge \sum_b \sup_h |\partial^2 E / \partial h_a \partial h_b|`."""
 
-    def local_row_bounds(self, at: Star) -> tuple[Tensor, Tensor]:
-        r"""What the local energies :math:`e^i` of some nodes add to :meth:`row_bounds`, as far as
-        the features those nodes know tell.
-
-        Returns:
-            Their part in :math:`r_i` [R, k, A], and for every edge j → i their part in
-            :math:`r_j` [R, k, E'], which i sends to j.
-        """
-        if not self.is_quadratic:
-            raise NotImplementedError(f"{type(self).__name__} does not bound its local energies")
-        everywhere = self.start()
-        inbox = gather(everywhere, at.at_edges(self.graph.src))
-        return self.quadratic(at.at_nodes(everywhere), inbox, at).row_sums()
-
     def lipschitz(self) -> Tensor:
         """A bound [R, G] on the largest eigenvalue of the Hessian, valid everywhere."""
         return self.graph.norm(self.row_bounds())
-
-    @abstractmethod
-    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
-        r"""Gradients of the local energies :math:`e^i` of some nodes, from what those nodes know.
-
-        Args:
-            h: Their own embeddings, [R, k, A].
-            inbox: The neighbours' embeddings as last heard on each edge, [R, k, E'].
-            at: The nodes and edges.
-
-        Returns:
-            :math:`g_{ii} = \partial e^i / \partial h_i` [R, k, A], and for every edge j → i
-            :math:`g_{ij} = \partial e^i / \partial h_j` [R, k, E'], which i sends to j.
-        """
-
-    @abstractmethod
-    def quadratic(
-        self, h: Tensor, inbox: Tensor, at: Star, majorise: float = 0.0
-    ) -> LocalQuadratic:
-        """Quadratic models of the same local energies; arguments as in :meth:`local`.
-
-        Args:
-            majorise: 0 for the true curvature here, 1 for curvatures that bound the energies'
-                growth from here, or a mixture.
-        """
-
-    def bounding(
-        self, h: Tensor, inbox: Tensor, at: Star, far: tuple[Tensor, Tensor]
-    ) -> LocalQuadratic:
-        """Quadratic models whose curvatures bound the energies' growth from here as far as ``far``
-        (h, inbox): the true curvature where that is here, ``majorise=1`` where it is anywhere.
-
-        By default the latter, which is the same for quadratic energies.
-        """
-        return self.quadratic(h, inbox, at, majorise=1.0)
 
     def residual(self, h: Tensor) -> Tensor:
         r""":math:`\nabla E(h)`."""
@@ -240,21 +199,15 @@ class FixedPoint(Problem):
     has_inverse: bool = False
     """Whether its tangents have an inverse in closed form."""
 
+    @property
     @abstractmethod
-    def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
-        r"""F at some nodes, from what those nodes know: the node's rule, written once.
-
-        Args:
-            h: Their own embeddings, [R, k, A].
-            inbox: The neighbours' embeddings as last heard on each edge, [R, k, E'].
-            at: The nodes and edges.
-
-        Returns:
-            Their new embeddings, [R, k, A].
-        """
+    def node(self) -> LocalMap:
+        """The same map as nodes apply it, to what they heard."""
 
     def step(self, h: Tensor) -> Tensor:
-        return self.update(h, gather(h, self.graph.src), self.graph.everyone)
+        everyone = self.graph.everyone
+        moved: Tensor = self.node.update(h, everyone.current(h), everyone)
+        return moved
 
     def residual(self, h: Tensor) -> Tensor:
         r""":math:`F(h) - h`."""

@@ -1,4 +1,8 @@
-r"""The energy of a partially input-convex GNN, with gradient and Hessian in closed form.
+r"""The energy of a partially input-convex GNN on whole graphs, with gradient and Hessian in closed
+form.
+
+A round of messages, its passes and its linearisation are those of a node
+(:mod:`hogwild_node.round`), on the star of all nodes. This file adds them up over the graph.
 
 **Derivatives.** One reverse pass gives the gradient and the nonnegative sensitivities of every
 hidden unit. Linearising each network once, the Hessian acts by a forward sweep over the rounds and
@@ -19,11 +23,13 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import AsynchronyError
-from hogwild.fields import gather, mtm, mv, scatter
-from hogwild.graph import Graph, Star
-from hogwild.problems.base import Evaluation, Hessian, LocalQuadratic, Objective
-from hogwild.problems.picgnn import Linear, Round, RoundPullback, RoundTape
-from hogwild.problems.star import StarTape
+from hogwild.graph import Graph
+from hogwild.linalg.operator import Hessian
+from hogwild.ops import gather, mtm, mtv, mv, scatter
+from hogwild.problems.base import Evaluation, Objective
+from hogwild_node.energy import Energy
+from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.round import Linear, Pullback, Round, RoundTape
 
 
 @dataclass
@@ -39,80 +45,94 @@ class EnergyHessian(Hessian):
     def has_blocks(self) -> bool:  # type: ignore[override]
         return len(self.rounds) == 1
 
+    # -- as a linear map: a sweep forward and a sweep back -----------------------------------------
+
     def apply(self, v: Tensor) -> Tensor:
         tangents = []
         q = v
         for linear in self.rounds:
-            t = linear.push(q, self.graph)
+            t = self._push(linear, q)
             tangents.append(t)
-            if linear.out is not None:
+            if len(tangents) < len(self.rounds):
                 q = torch.cat([v, mv(linear.out, t)], 1)
         total, sbar = self.beta * v, None
-        for linear, t in zip(self.rounds[::-1], tangents[::-1], strict=True):
-            back = linear.pull(t, sbar, self.graph)
+        for i in reversed(range(len(self.rounds))):
+            back = self._pull(i, tangents[i], sbar)
             total = total + back[:, : self.channels]
             sbar = back[:, self.channels :]
         return total
 
+    def _push(self, linear: Linear, q: Tensor) -> Tensor:
+        """Tangent of (m, q): [R, q, N] -> [R, C+q, N]."""
+        heard = scatter(mv(linear.j, gather(q, self.graph.src)), self.graph.dst, q.size(-1))
+        return torch.cat([mv(linear.a, q) + heard, q], 1)
+
+    def _pull(self, index: int, t: Tensor, sbar: Tensor | None) -> Tensor:
+        """Curvature of a round along ``t``, plus what the later rounds send back."""
+        linear, graph = self.rounds[index], self.graph
+        c, n = linear.a.size(1), graph.num_nodes
+        w = mv(linear.u, t)
+        if sbar is not None:
+            w = w + mtv(linear.out, sbar)
+        wm, wq, q = w[:, :c], w[:, c:], t[:, c:]
+        out = wq + mtv(linear.a, wm) + mv(self._curvatures[index], q)
+        to_src = mtv(linear.j, gather(wm, graph.dst))
+        if linear.x is not None:
+            to_src = to_src + mtv(linear.x, gather(q, graph.dst))
+            out = out + scatter(mv(linear.x, gather(q, graph.src)), graph.dst, n)
+        return out + scatter(to_src, graph.src, n)
+
     @cached_property
-    def _products(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a one-round energy: U_mm J on edges, (U_hm + AᵀU_mm) J on edges, and the diagonal."""
-        lin, graph = self.rounds[0], self.graph
-        c = lin.a.size(1)
-        umm, umh, uhh = lin.u[:, :c, :c], lin.u[:, :c, c:], lin.u[:, c:, c:]
+    def _curvatures(self) -> list[Tensor]:
+        """The messages' curvature with both derivatives at one node, of every round,
+        [R, q, q, N]."""
+        at, size = self.graph.src, self.graph.num_nodes
+        return [linear.b + scatter(linear.c, at, size) for linear in self.rounds]
 
-        def on_edges(x: Tensor) -> Tensor:
-            return gather(x.flatten(1, 2), graph.dst).view(*x.shape[:3], graph.num_edges)
+    # -- as blocks, of a one-round energy ----------------------------------------------------------
 
-        half = mtm(umm, lin.a) + umh  # U_mm A + U_mh, [R, C, k, N]
-        uj = mtm(on_edges(umm), lin.j)  # U_mm J_j, [R, C, k, E]
-        edge = mtm(on_edges(half), lin.j)  # [R, k, k, E], rows i, columns j
-        if lin.x is not None:
-            edge = edge + lin.x
-        cross = mtm(lin.a, umh)
-        diagonal = lin.d + uhh + mtm(lin.a, half) + cross.transpose(1, 2)
-        # a^T U_mm a + a^T U_mh + U_hm a + U_hh, since mtm(a, half) = aᵀU_mm a + aᵀU_mh.
-        at_src = mtm(lin.j, uj).flatten(1, 2)
-        diagonal = diagonal + scatter(at_src, graph.src, graph.num_nodes).view_as(diagonal)
-        diagonal.diagonal(dim1=1, dim2=2).add_(self.beta)
-        return uj, edge, diagonal
+    @cached_property
+    def _local(self) -> LocalQuadratic:
+        """The local energies to second order, of which the Hessian is the sum; no gradients."""
+        linear = self.rounds[0]
+        return linear.quadratic(linear.b[:, 0, :0], linear.c[:, 0, :0], self.beta)
+
+    @cached_property
+    def _products(self) -> tuple[Tensor, Tensor]:
+        """U J on edges, and the diagonal blocks but for what parallel edges and self-loops add."""
+        through = self._local.through()
+        toward = self._local.c + mtm(self._local.j, through)
+        return through, self._local.b + scatter(toward, self.graph.src, self.graph.num_nodes)
 
     def diagonal(self) -> Tensor | None:
         if not self.has_blocks:
             return None
         # As in blocks(), but linear in the edges: no pair of neighbours is ever formed.
-        graph = self.graph
-        uj, edge, diagonal = self._products
+        graph, j = self.graph, self._local.j
+        through, diagonal = self._products
         if graph.parallel is not None:
             # Parallel edges act as one with the sum of their Jacobians: what is missing from the
             # sum of their own squares are the mixed terms.
             number, one = graph.parallel
-            j, size = self.rounds[0].j, one.numel()
-            sums = [
-                scatter(x.flatten(1, 2), number, size).unflatten(1, x.shape[1:3]) for x in (j, uj)
-            ]
-            together = scatter(mtm(*sums).flatten(1, 2), graph.src[one], graph.num_nodes)
-            apart = scatter(mtm(j, uj).flatten(1, 2), graph.src, graph.num_nodes)
-            diagonal = diagonal + (together - apart).view_as(diagonal)
+            sums = [scatter(x, number, one.numel()) for x in (j, through)]
+            together = scatter(mtm(*sums), graph.src[one], graph.num_nodes)
+            diagonal = diagonal + together - scatter(mtm(j, through), graph.src, graph.num_nodes)
         if graph.self_loops is not None:
-            loops = edge[..., graph.self_loops]
-            loops = (loops + loops.transpose(1, 2)).flatten(1, 2)
-            extra = scatter(loops, graph.src[graph.self_loops], graph.num_nodes)
-            diagonal = diagonal + extra.view_as(diagonal)
+            loops = self._local.x[..., graph.self_loops]
+            loops = loops + loops.transpose(1, 2)
+            diagonal = diagonal + scatter(loops, graph.src[graph.self_loops], graph.num_nodes)
         return diagonal
 
     def blocks(self) -> tuple[Tensor, Tensor]:
-        uj, edge, diagonal = self._products
+        through, diagonal = self._products
         pattern = self.graph.pattern
-        j = self.rounds[0].j
-        wedge = mtm(j[..., pattern.left], uj[..., pattern.right])  # [R, k, k, W]
-        off = torch.cat([edge, wedge], -1)
+        wedge = mtm(self._local.j[..., pattern.left], through[..., pattern.right])  # [R, k, k, W]
+        off = torch.cat([self._local.x, wedge], -1)
         if pattern.loops is not None and pattern.loop_nodes is not None:
             # A pair that names one node twice contributes B + Bᵀ to its diagonal block.
             loops = off[..., pattern.loops]
-            loops = (loops + loops.transpose(1, 2)).flatten(1, 2)
-            extra = scatter(loops, pattern.loop_nodes, self.graph.num_nodes)
-            diagonal = diagonal + extra.view_as(diagonal)
+            loops = loops + loops.transpose(1, 2)
+            diagonal = diagonal + scatter(loops, pattern.loop_nodes, self.graph.num_nodes)
             off = off[..., pattern.keep]
         return diagonal, off
 
@@ -125,13 +145,13 @@ class EnergyEvaluation(Evaluation):
         self.tapes: list[RoundTape] = []
         q = h
         for rnd in problem.rounds:
-            self.tapes.append(rnd.forward(q, problem.graph))
-            q = torch.cat([h, self.tapes[-1].update.value], 1)
+            self.tapes.append(rnd.forward(q, None, problem.graph.everyone))
+            q = torch.cat([h, self.tapes[-1].value], 1)
 
     @cached_property
     def _terms(self) -> tuple[Tensor, Tensor]:
         """Local energies without and with β, [R, N] each."""
-        local = self.tapes[-1].update.value[:, 0]
+        local: Tensor = self.tapes[-1].value[:, 0]
         return local, 0.5 * self.problem.beta * self.h.square().sum(1)
 
     @cached_property
@@ -147,7 +167,7 @@ class EnergyEvaluation(Evaluation):
         return eps * self.problem.graph.sum(local.abs() + quadratic)
 
     @cached_property
-    def _back(self) -> tuple[Tensor, list[RoundPullback]]:
+    def _back(self) -> tuple[Tensor, list[Pullback]]:
         return _reverse(self.tapes, self.problem, self.problem.beta * self.h)
 
     @property
@@ -157,13 +177,10 @@ class EnergyEvaluation(Evaluation):
 
     @cached_property
     def scale(self) -> Tensor:
-        graph, k = self.problem.graph, self.problem.channels
-        size = self.problem.beta * self.h.abs()
-        for tape, back in zip(self.tapes, self._back[1], strict=True):
-            edges, *nodes = (term.abs() for term in back.terms)
-            size = size + tape.round.read_transpose(edges, graph)[:, :k]
-            size = size + sum(term[:, :k] for term in nodes)
-        return graph.norm(size)
+        problem, size = self.problem, self.problem.beta * self.h.abs()
+        for back in self._back[1]:
+            size = size + back.absolute().total[:, : problem.channels]
+        return problem.graph.norm(size)
 
     @torch.no_grad()
     def hessian(self) -> EnergyHessian:
@@ -172,37 +189,33 @@ class EnergyEvaluation(Evaluation):
     @torch.no_grad()
     def secant(self, reach: Tensor) -> EnergyHessian:
         """As the Hessian, but every activation of every network has the curvature of
-        :meth:`~hogwild.nn.activations.Activation.growth`: that of the parabola that touches it
-        here and lies above it as far as the reach [R, G] of its graph."""
+        :meth:`~hogwild.nn.Activation.growth`: that of the parabola that touches it here and lies
+        above it as far as the reach [R, G] of its graph."""
         graph = self.problem.graph
         nodes = graph.wide(reach).expand(-1, -1, graph.num_nodes)
-        tapes = [tape.reaching(nodes, graph) for tape in self.tapes]
+        tapes = [tape.reaching(nodes) for tape in self.tapes]
         return _linearise(tapes, self._back[1], self.problem)
 
 
 def _reverse(
     tapes: list[RoundTape], problem: EnergyProblem, start: Tensor
-) -> tuple[Tensor, list[RoundPullback]]:
+) -> tuple[Tensor, list[Pullback]]:
     """Gradient and the reverse pass of every round."""
     k, total = problem.channels, start
-    cotangent = torch.ones_like(tapes[-1].update.value)
-    backs: list[RoundPullback] = []
+    cotangent: Tensor | None = None
+    backs: list[Pullback] = []
     for tape in reversed(tapes):
-        back = tape.pullback(cotangent, problem.graph)
+        back = tape.pullback(cotangent)
         backs.append(back)
-        total = total + back.qbar[:, :k]
-        cotangent = back.qbar[:, k:]
+        total = total + back.total[:, :k]
+        cotangent = back.total[:, k:]
     return total, backs[::-1]
 
 
 def _linearise(
-    tapes: list[RoundTape], backs: list[RoundPullback], problem: EnergyProblem
+    tapes: list[RoundTape], backs: list[Pullback], problem: EnergyProblem
 ) -> EnergyHessian:
-    last = len(tapes) - 1
-    linear = [
-        tape.linearise(back, problem.graph, outputs=i < last)
-        for i, (tape, back) in enumerate(zip(tapes, backs, strict=True))
-    ]
+    linear = [tape.linearise(back) for tape, back in zip(tapes, backs, strict=True)]
     return EnergyHessian(problem.graph, problem.channels, problem.beta, linear)
 
 
@@ -219,33 +232,14 @@ class EnergyProblem(Objective):
     def evaluate(self, h: Tensor) -> EnergyEvaluation:
         return EnergyEvaluation(self, h)
 
-    def _star(self, h: Tensor, inbox: Tensor, at: Star) -> StarTape:
+    @cached_property
+    def node(self) -> Energy:
         if len(self.rounds) > 1:
             raise AsynchronyError(
                 f"a local energy of {len(self.rounds)} rounds reaches {len(self.rounds)} hops; an "
                 f"asynchronous node hears one: use num_layers=1, or stacked energies"
             )
-        return StarTape.of(self.rounds[0], h, inbox, at)
-
-    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
-        tape = self._star(h, inbox, at)
-        return tape.own + self.beta * h, tape.toward
-
-    def quadratic(
-        self, h: Tensor, inbox: Tensor, at: Star, majorise: float = 0.0
-    ) -> LocalQuadratic:
-        return self._regularised(self._star(h, inbox, at).quadratic(majorise), h)
-
-    def bounding(
-        self, h: Tensor, inbox: Tensor, at: Star, far: tuple[Tensor, Tensor]
-    ) -> LocalQuadratic:
-        there = self._star(*far, at)
-        return self._regularised(self._star(h, inbox, at).quadratic(far=there), h)
-
-    def _regularised(self, found: LocalQuadratic, h: Tensor) -> LocalQuadratic:
-        found.own = found.own + self.beta * h
-        found.b.diagonal(dim1=1, dim2=2).add_(self.beta)
-        return found
+        return Energy(self.rounds[0], self.beta)
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> EnergyProblem:
         return replace(self, rounds=[r.map(fn) for r in self.rounds])
@@ -256,8 +250,7 @@ class EnergyProblem(Objective):
 
     @property
     def signature(self) -> tuple[object, ...]:
-        shape = [(r.heads, r.concat, r.both_ends, r.message.act) for r in self.rounds]
-        return (self.replicas, self.channels, self.beta, *shape)
+        return (self.replicas, self.channels, self.beta, *(r.signature for r in self.rounds))
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[EnergyProblem, Tensor]:
         nodes: Tensor | None = None
@@ -266,19 +259,15 @@ class EnergyProblem(Objective):
         if graphs.numel() < graph.num_graphs:
             graph, nodes, edges = graph.select(graphs)
         keep = None if replicas.numel() == self.replicas else replicas
-        rounds = [r.select(keep, nodes, edges) for r in self.rounds]
+        rounds = [r.select(self.replicas, keep, nodes, edges) for r in self.rounds]
         sub = replace(self, graph=graph, replicas=replicas.numel(), rounds=rounds)
         if nodes is None:
             nodes = torch.arange(graph.num_nodes, device=graph.batch.device)
         return sub, nodes
 
     def convexity(self) -> Tensor:
-        like = self.rounds[0].update.layers[0].bias
+        like: Tensor = self.rounds[0].update.layers[0].bias
         return like.new_full((self.replicas, self.graph.num_graphs), self.beta)
-
-    def local_row_bounds(self, at: Star) -> tuple[Tensor, Tensor]:
-        own, toward = StarTape.bound(self.rounds[0], at, self.channels).quadratic().row_sums()
-        return own + self.beta, toward
 
     def row_bounds(self) -> Tensor:
         r"""Bounds on the absolute row sums of the Hessian at any point, [R, k, N].
@@ -287,8 +276,8 @@ class EnergyProblem(Objective):
         Hessian becomes a nonnegative matrix that dominates :math:`|\nabla^2 E|` entry by entry at
         every point; its row sums are one product with the vector of ones.
         """
-        tapes = [r.bound() for r in self.rounds]
+        tapes = [r.bound(self.graph.everyone) for r in self.rounds]
         shape = (self.replicas, self.channels, self.graph.num_nodes)
-        zero = tapes[0].update.value.new_zeros(shape)
+        zero = tapes[0].value.new_zeros(shape)
         _, backs = _reverse(tapes, self, zero)
         return _linearise(tapes, backs, self).apply(torch.ones_like(zero))

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.stack import StackProblem
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.rules.base import Rule
 from hogwild.rules.caching import CachingRule
-from hogwild.rules.fixed_point import FixedPointRule
-from hogwild.rules.gradient import GradientRule
 from hogwild.rules.layered import LayeredRule, WaitingRule
-from hogwild.rules.messages import MessageRule
 from hogwild.rules.resending import ResendingRule
 from hogwild.rules.stack import StackRule
+from hogwild.rules.steps import gradient_rule
+from hogwild_node.rules import FixedPointRule, GradientRule, MessageRule, Rule
 
 Fitting = dict[str, Callable[..., Rule]]
+
+
+def fixed_point_rule(problem: FixedPoint) -> FixedPointRule:
+    """Applications of a map."""
+    return FixedPointRule(problem.node, problem.graph.everyone, problem.channels)
+
+
+def message_rule(problem: Objective, step: str | float = "auto", **options: Any) -> MessageRule:
+    """Messages, with :func:`gradient_rule` where a node cannot minimise its own energy."""
+    return MessageRule(gradient_rule(problem, step, **options))
+
 
 LAYERED: Fitting = {
     "overwriting": LayeredRule,
@@ -43,9 +53,9 @@ def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
     if isinstance(problem, LayeredProblem):
         return {problem.usual: LAYERED[problem.usual]} | LAYERED
     if isinstance(problem, FixedPoint):
-        return {"fixed-point": FixedPointRule}
+        return {"fixed-point": fixed_point_rule}
     if isinstance(problem, Objective):
-        return {"messages": MessageRule, "gradient": GradientRule}
+        return {"messages": message_rule, "gradient": gradient_rule}
     raise AsynchronyError(f"no rule is known for a {type(problem).__name__}")
 
 
@@ -88,8 +98,8 @@ def rule_for(
 
     Args:
         rule: ``"auto"``, or one that is :func:`fitting`.
-        step: For gradient steps, see :class:`GradientRule`; messages take such steps where a node
-            cannot minimise its own energy.
+        step: For gradient steps, see :mod:`hogwild.rules.steps`; messages take such steps where a
+            node cannot minimise its own energy.
         age: Largest age of an embedding inside a packet; ``None``: unbounded.
         moving: Whether the problem may move, as that of a level of a stack above the first does.
     """
@@ -118,5 +128,8 @@ __all__ = [
     "WaitingRule",
     "choose",
     "fitting",
+    "fixed_point_rule",
+    "gradient_rule",
+    "message_rule",
     "rule_for",
 ]

@@ -23,18 +23,19 @@ from torch import Tensor
 
 from hogwild.graph import Star
 from hogwild.models.layers import LayeredProblem
-from hogwild.rules.base import Rule, put
+from hogwild_node.rules.base import Rule
 
 
 class CachingRule(Rule):
     """All layers at every update, from the neighbours' newest values of all layers."""
 
     def __init__(self, problem: LayeredProblem) -> None:
-        self.problem, self.graph, self.channels = problem, problem.graph, problem.channels
+        self.problem, self.channels = problem, problem.channels
+        self.everyone = problem.graph.everyone
         self.width = sum(problem.widths[:-1])
 
-    def begin(self, h: Tensor) -> None:
-        first = self.problem.value(0, h, self.graph.everyone)
+    def begin(self, h: Tensor, inbox: Tensor) -> None:
+        first = self.problem.value(0, h, self.everyone)
         rest = h.new_zeros(h.size(0), self.width - first.size(1), h.size(-1))
         self.values = torch.cat([first, rest], 1)
 
@@ -45,7 +46,7 @@ class CachingRule(Rule):
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
     ) -> tuple[Tensor, Tensor | None]:
         h, values = self.problem.recompute(inbox, at)
-        put(self.values, at, values)
+        self.values = at.put(self.values, values)
         return h, None
 
     def broadcast(self, h: Tensor, at: Star) -> Tensor:

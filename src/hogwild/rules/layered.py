@@ -24,7 +24,7 @@ from torch import Tensor
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
 from hogwild.models.layers import LayeredProblem
-from hogwild.rules.base import Rule, put
+from hogwild_node.rules.base import Rule
 
 
 class LayerByLayer(Rule):
@@ -32,9 +32,10 @@ class LayerByLayer(Rule):
 
     def __init__(self, problem: LayeredProblem) -> None:
         self.problem, self.graph, self.channels = problem, problem.graph, problem.channels
+        self.everyone = problem.graph.everyone
         self.depth = problem.depth
 
-    def begin(self, h: Tensor) -> Tensor | None:
+    def begin(self, h: Tensor, inbox: Tensor) -> Tensor | None:
         self.layer = torch.zeros(self.graph.num_nodes, dtype=torch.long, device=h.device)
         return None
 
@@ -72,7 +73,7 @@ class LayerByLayer(Rule):
             return self.problem.update(index, h[..., some], heard, part)
 
         out = self._each(layer, at, h, next_layer, ready)
-        put(self.layer, at, layer + ready)
+        self.layer = at.put(self.layer, layer + ready)
         return out
 
 
@@ -118,14 +119,14 @@ class ValueByValue(LayerByLayer):
     """What rules that send the values of several layers share: a node's own values, one below the
     other, [R, sum(widths[:-1]), N], filled up to its layer."""
 
-    def begin(self, h: Tensor) -> Tensor | None:
-        super().begin(h)
+    def begin(self, h: Tensor, inbox: Tensor) -> Tensor | None:
+        super().begin(h, inbox)
         widths = self.problem.widths[:-1]
         device = h.device
         self.rows = torch.repeat_interleave(torch.tensor(widths)).to(device)  # layer of each row
         self.offset = torch.tensor([0, *widths], device=device).cumsum(0)  # first row of each layer
         self.values = h.new_zeros(h.size(0), sum(widths), h.size(-1))
-        self.values[:, : widths[0]] = self.problem.value(0, h, self.graph.everyone)
+        self.values[:, : widths[0]] = self.problem.value(0, h, self.everyone)
         return None
 
     def forget(self, nodes: Tensor) -> None:
@@ -157,7 +158,8 @@ class ValueByValue(LayerByLayer):
             return own
 
         fresh = ready & (layer + 1 < self.depth)  # nobody reads a value of the last layer
-        put(self.values, at, self._each(layer + 1, at, at.at_nodes(self.values), value, fresh))
+        values = self._each(layer + 1, at, at.at_nodes(self.values), value, fresh)
+        self.values = at.put(self.values, values)
         return h
 
 
@@ -171,8 +173,8 @@ class WaitingRule(ValueByValue):
 
     ends = True
 
-    def begin(self, h: Tensor) -> None:
-        super().begin(h)
+    def begin(self, h: Tensor, inbox: Tensor) -> None:
+        super().begin(h, inbox)
         self.missing = torch.full(
             (self.graph.num_edges,), self.depth, dtype=torch.long, device=h.device
         )

@@ -52,8 +52,8 @@ class ResendingRule(ValueByValue):
             )
         self.own = graph.src == graph.dst  # nothing is sent along a loop
 
-    def begin(self, h: Tensor) -> Tensor:
-        super().begin(h)
+    def begin(self, h: Tensor, inbox: Tensor) -> Tensor:
+        super().begin(h, inbox)
         zeros = torch.zeros(self.graph.num_edges, dtype=torch.long, device=h.device)
         self.number = torch.zeros(self.graph.num_nodes, dtype=torch.long, device=h.device)
         # What the receiver of each edge holds of the sender's values, up to which layer, from

@@ -19,10 +19,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hogwild.fields import gather
 from hogwild.graph import Star
 from hogwild.models.stack import StackProblem
-from hogwild.rules.base import Rule, put, put_edges, self_loops
+from hogwild_node.rules.base import Rule, own_view
 
 
 class StackRule(Rule):
@@ -36,19 +35,19 @@ class StackRule(Rule):
 
     def __init__(self, problem: StackProblem, rules: Sequence[Rule]) -> None:
         self.problem, self.rules = problem, list(rules)
-        self.graph, self.channels = problem.graph, problem.channels
+        self.everyone, self.channels = problem.graph.everyone, problem.channels
         self.letter = sum(rule.letter for rule in self.rules)
 
     # -- private memory: each level's embeddings, one's own and the neighbours' as last heard ------
 
-    def begin(self, h: Tensor) -> Tensor | None:
+    def begin(self, h: Tensor, inbox: Tensor) -> Tensor | None:
         self.start = self._levels(h)
         self.own = [x.clone() for x in self.start]
-        self.heard = [gather(x, self.graph.src) for x in self.start]
+        self.heard = [x.clone() for x in self._levels(inbox)]
         letters: list[Tensor] = []
         for level, rule in enumerate(self.rules):
             self._pose(level)
-            found = rule.begin(self.own[level])
+            found = rule.begin(self.own[level], self.heard[level])
             letters += [] if found is None else [found]
         return torch.cat(letters, 1) if letters else None
 
@@ -62,13 +61,10 @@ class StackRule(Rule):
 
     def _hear(self, h: Tensor, inbox: Tensor, at: Star) -> list[Tensor]:
         """Remember what came in; the levels of the inbox."""
-        loops = self_loops(self.graph, at)
-        if loops is not None:  # a node's view of itself is never stale
-            inbox = torch.where(loops, gather(h, at.slot), inbox)
-        news = self._levels(inbox)
-        for own, mine, heard, new in zip(self.own, self._levels(h), self.heard, news, strict=True):
-            put(own, at, mine)
-            put_edges(heard, at, new)
+        news = self._levels(own_view(h, inbox, at))
+        for level, (mine, new) in enumerate(zip(self._levels(h), news, strict=True)):
+            self.own[level] = at.put(self.own[level], mine)
+            self.heard[level] = at.put_edges(self.heard[level], new)
         return news
 
     def _pose(self, level: int) -> None:
@@ -76,7 +72,7 @@ class StackRule(Rule):
         if level:
             below = level - 1
             problem = self.problem.pose(level, self.own[below], self.heard[below])
-            self.rules[level].pose(problem)
+            self.rules[level].pose(problem.node)
 
     # -- the rule ----------------------------------------------------------------------------------
 
@@ -90,7 +86,7 @@ class StackRule(Rule):
         for level, rule in enumerate(self.rules):
             self._pose(level)
             own[level], letter = rule.update(own[level], heard[level], post[level], at)
-            put(self.own[level], at, own[level])
+            self.own[level] = at.put(self.own[level], own[level])
             letters += [] if letter is None else [letter]
         return torch.cat(own, 1), torch.cat(letters, 1) if letters else None
 

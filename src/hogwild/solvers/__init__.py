@@ -2,8 +2,9 @@
 
 from hogwild.linalg.krylov import bicgstab, cg, gmres
 from hogwild.linalg.linear import LinearSolver
+from hogwild.linalg.operator import Hessian, Tangent
 from hogwild.linalg.solution import Solution, Status
-from hogwild.problems.base import Evaluation, FixedPoint, Hessian, Objective, Problem, Tangent
+from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
 from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.gradient import GradientDescent
 from hogwild.solvers.lbfgs import LBFGS

@@ -17,9 +17,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hogwild.fields import gather, mv, scatter
 from hogwild.graph import Graph, Star
-from hogwild.problems.base import Evaluation, FixedPoint, Hessian, LocalQuadratic, Objective
+from hogwild.linalg.operator import Hessian
+from hogwild.ops import gather, mv, scatter
+from hogwild.problems.base import Evaluation, FixedPoint, Objective
+from hogwild_node.local import LocalEnergy, LocalMap
+from hogwild_node.quadratic import LocalQuadratic
 
 
 def random_graph(
@@ -139,22 +142,9 @@ class Quadratic(Objective):
     def evaluate(self, h: Tensor) -> _QuadraticEvaluation:
         return _QuadraticEvaluation(self, h)
 
-    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
-        flow = self.coupling * (gather(h, at.slot) - inbox)
-        return mv(self.q.unsqueeze(-1), h) - at.at_nodes(self.b) + at.collect(flow), -flow
-
-    def quadratic(
-        self, h: Tensor, inbox: Tensor, at: Star, majorise: float = 0.0
-    ) -> LocalQuadratic:
-        own, toward = self.local(h, inbox, at)
-        eye = torch.eye(self.channels, dtype=h.dtype, device=h.device)
-        eye = eye.expand(self.replicas, -1, -1).unsqueeze(-1)
-        edges, zero = at.slot.numel(), h.new_zeros(self.replicas, 0, self.channels, at.slot.numel())
-        degree = at.collect(torch.ones_like(at.slot, dtype=h.dtype))
-        b = self.q.unsqueeze(-1) + self.coupling * eye * degree
-        c = (self.coupling * eye).expand(-1, -1, -1, edges)
-        u = h.new_zeros(self.replicas, 0, 0, at.size)
-        return LocalQuadratic(own, toward, b, -c, c, zero, u, at)
+    @property
+    def node(self) -> LocalEnergy:
+        return _QuadraticNode(self)
 
     def convexity(self) -> Tensor:
         return torch.linalg.eigvalsh(self.q)[:, :1].expand(-1, self.graph.num_graphs)
@@ -182,7 +172,38 @@ class Quadratic(Objective):
 
 
 @dataclass
-class Affine(FixedPoint):
+class _QuadraticNode(LocalEnergy):
+    """The local energies of a :class:`Quadratic`."""
+
+    problem: Quadratic
+
+    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
+        p = self.problem
+        flow = p.coupling * (gather(h, at.slot) - inbox)
+        return mv(p.q.unsqueeze(-1), h) - at.at_nodes(p.b) + at.collect(flow), -flow
+
+    def quadratic(
+        self, h: Tensor, inbox: Tensor, at: Star, majorise: float = 0.0
+    ) -> LocalQuadratic:
+        p = self.problem
+        own, toward = self.local(h, inbox, at)
+        eye = torch.eye(p.channels, dtype=h.dtype, device=h.device)
+        eye = eye.expand(p.replicas, -1, -1).unsqueeze(-1)
+        zero = h.new_zeros(p.replicas, 0, p.channels, at.degree)
+        degree = at.collect(torch.ones_like(at.slot, dtype=h.dtype))
+        b = p.q.unsqueeze(-1) + p.coupling * eye * degree
+        c = (p.coupling * eye).expand(-1, -1, -1, at.degree)
+        u = h.new_zeros(p.replicas, 0, 0, at.size)
+        return LocalQuadratic(own, toward, b, -c, c, zero, u, at)
+
+    def row_bounds(self, at: Star) -> tuple[Tensor, Tensor]:
+        anywhere = torch.zeros_like(at.at_nodes(self.problem.b))
+        inbox = anywhere.new_zeros(*anywhere.shape[:2], at.degree)
+        return self.quadratic(anywhere, inbox, at).row_sums()
+
+
+@dataclass
+class Affine(FixedPoint, LocalMap):
     """An affine contraction, not symmetric."""
 
     graph: Graph
@@ -215,6 +236,10 @@ class Affine(FixedPoint):
     @property
     def channels(self) -> int:  # type: ignore[override]
         return self.w.size(-1)
+
+    @property
+    def node(self) -> LocalMap:
+        return self
 
     def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         share = at.at_nodes(self.graph.in_degree).clamp_min(1).to(h.dtype).reciprocal()

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-
-from hogwild.problems.base import LocalQuadratic
-from hogwild.rules.elimination import Anchor, Clusters, Elimination, Messages, Point
+from hogwild_node.ops import Array, namespace
+from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.rules.elimination import Anchor, Clusters, Elimination, Messages, Point
 
 PASSES = 8
 """Most evaluations of its own energy a node makes in an update beyond the first."""
@@ -36,7 +34,7 @@ def mode(
     z: Point,
     heard: Messages,
     anchor: Anchor,
-) -> tuple[Point, Tensor]:
+) -> tuple[Point, Array]:
     """The modes of these clusters, and for which replicas and nodes that went well, [R, A].
 
     Args:
@@ -47,8 +45,9 @@ def mode(
         anchor: Where they are held.
     """
     d, slope = Elimination(clusters, model(clusters, z), z, heard, anchor).solve()
-    there = torch.isfinite(slope) & _rounding(clusters, d, z)
-    z = z.move(clusters, torch.ones_like(slope), d).where(clusters, there, z)
+    xp = namespace(slope)
+    there = xp.isfinite(slope) & _rounding(clusters, d, z)
+    z = z.move(clusters, xp.ones_like(slope), d).where(clusters, there, z)
     if bool(there.all()):
         return z, there
     search = Search(clusters, model, heard, anchor, z, d, slope, ~there)
@@ -60,9 +59,9 @@ def mode(
     return search.z, there | search.sound
 
 
-def _rounding(clusters: Clusters, d: Point, z: Point) -> Tensor:
+def _rounding(clusters: Clusters, d: Point, z: Point) -> Array:
     """Whether displacements may be nothing but rounding, for each replica and node, [R, A]."""
-    least = max(ARRIVED, 10.0 * torch.finfo(d.own.dtype).eps)  # float32 has fewer digits
+    least = max(ARRIVED, 10.0 * namespace(d.own).finfo(d.own.dtype).eps)  # float32 has fewer digits
     return clusters.largest(d) <= least * clusters.largest(z)  # False for NaN
 
 
@@ -77,18 +76,19 @@ class Search:
         anchor: Anchor,
         z: Point,
         d: Point,
-        slope: Tensor,
-        busy: Tensor,
+        slope: Array,
+        busy: Array,
     ) -> None:
         self.clusters, self.model, self.heard, self.anchor = clusters, model, heard, anchor
         self.z, self.d, self.slope, self.busy = z, d, slope, busy
-        self.t, self.goal = torch.ones_like(slope), ENOUGH * slope.abs()
-        self.moved = torch.zeros_like(busy)
+        xp = namespace(slope)
+        self.t, self.goal = xp.ones_like(slope), ENOUGH * abs(slope)
+        self.moved = xp.zeros_like(busy)
 
     @property
-    def sound(self) -> Tensor:
+    def sound(self) -> Array:
         """Where a step was taken, and nothing went wrong since, [R, A]."""
-        return torch.isfinite(self.slope) & self.moved
+        return namespace(self.slope).isfinite(self.slope) & self.moved
 
     def step(self) -> bool:
         """One trial of every node that is searching; whether any still is."""
@@ -102,22 +102,24 @@ class Search:
         return bool(self.busy.any())
 
     def _step(self) -> None:
-        clusters, d, slope, busy = self.clusters, self.d, self.slope, self.busy
+        xp, clusters = namespace(self.slope), self.clusters
+        d, slope, busy = self.d, self.slope, self.busy
         trial = self.z.move(clusters, self.t, d)
         model = self.model(clusters, trial)
         here = Elimination(clusters, model, trial, self.heard, self.anchor)
         turned = here.slope(d)
-        good = busy & (turned <= 0.5 * slope.abs())  # False for NaN
+        good = busy & (turned <= 0.5 * abs(slope))  # False for NaN
         further, ahead = here.solve()
-        secant = torch.nan_to_num(slope / (slope - turned), nan=0.1).clamp(0.1, 0.7)
+        secant = slope / (slope - turned)
+        secant = xp.clip(xp.where(xp.isnan(secant), 0.1, secant), 0.1, 0.7)
         self.z = trial.where(clusters, good, self.z)
         self.d = further.where(clusters, good, d)
-        self.t = torch.where(good, 1.0, secant * self.t)
-        self.slope = torch.where(good, ahead, slope)
+        self.t = xp.where(good, 1.0, secant * self.t)
+        self.slope = xp.where(good, ahead, slope)
         self.moved = self.moved | good
-        self.busy = busy & ~(good & (self.slope.abs() <= self.goal))
+        self.busy = busy & ~(good & (abs(self.slope) <= self.goal))
 
-    def _part(self, some: Tensor) -> Search:
+    def _part(self, some: Array) -> Search:
         """The search of some of the nodes (a mask [A])."""
         clusters, near = self.clusters.part(some)
         part = Search(
@@ -133,7 +135,7 @@ class Search:
         part.t, part.goal, part.moved = self.t[:, some], self.goal[:, some], self.moved[:, some]
         return part
 
-    def _join(self, some: Tensor, part: Search) -> None:
+    def _join(self, some: Array, part: Search) -> None:
         """Write what the search of some of the nodes has become into this one, in place."""
         near = some[self.clusters.slot]
         for mine, theirs in ((self.z, part.z), (self.d, part.d)):

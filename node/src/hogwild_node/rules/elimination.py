@@ -32,32 +32,33 @@ coupled to each other through :math:`Z = \sum_l J_l d_l` alone (:class:`LocalQua
 beside the terms of i and j themselves. The sums over all neighbours but j are the sums over all
 less j's term, so the work is linear in the degree, and nothing larger than k × k and C × C is ever
 factorised.
+
+Arrays in this file have the layout of batched matrices, [R, n, …]: :func:`rows` and :func:`columns`
+translate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from hogwild.graph import Graph, Star
-from hogwild.problems.base import LocalQuadratic
+from hogwild_node.ops import Array, namespace
+from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.star import Star
 
 
-def rows(x: Tensor) -> Tensor:
-    """The solver's layout to that of batched matrices: [R, …, n] -> [R, n, …]."""
-    return x.movedim(-1, 1)
+def rows(x: Array) -> Array:
+    """The layout of fields to that of batched matrices: [R, …, n] -> [R, n, …]."""
+    return namespace(x).moveaxis(x, -1, 1)
 
 
-def columns(x: Tensor) -> Tensor:
+def columns(x: Array) -> Array:
     """And back: [R, n, …] -> [R, …, n]."""
-    return x.movedim(1, -1)
+    return namespace(x).moveaxis(x, 1, -1)
 
 
-def times(matrix: Tensor, x: Tensor) -> Tensor:
+def times(matrix: Array, x: Array) -> Array:
     """Matrices [..., a, b] times vectors [..., b]."""
-    return (matrix @ x.unsqueeze(-1)).squeeze(-1)
+    return (matrix @ x[..., None])[..., 0]
 
 
 class Clusters:
@@ -67,75 +68,78 @@ class Clusters:
     variables are the same thing.
     """
 
-    def __init__(self, graph: Graph, at: Star) -> None:
-        self.graph, self.at, self.slot = graph, at, at.slot
-        self.of_edge: Tensor | None = None  # [E'] variable of each edge; V' + slot: the node's own
-        if graph.self_loops is None and graph.parallel is None:
+    def __init__(self, at: Star) -> None:
+        self.at, self.slot = at, at.slot
+        self.of_edge: Array | None = None  # [E'] variable of each edge; V' + slot: the node's own
+        if at.senders is None:
             return
-        src, dst = at.at_edges(graph.src), at.at_edges(graph.dst)
-        pairs, number = torch.unique(dst * graph.num_nodes + src, return_inverse=True)
-        slot = torch.empty_like(pairs).scatter_(0, number, at.slot)
-        proper = torch.div(pairs, graph.num_nodes, rounding_mode="floor") != pairs % graph.num_nodes
-        count = int(proper.sum())
-        place = torch.where(proper, proper.cumsum(0) - 1, count + slot)
-        self.slot, self.of_edge = slot[proper], place[number]
-        self.share = torch.bincount(self.of_edge, minlength=count + at.size).clamp_min(1)[:count]
+        xp = namespace(at.senders)
+        _, sender = xp.unique(at.senders, return_inverse=True)
+        many = at.degree + 1
+        pairs, number = xp.unique(at.slot * many + sender, return_inverse=True)
+        slot = pairs // many
+        loops = xp.collect(xp.as_numbers(at.loops, number), number, pairs.shape[0]) > 0
+        place = xp.where(loops, 0, xp.cumsum(~loops, 0) - 1)
+        count = int((~loops).sum())
+        self.slot, self.of_edge = slot[~loops], xp.where(loops, count + slot, place)[number]
+        one = xp.as_numbers(self.of_edge >= 0, self.of_edge)
+        self.share = xp.collect(one, self.of_edge, count + at.size)[:count]
 
     @property
     def size(self) -> int:
         """V'."""
-        return self.slot.numel()
+        return int(self.slot.shape[0])
 
-    def to_edges(self, near: Tensor, own: Tensor) -> Tensor:
+    def to_edges(self, near: Array, own: Array) -> Array:
         """Values of the variables [R, V', …] and of the nodes [R, A, …] as edges see them."""
-        return near if self.of_edge is None else torch.cat([near, own], 1)[:, self.of_edge]
+        if self.of_edge is None:
+            return near
+        return namespace(near).concat([near, own], axis=1)[:, self.of_edge]
 
-    def merge(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def merge(self, x: Array) -> tuple[Array, Array | None]:
         """Sums of edges' values [R, E', …] over each variable, and over each node's self-loops."""
         if self.of_edge is None:
             return x, None
-        out = x.new_zeros(x.size(0), self.size + self.at.size, *x.shape[2:])
-        out.index_add_(1, self.of_edge, x)
-        return out[:, : self.size], out[:, self.size :]
+        out = namespace(x).collect(columns(x), self.of_edge, self.size + self.at.size)
+        return rows(out[..., : self.size]), rows(out[..., self.size :])
 
-    def average(self, x: Tensor) -> Tensor:
+    def average(self, x: Array) -> Array:
         """Means of edges' values [R, E', …] over each variable."""
-        if self.of_edge is None:
-            return x
-        return self.merge(x)[0] / self.share.view(-1, *[1] * (x.dim() - 2))
+        return x if self.of_edge is None else rows(columns(self.merge(x)[0]) / self.share)
 
-    def collect(self, x: Tensor) -> Tensor:
+    def collect(self, x: Array) -> Array:
         """Sum over the neighbours of each node: [R, V', …] -> [R, A, …]."""
-        return x.new_zeros(x.size(0), self.at.size, *x.shape[2:]).index_add_(1, self.slot, x)
+        return rows(namespace(x).collect(columns(x), self.slot, self.at.size))
 
-    def largest(self, x: Point) -> Tensor:
+    def largest(self, x: Point) -> Array:
         """Largest absolute entry of each cluster, [R, A]; NaN stays NaN."""
-        near = x.near.abs().amax(-1)
-        return x.own.abs().amax(-1).scatter_reduce(1, self.slot.expand_as(near), near, "amax")
+        xp = namespace(x.own)
+        own, near = xp.max(abs(x.own), axis=-1), xp.max(abs(x.near), axis=-1)
+        return xp.largest(own, self.slot, near)
 
-    def part(self, some: Tensor) -> tuple[Clusters, Tensor]:
+    def part(self, some: Array) -> tuple[Clusters, Array]:
         """The clusters of some of the nodes (a mask [A]), and which variables are theirs [V']."""
-        return Clusters(self.graph, self.at.part(some)[0]), some[self.slot]
+        return Clusters(self.at.part(some)[0]), some[self.slot]
 
 
 @dataclass(frozen=True)
 class Point:
     """A point of the clusters: the nodes' own embeddings and their neighbours'."""
 
-    own: Tensor  # [R, A, k]
-    near: Tensor  # [R, V', k]
+    own: Array  # [R, A, k]
+    near: Array  # [R, V', k]
 
-    def move(self, clusters: Clusters, t: Tensor, d: Point) -> Point:
+    def move(self, clusters: Clusters, t: Array, d: Point) -> Point:
         """This point plus ``t`` [R, A] times a displacement."""
-        t = t.unsqueeze(-1)
+        t = t[..., None]
         return Point(self.own + t * d.own, self.near + t[:, clusters.slot] * d.near)
 
-    def where(self, clusters: Clusters, mask: Tensor, other: Point) -> Point:
+    def where(self, clusters: Clusters, mask: Array, other: Point) -> Point:
         """This point where ``mask`` [R, A] holds, and the other elsewhere."""
-        mask = mask.unsqueeze(-1)
+        xp, mask = namespace(self.own), mask[..., None]
         return Point(
-            torch.where(mask, self.own, other.own),
-            torch.where(mask[:, clusters.slot], self.near, other.near),
+            xp.where(mask, self.own, other.own),
+            xp.where(mask[:, clusters.slot], self.near, other.near),
         )
 
 
@@ -144,34 +148,53 @@ class Messages:
     r"""Quadratics :math:`\tfrac12 y^\top \Lambda y - \eta^\top y` on the separators y = (sender,
     receiver), in absolute embeddings: a late message is as true as when it was sent."""
 
-    precision: Tensor  # [R, V', 2k, 2k]
-    linear: Tensor  # [R, V', 2k]
+    precision: Array  # [R, V', 2k, 2k]
+    linear: Array  # [R, V', 2k]
 
     @staticmethod
     def width(channels: int) -> int:
         """Numbers in a message: an upper triangle and a vector."""
         return channels * (2 * channels + 1) + 2 * channels
 
-    def pack(self) -> Tensor:
+    def pack(self) -> Array:
         """[R, width, V'], as it is sent."""
-        i, j = torch.triu_indices(*self.precision.shape[-2:], device=self.linear.device)
-        return columns(torch.cat([self.precision[..., i, j], self.linear], -1))
+        xp, size = namespace(self.linear), self.linear.shape[-1]
+        flat = xp.reshape(self.precision, (*self.precision.shape[:-2], size * size))
+        upper = flat[..., xp.positions(_upper(size), flat)]
+        return columns(xp.concat([upper, self.linear], axis=-1))
 
     @classmethod
-    def unpack(cls, mail: Tensor, channels: int) -> Messages:
-        size = 2 * channels
-        i, j = torch.triu_indices(size, size, device=mail.device)
-        values, linear = rows(mail).split([i.numel(), size], -1)
-        precision = values.new_zeros(*values.shape[:-1], size, size)
-        precision[..., i, j] = values
-        precision[..., j, i] = values
-        return cls(precision, linear)
+    def unpack(cls, mail: Array, channels: int) -> Messages:
+        xp, size = namespace(mail), 2 * channels
+        mail, upper = rows(mail), _upper(size)
+        place = {at: n for n, at in enumerate(upper)}
+        order = tuple(place[min(a, b) * size + max(a, b)] for a in range(size) for b in range(size))
+        precision = mail[..., xp.positions(order, mail)]
+        precision = xp.reshape(precision, (*mail.shape[:-1], size, size))
+        return cls(precision, mail[..., len(upper) :])
 
-    def gradient(self, sender: Tensor, receiver: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self, sender: Array, receiver: Array) -> tuple[Array, Array]:
         """At these embeddings [R, V', k], with respect to the sender's and the receiver's."""
-        g = times(self.precision, torch.cat([sender, receiver], -1)) - self.linear
-        k = sender.size(-1)
+        xp, k = namespace(sender), sender.shape[-1]
+        g = times(self.precision, xp.concat([sender, receiver], axis=-1)) - self.linear
         return g[..., :k], g[..., k:]
+
+
+def _upper(size: int) -> tuple[int, ...]:
+    """Places of an upper triangle in a flattened matrix, row by row."""
+    return tuple(i * size + j for i in range(size) for j in range(i, size))
+
+
+def diagonal(x: Array) -> Array:
+    """Diagonals of matrices: [..., k, k] -> [..., k]."""
+    xp, k = namespace(x), x.shape[-1]
+    flat = xp.reshape(x, (*x.shape[:-2], k * k))
+    return flat[..., :: k + 1]
+
+
+def scaled_identity(x: Array) -> Array:
+    """Diagonal matrices: [..., k] -> [..., k, k]."""
+    return x[..., None] * namespace(x).identity(x.shape[-1], x)
 
 
 @dataclass(frozen=True)
@@ -179,8 +202,8 @@ class Anchor:
     r"""Quadratics :math:`\tfrac12 \sum_c \rho_{ic} (h_{ic} - a_{ic})^2`: nodes that hold on to
     where they are before an update."""
 
-    at: Tensor  # [R, A, k] a
-    hold: Tensor  # [R, A, k] ρ
+    at: Array  # [R, A, k] a
+    hold: Array  # [R, A, k] ρ
 
 
 class Elimination:
@@ -196,17 +219,17 @@ class Elimination:
         anchor: Anchor | None = None,
     ) -> None:
         self.clusters, self.z = clusters, z
-        k, slot = z.own.size(-1), clusters.slot
+        k, slot = z.own.shape[-1], clusters.slot
         self.b, self.u, self.own = rows(model.b), rows(model.u), rows(model.own)
         merged = [clusters.merge(rows(x)) for x in (model.x, model.c, model.j, model.toward)]
         self.x, self.c, self.j, self.toward = (near for near, _ in merged)
         loops = [loop for _, loop in merged]
         self.loop = loops[2]  # Jacobian of Z in the node's own embedding
-        if loops[0] is not None and loops[1] is not None and loops[3] is not None:
+        if loops[0] is not None:
             self.b = self.b + loops[0] + loops[0].mT + loops[1]
             self.own = self.own + loops[3]
         if anchor is not None:
-            self.b = self.b + torch.diag_embed(anchor.hold)
+            self.b = self.b + scaled_identity(anchor.hold)
             self.own = self.own + anchor.hold * (z.own - anchor.at)
 
         lam = heard.precision
@@ -214,7 +237,7 @@ class Elimination:
         from_near, self.heard_i = heard.gradient(z.near, z.own[:, slot])
         self.near = self.toward + from_near
         self.y = self.x + lam[..., k:, :k]
-        self.inverse = torch.linalg.inv_ex(self.c + lam[..., :k, :k])[0]
+        self.inverse = namespace(lam).inverse(self.c + lam[..., :k, :k])
         jk, yk = self.j @ self.inverse, self.y @ self.inverse
         self.terms = (
             jk @ self.j.mT,
@@ -226,28 +249,27 @@ class Elimination:
         self.sums = tuple(clusters.collect(x) for x in self.terms)
 
     def _reduce(
-        self, sums: tuple[Tensor, ...], b: Tensor, u: Tensor, own: Tensor, loop: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        self, sums: tuple[Array, ...], b: Array, u: Array, own: Array, loop: Array | None
+    ) -> tuple[Array, Array, Array, Array, Array]:
         """The elimination: curvature and gradient in :math:`d_i`, then V, G and w."""
-        w2, v, t, w, s = sums
+        xp, (w2, v, t, w, s) = namespace(u), sums
         v = v if loop is None else v - loop
-        eye = torch.eye(u.size(-1), dtype=u.dtype, device=u.device)
-        g = torch.linalg.solve_ex(eye + u @ w2, u)[0]
+        g = xp.solve(xp.identity(u.shape[-1], u) + u @ w2, u)
         g = 0.5 * (g + g.mT)
         return b - t + v.mT @ g @ v, own - s + times(v.mT @ g, w), v, g, w
 
-    def solve(self) -> tuple[Point, Tensor]:
+    def solve(self) -> tuple[Point, Array]:
         """The displacement to the minimiser of model and messages, and the slope along it (half of
         it is the predicted decrease), [R, A]."""
         slot = self.clusters.slot
         a, grad, v, g, w = self._reduce(self.sums, self.b, self.u, self.own, self.loop)
-        own = -torch.linalg.solve_ex(a, grad)[0]
+        own = -namespace(a).solve(a, grad[..., None])[..., 0]
         tension = -times(g, times(v, own) + w)[:, slot]
         pull = self.near + times(self.y.mT, own[:, slot]) + times(self.j.mT, tension)
         d = Point(own, -times(self.inverse, pull))
         return d, self.slope(d)
 
-    def slope(self, d: Point) -> Tensor:
+    def slope(self, d: Point) -> Array:
         """Directional derivative of model and messages at ``z`` along ``d``, [R, A]."""
         own = self.own + self.clusters.collect(self.heard_i)
         along = self.clusters.collect((self.near * d.near).sum(-1))
@@ -264,15 +286,15 @@ class Elimination:
         gj = g @ self.j
         cross = self.x - v.mT @ gj
         precision = _symmetric(a, cross, self.c + self.j.mT @ gj)
-        gradient = torch.cat([grad, self.toward - times(gj.mT, w)], -1)
-        return Messages(precision, self._absolute(precision, gradient))
-
-    def _absolute(self, precision: Tensor, gradient: Tensor) -> Tensor:
-        """The linear term whose gradient at ``z`` is this."""
-        at = torch.cat([self.z.own[:, self.clusters.slot], self.z.near], -1)
-        return times(precision, at) - gradient
+        xp = namespace(grad)
+        gradient = xp.concat([grad, self.toward - times(gj.mT, w)], axis=-1)
+        # The linear term whose gradient at z is this.
+        at = xp.concat([self.z.own[:, slot], self.z.near], axis=-1)
+        return Messages(precision, times(precision, at) - gradient)
 
 
-def _symmetric(ii: Tensor, ij: Tensor, jj: Tensor) -> Tensor:
-    whole = torch.cat([torch.cat([ii, ij], -1), torch.cat([ij.mT, jj], -1)], -2)
+def _symmetric(ii: Array, ij: Array, jj: Array) -> Array:
+    xp = namespace(ii)
+    upper, lower = xp.concat([ii, ij], axis=-1), xp.concat([ij.mT, jj], axis=-1)
+    whole = xp.concat([upper, lower], axis=-2)
     return 0.5 * (whole + whole.mT)

@@ -1,4 +1,5 @@
-r"""Fields of small matrices: one tiny dense matrix per node or edge, stored structure-of-arrays.
+r"""torch's namespace for the arithmetic of nodes (:mod:`hogwild_node.ops`), and fields of small
+matrices: one tiny dense matrix per node or edge, stored structure-of-arrays.
 
 Every tensor of the solver keeps the node or edge index in its *last* dimension, ``[R, …, n]``
 with ``R`` replicas in front, so that elementwise kernels and the matrix products with the shared
@@ -19,10 +20,14 @@ function               computes, for each replica and each row n   shapes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from hogwild_node.ops import namespace
 
 # Above this many elements an intermediate product no longer fits the caches, and a loop of fused
 # multiply-adds over the contracted index is faster than "multiply, then sum".
@@ -96,22 +101,98 @@ def scatter_into(out: Tensor, index: Tensor, x: Tensor) -> None:
     out.view(*x.shape[:-1], out.size(-1)).scatter_add_(-1, index.expand_as(x), x)
 
 
-@dataclass(frozen=True)
-class Packed:
-    """Several fields [..., n] side by side, row by row: reading a few rows of all of them is then
-    one gather of contiguous memory instead of one scattered gather for every number of a row."""
+CHUNK_ELEMENTS = 1 << 18
+"""Numbers of one Jacobian that are computed at a time on a CPU (``benchmarks/scaling.py``)."""
 
-    rows: Tensor  # [n, width]
-    shapes: tuple[torch.Size, ...]
 
-    @classmethod
-    def of(cls, fields: Sequence[Tensor]) -> Packed:
-        size = fields[0].size(-1)
-        flat = [x.reshape(x.shape[:-1].numel(), size) for x in fields]
-        return cls(torch.cat(flat).T.contiguous(), tuple(x.shape[:-1] for x in fields))
+class Torch:
+    """torch's namespace: torch itself, and what it calls otherwise or does better."""
 
-    def at(self, index: Tensor) -> list[Tensor]:
-        """The fields at these rows, [..., len(index)] each."""
-        some = self.rows.index_select(0, index).T.contiguous()
-        parts = some.split([shape.numel() for shape in self.shapes])
-        return [x.view(*shape, index.numel()) for x, shape in zip(parts, self.shapes, strict=True)]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    mv, mtv, mtm = staticmethod(mv), staticmethod(mtv), staticmethod(mtm)
+    gather, collect = staticmethod(gather), staticmethod(scatter)
+
+    @staticmethod
+    def affine(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        return torch.baddbmm(bias, weight, x)
+
+    @staticmethod
+    def largest(x: Tensor, index: Tensor, y: Tensor) -> Tensor:
+        return x.scatter_reduce(-1, index.expand_as(y), y, "amax")
+
+    @staticmethod
+    def put(x: Tensor, index: Tensor, value: Tensor) -> Tensor:
+        return x.index_copy_(-1, index, value)
+
+    @staticmethod
+    def solve(a: Tensor, b: Tensor) -> Tensor:
+        return torch.linalg.solve_ex(a, b)[0]
+
+    @staticmethod
+    def inverse(a: Tensor) -> Tensor:
+        return torch.linalg.inv_ex(a)[0]
+
+    @staticmethod
+    def softplus(x: Tensor) -> Tensor:
+        return F.softplus(x, threshold=40.0)  # beyond 40 exact to rounding in float64
+
+    @staticmethod
+    def max(x: Tensor, axis: int) -> Tensor:
+        return x.amax(axis)
+
+    @staticmethod
+    def repeat(x: Tensor, count: int, axis: int) -> Tensor:
+        return x.repeat_interleave(count, axis)
+
+    @staticmethod
+    def add_diagonal(x: Tensor, value: float) -> Tensor:
+        x.diagonal(dim1=1, dim2=2).add_(value)
+        return x
+
+    @staticmethod
+    def true_at(mask: Tensor) -> Tensor:
+        return mask.nonzero()[:, 0]
+
+    @staticmethod
+    def as_numbers(mask: Tensor, like: Tensor) -> Tensor:
+        return mask.to(like.dtype)
+
+    @staticmethod
+    def positions(numbers: tuple[int, ...], like: Tensor) -> Tensor:
+        return _positions(numbers, like.device)
+
+    @staticmethod
+    def filled(shape: Sequence[int], value: float, like: Tensor) -> Tensor:
+        return like.new_full(tuple(shape), value)
+
+    @staticmethod
+    def identity(size: int, like: Tensor) -> Tensor:
+        return torch.eye(size, dtype=like.dtype, device=like.device)
+
+    @staticmethod
+    def contiguous(x: Tensor) -> Tensor:
+        return x.contiguous()
+
+    @staticmethod
+    def chunks(numbers: int, like: Tensor) -> list[slice]:
+        count = like.size(-1)
+        rows = max(CHUNK_ELEMENTS // max(numbers, 1), 256)
+        if like.device.type != "cpu" or count <= 2 * rows:
+            return [slice(0, count)]
+        return [slice(i, min(i + rows, count)) for i in range(0, count, rows)]
+
+
+@cache
+def _positions(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # what is kept must serve training, too
+        return torch.tensor(numbers, device=device)
+
+
+TORCH = Torch()
+
+
+@namespace.register(Tensor)
+def _torch(x: object) -> Torch:
+    return TORCH

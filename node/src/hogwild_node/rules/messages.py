@@ -3,7 +3,7 @@ r"""Optimisation-based models at the speed of information: messages about everyt
 A gradient step tells a neighbour which way to go; a message tells it what everybody behind the
 sender makes of where it goes. Node i owns the cluster :math:`N(i) \cup \{i\}` of its local energy
 :math:`e^i`. From every neighbour j it hears a quadratic :math:`\mu_{j \to i}(h_j, h_i)` that stands
-for the energies beyond j (:mod:`hogwild.rules.elimination`). An update is
+for the energies beyond j (:mod:`hogwild_node.rules.elimination`). An update is
 
 .. math::
     z_i &\leftarrow \arg\min_{h_i, h_{N(i)}} \; e^i + \sum_{j \in N(i)} \mu_{j \to i}, \\
@@ -13,7 +13,7 @@ for the energies beyond j (:mod:`hogwild.rules.elimination`). An update is
 :math:`z_i` being the cluster as i would have it, its own part the node's new embedding, and
 :math:`\hat e^i` the quadratic model of :math:`e^i` at :math:`z_i`. The packet to j has a fixed
 size: :math:`h_i`, the message (k(2k + 1) + 2k numbers) and what a gradient step needs
-(:mod:`hogwild.rules.gradient`).
+(:mod:`hogwild_node.rules.gradient`).
 
 **On a tree** with quadratic energies this is exact elimination. All together (S = 1, D = 0) the
 nodes hold the answer after as many updates as the tree's diameter (a lone node after one): a
@@ -21,7 +21,7 @@ message about a subtree of height s is right after s of them.
 
 **Nonlinear energies.** Models are taken at :math:`z_i`, which a few local Newton steps find: no
 node extrapolates its own energy. And every activation enters a message with the curvature that
-bounds its growth over ``REACH`` times its last move (:meth:`Objective.bounding`), and farther
+bounds its growth over ``REACH`` times its last move (:meth:`LocalEnergy.bounding`), and farther
 where the node trusts less: wide parabolas while things move, which keep neighbours from
 overshooting; the true curvature, and Newton's rate, when they settle.
 
@@ -29,9 +29,9 @@ overshooting; the true curvature, and Newton's rate, when they settle.
 functions :math:`e^i + \sum_j \mu_{j \to i}` less that of the separators'
 :math:`\mu_{i \to j} + \mu_{j \to i}`; their minimisers agree, so there its gradient vanishes. That
 one is reached is not guaranteed: what a node says comes back to it round the cycles. So nodes
-watch how far their own part of :math:`z_i` moves (:mod:`hogwild.rules.trust`), and one that trusts
-less holds on to the embedding :math:`a_i` it had before: its energy, as it minimises it and as it
-tells neighbours about it, is
+watch how far their own part of :math:`z_i` moves (:mod:`hogwild_node.rules.trust`), and one that
+trusts less holds on to the embedding :math:`a_i` it had before: its energy, as it minimises it and
+as it tells neighbours about it, is
 
 .. math:: e^i + \tfrac12 \sum_c \rho_{ic} (h_{ic} - a_{ic})^2,
 
@@ -42,17 +42,25 @@ their moves resemble gradient steps, and the sooner echoes fade. Observed to con
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
-from hogwild.fields import gather
-from hogwild.graph import Star
-from hogwild.problems.base import LocalQuadratic, Objective, Problem
-from hogwild.rules.base import Rule, put, put_edges
-from hogwild.rules.elimination import Anchor, Clusters, Elimination, Messages, Point, columns, rows
-from hogwild.rules.gradient import GradientRule
-from hogwild.rules.mode import mode
-from hogwild.rules.trust import Trust
+from hogwild_node.local import LocalEnergy
+from hogwild_node.ops import Array, namespace
+from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.rules.base import Rule
+from hogwild_node.rules.elimination import (
+    Anchor,
+    Clusters,
+    Elimination,
+    Messages,
+    Point,
+    columns,
+    diagonal,
+    rows,
+    scaled_identity,
+)
+from hogwild_node.rules.gradient import GradientRule
+from hogwild_node.rules.mode import mode
+from hogwild_node.rules.trust import Trust
+from hogwild_node.star import Star
 
 SILENT = 1e-3
 """Curvature, relative to its own energy's, with which a node holds neighbours it has not heard
@@ -68,50 +76,45 @@ class MessageRule(Rule):
     """Messages; gradient steps where a node cannot minimise its own energy.
 
     Args:
-        problem: The energy.
-        step: For the gradient steps, see :class:`GradientRule`.
-        age: Likewise.
-        moving: Likewise.
+        gradient: The gradient steps, which know the energy and the nodes.
     """
 
-    def __init__(
-        self,
-        problem: Objective,
-        step: str | float = "auto",
-        *,
-        age: int | None = None,
-        moving: bool = False,
-    ) -> None:
-        self.problem, self.graph, self.channels = problem, problem.graph, problem.channels
-        self.gradient = GradientRule(problem, step, age=age, moving=moving)
+    def __init__(self, gradient: GradientRule) -> None:
+        self.gradient, self.everyone = gradient, gradient.everyone
+        self.channels = gradient.channels
         self.width = Messages.width(self.channels)
-        self.letter = self.width + self.gradient.letter
+        self.letter = self.width + gradient.letter
 
-    def pose(self, problem: Problem) -> None:
-        self.gradient.pose(problem)
-        self.problem = self.gradient.problem
+    @property
+    def model(self) -> LocalEnergy:
+        """The energy."""
+        return self.gradient.model
+
+    def pose(self, model: LocalEnergy) -> None:
+        self.gradient.pose(model)
 
     # -- private memory ----------------------------------------------------------------------------
 
-    def begin(self, h: Tensor) -> Tensor:
-        graph = self.graph
-        inbox = gather(h, graph.src)
-        letters = self.gradient.begin(h)
-        self.trust = Trust(h, graph.num_nodes)
-        self.own, self.near = h.clone(), inbox.clone()  # z_i, one column a node and one an edge
-        self.known = torch.zeros_like(h[:, 0], dtype=torch.bool)
-        self.sent = self._first(h, inbox, graph.everyone)
-        return torch.cat([self.sent, letters], 1)
+    def begin(self, h: Array, inbox: Array) -> Array:
+        xp = namespace(h)
+        letters = self.gradient.begin(h, inbox)
+        self.trust = Trust(h)
+        # z_i, one column a node and one an edge; copies, since the caller's arrays may change
+        self.own, self.near = 1.0 * h, 1.0 * inbox
+        self.known = xp.zeros_like(h[:, 0]) > 0.0  # whose z_i holds, [R, N]: nobody's yet
+        self.sent = self._first(h, inbox, self.everyone)
+        return xp.concat([self.sent, letters], axis=1)
 
-    def forget(self, nodes: Tensor) -> None:
+    def forget(self, nodes: Array) -> None:
         self.gradient.forget(nodes)
         self.trust.forget(nodes)
         self.known[:, nodes] = False
 
-    def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
-        return torch.cat([at.at_edges(self.sent), self.gradient.refresh(h, inbox, at)], 1)
+    def refresh(self, h: Array, inbox: Array, at: Star) -> Array:
+        letters = self.gradient.refresh(h, inbox, at)
+        return namespace(h).concat([at.at_edges(self.sent), letters], axis=1)
 
-    def _remembered(self, clusters: Clusters, h: Tensor, inbox: Tensor) -> Point:
+    def _remembered(self, clusters: Clusters, h: Array, inbox: Array) -> Point:
         """The clusters as their nodes left them; after a fresh start, as they hear them to be."""
         at = clusters.at
         left = Point(rows(at.at_nodes(self.own)), clusters.average(rows(at.at_edges(self.near))))
@@ -120,11 +123,8 @@ class MessageRule(Rule):
 
     # -- the rule ----------------------------------------------------------------------------------
 
-    def update(
-        self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
-    ) -> tuple[Tensor, Tensor]:
-        assert mail is not None
-        clusters = Clusters(self.graph, at)
+    def update(self, h: Array, inbox: Array, mail: Array | None, at: Star) -> tuple[Array, Array]:
+        xp, clusters = namespace(h), Clusters(at)
         packed = columns(clusters.average(rows(mail[:, : self.width])))
         heard = Messages.unpack(packed, self.channels)
         before = self._remembered(clusters, h, inbox)
@@ -133,63 +133,66 @@ class MessageRule(Rule):
         self._watch(before.own, z.own, sound, at)
 
         sent, last = self._messages(clusters, before, z, heard, anchor), at.at_edges(self.sent)
-        sent = torch.where(torch.isfinite(sent).all(1, keepdim=True), sent, last)
-        put(self.own, at, columns(z.own))
-        put(self.known, at, sound)  # failed: begun afresh, from what is heard
-        put_edges(self.near, at, columns(clusters.to_edges(z.near, z.own)))
-        put_edges(self.sent, at, sent)
+        sent = xp.where(xp.isfinite(sent).all(1)[:, None], sent, last)
+        self.own = at.put(self.own, columns(z.own))
+        self.known = at.put(self.known, sound)  # failed: begun afresh, from what is heard
+        self.near = at.put_edges(self.near, columns(clusters.to_edges(z.near, z.own)))
+        self.sent = at.put_edges(self.sent, sent)
 
         new = columns(z.own)
         if not bool(sound.all()):
             steps = self.gradient.step(h, mail[:, self.width :], at, ~sound)
-            new = torch.where(sound.unsqueeze(1), new, steps)
-        return new, torch.cat([sent, self.gradient.refresh(new, inbox, at)], 1)
+            new = xp.where(sound[:, None], new, steps)
+        return new, xp.concat([sent, self.gradient.refresh(new, inbox, at)], axis=1)
 
-    def _anchor(self, clusters: Clusters, h: Tensor, z: Point, heard: Messages) -> Anchor:
+    def _anchor(self, clusters: Clusters, h: Array, z: Point, heard: Messages) -> Anchor:
         """How strongly each node holds on to the embedding it has."""
-        doubt = (clusters.at.at_nodes(self.trust.share) ** -2 - 1.0).unsqueeze(-1)
-        hold = torch.zeros_like(z.own)
+        xp = namespace(h)
+        doubt = (clusters.at.at_nodes(self.trust.share) ** -2 - 1.0)[..., None]
+        hold = xp.zeros_like(z.own)
         if bool((doubt > 0.0).any()):
             here = Elimination(clusters, self._model(clusters, z, majorise=1.0), z, heard)
-            seen = (here.b + clusters.collect(here.heard_ii)).diagonal(dim1=-2, dim2=-1)
-            hold = torch.where(doubt > 0.0, HOLD * doubt * seen.clamp_min(0.0), hold)
+            seen = diagonal(here.b + clusters.collect(here.heard_ii))
+            hold = xp.where(doubt > 0.0, HOLD * doubt * xp.clip(seen, 0.0, None), hold)
         return Anchor(rows(h), hold)
 
-    def _views(self, clusters: Clusters, z: Point) -> tuple[Tensor, Tensor]:
+    def _views(self, clusters: Clusters, z: Point) -> tuple[Array, Array]:
         """A point as the energy takes it: h and the inbox."""
         return columns(z.own), columns(clusters.to_edges(z.near, z.own))
 
     def _model(self, clusters: Clusters, z: Point, majorise: float = 0.0) -> LocalQuadratic:
-        return self.problem.quadratic(*self._views(clusters, z), clusters.at, majorise=majorise)
+        return self.model.quadratic(*self._views(clusters, z), clusters.at, majorise=majorise)
 
-    def _watch(self, before: Tensor, after: Tensor, sound: Tensor, at: Star) -> None:
+    def _watch(self, before: Array, after: Array, sound: Array, at: Star) -> None:
         """Let the nodes think about how they have moved."""
-        move = torch.where(sound.unsqueeze(-1), after - before, float("nan"))
-        size = torch.maximum(before.abs(), after.abs()).amax(-1)
-        rounding = 1e3 * torch.finfo(after.dtype).eps * after.abs().amax(-1)
-        self.trust.watch(move, size, rounding, at)
+        xp = namespace(after)
+        move = xp.where(sound[..., None], after - before, float("nan"))
+        size = xp.max(xp.maximum(abs(before), abs(after)), axis=-1)
+        rounding = 1e3 * float(xp.finfo(after.dtype).eps) * xp.max(abs(after), axis=-1)
+        self.trust.watch(columns(move), size, rounding, at)
 
     def _messages(
         self, clusters: Clusters, before: Point, z: Point, heard: Messages, anchor: Anchor
-    ) -> Tensor:
+    ) -> Array:
         back = Point(before.own - z.own, before.near - z.near)
         far = z.move(clusters, REACH * clusters.at.at_nodes(self.trust.share) ** -2, back)
         here, there = self._views(clusters, z), self._views(clusters, far)
-        model = self.problem.bounding(*here, clusters.at, there)
+        model = self.model.bounding(*here, clusters.at, there)
         return self._letters(clusters, Elimination(clusters, model, z, heard, anchor).messages())
 
-    def _first(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
+    def _first(self, h: Array, inbox: Array, at: Star) -> Array:
         """Messages of nodes that have not heard any."""
-        clusters = Clusters(self.graph, at)
+        xp, clusters = namespace(h), Clusters(at)
         z = Point(rows(h), clusters.average(rows(inbox)))
-        model = self.problem.quadratic(h, inbox, at, majorise=1.0)
-        hold = SILENT * rows(model.b).diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
-        hold = torch.cat([hold[:, clusters.slot].expand_as(z.near), torch.zeros_like(z.near)], -1)
-        silent = Messages(torch.diag_embed(hold), hold * torch.cat([z.near, z.near], -1))
+        model = self.model.quadratic(h, inbox, at, majorise=1.0)
+        hold = SILENT * diagonal(rows(model.b)).mean(-1)[:, clusters.slot, None]
+        hold = xp.concat([hold * xp.ones_like(z.near), xp.zeros_like(z.near)], axis=-1)
+        silent = Messages(scaled_identity(hold), hold * xp.concat([z.near, z.near], axis=-1))
         return self._letters(clusters, Elimination(clusters, model, z, silent).messages())
 
-    def _letters(self, clusters: Clusters, messages: Messages) -> Tensor:
+    def _letters(self, clusters: Clusters, messages: Messages) -> Array:
         """One an edge [R, width, E']; to oneself there is nothing to say."""
         packed = rows(messages.pack())
-        nothing = packed.new_zeros(packed.size(0), clusters.at.size, self.width)
+        shape = (packed.shape[0], clusters.at.size, self.width)
+        nothing = namespace(packed).filled(shape, 0.0, packed)
         return columns(clusters.to_edges(packed, nothing))

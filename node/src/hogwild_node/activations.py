@@ -1,0 +1,114 @@
+r"""Smooth, convex, nondecreasing activations with their first two derivatives in closed form.
+
+On the ``z`` path of a PICNN an activation must be convex *and* nondecreasing: the composition
+:math:`g(a(y))` of a convex :math:`a` with such a :math:`g` is convex. The paper's appendix asks
+only for "nondecreasing", which is not enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hogwild_node.ops import Array, namespace
+
+
+@dataclass(frozen=True)
+class Activation:
+    r"""A scalar function :math:`g` with :math:`g', g'' \ge 0` and both bounded.
+
+    Attributes:
+        value: :math:`g`.
+        slope: :math:`g'`.
+        curvature: :math:`g''` as a function of :math:`(a, g'(a))`; the slope is at hand when the
+            curvature is needed, and often gives it for free.
+        majoriser: Curvature, as a function of :math:`(a, g'(a))`, of a parabola that touches
+            :math:`g` at a and lies above it everywhere.
+        max_slope: :math:`\sup g'`.
+        max_curvature: :math:`\sup g''`.
+    """
+
+    name: str
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    curvature: Callable[[Array, Array], Array]
+    majoriser: Callable[[Array, Array], Array]
+    max_slope: float
+    max_curvature: float
+
+    def growth(self, a: Array, slope: Array, reach: Array) -> Array:
+        r"""Curvature of the parabola that touches :math:`g` at a and lies above it as far as
+        ``reach`` on both sides: from :math:`g''(a)` for no reach to the majoriser for any.
+
+        .. math:: \frac{2}{r^2} \bigl(g(a - s r) - g(a) + s r\, g'(a)\bigr), \qquad
+                  s = \operatorname{sign} a, \quad r = \min(\text{reach}, 2 |a|):
+
+        :math:`g''` is even and largest at zero, so g outgrows the parabola first on the far side
+        of zero.
+        """
+        xp = namespace(a)
+        true, most = self.curvature(a, slope), self.majoriser(a, slope)
+        r = xp.minimum(reach, 2.0 * xp.abs(a))
+        far = r > 1e-3  # nearer, the difference drowns in rounding
+        r = xp.where(far, r, 1.0) * xp.sign(a)
+        chord = 2.0 * (self.value(a - r) - self.value(a) + r * slope) / (r * r)
+        return xp.minimum(xp.where(far, xp.maximum(chord, true), true), most)
+
+
+# Named functions, not lambdas: a model must survive pickling.
+
+
+def _softplus(a: Array) -> Array:
+    return namespace(a).softplus(a)
+
+
+def _sigmoid(a: Array) -> Array:
+    return namespace(a).sigmoid(a)
+
+
+def _softplus_curvature(a: Array, slope: Array) -> Array:
+    return slope * (1.0 - slope)
+
+
+def _even_majoriser(a: Array, slope: Array) -> Array:
+    r""":math:`(g'(a) - \tfrac12) / a`, for g(a) = a/2 + φ(|a|) with φ'(r)/r nonincreasing."""
+    xp = namespace(a)
+    near = xp.abs(a) < 1e-4
+    return xp.where(near, 0.25, (slope - 0.5) / xp.where(near, 1.0, a))
+
+
+def _squareplus(a: Array) -> Array:
+    return 0.5 * (a + namespace(a).sqrt(a * a + 4.0))
+
+
+def _squareplus_slope(a: Array) -> Array:
+    return 0.5 * (1.0 + a / namespace(a).sqrt(a * a + 4.0))
+
+
+def _squareplus_curvature(a: Array, slope: Array) -> Array:
+    return 2.0 * (a * a + 4.0) ** -1.5
+
+
+SOFTPLUS = Activation(
+    name="softplus",
+    value=_softplus,
+    slope=_sigmoid,
+    curvature=_softplus_curvature,
+    majoriser=_even_majoriser,
+    max_slope=1.0,
+    max_curvature=0.25,
+)
+r""":math:`\log(1 + e^a)`, the default."""
+
+SQUAREPLUS = Activation(
+    name="squareplus",
+    value=_squareplus,
+    slope=_squareplus_slope,
+    curvature=_squareplus_curvature,
+    majoriser=_even_majoriser,
+    max_slope=1.0,
+    max_curvature=0.25,
+)
+r""":math:`(a + \sqrt{a^2 + 4}) / 2`: algebraic, no exponential, heavier tails of curvature."""
+
+ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}

@@ -1,0 +1,35 @@
+r"""The contraction of IGNN and EIGNN as a node computes it: linear messages, then a nonexpansive
+activation.
+
+.. math:: F(H)_i = \phi\Bigl(W \sum_j \tilde A_{ij} h_j + b_i\Bigr)
+
+The weights :math:`\tilde A_{ij}` come from the *whole* graph (its degrees, or its largest
+eigenvalue): constants that a node carries for itself and its edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hogwild_node.local import LocalMap
+from hogwild_node.ops import Array, namespace
+from hogwild_node.star import Star
+from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, OnGraph, over
+
+
+@dataclass(frozen=True)
+class Contraction(OnGraph, LocalMap):
+    """The map of one contraction."""
+
+    weight: Array = over(SHARED)  # [R, k, k] W
+    bias: Array = over(NODES)  # [R, k, N] b
+    edge: Array = over(EDGES)  # [E] Ã of each edge
+    loop: Array | None = over(NODES)  # [N] Ã of each node with itself; None: zero
+    act: Callable[[Array], Array] = over(FIXED)  # φ
+
+    def update(self, h: Array, inbox: Array, at: Star) -> Array:
+        here = self.at(at)
+        heard = at.collect(inbox * here.edge)
+        heard = heard if here.loop is None else heard + here.loop * h
+        return self.act(namespace(h).affine(here.bias, self.weight, heard))

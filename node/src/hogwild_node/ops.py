@@ -1,0 +1,179 @@
+r"""The arithmetic that the rest of this package is written in: one namespace for every library of
+arrays.
+
+A namespace has the functions of the `Python array API <https://data-apis.org/array-api>`_ that are
+used here, under their names there, and the hooks below, where the standard has nothing or a library
+has something better. NumPy's is in this file. Another library registers its own with
+:func:`namespace`, by the type of its arrays::
+
+    @namespace.register(torch.Tensor)
+    def _(x): return TORCH
+
+Every array keeps the index of the node or edge in its *last* dimension, ``[R, …, n]``, R replicas
+in front. The hooks:
+
+=============================  =============================================  =====================
+hook                           computes                                       shapes
+=============================  =============================================  =====================
+``affine(b, W, x)``            :math:`b + W x`                                [B,a,n], [B,a,c]
+``mv(M, x)``                   :math:`M x` at every n                         [R,a,b,n], [R,b,n]
+``mtv(M, x)``                  :math:`M^\top x` at every n                    [R,a,b,n], [R,a,n]
+``mtm(M, N)``                  :math:`M^\top N` at every n                    [R,s,a,n], [R,s,b,n]
+``gather(x, index)``           ``x[..., index]``                              [...,N], [E]
+``collect(x, index, size)``    sums of the entries with equal index           [...,E], [E]
+``largest(x, index, y)``       largest of x and the y with its index          [...,A], [E], [...,E]
+``put(x, index, value)``       ``x[..., index] = value``, in place            [...,N], [A], [...,A]
+``solve(A, B)``                :math:`A^{-1} B`; NaN where A is singular      [...,k,k], [...,k,l]
+``inverse(A)``                 :math:`A^{-1}`; NaN where A is singular        [...,k,k]
+``softplus(x)``                :math:`\log(1 + e^x)`                          any
+``sigmoid(x)``                 :math:`1 / (1 + e^{-x})`                       any
+``true_at(mask)``              positions of the true entries                  [n]
+``add_diagonal(x, value)``     x plus a multiple of the identity; x may change [R,k,k,n]
+``as_numbers(mask, x)``         zeros and ones of the type of x                any
+``positions(numbers, x)``      whole numbers to index x with                  [n]
+``filled(shape, value, x)``    a constant array of the type of x              any
+``identity(k, x)``             the identity of the type of x                  [k,k]
+``contiguous(x)``              the same, in contiguous memory                 any
+``chunks(numbers, x)``         slices of x's rows, ``numbers`` of work a row   [...,n]
+=============================  =============================================  =====================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+
+Array = Any
+"""An array of the library at hand: ``numpy.ndarray``, ``torch.Tensor``, …"""
+
+
+@singledispatch
+def namespace(x: object) -> Any:
+    """The namespace of an array's library."""
+    raise TypeError(
+        f"a {type(x).__name__} was given; expected an array of a known library (NumPy's, or "
+        f"torch's where hogwild is installed)"
+    )
+
+
+class NumPy:
+    """NumPy's namespace: NumPy itself, which follows the array API from 2.1 on, and the hooks."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    @staticmethod
+    def affine(bias: Array, weight: Array, x: Array) -> Array:
+        return bias + weight @ x
+
+    @staticmethod
+    def mv(matrix: Array, x: Array) -> Array:
+        return (matrix * x[..., None, :, :]).sum(-2)
+
+    @staticmethod
+    def mtv(matrix: Array, x: Array) -> Array:
+        return (matrix * x[..., :, None, :]).sum(-3)
+
+    @staticmethod
+    def mtm(left: Array, right: Array) -> Array:
+        return (left[..., :, None, :] * right[..., None, :, :]).sum(-4)
+
+    @staticmethod
+    def gather(x: Array, index: Array) -> Array:
+        return x[..., index]
+
+    @staticmethod
+    def collect(x: Array, index: Array, size: int) -> Array:
+        if size == 1:  # a node alone: all its edges lead to it
+            return x.sum(-1, keepdims=True)
+        out = np.zeros((*x.shape[:-1], size), x.dtype)
+        np.add.at(out, (..., index), x)
+        return out
+
+    @staticmethod
+    def largest(x: Array, index: Array, y: Array) -> Array:
+        out = x.copy()
+        np.maximum.at(out, (..., index), y)
+        return out
+
+    @staticmethod
+    def put(x: Array, index: Array, value: Array) -> Array:
+        x[..., index] = value
+        return x
+
+    @staticmethod
+    def solve(a: Array, b: Array) -> Array:
+        return _or_nan(a, b)
+
+    @staticmethod
+    def inverse(a: Array) -> Array:
+        return _or_nan(
+            np.linalg.solve, a, np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape)
+        )
+
+    @staticmethod
+    def softplus(x: Array) -> Array:
+        return np.logaddexp(0.0, x)
+
+    @staticmethod
+    def sigmoid(x: Array) -> Array:
+        small = np.exp(-np.abs(x))  # never overflows
+        return np.where(x >= 0.0, 1.0, small) / (1.0 + small)
+
+    @staticmethod
+    def add_diagonal(x: Array, value: float) -> Array:
+        return x + value * np.eye(x.shape[1], dtype=x.dtype)[:, :, None]
+
+    @staticmethod
+    def true_at(mask: Array) -> Array:
+        return np.flatnonzero(mask)
+
+    @staticmethod
+    def as_numbers(mask: Array, like: Array) -> Array:
+        return mask.astype(like.dtype)
+
+    @staticmethod
+    def positions(numbers: tuple[int, ...], like: Array) -> Array:
+        return np.asarray(numbers, dtype=np.intp)
+
+    @staticmethod
+    def filled(shape: Sequence[int], value: float, like: Array) -> Array:
+        return np.full(shape, value, like.dtype)
+
+    @staticmethod
+    def identity(size: int, like: Array) -> Array:
+        return np.eye(size, dtype=like.dtype)
+
+    @staticmethod
+    def contiguous(x: Array) -> Array:
+        return np.ascontiguousarray(x)
+
+    @staticmethod
+    def chunks(numbers: int, like: Array) -> list[slice]:
+        return [slice(0, like.shape[-1])]
+
+
+def _or_nan(a: Array, b: Array) -> Array:
+    """A batch of systems, with NaN for the singular ones, where NumPy refuses the whole batch."""
+    try:
+        return np.linalg.solve(a, b)
+    except np.linalg.LinAlgError:
+        out = np.full(b.shape, np.nan, b.dtype)
+        for at in np.ndindex(a.shape[:-2]):
+            try:
+                out[at] = np.linalg.solve(a[at], b[at])
+            except np.linalg.LinAlgError:
+                continue
+        return out
+
+
+NUMPY = NumPy()
+
+
+@namespace.register(np.ndarray)
+@namespace.register(np.generic)
+def _numpy(x: object) -> NumPy:
+    return NUMPY

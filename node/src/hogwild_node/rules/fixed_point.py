@@ -1,0 +1,41 @@
+r"""Fixed-point models: a node replaces its embedding by :math:`F_i` of what it last heard.
+
+.. math:: h_i \leftarrow F_i(h_i, \{h_j(\tau^i_j) : j \in N(i)\})
+
+Converges under partial asynchrony where F contracts in a weighted maximum norm over the nodes;
+there is no step size. The packet is :math:`h_j`.
+"""
+
+from __future__ import annotations
+
+from hogwild_node.local import LocalMap
+from hogwild_node.ops import Array
+from hogwild_node.rules.base import Rule, own_view
+from hogwild_node.star import Star
+
+
+class FixedPointRule(Rule):
+    """One application of the map's own row.
+
+    Args:
+        model: The map.
+        everyone: The star of all nodes.
+        channels: Width k of an embedding.
+    """
+
+    def __init__(self, model: LocalMap, everyone: Star, channels: int) -> None:
+        self.model, self.everyone, self.channels = model, everyone, channels
+
+    def pose(self, model: LocalMap) -> None:
+        self.model = model
+
+    def begin(self, h: Array, inbox: Array) -> None:
+        return None
+
+    def update(
+        self, h: Array, inbox: Array, mail: Array | None, at: Star
+    ) -> tuple[Array, Array | None]:
+        return self.model.update(h, own_view(h, inbox, at), at), None
+
+    def forget(self, nodes: Array) -> None:
+        pass  # nothing but the embedding itself is remembered

@@ -1,0 +1,147 @@
+r"""Optimisation-based models: a gradient step on what the neighbours last said (Algorithm 1).
+
+Node i keeps :math:`h_i` and the gradient :math:`g_{ii}` of its own energy; the packet from j to i
+is the fixed-size pair :math:`(h_j, g_{ji})`. An update is
+
+.. math::
+    h_i &\leftarrow h_i - A_i \Bigl(g_{ii} + \sum_{j \in N(i)} g_{ji}(\tau^i_j)\Bigr) \\
+    g_{ij} &\leftarrow \frac{\partial e^i}{\partial h_j}\bigl(h_i, \{h_l(\tau^i_l)\}\bigr),
+    \qquad j \in N(i) \cup \{i\}.
+
+Steps :math:`A_i`:
+
+* numbers: the same for all nodes, as in the paper, or one for each;
+* scaled by bounds: :math:`a / r_i` with :math:`r_i` a bound on the absolute row sums of the Hessian
+  (``step="certified"`` of ``hogwild.simulate``, which chooses a so that convergence is proved).
+  Where the model moves, so does :math:`r_i`: every neighbour j then adds its share of
+  :math:`r_i`, k numbers, to the packet;
+* ``"auto"``: the inverse of the node's own curvature block, damped. Every neighbour j adds its
+  k × k block of :math:`\partial^2 e^j / \partial h_i^2` to the packet (with the majorising
+  curvature: where an activation is nearly straight the true one would promise endless steps).
+  Scaled like this the Hessian's largest eigenvalue is at most the largest degree plus one, and 2 to
+  3 in practice, so one damping fits all models. A node whose gradient has turned round and grown
+  overshot: it halves its damping, and recovers slowly. Observed to converge, not proved.
+"""
+
+from __future__ import annotations
+
+from hogwild_node.local import LocalEnergy
+from hogwild_node.ops import Array, namespace
+from hogwild_node.rules.base import Rule, own_view, to_self
+from hogwild_node.star import Star
+
+DAMPING = 0.6
+"""Largest share of the block-scaled step: above, stale views make eigenvalues of 3 oscillate."""
+
+
+class GradientRule(Rule):
+    """One gradient step.
+
+    Args:
+        model: The energy.
+        everyone: The star of all nodes.
+        channels: Width k of an embedding.
+        rate: The step, a number or an array [R, k, N]; ``None``: the ``"auto"`` step.
+        bounded: Whether the rate is divided by bounds that the neighbours send along.
+        damping: Largest factor on the ``"auto"`` step.
+    """
+
+    def __init__(
+        self,
+        model: LocalEnergy,
+        everyone: Star,
+        channels: int,
+        *,
+        rate: Array | float | None = None,
+        bounded: bool = False,
+        damping: float = DAMPING,
+    ) -> None:
+        self.model, self.everyone, self.channels = model, everyone, channels
+        self.rate, self.bounded, self.damping = rate, bounded, damping
+        self.auto = rate is None
+        extra = channels if self.auto else 1 if bounded else 0
+        self.letter = channels * (1 + extra)
+
+    def pose(self, model: LocalEnergy) -> None:
+        self.model = model
+
+    # -- private memory, one column a node ---------------------------------------------------------
+
+    def begin(self, h: Array, inbox: Array) -> Array:
+        xp, (r, k, n) = namespace(h), h.shape
+        self.own = xp.zeros_like(h)
+        if self.auto:
+            self.block = xp.filled((r, k * k, n), 0.0, h)
+            self.trust = xp.filled((r, 1, n), self.damping, h)
+            self.last = xp.zeros_like(h)
+        if self.bounded:
+            self.rows = xp.zeros_like(h)
+        return self.refresh(h, inbox, self.everyone)
+
+    def forget(self, nodes: Array) -> None:
+        self.own[..., nodes] = 0.0
+        if self.auto:
+            self.trust[..., nodes] = self.damping
+            self.last[..., nodes] = 0.0
+
+    # -- the rule ----------------------------------------------------------------------------------
+
+    def refresh(self, h: Array, inbox: Array, at: Star) -> Array:
+        """Recompute the gradients (and blocks) of the nodes' energies; returns the letters."""
+        xp = namespace(h)
+        inbox = own_view(h, inbox, at)
+        blocks: Array | None = None
+        if self.auto:
+            model = self.model.quadratic(h, inbox, at, majorise=1.0)
+            own, letters = model.own, model.toward
+            r, k = h.shape[:2]
+            block, blocks = (
+                xp.reshape(x, (r, k * k, -1)) for x in (model.b, model.toward_curvature())
+            )
+            block, blocks = to_self(block, blocks, at)
+            self.block = at.put(self.block, block)
+        else:
+            own, letters = self.model.local(h, inbox, at)
+        own, letters = to_self(own, letters, at)
+        self.own = at.put(self.own, own)
+        if self.bounded:
+            rows, blocks = to_self(*self.model.row_bounds(at), at)
+            self.rows = at.put(self.rows, rows)
+        return letters if blocks is None else xp.concat([letters, blocks], axis=1)
+
+    def update(self, h: Array, inbox: Array, mail: Array | None, at: Star) -> tuple[Array, Array]:
+        h = self.step(h, mail, at)
+        return h, self.refresh(h, inbox, at)
+
+    def step(self, h: Array, mail: Array, at: Star, who: Array | None = None) -> Array:
+        """The new embeddings [R, k, A]; only nodes in ``who`` [R, A] (``None``: all) remember the
+        step."""
+        heard = at.collect(mail)
+        g = at.at_nodes(self.own) + heard[:, : self.channels]
+        if self.rate is None:
+            return h - self._scaled(g, heard[:, self.channels :], at, who)
+        if self.bounded:
+            return h - self.rate * g / (at.at_nodes(self.rows) + heard[:, self.channels :])
+        return h - (self.rate if isinstance(self.rate, float) else at.at_nodes(self.rate)) * g
+
+    def _scaled(self, g: Array, blocks: Array, at: Star, who: Array | None) -> Array:
+        """The damped block-scaled step, and the safeguard's bookkeeping."""
+        xp, k = namespace(g), self.channels
+        last, before = at.at_nodes(self.last), at.at_nodes(self.trust)
+
+        def dot(x: Array, y: Array) -> Array:
+            return (x * y).sum(1)[:, None]
+
+        # Growth alone may be the neighbours' doing; growth in the opposite direction is one's own.
+        overshot = (dot(g, last) < 0.0) & (dot(g, g) > dot(last, last))
+        trust = xp.where(overshot, 0.5 * before, 1.1 * before)
+        trust = xp.clip(trust, 1e-3 * self.damping, self.damping)
+        if who is None:
+            self.trust, self.last = at.put(self.trust, trust), at.put(self.last, g)
+        else:
+            mine = who[:, None]
+            self.trust = at.put(self.trust, xp.where(mine, trust, before))
+            self.last = at.put(self.last, xp.where(mine, g, last))
+        block = at.at_nodes(self.block) + blocks
+        block = xp.moveaxis(xp.reshape(block, (block.shape[0], k, k, -1)), -1, 1)
+        return trust * xp.solve(block, g.mT[..., None])[..., 0].mT

@@ -1,0 +1,141 @@
+"""One walk over everything that is made of arrays.
+
+A model on a graph is a dataclass of arrays, of numbers and of more such dataclasses. Every field
+says what its arrays' last dimension counts::
+
+    @dataclass(frozen=True)
+    class Message:
+        weight: Array = over(SHARED)    # [R, k, k]: the same for all nodes
+        bias: Array = over(NODES)       # [R, k, N]
+        strength: Array = over(EDGES)   # [E]
+
+A field that does not say so is like the field that holds it. :func:`walk` visits all arrays;
+detaching, copying, choosing replicas and cutting out a part of a graph are walks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+from hogwild_node.ops import Array, namespace
+from hogwild_node.star import Star
+
+SHARED, NODES, EDGES, FIXED = "shared", "nodes", "edges", "fixed"
+"""What the last dimension of a field's arrays counts: neither nodes nor edges, nodes, or edges.
+Fields that are ``FIXED`` hold no arrays to visit."""
+
+
+def over(what: str, default: Any = MISSING) -> Any:
+    """A field of a dataclass whose arrays' last dimension counts this."""
+    if default is MISSING:
+        return field(metadata={"over": what})
+    return field(default=default, metadata={"over": what})
+
+
+def is_array(x: object) -> bool:
+    """Whether this is an array of a known library."""
+    return namespace.dispatch(type(x)) is not namespace.dispatch(object)
+
+
+def walk(x: Any, visit: Callable[[Array, str], Array], what: str = SHARED) -> Any:
+    """The same structure with every array replaced by ``visit(array, what)``; ``what`` is what the
+    array's last dimension counts."""
+    if is_array(x):
+        return visit(x, what)
+    if isinstance(x, tuple | list):
+        return type(x)(walk(each, visit, what) for each in x)
+    if is_dataclass(x) and not isinstance(x, type):
+        changed = {}
+        for f in fields(x):
+            kind = f.metadata.get("over", what)
+            if kind != FIXED:
+                changed[f.name] = walk(getattr(x, f.name), visit, kind)
+        return replace(x, **changed)
+    return x
+
+
+def arrays(x: Any) -> list[tuple[Array, str]]:
+    """All arrays in a fixed order, each with what its last dimension counts."""
+    found: list[tuple[Array, str]] = []
+
+    def note(array: Array, what: str) -> Array:
+        found.append((array, what))
+        return array
+
+    walk(x, note)
+    return found
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Several fields [..., n] side by side, row by row: reading a few rows of all of them is then
+    one gather of contiguous memory instead of one scattered gather for every number of a row."""
+
+    rows: Array  # [n, width]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, found: list[Array]) -> Packed:
+        xp, size = namespace(found[0]), found[0].shape[-1]
+        flat = xp.concat([xp.reshape(x, (math.prod(x.shape[:-1]), size)) for x in found])
+        return cls(xp.contiguous(flat.T), tuple(tuple(x.shape[:-1]) for x in found))
+
+    def at(self, index: Array) -> list[Array]:
+        """The fields at these rows, [..., len(index)] each."""
+        xp, count = namespace(self.rows), index.shape[0]
+        some = xp.contiguous(self.rows[index].T)
+        found, start = [], 0
+        for shape in self.shapes:
+            end = start + math.prod(shape)
+            found.append(xp.reshape(some[start:end], (*shape, count)))
+            start = end
+        return found
+
+
+class OnGraph:
+    """A dataclass of arrays that belong to the nodes and edges of a graph (:func:`over`)."""
+
+    def map(self, fn: Callable[[Array], Array]) -> Self:
+        """The same with every array transformed."""
+        return walk(self, lambda x, _: fn(x))
+
+    @cached_property
+    def _packed(self) -> dict[str, Packed]:
+        found = arrays(self)
+        kept = {what: [x for x, of in found if of == what] for what in (NODES, EDGES)}
+        return {what: Packed.of(some) for what, some in kept.items() if some}
+
+    def at(self, star: Star) -> Self:
+        """The same at the nodes and edges of a star; constants of the whole graph stay its own."""
+        if star.nodes is None or star.edges is None:
+            return self
+        index = {NODES: star.nodes, EDGES: star.edges}
+        some = {what: iter(packed.at(index[what])) for what, packed in self._packed.items()}
+        return walk(self, lambda x, what: next(some[what]) if what in some else x)
+
+    def select(
+        self, count: int, replicas: Array | None, nodes: Array | None, edges: Array | None
+    ) -> Self:
+        """The same for some of ``count`` replicas and at some nodes and edges; ``None``: all.
+
+        The first dimension of an array of at least two dimensions counts replicas, or replicas
+        times heads; an array that all replicas share has size one there.
+        """
+        index = {NODES: nodes, EDGES: edges}
+
+        def visit(x: Array, what: str) -> Array:
+            rows = index.get(what)
+            x = x if rows is None else x[..., rows]
+            if replicas is None or x.ndim == 1 or (x.shape[0] == 1 and count > 1):
+                return x
+            xp, heads = namespace(x), x.shape[0] // count
+            if heads == 1:
+                return x[replicas]
+            some = xp.reshape(x, (count, heads, *x.shape[1:]))[replicas]
+            return xp.reshape(some, (-1, *x.shape[1:]))
+
+        return walk(self, visit)

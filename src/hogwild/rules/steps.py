@@ -1,0 +1,71 @@
+r"""Step sizes of gradient steps, by name.
+
+* A number: the same for all nodes, as in the paper.
+* ``"certified"``: :math:`a / r_i` with :math:`r_i` a bound on the absolute row sums of the Hessian
+  and :math:`a = \theta / (\tfrac12 + D')`, :math:`D'` the age of the oldest embedding inside any
+  gradient used. Convergence is proved in the documentation ("Asynchrony").
+* ``"auto"``: the inverse of the node's own curvature block, damped
+  (:mod:`hogwild_node.rules.gradient`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from hogwild.errors import ConfigError, is_number
+from hogwild.problems.base import Objective
+from hogwild_node.rules.gradient import GradientRule
+
+THETA = 0.95
+"""Share of the largest certified step that is taken: at 1 the proof's margin vanishes."""
+
+STEPS = ("auto", "certified")
+
+
+def certified_steps(problem: Objective, age: int) -> Tensor:
+    r"""Steps :math:`\theta / (r_i (\tfrac12 + D'))` [R, k, N] for embeddings up to ``age`` old."""
+    return THETA / ((0.5 + age) * problem.row_bounds())
+
+
+def check_step(step: object) -> None:
+    """Raise unless this is a step size, or the name of a way to choose one."""
+    named = isinstance(step, str) and step in STEPS
+    if not named and not (is_number(step) and 0 < step < math.inf):
+        raise ConfigError(
+            f"step={step!r}; expected a positive number, or one of {', '.join(STEPS)}"
+        )
+
+
+def gradient_rule(
+    problem: Objective,
+    step: str | float = "auto",
+    *,
+    age: int | None = None,
+    moving: bool = False,
+) -> GradientRule:
+    """Gradient steps on a problem.
+
+    Args:
+        problem: The energy.
+        step: A positive number, ``"certified"`` or ``"auto"``.
+        age: D', needed by the certified step; ``None`` where no bound holds.
+        moving: Whether the problem may move (:meth:`~hogwild_node.Rule.pose`): the neighbours then
+            send their shares of the bounds along.
+    """
+    check_step(step)
+    rate: Tensor | float | None = None
+    bounded = False
+    if step == "certified":
+        if age is None:
+            raise ConfigError(
+                "step='certified' needs a bound on the staleness, and the impairments given have "
+                "none (unlimited loss, for instance): bound them (burst=...), or use step='auto'"
+            )
+        bounded = moving
+        rate = THETA / (0.5 + age) if moving else certified_steps(problem, age)
+    elif not isinstance(step, str):
+        rate = float(step)
+    everyone = problem.graph.everyone
+    return GradientRule(problem.node, everyone, problem.channels, rate=rate, bounded=bounded)
