@@ -30,9 +30,9 @@ from torch_geometric.data import Batch
 from training_step import THREADS, environment, limit_threads, table, write
 
 import hogwild
+from experiments.asynchronous import exact, sample
 from hogwild import simulate
 from hogwild.asynchrony.impairments import BernoulliLoss
-from hogwild.reproduce.asynchronous import exact, sample
 from hogwild.tasks import Task, get
 
 RULES = {

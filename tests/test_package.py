@@ -103,7 +103,7 @@ def imported(name):
 STAGES = [
     "errors", "progress", "seeding", "fields", "graph", "inputs", "nn", "solvers", "implicit",
     "models", "tasks", "asynchrony", "rules", "executors", "guarantee", "scores", "robustness",
-    "sweep", "plots", "checkpoint", "training", "demo", "reproduce", "testing", "api", "cli",
+    "sweep", "plots", "checkpoint", "training", "demo", "testing", "api", "cli",
 ]  # fmt: skip
 
 
