@@ -12,6 +12,9 @@ ratio is
 t the median time of an epoch; above 1, together is faster. An ensemble waits for its slowest solve
 and a single model does not, which is in the ratio, too. Peak memory is the allocator's on a GPU and
 the process's on a CPU (then of everything before, too: run one cell a process to compare).
+
+The batches are those of ``experiments``, a package in the root of the repository: run this there,
+by ``PYTHONPATH=. python benchmarks/ensemble.py``.
 """
 
 from __future__ import annotations
