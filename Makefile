@@ -42,7 +42,7 @@ docs: $(VENV)/.stamp-docs ## build the documentation into site/
 
 clean: ## remove .venv and everything generated
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks examples experiments -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(VENV)/.stamp-venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -17,6 +17,9 @@ enough for most purposes. The error is the task's, at the end, in step and out o
 
 Two tasks: *sums* on random geometric graphs of 12 nodes, where five layers reach nearly everyone,
 and *chains* of 20 nodes, where they do not.
+
+The held-out graphs are drawn as in ``experiments``, a package in the root of the repository: run
+this there, by ``PYTHONPATH=. python benchmarks/baselines.py``.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ from torch_geometric.data import Batch
 from training_step import THREADS, environment, limit_threads, table, write
 
 import hogwild
+from experiments.asynchronous import exact, sample
 from hogwild import simulate
 from hogwild.asynchrony.impairments import BernoulliLoss
-from hogwild.reproduce.asynchronous import exact, sample
 from hogwild.tasks import Task, get
 
 RULES = {

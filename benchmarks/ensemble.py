@@ -1,7 +1,7 @@
 r"""Fifty replicas trained together against one after another, same total number of epochs.
 
 For each task and model the ensemble of ``--replicas`` seeds and folds is trained for ``--epochs``
-epochs by ``hogwild.train`` with the batches of ``hogwild reproduce``, and so are ``--singles``
+epochs by ``hogwild.train`` with the batches of ``python -m experiments``, and so are ``--singles``
 models by themselves (seeds 0, 1, …). Both from the first epoch on, so that both pay for solves from
 scratch; the first epoch, which also analyses the graphs, is not counted. Validation, logging and
 checkpoints are left out, and tasks with mini-batches have two of them: more would repeat them. The
@@ -12,6 +12,9 @@ ratio is
 t the median time of an epoch; above 1, together is faster. An ensemble waits for its slowest solve
 and a single model does not, which is in the ratio, too. Peak memory is the allocator's on a GPU and
 the process's on a CPU (then of everything before, too: run one cell a process to compare).
+
+The batches are those of ``experiments``, a package in the root of the repository: run this there,
+by ``PYTHONPATH=. python benchmarks/ensemble.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ import torch
 from training_step import THREADS, environment, limit_threads, table, write
 
 import hogwild
-from hogwild.reproduce.protocols import PROTOCOLS
+from experiments.protocols import PROTOCOLS
 from hogwild.training import MODELS, Loop
 
 TASKS = ("chains", "counting", "sums", "coordinates", "terrain")

@@ -99,11 +99,21 @@ def imported(name):
     return {m for m in out if m in MODULES and m != "hogwild"}
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_the_library_does_not_import_the_experiments(name):
+    """They are in the repository, and not in the wheel."""
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.Import):
+            assert not [alias for alias in node.names if alias.name.startswith("experiments")]
+        elif isinstance(node, ast.ImportFrom):
+            assert not (node.module or "").startswith("experiments")
+
+
 # Earlier stages first: a module imports from its own stage and from earlier ones.
 STAGES = [
     "errors", "progress", "seeding", "fields", "graph", "inputs", "nn", "solvers", "implicit",
     "models", "tasks", "asynchrony", "rules", "executors", "guarantee", "scores", "robustness",
-    "sweep", "plots", "checkpoint", "training", "demo", "reproduce", "testing", "api", "cli",
+    "sweep", "plots", "checkpoint", "training", "demo", "testing", "api", "cli",
 ]  # fmt: skip
 
 

@@ -1,6 +1,5 @@
-"""Pictures: what is drawn against what was simulated, files that hold it, commands, refusals."""
+"""Pictures: what is drawn against what was simulated, files that hold it, refusals."""
 
-import subprocess
 import sys
 from collections import Counter
 
@@ -20,12 +19,17 @@ from hogwild.asynchrony.impairments import BernoulliLoss, Crashes, Stragglers
 from hogwild.errors import ConfigError, TraceError
 from hogwild.graph import Graph
 from hogwild.plots.computation import Arrow, ComputationGraph, observe
-from hogwild.plots.paper import BITS, linear_graph, unit_gnn
 
 
 def example(edge_index, n):
     rng = torch.Generator().manual_seed(1)
     return Data(x=torch.randn(n, 1, generator=rng, **DOUBLE), edge_index=edge_index)
+
+
+def unit_gnn(layers=3):
+    """A node's next value is the sum of its own and its neighbours'."""
+    convs = [SimpleConv(aggr="sum", combine_root="sum") for _ in range(layers)]
+    return LayeredGNN(convs, 1, 1, hidden_channels=1, act=None, encoder=False).double()
 
 
 def looks_like_a_picture(path, width=300):
@@ -34,6 +38,14 @@ def looks_like_a_picture(path, width=300):
     assert min(pixels.shape[:2]) >= width
     ink = (pixels.min(-1) < 0.9).mean()
     return 0.005 < ink < 0.9
+
+
+def numbers(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def bars(ax):
+    return np.array([patch.get_height() for patch in ax.patches])
 
 
 # -- the computation graph -------------------------------------------------------------------------
@@ -144,71 +156,6 @@ def test_computation_graph_refuses(tmp_path):
     with pytest.raises(ConfigError, match=r"expected one of .*pdf, .*png"):
         plots.computation_graph(GCN(1, 1).double(), data, path=path)
     assert list(tmp_path.iterdir()) == []
-
-
-# -- figure 1 --------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def figure1(tmp_path_factory):
-    path = tmp_path_factory.mktemp("figure1") / "figure1.png"
-    before = torch.random.get_rng_state()
-    figure = plots.figure1(path, seed=0, runs=60)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    return figure, path
-
-
-def numbers(ax):
-    return [text.get_text() for text in ax.texts]
-
-
-def bars(ax):
-    return np.array([patch.get_height() for patch in ax.patches])
-
-
-def test_figure1_values(figure1):
-    """(a) the bits; (b) powers of A + I times the bits, in step; (c) what was simulated."""
-    a, b, c = figure1[0].axes[:3]
-    assert numbers(a) == [str(bit) for bit in BITS]
-    x = torch.tensor(BITS, **DOUBLE)
-    step = torch.eye(5, **DOUBLE) + torch.diag(torch.ones(4, **DOUBLE), 1)
-    step = step + torch.diag(torch.ones(4, **DOUBLE), -1)
-    columns = [torch.linalg.matrix_power(step, layer) @ x for layer in range(4)]
-    assert numbers(b) == [f"{float(columns[m][i]):g}" for i in range(5) for m in range(4)]
-    _, values = observe(unit_gnn(), linear_graph(), stagger=5, delay=2, seed=0)
-    assert numbers(c) == [f"{float(v):g}" for v in values.flatten()]
-    assert numbers(b) != numbers(c)
-
-
-def test_figure1_histograms(figure1):
-    """Two that spread, and a single bar with all schedules at the synchronous output."""
-    gnn, gcn, energy = figure1[0].axes[3:6]
-    for ax in (gnn, gcn):
-        assert bars(ax).sum() == pytest.approx(1.0)
-        assert (bars(ax) > 0).sum() >= 10
-    assert bars(energy).max() == 1.0
-    assert (bars(energy) > 0).sum() == 1
-    bar = energy.patches[int(bars(energy).argmax())]
-    at = energy.lines[0].get_xdata()[0]
-    assert bar.get_x() < at < bar.get_x() + bar.get_width()
-
-
-def test_figure1_histogram_counts(figure1):
-    """The bars of panel (d) count what the schedules ended with."""
-    gnn = figure1[0].axes[3]
-    outputs = simulate(unit_gnn(), linear_graph(), runs=60).h[:, 2, 0]
-    for patch in gnn.patches:
-        low, high = patch.get_x(), patch.get_x() + patch.get_width()
-        share = float(((outputs >= low) & (outputs < high)).double().mean())
-        assert patch.get_height() == pytest.approx(share, abs=1e-12)
-
-
-def test_figure1_file(figure1):
-    """Grey, black, blue and vermilion are all on it."""
-    pixels = (imread(figure1[1])[..., :3] * 255).round()
-    assert looks_like_a_picture(figure1[1])
-    for colour in ((0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2), (0x22, 0x22, 0x22)):
-        assert (np.abs(pixels - colour).max(-1) <= 2).sum() > 200
 
 
 # -- charts ----------------------------------------------------------------------------------------
@@ -362,25 +309,7 @@ def test_formats(tmp_path, suffix):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-# -- commands and the extra ------------------------------------------------------------------------
-
-
-def test_command(tmp_path, capsys):
-    path = tmp_path / "f.png"
-    assert plots.main(["figure1", str(path), "--runs", "5", "--seed", "2"]) == 0
-    assert looks_like_a_picture(path)
-    assert capsys.readouterr().out == f"{path}\n"
-    with pytest.raises(SystemExit) as stop:
-        plots.main(["figure2", "x.png"])
-    assert stop.value.code == 2
-
-
-def test_module_runs_without_warnings():
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "hogwild.plots"]
-    done = subprocess.run([*command, "figure1", "--help"], capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "red" in done.stdout
-    assert "example: python -m hogwild.plots figure1" in done.stdout
+# -- the extra -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("missing", ["matplotlib", "pandas"])
@@ -394,8 +323,6 @@ def test_without_the_extra(monkeypatch, missing):
 def test_arrows_have_names():
     arrow = Arrow(source=1, layer=0, target=2, after=1)
     assert (arrow.source, arrow.layer, arrow.target, arrow.after) == arrow
-    convs = [SimpleConv(aggr="sum", combine_root="sum")]
-    model = LayeredGNN(convs, 1, 1, hidden_channels=1, act=None, encoder=False).double()
-    arrows, _ = observe(model, example(chain(3), 3), stagger=1, delay=0)
+    arrows, _ = observe(unit_gnn(1), example(chain(3), 3), stagger=1, delay=0)
     assert arrow not in arrows.unintended
     assert arrow in arrows.kept

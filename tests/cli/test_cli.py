@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import hogwild
-from hogwild.cli import VERBS, common, impair, main, parser, reproduce
+from hogwild.cli import VERBS, common, impair, main, parser
 from hogwild.cli.interrupt import Interruptible
 from hogwild.training import log
 
@@ -138,7 +138,6 @@ def test_what_the_help_names_is_what_there_is():
     """It is written down, since help does not wait for torch."""
     assert tuple(sorted(impair.known())) == impair.NAMES
     assert tuple(hogwild.rules.RULES) == common.RULES
-    assert tuple(hogwild.reproduce.EXPERIMENTS) == reproduce.EXPERIMENTS
 
 
 @pytest.mark.parametrize("words", [[], *([verb] for verb in VERBS if verb != "train")])
@@ -239,7 +238,6 @@ def test_all_replicas_failed_is_not_converged(capsys):
         (["train", TASK, "--tensorboard", __file__, "--epochs", "1"], "File exists"),
         (["train", TASK, "--seed", "9" * 20], "--seed 99999999999999999999; expected"),
         (["evaluate", __file__], "is a file; expected the folder"),
-        (["reproduce", "fig1", "report"], "expected it by itself"),
         (["evaluate", "nowhere"], "training with --resume finishes"),
         (["simulate", "nowhere"], "holds no finished run"),
     ],
@@ -375,15 +373,6 @@ def test_an_interrupted_run_keeps_every_epoch(number, tmp_path, capsys):
         for f in (folder, tmp_path / "whole")
     )
     assert cut == whole
-
-
-def test_an_interrupted_reproduction_says_how_to_go_on(tmp_path, monkeypatch, capsys):
-    def interrupted(*given):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(hogwild.reproduce, "run", interrupted)
-    assert main(["reproduce", "fig1", "--results", str(tmp_path), "--work", str(tmp_path)]) == 130
-    assert "the same command with --resume keeps the cells" in capsys.readouterr().err
 
 
 def test_interrupting_twice_does_not_wait():

@@ -11,9 +11,9 @@ from tiny_tasks import Chains, chain
 from torch_geometric.data import Data
 
 import hogwild
+from experiments.protocols import PROTOCOLS
 from hogwild import EnergyGNN, train
 from hogwild.errors import ConfigError
-from hogwild.reproduce.protocols import PROTOCOLS
 from hogwild.training import Config, load
 from hogwild.training.ensemble import Members
 

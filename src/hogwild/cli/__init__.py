@@ -13,10 +13,10 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import hogwild
-from hogwild.cli.common import Parser
+from hogwild.cli.common import Outcome, Parser
 from hogwild.cli.flags import in_flags
 from hogwild.errors import ConvergenceError, HogwildError
 
@@ -28,7 +28,6 @@ VERBS = {
     "certify": "what is proved about a trained model",
     "info": "what is installed: versions, devices, models, tasks",
     "demo": "models in step and out of step, and a report",
-    "reproduce": "regenerate the paper's tables and figures",
 }
 """Every verb is a module of this package, with what follows in a line."""
 EXAMPLES = """\
@@ -66,30 +65,44 @@ def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         verb.arguments(here)
-        here.add_argument("--json", action="store_true", help="print one JSON object instead")
-        here.set_defaults(run=verb.run, actions=here._actions)
+        runs(here, verb.run)
     return top
+
+
+def runs(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], Outcome]) -> None:
+    """Complete a parser that has all flags of its own: what :func:`execute` needs of it."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.set_defaults(run=run, actions=parser._actions)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
-    given = parser(words).parse_args(words)
+    return execute(parser(words).parse_args(words), "hogwild")
+
+
+def execute(given: argparse.Namespace, name: str) -> int:
+    """Do what the flags ask for, and print what comes of it; the exit code.
+
+    Args:
+        given: Flags, of a parser that :func:`runs` completed.
+        name: Of the command; messages begin with it.
+    """
     try:
         outcome = given.run(given)
     except ConvergenceError as error:
-        print(f"hogwild: not converged: {in_flags(error, given)}", file=sys.stderr)
+        print(f"{name}: not converged: {in_flags(error, given)}", file=sys.stderr)
         return 3
     except HogwildError as error:
-        print(f"hogwild: {in_flags(error, given)}", file=sys.stderr)
+        print(f"{name}: {in_flags(error, given)}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.filename is None:  # not about a place that was asked for
             raise
-        print(f"hogwild: {error.filename2 or error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"{name}: {error.filename2 or error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        print(f"hogwild: {str(error) or 'interrupted'}", file=sys.stderr)
+        print(f"{name}: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
     try:
         print(_json(outcome.data) if given.json else outcome.text)

@@ -1,0 +1,190 @@
+"""Regenerate the paper's tables and figures. Run this in the root of the repository.
+
+An experiment is a set of cells, such as chains/energy-edge. Each is computed by itself and kept as
+one JSON file, RESULTS/EXPERIMENT/CELL.json: the numbers of all replicas, the configuration, the
+command, the commit and the hardware. --resume keeps the cells that are there and goes on inside one
+that was killed while training. Tables 2 and 6 run the models of the others asynchronously, and the
+figures beyond Figure 1 look at those of Table 1; both train them first if WORK does not hold them.
+"free" trains larger energy GNNs of its own.
+
+--quick trains a few small models, to see that everything works (under half an hour a table on two
+cores); its results go to RESULTS/quick and are not to be compared with the paper's. Benchmark sets
+are read from $HOGWILD_DATA; cells whose data cannot be had are skipped, with the reason.
+
+--trial NAME tries other options than the protocol's: --set KEY=VALUE, as in "hogwild train --help".
+Its records are kept in RESULTS/trials/NAME. The report lists what each trial changed and what came
+out on validation graphs, so that nobody has to believe why an option was chosen.
+
+"python -m experiments report" trains nothing: it writes all records beside the paper's numbers into
+RESULTS/../README.md. With --results experiments/results it writes those that come with the
+repository into its documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hogwild.cli import execute, runs
+from hogwild.cli.common import Outcome, Parser
+from hogwild.cli.values import pairs
+from hogwild.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from experiments.experiment import Experiment, Results, Summary, Work
+
+EXAMPLES = """\
+  python -m experiments table1 --quick
+  python -m experiments table1 --list
+  python -m experiments table1 --only 'chains/*' --device cuda --resume
+  python -m experiments table1 table3 --recipe paper --replicas 10
+  python -m experiments table1 --only counting/gcn --trial rate --set lr=0.003 --set validation=true
+  python -m experiments report"""
+
+EXPERIMENTS = (
+    "table1", "table2", "table3", "table4", "table5", "table6", "fig1", "depth", "convergence",
+    "size", "staleness", "cost", "free",
+)  # fmt: skip
+"""For the help, which must not wait for torch; a test compares them with what there is."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Which cells, with what, where to."""
+    names = ", ".join(EXPERIMENTS) + ", or report"
+    parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help=names)
+    parser.add_argument(
+        "--only", nargs="+", action="extend", default=[], metavar="CELL",
+        help="cells, or patterns such as 'chains/*'; default: all",
+    )  # fmt: skip
+    parser.add_argument("--list", action="store_true", help="name the cells, compute nothing")
+    parser.add_argument("--quick", action="store_true", help="less of everything")
+    parser.add_argument(
+        "--recipe", default="default", help="default, or paper: the paper's optimiser and solver"
+    )
+    parser.add_argument("--replicas", type=int, help="folds times seeds; default: the protocol's")
+    parser.add_argument("--device", default="cpu", help="of training; default: cpu")
+    parser.add_argument("--trial", metavar="NAME", help="try other options, and keep the records")
+    parser.add_argument(
+        "--set", action="append", metavar="K=V", help="an option that the trial changes"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what is there, and compute the rest"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("runs/experiments/results"), metavar="DIR",
+        help="where cells are kept; default: runs/experiments/results",
+    )  # fmt: skip
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/experiments"), metavar="DIR",
+        help="trained models and checkpoints; default: runs/experiments",
+    )  # fmt: skip
+
+
+def run(given: argparse.Namespace) -> Outcome:
+    """Compute cells, list them, or write the report."""
+    from experiments import experiment as mechanism
+    from experiments import report
+    from experiments.experiment import Results, Work
+    from experiments.registry import experiment
+
+    names = list(dict.fromkeys(given.experiments))
+    if names == ["report"]:
+        path = str(report.write(given.results))
+        return Outcome(path, {"report": path})
+    if "report" in names:
+        raise ConfigError("report was asked for along with experiments; expected it by itself")
+    chosen = [experiment(name) for name in names]
+    if given.quick:
+        given.results, given.work = given.results / "quick", given.work / "quick"
+    changes = pairs(given.set, "--set")
+    if (given.trial is None) != (not changes):
+        raise ConfigError(
+            f"--trial {given.trial} and --set {given.set} were given; expected both or neither: a "
+            f"trial has a name and the options it changes"
+        )
+    if given.trial is not None:
+        given.results, given.work = (
+            folder / "trials" / given.trial for folder in (given.results, given.work)
+        )
+    results = Results(given.results)
+    work = Work(
+        folder=given.work,
+        device=given.device,
+        recipe=given.recipe,
+        quick=given.quick,
+        replicas=given.replicas,
+        resume=given.resume,
+        progress=not given.json and sys.stderr.isatty(),
+        trial=given.trial,
+        changes=changes,
+    )
+    if given.list:
+        return _listed(chosen, given.only, results, work)
+    for each in chosen:
+        each.select(given.only)  # a pattern that matches nothing is refused before anything is run
+    data: dict[str, Any] = {}
+    texts, good, absent = [], True, []
+    for each in chosen:
+        try:
+            done = mechanism.run(each, work, results, given.only, _say)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                "interrupted; the same command with --resume keeps the cells that are done, and "
+                "goes on from the last checkpoint of the one that is not, if there is one yet"
+            ) from None
+        except DataError as error:
+            absent.append(error)
+            texts.append(f"{each.name}: SKIPPED: {error}\n")
+            data[each.name] = {"cells": {}, "skipped": str(error), "failed": {}}
+            continue
+        records = results.read(each, work.suffix)
+        texts.append(f"{each.name}: {each.title}\n\n{each.table(records)}{_footer(done)}")
+        data[each.name] = {"cells": records, "skipped": done.skipped, "failed": done.failed}
+        good &= not done.failed
+    if len(absent) == len(chosen):
+        raise absent[0]
+    return Outcome("\n".join(texts).rstrip(), data, good)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    parser = Parser(
+        prog="python -m experiments",
+        description=__doc__,
+        epilog=f"examples:\n{EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    arguments(parser)
+    runs(parser, run)
+    return execute(parser.parse_args(words), "experiments")
+
+
+def _listed(chosen: list[Experiment], only: list[str], results: Results, work: Work) -> Outcome:
+    """Every selected cell, and whether it is there."""
+    lines, data = [], {}
+    for each in chosen:
+        records = results.read(each, work.suffix)
+        cells = {name: name in records for name in each.select(only)}
+        data[each.name] = cells
+        lines.append(f"{each.name}: {each.title} ({sum(cells.values())} of {len(cells)} there)")
+        for name, there in cells.items():
+            lines.append(f"  {name:32s} {each.brief(records[name]) if there else 'not run'}")
+    return Outcome("\n".join(lines), data)
+
+
+def _footer(done: Summary) -> str:
+    columns = {name.partition("/")[0]: why for name, why in done.skipped.items()}
+    lines = [f"SKIPPED {column}: {why}" for column, why in columns.items()]
+    lines += [f"FAILED {name}: {why}" for name, why in done.failed.items()]
+    return "".join(f"\n{line}" for line in lines) + "\n"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

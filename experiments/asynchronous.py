@@ -1,0 +1,369 @@
+r"""Tables 2 and 6: trained models out of step.
+
+As in the paper, one trained model of each kind (here: the replica that is best on validation
+graphs, or on training graphs where none are held out) runs on ten of its test graphs (all, where it
+has fewer) under five random schedules with S = 5 and D = 2. A cell is the performance lost,
+
+.. math:: \pm\bigl(\operatorname{metric}_\text{synchronous} - \operatorname{metric}_q\bigr),
+          \qquad q = 1, \dots, 5,
+
+positive where asynchrony is worse. Unlike the paper's, implicit models' losses are printed, with
+the largest distance from the synchronous embeddings (relative to their largest entry).
+
+Implicit models run until they are within 10⁻⁹ of the synchronous answer (energy GNNs: 10⁻⁶), or for
+a fixed number of ticks. Optimisation-based ones exchange quadratic messages. Where these do not get
+there, gradient steps, the paper's, are tried, too, and the closer is shown. (Records of before
+commit efbb0aa tried gradient steps first on graphs with cycles.)
+
+A sceptic's baselines stand beside them: GCN and GAT trained under schedules (``gcn-scheduled``),
+GCN and GAT that wait for the right layer (``gcn-tagged``), that also send every value until it is
+acknowledged (``gcn-resending``), or that cache their neighbours' values of all layers
+(``gcn-caching``), and maxima (``max``). Beside the loss stand the updates, packets and bytes of a
+node until its run ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from experiments import markdown, paper, scheduled
+from experiments.experiment import Cell, Experiment, Work
+from experiments.record import Record, Training
+from hogwild.analysis.robustness import Robustness, robustness
+from hogwild.models import EnergyGNN
+from hogwild.models.base import Kind
+from hogwild.models.check import Model, check_model
+from hogwild.training import Result
+from hogwild.training.ensemble import Members, single
+
+STAGGER, DELAY, SCHEDULES, SAMPLES = 5, 2, 5, 10
+"""The paper's."""
+TICKS, QUICK_TICKS = 300_000, 3_000
+"""At most so many."""
+MESSAGES = 5_000
+"""Updates a node by messages, each ten times as dear: where they arrive, fewer are enough."""
+TOL, FINE = 1e-6, 1e-9
+"""Relative distance from the synchronous embeddings at which a run has arrived: of energy GNNs,
+whose synchronous solves are not much finer, and of the others, whose signals fade below 1e-6 along
+a chain and are read out all the same."""
+HOW = {
+    "scheduled": "trained under schedules",
+    "tagged": "that waits for layers",
+    "resending": "that waits and resends",
+    "caching": "that caches layers",
+}
+"""What a sceptic does with a GCN or GAT."""
+RULES = {"tagged": "waiting", "resending": "resending", "caching": "caching"}
+"""The rule of those that are trained as usual."""
+BASELINES = (*(f"{model}-{how}" for how in HOW for model in ("gcn", "gat")), "max")
+LABELS = paper.LABELS | {
+    f"{model}-{how}": f"{model.upper()}{',' if how == 'scheduled' else ''} {what}"
+    for how, what in HOW.items()
+    for model in ("gcn", "gat")
+}
+
+
+class Asynchronous(Experiment):
+    """Performance lost by asynchrony, rows × columns.
+
+    Args:
+        name: Of a table of the paper's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.paper = paper.TABLES[name]
+        self.title = self.paper.title
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Rows: the paper's, then the sceptic's."""
+        return (*self.paper.rows, *BASELINES)
+
+    def cells(self) -> dict[str, Cell]:
+        return {
+            f"{column}/{model}": partial(measured, column=column, model=model)
+            for column in self.paper.columns
+            for model in self.models
+        }
+
+    def brief(self, record: Record) -> str:
+        return _ours(record, paper.COLUMNS[record["config"]["task"]])
+
+    def number(self, record: Record) -> str:
+        column = paper.COLUMNS[record["config"]["task"]]
+        return _mean(record, column, column.unit)
+
+    def aspects(self) -> Mapping[str, Callable[[Record], str]]:
+        return {"left": _left, "updates": lambda record: f"{record['updates']:,.0f}"}
+
+    def table(self, records: Mapping[str, Record]) -> str:
+        columns = {c: paper.COLUMNS[c] for c in self.paper.columns}
+        rows = []
+        for model in self.models:
+            row = [LABELS[model]]
+            for name, column in columns.items():
+                record = records.get(f"{name}/{model}")
+                printed = self.paper.rows[model][name].show(column.digits) if (
+                    model in self.paper.rows
+                ) else "—"  # fmt: skip
+                row.append(
+                    f"{markdown.NOT_RUN if record is None else _ours(record, column)} / {printed}"
+                )
+            rows.append(row)
+        heads = ["model", *(c.heading + (", %" if c.unit else "") for c in columns.values())]
+        out = (
+            "Performance lost: ours / the paper's; in brackets the largest relative distance from "
+            "the synchronous embeddings.\n\n" + markdown.table(heads, rows)
+        )
+        out += (
+            "\nWhat is left, of every model on test graphs of its own replica: synchronous → "
+            "asynchronous, ours.\n\n"
+        )
+        out += markdown.table(heads, [self._left(model, records) for model in self.models])
+        if any(not _converged(record) for record in records.values()):
+            out += "\n‡ not all runs of this implicit model arrived.\n"
+        if any(record["quick"] for record in records.values()):
+            out += "\nQUICK runs: models hardly trained; not to be compared.\n"
+        return out + "\n" + "".join(f"- {line}\n" for line in self.verdicts(records))
+
+    def _left(self, model: str, records: Mapping[str, Record]) -> list[str]:
+        """A row of what is left of the performance."""
+        row = [LABELS[model]]
+        for name in self.paper.columns:
+            record = records.get(f"{name}/{model}")
+            row.append(markdown.NOT_RUN if record is None else _left(record))
+        return row
+
+    def verdicts(self, records: Mapping[str, Record]) -> list[str]:
+        """What the table shows, in a line for each kind of model."""
+        kinds = {
+            "implicit models": [m for m in self.models if m in paper.IMPLICIT],
+            "GCN and GAT as trained": ["gcn", "gat"],
+            "GCN and GAT trained under schedules": ["gcn-scheduled", "gat-scheduled"],
+            "GCN and GAT that wait": ["gcn-tagged", "gat-tagged"],
+            "GCN and GAT that wait and resend": ["gcn-resending", "gat-resending"],
+            "GCN and GAT that cache": ["gcn-caching", "gat-caching"],
+            "maxima": ["max"],
+        }
+        out = []
+        for what, models in kinds.items():
+            some = [r for n, r in records.items() if n.partition("/")[2] in models]
+            if not some:
+                out.append(f"{what}: not run.")
+                continue
+            out.append(_verdict(what, some))
+            arrived = [r for r in some if _converged(r)]
+            if arrived and len(arrived) < len(some):
+                out.append(_verdict(f"{what} that arrived in every run", arrived))
+        return out
+
+    def details(self, records: Mapping[str, Record]) -> str:
+        rows = []
+        head = ("cell", "synchronous", "asynchronous", "lost", "the paper's", "graphs", "schedules",
+                "distance", "converged", "rule", "updates a node", "packets a node",
+                "bytes a node")  # fmt: skip
+        for name in self.cells():
+            task, _, model = name.partition("/")
+            column, record = paper.COLUMNS[task], records.get(name)
+            row = self.paper.rows.get(model)
+            printed = "—" if row is None else row[task].show(column.digits)
+            if record is None:
+                rows.append([name, markdown.NOT_RUN, "", "", printed])
+                continue
+            rows.append(
+                [
+                    name,
+                    markdown.show(markdown.summarise([record["synchronous"]]), column),
+                    markdown.show(markdown.summarise(record["asynchronous"]), column),
+                    _mean(record, column),
+                    printed,
+                    str(len(record["samples"])),
+                    str(len(record["values"])),
+                    f"{_distance(record):.1e}",
+                    f"{record['converged']:.0%}",
+                    _rules(record),
+                    f"{record['updates']:.0f}",
+                    *(f"{record[k]:,.0f}" if k in record else "—" for k in ("packets", "bytes")),
+                    *markdown.origin(record),
+                ]
+            )
+        return markdown.table([*head, *markdown.ORIGIN], rows)
+
+
+# -- a cell ----------------------------------------------------------------------------------------
+
+
+def measured(work: Work, *, column: str, model: str) -> Record:
+    """One trained model under a few schedules."""
+    base, _, how = model.partition("-") if model in BASELINES else (model, "", "")
+    if how == "scheduled":
+        result = scheduled.trained(work, column, base)
+    else:
+        result = work.trained(column, base)
+    assert result.folder is not None
+    began, replica = time.perf_counter(), result.best
+    network: Model = exact(result, replica).to(work.device)
+    ids = sample(result, replica)
+    graphs = [result.graph(i, torch.float64).to(work.device) for i in ids]
+    ticks = QUICK_TICKS if work.quick else TICKS
+    attempts = run(network, graphs, result, ticks, RULES.get(how, "auto"))
+    rule, seen = min(attempts, key=lambda a: _largest(a[1]))
+    assert seen.decrease is not None
+    assert seen.synchronous is not None
+    assert seen.asynchronous is not None
+    return {
+        "metric": result.task.metric_name,
+        "higher_is_better": result.task.higher_is_better,
+        "kind": str(seen.kind),
+        "values": seen.decrease.tolist(),
+        "synchronous": float(seen.synchronous),
+        "asynchronous": seen.asynchronous.tolist(),
+        "deviation": _largest(seen),
+        "distance": float(seen.distance.max()),
+        "converged": seen.converged,
+        "rule": rule,
+        "ticks": seen.run.ticks,
+        "updates": seen.price.updates,
+        "packets": seen.price.packets,
+        "bytes": seen.price.bytes,
+        "attempts": {name: _largest(tried) for name, tried in attempts},
+        "stagger": STAGGER,
+        "delay": DELAY,
+        "replica": replica,
+        "samples": ids,
+        "config": result.config.as_dict(),
+        "trained": Training.about(result.folder),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def run(
+    model: Model, graphs: list[Data], result: Result, ticks: int, rule: str = "auto"
+) -> list[tuple[str, Robustness]]:
+    """The rules that were tried, until one got there; explicit and fixed-point models have one,
+    explicit ones that which is asked for."""
+    task, batch = result.task, Batch.from_data_list(graphs)
+
+    def metric(prediction: Tensor, target: Tensor) -> Tensor:
+        return task.metric(prediction, batch)
+
+    options: dict[str, Any] = {
+        "runs": SCHEDULES, "stagger": STAGGER, "delay": DELAY, "metric": metric,
+        "tol": TOL if isinstance(model, EnergyGNN) else FINE,
+        "maximise": task.higher_is_better, "ticks": ticks,
+    }  # fmt: skip
+    if model.kind is not Kind.OPTIMISATION:
+        seen = robustness(model, graphs, rule=rule, **options)
+        return [(seen.run.rule, seen)]
+    out: list[tuple[str, Robustness]] = []
+    for rule in ("messages", "gradient"):
+        options["ticks"] = limit(rule, ticks, STAGGER)
+        out.append((rule, robustness(model, graphs, rule=rule, **options)))
+        if out[-1][1].converged == 1.0:
+            break
+    return out
+
+
+def limit(rule: str, ticks: int, stagger: int) -> int:
+    """Ticks after which a rule is given up; a node updates every (S + 1) / 2 of them."""
+    return min(ticks, MESSAGES * (stagger + 1) // 2) if rule == "messages" else ticks
+
+
+def exact(result: Result, replica: int) -> Model:
+    """A replica with the default recipe's exact solves in double precision, whatever it was trained
+    with: asynchronous runs end at the minimiser, not where some solver gave up."""
+    config = replace(
+        result.config, recipe="default", dtype="float64", solver=None, solver_options={}
+    )
+    return check_model(single(config, result.task, result.ensemble, replica).cpu().eval())
+
+
+def sample(result: Result, replica: int) -> list[int]:
+    """Numbers of ten of the replica's test graphs, drawn at random; of all if there are fewer."""
+    members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
+    ids = members.test[replica].nonzero()[:, 0]
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
+    return sorted(ids[order[:SAMPLES]].tolist())
+
+
+# -- how it is shown -------------------------------------------------------------------------------
+
+
+def _small(value: float, digits: int) -> str:
+    """Rounded as the paper does, unless that would hide it."""
+    return f"{value:.{digits}f}" if value == 0 or abs(value) >= 10**-digits else f"{value:.0e}"
+
+
+def _mean(record: Record, column: paper.Column, unit: str = "") -> str:
+    number = markdown.summarise(record["values"])
+    if number is None:
+        return "no value"
+    parts = [p * column.scale for p in (number.mean, number.deviation) if p is not None]
+    shown = " ± ".join(_small(p, column.digits) for p in parts)
+    lacking = sum(value is None for value in record["values"])
+    remark = f", {lacking} of {len(record['values'])} diverged" if lacking else ""
+    return f"{shown}{unit}{remark}"
+
+
+def _left(record: Record) -> str:
+    """The metric in step, and out of step."""
+    column = paper.COLUMNS[record["config"]["task"]]
+    before = markdown.show(markdown.summarise([record["synchronous"]]), column)
+    return f"{before} → {markdown.show(markdown.summarise(record['asynchronous']), column)}"
+
+
+def _rules(record: Record) -> str:
+    """The rule that came closest; behind it how far the others ended, which did not arrive."""
+    others = {k: v for k, v in record.get("attempts", {}).items() if k != record["rule"]}
+    ends = (f" ({k}: {'no number' if v is None else f'{v:.0e}'})" for k, v in others.items())
+    return record["rule"] + "".join(ends)
+
+
+def _verdict(what: str, records: list[Record]) -> str:
+    """What models of a kind lose at most, and how far from the synchronous embeddings they end."""
+    worst = max(records, key=_lost)
+    column = paper.COLUMNS[worst["config"]["task"]]
+    return (
+        f"{what} ({len(records)} cell{'s' if len(records) > 1 else ''}) lose at most "
+        f"{_mean(worst, column, column.unit)} ({worst['cell']}); their embeddings end at most "
+        f"{max(map(_distance, records)):.1e} from the synchronous ones."
+    )
+
+
+def _converged(record: Record) -> bool:
+    """Explicit models are not asked to."""
+    return record["kind"] == str(Kind.EXPLICIT) or record["converged"] == 1.0
+
+
+def _ours(record: Record, column: paper.Column) -> str:
+    mark = "" if _converged(record) else " ‡"
+    return f"{_mean(record, column)} ({_distance(record):.0e}){mark}"
+
+
+def _largest(seen: Robustness) -> float:
+    """Largest relative distance from the synchronous embeddings; infinite where not a number."""
+    return float(seen.run.deviation.nan_to_num(nan=torch.inf).max())
+
+
+def _distance(record: Record) -> float:
+    """The same from a record, where JSON has no infinity."""
+    found = record["deviation"]
+    return float("inf") if found is None else float(found)
+
+
+def _lost(record: Record) -> float:
+    """Mean loss, in the units of the metric; infinite where a schedule ended in no number."""
+    if None in record["values"]:
+        return float("inf")
+    number = markdown.summarise(record["values"])
+    assert number is not None
+    return number.mean

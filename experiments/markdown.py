@@ -1,0 +1,94 @@
+"""Tables in Markdown, and the statistics they are made of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from experiments.paper import Column, Number
+from experiments.record import Record, same_commit, stretches
+
+NOT_RUN = "not run"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lines of cells; those that a short one lacks are empty."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(
+        "| " + " | ".join([*line, *[""] * (len(head) - len(line))]) + " |\n" for line in lines
+    )
+
+
+def summarise(values: Sequence[float | None]) -> Number | None:
+    """Mean and sample deviation of *all* values that are numbers; ``None`` if there is none."""
+    numbers = [v for v in values if v is not None]
+    if not numbers:
+        return None
+    return Number(
+        statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
+    )
+
+
+def show(number: Number | None, column: Column) -> str:
+    """A number of ours in the column's unit, rounded as the paper rounds."""
+    if number is None:
+        return "no value"
+    parts = [p * column.scale for p in (number.mean, number.deviation) if p is not None]
+    return " ± ".join(f"{p:.{column.digits}f}" for p in parts)
+
+
+def duration(seconds: float) -> str:
+    """For people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def origin(record: Record) -> list[str]:
+    """Time, hardware, commit, command: the last cells of a line about a record.
+
+    Of a run that went on elsewhere or with other code: all places, with the time spent there, and
+    all commits, in order.
+    """
+    places: list[tuple[str, float]] = []
+    commits: list[str] = []
+    for stretch in stretches(record):
+        where, seconds = place(stretch["hardware"]), stretch["seconds"]
+        if places and places[-1][0] == where:
+            seconds += places.pop()[1]
+        places.append((where, seconds))
+        commit = stretch["commit"]
+        if commits and same_commit(commits[-1], commit):
+            commit = max(commits.pop(), commit, key=len)
+        commits.append(commit)
+    hardware = places[0][0]
+    if len(places) > 1:
+        hardware = ", then ".join(f"{where} ({duration(seconds)})" for where, seconds in places)
+    return [
+        duration(record["seconds"]),
+        hardware,
+        ", ".join(_commit(commit) for commit in commits),
+        f"`{record['command']}`",
+    ]
+
+
+def place(hardware: Record) -> str:
+    """A machine, for people."""
+    device, threads = hardware["device"], hardware["threads"]
+    if "NVIDIA" in device:
+        return str(device)
+    return f"{device}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _commit(commit: str) -> str:
+    commit, _, changes = commit.partition("+")
+    return f"`{commit[:12]}`" + (f" + {changes}" if changes else "")
+
+
+ORIGIN = ("time", "hardware", "commit", "command")
+"""Headings of :func:`origin`."""
+
+
+def folded(title: str, body: str) -> str:
+    """A part that opens on a click."""
+    return f"<details><summary>{title}</summary>\n\n{body}\n</details>\n"

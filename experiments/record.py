@@ -1,0 +1,161 @@
+"""What is kept of a cell or a training run, and where it comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_geometric
+
+import hogwild
+from hogwild.errors import CheckpointError
+from hogwild.training import checkpoint
+from hogwild.training.checkpoint import write_atomically
+
+Record = dict[str, Any]
+"""What is kept of a cell, as JSON knows it."""
+PERIOD = 30.0
+"""Seconds between two notes of how long training has taken so far."""
+
+
+def read(path: Path, *keys: str) -> Record:
+    """A record from its file, with at least these keys."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: {error}; remove it") from error
+    missing = [key for key in keys if key not in found] if isinstance(found, dict) else list(keys)
+    if missing:
+        raise CheckpointError(f"{path} is damaged: it has no {missing[0]!r}; remove it")
+    return dict(found)
+
+
+def provenance(device: str) -> Record:
+    """Where and with what a record was made."""
+    cuda = torch.device(device).type == "cuda"
+    return {
+        "commit": commit(),
+        "hardware": {
+            "device": torch.cuda.get_device_name(device) if cuda else _processor(),
+            "threads": torch.get_num_threads(),
+        },
+        "versions": {
+            "hogwild": hogwild.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torch_geometric": torch_geometric.__version__,
+        },
+        "date": _today(),
+    }
+
+
+def _today() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def commit() -> str:
+    """``$HOGWILD_COMMIT``, for copies of a checkout that cannot tell; else the commit of the
+    checkout that both the experiments and the library are run from, with ``+changes`` where the
+    tracked code of either differs from it; else unknown."""
+    if told := os.environ.get("HOGWILD_COMMIT"):
+        return told
+    here, library = (Path(file).resolve().parent for file in (__file__, hogwild.__file__))
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(here), *words], capture_output=True, text=True, check=False
+            )
+        except OSError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # A library that is installed elsewhere is not of this repository's commit.
+    if git("ls-files", "--error-unmatch", "__init__.py", f"{library}/__init__.py") is not None:
+        head = git("rev-parse", "HEAD")
+        if head:  # records and the report may change, the code may not
+            changed = git("status", "--porcelain", "-uno", "--", "*.py", str(library))
+            return head + ("+changes" if changed else "")
+    return "unknown"
+
+
+def _processor() -> str:
+    """The CPU's name, as well as the system tells."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "cpu"
+
+
+class Training:
+    """Around a training run: notes in its folder how long it took, over all interruptions, and
+    where and with what it was made. Called after every epoch.
+
+    A run that goes on elsewhere, or with other code, keeps a list of what was ``earlier``: seconds,
+    commit, hardware and versions of every stretch before the last.
+    """
+
+    def __init__(self, folder: Path, device: str) -> None:
+        self.folder, self.device = folder, device
+        found, self.now = self.about(folder), provenance(device)  # of the code that runs
+        self.before: float = found.get("seconds", 0.0)
+        self.earlier = stretches(found) if found else []
+        if self.earlier and _same_place(self.earlier[-1], self.now):
+            self.earlier.pop()  # it goes on
+        self.began = self.written = time.monotonic()
+        self.known, self.trained = bool(found), False
+
+    @staticmethod
+    def about(folder: Path) -> Record:
+        """What is noted of a run: ``seconds``, :func:`provenance` and, where there is something,
+        ``earlier``; empty before it began."""
+        path = folder / "about.json"
+        return read(path, "seconds", "commit", "hardware") if path.exists() else {}
+
+    def __call__(self, loop: object = None) -> None:
+        self.trained = True
+        if time.monotonic() - self.written >= PERIOD:
+            self._write()
+
+    def __enter__(self) -> Training:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # What was refused, or had nothing left to do, is no stretch of the run.
+        if self.trained or (not self.known and checkpoint.exists(self.folder / "state")):
+            self._write()
+
+    def _write(self) -> None:
+        self.written = time.monotonic()
+        seconds = self.before + self.written - self.began
+        about = {"seconds": seconds, **self.now, "date": _today()}
+        if self.earlier:
+            about["earlier"] = self.earlier
+        write_atomically(self.folder / "about.json", json.dumps(about, indent=1).encode())
+
+
+def stretches(record: Record) -> list[Record]:
+    """Seconds, commit, hardware and versions of all that a training run was made of, in order."""
+    earlier: list[Record] = record.get("earlier", [])
+    last: Record = {k: record[k] for k in ("commit", "hardware", "versions") if k in record}
+    last["seconds"] = record["seconds"] - sum(stretch["seconds"] for stretch in earlier)
+    return [*earlier, last]
+
+
+def same_commit(a: str, b: str) -> bool:
+    """Whether two are one, of which either may be abbreviated."""
+    one, other = sorted((a, b), key=len)
+    return other.startswith(one) and "+" not in other[len(one) :]
+
+
+def _same_place(a: Record, b: Record) -> bool:
+    return a["hardware"] == b["hardware"] and same_commit(a["commit"], b["commit"])

@@ -1,0 +1,195 @@
+"""The document of all experiments, from their records: what the paper has, what we have, and how.
+
+``python -m experiments report --results experiments/results`` rewrites the text between
+``<!-- NAME -->`` and ``<!-- end -->`` in ``experiments/README.md``; the prose around it is written
+by hand. The README of the project has Table 1 (``<!-- headline -->``), ``docs/results.md`` single
+numbers, ``<!--= EXPERIMENT CELL [ASPECT] -->…<!--/-->``, and pictures. For any other folder of
+results the report is a document beside it, and nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from experiments import markdown, paper, trials
+from experiments.experiment import SUFFIXES, Experiment, Results
+from experiments.registry import EXPERIMENTS
+from experiments.tables import Synchronous
+from hogwild.errors import ConfigError, among
+from hogwild.training.checkpoint import write_atomically
+
+MARK = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def part(experiment: Experiment, results: Results) -> str:
+    """All there is about one experiment: our recipe, then the others that were run."""
+    out = ""
+    for recipe, suffix in SUFFIXES.items():
+        records = results.read(experiment, suffix)
+        if recipe != "default":
+            if not records:
+                continue
+            out += f"\n**With `--recipe {recipe}`**\n\n"
+        if any(record["quick"] for record in records.values()):
+            raise ConfigError(
+                f"{results.folder / experiment.name} holds quick runs, which are not to be "
+                f"compared with the paper; expected them in {results.folder / 'quick'}"
+            )
+        picture = results.folder / experiment.name / f"{experiment.name}{suffix}.png"
+        if picture.exists():
+            place = picture.relative_to(results.folder.parent).as_posix()
+            out += f"![{experiment.title}]({place})\n\n"
+        out += experiment.table(records)
+        out += "\n" + markdown.folded("every cell", experiment.details(records))
+    return out
+
+
+def render(text: str, results: Results) -> str:
+    """Fill every pair of marks; each experiment has one.
+
+    Raises:
+        ConfigError: A mark names no experiment, or an experiment has no mark.
+    """
+    found = MARK.findall(text)
+    for name in found:
+        if name not in EXPERIMENTS and name != trials.NAME:
+            raise ConfigError(f"the mark <!-- {name} --> names no experiment; "
+                              f"{among(EXPERIMENTS, name)}")  # fmt: skip
+    for name in EXPERIMENTS:
+        if name not in found:
+            raise ConfigError(
+                f"the document has no <!-- {name} --> … <!-- end -->; expected one for every "
+                f"experiment"
+            )
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        body = trials.table(results) if name == trials.NAME else part(EXPERIMENTS[name], results)
+        body = body.strip()
+        return f"<!-- {match[1]} -->\n\n{body}\n\n<!-- end -->"
+
+    return MARK.sub(fill, text)
+
+
+NUMBER = re.compile(r"<!--=\s+([\w-]+)\s+(\S+)(?:\s+([\w-]+))?\s+-->.*?<!--/-->", re.DOTALL)
+PICTURE = re.compile(r"\]\(figures/([\w-]+)\.png\)")
+
+
+def render_numbers(text: str, results: Results) -> str:
+    """Fill every single number, ``CELL`` with ``.paper`` behind it for that recipe; with an
+    :meth:`aspect <Experiment.aspects>` something else than *the* number of the cell.
+
+    Raises:
+        ConfigError: There is no such experiment, cell or aspect.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        name, cell, aspect = match.groups()
+        if name not in EXPERIMENTS:
+            raise ConfigError(f"{match[0]!r} names no experiment; {among(EXPERIMENTS, name)}")
+        experiment, (plain, dot, recipe) = EXPERIMENTS[name], cell.partition(".")
+        if plain not in experiment.cells():
+            raise ConfigError(f"{match[0]!r} names no cell; {among(experiment.cells(), plain)}")
+        aspects = experiment.aspects()
+        if aspect is not None and aspect not in aspects:
+            raise ConfigError(f"{match[0]!r} names no aspect; {among(aspects, aspect)}")
+        record = results.read(experiment, dot + recipe).get(plain)
+        show = experiment.number if aspect is None else aspects[aspect]
+        try:
+            shown = markdown.NOT_RUN if record is None else show(record)
+        except KeyError as error:
+            raise ConfigError(
+                f"{match[0]!r} asks for {error}, which that record does not have; expected an "
+                f"aspect that it has"
+            ) from error
+        return f"<!--= {' '.join(filter(None, match.groups()))} -->{shown}<!--/-->"
+
+    return NUMBER.sub(fill, text)
+
+
+HEADLINE = re.compile(r"<!-- headline -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def headline(results: Results) -> str:
+    """Table 1 for the project's README: our numbers, mean ± deviation over all replicas."""
+    experiment = EXPERIMENTS["table1"]
+    assert isinstance(experiment, Synchronous)
+    records = results.read(experiment)
+    columns = {c: paper.COLUMNS[c] for c in experiment.paper.columns}
+    rows = []
+    for model in experiment.paper.rows:
+        ours = (experiment.ours(records.get(f"{c}/{model}"), k) for c, k in columns.items())
+        rows.append([paper.LABELS[model], *ours])
+    best = [experiment.paper.best(c)[1].show(k.digits) for c, k in columns.items()]
+    rows.append(["*the paper's best*", *(f"*{number}*" for number in best)])
+    heads = ["model", *(c.heading + (", %" if c.unit else "") for c in columns.values())]
+    return markdown.table(heads, rows) + "\n" + experiment.few + "\n"
+
+
+def skeleton() -> str:
+    """A document with nothing but titles and marks."""
+    parts = (f"## {e.title}\n\n<!-- {e.name} -->\n<!-- end -->\n" for e in EXPERIMENTS.values())
+    end = f"\n## Trials\n\n<!-- {trials.NAME} -->\n<!-- end -->\n"
+    return "# Experiments\n\n" + "\n".join(parts) + end
+
+
+def write(folder: Path) -> Path:
+    """Bring the document beside a folder of results and its pictures up to date, or make them.
+
+    Raises:
+        ConfigError: There are no records, or the document is another one, and nothing has changed;
+            or ``docs/results.md`` asks for what is not there, and the report has been written.
+    """
+    path, results = folder.parent / "README.md", Results(folder)
+    if not any(results.read(e, s) for e in EXPERIMENTS.values() for s in SUFFIXES.values()):
+        raise ConfigError(
+            f"{folder} holds no records (quick runs, in {folder / 'quick'}, do not count); "
+            f"expected some, as made by: python -m experiments table1 --results {folder}"
+        )
+    text = path.read_text(encoding="utf-8") if path.exists() else skeleton()
+    if EXPERIMENTS.keys().isdisjoint(MARK.findall(text)):
+        raise ConfigError(
+            f"{path} is not a report, for it has no place for any experiment (<!-- table1 --> … "
+            f"<!-- end -->), and was left as it is; the report of {folder} would be there: move "
+            f"that into a folder of its own, or choose another --results folder"
+        )
+    render(text, results)  # whatever it refuses leaves the pictures as they are
+    for each in EXPERIMENTS.values():
+        for suffix in SUFFIXES.values():
+            with suppress(ImportError):  # no matplotlib: so does that
+                each.draw(results, suffix)
+    write_atomically(path, render(text, results).encode())
+    home = folder.resolve().parent.parent
+    if folder.resolve() == home / "experiments" / "results":
+        write_documents(home, results)
+    return path
+
+
+def write_documents(home: Path, results: Results) -> None:
+    """Bring what the project's README and ``docs`` say and show of the results up to date."""
+    front, written = home / "README.md", home / "docs" / "results.md"
+    if front.exists() and HEADLINE.search(text := front.read_text(encoding="utf-8")):
+        write_atomically(front, render_headline(text, results).encode())
+    if written.exists() and NUMBER.search(text := written.read_text(encoding="utf-8")):
+        write_atomically(written, render_numbers(text, results).encode())
+    for page, name in pictures(home):
+        drawn = results.folder / name / f"{name}.png"
+        shown = page.parent / "figures" / drawn.name
+        if not drawn.exists():
+            raise ConfigError(f"{page} shows {shown.name}; expected it as {drawn}")
+        shown.parent.mkdir(exist_ok=True)
+        write_atomically(shown, drawn.read_bytes())
+
+
+def pictures(home: Path) -> list[tuple[Path, str]]:
+    """Pages of the documentation with the pictures of results that they show."""
+    pages = sorted((home / "docs").glob("*.md"))
+    return [(p, name) for p in pages for name in PICTURE.findall(p.read_text(encoding="utf-8"))]
+
+
+def render_headline(text: str, results: Results) -> str:
+    """The project's README with Table 1 filled in."""
+    filled = f"<!-- headline -->\n\n{headline(results).strip()}\n\n<!-- end -->"
+    return HEADLINE.sub(lambda match: filled, text)

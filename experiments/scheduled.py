@@ -1,0 +1,101 @@
+r"""GCN and GAT trained under random schedules: what a sceptic suggests instead of an energy.
+
+.. math:: \min_\theta\; \mathbb E_{\text{schedule}}\; \ell\bigl(\hat y_\theta(\text{schedule}),
+          y\bigr)
+
+Every training step draws a schedule (S = 5, D = 2) from torch's random state, which a checkpoint
+holds; epochs are chosen, and replicas compared, under schedule 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.experiment import Work
+from experiments.record import Training
+from hogwild.errors import ConfigError, among
+from hogwild.executors.unrolled import asynchronous_embed
+from hogwild.graph.inputs import Inputs
+from hogwild.linalg.solution import Solution, Status
+from hogwild.models import GAT, GCN, LayeredGNN
+from hogwild.training import Result, train
+from hogwild.training.ensemble import Members, initial
+from hogwild.training.registry import device_of
+from hogwild.training.task import resolve
+
+REPLICAS = 10
+"""At most: one schedule takes as long as dozens of synchronous passes, and one model is needed."""
+HASTE = 4
+"""Quick runs have so many times fewer epochs than those in step, for the same reason."""
+
+
+class Scheduled(LayeredGNN):
+    """A layered model whose embeddings are those of a random schedule."""
+
+    def embed(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        h0: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Solution:
+        """Of a fresh schedule in training, of schedule 0 otherwise."""
+        if batch is None:
+            batch = x.new_zeros(x.size(-2), dtype=torch.long)
+        count = int(batch.max()) + 1 if batch_size is None else batch_size
+        attr = None if self.edge_dim is None else edge_attr
+        seed = int(torch.randint(1, 2**31, ())) if self.training else 0
+        inputs = Inputs(x, edge_index, attr, edge_weight, batch, count)
+        h = asynchronous_embed(self, inputs, seed=seed)
+        status = torch.full((*h.shape[:-2], count), int(Status.CONVERGED), device=h.device)
+        return Solution(h, status, torch.full_like(status, self.depth), h.new_zeros(status.shape))
+
+
+class ScheduledGCN(Scheduled, GCN):
+    """A GCN under schedules."""
+
+
+class ScheduledGAT(Scheduled, GAT):
+    """A GAT under schedules."""
+
+
+CLASSES: dict[str, Callable[..., LayeredGNN]] = {"gcn": ScheduledGCN, "gat": ScheduledGAT}
+
+
+def trained(work: Work, column: str, model: str) -> Result:
+    """A model trained under schedules by the protocol of the column; its ``config`` names the
+    plain model, so that ``result.replica(r)`` is one."""
+    if model not in CLASSES:
+        raise ConfigError(f"{model!r} is not trained under schedules; {among(CLASSES, model)}")
+    config = work.config(column, model)
+    config = replace(config, replicas=min(config.replicas, REPLICAS))
+    if work.quick:
+        (factor, every), epochs = config.decay, max(1, config.epochs // HASTE)
+        config = replace(config, epochs=epochs, decay=(factor, max(1, every // HASTE)))
+    task = resolve(config.task, config.task_options)
+    seeds = Members.of(config, task, config.replicas, device_of(config)).seeds
+    plain = initial(config, task, seeds)
+    assert isinstance(plain, LayeredGNN)
+    options: dict[str, Any] = {} if plain.edge_dim is None else {"edge_dim": plain.edge_dim}
+    ensemble = CLASSES[model](
+        task.in_channels, task.out_channels, pool=task.pool, replicas=config.replicas, **options
+    )
+    ensemble.to(config.precision).load_state_dict(plain.state_dict())
+    folder = work.training(column, f"{model}-scheduled")
+    finished = (folder / "result.json").exists()
+    if not finished:
+        work.allow(folder)
+    options = {"folder": folder, "resume": True, "progress": work.progress}
+    with nullcontext() if finished else Training(folder, work.device) as watch:
+        result = train(config=config, model=ensemble, callback=watch, **options)
+    return replace(result, config=config, named=True)
