@@ -1,10 +1,13 @@
-"""The command ``hogwild``: a verb parses, builds a frozen configuration, and calls the library.
+"""The command ``hogwild``: a verb parses, builds its frozen options, and calls the library.
+
+A verb is a module of this package: ``Options``, a dataclass whose fields are the flags and whose
+docstring is the help text (:mod:`hogwild.cli.options`), and ``run(options)``, which returns an
+:class:`~hogwild.cli.common.Outcome`. With --json the options are part of what is printed.
 
 Exit codes: 0 fine; 1 something unexpected; 2 bad usage or input, said in one message; 3 a solve, a
 training run or an asynchronous run did not converge; 130 interrupted.
 
-Help must come at once: only the module of the verb that was asked for is imported, and what takes
-long to import (torch) only when the verb runs.
+Help must come at once: what takes long to import (torch) is imported only when a verb runs.
 """
 
 from __future__ import annotations
@@ -13,24 +16,18 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
 
 import hogwild
-from hogwild.cli.common import Parser
 from hogwild.cli.flags import in_flags
-from hogwild.errors import ConvergenceError, HogwildError
+from hogwild.cli.options import parse
+from hogwild.errors import ConvergenceError, HogwildError, among
 
-VERBS = {
-    "train": "train a model on a task",
-    "evaluate": "measure a trained model anew",
-    "simulate": "run a trained model asynchronously",
-    "robustness": "what asynchrony costs a trained model",
-    "certify": "what is proved about a trained model",
-    "info": "what is installed: versions, devices, models, tasks",
-    "demo": "models in step and out of step, and a report",
-    "reproduce": "regenerate the paper's tables and figures",
-}
-"""Every verb is a module of this package, with what follows in a line."""
+VERBS = (
+    "train", "evaluate", "simulate", "robustness", "sweep", "certify", "info", "demo", "reproduce",
+)  # fmt: skip
 EXAMPLES = """\
 examples:
   hogwild demo
@@ -39,49 +36,28 @@ examples:
   hogwild robustness runs/chains --loss 0.3
   hogwild certify runs/chains
 
+exit codes:
+  0 fine; 1 something unexpected; 2 bad usage or input; 3 not converged; 130 interrupted
+
 hogwild VERB --help explains a verb."""
-
-
-def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The command line, with all flags of the verb that these arguments begin with."""
-    top = Parser(
-        prog="hogwild",
-        description="Graph neural networks that survive asynchrony.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=EXAMPLES,
-    )
-    top.add_argument("--version", action="version", version=f"hogwild {hogwild.__version__}")
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-    asked = next((word for word in arguments if not word.startswith("-")), None)
-    for name, line in VERBS.items():
-        if name != asked:
-            verbs.add_parser(name, help=line)
-            continue
-        verb = importlib.import_module(f"hogwild.cli.{name}")
-        here = verbs.add_parser(
-            name,
-            help=line,
-            description=verb.__doc__,
-            epilog=f"examples:\n{verb.EXAMPLES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        verb.arguments(here)
-        here.add_argument("--json", action="store_true", help="print one JSON object instead")
-        here.set_defaults(run=verb.run, actions=here._actions)
-    return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
-    given = parser(words).parse_args(words)
+    if not words or words[0] not in VERBS:
+        _without_verb(words)
+    verb = module(words[0])
+    said: Callable[[object], str] = str
     try:
-        outcome = given.run(given)
+        options = parse(verb.Options, words[1:], f"hogwild {words[0]}")
+        said = partial(in_flags, options=options)
+        outcome = verb.run(options)
     except ConvergenceError as error:
-        print(f"hogwild: not converged: {in_flags(error, given)}", file=sys.stderr)
+        print(f"hogwild: not converged: {said(error)}", file=sys.stderr)
         return 3
     except HogwildError as error:
-        print(f"hogwild: {in_flags(error, given)}", file=sys.stderr)
+        print(f"hogwild: {said(error)}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.filename is None:  # not about a place that was asked for
@@ -91,11 +67,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         print(f"hogwild: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
+    data = {**outcome.data, "options": {**options.as_dict(), **outcome.resolved}}
     try:
-        print(_json(outcome.data) if given.json else outcome.text)
+        print(_json(data) if options.json else outcome.text)
     except BrokenPipeError:  # whoever read has read enough
         sys.stderr.close()
     return 0 if outcome.converged else 3
+
+
+def module(verb: str) -> Any:
+    """The module of a verb."""
+    return importlib.import_module(f"hogwild.cli.{verb}")
+
+
+def _without_verb(words: Sequence[str]) -> NoReturn:
+    """Help, the version, or what is wrong with these words."""
+    lines = {verb: module(verb).Options.__doc__.strip().splitlines()[0] for verb in VERBS}
+    parser = argparse.ArgumentParser(
+        prog="hogwild",
+        usage="hogwild VERB [options]",
+        description="Graph neural networks that survive asynchrony.\n\nverbs:\n"
+        + "\n".join(f"  {verb:12}{line}" for verb, line in lines.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("--version", action="version", version=f"hogwild {hogwild.__version__}")
+    parser.add_argument("verb", metavar="VERB", help=argparse.SUPPRESS)
+    given = parser.parse_known_args(words)[0].verb
+    if given in VERBS:
+        parser.error(f"{words[0]!r} comes before the verb; expected hogwild {given} {words[0]}")
+    parser.error(f"unknown verb {given!r}; {among(VERBS, given)}")
 
 
 def _json(data: object) -> str:

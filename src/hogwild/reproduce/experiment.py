@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from hogwild.config import RECIPES
 from hogwild.errors import (
     CheckpointError,
     ConfigError,
@@ -29,7 +30,6 @@ from hogwild.reproduce.protocols import PROTOCOLS, Protocol, protocol
 from hogwild.reproduce.record import Record, Training, provenance, read
 from hogwild.training import Config, Loop, Result, load, train
 from hogwild.training.checkpoint import write_atomically
-from hogwild.training.config import RECIPES
 from hogwild.training.log import plain
 from hogwild.training.registry import device_of, spelled_out
 
