@@ -101,7 +101,7 @@ def imported(name):
 
 # Earlier stages first: a module imports from its own stage and from earlier ones.
 STAGES = [
-    "errors", "progress", "seeding", "fields", "graph", "inputs", "nn", "solvers", "implicit",
+    "errors", "config", "progress", "seeding", "fields", "graph", "inputs", "nn", "solvers", "implicit",
     "models", "tasks", "asynchrony", "rules", "executors", "guarantee", "scores", "robustness",
     "sweep", "plots", "checkpoint", "training", "demo", "reproduce", "testing", "api", "cli",
 ]  # fmt: skip

@@ -25,7 +25,9 @@ def test_certify(trained, capsys):
     assert main([*call, "--step", "1e-9", "--json"]) == 0
     assert "certified" in json.loads(capsys.readouterr().out)["own_step"]
     assert main(call) == 0
-    assert "messages are observed to converge" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "messages are observed to converge" in said
+    assert "--rule 'gradient' with --step 'certified' is proved" in said  # flags, not keywords
     assert main([*call, "--step", "fast"]) == 2
     assert "--step 'fast'; expected a positive number" in capsys.readouterr().err
 

@@ -35,8 +35,9 @@ def test_plot(trained, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--staggers", "0,1"], "stagger"),
-        (["--losses", "2"], "expected a probability"),
+        (["--staggers", "0,1"], "--staggers 0; expected an integer of at least 1"),
+        (["--delays", "-1"], "--delays -1; expected an integer"),
+        (["--losses", "2"], "--losses 2.0; expected a probability"),
         (["--runs", "0"], "--runs 0; expected a positive integer"),
     ],
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hogwild.cli.common import Outcome, Setting
+from hogwild.cli.flags import in_flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ def run(options: Options) -> Outcome:
     from hogwild.analysis.certify import certify
 
     found = options.chosen()
-    seen = certify(found.model, found.graphs, **options.keywords())
+    seen = certify(found.model, found.graphs, **options.passed(certify))
+    seen = replace(seen, reason=in_flags(seen.reason, options))
     data = {"model": found.name, **seen.data}
     return Outcome(str(seen), data, resolved={"replica": found.replica})

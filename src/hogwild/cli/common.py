@@ -5,10 +5,11 @@ Nothing here imports torch before a verb runs: help must come at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,14 +118,13 @@ class Asynchrony(Finished):
         ids = members.test[r].nonzero()[:, 0].tolist()[: self.graphs]
         return Chosen(result.config.model, r, model, [result.graph(i) for i in ids])
 
-    def keywords(self) -> dict[str, Any]:
-        """These options as keywords of the library's functions."""
-        return {
-            "rule": self.rule,
-            "step": self.step,
-            "exchange": self.exchange,
-            "impairments": impairments(self.impair),
-        }
+    def passed(self, *functions: Callable[..., Any]) -> dict[str, Any]:
+        """Every option that is a parameter of one of these functions, by its name."""
+        given = self.as_dict()
+        given["impairments"] = impairments(self.impair, given.get("loss"))
+        given["progress"] = not (self.json or given.get("quiet"))
+        names = {name for function in functions for name in signature(function).parameters}
+        return {name: value for name, value in given.items() if name in names}
 
 
 @dataclass(frozen=True)
@@ -154,11 +154,6 @@ class Setting(Asynchrony):
         metavar="P",
     )
 
-    def keywords(self) -> dict[str, Any]:
-        impaired = impairments(self.impair, self.loss)
-        return {**super().keywords(), "stagger": self.stagger, "delay": self.delay,
-                "impairments": impaired}  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True)
 class Schedules(Verb):
@@ -176,11 +171,6 @@ class Schedules(Verb):
     )
     quiet: bool = option(False, "no progress bar")
 
-    def limits(self) -> dict[str, Any]:
-        """These options as keywords of the library's functions."""
-        return {"runs": self.runs, "seed": self.seed, "ticks": self.ticks, "tol": self.tol,
-                "progress": not self.quiet and not self.json}  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True)
 class Traced(Verb):
@@ -194,10 +184,6 @@ class Traced(Verb):
         group=FILES,
         metavar="FILE",
     )
-
-    def trace(self) -> dict[str, Any]:
-        """These options as keywords of the library's functions."""
-        return {"record": self.record or False, "replay": self.replay}
 
 
 @contextmanager

@@ -43,16 +43,24 @@ T = TypeVar("T", bound="Verb")
 EXPECTED: dict[type, str] = {int: "an integer", float: "a number"}
 
 
-def option(default: Any, help: str, *, group: str | None = None, **keywords: Any) -> Any:
+def option(
+    default: Any,
+    help: str,
+    *,
+    group: str | None = None,
+    keyword: str | None = None,
+    **keywords: Any,
+) -> Any:
     """A field that is a flag.
 
     Args:
         default: Its value where the flag is not given.
         help: One line; the mechanism adds the default.
         group: Heading that the flag is listed under.
+        keyword: What the library's messages call it, too, beside the field's name.
         keywords: For argparse's ``add_argument``: ``metavar``, ``choices``, ``nargs``.
     """
-    metadata = {"help": help, "group": group, "keywords": keywords}
+    metadata = {"help": help, "group": group, "keyword": keyword, "keywords": keywords}
     return field(default=default, metadata=metadata)
 
 
@@ -143,11 +151,17 @@ def flags(cls: type) -> dict[str, str]:
     return {f.name: _flag(f) for f, _ in _fields(cls) if not f.metadata.get("positional")}
 
 
-def switches(cls: type) -> dict[str, str]:
-    """Those of them that take no value."""
-    return {
-        name: flag for name, flag in flags(cls).items() if get_type_hints(cls).get(name) is bool
-    }
+def words(cls: type) -> dict[str, str]:
+    """What the library's messages call these options, and what the command line calls them:
+    ``stagger=`` is ``--stagger``, and ``resume=True`` a flag without a value."""
+    out = {f"{name}=": f"{flag} " for name, flag in flags(cls).items()}
+    kinds = get_type_hints(cls)
+    for f in fields(cls):
+        if kinds[f.name] is bool:
+            out[f"{f.name}=True"] = _flag(f)
+        if f.metadata.get("keyword"):
+            out[f"{f.metadata['keyword']}="] = f"{_flag(f)} "
+    return out
 
 
 def _fields(cls: type) -> Iterator[tuple[Field[Any], str | None]]:

@@ -46,13 +46,11 @@ class Options(Traced, Schedules, Setting):
 def run(options: Options) -> Outcome:
     """Call :func:`hogwild.robustness`."""
     from hogwild.analysis.robustness import robustness
+    from hogwild.executors.run import simulate
 
     check_picture(options.plot)
     found = options.chosen()
-    seen = robustness(
-        found.model, found.graphs, metric=options.metric, **options.keywords(), **options.limits(),
-        **options.trace(),
-    )  # fmt: skip
+    seen = robustness(found.model, found.graphs, **options.passed(robustness, simulate))
     seen.verdict = in_flags(seen.verdict, options)
     data = {
         "model": found.name,

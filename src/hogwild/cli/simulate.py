@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from hogwild.cli.common import (
     FILES,
@@ -50,13 +49,10 @@ def run(options: Options) -> Outcome:
 
     check_picture(options.plot)
     found = options.chosen()
-    history: Any = options.history
-    if options.plot is not None and history is None:  # as often as a run is looked at anyway
-        history = [t for t in range(options.ticks) if looks(t)]
-    seen = simulate(
-        found.model, found.graphs, history=history, **options.keywords(), **options.limits(),
-        **options.trace(),
-    )  # fmt: skip
+    given = options.passed(simulate)
+    if options.plot is not None and options.history is None:
+        given["history"] = [t for t in range(options.ticks) if looks(t)]  # which costs nothing
+    seen = simulate(found.model, found.graphs, **given)
     data = {
         "model": found.name,
         "rule": seen.rule,

@@ -37,10 +37,14 @@ class Options(Schedules, Asynchrony):
       hogwild sweep runs/chains --rule gradient --plot map.png --value converged
     """
 
-    staggers: tuple[int, ...] = option((1, 2, 5, 10), "values of S", group=TIMING, metavar="N,...")
-    delays: tuple[int, ...] = option((0, 2, 5), "values of D", group=TIMING, metavar="N,...")
+    staggers: tuple[int, ...] = option(
+        (1, 2, 5, 10), "values of S", group=TIMING, keyword="stagger", metavar="N,..."
+    )
+    delays: tuple[int, ...] = option(
+        (0, 2, 5), "values of D", group=TIMING, keyword="delay", metavar="N,..."
+    )
     losses: tuple[float, ...] = option(
-        (0.0,), "shares of packets that are lost", group=WRONG, metavar="P,..."
+        (0.0,), "shares of packets that are lost", group=WRONG, keyword="rate", metavar="P,..."
     )
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
     plot: str | None = option(None, "draw heat maps there", group=FILES, metavar="FILE")
@@ -52,15 +56,13 @@ class Options(Schedules, Asynchrony):
 
 def run(options: Options) -> Outcome:
     """Call :func:`hogwild.sweep`."""
+    from hogwild.analysis.robustness import robustness
     from hogwild.analysis.sweep import sweep
+    from hogwild.executors.run import simulate
 
     check_picture(options.plot)
     found = options.chosen()
-    seen = sweep(
-        found.model, found.graphs, staggers=options.staggers, delays=options.delays,
-        losses=options.losses, metric=options.metric, **options.keywords(),
-        **options.limits(),
-    )  # fmt: skip
+    seen = sweep(found.model, found.graphs, **options.passed(sweep, robustness, simulate))
     each = product(seen.losses, seen.staggers, seen.delays)
     settings = [
         {"stagger": stagger, "delay": delay, "loss": loss, **one.summary()}
