@@ -25,11 +25,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hogwild.cli import execute, runs
-from hogwild.cli.common import Outcome, Parser
+from hogwild.cli import execute
+from hogwild.cli.common import Outcome
+from hogwild.cli.options import Verb, argument, option
 from hogwild.cli.values import pairs
 from hogwild.errors import ConfigError, DataError
 
@@ -51,40 +53,33 @@ EXPERIMENTS = (
 """For the help, which must not wait for torch; a test compares them with what there is."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Which cells, with what, where to."""
-    names = ", ".join(EXPERIMENTS) + ", or report"
-    parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help=names)
-    parser.add_argument(
-        "--only", nargs="+", action="extend", default=[], metavar="CELL",
-        help="cells, or patterns such as 'chains/*'; default: all",
-    )  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="name the cells, compute nothing")
-    parser.add_argument("--quick", action="store_true", help="less of everything")
-    parser.add_argument(
-        "--recipe", default="default", help="default, or paper: the paper's optimiser and solver"
+@dataclass(frozen=True, kw_only=True)
+class Options(Verb):
+    """The help text is that of the module."""
+
+    experiments: tuple[str, ...] = argument(", ".join(EXPERIMENTS) + ", or report", nargs="+")
+    only: tuple[str, ...] = option(
+        (), "cells, or patterns such as 'chains/*'; default: all", nargs="+", metavar="CELL"
     )
-    parser.add_argument("--replicas", type=int, help="folds times seeds; default: the protocol's")
-    parser.add_argument("--device", default="cpu", help="of training; default: cpu")
-    parser.add_argument("--trial", metavar="NAME", help="try other options, and keep the records")
-    parser.add_argument(
-        "--set", action="append", metavar="K=V", help="an option that the trial changes"
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="keep what is there, and compute the rest"
-    )
-    parser.add_argument(
-        "--results", type=Path, default=Path("runs/experiments/results"), metavar="DIR",
-        help="where cells are kept; default: runs/experiments/results",
-    )  # fmt: skip
-    parser.add_argument(
-        "--work", type=Path, default=Path("runs/experiments"), metavar="DIR",
-        help="trained models and checkpoints; default: runs/experiments",
-    )  # fmt: skip
+    list: bool = option(False, "name the cells, compute nothing")
+    quick: bool = option(False, "less of everything")
+    recipe: str = option("default", "default, or paper: the paper's optimiser and solver")
+    replicas: int | None = option(None, "folds times seeds; default: the protocol's")
+    device: str = option("cpu", "of training")
+    trial: str | None = option(None, "try other options, and keep the records", metavar="NAME")
+    set: tuple[str, ...] = option((), "an option that the trial changes", metavar="K=V")
+    resume: bool = option(False, "keep what is there, and compute the rest")
+    results: str = option("runs/experiments/results", "where cells are kept", metavar="DIR")
+    work: str = option("runs/experiments", "trained models and checkpoints", metavar="DIR")
 
 
-def run(given: argparse.Namespace) -> Outcome:
+Options.__doc__ = f"{__doc__}\nExamples:\n{EXAMPLES}"
+
+
+def run(options: Options) -> Outcome:
     """Compute cells, list them, or write the report."""
+    given = argparse.Namespace(**options.as_dict())
+    given.results, given.work, given.only = Path(given.results), Path(given.work), list(given.only)
     from experiments import experiment as mechanism
     from experiments import report
     from experiments.experiment import Results, Work
@@ -151,15 +146,8 @@ def run(given: argparse.Namespace) -> Outcome:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
-    parser = Parser(
-        prog="python -m experiments",
-        description=__doc__,
-        epilog=f"examples:\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    arguments(parser)
-    runs(parser, run)
-    return execute(parser.parse_args(words), "experiments")
+    words = sys.argv[1:] if words is None else words
+    return execute(sys.modules[__name__], words, "python -m experiments", "experiments")
 
 
 def _listed(chosen: list[Experiment], only: list[str], results: Results, work: Work) -> Outcome:

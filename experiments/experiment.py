@@ -19,6 +19,7 @@ from typing import Any
 
 from experiments.protocols import PROTOCOLS, Protocol, protocol
 from experiments.record import Record, Training, provenance, read
+from hogwild.config import RECIPES
 from hogwild.errors import (
     CheckpointError,
     ConfigError,
@@ -29,7 +30,6 @@ from hogwild.errors import (
 )
 from hogwild.training import Config, Loop, Result, load, train
 from hogwild.training.checkpoint import write_atomically
-from hogwild.training.config import RECIPES
 from hogwild.training.log import plain
 from hogwild.training.registry import device_of, spelled_out
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hogwild.config import Config
 from hogwild.errors import ConfigError, among
-from hogwild.training.config import Config
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def test_the_library_does_not_import_the_experiments(name):
 
 # Earlier stages first: a module imports from its own stage and from earlier ones.
 STAGES = [
-    "errors", "progress", "seeding", "fields", "graph", "inputs", "nn", "solvers", "implicit",
+    "errors", "config", "progress", "seeding", "fields", "graph", "inputs", "nn", "solvers", "implicit",
     "models", "tasks", "asynchrony", "rules", "executors", "guarantee", "scores", "robustness",
     "sweep", "plots", "checkpoint", "training", "demo", "testing", "api", "cli",
 ]  # fmt: skip

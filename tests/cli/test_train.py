@@ -1,11 +1,14 @@
-"""``hogwild train`` with tasks of the user's: what is missing or wrong is said in one line."""
+"""``hogwild train``: what it leaves, where options come from, and what it says of tasks of the
+user's where something is missing or wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from cli import TASK
 from hogwild.cli import main
-from hogwild.cli.common import value
+from hogwild.training import log
 
 SOURCE = (Path(__file__).parents[1] / "training" / "tiny_tasks.py").read_text()
 ATTRIBUTES = (
@@ -14,7 +17,7 @@ ATTRIBUTES = (
 )  # fmt: skip
 
 
-def trained(folder, source, *flags, name="Chains"):
+def train(folder, source, *flags, name="Chains"):
     path = folder / "my_tasks.py"
     path.write_text(source)
     return main(["train", f"{path}:{name}", "--epochs", "1", "--model", "gcn", *flags])
@@ -28,7 +31,7 @@ def complaint(capsys):
 
 
 def test_complete(tmp_path, capsys):
-    assert trained(tmp_path, SOURCE) == 0
+    assert train(tmp_path, SOURCE) == 0
 
 
 @pytest.mark.parametrize("attribute", [*ATTRIBUTES, "graphs"])
@@ -36,7 +39,7 @@ def test_an_attribute_is_missing(attribute, tmp_path, capsys):
     source = f"{SOURCE}\n\ndel Chains.{attribute}\n"
     if attribute == "graphs":
         source = SOURCE.replace("self.graphs", "self.data")
-    assert trained(tmp_path, source) == 2
+    assert train(tmp_path, source) == 2
     assert f"my_tasks.py:Chains' lacks {attribute}; expected the attributes" in complaint(capsys)
 
 
@@ -70,7 +73,7 @@ LOSS = "lambda self, out, data, mask=None:"
     ],
 )
 def test_an_attribute_is_wrong(attribute, given, says, tmp_path, capsys):
-    assert trained(tmp_path, f"{SOURCE}\n\nChains.{attribute} = {given}\n") == 2
+    assert train(tmp_path, f"{SOURCE}\n\nChains.{attribute} = {given}\n") == 2
     assert says in complaint(capsys)
 
 
@@ -90,37 +93,122 @@ def test_an_attribute_is_wrong(attribute, given, says, tmp_path, capsys):
     ],
 )
 def test_a_file_is_wrong(source, says, tmp_path, capsys):
-    assert trained(tmp_path, source) == 2
+    assert train(tmp_path, source) == 2
     assert says in complaint(capsys)
 
 
 def test_targets_that_are_no_numbers(tmp_path, capsys):
     source = SOURCE.replace("torch.full((length,), c)", "torch.full((length,), float('nan'))")
-    assert trained(tmp_path, source) == 3
+    assert train(tmp_path, source) == 3
     assert "the loss was nan: look for NaN in the targets (y)" in capsys.readouterr().out
 
 
 def test_a_function_that_returns_graphs(tmp_path, capsys):
     source = f"{SOURCE}\n\ndef mine():\n    return Sums().graphs\n"
-    assert trained(tmp_path, source, name="mine") == 0
+    assert train(tmp_path, source, name="mine") == 0
     assert "gcn on own data" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["(0.9, 500)", "(0.9,500)", "0.9,500", "0.9, 500", "[0.9, 500]"])
 def test_decay_as_one_writes_it(text, tmp_path, capsys):
-    assert value(text) == [0.9, 500]
-    assert trained(tmp_path, SOURCE, "--decay", text) == 0
+    assert train(tmp_path, SOURCE, "--decay", text) == 0
 
 
 @pytest.mark.parametrize("text", ["0.9", "(0.9; 500)", "(2, 500)", "(0.9, 0.5)", "()"])
 def test_decay_that_is_none(text, tmp_path, capsys):
-    assert trained(tmp_path, SOURCE, "--decay", text) == 2
+    assert train(tmp_path, SOURCE, "--decay", text) == 2
     assert "expected (factor, every)" in complaint(capsys)
 
 
+def test_train_leaves_a_folder(trained):
+    names = {p.name for p in Path(trained).iterdir()}
+    assert {"config.json", "metrics.jsonl", "result.json", "model", "state"} <= names
+    config = json.loads((Path(trained) / "config.json").read_text())
+    assert config["task_options"] == {"length": 3}
+    assert config["lr"] == 0.02
+    assert [line["epoch"] for line in log.read(Path(trained) / "metrics.jsonl")] == [0, 10, 20, 29]
+
+
+def test_config_file_and_flags(tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    path.write_text(f"task = '{TASK}'\nmodel = 'gcn'\nepochs = 9\n[task_options]\nlength = 4\n")
+    folder = tmp_path / "run"
+    assert main(["train", "--config", str(path), "--epochs", "2", "--folder", str(folder)]) == 0
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["model"], config["epochs"]) == ("gcn", 2)
+    assert config["task_options"] == {"length": 4}
+    assert "gcn on tiny chains" in capsys.readouterr().out
+
+
+def test_none_on_the_command_line_is_a_value(tmp_path, capsys):
+    path, folder = tmp_path / "run.toml", tmp_path / "run"
+    path.write_text(f"task = '{TASK}'\nmodel = 'gcn'\nepochs = 1\nbatch_size = 1\npatience = 3\n")
+    call = ["train", "--config", str(path), "--batch-size", "none", "--folder", str(folder)]
+    assert main(call) == 0
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["batch_size"], config["patience"]) == (None, 3)
+
+
+def test_a_table_that_is_none(tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    path.write_text(f"task = '{TASK}'\ntask_options = 'length'\n")
+    for flags in ([], ["--task-option", "length=3"]):
+        assert main(["train", "--config", str(path), *flags]) == 2
+        assert "'length'; expected a table of options" in capsys.readouterr().err
+
+
+def test_all_replicas_failed_is_not_converged(capsys):
+    flags = ["--solver", "lbfgs", "--solver-option", "max_iter=1", "--epochs", "2"]
+    with pytest.warns(UserWarning, match="did not converge"):
+        assert main(["train", TASK, *flags]) == 3
+    assert "forward solve failed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("a,b", "a,b"), ("(a)", "(a)"), ("4,4", [4, 4]), ("none", None), ("x.py:T", "x.py:T")],
+    ("given", "says"),
+    [
+        (["train", TASK, "--model", "energy-ege"], "did you mean 'energy-edge'"),
+        (["train", TASK, "--epochs", "many"], "--epochs 'many'; expected a positive integer"),
+        (["train", TASK, "--weight-decay", "-1"], "--weight-decay -1; expected a nonnegative"),
+        (["train", "chains", "--task-option", "length=0"], "--task-option length=0; expected"),
+        (["train", "sums", "--task-option", "seed=3", "--seed", "-1"], ": seed=-1;"),
+        (["train", "chains", "--folds", "3"], "--folds 3, --validation False were asked"),
+        (["train", TASK, "--model-option", "hidden"], "expected KEY=VALUE"),
+        (["train", TASK, "--task-option", "lenth=3"], "lenth"),
+        (["train", "no_such_file.py:Task"], "no file"),
+        (["train"], "no task was given"),
+        (["train", "--config", "nowhere.toml"], "no file"),
+        (["train", "mine.toml"], "hogwild train --config mine.toml"),
+        (["train", TASK, "--resume", "--epochs", "0"], "--epochs 0"),
+        (["train", TASK, "--folder", __file__], "cannot be used (File exists)"),
+        (["train", TASK, "--tensorboard", __file__, "--epochs", "1"], "File exists"),
+        (["train", TASK, "--seed", "9" * 20], "--seed 99999999999999999999; expected"),
+    ],
 )
-def test_values_of_flags(text, expected):
-    assert value(text) == expected
+def test_bad_input_is_one_message(given, says, capsys):
+    assert main(given) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.startswith("hogwild: ")
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_a_folder_that_holds_a_run(trained, capsys):
+    assert main(["train", TASK, "--folder", trained]) == 2
+    assert "or --resume to go on with it" in capsys.readouterr().err
+    assert main(["train", TASK, "--folder", trained, "--resume", "--lr", "0.5"]) == 2
+    assert "--lr 0.02, now 0.5" in capsys.readouterr().err
+
+
+def test_resolved_options_are_printed(tmp_path, capsys):
+    """Those of the recipe, the file and the task's choice, too, as they lie in the folder."""
+    path, folder = tmp_path / "run.toml", tmp_path / "run"
+    path.write_text(f"task = '{TASK}'\nmodel = 'gcn'\nepochs = 9\n")
+    call = ["train", "--config", str(path), "--recipe", "paper", "--epochs", "1"]
+    assert main([*call, "--folder", str(folder), "--json"]) == 0
+    options = json.loads(capsys.readouterr().out)["options"]
+    assert (options["model"], options["epochs"], options["lr"]) == ("gcn", 1, 0.002)
+    assert (options["config"], options["folder"]) == (str(path), str(folder))
+    kept = json.loads((folder / "config.json").read_text())
+    assert {name: options[name] for name in kept} == kept

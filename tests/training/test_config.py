@@ -9,10 +9,10 @@ import torch
 from tiny_tasks import Sums
 
 from hogwild import LBFGS, Anderson, Newton, Picard
+from hogwild.config import SEEDS
 from hogwild.errors import ConfigError
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.training import MODELS, Config
-from hogwild.training.config import SEEDS
 from hogwild.training.registry import PAPER, at_hand, build, device_of, entry
 
 

@@ -1,10 +1,13 @@
-"""The command ``hogwild``: a verb parses, builds a frozen configuration, and calls the library.
+"""The command ``hogwild``: a verb parses, builds its frozen options, and calls the library.
+
+A verb is a module of this package: ``Options``, a dataclass whose fields are the flags and whose
+docstring is the help text (:mod:`hogwild.cli.options`), and ``run(options)``, which returns an
+:class:`~hogwild.cli.common.Outcome`. With --json the options are part of what is printed.
 
 Exit codes: 0 fine; 1 something unexpected; 2 bad usage or input, said in one message; 3 a solve, a
 training run or an asynchronous run did not converge; 130 interrupted.
 
-Help must come at once: only the module of the verb that was asked for is imported, and what takes
-long to import (torch) only when the verb runs.
+Help must come at once: what takes long to import (torch) is imported only when a verb runs.
 """
 
 from __future__ import annotations
@@ -14,22 +17,17 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
 
 import hogwild
-from hogwild.cli.common import Outcome, Parser
 from hogwild.cli.flags import in_flags
-from hogwild.errors import ConvergenceError, HogwildError
+from hogwild.cli.options import parse
+from hogwild.errors import ConvergenceError, HogwildError, among
 
-VERBS = {
-    "train": "train a model on a task",
-    "evaluate": "measure a trained model anew",
-    "simulate": "run a trained model asynchronously",
-    "robustness": "what asynchrony costs a trained model",
-    "certify": "what is proved about a trained model",
-    "info": "what is installed: versions, devices, models, tasks",
-    "demo": "models in step and out of step, and a report",
-}
-"""Every verb is a module of this package, with what follows in a line."""
+VERBS = (
+    "train", "evaluate", "simulate", "robustness", "sweep", "certify", "info", "demo",
+)  # fmt: skip
 EXAMPLES = """\
 examples:
   hogwild demo
@@ -38,63 +36,39 @@ examples:
   hogwild robustness runs/chains --loss 0.3
   hogwild certify runs/chains
 
+exit codes:
+  0 fine; 1 something unexpected; 2 bad usage or input; 3 not converged; 130 interrupted
+
 hogwild VERB --help explains a verb."""
-
-
-def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The command line, with all flags of the verb that these arguments begin with."""
-    top = Parser(
-        prog="hogwild",
-        description="Graph neural networks that survive asynchrony.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=EXAMPLES,
-    )
-    top.add_argument("--version", action="version", version=f"hogwild {hogwild.__version__}")
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-    asked = next((word for word in arguments if not word.startswith("-")), None)
-    for name, line in VERBS.items():
-        if name != asked:
-            verbs.add_parser(name, help=line)
-            continue
-        verb = importlib.import_module(f"hogwild.cli.{name}")
-        here = verbs.add_parser(
-            name,
-            help=line,
-            description=verb.__doc__,
-            epilog=f"examples:\n{verb.EXAMPLES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        verb.arguments(here)
-        runs(here, verb.run)
-    return top
-
-
-def runs(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], Outcome]) -> None:
-    """Complete a parser that has all flags of its own: what :func:`execute` needs of it."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    parser.set_defaults(run=run, actions=parser._actions)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
-    return execute(parser(words).parse_args(words), "hogwild")
+    if not words or words[0] not in VERBS:
+        _without_verb(words)
+    return execute(module(words[0]), words[1:], f"hogwild {words[0]}", "hogwild")
 
 
-def execute(given: argparse.Namespace, name: str) -> int:
-    """Do what the flags ask for, and print what comes of it; the exit code.
+def execute(verb: Any, words: Sequence[str], command: str, name: str) -> int:
+    """Do what the words ask of a verb, and print what comes of it; the exit code.
 
     Args:
-        given: Flags, of a parser that :func:`runs` completed.
-        name: Of the command; messages begin with it.
+        verb: A module with ``Options`` and ``run``.
+        words: What follows the verb on the command line.
+        command: The command as it is typed, for the help.
+        name: What messages begin with.
     """
+    said: Callable[[object], str] = str
     try:
-        outcome = given.run(given)
+        options = parse(verb.Options, words, command)
+        said = partial(in_flags, options=options)
+        outcome = verb.run(options)
     except ConvergenceError as error:
-        print(f"{name}: not converged: {in_flags(error, given)}", file=sys.stderr)
+        print(f"{name}: not converged: {said(error)}", file=sys.stderr)
         return 3
     except HogwildError as error:
-        print(f"{name}: {in_flags(error, given)}", file=sys.stderr)
+        print(f"{name}: {said(error)}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.filename is None:  # not about a place that was asked for
@@ -104,11 +78,36 @@ def execute(given: argparse.Namespace, name: str) -> int:
     except KeyboardInterrupt as error:
         print(f"{name}: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
+    data = {**outcome.data, "options": {**options.as_dict(), **outcome.resolved}}
     try:
-        print(_json(outcome.data) if given.json else outcome.text)
+        print(_json(data) if options.json else outcome.text)
     except BrokenPipeError:  # whoever read has read enough
         sys.stderr.close()
     return 0 if outcome.converged else 3
+
+
+def module(verb: str) -> Any:
+    """The module of a verb."""
+    return importlib.import_module(f"hogwild.cli.{verb}")
+
+
+def _without_verb(words: Sequence[str]) -> NoReturn:
+    """Help, the version, or what is wrong with these words."""
+    lines = {verb: module(verb).Options.__doc__.strip().splitlines()[0] for verb in VERBS}
+    parser = argparse.ArgumentParser(
+        prog="hogwild",
+        usage="hogwild VERB [options]",
+        description="Graph neural networks that survive asynchrony.\n\nverbs:\n"
+        + "\n".join(f"  {verb:12}{line}" for verb, line in lines.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("--version", action="version", version=f"hogwild {hogwild.__version__}")
+    parser.add_argument("verb", metavar="VERB", help=argparse.SUPPRESS)
+    given = parser.parse_known_args(words)[0].verb
+    if given in VERBS:
+        parser.error(f"{words[0]!r} comes before the verb; expected hogwild {given} {words[0]}")
+    parser.error(f"unknown verb {given!r}; {among(VERBS, given)}")
 
 
 def _json(data: object) -> str:

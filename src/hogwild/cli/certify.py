@@ -1,40 +1,35 @@
-"""Say what is proved about a trained model under asynchrony, with its constants on its graphs.
-
-A step of your own is compared with the certified one. Unlimited loss bounds no staleness, and no
-theorem applies; --impair bernoulli-loss:rate=0.3,burst=5 does.
-"""
+"""``hogwild certify``."""
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass, replace
 
-from hogwild.cli.common import Outcome, asynchrony_arguments, chosen
-from hogwild.cli.impair import impairments
-
-EXAMPLES = """\
-  hogwild certify runs/chains
-  hogwild certify runs/chains --rule gradient --step certified
-  hogwild certify runs/chains --stagger 10 --delay 5 --step 0.01
-  hogwild certify runs/chains --impair bernoulli-loss:rate=0.3,burst=5 --json"""
+from hogwild.cli.common import Outcome, Setting
+from hogwild.cli.flags import in_flags
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of :func:`hogwild.certify`."""
-    asynchrony_arguments(parser)
+@dataclass(frozen=True, kw_only=True)
+class Options(Setting):
+    """Say what is proved about a trained model under asynchrony.
+
+    It answers for hogwild simulate with the same options, with the constants on these graphs. A
+    step of your own is compared with the certified one. Unlimited loss bounds no staleness, and no
+    theorem applies; --impair bernoulli-loss:rate=0.3,burst=5 bounds it.
+
+    Examples:
+      hogwild certify runs/chains
+      hogwild certify runs/chains --rule gradient --step certified
+      hogwild certify runs/chains --stagger 10 --delay 5 --step 0.01 --exchange exact
+      hogwild certify runs/chains --impair bernoulli-loss:rate=0.3,burst=5 --json
+    """
 
 
-def run(given: argparse.Namespace) -> Outcome:
-    """Certify."""
+def run(options: Options) -> Outcome:
+    """Call :func:`hogwild.certify`."""
     from hogwild.analysis.certify import certify
 
-    found = chosen(given)
-    seen = certify(
-        found.model,
-        found.graphs,
-        given.stagger,
-        given.delay,
-        rule=given.rule,
-        step=given.step,
-        impairments=impairments(given),
-    )
-    return Outcome(str(seen), {"model": found.result.config.model, **seen.data})
+    found = options.chosen()
+    seen = certify(found.model, found.graphs, **options.passed(certify))
+    seen = replace(seen, reason=in_flags(seen.reason, options))
+    data = {"model": found.name, **seen.data}
+    return Outcome(str(seen), data, resolved={"replica": found.replica})

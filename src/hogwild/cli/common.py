@@ -1,19 +1,21 @@
-"""What several verbs share: their outcome, their flags, a trained model from its folder.
+"""What several verbs share: their outcome, their options, a trained model from its folder.
 
 Nothing here imports torch before a verb runs: help must come at once.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hogwild.cli.impair import impairment_arguments, impairments
-from hogwild.cli.values import value
-from hogwild.errors import ConfigError, HogwildError, among
+from hogwild.cli.impair import NAMES, impairments
+from hogwild.cli.options import Verb, argument, option
+from hogwild.errors import ConfigError, HogwildError
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -25,39 +27,163 @@ RULES = (
     "gradient", "messages", "fixed-point", "overwriting", "waiting", "resending", "caching",
 )  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
+MODEL, NODES, WRONG, TIMING, RUNS, FILES = (
+    "model and graphs", "nodes", "impairments", "timing", "runs", "files",
+)  # fmt: skip
+"""Headings of the help."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a verb has to say, to people and to machines."""
+    """What a verb has to say, to people and to machines.
+
+    Attributes:
+        text: For people.
+        data: For machines, as JSON knows it.
+        converged: Whether everything did; else the exit code is 3.
+        resolved: Options as the verb understood them, where it had to find them out.
+    """
 
     text: str
     data: dict[str, Any] = field(default_factory=dict)
     converged: bool = True
+    resolved: dict[str, Any] = field(default_factory=dict)
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse, which for an unknown verb or flag names the closest one that exists."""
+@dataclass(frozen=True, kw_only=True)
+class Finished(Verb):
+    """A finished training run."""
 
-    def error(self, message: str) -> NoReturn:
-        for action in self._actions:
-            if action.choices is not None and "invalid choice: '" in message:
-                given = message.split("invalid choice: '")[1].split("'")[0]
-                if given not in action.choices:
-                    message = f"unknown verb {given!r}; {among(action.choices, given)}"
-                    break
-        super().error(message)
+    folder: str = argument("folder of a finished training run")
+    task: str | None = option(
+        None, "the task again, where the run's is FILE.py:NAME", group=MODEL, metavar="FILE.py:NAME"
+    )
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        given, rest = self.parse_known_args(args, namespace)
-        if rest:
-            here: argparse.ArgumentParser = self
-            for action in self._actions:
-                if isinstance(action, argparse._SubParsersAction):
-                    here = action.choices[given.verb]
-            flags = [flag for a in here._actions for flag in a.option_strings]
-            here.error(f"unknown argument {rest[0]!r}; {among(flags, rest[0])}")
-        return given
+    def load(self) -> Result:
+        """The run from its folder."""
+        from hogwild.training import load
+
+        with of_file(self.task):
+            return load(self.folder, self.task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asynchrony(Finished):
+    """A trained model on some of its graphs, what its nodes do, and what goes wrong."""
+
+    replica: int | None = option(
+        None, "which one; without it, the best on validation", group=MODEL, metavar="N"
+    )
+    graphs: int = option(2, "how many of the replica's test graphs", group=MODEL, metavar="N")
+    rule: str = option(
+        "auto",
+        "what a node does in its turn: auto (messages for energies, the paper's overwriting for "
+        f"layers), {', '.join(RULES)}",
+        group=NODES,
+    )
+    step: str | float = option(
+        "auto",
+        "of gradient steps: auto, certified, or a number; with --rule auto, certified or a number "
+        "asks for gradient steps",
+        group=NODES,
+        metavar="X",
+    )
+    exchange: str = option(
+        "packet",
+        "what neighbours exchange: one packet an update (Algorithm 1), or exact: first embeddings, "
+        "then gradients (the paper's equation)",
+        group=NODES,
+        choices=("packet", "exact"),
+    )
+    impair: tuple[str, ...] = option(
+        (),
+        "what else goes wrong, any number of times, such as crashes:rate=0.1,downtime=20; names: "
+        f"{', '.join(NAMES)}",
+        group=WRONG,
+        metavar="NAME:K=V,...",
+    )
+
+    def chosen(self) -> Chosen:
+        """The replica and the graphs that were asked for, from its test graphs."""
+        import torch
+
+        from hogwild.training.ensemble import Members
+
+        result = self.load()
+        r = result.best if self.replica is None else self.replica
+        model = result.replica(r).cpu()
+        members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
+        if self.graphs < 1:
+            raise ConfigError(f"--graphs {self.graphs}; expected a positive number")
+        ids = members.test[r].nonzero()[:, 0].tolist()[: self.graphs]
+        return Chosen(result.config.model, r, model, [result.graph(i) for i in ids])
+
+    def passed(self, *functions: Callable[..., Any]) -> dict[str, Any]:
+        """Every option that is a parameter of one of these functions, by its name."""
+        given = self.as_dict()
+        given["impairments"] = impairments(self.impair, given.get("loss"))
+        given["progress"] = not (self.json or given.get("quiet"))
+        names = {name for function in functions for name in signature(function).parameters}
+        return {name: value for name, value in given.items() if name in names}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A trained model and graphs to run it on."""
+
+    name: str
+    replica: int
+    model: Model
+    graphs: list[Data]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting(Asynchrony):
+    """One setting of asynchrony."""
+
+    stagger: int = option(
+        5, "S: most ticks between two updates of a node; 1: all together", group=TIMING, metavar="N"
+    )
+    delay: int = option(
+        2, "D: largest age of a view in ticks; 0: instantaneous", group=TIMING, metavar="N"
+    )
+    loss: float | None = option(
+        None,
+        "share of packets that are lost: short for --impair bernoulli-loss:rate=P",
+        group=WRONG,
+        metavar="P",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedules(Verb):
+    """How many runs, for how long."""
+
+    runs: int = option(5, "independent schedules", group=RUNS, metavar="N")
+    seed: int = option(0, "what the schedules are a function of", group=RUNS, metavar="N")
+    ticks: int = option(20_000, "ticks at most", group=RUNS, metavar="N")
+    tol: float | None = option(
+        1e-6,
+        "relative distance from the synchronous answer at which a run ends; none: it goes on for "
+        "all ticks",
+        group=RUNS,
+        metavar="X",
+    )
+    quiet: bool = option(False, "no progress bar")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced(Verb):
+    """A schedule in a file."""
+
+    record: str | None = option(None, "write the schedule there", group=FILES, metavar="FILE")
+    replay: str | None = option(
+        None,
+        "follow the schedule recorded there, on the same graphs and with as many --runs; "
+        "--stagger, --delay and --seed are then not used",
+        group=FILES,
+        metavar="FILE",
+    )
 
 
 @contextmanager
@@ -77,92 +203,25 @@ def of_file(task: str | None) -> Iterator[None]:
         raise ConfigError(f"task={task!r}: {why}") from error
 
 
-def loaded(given: argparse.Namespace) -> Result:
-    """The finished run the flags ask for."""
-    from hogwild.training import load
+def check_picture(path: str | None) -> None:
+    """Refuse, before anything runs, a picture that could not be drawn at the end."""
+    if path is None:
+        return
+    if find_spec("matplotlib") is None:
+        raise ConfigError(
+            f"--plot {path} needs matplotlib, which is missing; install it with: "
+            f"pip install hogwild-gnn[plots]"
+        )
+    from matplotlib.backend_bases import FigureCanvasBase
 
-    with of_file(given.task):
-        return load(given.folder, given.task)
-
-
-def folder_arguments(parser: argparse.ArgumentParser) -> None:
-    """The folder of a finished run, and what of it is wanted."""
-    parser.add_argument("folder", help="folder of a finished training run")
-    parser.add_argument("--task", help="the task again, where the run's is FILE.py:NAME")
-
-
-def asynchrony_arguments(parser: argparse.ArgumentParser) -> None:
-    """A trained model on some graphs, what its nodes do, and what goes wrong."""
-    folder_arguments(parser)
-    parser.add_argument("--replica", type=int, help="which one; default: the best on validation")
-    parser.add_argument("--graphs", type=int, default=2, help="how many test graphs; default: 2")
-    parser.add_argument(
-        "--stagger", type=int, default=5, help="S: most ticks between updates; default: 5"
-    )
-    parser.add_argument(
-        "--delay", type=int, default=2, help="D: largest age of a view in ticks; default: 2"
-    )
-    parser.add_argument(
-        "--rule", default="auto",
-        help="what a node does: auto (default: messages for energies, the paper's overwriting for "
-        f"layers), {', '.join(RULES)}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--step", type=value, default="auto", metavar="X",
-        help="of gradient steps: auto (default), certified, or a number; with --rule auto a step "
-        "asks for gradient steps",
-    )  # fmt: skip
-    impairment_arguments(parser)
+    known = FigureCanvasBase.get_supported_filetypes()
+    if Path(path).suffix[1:].lower() not in known:
+        raise ConfigError(
+            f"--plot {path} does not end in a picture's format; expected one of "
+            f"{', '.join(sorted(known))}"
+        )
 
 
-def schedule_arguments(parser: argparse.ArgumentParser) -> None:
-    """How many runs, for how long."""
-    parser.add_argument("--runs", type=int, default=5, help="independent schedules; default: 5")
-    parser.add_argument("--seed", type=int, default=0, help="of the schedules; default: 0")
-    parser.add_argument("--ticks", type=int, default=20_000, help="at most; default: 20000")
-    parser.add_argument(
-        "--tol", type=float, default=1e-6,
-        help="relative distance from the synchronous answer at which a run ends; default: 1e-6",
-    )  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
-
-
-def asynchrony(given: argparse.Namespace) -> dict[str, Any]:
-    """The flags as keywords of :func:`hogwild.simulate` and :func:`hogwild.robustness`."""
-    return {
-        "stagger": given.stagger,
-        "delay": given.delay,
-        "seed": given.seed,
-        "runs": given.runs,
-        "rule": given.rule,
-        "step": given.step,
-        "impairments": impairments(given),
-        "ticks": given.ticks,
-        "tol": given.tol,
-        "progress": not given.quiet and not given.json,
-    }
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A trained model and graphs to run it on."""
-
-    result: Result
-    model: Model
-    graphs: list[Data]
-
-
-def chosen(given: argparse.Namespace) -> Chosen:
-    """The replica and the graphs the flags ask for, from its test graphs."""
-    import torch
-
-    from hogwild.training.ensemble import Members
-
-    result = loaded(given)
-    r = result.best if given.replica is None else given.replica
-    model = result.replica(r).cpu()
-    members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
-    if given.graphs < 1:
-        raise ConfigError(f"--graphs {given.graphs}; expected a positive number")
-    ids = members.test[r].nonzero()[:, 0].tolist()[: given.graphs]
-    return Chosen(result, model, [result.graph(i) for i in ids])
+def written(text: str, **files: str | None) -> str:
+    """What a verb says, and where it left files: ``written(text, picture="a.png")``."""
+    return "\n".join([text, *(f"{what}: {path}" for what, path in files.items() if path)])

@@ -1,44 +1,48 @@
-"""Train a GCN, a GAT and an energy GNN, run them out of step and with 30 % of the packets lost, and
-write a report: a few minutes on two cores, nothing to download."""
+"""``hogwild demo``."""
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from hogwild.cli.common import Outcome
+from hogwild.cli.options import Verb, option
 from hogwild.errors import ConfigError
 
-EXAMPLES = """\
-  hogwild demo
-  hogwild demo --quick --output quick.html
-  hogwild demo --seed 1"""
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Verb):
+    """Show models in step and out of step, and write a report.
+
+    Trains a GCN, a GAT and an energy GNN, and runs them out of step and with 30 % of the packets
+    lost: a few minutes on two cores, nothing to download. The report is one page for a browser.
+
+    Examples:
+      hogwild demo
+      hogwild demo --quick --output quick.html
+      hogwild demo --seed 1
+    """
+
+    output: str = option("report.html", "page to write", metavar="FILE")
+    quick: bool = option(False, "less of everything")
+    seed: int = option(0, "of graphs, weights and schedules", metavar="N")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to, how much, which seed."""
-    parser.add_argument("--output", default="report.html", help="page; default: report.html")
-    parser.add_argument("--quick", action="store_true", help="less of everything")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of graphs, weights and schedules; default: 0"
-    )
-
-
-def run(given: argparse.Namespace) -> Outcome:
-    """Show."""
+def run(options: Options) -> Outcome:
+    """Call :func:`hogwild.demo.demo`."""
     from hogwild.demo import QUICK, Scale, demo
 
-    if given.seed < 0:
-        raise ConfigError(f"--seed {given.seed}; expected a nonnegative integer")
+    if options.seed < 0:
+        raise ConfigError(f"--seed {options.seed}; expected a nonnegative integer")
     found = demo(
-        given.output,
-        QUICK if given.quick else Scale(),
-        given.seed,
+        options.output,
+        QUICK if options.quick else Scale(),
+        options.seed,
         say=lambda text: print(text, file=sys.stderr, flush=True),
-        progress=not given.json and sys.stderr.isatty(),
+        progress=not options.json and sys.stderr.isatty(),
     )
-    where = Path(given.output).absolute()
+    where = Path(options.output).absolute()
     text = f"\n{found.table()}\n\nOpen {where.as_uri()} in a browser: the pictures, in plain words."
     good = all(r.converged == 1 for r in found.results["energy-edge"].values())
     return Outcome(text, {**found.as_dict(), "report": str(where)}, good)

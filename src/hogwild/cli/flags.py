@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 
+from hogwild.cli.options import Verb, flags, words
 
-def in_flags(said: object, given: argparse.Namespace) -> str:
-    """What the library says of keywords, said of flags: ``epochs=0`` as ``--epochs 0``, and an
-    option from a table with its flag, ``--task-option length=0``."""
-    flags = {a.dest: a.option_strings[0] for a in given.actions if a.option_strings}
-    words = {"resume=True": "--resume"} | {f"{name}=": f"{flag} " for name, flag in flags.items()}
-    for action in given.actions:
-        if isinstance(action, argparse._AppendAction):
-            keys = (text.partition("=")[0] for text in getattr(given, action.dest) or [])
+
+def in_flags(said: object, options: Verb) -> str:
+    """What the library says of keywords, said of flags: ``epochs=0`` as ``--epochs 0``,
+    ``resume=True`` as ``--resume``, and an option from a table with its flag,
+    ``--task-option length=0``."""
+    known, given = flags(type(options)), options.as_dict()
+    said_as = words(type(options)) | {"resume=True": "--resume"}  # training's, for every verb
+    for name, flag in known.items():
+        texts = given.get(name)
+        if isinstance(texts, dict | tuple):  # KEY=VALUE, any number of times
+            keys = (text.partition("=")[0] for text in texts if isinstance(text, str))
             for key in filter(None, keys):  # a name that a flag has, too, is left as it is
-                words[f"{key}="] = f"{key}=" if key in flags else f"{flags[action.dest]} {key}="
-    known = "|".join(sorted(map(re.escape, words), reverse=True))  # the longer of two alike first
+                said_as[f"{key}="] = f"{key}=" if key in known else f"{flag} {key}="
+    either = "|".join(
+        sorted(map(re.escape, said_as), reverse=True)
+    )  # the longer of two alike first
     # Nothing inside a path, a quotation, an impairment's options or a longer name.
-    return re.sub(rf"(?<![\w./'\":,-])({known})", lambda found: words[found[0]], str(said))
+    return re.sub(rf"(?<![\w./'\":,-])({either})", lambda found: said_as[found[0]], str(said))

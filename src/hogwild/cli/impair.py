@@ -5,8 +5,8 @@ Names and keys are those of :mod:`hogwild.asynchrony.impairments`: ``link-churn`
 
 from __future__ import annotations
 
-import argparse
 import re
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -23,27 +23,14 @@ NAMES = (
 """For the help, which must not wait for torch; a test compares them with what there is."""
 
 
-def impairment_arguments(parser: argparse.ArgumentParser) -> None:
-    """What goes wrong beside delays."""
-    parser.add_argument(
-        "--loss", type=float, metavar="P",
-        help="share of packets that are lost: short for --impair bernoulli-loss:rate=P",
-    )  # fmt: skip
-    parser.add_argument(
-        "--impair", action="append", default=[], metavar="NAME:K=V,...",
-        help="what else goes wrong, any number of times, such as crashes:rate=0.1,downtime=20; "
-        f"names: {', '.join(NAMES)}",
-    )  # fmt: skip
-
-
-def impairments(given: argparse.Namespace) -> tuple[Impairment, ...]:
-    """What the flags ask for."""
+def impairments(texts: Iterable[str], loss: float | None = None) -> tuple[Impairment, ...]:
+    """What --impair (any number of times) and --loss ask for."""
     from hogwild.asynchrony.impairments import BernoulliLoss
 
-    found = [_one(text) for text in given.impair]
-    if given.loss is not None:
+    found = [_one(text) for text in texts]
+    if loss is not None:
         try:
-            found.append(BernoulliLoss(given.loss))
+            found.append(BernoulliLoss(loss))
         except ConfigError as error:
             raise ConfigError(str(error).replace("rate=", "--loss ")) from None
     return tuple(found)

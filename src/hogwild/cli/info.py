@@ -1,25 +1,31 @@
-"""Say what is installed: versions, devices, models, tasks, optional packages."""
+"""``hogwild info``."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import platform
+from dataclasses import dataclass
 
 from hogwild.cli.common import Outcome
+from hogwild.cli.options import Verb
 
-EXAMPLES = """\
-  hogwild info
-  hogwild info --json"""
 OPTIONAL = ("matplotlib", "pandas", "tensorboard", "lightning", "jax")
 """What an extra brings, or a benchmark compares with."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """None."""
+@dataclass(frozen=True, kw_only=True)
+class Options(Verb):
+    """Say what is installed: versions, devices, models, tasks, optional packages.
+
+    The models and tasks are those that hogwild train takes by name.
+
+    Examples:
+      hogwild info
+      hogwild info --json
+    """
 
 
-def run(given: argparse.Namespace) -> Outcome:
+def run(options: Options) -> Outcome:
     """Look."""
     import torch
     import torch_geometric

@@ -10,9 +10,10 @@ import os
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hogwild.training import Loop
+if TYPE_CHECKING:
+    from hogwild.training import Loop
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WAIT = b"\nhogwild: finishing this epoch; once more to leave at once\n"

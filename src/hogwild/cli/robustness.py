@@ -1,48 +1,65 @@
-"""What asynchrony costs a trained model: its predictions under random schedules.
-
-Shows performance before and after, how far predictions move, the price (ticks, updates, packets,
-bytes), what of it is proved, and what to do. Exit code 3: some runs did not end at the answer that
-the model gives in step.
-"""
+"""``hogwild robustness``."""
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
 from hogwild.cli.common import (
+    FILES,
+    MODEL,
     Outcome,
-    asynchrony,
-    asynchrony_arguments,
-    chosen,
-    schedule_arguments,
+    Schedules,
+    Setting,
+    Traced,
+    check_picture,
+    written,
 )
 from hogwild.cli.flags import in_flags
+from hogwild.cli.options import option
 
-EXAMPLES = """\
-  hogwild robustness runs/chains
-  hogwild robustness runs/chains --loss 0.3
-  hogwild robustness runs/chains --rule gradient --runs 20 --delay 5 --json
-  hogwild robustness runs/chains --impair crashes:rate=0.1,downtime=20 --impair reordering"""
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of :func:`hogwild.robustness`."""
-    asynchrony_arguments(parser)
-    schedule_arguments(parser)
+METRICS = ("accuracy", "error", "mse", "rmse", "mae")
+"""For the help, which must not wait for torch; a test compares them with what there is."""
+BY = "what performance is measured by; without it, accuracy for classes and rmse for numbers"
 
 
-def run(given: argparse.Namespace) -> Outcome:
-    """Measure."""
+@dataclass(frozen=True, kw_only=True)
+class Options(Traced, Schedules, Setting):
+    """Measure what asynchrony costs a trained model: its predictions under random schedules.
+
+    Shows performance before and after, how far predictions move, the price (ticks, updates,
+    packets, bytes), what of it is proved, and what to do. hogwild sweep does so for many settings
+    at once. Exit code 3: some runs did not end at the answer that the model gives in step.
+
+    Examples:
+      hogwild robustness runs/chains
+      hogwild robustness runs/chains --loss 0.3 --plot predictions.png
+      hogwild robustness runs/chains --rule gradient --runs 20 --delay 5 --json
+      hogwild robustness runs/chains --impair crashes:rate=0.1,downtime=20 --impair reordering
+    """
+
+    metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
+    plot: str | None = option(
+        None, "draw performance and predictions of all schedules there", group=FILES, metavar="FILE"
+    )
+
+
+def run(options: Options) -> Outcome:
+    """Call :func:`hogwild.robustness`."""
     from hogwild.analysis.robustness import robustness
+    from hogwild.executors.run import simulate
 
-    found = chosen(given)
-    seen = robustness(found.model, found.graphs, **asynchrony(given))
-    seen.verdict = in_flags(seen.verdict, given)
+    check_picture(options.plot)
+    found = options.chosen()
+    seen = robustness(found.model, found.graphs, **options.passed(robustness, simulate))
+    seen.verdict = in_flags(seen.verdict, options)
     data = {
-        "model": found.result.config.model,
+        "model": found.name,
         "rule": seen.run.rule,
         "proved": seen.certificate.guaranteed,
         "verdict": seen.verdict,
         **seen.summary(),
     }
-    return Outcome(str(seen), data, bool(seen.run.converged.all()))
+    if options.plot is not None:
+        seen.plot(options.plot)
+    text = written(str(seen), schedule=options.record, picture=options.plot)
+    return Outcome(text, data, bool(seen.run.converged.all()), {"replica": found.replica})

@@ -1,43 +1,60 @@
-"""Run a trained model asynchronously, and compare with its synchronous answer.
-
-Every node updates at its own pace, with messages that are late or lost; the runs end when all are
-at the answer that the model gives in step, or after --ticks. Exit code 3: some did not arrive.
-"""
+"""``hogwild simulate``."""
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
 from hogwild.cli.common import (
+    FILES,
+    RUNS,
     Outcome,
-    asynchrony,
-    asynchrony_arguments,
-    chosen,
-    schedule_arguments,
+    Schedules,
+    Setting,
+    Traced,
+    check_picture,
+    written,
 )
-
-EXAMPLES = """\
-  hogwild simulate runs/chains
-  hogwild simulate runs/chains --loss 0.3 --impair stragglers:fraction=0.2,slowdown=10
-  hogwild simulate runs/chains --rule gradient --step certified --ticks 100000
-  hogwild simulate runs/chains --record runs/chains/trace --json"""
+from hogwild.cli.options import option
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of :func:`hogwild.simulate`."""
-    asynchrony_arguments(parser)
-    schedule_arguments(parser)
-    parser.add_argument("--record", metavar="FILE", help="write the schedule there")
+@dataclass(frozen=True, kw_only=True)
+class Options(Traced, Schedules, Setting):
+    """Run a trained model asynchronously, and compare with its synchronous answer.
+
+    Every node updates at its own pace, with messages that are late or lost; the runs end when all
+    are at the answer that the model gives in step, or after --ticks. --record keeps a schedule,
+    and --replay follows it, bit for bit. Exit code 3: some runs did not arrive.
+
+    Examples:
+      hogwild simulate runs/chains
+      hogwild simulate runs/chains --loss 0.3 --impair stragglers:fraction=0.2,slowdown=10
+      hogwild simulate runs/chains --rule gradient --step certified --ticks 100000
+      hogwild simulate runs/chains --rule gradient --exchange exact --plot deviation.png
+      hogwild simulate runs/chains --record schedule.npz --json
+      hogwild simulate runs/chains --replay schedule.npz
+    """
+
+    history: int | None = option(
+        None, "keep the deviation every so many ticks, for --json and --plot", group=RUNS,
+        metavar="N",
+    )  # fmt: skip
+    plot: str | None = option(
+        None, "draw the deviation over time there", group=FILES, metavar="FILE"
+    )
 
 
-def run(given: argparse.Namespace) -> Outcome:
-    """Simulate."""
-    from hogwild.executors.run import simulate
+def run(options: Options) -> Outcome:
+    """Call :func:`hogwild.simulate`."""
+    from hogwild.executors.run import looks, simulate
 
-    found = chosen(given)
-    seen = simulate(found.model, found.graphs, record=given.record or False, **asynchrony(given))
+    check_picture(options.plot)
+    found = options.chosen()
+    given = options.passed(simulate)
+    if options.plot is not None and options.history is None:
+        given["history"] = [t for t in range(options.ticks) if looks(t)]  # which costs nothing
+    seen = simulate(found.model, found.graphs, **given)
     data = {
-        "model": found.result.config.model,
+        "model": found.name,
         "rule": seen.rule,
         "converged": seen.converged.tolist(),
         "deviation": seen.deviation.tolist(),
@@ -46,4 +63,11 @@ def run(given: argparse.Namespace) -> Outcome:
         "assumptions": seen.assumptions,
         "seconds": seen.seconds,
     }
-    return Outcome(str(seen), data, bool(seen.converged.all()))
+    if options.history is not None and seen.history is not None:
+        data["history"] = {"ticks": seen.history_ticks, "deviation": seen.history.tolist()}
+    if options.plot is not None:
+        from hogwild.plots import convergence
+
+        convergence(seen, options.plot)
+    text = written(str(seen), schedule=options.record, picture=options.plot)
+    return Outcome(text, data, bool(seen.converged.all()), {"replica": found.replica})

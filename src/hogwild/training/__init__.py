@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import nn
 
+from hogwild.config import Config
 from hogwild.errors import ConfigError
 from hogwild.models.check import check_model, reads_edges
 from hogwild.training import folder as folders
-from hogwild.training.config import Config
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop

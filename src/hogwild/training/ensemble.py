@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hogwild.config import Config
 from hogwild.errors import ConfigError
 from hogwild.tasks.base import Split
-from hogwild.training.config import Config
 from hogwild.training.registry import build
 from hogwild.training.task import Task
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hogwild.config import BEFORE, Config
 from hogwild.errors import CheckpointError, ConfigError
 from hogwild.training import checkpoint
-from hogwild.training.config import BEFORE, Config
 
 FREE = {"epochs", "checkpoint_every", "device"}
 """Options that may change without changing what was done."""

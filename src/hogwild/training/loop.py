@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 from tqdm import tqdm
 
+from hogwild.config import Config
 from hogwild.errors import ConvergenceWarning, InputError
 from hogwild.linalg.solution import Solution, Status
 from hogwild.models.base import Kind
 from hogwild.models.scarselli import ScarselliGNN
 from hogwild.training import checkpoint, state
-from hogwild.training.config import Config
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
 from hogwild.training.optimiser import AdamW, Rows, clip

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hogwild.config import Config
 from hogwild.errors import ConfigError, among
 from hogwild.models import (
     EIGNN,
@@ -32,7 +33,6 @@ from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.check import Model
 from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard
 from hogwild.solvers.loop import Solver
-from hogwild.training.config import Config
 from hogwild.training.task import Task
 
 

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from hogwild.config import Config
 from hogwild.errors import CheckpointError, ConfigError
 from hogwild.models.check import Model, check_model, reads_edges
 from hogwild.tasks.base import Split
 from hogwild.training import checkpoint, log
-from hogwild.training.config import Config
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop
 from hogwild.training.own import OwnTask

@@ -6,6 +6,9 @@ gradient norm of every replica clipped at 1, float64, standardised features, exa
 0.002, decayed by 0.98 every 200 epochs, at most 5,000 of them, L-BFGS of 50 iterations (fixed
 points: 500) at a tolerance of 10⁻⁵, converged or not. (The appendix calls a number 0.001 "α" beside
 the learning rate; it is read as the weight decay.)
+
+The command line's help is made from the fields, and must not wait for torch: this module imports
+torch and NumPy where it uses them.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any
 
 from hogwild.errors import ConfigError, among, require_positive
+
+if TYPE_CHECKING:
+    import torch
 
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -35,7 +38,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "on_failure": "ignore",
     },
 }
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = ("float32", "float64")
 SEEDS = {"seed": 2**63, "data_seed": 2**44}
 """What torch's generators take: later replicas count up, and every epoch has a seed of its own."""
 GENERAL: dict[str, Any] = {"dtype": "float64", "validate_every": 10, "log_every": 10}
@@ -46,9 +49,20 @@ UNBOUNDED = ("clip", "checkpoint_every")
 """Options that may be infinite, which JSON has no number for."""
 
 
-def _option(default: Any, help: str) -> Any:
-    """A field with its default and one line for ``--help``."""
-    return field(default=default, metadata={"help": help})
+WHAT, OPTIMISER, DATA, SOLVES, COURSE = (
+    "task and model", "optimisation", "replicas and data", "solves", "course of the run",
+)  # fmt: skip
+"""Headings in ``hogwild train --help``."""
+
+
+def _about(help: str, group: str) -> dict[str, str]:
+    """One line for ``--help``, and the heading that it is listed under."""
+    return {"help": help, "group": group}
+
+
+def _option(default: Any, help: str, group: str) -> Any:
+    """A field with its default and what the help says of it."""
+    return field(default=default, metadata=_about(help, group))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,57 +70,71 @@ class Config:
     """A training run. Build it with :meth:`of`, which applies the recipe; every field explains
     itself in ``hogwild train --help``."""
 
-    task: str = _option("", "name of the task, or FILE.py:NAME")
+    task: str = _option("", "name of the task, or FILE.py:NAME", WHAT)
     task_options: dict[str, Any] = field(
-        default_factory=dict, metadata={"help": "options of the task"}
+        default_factory=dict, metadata=_about("an option of the task, such as length=20", WHAT)
     )
-    model: str = _option("energy-edge", "name of the model")
+    model: str = _option("energy-edge", "name of the model", WHAT)
     model_options: dict[str, Any] = field(
-        default_factory=dict, metadata={"help": "options of the model's constructor"}
-    )
-    recipe: str = _option("default", "what fills in the rest: default or paper")
-    epochs: int = _option(2000, "largest number of epochs")
-    lr: float = _option(0.005, "learning rate of AdamW")
-    weight_decay: float = _option(1e-4, "decoupled weight decay")
-    decay: tuple[float, int] = _option((1.0, 1), "(factor, every): decay of the learning rate")
-    clip: float = _option(1.0, "bound on the gradient norm of each replica; inf: none")
-    batch_size: int | None = _option(
-        None, "graphs in a mini-batch; none: all at once, of your own graphs 16"
-    )
-    reshuffle: bool = _option(
-        True, "new mini-batches every epoch; false: the same ones, analysed once (twice as fast)"
-    )
-    replicas: int = _option(1, "models trained at once: folds of the first seed, then of the next")
-    folds: int | None = _option(None, "folds of the data; none: the task's own protocol")
-    validation: bool = _option(
-        False, "hold a fold of the training graphs out, where the task's own protocol does not"
-    )
-    seed: int = _option(0, "seed of the first replicas' parameters; later ones count up")
-    data_seed: int = _option(0, "seed of the splits and of the order of mini-batches")
-    patience: int | None = _option(
-        None, "epochs without a better validation metric until a replica stops; none: never"
-    )
-    validate_every: int | None = _option(
-        None, "epochs between two looks at the validation graphs; none: 10, on your own graphs 1"
-    )
-    log_every: int | None = _option(
-        None, "epochs between two lines of the history; none: 10, on your own graphs 1"
-    )
-    warm_start: bool = _option(True, "start solves from the embeddings of the previous epoch")
-    penalty: float = _option(0.1, "weight of the contraction penalty (scarselli only)")
-    solver: str | None = _option(None, "name of the solver; none: the recipe's")
-    solver_options: dict[str, Any] = field(
-        default_factory=dict, metadata={"help": "options of that solver"}
-    )
-    on_failure: str = _option("stop", "a solve that fails: stop that replica, or ignore it")
-    dtype: str | None = _option(
-        None, "float32 or float64; none: float64, on your own graphs as these are"
+        default_factory=dict,
+        metadata=_about("an option of the model's constructor, such as hidden_channels=4", WHAT),
     )
     standardize: bool = _option(
-        True, "standardise features by the graphs trained on, inside of the model"
+        True, "standardise features by the graphs trained on, inside of the model", WHAT
     )
-    device: str = _option("cpu", "cpu, cuda, cuda:1, …")
-    checkpoint_every: float = _option(30.0, "seconds between two checkpoints")
+    dtype: str | None = _option(
+        None, "float32 or float64; none: float64, on your own graphs as these are", WHAT
+    )
+    recipe: str = _option("default", "what fills in the rest: default or paper", OPTIMISER)
+    epochs: int = _option(2000, "largest number of epochs", OPTIMISER)
+    lr: float = _option(0.005, "learning rate of AdamW", OPTIMISER)
+    weight_decay: float = _option(1e-4, "decoupled weight decay", OPTIMISER)
+    decay: tuple[float, int] = _option(
+        (1.0, 1), "(factor, every): decay of the learning rate", OPTIMISER
+    )
+    clip: float = _option(1.0, "bound on the gradient norm of each replica; inf: none", OPTIMISER)
+    batch_size: int | None = _option(
+        None, "graphs in a mini-batch; none: all at once, of your own graphs 16", OPTIMISER
+    )
+    reshuffle: bool = _option(
+        True,
+        "new mini-batches every epoch; false: the same ones, analysed once (twice as fast)",
+        OPTIMISER,
+    )
+    penalty: float = _option(0.1, "weight of the contraction penalty (scarselli only)", OPTIMISER)
+    replicas: int = _option(
+        1, "models trained at once: folds of the first seed, then of the next", DATA
+    )
+    folds: int | None = _option(None, "folds of the data; none: the task's own protocol", DATA)
+    validation: bool = _option(
+        False,
+        "hold a fold of the training graphs out, where the task's own protocol does not",
+        DATA,
+    )
+    patience: int | None = _option(
+        None, "epochs without a better validation metric until a replica stops; none: never", DATA
+    )
+    seed: int = _option(0, "seed of the first replicas' parameters; later ones count up", DATA)
+    data_seed: int = _option(0, "seed of the splits and of the order of mini-batches", DATA)
+    solver: str | None = _option(None, "name of the solver; none: the recipe's", SOLVES)
+    solver_options: dict[str, Any] = field(
+        default_factory=dict,
+        metadata=_about("an option of that solver, such as max_iter=50", SOLVES),
+    )
+    warm_start: bool = _option(
+        True, "start solves from the embeddings of the previous epoch", SOLVES
+    )
+    on_failure: str = _option("stop", "a solve that fails: stop that replica, or ignore it", SOLVES)
+    device: str = _option("cpu", "cpu, cuda, cuda:1, …", COURSE)
+    validate_every: int | None = _option(
+        None,
+        "epochs between two looks at the validation graphs; none: 10, on your own graphs 1",
+        COURSE,
+    )
+    log_every: int | None = _option(
+        None, "epochs between two lines of the history; none: 10, on your own graphs 1", COURSE
+    )
+    checkpoint_every: float = _option(30.0, "seconds between two checkpoints", COURSE)
 
     @classmethod
     def of(cls, **given: Any) -> Config:
@@ -193,7 +221,9 @@ class Config:
     @property
     def precision(self) -> torch.dtype:
         """Of parameters and features."""
-        return DTYPES[self.dtype or GENERAL["dtype"]]
+        import torch
+
+        return {"float32": torch.float32, "float64": torch.float64}[self.dtype or GENERAL["dtype"]]
 
     def lr_at(self, epoch: int) -> float:
         """The learning rate of an epoch."""
@@ -219,6 +249,8 @@ class Config:
 
 def native(value: Any) -> Any:
     """NumPy's numbers and arrays, and ranges, as Python's numbers and lists, which JSON knows."""
+    import numpy as np
+
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, range | list):
@@ -236,6 +268,8 @@ def _is(value: object, *types: type) -> bool:
 
 def _runs(device: str) -> bool:
     """Whether this is the name of a kind of device that training runs on."""
+    import torch
+
     try:
         return torch.device(device).type in ("cpu", "cuda")
     except RuntimeError:

@@ -1,0 +1,76 @@
+"""``hogwild sweep``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from hogwild.cli.common import (
+    FILES,
+    MODEL,
+    TIMING,
+    WRONG,
+    Asynchrony,
+    Outcome,
+    Schedules,
+    check_picture,
+    written,
+)
+from hogwild.cli.options import option
+from hogwild.cli.robustness import BY, METRICS
+
+VALUES = ("decrease", "spread", "distance", "converged", "ticks", "updates", "packets", "bytes")
+"""For the help, which must not wait for torch; a test compares them with what there is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Schedules, Asynchrony):
+    """Measure what asynchrony costs a trained model, over many settings at once.
+
+    For every combination of --staggers, --delays and --losses: performance lost, how far
+    predictions move, the share of runs that arrived, and the price. Exit code 3: some runs did not
+    end at the answer that the model gives in step.
+
+    Examples:
+      hogwild sweep runs/chains
+      hogwild sweep runs/chains --staggers 1,5 --delays 0,2 --losses 0,0.3 --json
+      hogwild sweep runs/chains --rule gradient --plot map.png --value converged
+    """
+
+    staggers: tuple[int, ...] = option(
+        (1, 2, 5, 10), "values of S", group=TIMING, keyword="stagger", metavar="N,..."
+    )
+    delays: tuple[int, ...] = option(
+        (0, 2, 5), "values of D", group=TIMING, keyword="delay", metavar="N,..."
+    )
+    losses: tuple[float, ...] = option(
+        (0.0,), "shares of packets that are lost", group=WRONG, keyword="rate", metavar="P,..."
+    )
+    metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
+    plot: str | None = option(None, "draw heat maps there", group=FILES, metavar="FILE")
+    value: str | None = option(
+        None, "what they show; without it, decrease, or spread where there is no target",
+        group=FILES, choices=VALUES,
+    )  # fmt: skip
+
+
+def run(options: Options) -> Outcome:
+    """Call :func:`hogwild.sweep`."""
+    from hogwild.analysis.robustness import robustness
+    from hogwild.analysis.sweep import sweep
+    from hogwild.executors.run import simulate
+
+    check_picture(options.plot)
+    found = options.chosen()
+    seen = sweep(found.model, found.graphs, **options.passed(sweep, robustness, simulate))
+    each = product(seen.losses, seen.staggers, seen.delays)
+    settings = [
+        {"stagger": stagger, "delay": delay, "loss": loss, **one.summary()}
+        for (loss, stagger, delay), one in zip(each, seen.results, strict=True)
+    ]
+    if options.plot is not None:
+        seen.plot(options.plot, value=options.value)
+    data = {"model": found.name, "rule": seen.results[0].run.rule, "settings": settings}
+    good = all(bool(one.run.converged.all()) for one in seen.results)
+    text = written(str(seen), picture=options.plot)
+    return Outcome(text, data, good, {"replica": found.replica})

@@ -1,0 +1,91 @@
+"""Runs that are killed or interrupted go on in the same bits."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cli import TASK
+from hogwild.cli import main
+from hogwild.cli.interrupt import Interruptible
+from hogwild.training import log
+
+
+def test_a_killed_run_goes_on_in_the_same_bits(tmp_path, capsys):
+    """SIGKILL to a real process in the middle of its epochs and checkpoints."""
+    flags = ["--model", "gsdgnn", "--epochs", "70", "--checkpoint-every", "0", "--log-every", "1"]
+    folder = tmp_path / "cut"
+    command = [sys.executable, "-m", "hogwild.cli", "train", TASK, *flags, "--folder", str(folder)]
+    process = subprocess.Popen(command, env={**os.environ}, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while len(log.read(folder / "metrics.jsonl")) < 3:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.005)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not (folder / "result.json").exists()
+    assert main(["train", TASK, *flags, "--folder", str(folder), "--resume"]) == 0
+    assert main(["train", TASK, *flags, "--folder", str(tmp_path / "whole")]) == 0
+    cut, whole = (
+        json.loads((f / "model" / "checkpoint.json").read_text())["sha256"]
+        for f in (folder, tmp_path / "whole")
+    )
+    assert cut == whole
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_an_interrupted_run_keeps_every_epoch(number, tmp_path, capsys):
+    """A signal to a real process that would otherwise not write a checkpoint for an hour."""
+    flags = ["--model", "gsdgnn", "--checkpoint-every", "3600", "--log-every", "1"]
+    folder = tmp_path / "cut"
+    command = [sys.executable, "-m", "hogwild.cli", "train", TASK, *flags, "--folder", str(folder)]
+    process = subprocess.Popen([*command, "--epochs", "1000000"], stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while len(log.read(folder / "metrics.jsonl")) < 5:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.005)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "finishing this epoch" in said
+    (done,) = map(int, re.findall(r"interrupted after (\d+) epochs", said))
+    assert f"kept in {folder}: the same command with --resume goes on from there" in said
+    assert len(log.read(folder / "metrics.jsonl")) == done >= 5
+    flags += ["--epochs", str(done + 5)]
+    assert main(["train", TASK, *flags, "--folder", str(folder), "--resume"]) == 0
+    assert main(["train", TASK, *flags, "--folder", str(tmp_path / "whole")]) == 0
+    cut, whole = (
+        json.loads((f / "model" / "checkpoint.json").read_text())["sha256"]
+        for f in (folder, tmp_path / "whole")
+    )
+    assert cut == whole
+
+
+def test_interrupting_twice_does_not_wait():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Interruptible("runs/chains") as interruptible:
+        with pytest.raises(KeyboardInterrupt, match="last checkpoint in runs/chains"):
+            signal.raise_signal(signal.SIGINT)  # no epoch has ended
+        interruptible.epoch = 3
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt, match="last checkpoint"):
+            signal.raise_signal(signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    with Interruptible(None):  # there is nothing to save
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

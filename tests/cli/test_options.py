@@ -1,0 +1,183 @@
+"""From a frozen dataclass to arguments and back."""
+
+import argparse
+import ast
+import inspect
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hogwild.cli
+from hogwild.cli.flags import in_flags
+from hogwild.cli.options import Verb, argument, each, flags, option, parse, parser_of
+from hogwild.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oven:
+    """Another dataclass, which judges its values itself."""
+
+    heat: float = field(default=180.0, metadata={"help": "degrees", "group": "oven"})
+    fan: bool = field(default=True, metadata={"help": "100 % air", "group": "oven"})
+    tray_options: dict[str, Any] = field(default_factory=dict, metadata={"help": "of a tray"})
+    cake: str = field(default="", metadata={"help": "which is an argument of the verb already"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bake(Verb):
+    """Bake a cake.
+
+    It takes a while.
+
+    Examples:
+      hogwild bake sponge --eggs 3
+    """
+
+    cake: str = argument("which one")
+    eggs: int = option(2, "how many", group="dough")
+    sugar: float | None = option(0.5, "kilograms", group="dough")
+    icing: str | float = option("auto", "how thick")
+    layers: tuple[int, ...] = option((1, 2), "how high", metavar="N,...")
+    shape: str = option("round", "seen from above", choices=("round", "square"))
+    topping: tuple[str, ...] = option((), "any number of times")
+    rising_time: int | None = option(None, "minutes")
+    quick: bool = option(False, "less of everything")
+    settings: Mapping[str, Any] = each(Oven)
+
+
+def read(*words):
+    return parse(Bake, ["sponge", *words], "hogwild bake")
+
+
+def test_defaults():
+    assert read() == Bake(cake="sponge")
+    assert read().as_dict() == {
+        "json": False, "cake": "sponge", "eggs": 2, "sugar": 0.5, "icing": "auto",
+        "layers": (1, 2), "shape": "round", "topping": (), "rising_time": None, "quick": False,
+    }  # fmt: skip
+    with pytest.raises(FrozenInstanceError):
+        read().eggs = 3
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "expected"),
+    [
+        ("--eggs 3", "eggs", 3),
+        ("--eggs -3", "eggs", -3),
+        ("--sugar 1e-2", "sugar", 0.01),
+        ("--sugar none", "sugar", None),
+        ("--icing 2", "icing", 2.0),
+        ("--icing thick", "icing", "thick"),
+        ("--layers 3", "layers", (3,)),
+        ("--layers 3,4", "layers", (3, 4)),
+        ("--shape square", "shape", "square"),
+        ("--topping nuts:a=1,b=2 --topping cream", "topping", ("nuts:a=1,b=2", "cream")),
+        ("--rising-time 20", "rising_time", 20),
+        ("--quick", "quick", True),
+        ("--heat 200", "settings", {"heat": 200}),
+        ("--heat none --fan false", "settings", {"heat": None, "fan": False}),
+        (
+            "--tray-option depth=3 --tray-option lid=true",
+            "settings",
+            {"tray_options": {"depth": 3, "lid": True}},
+        ),
+    ],
+)
+def test_values(words, name, expected):
+    found = getattr(read(*words.split()), name)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--eggs many", "argument --eggs: 'many'; expected an integer"),
+        ("--eggs 2.5", "argument --eggs: '2.5'; expected an integer"),
+        ("--eggs none", "argument --eggs: 'none'; expected an integer"),
+        ("--sugar much", "argument --sugar: 'much'; expected a number"),
+        ("--layers 1;2", "'1;2'; expected an integer, or several with commas between them"),
+        ("--shape rund", "argument --shape: 'rund'; did you mean 'round'?"),
+        ("--eggs", "argument --eggs: expected one argument"),
+        ("--eg 3", "unknown argument '--eg'; did you mean '--eggs'?"),
+        ("--sugr=3", "unknown argument '--sugr'; did you mean '--sugar'?"),
+        ("more", "unknown argument 'more'; Expected one of: --eggs"),
+        ("--settings x", "unknown argument '--settings'"),
+    ],
+)
+def test_what_is_wrong_is_said(words, says, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        read(*words.split())
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.startswith("usage: hogwild bake CAKE [options]\n")
+
+
+def test_an_argument_is_missing(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        parse(Bake, [], "hogwild bake")
+    assert stopped.value.code == 2
+    assert "the following arguments are required: CAKE" in capsys.readouterr().err
+
+
+def test_a_table_takes_keys_and_values():
+    with pytest.raises(ConfigError, match="--tray-option 'depth'; expected KEY=VALUE"):
+        read("--tray-option", "depth")
+
+
+def test_help():
+    text = parser_of(Bake, "hogwild bake").format_help()
+    assert "Bake a cake.\n\nIt takes a while.\n" in text
+    assert text.endswith("examples:\n  hogwild bake sponge --eggs 3\n")
+    dough, oven = text.index("\ndough:\n"), text.index("\noven:\n")
+    assert dough < text.index("--eggs") < text.index("--sugar") < oven < text.index("--heat")
+    flat = " ".join(text.split())
+    for words in (
+        "how many; default: 2", "how high; default: 1,2", "{round,square}",
+        "100 % air; default: true", "minutes --quick", "less of everything --",
+    ):  # fmt: skip
+        assert words in flat
+
+
+def test_flags_of_fields():
+    assert flags(Bake)["rising_time"] == "--rising-time"
+    assert flags(Bake)["tray_options"] == "--tray-option"
+    assert "cake" not in flags(Bake)
+    assert "settings" not in flags(Bake)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("eggs=0; expected more", "--eggs 0; expected more"),
+        ("rising_time=0, eggs=1", "--rising-time 0, --eggs 1"),
+        ("with quick=True", "with --quick"),
+        ("heat=3, fan=False", "--heat 3, --fan False"),
+        ("depth=3; expected less", "--tray-option depth=3; expected less"),
+        ("nuts=3; expected less", "--topping nuts=3; expected less"),
+        ("resume=True goes on", "--resume goes on"),
+        ("in a/eggs=2, 'eggs=2', more_eggs=2, crashes:eggs=2", None),
+    ],
+)
+def test_keywords_are_said_as_flags(said, expected):
+    options = read("--tray-option", "depth=3", "--topping", "nuts=3")
+    assert in_flags(said, options) == (said if expected is None else expected)
+
+
+def test_a_key_that_a_flag_has_too_is_left_as_it_is():
+    assert in_flags("eggs=3", read("--tray-option", "eggs=3")) == "eggs=3"
+
+
+def test_nothing_private_of_argparse_is_used():
+    private = {name for name in vars(argparse) if name.startswith("_")}
+    private |= {name for name in vars(argparse.ArgumentParser()) if name.startswith("_")}
+    private |= {n for n, _ in inspect.getmembers(argparse.ArgumentParser) if n.startswith("_")}
+    private -= {name for name in private if name.startswith("__")}
+    for path in Path(hogwild.cli.__file__).parent.glob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+        used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        assert not used & private, path

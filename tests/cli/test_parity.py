@@ -1,0 +1,149 @@
+"""What a function takes, its verb takes: the two cannot drift apart unnoticed."""
+
+import inspect
+from dataclasses import MISSING, fields
+
+import pytest
+
+import hogwild
+from hogwild.cli import VERBS, module
+from hogwild.config import Config
+from hogwild.demo import demo
+from hogwild.training import load
+
+TRAINED = "a folder, --replica and --graphs name it"
+IMPAIRED = "--impair and --loss build them"
+QUIET = "--quiet and --json switch it off"
+TENSOR = "a tensor or a function, which no flag can hold"
+LATER = "what it keeps is for a program that goes on with the result"
+
+PAIRS = {
+    "train": (
+        [hogwild.train],
+        {
+            "loss": TENSOR,
+            "metric": TENSOR,
+            "higher_is_better": "only of a metric of one's own",
+            "callback": "Ctrl-C uses it",
+            "progress": QUIET,
+        },
+    ),
+    "evaluate": ([load], {}),
+    "simulate": (
+        [hogwild.simulate],
+        {
+            "model": TRAINED,
+            "data": TRAINED,
+            "impairments": IMPAIRED,
+            "keep_embeddings": LATER,
+            "progress": QUIET,
+        },
+    ),
+    "robustness": (
+        [hogwild.robustness, hogwild.simulate],  # its other options go there
+        {
+            "model": TRAINED,
+            "data": TRAINED,
+            "maximise": "only of a metric of one's own",
+            "target": TENSOR,
+            "mask": TENSOR,
+            "impairments": IMPAIRED,
+            "history": LATER,
+            "keep_embeddings": LATER,
+            "progress": QUIET,
+        },
+    ),
+    "sweep": (
+        [hogwild.sweep, hogwild.robustness, hogwild.simulate],
+        {
+            "model": TRAINED,
+            "data": TRAINED,
+            "stagger": "--staggers",
+            "delay": "--delays",
+            "maximise": "only of a metric of one's own",
+            "target": TENSOR,
+            "mask": TENSOR,
+            "impairments": "--impair builds them",
+            "history": LATER,
+            "keep_embeddings": LATER,
+            "record": "every setting has a schedule of its own",
+            "replay": "every setting has a schedule of its own",
+            "progress": QUIET,
+        },
+    ),
+    "certify": (
+        [hogwild.certify],
+        {"model": TRAINED, "data": TRAINED, "impairments": IMPAIRED},
+    ),
+    "demo": ([demo], {"scale": "--quick", "say": "it prints", "progress": QUIET}),
+}
+"""Of every verb: the functions whose parameters it offers, and those that it does not, with why."""
+ONLY_HERE = {
+    "train": {"json", "quiet"},
+    "evaluate": {"json"},
+    "simulate": {"json", "quiet", "folder", "task", "replica", "graphs", "impair", "loss", "plot"},
+    "robustness": {
+        "json",
+        "quiet",
+        "folder",
+        "task",
+        "replica",
+        "graphs",
+        "impair",
+        "loss",
+        "plot",
+    },
+    "sweep": {"json", "quiet", "folder", "task", "replica", "graphs", "impair", "plot", "value"},
+    "certify": {"json", "folder", "task", "replica", "graphs", "impair", "loss"},
+    "demo": {"json", "quick"},
+}
+"""Fields that are no parameter: which model, how to print, and what the result draws."""
+OTHER_DEFAULTS = {
+    ("simulate", "runs"): "a command answers a question, for which one schedule is few",
+    ("simulate", "record"): "no file, where the function says False",
+    ("robustness", "record"): "no file, where the function says False",
+    ("evaluate", "folder"): "an argument",
+}
+
+
+def parameters(verb):
+    """Name and default of everything the functions take; where several take it, the first says."""
+    out = {}
+    for function in PAIRS[verb][0]:
+        for p in inspect.signature(function).parameters.values():
+            if p.kind is not p.VAR_KEYWORD:
+                out.setdefault(p.name, p.default)
+    return out
+
+
+def offered(verb):
+    """Name and default of every field."""
+    found = {f.name: f for f in fields(module(verb).Options) if "each" not in f.metadata}
+    return found
+
+
+def test_every_verb_is_compared():
+    assert (
+        set(PAIRS) == set(ONLY_HERE) == set(VERBS) - {"info", "reproduce"}
+    )  # they call no function
+
+
+@pytest.mark.parametrize("verb", PAIRS)
+def test_parameters_are_fields(verb):
+    left_out = PAIRS[verb][1]
+    taken = {name for name in parameters(verb) if name not in left_out}
+    if verb == "train":  # its other options are those of a configuration
+        assert module(verb).Options.__dataclass_fields__["settings"].metadata["each"] is Config
+        taken -= {f.name for f in fields(Config)} - {"task"}
+    assert taken == set(offered(verb)) - ONLY_HERE[verb]
+    assert set(left_out) <= set(parameters(verb))  # no exception that is none
+
+
+@pytest.mark.parametrize("verb", PAIRS)
+def test_defaults_are_the_same(verb):
+    wanted = parameters(verb)
+    for name, f in offered(verb).items():
+        if name in wanted and (verb, name) not in OTHER_DEFAULTS:
+            assert f.default == wanted[name], name
+        elif (verb, name) in OTHER_DEFAULTS:
+            assert f.default is MISSING or f.default != wanted[name], name

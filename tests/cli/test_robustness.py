@@ -1,0 +1,50 @@
+"""``hogwild robustness``."""
+
+import pytest
+
+from cli import TASK
+from hogwild.analysis.scores import METRICS
+from hogwild.cli import main, robustness
+
+
+def test_robustness(trained, printed, capsys):
+    code, found = printed("robustness", "--runs", "2", "--loss", "0.3")
+    assert code == 0
+    assert found["rule"] == "messages"
+    assert found["converged"] == 1.0
+    assert found["proved"] is False
+    assert found["bytes"] > found["packets"] > found["updates"] > 0
+    assert found["options"]["loss"] == 0.3
+    call = ["robustness", trained, "--task", TASK, "--runs", "2"]
+    assert main([*call, "--rule", "gradient", "--ticks", "7", "--quiet"]) == 3  # nobody arrived
+    text = capsys.readouterr().out
+    assert "Not converged within the 7 ticks: 2 of 2" in text
+    assert "--rule 'messages' needs fewer updates" in text  # flags, not keywords
+    assert "price: 7 ticks" in text
+
+
+def test_metric(printed):
+    accuracy, error = (
+        printed("robustness", "--runs", "1", "--metric", metric)[1]["synchronous"]
+        for metric in ("accuracy", "error")
+    )
+    assert accuracy == pytest.approx(1.0 - error)
+    assert printed("robustness", "--runs", "1")[1]["synchronous"] == accuracy
+    assert tuple(METRICS) == robustness.METRICS
+
+
+def test_a_recorded_schedule_is_measured_again(printed, tmp_path):
+    path = str(tmp_path / "schedule.npz")
+    _, first = printed("robustness", "--runs", "2", "--seed", "3", "--record", path)
+    for verb in ("robustness", "simulate"):
+        _, again = printed(verb, "--runs", "2", "--replay", path)
+        assert again["updates"] == first["updates"]
+
+
+def test_plot(trained, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "predictions.png"
+    call = ["robustness", trained, "--task", TASK, "--runs", "2"]
+    assert main([*call, "--plot", str(path)]) == 0
+    assert f"picture: {path}" in capsys.readouterr().out
+    assert path.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,160 @@
+"""``hogwild simulate``."""
+
+import re
+import sys
+
+import pytest
+
+from cli import TASK
+from hogwild.asynchrony.trace import Trace
+from hogwild.cli import main
+
+
+def test_simulate(printed):
+    code, found = printed("simulate", "--runs", "2")
+    assert code == 0
+    assert found["converged"] == [[True, True], [True, True]]
+    code, found = printed("simulate", "--runs", "2", "--ticks", "5")
+    assert code == 3
+    assert found["converged"] == [[False, False]] * 2
+
+
+def test_resolved_options_are_printed(printed, trained):
+    _, found = printed("simulate", "--runs", "1", "--step", "0.01", "--impair", "reordering")
+    options = found["options"]
+    assert (options["folder"], options["task"], options["json"]) == (trained, TASK, True)
+    assert (options["runs"], options["stagger"], options["tol"]) == (1, 5, 1e-6)
+    assert (options["step"], options["impair"]) == (0.01, ["reordering"])
+    assert options["replica"] in (0, 1)  # found out, since none was asked for
+    again = printed("simulate", "--runs", "1", "--replica", str(options["replica"]))[1]
+    assert again["options"]["replica"] == options["replica"]
+
+
+def test_a_recorded_schedule_is_replayed(printed, tmp_path, capsys):
+    path = str(tmp_path / "traces" / "schedule.npz")
+    flags = ["--runs", "2", "--loss", "0.3", "--seed", "7"]
+    code, first = printed("simulate", *flags, "--record", path)
+    assert code == 0
+    assert Trace.load(path).about["seed"] == 7
+    code, again = printed("simulate", "--runs", "2", "--replay", path)  # no --loss, no --seed
+    assert code == 0
+    for key in ("deviation", "converged", "ticks", "updates", "messages", "bytes"):
+        assert again[key] == first[key]
+    assert printed("simulate", "--runs", "2", "--seed", "8")[1]["deviation"] != first["deviation"]
+
+
+def test_a_schedule_that_cannot_be_replayed(trained, tmp_path, capsys):
+    path, call = tmp_path / "schedule.npz", ["simulate", trained, "--task", TASK, "--runs", "1"]
+    assert main([*call, "--replay", str(path)]) == 2
+    assert f"{path}: No such file" in capsys.readouterr().err
+    path.write_text("no trace")
+    assert main([*call, "--replay", str(path)]) == 2
+    assert "is not a readable trace" in capsys.readouterr().err
+    assert main([*call, "--record", str(path)]) == 0
+    assert f"schedule: {path}" in capsys.readouterr().out
+    assert main([*call, "--replay", str(path), "--graphs", "1"]) == 2
+    assert "the trace belongs to another graph" in capsys.readouterr().err
+
+
+def test_exchanges_differ(printed):
+    flags = ["--runs", "1", "--rule", "gradient", "--ticks", "30"]
+    packet, exact = (
+        printed("simulate", *flags, "--exchange", kind)[1]["deviation"]
+        for kind in ("packet", "exact")
+    )
+    assert packet == printed("simulate", *flags)[1]["deviation"]
+    assert packet != exact
+
+
+def test_no_tolerance_goes_on_for_all_ticks(printed):
+    found = printed("simulate", "--runs", "1", "--ticks", "9", "--tol", "none")[1]
+    assert found["ticks"] == 9
+    assert found["options"]["tol"] is None
+
+
+def test_history(printed):
+    _, found = printed("simulate", "--runs", "1", "--ticks", "9", "--history", "4")
+    assert found["history"]["ticks"] == [0, 4, 8]
+    assert found["history"]["deviation"][-1] == found["deviation"]
+    assert "history" not in printed("simulate", "--runs", "1", "--ticks", "9")[1]
+
+
+def test_plot(trained, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path, call = tmp_path / "deviation.svg", ["simulate", trained, "--task", TASK, "--runs", "1"]
+    assert main([*call, "--plot", str(path)]) == 0
+    assert f"picture: {path}" in capsys.readouterr().out
+    assert path.read_text().startswith("<?xml")
+    assert main([*call, "--plot", "deviation.mp3"]) == 2  # before anything runs
+    said = capsys.readouterr()
+    assert "--plot deviation.mp3 does not end in a picture's format; expected one of" in said.err
+    assert said.out == ""
+
+
+def test_a_picture_without_matplotlib(trained, monkeypatch, capsys):
+    monkeypatch.setattr("hogwild.cli.common.find_spec", lambda name: None)
+    assert main(["simulate", trained, "--task", TASK, "--plot", "a.png"]) == 2
+    assert "pip install hogwild-gnn[plots]" in capsys.readouterr().err
+
+
+def test_steps_and_impairments_reach_the_simulation(printed):
+    def seen(*flags):
+        return printed("simulate", "--runs", "1", "--ticks", "40", *flags)[1]
+
+    plain = seen()
+    assert plain["rule"] == "messages"
+    assert seen("--step", "certified")["rule"] == seen("--step", "0.01")["rule"] == "gradient"
+    assert seen("--loss", "0.9")["deviation"] != plain["deviation"]
+    assert seen("--loss", "0")["deviation"] == plain["deviation"]
+    half = seen("--loss", "0.5")
+    assert seen("--impair", "bernoulli-loss:rate=0.5")["deviation"] == half["deviation"]
+    twice = seen("--impair", "bernoulli-loss:rate=0.5", "--impair", "stragglers:fraction=1")
+    assert twice["deviation"] not in (half["deviation"], plain["deviation"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--impair", "crashs"], "--impair 'crashs': unknown impairment; did you mean 'crashes'?"),
+        (["--impair", "rain"], "Expected one of: bernoulli-loss, crashes"),
+        (["--impair", "crashes:downtimes=3"], "a key among rate, period, downtime, rejoin, until"),
+        (["--impair", "crashes:rate"], "'rate' is no option of crashes; expected KEY=VALUE"),
+        (["--impair", "crashes:rate=2"], "--impair crashes:rate=2; expected a probability"),
+        (["--impair", "crashes:rejoin=soon"], "--impair crashes:rejoin='soon'; expected 'warm'"),
+        (["--impair", "quantisation:step=0"], "--impair quantisation:step=0; expected a positive"),
+        (["--impair", "pareto-delay:alpha=much"], "expected a number for each key"),
+        (["--loss", "1.5"], "--loss 1.5; expected a probability"),
+        (["--rule", "magic"], "--rule 'magic'; expected one of auto, gradient, messages"),
+        (["--rule", "waiting"], "--rule 'waiting' does not fit this model"),
+        (
+            ["--step", "fast"],
+            "--step 'fast'; expected a positive number, or one of auto, certified",
+        ),
+        (["--stagger", "0"], "--stagger 0;"),
+        (["--delay", "-1"], "--delay -1;"),
+        (["--runs", "0"], "--runs 0; expected a positive integer"),
+        (["--ticks", "0"], "--ticks 0; expected a positive integer"),
+        (["--tol", "0"], "--tol 0.0; expected a positive number"),
+        (["--history", "0"], "--history 0; expected a positive integer"),
+        (
+            ["--impair", "event-triggered", "--exchange", "exact"],
+            "--exchange 'exact', whose first exchange always sends",
+        ),
+    ],
+)
+def test_bad_flags_of_asynchrony(trained, flags, says, capsys):
+    assert main(["simulate", trained, "--task", TASK, *flags]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_long_runs_show_progress(trained, monkeypatch, capsys, terminal):
+    monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
+    monkeypatch.setattr("hogwild.progress.LINES", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    call = ["robustness", trained, "--task", TASK, "--runs", "1", "--ticks", "50"]
+    main([*call, "--rule", "gradient"])
+    assert re.search(r"simulating: +\d+%.*/50 .*deviation", capsys.readouterr().err)
+    for silent in ("--quiet", "--json"):
+        main([*call, silent])
+        assert capsys.readouterr().err == ""

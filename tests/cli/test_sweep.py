@@ -1,0 +1,46 @@
+"""``hogwild sweep``."""
+
+import pytest
+
+from cli import TASK
+from hogwild.analysis.sweep import VALUES
+from hogwild.cli import main, sweep
+
+GRID = ("--staggers", "1,5", "--delays", "0,2", "--losses", "0,0.3", "--runs", "1")
+
+
+def test_sweep_is_robustness_at_every_setting(printed):
+    code, found = printed("sweep", *GRID)
+    assert code == 0
+    settings = [(row["loss"], row["stagger"], row["delay"]) for row in found["settings"]]
+    assert settings == [(p, s, d) for p in (0.0, 0.3) for s in (1, 5) for d in (0, 2)]
+    assert found["options"]["staggers"] == [1, 5]
+    _, one = printed("robustness", "--runs", "1", "--stagger", "5", "--delay", "2", "--loss", "0.3")
+    last = found["settings"][-1]
+    assert all(one[key] == value for key, value in last.items() if key in one)
+    code, found = printed("sweep", *GRID, "--ticks", "3")
+    assert code == 3
+
+
+def test_plot(trained, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "map.png"
+    call = ["sweep", trained, "--task", TASK, *GRID, "--plot", str(path), "--value", "converged"]
+    assert main(call) == 0
+    assert f"picture: {path}" in capsys.readouterr().out
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert tuple(VALUES) == sweep.VALUES
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--staggers", "0,1"], "--staggers 0; expected an integer of at least 1"),
+        (["--delays", "-1"], "--delays -1; expected an integer"),
+        (["--losses", "2"], "--losses 2.0; expected a probability"),
+        (["--runs", "0"], "--runs 0; expected a positive integer"),
+    ],
+)
+def test_bad_settings(trained, flags, says, capsys):
+    assert main(["sweep", trained, "--task", TASK, *flags]) == 2
+    assert says in capsys.readouterr().err
