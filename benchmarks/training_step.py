@@ -54,6 +54,7 @@ from tasks import TASKS, Task
 from torch import Tensor
 
 from hogwild import EnergyGNN
+from hogwild.files import write_atomically
 
 T = TypeVar("T")
 LEARNING_RATE, WEIGHT_DECAY, CLIP = 0.005, 1e-4, 1.0
@@ -258,9 +259,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def write(folder: Path | None, name: str, results: object, markdown: str) -> None:
     """Write the JSON and the Markdown where a folder is given."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
-        (folder / f"{name}.md").write_text(markdown)
+        write_atomically(folder / f"{name}.json", (json.dumps(results, indent=1) + "\n").encode())
+        write_atomically(folder / f"{name}.md", markdown.encode())
 
 
 HEAD = ("cell", "contender", "ms", "× hogwild", "iterations", "gradient left, max-norm",

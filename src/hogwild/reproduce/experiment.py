@@ -25,10 +25,10 @@ from hogwild.errors import (
     among,
     require_positive,
 )
+from hogwild.files import write_atomically
 from hogwild.reproduce.protocols import PROTOCOLS, Protocol, protocol
 from hogwild.reproduce.record import Record, Training, provenance, read
 from hogwild.training import Config, Loop, Result, load, train
-from hogwild.training.checkpoint import write_atomically
 from hogwild.training.config import RECIPES
 from hogwild.training.log import plain
 from hogwild.training.registry import device_of, spelled_out

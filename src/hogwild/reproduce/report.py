@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from hogwild.errors import ConfigError, among
+from hogwild.files import write_atomically
 from hogwild.reproduce import EXPERIMENTS, Experiment, Results, markdown, paper, trials
 from hogwild.reproduce.experiment import SUFFIXES
 from hogwild.reproduce.tables import Synchronous
-from hogwild.training.checkpoint import write_atomically
 
 MARK = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 

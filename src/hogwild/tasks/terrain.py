@@ -28,9 +28,10 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError, DataError, require_positive
+from hogwild.files import write_atomically
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import undirected
-from hogwild.tasks.files import absent, cache_home, data_home, write
+from hogwild.tasks.files import absent, cache_home, data_home
 from hogwild.tasks.measures import cross_entropy, majority, mean, wrong
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
@@ -143,7 +144,7 @@ def idx(name: str, download: bool = True) -> np.ndarray:
     except OSError as error:
         raise absent("MNIST", f"{FOLDER}/{file}", f"downloading {url} failed ({error})") from error
     raw = _checked(name, packed, url)
-    write(cache_home() / FOLDER / file, packed)
+    write_atomically(cache_home() / FOLDER / file, packed)
     return parse(raw)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import CheckpointError, ConfigError
+from hogwild.files import write_atomically
 from hogwild.training import checkpoint
 from hogwild.training.config import BEFORE, Config
 
@@ -89,7 +90,7 @@ def check(folder: Path, config: Config, resume: bool) -> bool:
 
 def write(folder: Path, config: Config) -> None:
     """Keep the configuration: from now on the folder holds a run."""
-    checkpoint.write_atomically(folder / "config.json", _text(config).encode())
+    write_atomically(folder / "config.json", _text(config).encode())
 
 
 def _text(config: Config) -> str:

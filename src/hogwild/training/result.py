@@ -7,6 +7,7 @@ from) and, where matplotlib is installed, ``curves.png``.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from hogwild.errors import CheckpointError, ConfigError
+from hogwild.files import write_atomically
 from hogwild.models.check import Model, check_model, reads_edges
 from hogwild.tasks.base import Split
 from hogwild.training import checkpoint, log
@@ -215,7 +217,7 @@ class Result:
             return
         checkpoint.save(self.folder / "model", self.ensemble, {"config": self.config.as_dict()})
         text = json.dumps(self.as_dict(), indent=1)
-        checkpoint.write_atomically(self.folder / "result.json", text.encode())
+        write_atomically(self.folder / "result.json", text.encode())
         draw(self.history, self.task.metric_name, self.folder / "curves.png")
 
 
@@ -313,4 +315,6 @@ def draw(history: list[dict[str, Any]], metric: str, path: Path) -> None:
         axes.set_ylabel(label)
         if key == "loss" and all(v is None or v > 0 for line in history for v in line[key]):
             axes.set_yscale("log")
-    figure.savefig(path, dpi=120)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    write_atomically(path, picture.getvalue())
