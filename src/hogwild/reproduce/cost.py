@@ -36,7 +36,8 @@ from hogwild.reproduce.figures import Figure
 from hogwild.reproduce.record import Record
 from hogwild.reproduce.tables import ORDER
 from hogwild.rules import rule_for
-from hogwild.tasks.base import Split, Task
+from hogwild.tasks.base import Task
+from hogwild.tasks.splits import Split
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop

@@ -29,10 +29,10 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError, DataError, require_positive
 from hogwild.files import write_atomically
+from hogwild.metrics import ERROR, cross_entropy, majority, mean
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import undirected
 from hogwild.tasks.files import absent, cache_home, data_home
-from hogwild.tasks.measures import cross_entropy, majority, mean, wrong
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
 FOLDER = "MNIST/raw"
@@ -57,8 +57,7 @@ class Terrain(Task):
     """
 
     name = "terrain"
-    metric_name = "error"
-    higher_is_better = False
+    reported = ERROR
     in_channels = 3
     out_channels = 1
 
@@ -96,9 +95,6 @@ class Terrain(Task):
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(cross_entropy(out, data.y), keep)
-
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(wrong(out, data.y), keep)
 
     def _constant(self, train: Batch) -> Tensor:
         return majority(train.y, 1)

@@ -22,8 +22,9 @@ from torch_geometric.data import Data
 
 from hogwild.errors import CheckpointError, ConfigError
 from hogwild.files import write_atomically
+from hogwild.metrics import cost
 from hogwild.models.check import Model, check_model, reads_edges
-from hogwild.tasks.base import Split
+from hogwild.tasks.splits import Split
 from hogwild.training import checkpoint, log
 from hogwild.training.config import Config
 from hogwild.training.ensemble import Members, single
@@ -88,8 +89,7 @@ class Result:
         score = self.metrics["val"]
         if not torch.isfinite(score).any():
             score = self.metrics["train"]
-        score = -score if self.task.higher_is_better else score
-        score = torch.nan_to_num(score, nan=torch.inf)
+        score = torch.nan_to_num(cost(score, self.task.higher_is_better), nan=torch.inf)
         order: list[int] = score.argsort(stable=True).tolist()
         return sorted(order, key=lambda r: r in self.failed)
 
