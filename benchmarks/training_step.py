@@ -256,6 +256,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def described(where: dict[str, str | int]) -> str:
+    """An environment in a line."""
+    return ", ".join(f"{key} {value}" for key, value in where.items())
+
+
 def write(folder: Path | None, name: str, results: object, markdown: str) -> None:
     """Write the JSON and the Markdown where a folder is given."""
     if folder is not None:
@@ -367,7 +372,7 @@ def main() -> None:
             }
         )
         lines += rows(cell, records, epochs_ms)
-        place = ", ".join(f"{k} {v}" for k, v in environment(device).items())
+        place = described(environment(device))
         markdown = f"Cost of a training step ({place}).\n\n" + table(HEAD, lines)
         write(arguments.output, "training_step", results, markdown)  # what is done is kept
     print("\n" + markdown)
