@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 from torch_geometric.data import Batch
-from training_step import THREADS, environment, limit_threads, table, write
+from training_step import THREADS, described, environment, limit_threads, table, write
 
 import hogwild
 from experiments.asynchronous import exact, sample
@@ -134,7 +134,7 @@ def main() -> None:
                 "packets",
                 "kB", "deviation at the end", "error in step → out of step")  # fmt: skip
         where = environment("cpu")
-        text = ", ".join(f"{key} {value}" for key, value in where.items())
+        text = described(where)
         markdown = (
             f"A node's price until the answer ({text}; {arguments.runs} schedules, given up after "
             f"{arguments.ticks:,} ticks).\n\n" + table(head, rows)

@@ -1,7 +1,7 @@
 """Two versions of hogwild beside each other: CPU time of a training step and of the simulator.
 
 Every cell is measured in a process of its own for each version, in turns, so that a busy machine
-slows both down alike; what counts is the CPU time of one thread, and of several rounds the smallest.
+slows both down alike; what counts is the CPU time of one thread, the smallest of several rounds.
 Reported: milliseconds of both versions, and the ratio after / before.
 
     git worktree add ../before COMMIT

@@ -47,7 +47,7 @@ from tasks import Task, chains
 from torch import Tensor
 from torch_geometric.data import Batch
 from torch_geometric.datasets import TUDataset
-from training_step import THREADS, clip, environment, limit_threads, table, timed, write
+from training_step import THREADS, clip, described, environment, limit_threads, table, timed, write
 
 from hogwild import IGNN
 from hogwild.solvers import SemismoothNewton, Solution, Solver
@@ -422,7 +422,7 @@ def main() -> None:
             }
         )
         lines += rows(f"{text}: {epochs} epochs, {len(snapshots)} snapshots", records)
-        place = ", ".join(f"{k} {v}" for k, v in environment(device).items())
+        place = described(environment(device))
         markdown = f"Cost of an IGNN's training step ({place}).\n\n" + table(HEAD, lines)
         write(arguments.output, "ignn", results, markdown)  # what is done is kept
     print("\n" + markdown)

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hogwild.files import write_atomically
+
 HERE = Path(__file__).parent
 DOCUMENTS = (HERE.parent / "docs" / "benchmarks.md", HERE.parent / "README.md")
 ORDER = ("chains", "counting", "sums", "coordinates", "rgg")
@@ -193,7 +195,7 @@ def main() -> None:
         new = render(old)
         stale |= new != old
         if not check:
-            path.write_text(new)
+            write_atomically(path, new.encode())
     if check and stale:
         sys.exit("the documents do not match benchmarks/results: run python benchmarks/report.py")
 

@@ -26,7 +26,7 @@ import torch
 from tasks import rgg
 from torch import Tensor
 from torch_geometric.data import Batch, Data
-from training_step import THREADS, environment, limit_threads, table, write
+from training_step import THREADS, described, environment, limit_threads, table, write
 
 import hogwild
 from hogwild import GSDGNN, EnergyGNN, simulate
@@ -86,7 +86,7 @@ def cycles(arguments: argparse.Namespace) -> None:
                 print(rows[-1], flush=True)
     head = ("graph", "model, untrained", "rule", "updates to 1e-3", "to 1e-6")
     where = environment("cpu")
-    text = ", ".join(f"{key} {value}" for key, value in where.items())
+    text = described(where)
     markdown = f"Graphs with cycles ({text}; {arguments.runs} schedules).\n\n" + table(head, rows)
     write(arguments.output, "rules-cycles", {"environment": where, "cells": cells}, markdown)
 
@@ -155,7 +155,7 @@ def main() -> None:
             head = ("l", "condition number", "light cone, updates", "rule", "updates to 1e-3",
                     "to 1e-6", "deviation at the end")  # fmt: skip
             where = environment("cpu")
-            text = ", ".join(f"{key} {value}" for key, value in where.items())
+            text = described(where)
             markdown = (
                 f"Updates a node until the answer ({text}; {arguments.runs} schedules, given up "
                 f"after {arguments.ticks:,} ticks).\n\n" + table(head, rows)

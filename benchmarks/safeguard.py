@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from torch_geometric.data import Batch, Data
-from training_step import THREADS, environment, limit_threads, table, write
+from training_step import THREADS, described, environment, limit_threads, table, write
 
 from hogwild import EnergyGNN, simulate
 from hogwild.testing.problems import random_graph
@@ -80,7 +80,7 @@ def main() -> None:
                     ])  # fmt: skip
                     print(rows[-1], flush=True)
     where = environment("cpu")
-    text = ", ".join(f"{key} {value}" for key, value in where.items())
+    text = described(where)
     markdown = f"Badly scaled energies ({text}; {arguments.ticks} ticks).\n\n" + table(head, rows)
     write(arguments.output, "safeguard", {"environment": where, "cells": cells}, markdown)
     print(markdown)

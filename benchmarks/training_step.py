@@ -54,6 +54,7 @@ from tasks import TASKS, Task
 from torch import Tensor
 
 from hogwild import EnergyGNN
+from hogwild.files import write_atomically
 
 T = TypeVar("T")
 LEARNING_RATE, WEIGHT_DECAY, CLIP = 0.005, 1e-4, 1.0
@@ -255,12 +256,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def described(where: dict[str, str | int]) -> str:
+    """An environment in a line."""
+    return ", ".join(f"{key} {value}" for key, value in where.items())
+
+
 def write(folder: Path | None, name: str, results: object, markdown: str) -> None:
     """Write the JSON and the Markdown where a folder is given."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
-        (folder / f"{name}.md").write_text(markdown)
+        write_atomically(folder / f"{name}.json", (json.dumps(results, indent=1) + "\n").encode())
+        write_atomically(folder / f"{name}.md", markdown.encode())
 
 
 HEAD = ("cell", "contender", "ms", "× hogwild", "iterations", "gradient left, max-norm",
@@ -367,7 +372,7 @@ def main() -> None:
             }
         )
         lines += rows(cell, records, epochs_ms)
-        place = ", ".join(f"{k} {v}" for k, v in environment(device).items())
+        place = described(environment(device))
         markdown = f"Cost of a training step ({place}).\n\n" + table(HEAD, lines)
         write(arguments.output, "training_step", results, markdown)  # what is done is kept
     print("\n" + markdown)

@@ -259,7 +259,7 @@ def run(
     options: dict[str, Any] = {
         "runs": SCHEDULES, "stagger": STAGGER, "delay": DELAY, "metric": metric,
         "tol": TOL if isinstance(model, EnergyGNN) else FINE,
-        "maximise": task.higher_is_better, "ticks": ticks,
+        "higher_is_better": task.higher_is_better, "ticks": ticks,
     }  # fmt: skip
     if model.kind is not Kind.OPTIMISATION:
         seen = robustness(model, graphs, rule=rule, **options)

@@ -36,7 +36,8 @@ from hogwild.models.check import check_model
 from hogwild.plots.style import INK, figure
 from hogwild.problems.base import Problem
 from hogwild.rules import rule_for
-from hogwild.tasks.base import Split, Task
+from hogwild.tasks.base import Task
+from hogwild.tasks.splits import Split
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop

@@ -16,8 +16,8 @@ import torch_geometric
 
 import hogwild
 from hogwild.errors import CheckpointError
+from hogwild.files import write_atomically
 from hogwild.training import checkpoint
-from hogwild.training.checkpoint import write_atomically
 
 Record = dict[str, Any]
 """What is kept of a cell, as JSON knows it."""

@@ -18,7 +18,7 @@ from experiments.experiment import SUFFIXES, Experiment, Results
 from experiments.registry import EXPERIMENTS
 from experiments.tables import Synchronous
 from hogwild.errors import ConfigError, among
-from hogwild.training.checkpoint import write_atomically
+from hogwild.files import write_atomically
 
 MARK = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 

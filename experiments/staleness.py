@@ -74,7 +74,7 @@ class Staleness(Figure):
                 seen = robustness(
                     network, graphs, runs=SCHEDULES, stagger=stagger, delay=delay, tol=NEAR,
                     ticks=updates * (stagger + 1) // 2, history=1, metric=metric,
-                    maximise=result.task.higher_is_better, rule=figures.option(rule),
+                    higher_is_better=result.task.higher_is_better, rule=figures.option(rule),
                 )  # fmt: skip
                 assert seen.asynchronous is not None
                 settings.append(

@@ -3,8 +3,23 @@
 import torch
 
 from hogwild import Graph
+from hogwild.asynchrony.impairments import (
+    BernoulliLoss,
+    Crashes,
+    Duplication,
+    Reordering,
+    Stragglers,
+)
 
 DOUBLE = {"dtype": torch.float64}
+HARSH = [
+    BernoulliLoss(0.3),
+    Stragglers(0.2, slowdown=3),
+    Reordering(0.3),
+    Duplication(0.3),
+    Crashes(0.5, period=20, downtime=6, rejoin="cold", until=40),
+]
+"""Everything goes wrong that a rule may survive."""
 
 
 def edges(*pairs):

@@ -146,7 +146,7 @@ def test_functions_as_metrics():
     assert result.metric.name == "largest"
     assert torch.equal(result.asynchronous, result.run.predictions.flatten(1).amax(1))
     assert torch.equal(result.decrease, result.asynchronous - result.synchronous)
-    better = hogwild.robustness(GCN(3, 2).double(), data, metric=largest, maximise=True)
+    better = hogwild.robustness(GCN(3, 2).double(), data, metric=largest, higher_is_better=True)
     assert torch.equal(better.decrease, better.synchronous - better.asynchronous)
 
 

@@ -44,7 +44,7 @@ PAIRS = {
         {
             "model": TRAINED,
             "data": TRAINED,
-            "maximise": "only of a metric of one's own",
+            "higher_is_better": "only of a metric of one's own",
             "target": TENSOR,
             "mask": TENSOR,
             "impairments": IMPAIRED,
@@ -60,7 +60,7 @@ PAIRS = {
             "data": TRAINED,
             "stagger": "--staggers",
             "delay": "--delays",
-            "maximise": "only of a metric of one's own",
+            "higher_is_better": "only of a metric of one's own",
             "target": TENSOR,
             "mask": TENSOR,
             "impairments": "--impair builds them",

@@ -1,9 +1,9 @@
 """``hogwild robustness``."""
 
 import pytest
+from hogwild.metrics import METRICS
 
 from cli import TASK
-from hogwild.analysis.scores import METRICS
 from hogwild.cli import main, robustness
 
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from hogwild import Graph
 from hogwild.errors import AsynchronyError, DTypeError, GraphError
-from hogwild.graph import Pattern, graph
+from hogwild.graph import kept
+from hogwild.graph.recent import Recent
 from hogwild.testing import random_graph
 
 
 @pytest.fixture(autouse=True)
 def _empty_cache(monkeypatch):
-    monkeypatch.setattr(graph, "_CACHE", type(graph._CACHE)())
+    monkeypatch.setattr(Graph, "recent", Recent(256))
 
 
 # -- caching --------------------------------------------------------------------------------------
@@ -86,11 +87,75 @@ def test_reused_addresses_do_not_alias():
 
 
 def test_cache_is_bounded():
-    keep = [chain(3) for _ in range(graph._CACHE_SIZE + 20)]
+    keep = [chain(3) for _ in range(Graph.recent.size + 20)]
     for edge_index in keep:
         Graph.of(edge_index, 3)
-    assert len(graph._CACHE) <= graph._CACHE_SIZE
+    assert len(Graph.recent) <= Graph.recent.size
     assert Graph.of(keep[-1], 3) is Graph.of(keep[-1], 3)
+
+
+def test_least_recently_used_graph_goes_first(monkeypatch):
+    monkeypatch.setattr(Graph, "recent", Recent(2))
+    old, mid, new = chain(3), chain(3), chain(3)
+    first, second = Graph.of(old, 3), Graph.of(mid, 3)
+    assert Graph.of(old, 3) is first  # used again: the other one goes
+    Graph.of(new, 3)
+    assert Graph.of(old, 3) is first
+    assert Graph.of(mid, 3) is not second
+
+
+def test_a_freed_batch_frees_its_graph():
+    """Also where the edges live on."""
+    edge_index, batch = batch_of((chain(3), 3), (chain(2), 2))
+    found = weakref.ref(Graph.of(edge_index, 5, batch))
+    del batch
+    gc.collect()
+    assert found() is None
+    assert len(Graph.recent) == 0
+
+
+def test_kept_once_for_each_function_graph_and_arguments():
+    """Two functions do not share a place, whatever their names; values go with the graph."""
+    calls = []
+
+    def degree(graph, power=1):
+        calls.append(power)
+        return graph.in_degree**power
+
+    one, other, g, h = kept(degree), kept(degree), Graph.of(chain(3), 3), Graph.of(chain(4), 4)
+    assert one(g) is one(g)
+    assert one(g) is not other(g)
+    assert one(g, 2).tolist() == [1, 4, 1]
+    assert one(g, power=2) is one(g, power=2)
+    assert one(h).tolist() == [1, 2, 2, 1]
+    assert calls == [1, 1, 2, 2, 1]
+    assert one.__name__ == "degree"
+
+
+def test_kept_in_inference_mode_serves_training():
+    g, weight = Graph.of(chain(3), 3), torch.ones(3, requires_grad=True)
+    found = kept(lambda graph: graph.in_degree.double())
+    with torch.inference_mode():
+        found(g)
+    (found(g) * weight).sum().backward()
+    assert weight.grad.tolist() == [1.0, 2.0, 1.0]
+
+
+def test_kept_keeps_no_failure():
+    fail = [True]
+
+    @kept
+    def analysis(graph):
+        if fail.pop():
+            raise ValueError("not now")
+        fail.append(False)
+
+    g = Graph.of(chain(3), 3)
+    with pytest.raises(ValueError, match="not now"):
+        analysis(g)
+    fail.append(False)
+    assert analysis(g) is analysis(g) is None
+    assert fail == [False]
 
 
 def test_unvalidated_graphs_do_not_escape_validation():
@@ -235,7 +300,7 @@ def check_pattern(g):
     found = list(zip(pattern.left.tolist(), pattern.right.tolist(), strict=True))
     assert len(found) == len(wedges)
     assert {frozenset(w) for w in found} == wedges
-    assert Pattern.count(g) == len(pairs) + len(wedges)
+    assert g.num_blocks == len(pairs) + len(wedges)
     every = [(i, j) for j, i in pairs] + [(pairs[a][0], pairs[b][0]) for a, b in found]
     off = [p for p in every if p[0] != p[1]]
     same = [at for at, p in enumerate(every) if p[0] == p[1]]

@@ -22,6 +22,7 @@ from torch_geometric.nn import APPNP
 
 from hogwild import GSDGNN, Anderson, GradientDescent, Graph, GSDConv, Newton, Picard
 from hogwild.errors import AsynchronyError, ConfigError, FeatureError, GraphError
+from hogwild.models import gsd
 from hogwild.models.base import Kind
 from hogwild.ops import gather, scatter
 from hogwild.solvers import LinearSolver, solve
@@ -351,6 +352,6 @@ def test_analysis_is_kept_on_the_graph():
     conv, x, edge_index = conv_of(), torch.randn(5, 3, **DOUBLE), cycle(5)
     with torch.inference_mode():
         conv(x, edge_index)
-    links = Graph.of(edge_index, 5).memo["links"]
+    links = gsd._links(Graph.of(edge_index, 5))
     conv(x, edge_index).sum().backward()
-    assert Graph.of(edge_index, 5).memo["links"] is links
+    assert gsd._links(Graph.of(edge_index, 5)) is links

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from helpers import DOUBLE, ODD, ODD_NODES, cycle, grid
+from helpers import DOUBLE, HARSH, ODD, ODD_NODES, cycle, grid
 from torch import nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import add_self_loops, degree
@@ -14,23 +14,11 @@ import hogwild
 from hogwild import LayeredGNN, certify, robustness, simulate, sweep, wrap
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
-    Crashes,
-    Duplication,
-    Reordering,
-    Stragglers,
 )
 from hogwild.errors import AsynchronyError, ConfigError, FeatureError, InputError
 from hogwild.graph.inputs import Inputs
 from hogwild.models import WrappedGNN
 from hogwild.testing.problems import random_graph
-
-HARSH = [
-    BernoulliLoss(0.3),
-    Stragglers(0.2, slowdown=3),
-    Reordering(0.3),
-    Duplication(0.3),
-    Crashes(0.5, period=20, downtime=6, rejoin="cold", until=40),
-]
 
 
 def graphs(sizes=(7, 9), dtype=torch.float64, seed=1):

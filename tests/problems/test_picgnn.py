@@ -116,9 +116,7 @@ def test_the_hessian_in_chunks(variant, monkeypatch):
     *_, problem, h = pose(VARIANTS[variant], long, replicas=2)
     whole, direction = problem.evaluate(h).hessian(), torch.randn_like(h)
     chunks, rows = [], Tape.rows
-    monkeypatch.setattr(
-        Tape, "rows", lambda self, part: chunks.append(part) or rows(self, part)
-    )
+    monkeypatch.setattr(Tape, "rows", lambda self, part: chunks.append(part) or rows(self, part))
     monkeypatch.setattr(ops, "CHUNK_ELEMENTS", 1)
     pieces = problem.evaluate(h).hessian()
     rounds = VARIANTS[variant].get("num_layers", 1)

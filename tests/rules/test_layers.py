@@ -3,29 +3,19 @@
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from helpers import DOUBLE, ODD, ODD_NODES, chain, grid
+from helpers import DOUBLE, HARSH, ODD, ODD_NODES, chain, grid
 from torch_geometric.data import Data
 
 from hogwild import GAT, GCN, LayeredGNN, LayerTagged, certify, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
-    Duplication,
     GilbertElliott,
     ParetoDelay,
-    Reordering,
-    Stragglers,
 )
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.testing.problems import random_graph
 
-HARSH = [
-    BernoulliLoss(0.3),
-    Stragglers(0.2, slowdown=3),
-    Reordering(0.3),
-    Duplication(0.3),
-    Crashes(0.5, period=20, downtime=6, rejoin="cold", until=40),
-]
 MODELS = {
     "gcn": lambda: GCN(3, 2, num_layers=4),
     "gcn, replicas": lambda: GCN(3, 2, num_layers=3, replicas=2),

@@ -12,7 +12,7 @@ import hogwild
 from hogwild import GCN, EnergyGNN, load, tasks, train
 from hogwild.errors import ConfigError, ConvergenceWarning, InputError
 from hogwild.models import IGNNConv
-from hogwild.tasks.base import Split
+from hogwild.tasks.splits import Split
 from hogwild.training import MODELS
 
 

@@ -29,13 +29,13 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from hogwild.analysis.certify import Certificate, certify
-from hogwild.analysis.scores import Metric, Score, choose
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.errors import InputError
 from hogwild.executors.price import Price
 from hogwild.executors.price import shown as count
 from hogwild.executors.run import Run, simulate
 from hogwild.graph.inputs import Inputs, graphs_of
+from hogwild.metrics import Metric, Score, choose, cost
 from hogwild.models.base import Kind, evaluating
 from hogwild.models.check import Runnable, predicted, runnable
 from hogwild.models.wrapped import WrappedGNN
@@ -171,7 +171,7 @@ def robustness(
     delay: int = 2,
     seed: int = 0,
     metric: str | Score | None = None,
-    maximise: bool | None = None,
+    higher_is_better: bool | None = None,
     target: Tensor | None = None,
     mask: Tensor | None = None,
     impairments: Impairment | Sequence[Impairment] = (),
@@ -189,10 +189,12 @@ def robustness(
         stagger: S, the largest number of ticks between two updates of a node.
         delay: D, the largest age of a view in ticks.
         seed: What the schedules are a function of.
-        metric: ``"accuracy"``, ``"error"``, ``"mse"``, ``"rmse"``, ``"mae"``, or a function of
-            (predictions [n, out], targets) to a number. By default accuracy for integer targets
-            (with one output: its sign), and the root of the mean squared error for floats.
-        maximise: Whether larger is better, of a function; by default smaller is.
+        metric: One of :data:`hogwild.metrics.METRICS` by name (``"accuracy"``, ``"error"``,
+            ``"mse"``, ``"rmse"``, ``"mae"``, ``"relative error"``, ``"micro-F1"``, ``"AP"``), or a
+            function of (predictions [n, out], targets) to a number. By default accuracy for
+            integer targets (with one output: its sign), and the root of the mean squared error for
+            floats.
+        higher_is_better: Of a function; by default lower is.
         target: What predictions should be; ``data.y`` by default. Without either only the
             predictions themselves are compared.
         mask: Which items to score, [N]; all by default. Spread and distance are of all items.
@@ -217,7 +219,7 @@ def robustness(
     if target is not None:
         if mask is not None and target.dim() and target.size(0) == mask.numel():
             target = target[mask]
-        found = choose(metric, maximise, prediction[..., keep, :], target)
+        found = choose(metric, higher_is_better, prediction[..., keep, :], target)
     elif metric is not None:
         raise InputError(
             f"metric={metric!r} was given and data has no y; expected data.y, or target=..."
@@ -235,8 +237,9 @@ def robustness(
     distance = (run.predictions - prediction).abs().amax(0).amax(-1) / size
     before = after = lost = None
     if found is not None and target is not None:
-        before, after = (found.each(p[..., keep, :], target) for p in (prediction, run.predictions))
-        lost = before - after if found.maximise else after - before
+        both = (found(p[..., keep, :], target) for p in (prediction, run.predictions))
+        before, after = (value.double().cpu() for value in both)
+        lost = cost(after - before, found.higher_is_better)
     name = model.name if isinstance(model, WrappedGNN) else type(model).__name__
     out = Robustness(
         name, model.kind, stagger, delay, impaired, prediction, spread, distance, found, before,

@@ -7,9 +7,8 @@ a fingerprint of the graph it belongs to. It replays on any executor, with any m
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
-import tempfile
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from hogwild.asynchrony.schedule import Tick, Timetable
 from hogwild.errors import TraceError
+from hogwild.files import write_atomically
 from hogwild.graph import Graph, Star
 
 FORMAT = 1
@@ -55,7 +55,6 @@ class Trace:
 
     def save(self, path: str | Path) -> Path:
         """Write to ``path`` (npz); the file is complete or not there at all."""
-        path = Path(path)
         columns: dict[str, list[Tensor]] = {
             name: [] for name in ("nodes", "edges", "slot", "view", "fetched", "lost", "reset")
         }
@@ -85,16 +84,9 @@ class Trace:
         }
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         arrays["time"] = np.array([tick.time for tick in self.ticks], np.int64)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        return path
+        packed = io.BytesIO()
+        np.savez_compressed(packed, allow_pickle=False, **arrays)
+        return write_atomically(path, packed.getvalue())
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:

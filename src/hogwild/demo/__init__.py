@@ -12,7 +12,7 @@ from hogwild.demo.report import report
 from hogwild.demo.rumour import Rumour
 from hogwild.demo.study import QUICK, Scale, Study, study
 from hogwild.errors import ConfigError
-from hogwild.training.checkpoint import write_atomically
+from hogwild.files import write_atomically
 
 __all__ = ["QUICK", "Rumour", "Scale", "Study", "demo", "report", "study"]
 

@@ -21,9 +21,10 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError
-from hogwild.tasks.base import Task, published
+from hogwild.metrics import ERROR, cross_entropy, majority, mean
+from hogwild.tasks.base import Task
 from hogwild.tasks.families import undirected
-from hogwild.tasks.measures import cross_entropy, majority, mean, wrong
+from hogwild.tasks.splits import published
 
 NODES = (12, 16)
 DIAMETER = (4, 5)
@@ -57,8 +58,7 @@ class Rumour(Task):
     """
 
     name = "rumour"
-    metric_name = "error"
-    higher_is_better = False
+    reported = ERROR
     in_channels = 2
     out_channels = 1
 
@@ -88,9 +88,6 @@ class Rumour(Task):
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(cross_entropy(out, data.y), keep)
-
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(wrong(out, data.y), keep)
 
     def _constant(self, train: Batch) -> Tensor:
         return majority(train.y, self.out_channels)

@@ -1,7 +1,8 @@
 """Graphs as the solvers and the nodes see them, and PyG's data as models take it."""
 
 from hogwild.graph.graph import Graph
+from hogwild.graph.kept import kept
 from hogwild.graph.pattern import Pattern
 from hogwild_node.star import Star
 
-__all__ = ["Graph", "Pattern", "Star"]
+__all__ = ["Graph", "Pattern", "Star", "kept"]

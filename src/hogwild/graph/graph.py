@@ -7,23 +7,24 @@ to :math:`h_j` therefore travels *against* the edge, from i to j. A synchronous 
 care; an asynchronous run needs the reverse link, and :meth:`Graph.require_reverse_links` says so.
 
 Everything derived from the connectivity (block patterns, elimination orders) is kept on the
-:class:`Graph`, outside of any layer, and :meth:`Graph.of` returns the same object for the same
+:class:`Graph`, outside of any layer: as one of its properties, or by a function that is
+:func:`~hogwild.graph.kept.kept`. And :meth:`Graph.of` returns the same object for the same
 unchanged tensors: a training loop pays for the analysis once.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from hogwild.errors import AsynchronyError, GraphError
 from hogwild.graph.pattern import Pattern
+from hogwild.graph.recent import Recent
 from hogwild.graph.validation import check_batch, check_batch_values, check_edge_index
 from hogwild.ops import gather, scatter
 from hogwild_node.star import Star
@@ -38,9 +39,13 @@ class Graph:
     batch: Tensor  # [N] graph of each node, sorted
     num_nodes: int
     num_graphs: int
-    memo: dict[Any, Any] = field(default_factory=dict, repr=False)
     # The batch that these graphs were selected from, and which of its graphs they are.
     origin: tuple[Graph, Tensor] | None = field(default=None, repr=False)
+    analyses: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    """What functions derived from the graph, each under a key of its own: see :func:`kept`."""
+
+    recent: ClassVar[Recent[Graph]] = Recent(256)
+    """The last 256 graphs that :meth:`of` made, for the same tensors again."""
 
     # -- construction ---------------------------------------------------------------------------
 
@@ -55,21 +60,14 @@ class Graph:
         validate: bool = True,
     ) -> Graph:
         """The graph of these tensors; the same object again while they are alive and unchanged."""
-        key = _key(edge_index, batch, num_nodes, batch_size, validate)
-        if key is not None and (found := _CACHE.get(key)) is not None:
-            refs, graph = found
-            if refs[0]() is edge_index and refs[1]() is batch:
-                _CACHE.move_to_end(key)
-                return graph
-        with torch.inference_mode(False):  # what is kept must serve training, too
-            graph = cls._build(edge_index, num_nodes, batch, batch_size, validate)
-        if key is not None:
-            _CACHE[key] = ((_ref(edge_index, key), _ref(batch, key)), graph)
-            while len(_CACHE) > _CACHE_SIZE:
-                _CACHE.popitem(last=False)
-        return graph
+        found = cls.recent.get(edge_index, batch, num_nodes, batch_size, validate)
+        if found is None:
+            found = cls._build(edge_index, num_nodes, batch, batch_size, validate)
+            cls.recent.put(found, edge_index, batch, num_nodes, batch_size, validate)
+        return found
 
     @classmethod
+    @torch.inference_mode(False)  # what is kept must serve training, too
     def _build(
         cls,
         edge_index: Tensor,
@@ -176,6 +174,13 @@ class Graph:
         return Pattern.of(self)
 
     @cached_property
+    def num_blocks(self) -> int:
+        """Number of pairs of nodes in :attr:`pattern`, E + W, without building it; waits for the
+        device once."""
+        degree = self.in_degree
+        return self.num_edges + int((degree * (degree - 1) // 2).sum())
+
+    @cached_property
     @torch.inference_mode(False)
     def reverse(self) -> Tensor:
         """For every edge j → i the edge i → j, [E]; parallel edges pair up in their order."""
@@ -264,30 +269,3 @@ class Graph:
             origin=(self, graphs),
         )
         return sub, nodes, edges
-
-
-# -- identity cache -------------------------------------------------------------------------------
-
-_CACHE_SIZE = 256
-_CACHE: OrderedDict[tuple[Any, ...], tuple[tuple[Any, Any], Graph]] = OrderedDict()
-
-
-def _ref(x: Tensor | None, key: tuple[Any, ...]) -> Any:
-    """A weak reference that removes the graph from the cache when its tensor is freed."""
-    return (lambda: None) if x is None else weakref.ref(x, lambda _: _CACHE.pop(key, None))
-
-
-def _key(
-    edge_index: Tensor,
-    batch: Tensor | None,
-    num_nodes: int,
-    batch_size: int | None,
-    validate: bool,
-) -> tuple[Any, ...] | None:
-    """Identity and version of the tensors, or ``None`` where torch keeps no version."""
-    if edge_index.is_inference() or (batch is not None and batch.is_inference()):
-        return None
-    versions = (edge_index._version, None if batch is None else batch._version)
-    identity = (id(edge_index), None if batch is None else id(batch))
-    storage = (edge_index.data_ptr(), edge_index.shape)
-    return *identity, *versions, storage, num_nodes, batch_size, validate

@@ -46,12 +46,3 @@ class Pattern:
             return cls(left, right, rows, cols, None, None, None)
         keep, loops = (~same).nonzero()[:, 0], same.nonzero()[:, 0]
         return cls(left, right, rows[keep], cols[keep], keep, loops, rows[loops])
-
-    @staticmethod
-    def count(graph: Graph) -> int:
-        """Number of blocks, without building the pattern; waits for the device once."""
-        if "blocks" not in graph.memo:
-            degree = graph.in_degree
-            graph.memo["blocks"] = graph.num_edges + int((degree * (degree - 1) // 2).sum())
-        found: int = graph.memo["blocks"]
-        return found

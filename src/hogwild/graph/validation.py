@@ -9,6 +9,7 @@ from hogwild.errors import DeviceError, DTypeError, GraphError
 
 
 def check_edge_index(edge_index: Tensor, num_nodes: int, validate: bool) -> None:
+    """Raise unless this is an ``edge_index`` [2, E]; with ``validate`` of nodes that exist, too."""
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise GraphError(
             f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges] with sources "
@@ -31,6 +32,7 @@ def check_edge_index(edge_index: Tensor, num_nodes: int, validate: bool) -> None
 
 
 def check_batch(batch: Tensor, edge_index: Tensor, num_nodes: int) -> None:
+    """Raise unless this is a batch vector [N] beside the edges; reads no values."""
     if batch.dim() != 1 or batch.numel() != num_nodes:
         raise GraphError(
             f"batch has shape {tuple(batch.shape)}; expected [{num_nodes}], one graph number for "
@@ -46,6 +48,7 @@ def check_batch(batch: Tensor, edge_index: Tensor, num_nodes: int) -> None:
 
 
 def check_batch_values(batch: Tensor, edge_index: Tensor, num_graphs: int) -> None:
+    """Raise unless the graphs are sorted, in range, not empty, and no edge joins two of them."""
     steps = batch.diff()
     if bool((steps < 0).any()):
         at = int((steps < 0).nonzero()[0, 0])

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
-from hogwild.graph import Graph
+from hogwild.graph import Graph, kept
 
 Body = Callable[..., tuple[Tensor, ...]]
 
@@ -115,6 +116,20 @@ def leaves(problem: Recordable) -> list[Tensor]:
     return found
 
 
+@dataclass
+class Recorded:
+    """What was met and recorded on one graph; ``None``: it cannot be recorded here."""
+
+    seen: set[Hashable] = field(default_factory=set)
+    recordings: dict[Hashable, Recording | None] = field(default_factory=dict)
+
+
+@kept
+def recorded(graph: Graph) -> Recorded:
+    """The recordings on this graph, which go with it."""
+    return Recorded()
+
+
 @torch.no_grad()
 def replay(
     name: str, body: Body, problem: Recordable, *inputs: Tensor
@@ -127,19 +142,18 @@ def replay(
     graph, h = problem.graph, inputs[0]
     if not (enabled and h.is_cuda and problem.has_blocks and is_small(h)):
         return None
-    memo = graph.memo
-    shapes = tuple(x.shape for x in leaves(problem))
-    key = ("capture", name, problem.signature, h.dtype, shapes)
-    if key not in memo:  # a graph seen once may never come again: record at the second sight
-        memo[key] = "seen"
+    known = recorded(graph)
+    key = (name, problem.signature, h.dtype, tuple(x.shape for x in leaves(problem)))
+    if key not in known.seen:  # what is seen once may never come again: record at the second sight
+        known.seen.add(key)
         return None
-    if memo[key] == "seen":
+    if key not in known.recordings:
         try:
-            memo[key] = Recording(body, problem, inputs)
+            known.recordings[key] = Recording(body, problem, inputs)
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:  # a library on this machine that cannot be recorded
             warnings.warn(f"CUDA graph not recorded, running eagerly: {error}", stacklevel=2)
-            memo[key] = None
-    recording: Recording | None = memo[key]
+            known.recordings[key] = None
+    recording = known.recordings[key]
     return None if recording is None else recording(problem, inputs)

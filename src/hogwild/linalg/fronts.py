@@ -15,13 +15,13 @@ The plan (:class:`Plan`) depends on the connectivity alone and is kept on the gr
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.graph import Graph, Pattern
+from hogwild.graph import Graph, kept
 from hogwild.linalg.batching import batches
 from hogwild.linalg.dissection import Elimination, Front, Shape, TooWide, eliminate
 
@@ -317,6 +317,30 @@ class Factor:
         return work[:, :-1].reshape(rhs.shape)
 
 
+Key = tuple[int, bool, bool]
+"""Channels, whether dense, whether forced."""
+
+
+@dataclass
+class Planned:
+    """What was found out about factorising on one graph."""
+
+    plans: dict[Key, Plan | None] = field(default_factory=dict)  # None: cg is cheaper
+    refused: dict[Key, int] = field(default_factory=dict)  # for how many replicas it was too much
+
+
+@kept
+def planned(graph: Graph) -> Planned:
+    """The plans of this graph, which go with it."""
+    return Planned()
+
+
+@kept
+def _dense_work(graph: Graph, channels: int) -> float:
+    """Multiplications of dense factorisations, up to a factor; waits for the device."""
+    return float((graph.sizes * channels).double().pow(3).sum())
+
+
 @torch.inference_mode(False)  # what is kept must serve training, too
 def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False) -> Plan | None:
     """The plan of this graph, made once; ``None`` where conjugate gradients are cheaper.
@@ -326,25 +350,22 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
     # On a CPU few small problems are fastest as dense ones: the batched operations of many small
     # fronts cost more to call than dense factorisations cost to compute. A GPU is slow at single
     # dense matrices and replays the many small operations from a recording.
-    if ("work", channels) not in graph.memo:  # once per graph: it waits for the device
-        graph.memo["work", channels] = float((graph.sizes * channels).double().pow(3).sum())
-    dense = not graph.src.is_cuda and replicas * graph.memo["work", channels] <= DENSE_WORK
-    key = ("fronts", channels, dense, force)
-    for known in (graph, graph.origin[0]) if graph.origin else (graph,):
-        if replicas < known.memo.get(("refused", *key), 0):
-            del known.memo[key], known.memo["refused", *key]  # fewer may fit
-    if key not in graph.memo and graph.origin is not None and key in graph.origin[0].memo:
+    dense = not graph.src.is_cuda and replicas * _dense_work(graph, channels) <= DENSE_WORK
+    key, known = (channels, dense, force), planned(graph)
+    batch, graphs = graph.origin or (None, None)
+    for each in (known,) if batch is None else (known, planned(batch)):
+        if replicas < each.refused.get(key, 0):
+            del each.plans[key], each.refused[key]  # fewer may fit
+    if key not in known.plans and batch is not None and key in planned(batch).plans:
         # Graphs cut out of a batch are solved as they were in it.
-        batch, graphs = graph.origin
-        whole: Plan | None = batch.memo[key]
-        part: Plan | None = None
-        if whole is not None:
+        whole, part = planned(batch).plans[key], None
+        if whole is not None and graphs is not None:
             orders = [whole.orders[g] for g in graphs.tolist()]
             part = Plan(graph, channels, orders=orders, call=whole.call)
-        graph.memo[key] = part
-    if key not in graph.memo and Pattern.count(graph) * channels**2 > MAX_ELEMENTS:
-        graph.memo[key] = None  # a hub: all pairs of its neighbours are coupled
-    if key not in graph.memo:
+        known.plans[key] = part
+    if key not in known.plans and graph.num_blocks * channels**2 > MAX_ELEMENTS:
+        known.plans[key] = None  # a hub: all pairs of its neighbours are coupled
+    if key not in known.plans:
         kind = "cuda" if graph.src.is_cuda else "cpu"
         cg = CG_WORK[kind] * channels**2 * graph.num_edges
         budget = float("inf") if force or dense else cg
@@ -352,12 +373,12 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
         call = CALL_WORK[kind] / (replicas if graph.src.is_cuda else 1)
         elements = MAX_TOTAL / replicas
         try:
-            graph.memo[key] = Plan(graph, channels, width, budget, call=call, elements=elements)
+            known.plans[key] = Plan(graph, channels, width, budget, call=call, elements=elements)
         except TooMany:
-            graph.memo[key], graph.memo["refused", *key] = None, replicas
+            known.plans[key], known.refused[key] = None, replicas
         except TooWide:
-            graph.memo[key] = None
-    plan: Plan | None = graph.memo[key]
+            known.plans[key] = None
+    plan = known.plans[key]
     if plan is not None and plan.size > MAX_TOTAL / replicas:
         return None  # made for fewer
     return plan

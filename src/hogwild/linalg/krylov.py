@@ -54,15 +54,12 @@ def cg(
         rtol: Relative tolerance, a number or [R, G].
     """
     precondition = precondition or (lambda r: r)
-    norm = graph.dot(rhs, rhs).sqrt()
-    limit = norm * rtol
+    norm, limit, iterations = _begin(rhs, graph, rtol, 0.0)
     x, r = torch.zeros_like(rhs), rhs
     z = precondition(r)
     p, rz = z, graph.dot(r, z)
     residual = norm
-    iterations = torch.zeros(norm.shape, dtype=torch.long, device=norm.device)
-    # Reading a mask on the host stalls a GPU's queue: look at it every few iterations only.
-    stride = 8 if rhs.is_cuda else 1
+    stride = _stride(rhs)
     active = (residual > limit) & (graph.norm(r) > atol)
     for i in range(max_iter):
         if i % stride == 0 and not bool(active.any()):
@@ -104,12 +101,10 @@ def gmres(
     arguments as in :func:`cg`; ``restart`` vectors are kept between restarts.
     """
     tiny = torch.finfo(rhs.dtype).tiny
-    norm = graph.dot(rhs, rhs).sqrt()
-    limit = torch.clamp_min(norm * rtol, _like(atol, norm))
+    norm, limit, iterations = _begin(rhs, graph, rtol, atol)
     x, r = torch.zeros_like(rhs), rhs
     residual = norm
-    iterations = torch.zeros(norm.shape, dtype=torch.long, device=norm.device)
-    stride = 8 if rhs.is_cuda else 1
+    stride = _stride(rhs)
 
     total = 0
     while total < max_iter:
@@ -180,12 +175,10 @@ def bicgstab(
     all earlier ones; but it can break down: the status says on which graphs. Arguments as in
     :func:`gmres`.
     """
-    norm = graph.dot(rhs, rhs).sqrt()
-    limit = torch.clamp_min(norm * rtol, _like(atol, norm))
+    norm, limit, iterations = _begin(rhs, graph, rtol, atol)
     x, r, shadow, p = torch.zeros_like(rhs), rhs, rhs, rhs
     rho = norm.square()
-    iterations = torch.zeros(norm.shape, dtype=torch.long, device=norm.device)
-    stride = 8 if rhs.is_cuda else 1
+    stride = _stride(rhs)
     active = (norm > limit) & torch.isfinite(norm)
 
     def ratio(a: Tensor, b: Tensor) -> Tensor:
@@ -228,10 +221,8 @@ def richardson(
     Nothing is cheaper where it converges fast; a graph on which, at its present rate, ``max_iter``
     more iterations would not do is given up at once. Arguments as in :func:`gmres`.
     """
-    norm = graph.dot(rhs, rhs).sqrt()
-    limit = torch.clamp_min(norm * rtol, _like(atol, norm))
+    norm, limit, iterations = _begin(rhs, graph, rtol, atol)
     x, r, residual = torch.zeros_like(rhs), rhs, norm
-    iterations = torch.zeros(norm.shape, dtype=torch.long, device=norm.device)
     active = (norm > limit) & torch.isfinite(norm)
     block = 4  # checking a step costs about as much as taking it
     for _ in range(0, max_iter, block):
@@ -250,8 +241,20 @@ def richardson(
     return solution(x, residual, limit, iterations)
 
 
-def _like(value: float | Tensor, x: Tensor) -> Tensor:
-    return torch.as_tensor(value, dtype=x.dtype, device=x.device)
+def _begin(
+    rhs: Tensor, graph: Graph, rtol: float | Tensor, atol: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    r""":math:`\|b\|_2`, the norm :math:`\max(\text{rtol} \|b\|_2, \text{atol})` of a residual that
+    is small enough, and the number of iterations so far, none; [R, G] each."""
+    norm = graph.dot(rhs, rhs).sqrt()
+    least = torch.as_tensor(atol, dtype=norm.dtype, device=norm.device)
+    iterations = torch.zeros(norm.shape, dtype=torch.long, device=norm.device)
+    return norm, torch.clamp_min(norm * rtol, least), iterations
+
+
+def _stride(x: Tensor) -> int:
+    """Iterations between two looks at a mask: reading one on the host stalls a GPU's queue."""
+    return 8 if x.is_cuda else 1
 
 
 def solution(x: Tensor, residual: Tensor, limit: Tensor, iterations: Tensor) -> Solution:

@@ -114,9 +114,9 @@ class LinearSolver:
         if self.kind == "cg":
             return None
         # The factor of the normal equations MᵀM is kept with the tangent.
-        if self.kind not in tangent.memo and tangent.has_blocks:
-            tangent.memo[self.kind] = self._factor(NormalEquations(tangent.graph, tangent), rhs)
-        factor: fronts.Factor | None = tangent.memo.get(self.kind)
+        if self.kind not in tangent.factors and tangent.has_blocks:
+            tangent.factors[self.kind] = self._factor(NormalEquations(tangent.graph, tangent), rhs)
+        factor = tangent.factors.get(self.kind)
         if factor is None and self.kind == "direct":
             raise ConfigError(_NO_SEPARATORS)
         if factor is None:

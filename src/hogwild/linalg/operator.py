@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from hogwild.graph import Graph
+
+if TYPE_CHECKING:
+    from hogwild.linalg.fronts import Factor
 
 
 class Posed(Protocol):
@@ -52,8 +56,12 @@ class Tangent(ABC):
     """Whether the map joins only nodes that an edge joins, and :meth:`blocks` gives its entries."""
     has_inverse: bool = False
     """Whether :meth:`inverse` is at hand in closed form."""
-    memo: dict[Any, Any]
-    """What solvers keep with it: factorisations."""
+
+    @cached_property
+    def factors(self) -> dict[str, Factor | None]:
+        """What solvers keep with it: factors of the normal equations, by the kind of linear
+        solver; ``None``: none that is worth it."""
+        return {}
 
     @abstractmethod
     def apply(self, v: Tensor) -> Tensor:

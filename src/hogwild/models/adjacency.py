@@ -25,7 +25,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from hogwild.graph import Graph
+from hogwild.graph import Graph, kept
 from hogwild.ops import gather, scatter
 
 POWER_ITERATIONS = 1000
@@ -75,16 +75,16 @@ def adjacency(
     graph: Graph, weight: Tensor | None, dtype: torch.dtype, *, normalize: bool
 ) -> Adjacency:
     """The renormalised (or else scaled) adjacency; kept on the graph where there are no weights."""
+    if weight is None:
+        return _unweighted(graph, dtype, normalize)
     make = renormalised if normalize else scaled
-    if weight is not None:
-        return make(graph, weight.to(torch.float64)).map(lambda x: x.to(dtype))
-    key = ("adjacency", normalize, dtype)
-    if key not in graph.memo:
-        with torch.inference_mode(False):  # what is kept must serve training, too
-            ones = torch.ones(graph.num_edges, dtype=torch.float64, device=graph.src.device)
-            graph.memo[key] = make(graph, ones).map(lambda x: x.to(dtype))
-    found: Adjacency = graph.memo[key]
-    return found
+    return make(graph, weight.to(torch.float64)).map(lambda x: x.to(dtype))
+
+
+@kept
+def _unweighted(graph: Graph, dtype: torch.dtype, normalize: bool) -> Adjacency:
+    ones = torch.ones(graph.num_edges, dtype=torch.float64, device=graph.src.device)
+    return adjacency(graph, ones, dtype, normalize=normalize)
 
 
 def renormalised(graph: Graph, weight: Tensor) -> Adjacency:
@@ -161,22 +161,19 @@ class _Components:
     cyclic: Tensor  # [G] whether a graph has a directed cycle
 
 
+@kept
 def _components(graph: Graph) -> _Components:
-    """Found once per graph, on the host."""
-    if "components" not in graph.memo:
-        n = graph.num_nodes
-        ends = (graph.dst.cpu().numpy(), graph.src.cpu().numpy())
-        joined = csr_matrix((np.ones(graph.num_edges), ends), shape=(n, n))
-        count, label = connected_components(joined, directed=False)
-        _, strong = connected_components(joined, directed=True, connection="strong")
-        # An edge within a strong component, a self-loop too, lies on a cycle.
-        back = graph.batch.cpu().numpy()[ends[0][strong[ends[0]] == strong[ends[1]]]]
-        cyclic = np.bincount(back, minlength=graph.num_graphs) > 0
-        with torch.inference_mode(False):  # what is kept must serve training, too
-            graph.memo["components"] = _Components(
-                torch.from_numpy(label.astype(np.int64)).to(graph.src.device),
-                int(count),
-                torch.from_numpy(cyclic).to(graph.src.device),
-            )
-    found: _Components = graph.memo["components"]
-    return found
+    """Found on the host."""
+    n = graph.num_nodes
+    ends = (graph.dst.cpu().numpy(), graph.src.cpu().numpy())
+    joined = csr_matrix((np.ones(graph.num_edges), ends), shape=(n, n))
+    count, label = connected_components(joined, directed=False)
+    _, strong = connected_components(joined, directed=True, connection="strong")
+    # An edge within a strong component, a self-loop too, lies on a cycle.
+    back = graph.batch.cpu().numpy()[ends[0][strong[ends[0]] == strong[ends[1]]]]
+    cyclic = np.bincount(back, minlength=graph.num_graphs) > 0
+    return _Components(
+        torch.from_numpy(label.astype(np.int64)).to(graph.src.device),
+        int(count),
+        torch.from_numpy(cyclic).to(graph.src.device),
+    )

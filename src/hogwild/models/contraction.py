@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -133,7 +133,6 @@ class ContractionTangent(Tangent):
     adjacency: Adjacency
     weight: Tensor  # [R, k, k]
     slope: Tensor  # [R, k, N] φ'
-    memo: dict[Any, Any] = field(default_factory=dict)
     has_blocks = True
 
     def apply(self, v: Tensor) -> Tensor:

@@ -37,8 +37,8 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, GraphError, require_positive
-from hogwild.graph import Graph
-from hogwild.models.adjacency import Adjacency
+from hogwild.graph import Graph, kept
+from hogwild.models.adjacency import Adjacency, adjacency
 from hogwild.models.contraction import Contraction, ContractionConv, ContractionTangent
 from hogwild.models.stack import StackedGNN
 from hogwild.nn.mlp import MLP
@@ -139,7 +139,7 @@ class EIGNNProblem(Contraction):
         plain = super()._tangent(slope)
         if self.spectrum is None:
             return plain
-        return ClosedTangent(plain.graph, plain.adjacency, plain.weight, slope, {}, self.spectrum)
+        return ClosedTangent(plain.graph, plain.adjacency, plain.weight, slope, self.spectrum)
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
         sub, nodes = super().select(replicas, graphs)
@@ -157,6 +157,12 @@ class ClosedTangent(ContractionTangent):
 
     def inverse(self, v: Tensor, transpose: bool) -> Tensor:
         return self.spectrum.inverse(self.weight, v)
+
+
+@kept
+def _spectrum(graph: Graph, dtype: torch.dtype) -> Spectrum:
+    """Of the renormalised adjacency without weights."""
+    return Spectrum.of(graph, adjacency(graph, None, dtype, normalize=True))
 
 
 class EIGNNConv(ContractionConv):
@@ -255,21 +261,15 @@ class EIGNNConv(ContractionConv):
     ) -> EIGNNProblem:
         """The fixed point these inputs pose, attached to the autograd graph."""
         graph, s = self._pose(x, edge_index, edge_attr, batch, edge_weight, batch_size)
-        spectrum = self._spectrum(graph, s, edge_weight) if self.method == "closed" else None
+        spectrum = None
+        if self.method == "closed" and edge_weight is None:
+            spectrum = _spectrum(graph, s.edge.dtype)
+        elif self.method == "closed":
+            spectrum = Spectrum.of(graph, s)
         k = self.hidden_channels
         matrix = self._matrix(self.weight.to(s.edge.dtype)).view(-1, k, k)
         f = self._encode(self.encoder, x)
         return EIGNNProblem(graph, s, matrix, f, resolve("identity"), spectrum=spectrum)
-
-    def _spectrum(self, graph: Graph, s: Adjacency, edge_weight: Tensor | None) -> Spectrum:
-        if edge_weight is not None:
-            return Spectrum.of(graph, s)
-        key = ("spectrum", s.edge.dtype)
-        if key not in graph.memo:
-            with torch.inference_mode(False):  # what is kept must serve training, too
-                graph.memo[key] = Spectrum.of(graph, s)
-        found: Spectrum = graph.memo[key]
-        return found
 
     def extra_repr(self) -> str:
         replicas = "" if self.replicas is None else f", replicas={self.replicas}"

@@ -43,7 +43,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, FeatureError, require_positive
-from hogwild.graph import Graph
+from hogwild.graph import Graph, kept
 from hogwild.linalg.operator import Hessian
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.features import Features
@@ -56,20 +56,17 @@ from hogwild.solvers.newton import Newton
 from hogwild_node.gsd import GSD
 
 
-@torch.inference_mode(False)  # what is kept must serve training, too
+@kept
 def _links(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs of different nodes that an edge joins, in both orders: the number of every edge's pair,
     then of its reverse [2E] (M for self-loops), and the two ends [M] of every pair."""
-    if "links" not in graph.memo:
-        rows, cols = torch.cat([graph.dst, graph.src]), torch.cat([graph.src, graph.dst])
-        proper = rows != cols
-        keys = (rows * graph.num_nodes + cols)[proper]
-        pairs, found = torch.unique(keys, return_inverse=True)
-        number = torch.full_like(rows, pairs.numel())
-        number[proper] = found
-        graph.memo["links"] = (number, pairs // graph.num_nodes, pairs % graph.num_nodes)
-    links: tuple[Tensor, Tensor, Tensor] = graph.memo["links"]
-    return links
+    rows, cols = torch.cat([graph.dst, graph.src]), torch.cat([graph.src, graph.dst])
+    proper = rows != cols
+    keys = (rows * graph.num_nodes + cols)[proper]
+    pairs, found = torch.unique(keys, return_inverse=True)
+    number = torch.full_like(rows, pairs.numel())
+    number[proper] = found
+    return number, pairs // graph.num_nodes, pairs % graph.num_nodes
 
 
 @dataclass

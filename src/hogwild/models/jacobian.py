@@ -25,7 +25,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hogwild.graph import Graph
+from hogwild.graph import Graph, kept
 from hogwild.ops import gather, mtv, mv, scatter
 
 
@@ -137,14 +137,11 @@ class Jacobian:
         return best
 
 
-@torch.inference_mode(False)  # what is kept must serve training, too
+@kept
 def _pairs(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """The number of the (receiver, sender) pair of every node with itself, then of every edge
     [N + E], and the two ends [M] of every pair."""
-    if "pairs" not in graph.memo:
-        nodes = torch.arange(graph.num_nodes, device=graph.src.device)
-        keys = torch.cat([nodes, graph.dst]) * graph.num_nodes + torch.cat([nodes, graph.src])
-        pairs, number = torch.unique(keys, return_inverse=True)
-        graph.memo["pairs"] = (number, pairs // graph.num_nodes, pairs % graph.num_nodes)
-    found: tuple[Tensor, Tensor, Tensor] = graph.memo["pairs"]
-    return found
+    nodes = torch.arange(graph.num_nodes, device=graph.src.device)
+    keys = torch.cat([nodes, graph.dst]) * graph.num_nodes + torch.cat([nodes, graph.src])
+    pairs, number = torch.unique(keys, return_inverse=True)
+    return number, pairs // graph.num_nodes, pairs % graph.num_nodes

@@ -15,7 +15,6 @@ weights are constants of the graph, computed once.
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from hogwild.errors import AsynchronyError
-from hogwild.graph import Graph, Star
+from hogwild.graph import Graph, Star, kept
 
 # -- by type --------------------------------------------------------------------------------------
 
@@ -111,33 +110,43 @@ class AllEdges(Edges):
     index: Tensor
     attr: Tensor | None
     weight: Tensor | None
-    _kept: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
+    _kept: dict[tuple[bool, bool, torch.dtype], tuple[Tensor, Tensor]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def normalised(self, improved: bool, loops: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        fixed = self.weight is None  # a constant of the graph: once for all forward passes
-        kept = self.graph.memo if fixed else self._kept
-        key = ("normalised", improved, loops, dtype)
-        if key not in kept:
-            with torch.inference_mode(False) if fixed else contextlib.nullcontext():
-                kept[key] = self._normalise(improved, loops, dtype)
-        found: tuple[Tensor, Tensor] = kept[key]
-        return found
+        if self.weight is None:  # a constant of the graph: once for all forward passes
+            return _unweighted(self.graph, improved, loops, dtype)
+        key = (improved, loops, dtype)
+        if key not in self._kept:
+            self._kept[key] = _normalise(self.graph, self.weight, *key)
+        return self._kept[key]
 
-    def _normalise(self, improved: bool, loops: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        graph = self.graph
-        given = torch.stack([graph.src, graph.dst])
-        index, weight = gcn_norm(
-            given, self.weight, graph.num_nodes, improved, loops, "source_to_target", dtype
-        )
-        if loops and graph.self_loops is not None:
-            # PyG takes loops out before it adds its own; here they stay, weighing nothing, so that
-            # edges keep their numbers.
-            keep = graph.src != graph.dst
-            edge = weight.new_zeros(graph.num_edges)
-            edge = edge.masked_scatter(keep, weight[: -graph.num_nodes])
-            weight = torch.cat([edge, weight[-graph.num_nodes :]])
-            index = torch.cat([given, index[:, -graph.num_nodes :]], 1)
-        return index, weight
+
+def _normalise(
+    graph: Graph, given: Tensor | None, improved: bool, loops: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """As :meth:`Edges.normalised`, of these weights [E]."""
+    edges = torch.stack([graph.src, graph.dst])
+    index, weight = gcn_norm(
+        edges, given, graph.num_nodes, improved, loops, "source_to_target", dtype
+    )
+    if loops and graph.self_loops is not None:
+        # PyG takes loops out before it adds its own; here they stay, weighing nothing, so that
+        # edges keep their numbers.
+        keep = graph.src != graph.dst
+        edge = weight.new_zeros(graph.num_edges)
+        edge = edge.masked_scatter(keep, weight[: -graph.num_nodes])
+        weight = torch.cat([edge, weight[-graph.num_nodes :]])
+        index = torch.cat([edges, index[:, -graph.num_nodes :]], 1)
+    return index, weight
+
+
+@kept
+def _unweighted(
+    graph: Graph, improved: bool, loops: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    return _normalise(graph, None, improved, loops, dtype)
 
 
 @dataclass(eq=False)
@@ -222,14 +231,10 @@ def _numbers(at: Star, graph: Graph) -> tuple[Tensor, Tensor]:
     return nodes, edges
 
 
+@kept
 def _reversed(graph: Graph) -> Graph:
     """The graph with all edges turned round, edges keeping their numbers."""
-    if "reversed" not in graph.memo:
-        graph.memo["reversed"] = Graph(
-            graph.dst, graph.src, graph.batch, graph.num_nodes, graph.num_graphs
-        )
-    found: Graph = graph.memo["reversed"]
-    return found
+    return Graph(graph.dst, graph.src, graph.batch, graph.num_nodes, graph.num_graphs)
 
 
 # -- by trying ------------------------------------------------------------------------------------

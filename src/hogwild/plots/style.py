@@ -7,14 +7,14 @@ what matters is told by line style or position as well.
 from __future__ import annotations
 
 import importlib
-import os
-import tempfile
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hogwild.errors import ConfigError
+from hogwild.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,12 +77,6 @@ def _save(fig: Figure, path: Path) -> None:
             f"path={str(path)!r} does not end in a picture's format; expected one of "
             f"{', '.join(sorted(known))}"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=path.suffix)
-    os.close(handle)
-    try:
-        fig.savefig(name)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    picture = io.BytesIO()
+    fig.savefig(picture, format=path.suffix[1:].lower())
+    write_atomically(path, picture.getvalue())

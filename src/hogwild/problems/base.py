@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -258,7 +258,6 @@ class _AutogradTangent(Tangent):
     graph: Graph
     problem: FixedPoint
     h: Tensor
-    memo: dict[Any, Any] = field(default_factory=dict)
 
     def apply(self, v: Tensor) -> Tensor:
         # J v as the derivative of u ↦ ⟨Jᵀu, v⟩, which is linear in u.

@@ -9,24 +9,14 @@ batch of all graphs, each replica counting its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hogwild.errors import ConfigError, FeatureError, InputError, is_integer
-
-
-@dataclass(frozen=True)
-class Split:
-    """Graph numbers to train on, to choose by and to report on; each sorted, [n] long."""
-
-    train: Tensor
-    val: Tensor
-    test: Tensor
+from hogwild.errors import ConfigError, FeatureError, InputError
+from hogwild.metrics import Metric
+from hogwild.tasks.splits import Split, cross_validation
 
 
 class Task(ABC):
@@ -36,6 +26,8 @@ class Task(ABC):
     """
 
     name: str
+    reported: Metric
+    """What :meth:`metric` computes; the next two are of it."""
     metric_name: str
     higher_is_better: bool
     pool: str | None = None
@@ -49,6 +41,12 @@ class Task(ABC):
     """The only split there is, where one was published or folds make no sense."""
     strata: Tensor | None = None
     """[G] classes that every fold holds in equal shares; ``None``: folds are drawn blindly."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "reported"):
+            cls.metric_name = cls.reported.name
+            cls.higher_is_better = cls.reported.higher_is_better
 
     def splits(
         self, folds: int | None = None, seed: int = 0, *, validation: bool = False
@@ -69,24 +67,14 @@ class Task(ABC):
                     f"which has one fixed split; expected neither"
                 )
             return [self.fixed]
-        count = len(self.graphs)
-        k = 10 if folds is None else folds
-        if not is_integer(k) or not 2 + validation <= k <= count:
-            raise ConfigError(
-                f"folds={k!r} for {count} graphs of {self.name!r}; expected an integer from "
-                f"{2 + validation} to {count}"
-            )
-        order = np.random.default_rng(seed).permutation(count)
-        if self.strata is not None:  # class after class, dealt out like cards
-            order = order[np.argsort(self.strata.numpy()[order], kind="stable")]
-        fold = torch.empty(count, dtype=torch.long)
-        fold[torch.from_numpy(order)] = torch.arange(count) % k
-        out = []
-        for test in range(k):
-            val = fold == (test + 1) % k if validation else fold != test
-            train = (fold != test) & ~val if validation else val
-            out.append(Split(*(m.nonzero()[:, 0] for m in (train, val, fold == test))))
-        return out
+        return cross_validation(
+            len(self.graphs),
+            10 if folds is None else folds,
+            seed,
+            self.strata,
+            validation=validation,
+            name=self.name,
+        )
 
     def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
         """What training minimises.
@@ -117,9 +105,9 @@ class Task(ABC):
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         """The loss over the rows ``keep``, [n] or [R, n]; ``None``: all."""
 
-    @abstractmethod
     def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         """The metric over the rows ``keep``."""
+        return self.reported(out, data.y, keep)
 
     @abstractmethod
     def _constant(self, train: Batch) -> Tensor:
@@ -154,8 +142,3 @@ class Task(ABC):
             )
         owner = self._owner(data)
         return mask if owner is None else mask[..., owner]
-
-
-def published(sizes: Sequence[int]) -> Split:
-    """Graphs stored as training, validation and test graphs, in this order and these many."""
-    return Split(*torch.arange(sum(sizes)).split(list(sizes)))

@@ -24,9 +24,10 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError, require_positive
-from hogwild.tasks.base import Split, Task, published
+from hogwild.metrics import ERROR, cross_entropy, majority, mean
+from hogwild.tasks.base import Task
 from hogwild.tasks.families import edges
-from hogwild.tasks.measures import cross_entropy, majority, mean, wrong
+from hogwild.tasks.splits import Split, published
 
 VARIANTS = ("paper", "ignn")
 
@@ -43,8 +44,7 @@ class Chains(Task):
     """
 
     name = "chains"
-    metric_name = "error"
-    higher_is_better = False
+    reported = ERROR
 
     def __init__(
         self,
@@ -105,9 +105,6 @@ class Chains(Task):
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(cross_entropy(out, data.y), keep)
-
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(wrong(out, data.y), keep)
 
     def _constant(self, train: Batch) -> Tensor:
         return majority(train.y[train.counts], self.out_channels)

@@ -8,7 +8,7 @@ of a graph no distance can be known, so here graphs are redrawn until they are
 
 **Loss** :math:`\frac{1}{P} \sum_{i<j} (\|z_i - z_j\| - d_{ij})^2` over all pairs of nodes of all
 graphs, also those not joined: the frame of reference is free. **Metric** the root of that over the
-mean distance (:func:`~hogwild.tasks.measures.relative_rmse`). **Protocol** 10 folds.
+mean distance (:func:`~hogwild.metrics.relative_rmse`). **Protocol** 10 folds.
 
 The constant predictor puts node i at the same place in every graph: the layout that fits the mean
 distances best, found by majorisation (SMACOF; de Leeuw, 1977) from points on a spiral.
@@ -26,9 +26,9 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError, require_positive
+from hogwild.metrics import RELATIVE_ERROR, mean, squared_error
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import undirected
-from hogwild.tasks.measures import mean, relative_rmse
 
 EPSILON = 1e-12
 """Added under the square root of a predicted squared distance, so that it has a slope at zero."""
@@ -49,8 +49,7 @@ class Coordinates(Task):
     """
 
     name = "coordinates"
-    metric_name = "relative error"
-    higher_is_better = False
+    reported = RELATIVE_ERROR
     out_channels = 2
     edge_dim = 1
 
@@ -101,17 +100,17 @@ class Coordinates(Task):
     def _owner(self, data: Batch) -> Tensor:
         return data.batch[data.pair_index[0]]
 
-    def _square(self, out: Tensor, data: Batch) -> Tensor:
-        """Squared error of every pair's distance, [..., P]."""
+    def _distance(self, out: Tensor, data: Batch) -> Tensor:
+        """Predicted distance of every pair, [..., P, 1]."""
         i, j = data.pair_index
-        gap = (out[..., i, :] - out[..., j, :]).square().sum(-1)
-        return ((gap + EPSILON).sqrt() - data.y.to(out.dtype)).square()
+        gap = (out[..., i, :] - out[..., j, :]).square().sum(-1, keepdim=True)
+        return (gap + EPSILON).sqrt()
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(self._square(out, data), keep)
+        return mean(squared_error(self._distance(out, data), data.y), keep)
 
     def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return relative_rmse(self._square(out, data), data.y, keep)
+        return self.reported(self._distance(out, data), data.y, keep)
 
     def _constant(self, train: Batch) -> Tensor:
         n = self.in_channels

@@ -6,7 +6,7 @@ degrees from ``max_degree`` on share the last column.
 
 **Protocol.** 10 folds of five graphs. **Loss** mean squared error over all nodes (a graph of n
 nodes has n rows: large graphs weigh more). **Metric** :math:`\mathrm{RMSE} / \bar y` over the
-nodes of the test graphs (:func:`~hogwild.tasks.measures.relative_rmse`).
+nodes of the test graphs (:func:`~hogwild.metrics.relative_rmse`).
 
 The constant predictor errs by 35 % on all graphs, by about 40 % as a mean over folds.
 """
@@ -23,9 +23,9 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import degree
 
 from hogwild.errors import ConfigError, require_positive
+from hogwild.metrics import RELATIVE_ERROR, mean, squared_error
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import check_family, edges
-from hogwild.tasks.measures import mean, relative_rmse, squared_error
 
 MAX_DEGREE = {"chain": 2, "tree": 8, "grid": 4, "rgg": 16}
 
@@ -42,8 +42,7 @@ class Counting(Task):
     """
 
     name = "counting"
-    metric_name = "relative error"
-    higher_is_better = False
+    reported = RELATIVE_ERROR
     out_channels = 1
 
     def __init__(
@@ -71,9 +70,6 @@ class Counting(Task):
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(squared_error(out, data.y), keep)
-
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return relative_rmse(squared_error(out, data.y), data.y[:, 0], keep)
 
     def _constant(self, train: Batch) -> Tensor:
         return train.y.mean(0, keepdim=True)

@@ -91,11 +91,3 @@ def _same(given: Path, place: Path) -> bool:
         return False
     compared = filecmp.dircmp(given, place, ignore=[])
     return not compared.left_only and not compared.diff_files
-
-
-def write(path: Path, content: bytes) -> None:
-    """A file that is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-    Path(file.name).replace(path)

@@ -39,15 +39,10 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.datasets import LRGBDataset
 
 from hogwild.errors import ConfigError, DataError, require_positive
-from hogwild.tasks.base import Task, published
+from hogwild.metrics import AVERAGE_PRECISION, MAE, binary_cross_entropy, mean, squared_error
+from hogwild.tasks.base import Task
 from hogwild.tasks.files import data_home, prepared
-from hogwild.tasks.measures import (
-    absolute_error,
-    average_precision,
-    binary_cross_entropy,
-    mean,
-    squared_error,
-)
+from hogwild.tasks.splits import published
 
 ATOM = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 BOND = (5, 6, 2)
@@ -107,8 +102,7 @@ class PeptidesFunc(Peptides):
     """
 
     name = "peptides-func"
-    metric_name = "AP"
-    higher_is_better = True
+    reported = AVERAGE_PRECISION
 
     def _parts(self, download: bool) -> list[list[Data]]:
         home = data_home()
@@ -120,9 +114,6 @@ class PeptidesFunc(Peptides):
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(binary_cross_entropy(out, data.y), keep)
-
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return average_precision(out, data.y, keep)
 
     def _constant(self, train: Batch) -> Tensor:
         return train.y.mean(0, keepdim=True)  # any constant ranks alike: all rows tie
@@ -139,14 +130,10 @@ class PeptidesStruct(Peptides):
     """
 
     name = "peptides-struct"
-    metric_name = "MAE"
-    higher_is_better = False
+    reported = MAE
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(squared_error(out, data.y), keep)
-
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(absolute_error(out, data.y), keep)
 
     def _constant(self, train: Batch) -> Tensor:
         return train.y.median(0, keepdim=True).values

@@ -18,9 +18,10 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.datasets import PPI as Networks
 
-from hogwild.tasks.base import Task, published
+from hogwild.metrics import MICRO_F1, best_constant_f1, binary_cross_entropy, mean
+from hogwild.tasks.base import Task
 from hogwild.tasks.files import prepared
-from hogwild.tasks.measures import best_constant_f1, binary_cross_entropy, mean, micro_f1
+from hogwild.tasks.splits import published
 
 
 class PPI(Task):
@@ -31,8 +32,7 @@ class PPI(Task):
     """
 
     name = "ppi"
-    metric_name = "micro-F1"
-    higher_is_better = True
+    reported = MICRO_F1
 
     def __init__(self, *, download: bool = True) -> None:
         def load(root: Path) -> list[Networks]:
@@ -48,9 +48,6 @@ class PPI(Task):
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(binary_cross_entropy(out, data.y), keep)
-
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return micro_f1(out, data.y, keep)
 
     def _constant(self, train: Batch) -> Tensor:
         return best_constant_f1(train.y)

@@ -5,7 +5,7 @@ node, [50, 1]. Every node predicts :math:`\sum_i x_i`. Other families and sizes 
 carries over.
 
 **Protocol.** 10 folds. **Loss** mean squared error over nodes. **Metric**
-:math:`\mathrm{RMSE} / \bar y` (:func:`~hogwild.tasks.measures.relative_rmse`). The constant
+:math:`\mathrm{RMSE} / \bar y` (:func:`~hogwild.metrics.relative_rmse`). The constant
 predictor errs by :math:`\sqrt{12.5} / 25 = 14.1\,\%`.
 """
 
@@ -19,9 +19,9 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError, require_positive
+from hogwild.metrics import RELATIVE_ERROR, mean, squared_error
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import check_family, edges
-from hogwild.tasks.measures import mean, relative_rmse, squared_error
 
 
 class Sums(Task):
@@ -35,8 +35,7 @@ class Sums(Task):
     """
 
     name = "sums"
-    metric_name = "relative error"
-    higher_is_better = False
+    reported = RELATIVE_ERROR
     in_channels = 1
     out_channels = 1
 
@@ -65,9 +64,6 @@ class Sums(Task):
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(squared_error(out, data.y), keep)
-
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return relative_rmse(squared_error(out, data.y), data.y[:, 0], keep)
 
     def _constant(self, train: Batch) -> Tensor:
         return train.y.mean(0, keepdim=True)

@@ -28,10 +28,11 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError, DataError, require_positive
+from hogwild.files import write_atomically
+from hogwild.metrics import ERROR, cross_entropy, majority, mean
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import undirected
-from hogwild.tasks.files import absent, cache_home, data_home, write
-from hogwild.tasks.measures import cross_entropy, majority, mean, wrong
+from hogwild.tasks.files import absent, cache_home, data_home
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
 FOLDER = "MNIST/raw"
@@ -56,8 +57,7 @@ class Terrain(Task):
     """
 
     name = "terrain"
-    metric_name = "error"
-    higher_is_better = False
+    reported = ERROR
     in_channels = 3
     out_channels = 1
 
@@ -95,9 +95,6 @@ class Terrain(Task):
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(cross_entropy(out, data.y), keep)
-
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(wrong(out, data.y), keep)
 
     def _constant(self, train: Batch) -> Tensor:
         return majority(train.y, 1)
@@ -143,7 +140,7 @@ def idx(name: str, download: bool = True) -> np.ndarray:
     except OSError as error:
         raise absent("MNIST", f"{FOLDER}/{file}", f"downloading {url} failed ({error})") from error
     raw = _checked(name, packed, url)
-    write(cache_home() / FOLDER / file, packed)
+    write_atomically(cache_home() / FOLDER / file, packed)
     return parse(raw)
 
 

@@ -21,16 +21,15 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.datasets import TUDataset
 
+from hogwild.metrics import ACCURACY, cross_entropy, majority, mean
 from hogwild.tasks.base import Task
 from hogwild.tasks.files import prepared
-from hogwild.tasks.measures import cross_entropy, majority, mean, wrong
 
 
 class TUTask(Task):
     """Graph classification on one of the TUDataset collection."""
 
-    metric_name = "accuracy"
-    higher_is_better = True
+    reported = ACCURACY
     pool = "mean"
     dataset: ClassVar[str]
     """The collection's name for it."""
@@ -63,9 +62,6 @@ class TUTask(Task):
 
     def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
         return mean(cross_entropy(out, data.y), keep)
-
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return 1 - mean(wrong(out, data.y), keep)
 
     def _constant(self, train: Batch) -> Tensor:
         return majority(train.y, self.out_channels)

@@ -102,6 +102,13 @@ class _QuadraticEvaluation(Evaluation):
         return _QuadraticHessian(self.problem.graph, self.problem)
 
 
+def _drawn(graph: Graph, replicas: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
+    """A matrix [R, k, k] and a vector [R, k, N] of normal numbers, on the CPU."""
+    rng = torch.Generator().manual_seed(seed)
+    a = torch.randn(replicas, channels, channels, generator=rng, dtype=torch.float64)
+    return a, torch.randn(replicas, channels, graph.num_nodes, generator=rng, dtype=torch.float64)
+
+
 @dataclass
 class Quadratic(Objective):
     """A strongly convex quadratic energy; no self-loops in the graph."""
@@ -124,10 +131,8 @@ class Quadratic(Objective):
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> Quadratic:
-        rng = torch.Generator().manual_seed(seed)
-        a = torch.randn(replicas, channels, channels, generator=rng, dtype=torch.float64)
+        a, b = _drawn(graph, replicas, channels, seed)
         q = a @ a.mT / channels + 0.1 * torch.eye(channels, dtype=torch.float64)
-        b = torch.randn(replicas, channels, graph.num_nodes, generator=rng, dtype=torch.float64)
         device = graph.batch.device
         return cls(graph, q.to(device, dtype), b.to(device, dtype), coupling)
 
@@ -222,10 +227,8 @@ class Affine(FixedPoint, LocalMap):
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> Affine:
-        rng = torch.Generator().manual_seed(seed)
-        w = torch.randn(replicas, channels, channels, generator=rng, dtype=torch.float64)
+        w, b = _drawn(graph, replicas, channels, seed)
         w = w / w.abs().sum(-1).amax(-1)[:, None, None]
-        b = torch.randn(replicas, channels, graph.num_nodes, generator=rng, dtype=torch.float64)
         device = graph.batch.device
         return cls(graph, w.to(device, dtype), b.to(device, dtype), kappa)
 

@@ -13,12 +13,13 @@ from torch import nn
 
 from hogwild.config import Config
 from hogwild.errors import ConfigError
+from hogwild.metrics import Score
 from hogwild.models.check import check_model, reads_edges
 from hogwild.training import folder as folders
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop
-from hogwild.training.own import Criterion, OwnTask
+from hogwild.training.own import OwnTask
 from hogwild.training.registry import MODELS, device_of, spelled_out
 from hogwild.training.result import Result, load, measure
 from hogwild.training.state import Stop
@@ -32,8 +33,8 @@ def train(
     model: str | nn.Module | None = None,
     *,
     config: Config | None = None,
-    loss: Criterion | None = None,
-    metric: Criterion | None = None,
+    loss: Score | None = None,
+    metric: Score | None = None,
     higher_is_better: bool | None = None,
     folder: str | Path | None = None,
     resume: bool = False,

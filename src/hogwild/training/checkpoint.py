@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import CheckpointError
+from hogwild.files import write_atomically
 from hogwild.nn.standardize import identities
 
 INDEX = "checkpoint.json"
@@ -38,25 +38,6 @@ class Checkpoint:
 
     tensors: dict[str, Tensor]
     extra: dict[str, Any]
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file such that it is either there as a whole, on the disk, or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    if os.name == "posix":  # the entry in the folder, too
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def save(
@@ -92,7 +73,6 @@ def save(
             f"extra holds what JSON cannot ({error}); expected numbers, strings, lists and "
             f"dictionaries, and tensors among the tensors"
         ) from error
-    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / name, content)
     write_atomically(folder / INDEX, described)
     for pattern in ("tensors-*.safetensors", ".tensors-*", f".{INDEX}.*"):  # what kills left, too

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hogwild.config import Config
 from hogwild.errors import ConfigError
-from hogwild.tasks.base import Split
+from hogwild.tasks.splits import Split
 from hogwild.training.registry import build
 from hogwild.training.task import Task
 
@@ -75,7 +75,7 @@ def _check(splits: Sequence[Split], task: Task) -> Sequence[Split]:
     if not isinstance(splits, Sequence) or not splits:
         raise ConfigError(
             f"splits() of {task.name!r} returned {splits!r}; expected a list of one "
-            f"hogwild.tasks.base.Split at least"
+            f"hogwild.tasks.Split at least"
         )
     for split in splits:
         for part in ("train", "val", "test"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from hogwild.config import BEFORE, Config
 from hogwild.errors import CheckpointError, ConfigError
+from hogwild.files import write_atomically
 from hogwild.training import checkpoint
 
 FREE = {"epochs", "checkpoint_every", "device"}
@@ -89,7 +90,7 @@ def check(folder: Path, config: Config, resume: bool) -> bool:
 
 def write(folder: Path, config: Config) -> None:
     """Keep the configuration: from now on the folder holds a run."""
-    checkpoint.write_atomically(folder / "config.json", _text(config).encode())
+    write_atomically(folder / "config.json", _text(config).encode())
 
 
 def _text(config: Config) -> str:

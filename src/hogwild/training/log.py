@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import CheckpointError, ConfigError
-from hogwild.training.checkpoint import write_atomically
+from hogwild.files import write_atomically
 
 
 def plain(value: Any) -> Any:

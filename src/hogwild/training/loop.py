@@ -23,6 +23,7 @@ from tqdm import tqdm
 from hogwild.config import Config
 from hogwild.errors import ConvergenceWarning, InputError
 from hogwild.linalg.solution import Solution, Status
+from hogwild.metrics import cost
 from hogwild.models.base import Kind
 from hogwild.models.scarselli import ScarselliGNN
 from hogwild.training import checkpoint, state
@@ -316,7 +317,7 @@ class Loop:
         member = torch.where(some, self.members.val, self.members.train)
         (loss, self.score), *others = self.look(member, *more)
         self.judged = self.epoch
-        score = -self.score if self.task.higher_is_better else self.score
+        score = cost(self.score, self.task.higher_is_better)
         tie = (score == self.best_score) & (loss < self.best_loss)
         better = ((score < self.best_score) | tie) & torch.isfinite(loss) & self.alive
         self.best_score = torch.where(better, score, self.best_score)

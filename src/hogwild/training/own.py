@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +13,9 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError, InputError, require_positive
 from hogwild.graph.inputs import graphs_of, require_whole
-from hogwild.tasks.base import Split
+from hogwild.metrics import ACCURACY, Measure, Score, majority, one_by_one
+from hogwild.tasks.splits import Split, cross_validation, shares
 
-Criterion = Callable[[Tensor, Tensor], Tensor]
-"""From predictions [n, c] and targets [n, …] to a number, as torch's losses do."""
 BATCH = 16
 """Graphs in a mini-batch where nothing else is asked for."""
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -37,31 +36,9 @@ def parts(count: int, folds: int | None, seed: int, strata: Tensor | None = None
             stacklevel=2,
         )
         return [Split(everything, everything[:0], everything)]
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    if strata is not None:  # class after class, dealt out like cards into hands of equal sizes
-        order = order[strata[order].argsort(stable=True)]
-        hands = 10 if folds is None else folds
-        order = torch.cat([order[hand::hands] for hand in range(hands)])
     if folds is None:
-        a, b = max(1, round(0.8 * count)), max(1, round(0.1 * count))
-        a = min(a, count - 2)
-        pieces = order[:a], order[a : a + b], order[a + b :]
-        if not pieces[2].numel():  # two graphs are left for two sets
-            pieces = order[:a], order[a:-1], order[-1:]
-        return [Split(*(p.sort().values for p in pieces))]
-    if not 3 <= folds <= count:
-        raise ConfigError(f"folds={folds} of {count} graphs; expected between 3 and {count}")
-    fold = torch.empty(count, dtype=torch.long)  # of each graph
-    for f, ids in enumerate(order.tensor_split(folds)):
-        fold[ids] = f
-    return [
-        Split(
-            ((fold != f) & (fold != (f + 1) % folds)).nonzero()[:, 0],
-            (fold == (f + 1) % folds).nonzero()[:, 0],
-            (fold == f).nonzero()[:, 0],
-        )
-        for f in range(folds)
-    ]
+        return [shares(count, seed, strata)]
+    return cross_validation(count, folds, seed, strata)
 
 
 class OwnTask:
@@ -89,8 +66,8 @@ class OwnTask:
     def __init__(
         self,
         graphs: Data | Iterable[Data],
-        loss: Criterion | None = None,
-        metric: Criterion | None = None,
+        loss: Score | None = None,
+        metric: Score | None = None,
         *,
         higher_is_better: bool | None = None,
         out_channels: int | None = None,
@@ -137,10 +114,11 @@ class OwnTask:
                 out_channels = first.y.size(-1) if first.y.dim() == 2 else 1
         require_positive("out_channels", out_channels)
         self.out_channels = out_channels
-        self._loss = loss or (F.cross_entropy if classes else F.mse_loss)
+        loss = loss or (F.cross_entropy if classes else F.mse_loss)
+        self._loss = _measure(loss)
         accuracy = metric is None and classes
-        self._metric = _accuracy if accuracy else (metric or self._loss)
-        self.metric_name = "accuracy" if accuracy else "loss" if metric is None else "metric"
+        self._metric = ACCURACY.measure if accuracy else _measure(metric or loss)
+        self.metric_name = ACCURACY.name if accuracy else "loss" if metric is None else "metric"
         self.higher_is_better = accuracy if higher_is_better is None else higher_is_better
         single = first.x.dtype == torch.float32
         self.defaults = {
@@ -166,11 +144,11 @@ class OwnTask:
 
     def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
         """The user's loss on what counts."""
-        return self._each(self._loss, out, data, mask)
+        return self._loss(out, self._targets(data), self._rows(data, mask))
 
     def metric(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
         """The user's metric on what counts."""
-        return self._each(self._metric, out, data, mask)
+        return self._metric(out, self._targets(data), self._rows(data, mask))
 
     def baseline(self, split: Split) -> float | None:
         """The metric on the test graphs of a prediction that looks at no graph: the most frequent
@@ -182,13 +160,10 @@ class OwnTask:
                    (split.train, split.test)]  # fmt: skip
         train, test = (self._targets(b)[self._counted(b)] for b in batches)
         if train.is_floating_point():
-            row = train.double().mean(0).reshape(-1)
+            row, test = train.double().mean(0).reshape(1, -1), test.double()
         else:
-            row = torch.bincount(train, minlength=self.out_channels).double()
-        out = row.expand(len(test), -1)
-        flat = test.is_floating_point() and test.dim() == 1
-        test = test.double() if test.is_floating_point() else test
-        return float(self._metric(out.squeeze(-1) if flat else out, test))
+            row = majority(train, self.out_channels).double()
+        return float(self._metric(row.expand(len(test), -1), test, None))
 
     def _targets(self, data: Batch) -> Tensor:
         """Classes [n] or numbers [n, …]."""
@@ -205,17 +180,22 @@ class OwnTask:
             return counted
         return torch.ones(rows, dtype=torch.bool, device=data.y.device)
 
-    def _each(self, fn: Criterion, out: Tensor, data: Batch, mask: Tensor | None) -> Tensor:
-        if out.dim() == 2:
-            return self._each(fn, out.unsqueeze(0), data, mask)[0]
-        y = self._targets(data)
-        flat = y.is_floating_point() and y.dim() == 1 and out.size(-1) == 1
-        out = out.squeeze(-1) if flat else out
-        counts = self._counted(data).expand(out.size(0), -1)
-        if mask is not None:
-            counted = mask.expand(out.size(0), data.num_graphs)
-            counts = counts & (counted[:, data.batch] if self.pool is None else counted)
-        return torch.stack([fn(o[c], y[c]) for o, c in zip(out, counts, strict=True)])
+    def _rows(self, data: Batch, mask: Tensor | None) -> Tensor:
+        """The rows that count, [n] or [R, n]."""
+        counts = self._counted(data)
+        if mask is None:
+            return counts
+        return counts & (mask[..., data.batch] if self.pool is None else mask)
+
+
+def _measure(score: Score) -> Measure:
+    """A user's function as a measure; targets [n] of floats meet predictions [n]."""
+
+    def flat(out: Tensor, y: Tensor) -> float | Tensor:
+        same = y.is_floating_point() and y.dim() == 1 and out.size(-1) == 1
+        return score(out.squeeze(-1) if same else out, y)
+
+    return one_by_one(flat)
 
 
 def views(graphs: Sequence[Data]) -> tuple[list[Data], list[Split]]:
@@ -345,7 +325,3 @@ def _edge_dim(graph: Data) -> int | None:
     """Width of the edge features; ``None``: there are none."""
     attr = graph.edge_attr
     return None if attr is None else 1 if attr.dim() == 1 else int(attr.size(-1))
-
-
-def _accuracy(out: Tensor, y: Tensor) -> Tensor:
-    return (out.argmax(-1) == y).to(out.dtype).mean()

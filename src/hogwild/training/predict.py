@@ -7,14 +7,16 @@ from typing import Any
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
+from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 
 
 def arguments(data: Batch, edges: bool) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
-    """What every model is called with: (x, edge_index, edge_attr, batch), and the rest by name."""
+    """What every model is called with, from a batch that the library made: nothing is checked."""
     attr = data.edge_attr if edges else None
-    rest = {"edge_weight": data.get("edge_weight"), "batch_size": data.num_graphs}
-    return (data.x, data.edge_index, attr, data.batch), rest
+    weight = data.get("edge_weight")
+    inputs = Inputs(data.x, data.edge_index, attr, weight, data.batch, data.num_graphs)
+    return inputs.arguments()
 
 
 def predict(

@@ -7,6 +7,7 @@ from) and, where matplotlib is installed, ``curves.png``.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -21,8 +22,10 @@ from torch_geometric.data import Data
 
 from hogwild.config import Config
 from hogwild.errors import CheckpointError, ConfigError
+from hogwild.files import write_atomically
+from hogwild.metrics import cost
 from hogwild.models.check import Model, check_model, reads_edges
-from hogwild.tasks.base import Split
+from hogwild.tasks.splits import Split
 from hogwild.training import checkpoint, log
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop
@@ -86,8 +89,7 @@ class Result:
         score = self.metrics["val"]
         if not torch.isfinite(score).any():
             score = self.metrics["train"]
-        score = -score if self.task.higher_is_better else score
-        score = torch.nan_to_num(score, nan=torch.inf)
+        score = torch.nan_to_num(cost(score, self.task.higher_is_better), nan=torch.inf)
         order: list[int] = score.argsort(stable=True).tolist()
         return sorted(order, key=lambda r: r in self.failed)
 
@@ -215,7 +217,7 @@ class Result:
             return
         checkpoint.save(self.folder / "model", self.ensemble, {"config": self.config.as_dict()})
         text = json.dumps(self.as_dict(), indent=1)
-        checkpoint.write_atomically(self.folder / "result.json", text.encode())
+        write_atomically(self.folder / "result.json", text.encode())
         draw(self.history, self.task.metric_name, self.folder / "curves.png")
 
 
@@ -313,4 +315,6 @@ def draw(history: list[dict[str, Any]], metric: str, path: Path) -> None:
         axes.set_ylabel(label)
         if key == "loss" and all(v is None or v > 0 for line in history for v in line[key]):
             axes.set_yscale("log")
-    figure.savefig(path, dpi=120)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    write_atomically(path, picture.getvalue())

@@ -15,7 +15,7 @@ from torch_geometric.data.data import BaseData
 
 from hogwild import tasks
 from hogwild.errors import ConfigError, HogwildError, among, is_integer
-from hogwild.tasks.base import Split
+from hogwild.tasks.splits import Split
 from hogwild.training.own import OwnTask
 
 

@@ -1,0 +1,64 @@
+"""Values that were made of tensors, found again while these are alive and unchanged."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+V = TypeVar("V")
+Ref = Callable[[], Tensor | None]
+
+
+class Recent(Generic[V]):
+    """The last ``size`` values, each by the identity and version of the two tensors it was made of
+    (the second may be ``None``), and by other options.
+
+    No tensor is kept alive, and a value goes with the first of its tensors that is freed. Torch
+    counts changes in place (``Tensor._version``), except of tensors made in inference mode: what is
+    made of those is not kept.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._kept: OrderedDict[Hashable, tuple[Ref, Ref, V]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, one: Tensor, other: Tensor | None, *options: Hashable) -> V | None:
+        """What was put there for these tensors and options; ``None``: nothing."""
+        key = _key(one, other, options)
+        found = self._kept.get(key)
+        if found is None or found[0]() is not one or found[1]() is not other:
+            return None
+        self._kept.move_to_end(key)
+        return found[2]
+
+    def put(self, value: V, one: Tensor, other: Tensor | None, *options: Hashable) -> None:
+        """Keep a value, unless changes of its tensors would go unnoticed."""
+        key = _key(one, other, options)
+        if key is not None:
+            self._kept[key] = self._ref(one, key), self._ref(other, key), value
+            while len(self._kept) > self.size:
+                self._kept.popitem(last=False)
+
+    def _ref(self, x: Tensor | None, key: Hashable) -> Ref:
+        """A weak reference that removes the value when its tensor is freed."""
+        if x is None:
+            return lambda: None
+        return weakref.ref(x, lambda _: self._kept.pop(key, None))
+
+
+def _key(one: Tensor, other: Tensor | None, options: tuple[Hashable, ...]) -> Any:
+    """Identity and version of the tensors, with the options; ``None``: torch counts no versions."""
+    if one.is_inference():
+        return None
+    if other is None:
+        return id(one), one._version, one.data_ptr(), one.shape, options
+    if other.is_inference():
+        return None
+    return id(one), one._version, one.data_ptr(), one.shape, options, id(other), other._version
