@@ -42,7 +42,7 @@ docs: $(VENV)/.stamp-docs ## build the documentation into site/
 
 clean: ## remove .venv and everything generated
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks examples experiments -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src node tests benchmarks examples experiments -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(VENV)/.stamp-venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -53,7 +53,7 @@ $(VENV)/.stamp-venv:
 	@touch $@
 
 # .stamp-core is the package alone; any other .stamp-X is the package with extra X.
-$(VENV)/.stamp-%: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
+$(VENV)/.stamp-%: pyproject.toml node/pyproject.toml constraints.txt | $(VENV)/.stamp-venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  -c constraints.txt -e ".$(if $(filter-out core,$*),[$*])"
+	  -c constraints.txt -e node -e ".$(if $(filter-out core,$*),[$*])"
 	@touch $@

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hogwild import fields
+from hogwild import ops
 
 SHAPES = [(1, 1, 1, 1), (2, 3, 4, 5), (3, 4, 2, 7), (1, 5, 1, 3)]  # R, a, b, n
 PRODUCTS = {
@@ -17,9 +17,9 @@ PRODUCTS = {
 def path(request, monkeypatch):
     """Force the fused loop (``large``) or the plain product (``small``), and prove it was used."""
     calls = []
-    contract = fields._contract
-    monkeypatch.setattr(fields, "_contract", lambda a, b: calls.append(1) or contract(a, b))
-    monkeypatch.setattr(fields, "_CACHE_ELEMENTS", -1 if request.param == "large" else 1 << 40)
+    contract = ops._contract
+    monkeypatch.setattr(ops, "_contract", lambda a, b: calls.append(1) or contract(a, b))
+    monkeypatch.setattr(ops, "_CACHE_ELEMENTS", -1 if request.param == "large" else 1 << 40)
     yield request.param
     assert bool(calls) == (request.param == "large")
 
@@ -29,7 +29,7 @@ def path(request, monkeypatch):
 def test_products_equal_einsum(name, shape, path):
     formula, shapes = PRODUCTS[name]
     left, right = (torch.randn(s, dtype=torch.float64) for s in shapes(*shape))
-    out = getattr(fields, name)(left, right)
+    out = getattr(ops, name)(left, right)
     torch.testing.assert_close(out, torch.einsum(formula, left, right), rtol=1e-13, atol=1e-13)
 
 
@@ -38,19 +38,19 @@ def test_products_of_rows_equal_einsum(shape):
     """As a GPU takes them from some number of terms on."""
     formula, shapes = PRODUCTS["mtm"]
     left, right = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes(*shape))
-    out = fields._multiply(left, right)
+    out = ops._multiply(left, right)
     assert out.is_contiguous()
     torch.testing.assert_close(out, torch.einsum(formula, left, right), rtol=1e-13, atol=1e-13)
-    assert torch.autograd.gradcheck(fields._multiply, (left, right))
+    assert torch.autograd.gradcheck(ops._multiply, (left, right))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("terms", [fields._TERMS - 1, fields._TERMS, 16])
+@pytest.mark.parametrize("terms", [ops._TERMS - 1, ops._TERMS, 16])
 def test_products_on_a_gpu(terms):
     formula, shapes = PRODUCTS["mtm"]
     like = {"dtype": torch.float64, "device": "cuda"}
     left, right = (torch.randn(s, **like) for s in shapes(2, terms, 3, 5))
-    out = fields.mtm(left, right)
+    out = ops.mtm(left, right)
     torch.testing.assert_close(out, torch.einsum(formula, left, right), rtol=1e-13, atol=1e-13)
 
 
@@ -60,7 +60,7 @@ def test_operands_are_left_alone(name, path):
     _, shapes = PRODUCTS[name]
     left, right = (torch.randn(s, dtype=torch.float64) for s in shapes(2, 3, 3, 4))
     before = left.clone(), right.clone()
-    getattr(fields, name)(left, right)
+    getattr(ops, name)(left, right)
     assert torch.equal(left, before[0])
     assert torch.equal(right, before[1])
 
@@ -73,26 +73,26 @@ def test_products_gradcheck(name, needs, path):
         torch.randn(s, dtype=torch.float64, requires_grad=need)
         for s, need in zip(shapes(2, 3, 2, 3), needs, strict=True)
     ]
-    assert torch.autograd.gradcheck(getattr(fields, name), inputs)
+    assert torch.autograd.gradcheck(getattr(ops, name), inputs)
 
 
 def test_shared_matrix_broadcasts_over_rows(path):
     matrix, x = torch.randn(2, 3, 4, 1), torch.randn(2, 4, 6)
     expected = torch.einsum("rab,rbn->ran", matrix[..., 0], x)
-    torch.testing.assert_close(fields.mv(matrix, x), expected)
+    torch.testing.assert_close(ops.mv(matrix, x), expected)
 
 
 def test_gather_equals_indexing():
     x, index = torch.randn(2, 3, 5), torch.tensor([4, 0, 0, 2, 4, 1, 3])
-    assert torch.equal(fields.gather(x, index), x[..., index])
-    assert fields.gather(x, index[:0]).shape == (2, 3, 0)
+    assert torch.equal(ops.gather(x, index), x[..., index])
+    assert ops.gather(x, index[:0]).shape == (2, 3, 0)
 
 
 def test_scatter_equals_index_add():
     x, index = torch.randn(2, 3, 7, dtype=torch.float64), torch.tensor([4, 0, 0, 2, 4, 1, 4])
     expected = torch.zeros(2, 3, 6, dtype=torch.float64).index_add_(-1, index, x)
-    torch.testing.assert_close(fields.scatter(x, index, 6), expected)
-    assert torch.equal(fields.scatter(x[..., :0], index[:0], 6), torch.zeros_like(expected))
+    torch.testing.assert_close(ops.scatter(x, index, 6), expected)
+    assert torch.equal(ops.scatter(x[..., :0], index[:0], 6), torch.zeros_like(expected))
 
 
 def test_scatter_is_the_transpose_of_gather():
@@ -100,8 +100,8 @@ def test_scatter_is_the_transpose_of_gather():
     index = torch.tensor([1, 1, 3, 0])
     x = torch.randn(2, 2, 4, dtype=torch.float64, requires_grad=True)
     y = torch.randn(2, 2, 4, dtype=torch.float64, requires_grad=True)
-    left = (fields.gather(x, index) * y).sum()
-    right = (x * fields.scatter(y, index, 4)).sum()
+    left = (ops.gather(x, index) * y).sum()
+    right = (x * ops.scatter(y, index, 4)).sum()
     torch.testing.assert_close(left, right)
-    assert torch.autograd.gradcheck(lambda v: fields.gather(v, index), x)
-    assert torch.autograd.gradcheck(lambda v: fields.scatter(v, index, 4), y)
+    assert torch.autograd.gradcheck(lambda v: ops.gather(v, index), x)
+    assert torch.autograd.gradcheck(lambda v: ops.scatter(v, index, 4), y)
