@@ -1,10 +1,10 @@
 """``hogwild robustness``."""
 
 import pytest
-from hogwild.metrics import METRICS
 
 from cli import TASK
 from hogwild.cli import main, robustness
+from hogwild.metrics import METRICS
 
 
 def test_robustness(trained, printed, capsys):

@@ -170,12 +170,13 @@ class Tape:
             direct = layer.wy[..., None] * layer.gy[..., None, :, :]  # [B, w', d, n]
             if layer.wz is not None:
                 hidden = out[-1] * (self.slopes[depth - 1] * layer.gz)[..., None, :]
-                flat = (*direct.shape[:2], -1)
-                b, w = hidden.shape[:2]
-                direct = xp.reshape(
-                    xp.affine(xp.reshape(direct, flat), layer.wz, xp.reshape(hidden, (b, w, -1))),
-                    direct.shape,
+                b, w, d, n = direct.shape
+                flat = xp.affine(
+                    xp.reshape(direct, (b, w, d * n)),
+                    layer.wz,
+                    xp.reshape(hidden, (b, hidden.shape[1], d * n)),
                 )
+                direct = xp.reshape(flat, (b, w, d, n))
             out.append(direct)
         return out
 

@@ -71,7 +71,7 @@ class Round(OnGraph):
         """The convex inputs of the messages, [R·H, q·ends, E']; the order is (channel, end)."""
         if self.both_ends:
             y = at.both_ends(q, inbox)
-            y = namespace(q).reshape(y, (y.shape[0], -1, y.shape[-1]))
+            y = namespace(q).reshape(y, (y.shape[0], 2 * y.shape[1], y.shape[-1]))
         else:
             y = at.current(q) if inbox is None else inbox
         return y if self.heads == 1 else namespace(q).repeat(y, self.heads, axis=0)
@@ -81,25 +81,25 @@ class Round(OnGraph):
     def merge(self, message: Array, edges: slice | None = None) -> Array:
         """Weigh and merge the heads: [R·H, C, …, E'] -> [R, C·H or C, …, E']."""
         xp, shape = namespace(message), message.shape
-        x = xp.reshape(message, (-1, self.heads, *shape[1:]))
+        x = xp.reshape(message, (shape[0] // self.heads, self.heads, *shape[1:]))
         if self.weight is not None:
             weight = self.weight if edges is None else self.weight[..., edges]
             lead = (*weight.shape[:2], *[1] * (len(shape) - 2), shape[-1])
             x = x * xp.reshape(weight, lead)
         if self.concat:
-            return xp.reshape(x, (x.shape[0], -1, *shape[2:]))
+            return xp.reshape(x, (x.shape[0], self.heads * shape[1], *shape[2:]))
         return x.mean(1)
 
     def merge_transpose(self, cotangent: Array) -> Array:
         """[R, C·H or C, E'] -> [R·H, C, E']."""
         xp, (r, c, e) = namespace(cotangent), cotangent.shape
         if self.concat:
-            x = xp.reshape(cotangent, (r, self.heads, -1, e))
+            x = xp.reshape(cotangent, (r, self.heads, c // self.heads, e))
         else:
             x = xp.broadcast_to((cotangent / self.heads)[:, None], (r, self.heads, c, e))
         if self.weight is not None:
             x = x * self.weight
-        return xp.reshape(x, (r * self.heads, -1, e))
+        return xp.reshape(x, (r * self.heads, x.shape[2], e))
 
     def _weigh_loop(self, x: Array) -> Array:
         return x if self.loop_weight is None else x * self.loop_weight
@@ -160,8 +160,11 @@ class RoundTape:
         ybar, s_message = self.message.pullback(rnd.merge_transpose(self.at.spread(mbar)))
         lbar, s_loop = self.loop.pullback(rnd._weigh_loop(mbar))
         if rnd.heads > 1:
-            ybar = xp.reshape(ybar, (-1, rnd.heads, *ybar.shape[1:])).sum(1)
-        ybar = xp.reshape(ybar, (ybar.shape[0], qbar.shape[1], -1, ybar.shape[-1]))
+            r = ybar.shape[0] // rnd.heads
+            ybar = xp.reshape(ybar, (r, rnd.heads, *ybar.shape[1:])).sum(1)
+        r, both, e = ybar.shape
+        q = qbar.shape[1]
+        ybar = xp.reshape(ybar, (r, q, both // q, e))
         return Pullback(self.at, ybar, lbar, qbar, (s_message, s_loop, s_update))
 
     def linearise(self, back: Pullback) -> Linear:

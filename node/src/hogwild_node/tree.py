@@ -136,6 +136,6 @@ class OnGraph:
             if heads == 1:
                 return x[replicas]
             some = xp.reshape(x, (count, heads, *x.shape[1:]))[replicas]
-            return xp.reshape(some, (-1, *x.shape[1:]))
+            return xp.reshape(some, (heads * some.shape[0], *x.shape[1:]))
 
         return walk(self, visit)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hogwild.errors import ConfigError
+from hogwild_node import nonexpansive as functions
 
 FINE, FAR = 100.0, 1e12
 """The probe's grid has steps of 0.01 within ±FINE and of 1 % from there to ±FAR."""
@@ -72,41 +72,22 @@ class Nonexpansive:
             )
 
 
-# Named functions, not lambdas: a model must survive pickling.
-
-
-def _relu_slope(a: Tensor) -> Tensor:
-    return (a > 0).to(a.dtype)
-
-
-def _leaky_slope(a: Tensor, negative_slope: float) -> Tensor:
-    return torch.where(a > 0, 1.0, negative_slope).to(a.dtype)
-
-
-def _tanh_slope(a: Tensor) -> Tensor:
-    return 1.0 - torch.tanh(a).square()
-
-
-def _identity(a: Tensor) -> Tensor:
-    return a
-
-
 def leaky_relu(negative_slope: float = 0.1) -> Nonexpansive:
     """A leaky ReLU; its negative slope lies between -1 and 1."""
     return Nonexpansive(
         "leaky_relu",
-        partial(F.leaky_relu, negative_slope=negative_slope),
-        partial(_leaky_slope, negative_slope=negative_slope),
+        partial(functions.leaky_relu, negative_slope=negative_slope),
+        partial(functions.leaky_relu_slope, negative_slope=negative_slope),
     )
 
 
 NONEXPANSIVE = {
     act.name: act
     for act in (
-        Nonexpansive("relu", torch.relu, _relu_slope),
+        Nonexpansive("relu", functions.leaky_relu, functions.leaky_relu_slope),
         leaky_relu(),
-        Nonexpansive("tanh", torch.tanh, _tanh_slope),
-        Nonexpansive("identity", _identity, torch.ones_like),
+        Nonexpansive("tanh", functions.tanh, functions.tanh_slope),
+        Nonexpansive("identity", functions.identity, functions.identity_slope),
     )
 }
 

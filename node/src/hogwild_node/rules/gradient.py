@@ -96,7 +96,7 @@ class GradientRule(Rule):
             own, letters = model.own, model.toward
             r, k = h.shape[:2]
             block, blocks = (
-                xp.reshape(x, (r, k * k, -1)) for x in (model.b, model.toward_curvature())
+                xp.reshape(x, (r, k * k, x.shape[-1])) for x in (model.b, model.toward_curvature())
             )
             block, blocks = to_self(block, blocks, at)
             self.block = at.put(self.block, block)
@@ -143,5 +143,5 @@ class GradientRule(Rule):
             self.trust = at.put(self.trust, xp.where(mine, trust, before))
             self.last = at.put(self.last, xp.where(mine, g, last))
         block = at.at_nodes(self.block) + blocks
-        block = xp.moveaxis(xp.reshape(block, (block.shape[0], k, k, -1)), -1, 1)
+        block = xp.moveaxis(xp.reshape(block, (block.shape[0], k, k, at.size)), -1, 1)
         return trust * xp.solve(block, g.mT[..., None])[..., 0].mT

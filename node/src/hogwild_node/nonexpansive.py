@@ -1,0 +1,36 @@
+r"""Functions that bring no two points further apart, and their slopes.
+
+:math:`|\phi(a) - \phi(b)| \le |a - b|`: applied entry by entry after a contraction they leave it a
+contraction.
+"""
+
+from __future__ import annotations
+
+from hogwild_node.ops import Array, namespace
+
+# Named functions, not lambdas: a model must survive pickling.
+
+
+def identity(a: Array) -> Array:
+    return a
+
+
+def identity_slope(a: Array) -> Array:
+    return namespace(a).ones_like(a)
+
+
+def tanh(a: Array) -> Array:
+    return namespace(a).tanh(a)
+
+
+def tanh_slope(a: Array) -> Array:
+    return 1.0 - namespace(a).tanh(a) ** 2
+
+
+def leaky_relu(a: Array, negative_slope: float = 0.0) -> Array:
+    """:math:`\\max(a, 0) + s \\min(a, 0)`; a ReLU by default."""
+    return namespace(a).where(a > 0.0, a, negative_slope * a)
+
+
+def leaky_relu_slope(a: Array, negative_slope: float = 0.0) -> Array:
+    return namespace(a).where(a > 0.0, namespace(a).ones_like(a), negative_slope)
