@@ -240,8 +240,10 @@ def test_all_replicas_failed_is_not_converged(capsys):
         (["train", TASK, "--seed", "9" * 20], "--seed 99999999999999999999; expected"),
         (["evaluate", __file__], "is a file; expected the folder"),
         (["reproduce", "fig1", "report"], "expected it by itself"),
-        (["evaluate", "nowhere"], "training with --resume finishes"),
-        (["simulate", "nowhere"], "holds no finished run"),
+        (["evaluate", "nowhere"], "nowhere does not exist; expected the folder of a finished run"),
+        (["simulate", "nowhere"], "nowhere does not exist"),
+        (["evaluate", "."], "training with --resume finishes"),
+        (["simulate", "."], "holds no finished run"),
     ],
 )
 def test_bad_input_is_one_message(given, says, capsys):
