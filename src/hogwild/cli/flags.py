@@ -32,5 +32,6 @@ def in_flags(said: object, given: argparse.Namespace) -> str:
         bare = found["key"][:-1] in plain and value != getattr(given, found["key"][:-1], None)
         return word + (value if bare or not value else f"'{value}'")
 
-    text = re.sub(pattern, flag, str(said))
-    return re.sub(r"(--[a-z-]+ [\w.-]+) with (?=--)", r"\1 ", text)
+    # Of two keywords joined by "with" the flags stand side by side.
+    text = re.sub(r"(?<=\w') with (?=\w+=')", " ", str(said))
+    return re.sub(pattern, flag, text)
