@@ -63,7 +63,7 @@ from hogwild.models.layers import LayeredProblem
 from hogwild.models.stack import StackProblem
 from hogwild.rules import choose, rule_for
 from hogwild.rules.gradient import certified_steps, check_step
-from hogwild.solvers.problem import FixedPoint, Objective
+from hogwild.solvers.problem import FixedPoint, Objective, Problem
 from hogwild.solvers.spectrum import Extremes, matrices, spectrum
 
 LABELS = {
@@ -105,6 +105,7 @@ class Certificate:
             proved.
         since: Tick from which on the rate holds: before, nodes may lose their memory.
         levels: Of a stack: what holds for each level once those below stand still.
+        rule: What the nodes do; ``None`` where the model cannot run asynchronously at all.
     """
 
     kind: Kind
@@ -119,6 +120,7 @@ class Certificate:
     near: float | None = None
     since: int = 0
     levels: tuple[Certificate, ...] = ()
+    rule: str | None = None
 
     def __post_init__(self) -> None:
         if self.guaranteed:
@@ -130,6 +132,7 @@ class Certificate:
         step = self.step
         return {
             "kind": str(self.kind),
+            "rule": self.rule,
             "guaranteed": self.guaranteed,
             "near": self.near,
             "reason": self.reason,
@@ -288,6 +291,20 @@ def _certify(
     except AsynchronyError as error:  # of a wrapped model, which is tried on its features
         return Certificate(kind, False, f"it cannot run asynchronously at all: {error}")
     rule = choose(problem, rule, step)
+    found = _proved(model, problem, inputs, conditions, rule, step)
+    return replace(found, rule=rule, levels=tuple(replace(x, rule=rule) for x in found.levels))
+
+
+def _proved(
+    model: nn.Module,
+    problem: Problem | LayeredProblem | StackProblem,
+    inputs: Inputs,
+    conditions: Conditions,
+    rule: str,
+    step: str | float,
+) -> Certificate:
+    """What is proved of a problem under a rule."""
+    kind: Kind = model.kind  # type: ignore[assignment]
     if isinstance(problem, StackProblem):
         args, kwargs = inputs.arguments()
         solved = model.solutions(*args, **kwargs)  # type: ignore[operator]

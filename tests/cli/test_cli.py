@@ -69,8 +69,12 @@ def test_robustness(trained, capsys):
     assert main([*call, "--rule", "gradient", "--ticks", "7", "--quiet"]) == 3  # nobody arrived
     text = capsys.readouterr().out
     assert "Not converged within the 7 ticks: 2 of 2" in text
-    assert "--rule 'messages' needs fewer updates" in text  # flags, not keywords
+    assert "--rule messages needs fewer updates" in text  # flags, not keywords
     assert "price: 7 ticks" in text
+    assert main([*call, "--loss", "1", "--ticks", "300", "--quiet"]) == 3
+    text = capsys.readouterr().out
+    assert "no packet ever arrives under BernoulliLoss(rate=1.0, burst=None)" in text
+    assert "--rule" not in text  # no other rule helps
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -80,7 +84,9 @@ def test_long_runs_show_progress(trained, monkeypatch, capsys, terminal):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     call = ["robustness", trained, "--task", TASK, "--runs", "1", "--ticks", "50"]
     main([*call, "--rule", "gradient"])
-    assert re.search(r"simulating: +\d+%.*/50 .*deviation", capsys.readouterr().err)
+    shown = capsys.readouterr().err
+    assert re.search(r"simulating: tick \d+, deviation \d\.\de-\d\d of 1e-06", shown)
+    assert "50" not in re.sub(r"tick 50\b", "", shown)  # nobody waits for the last tick allowed
     for silent in ("--quiet", "--json"):
         main([*call, silent])
         assert capsys.readouterr().err == ""
@@ -116,7 +122,8 @@ def test_steps_and_impairments_reach_the_simulation(trained, capsys):
         (["--impair", "rain"], "Expected one of: bernoulli-loss, crashes"),
         (["--impair", "crashes:downtimes=3"], "a key among rate, period, downtime, rejoin, until"),
         (["--impair", "crashes:rate"], "'rate' is no option of crashes; expected KEY=VALUE"),
-        (["--impair", "crashes:rate=2"], "--impair crashes:rate=2; expected a probability"),
+        (["--impair", "crashes:rate=2"], ": --impair crashes:rate=2; expected a probability"),
+        (["--impair", "crashes:rate=abc"], ": --impair crashes:rate='abc'; expected a probability"),
         (["--impair", "crashes:rejoin=soon"], "--impair crashes:rejoin='soon'; expected 'warm'"),
         (["--impair", "quantisation:step=0"], "--impair quantisation:step=0; expected a positive"),
         (["--impair", "pareto-delay:alpha=much"], "expected a number for each key"),
@@ -179,9 +186,22 @@ def test_certify(trained, capsys):
     assert main([*call, "--step", "1e-9", "--json"]) == 0
     assert "certified" in json.loads(capsys.readouterr().out)["own_step"]
     assert main(call) == 0
-    assert "messages are observed to converge" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "messages are observed to converge" in text
+    assert "--rule gradient --step certified is proved" in text  # to be pasted
     assert main([*call, "--step", "fast"]) == 2
     assert "--step 'fast'; expected a positive number" in capsys.readouterr().err
+
+
+def test_certify_says_what_it_speaks_of(trained, capsys):
+    call = ["certify", trained, "--task", TASK, "--stagger", "3", "--delay", "1", "--json"]
+    assert main([*call, "--loss", "0.3", "--impair", "crashes"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rule"], found["stagger"], found["delay"]) == ("messages", 3, 1)
+    assert [text.partition("(")[0] for text in found["impairments"]] == ["Crashes", "BernoulliLoss"]
+    assert main([*call, "--step", "1e-9"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rule"], found["impairments"]) == ("gradient", [])
 
 
 def test_config_file_and_flags(tmp_path, capsys):

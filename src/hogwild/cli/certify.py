@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 from hogwild.cli.common import Outcome, asynchrony_arguments, chosen
+from hogwild.cli.flags import in_flags
 from hogwild.cli.impair import impairments
 
 EXAMPLES = """\
@@ -27,7 +28,7 @@ def run(given: argparse.Namespace) -> Outcome:
     """Certify."""
     from hogwild.guarantee import certify
 
-    found = chosen(given)
+    found, impaired = chosen(given), impairments(given)
     seen = certify(
         found.model,
         found.graphs,
@@ -35,6 +36,9 @@ def run(given: argparse.Namespace) -> Outcome:
         given.delay,
         rule=given.rule,
         step=given.step,
-        impairments=impairments(given),
+        impairments=impaired,
     )
-    return Outcome(str(seen), {"model": found.result.config.model, **seen.data})
+    data = seen.data | {"reason": in_flags(seen.reason, given)}
+    data |= {"model": found.result.config.model, "stagger": given.stagger, "delay": given.delay}
+    data["impairments"] = [repr(impairment) for impairment in impaired]
+    return Outcome(in_flags(seen, given), data)

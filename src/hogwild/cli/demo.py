@@ -1,5 +1,5 @@
 """Train a GCN, a GAT and an energy GNN, run them out of step and with 30 % of the packets lost, and
-write a report: a few minutes on two cores, nothing to download."""
+write a report: about three minutes of one core, nothing to download."""
 
 from __future__ import annotations
 
