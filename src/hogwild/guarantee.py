@@ -57,7 +57,7 @@ from hogwild.executors.simulated import check_exchange
 from hogwild.fields import as_field
 from hogwild.graph import Graph
 from hogwild.inputs import Inputs
-from hogwild.models.base import ImplicitConv, Kind, evaluating
+from hogwild.models.base import ImplicitConv, Kind, evaluating, uncompiled
 from hogwild.models.check import embedded, pose, runnable
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.stack import StackProblem
@@ -263,7 +263,7 @@ def certify(
         exchange: As in :func:`hogwild.simulate`.
         impairments: What else goes wrong; the bounds that hold with them are certified.
     """
-    if not isinstance(model, ImplicitConv):  # of which a level of a stack is one
+    if not isinstance(uncompiled(model), ImplicitConv):  # of which a level of a stack is one
         model = runnable(model)
     stagger, delay = check_bounds(stagger, delay)
     impaired = check_impairments(impairments)

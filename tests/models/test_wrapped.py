@@ -394,6 +394,43 @@ def test_what_holds_no_convolution(run):
         run(lambda x: x, graphs())
 
 
+class Head(nn.Module):
+    """A user's module around something."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner, self.head = model, nn.Linear(1, 1)
+
+    def forward(self, x, edge_index):
+        return self.head(self.inner(x, edge_index))
+
+
+@pytest.mark.parametrize("make", [hogwild.EnergyGNN, hogwild.GCN, hogwild.MaxGNN])
+def test_a_module_around_a_model_of_the_library_is_told_what_to_do(make):
+    name = make.__name__
+    with pytest.raises(ConfigError) as caught:
+        simulate(Head(make(3, 1)), graphs())
+    for word in (f"a Head around inner, a {name} of hogwild", "simulate(model.inner, data)",
+                 "readout=(16, 16)"):  # fmt: skip
+        assert word in str(caught.value)
+    with pytest.raises(ConfigError, match=rf"model is a {name} of hogwild.*as it is"):
+        wrap(make(3, 1))
+
+
+def test_an_implicit_layer_needs_a_readout():
+    for model in (hogwild.EnergyConv(3, 1), Head(hogwild.EnergyConv(3, 1))):
+        with pytest.raises(ConfigError, match=r"EnergyConv of hogwild.*such as hogwild.EnergyGNN"):
+            simulate(model, graphs())
+
+
+def test_wrapping_twice_is_wrapping_once():
+    wrapped = wrap(pyg.GCN(3, 8, 2))
+    assert wrap(wrapped) is wrapped
+    for options in ({"head": lambda out, batch: out}, {"arguments": ["x", "edge_index"]}):
+        with pytest.raises(ConfigError, match=r"wrapped already, around GCN.*wrap\(model.model"):
+            wrap(wrapped, **options)
+
+
 # -- refusals -------------------------------------------------------------------------------------
 
 

@@ -41,9 +41,11 @@ from torch_geometric.nn import GCNConv, JumpingKnowledge, Sequential
 from hogwild.errors import AsynchronyError, ConfigError, HogwildError, InputError
 from hogwild.graph import Graph, Star
 from hogwild.inputs import Inputs
-from hogwild.models.base import Kind
+from hogwild.models.base import ImplicitConv, Kind, uncompiled
+from hogwild.models.layered import LayeredGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, StarEdges, refuse_beyond_one_hop
+from hogwild.models.readout import ImplicitGNN
 from hogwild.models.tap import Call, convolutions, named, tapped
 from hogwild.solvers.solution import Solution, Status
 
@@ -77,7 +79,12 @@ def wrap(
             argument that the data has an attribute for: say ``["x", "edge_index"]`` where the data
             has edge features that the model was trained without. A forward of a single argument,
             ``forward(data)``, gets all of the data.
+
+    Returns:
+        The wrapped model; one that is wrapped already is returned as it is.
     """
+    if isinstance(model, WrappedGNN) and head is None and arguments is None:
+        return model
     return WrappedGNN(model, head, arguments=arguments)
 
 
@@ -98,12 +105,19 @@ class WrappedGNN(nn.Module):
         arguments: Sequence[str] | Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        model = getattr(model, "_orig_mod", model)  # of a compiled one: its calls cannot be seen
+        model = uncompiled(model)  # type: ignore[assignment]
         if not isinstance(model, nn.Module):
             raise ConfigError(
                 f"model is a {type(model).__name__}; expected a torch.nn.Module whose message "
                 f"passing is done by torch_geometric.nn.MessagePassing convolutions"
             )
+        if isinstance(model, WrappedGNN):
+            raise ConfigError(
+                f"model is wrapped already, around {model.name}; expected that model, "
+                f"wrap(model.model, head=..., arguments=...), where the head or the arguments "
+                f"should be others"
+            )
+        _refuse_the_librarys_own(model)
         if not convolutions(model):
             raise ConfigError(
                 f"model is a {type(model).__name__} and holds no "
@@ -818,6 +832,32 @@ class _Trail:
     def __exit__(self, *_: object) -> None:
         for hook in self.hooks:
             hook.remove()
+
+
+def _refuse_the_librarys_own(model: nn.Module) -> None:
+    """Refuse a module around a model or an implicit layer of this library, which have rules of
+    their own for single nodes."""
+    known, outer = (ImplicitGNN, LayeredGNN, ImplicitConv), type(model).__name__
+    path, own = next(((p, m) for p, m in model.named_modules() if isinstance(m, known)), ("", None))
+    if own is None or (convolutions(model) and not isinstance(own, LayeredGNN)):
+        return
+    name = type(own).__name__
+    if not path and not isinstance(own, ImplicitConv):
+        raise ConfigError(
+            f"model is a {name} of hogwild; expected a model trained elsewhere: a {name} goes to "
+            f"hogwild.simulate, robustness and certify as it is"
+        )
+    if isinstance(own, ImplicitConv):
+        what = "a model with a readout, such as hogwild.EnergyGNN, in its place"
+    else:
+        what = f"the {name} itself, as in hogwild.simulate(model.{path}, data)"
+    where = f"a {name} of hogwild" if not path else f"a {outer} around {path}, a {name} of hogwild"
+    raise ConfigError(
+        f"model is {where}, which runs by rules of its own and cannot be wrapped; expected {what}. "
+        f"What follows the embeddings belongs into the readout of such a model: "
+        f"readout=(16, 16) makes it an MLP of these hidden widths, and pool='mean' predicts for "
+        f"graphs"
+    )
 
 
 def _culprit(
