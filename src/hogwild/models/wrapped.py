@@ -685,13 +685,13 @@ class WrappedProblem(LayeredProblem):
         calls = [*self.recorded.calls, ""]
         culprit = _culprit(first, second, same, calls[index]) or "what the forward itself does"
         alone = (
-            f"they move by {gap:.1e} when only the features and convolution results of other nodes "
-            f"change"
+            f"at some nodes move by {gap:.1e}, although only the features and convolution results "
+            f"of other nodes change"
         )
         if index == self.depth:
             return AsynchronyError(
-                f"{culprit} after {calls[index - 1]} reads more than single nodes: of nodes whose "
-                f"features and convolution results stay the same, the predictions do not; {alone}. "
+                f"{culprit} after {calls[index - 1]} reads more than single nodes: the predictions "
+                f"{alone}. "
                 f"A prediction for a node may depend on the node's own convolution results only: "
                 f"expected norms of single nodes there, softmax over channels (dim=-1), and "
                 f"aggregation over neighbours in a MessagePassing convolution. A prediction for "
@@ -699,9 +699,8 @@ class WrappedProblem(LayeredProblem):
             )
         before = calls[index - 1] if index else "the beginning"
         return AsynchronyError(
-            f"{culprit} between {before} and {calls[index]} reads more than single nodes: of nodes "
-            f"whose features and convolution results stay the same, the inputs of {calls[index]} "
-            f"do not; {alone}. {_EXPECTED}"
+            f"{culprit} between {before} and {calls[index]} reads more than single nodes: the "
+            f"inputs of {calls[index]} {alone}. {_EXPECTED}"
         )
 
     def _fault(self, at: Star, fields: Fields, expected: Recorded) -> _Fault | None:
