@@ -192,7 +192,9 @@ def simulate(
     Args:
         model: Any model of this library, or a trained GNN of PyG's convolutions, which runs as it
             is (:func:`hogwild.wrap`).
-        data: A PyG ``Data``, ``Batch`` or list of ``Data``.
+        data: A PyG ``Data``, ``Batch`` or list of ``Data``: whole graphs. Parts of a graph are
+            refused where a sampler left its mark on them (``n_id`` and the like); parts without a
+            mark, such as those of ``Data.subgraph``, cannot be recognised.
         stagger: S, the largest number of ticks between two updates of a node; 1: all together.
         delay: D, the largest age of a view in ticks; 0: instantaneous.
         seed: The schedules are a function of it, on every machine.
