@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.stamp-plots ## three models in step and out of step: writes report.html
+demo: $(VENV)/.stamp-plots ## models in step and out of step: writes report.html (minutes)
 	$(BIN)/hogwild demo
 
 test: $(VENV)/.stamp-test ## run the quick tests (PYTEST_ARGS="-k solver -x" to choose)

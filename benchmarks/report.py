@@ -139,19 +139,27 @@ def which(folder: str) -> str:
     path = HERE / "results" / folder / "baselines.json"
     if not path.exists():
         return "Not run.\n"
-    out = "| task | model, rule | error in step → out of step | updates | packets | kB |\n"
-    out += "| --- | --- | --- | --- | --- | --- |\n"
-    for cell in json.loads(path.read_text())["cells"]:
-        if (cell["stagger"], cell["delay"], cell["loss"]) != (5, 2, 0.3):
-            continue
+    out = "| task | model, rule | error in step → out of step | turns to 10⁻² "
+    out += "| updates | packets | kB |\n"
+    out += "| --- | --- | --- | --- | --- | --- | --- |\n"
+    cells = json.loads(path.read_text())["cells"]
+    cells = [c for c in cells if (c["stagger"], c["delay"], c["loss"]) == (5, 2, 0.3)]
+    for cell in cells:
         model = "GCN" if cell["model"] == "gcn" else "energy GNN"
         error = f"{100 * cell['synchronous error']:.1f} % → {100 * cell['error']:.1f} %"
+        soon = cell["turns to 1e-2"]
         price = ["does not arrive", "", ""]
         if cell["arrived"]:
             price = [f"{cell[key]:,.0f}" for key in ("updates", "packets")]
             price.append(f"{cell['kilobytes']:.1f}")
-        out += f"| {cell['task']} | {model}, {cell['rule']} | {error} | {' | '.join(price)} |\n"
-    return out
+        first = [cell["task"], f"{model}, {cell['rule']}", error]
+        first.append("—" if soon is None else f"{soon:,.0f}")
+        out += f"| {' | '.join([*first, *price])} |\n"
+    limit = re.search(r"given up after ([\d,]+) ticks", written("baselines")(folder))
+    assert limit is not None, "baselines.md does not say after how many ticks it gave up"
+    return (
+        f"{out}\nDoes not arrive: not within {limit[1]} ticks. —: not near within them, either.\n"
+    )
 
 
 PARTS: dict[str, Callable[[str], str]] = {

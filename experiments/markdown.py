@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.paper import Column, Number
-from experiments.record import Record, same_commit, stretches
+from experiments.record import Record, same_commit, stretches, uncommitted
 
 NOT_RUN = "not run"
+UNCOMMITTED = "‡"
+"""Behind what comes from code that was not committed."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -67,9 +69,22 @@ def origin(record: Record) -> list[str]:
     return [
         duration(record["seconds"]),
         hardware,
-        ", ".join(_commit(commit) for commit in commits),
+        ", ".join(_commit(commit) for commit in commits) + sign(record),
         f"`{record['command']}`",
     ]
+
+
+def sign(record: Record) -> str:
+    """What stands behind a number of this record: nothing, or the sign of uncommitted code."""
+    return f" {UNCOMMITTED}" if uncommitted(record) else ""
+
+
+def uncommitted_note(records: Mapping[str, Record]) -> str:
+    """What the sign means, with the cells that have it; nothing where none has."""
+    cells = [name for name, record in records.items() if uncommitted(record)]
+    if not cells:
+        return ""
+    return f"{UNCOMMITTED} trained or run with uncommitted changes of the code: {', '.join(cells)}."
 
 
 def place(hardware: Record) -> str:

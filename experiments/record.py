@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,24 @@ def stretches(record: Record) -> list[Record]:
     last: Record = {k: record[k] for k in ("commit", "hardware", "versions") if k in record}
     last["seconds"] = record["seconds"] - sum(stretch["seconds"] for stretch in earlier)
     return [*earlier, last]
+
+
+def uncommitted(record: Record) -> bool:
+    """Whether any of the code that a record comes from, or that trained its models, was not
+    committed, so that nobody can look at it."""
+    return any("+" in commit for commit in _commits(record))
+
+
+def _commits(found: object) -> Iterator[str]:
+    """All commits that a record names: its own, and those of stretches and trained models."""
+    if isinstance(found, list):
+        found = dict(enumerate(found))
+    if isinstance(found, dict):
+        for key, value in found.items():
+            if key == "commit":
+                yield value
+            elif isinstance(value, dict | list):
+                yield from _commits(value)
 
 
 def same_commit(a: str, b: str) -> bool:

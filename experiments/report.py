@@ -10,11 +10,13 @@ results the report is a document beside it, and nothing else is touched.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from experiments import markdown, paper, trials
 from experiments.experiment import SUFFIXES, Experiment, Results
+from experiments.record import Record
 from experiments.registry import EXPERIMENTS
 from experiments.tables import Synchronous
 from hogwild.errors import ConfigError, among
@@ -42,6 +44,8 @@ def part(experiment: Experiment, results: Results) -> str:
             place = picture.relative_to(results.folder.parent).as_posix()
             out += f"![{experiment.title}]({place})\n\n"
         out += experiment.table(records)
+        if note := markdown.uncommitted_note(records):
+            out += f"\n{note}\n"
         out += "\n" + markdown.folded("every cell", experiment.details(records))
     return out
 
@@ -74,6 +78,7 @@ def render(text: str, results: Results) -> str:
 
 
 NUMBER = re.compile(r"<!--=\s+([\w-]+)\s+(\S+)(?:\s+([\w-]+))?\s+-->.*?<!--/-->", re.DOTALL)
+UNCOMMITTED = re.compile(r"<!-- uncommitted -->\n.*?<!-- end -->", re.DOTALL)
 PICTURE = re.compile(r"\]\(figures/([\w-]+)\.png\)")
 
 
@@ -81,9 +86,13 @@ def render_numbers(text: str, results: Results) -> str:
     """Fill every single number, ``CELL`` with ``.paper`` behind it for that recipe; with an
     :meth:`aspect <Experiment.aspects>` something else than *the* number of the cell.
 
+    A number of a record whose code was not committed has a sign behind it, which is explained
+    between ``<!-- uncommitted -->`` and ``<!-- end -->``.
+
     Raises:
-        ConfigError: There is no such experiment, cell or aspect.
+        ConfigError: There is no such experiment, cell or aspect, or no place for that explanation.
     """
+    marked: dict[str, Record] = {}
 
     def fill(match: re.Match[str]) -> str:
         name, cell, aspect = match.groups()
@@ -98,15 +107,24 @@ def render_numbers(text: str, results: Results) -> str:
         record = results.read(experiment, dot + recipe).get(plain)
         show = experiment.number if aspect is None else aspects[aspect]
         try:
-            shown = markdown.NOT_RUN if record is None else show(record)
+            shown = markdown.NOT_RUN if record is None else show(record) + markdown.sign(record)
         except KeyError as error:
             raise ConfigError(
                 f"{match[0]!r} asks for {error}, which that record does not have; expected an "
                 f"aspect that it has"
             ) from error
+        if record is not None:
+            marked[f"{name} {cell}"] = record
         return f"<!--= {' '.join(filter(None, match.groups()))} -->{shown}<!--/-->"
 
-    return NUMBER.sub(fill, text)
+    text = NUMBER.sub(fill, text)
+    note = markdown.uncommitted_note(marked)
+    if note and not UNCOMMITTED.search(text):
+        raise ConfigError(
+            f"the document has no <!-- uncommitted --> … <!-- end -->; expected one, for: {note}"
+        )
+    filled = f"<!-- uncommitted -->\n\n{note}\n\n<!-- end -->"
+    return UNCOMMITTED.sub(lambda match: filled, text)
 
 
 HEADLINE = re.compile(r"<!-- headline -->\n.*?<!-- end -->", re.DOTALL)
@@ -118,14 +136,31 @@ def headline(results: Results) -> str:
     assert isinstance(experiment, Synchronous)
     records = results.read(experiment)
     columns = {c: paper.COLUMNS[c] for c in experiment.paper.columns}
-    rows = []
+    rows, medians = [], []
     for model in experiment.paper.rows:
-        ours = (experiment.ours(records.get(f"{c}/{model}"), k) for c, k in columns.items())
-        rows.append([paper.LABELS[model], *ours])
+        row = [paper.LABELS[model]]
+        for name, column in columns.items():
+            record = records.get(f"{name}/{model}")
+            row.append(experiment.ours(record, column))
+            if record is not None and skewed(record["values"]):
+                row[-1] += " §"
+                median = experiment.aspects()["median"](record)
+                medians.append(f"{row[0]} on {column.heading} {median}{column.unit}")
+        rows.append(row)
     best = [experiment.paper.best(c)[1].show(k.digits) for c, k in columns.items()]
     rows.append(["*the paper's best*", *(f"*{number}*" for number in best)])
     heads = ["model", *(c.heading + (", %" if c.unit else "") for c in columns.values())]
-    return markdown.table(heads, rows) + "\n" + experiment.few + "\n"
+    notes = [experiment.few, *filter(None, [markdown.uncommitted_note(records)])]
+    if medians:
+        notes.append(f"§ a few trainings went astray and move the mean; median: "
+                     f"{', '.join(medians)}.")  # fmt: skip
+    return markdown.table(heads, rows) + "".join(f"\n{note}\n" for note in notes)
+
+
+def skewed(values: Sequence[float | None]) -> bool:
+    """Whether a mean hides more than it shows: the deviation is more than three times as large."""
+    found = markdown.summarise(values)
+    return found is not None and found.deviation is not None and found.deviation > 3 * found.mean
 
 
 def skeleton() -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -211,6 +212,11 @@ def test_output_histogram(tmp_path):
         inside = (outputs >= patch.get_x()) & (outputs < patch.get_x() + patch.get_width())
         assert patch.get_height() == pytest.approx(float(inside.double().mean()), abs=0.04)
     assert len(plots.output_histogram(results[1]).axes) == 1
+    # One that agrees has limits from its own outputs, whatever stands beside it.
+    far = replace(results[0].run, predictions=100.0 * results[0].run.predictions)
+    beside = plots.output_histogram([replace(results[0], run=far), results[1]], 1, 1).axes[1]
+    size = float(results[1].prediction.abs().max())
+    assert np.ptp(beside.get_xlim()) <= 1.2 * size
     with pytest.raises(ConfigError, match="replicas"):
         plots.output_histogram(hogwild.robustness(GCN(1, 1, replicas=2).double(), data))
 

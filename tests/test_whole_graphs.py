@@ -1,14 +1,17 @@
 """PyG's data as everything that runs or trains a model takes them."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from helpers import chain
 from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.loader import RandomNodeLoader
 
 import hogwild
 from hogwild import GCN, GSDGNN, IGNN
 from hogwild.errors import InputError
-from hogwild.graph.inputs import SAMPLED
+from hogwild.graph.inputs import SAMPLED, require_whole
 
 
 def graph(**more):
@@ -32,6 +35,15 @@ def test_a_part_of_a_graph_is_refused(call, key):
     for data in (part, [graph(), part], Batch.from_data_list([part])):
         with pytest.raises(InputError, match=rf"a sampler left {key} on it.*Expected the whole"):
             call(data)
+
+
+def test_the_documentation_names_what_is_recognised_and_what_is_not():
+    text = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    for name in (*SAMPLED, "RandomNodeLoader", "ClusterLoader", "data.subgraph"):
+        assert f"`{name}" in text
+    part = next(iter(RandomNodeLoader(graph(), num_parts=2)))
+    for data in (part, graph().subgraph(torch.arange(3))):
+        require_whole(data)  # nothing on it tells
 
 
 def test_a_part_is_not_the_whole():

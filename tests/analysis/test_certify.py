@@ -444,6 +444,43 @@ def test_stacks_under_wrong_packets_are_not_certified():
     assert "passes its error on" in found.reason
 
 
+def test_maxima_are_near_while_packets_err_by_less_than_an_edge_takes_away():
+    """As the table of the documentation has it."""
+    torch.manual_seed(0)
+    model, inputs = MaxGNN(3, 2, least=0.1).double(), data()
+    problem = model.problem(inputs.x, inputs.edge_index, None, inputs.batch)
+    least = float(problem.decrement.detach().min())
+    found = certify(model, inputs, impairments=EventTriggered(0.9 * least))
+    assert 0.0 < found.near < math.inf
+    found = certify(model, inputs, impairments=EventTriggered(1.1 * least))
+    assert found.near is None
+    assert "need not end at the synchronous answer; no bound" in found.reason
+    assert "less than every edge takes away" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [(lambda: IGNN(3, 2, act="tanh", kappa=0.9), {}), (lambda: EnergyGNN(3, 2), CERTIFIED)],
+    ids=["IGNN", "energy"],
+)
+def test_a_bound_beyond_the_answer_is_said_to_be_worth_nothing(make, options):
+    torch.manual_seed(0)
+    model, inputs = make().double(), data()
+    size = float(hogwild.simulate(model, inputs, ticks=1, **options).reference.abs().max())
+    for step in (1e-9, 1.0):
+        found = certify(model, inputs, impairments=Quantisation(step), **options)
+        assert found.constants["largest_entry"] == pytest.approx(size)
+        assert (found.near > size) == (step == 1.0)
+        assert ("says nothing about the answer" in str(found)) == (found.near > size)
+
+
+def test_constants_are_plain_numbers():
+    for model in (EnergyGNN(3, 2), GSDGNN(3, 2), IGNN(3, 2), MaxGNN(3, 2)):
+        for impairment in (Quantisation(0.01), ()):
+            found = certify(model.double(), data(), impairments=impairment)
+            assert {type(value) for value in found.constants.values()} <= {float}
+
+
 def test_a_trigger_that_is_never_silent_changes_nothing():
     model, inputs = IGNN(3, 2).double(), data()
     assert certify(model, inputs, impairments=EventTriggered(0.0)).guaranteed

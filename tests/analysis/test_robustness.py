@@ -337,8 +337,29 @@ def test_verdicts_on_loss_without_bounds_and_on_rounded_packets():
     assert lost.verdict.startswith("Immune")
     assert "With probability one all do, which is proved" in lost.verdict
     rounded = hogwild.robustness(model, data, rule="waiting", impairments=Quantisation(0.1), runs=2)
+    assert not rounded.run.stalled  # nodes that had their layers are done
     assert rounded.verdict.startswith("Not converged")
     assert "Quantisation changes what packets say" in rounded.verdict
+
+
+def test_runs_with_rounded_packets_end_when_they_come_no_nearer():
+    torch.manual_seed(0)
+    result = hogwild.robustness(
+        EnergyGNN(3, 2).double(), DATA, runs=2, rule="gradient", impairments=Quantisation(0.01)
+    )
+    assert result.run.stalled
+    assert 500 < result.run.ticks < 5_000
+    assert result.verdict.startswith(f"Stopped at tick {result.run.ticks}, as runs no longer come")
+    assert "Quantised packets end near the answer and not at it" in result.verdict
+
+
+@pytest.mark.parametrize("rule", ["overwriting", "waiting", "caching"])
+def test_no_rule_is_advised_where_no_packet_ever_arrives(rule):
+    result = hogwild.robustness(
+        GCN(3, 2).double(), DATA, rule=rule, impairments=BernoulliLoss(1.0), ticks=50, runs=1
+    )
+    assert "no packet ever arrives under BernoulliLoss(rate=1.0" in result.verdict
+    assert "rule=" not in result.verdict
 
 
 def test_targets_that_are_no_numbers_are_refused():

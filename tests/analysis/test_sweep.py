@@ -79,6 +79,9 @@ def test_bad_settings():
         ({"staggers": (1, 0)}, "stagger=0"),
         ({"losses": (0.1, 2.0)}, r"rate=2\.0"),
         ({"runs": 0}, "runs=0"),
+        ({"stagger": [1, 5]}, r"stagger=\[1, 5\] was given to a sweep.*use staggers="),
+        ({"delay": 2}, "use delays="),
+        ({"loss": 0.3}, "use losses="),
     ):
         with pytest.raises(ConfigError, match=message):
             hogwild.sweep(model, data, **options)

@@ -27,9 +27,18 @@ def test_certify(trained, capsys):
     assert main(call) == 0
     said = capsys.readouterr().out
     assert "messages are observed to converge" in said
-    assert "--rule 'gradient' with --step 'certified' is proved" in said  # flags, not keywords
+    assert "--rule gradient --step certified is proved" in said  # to be pasted
     assert main([*call, "--step", "fast"]) == 2
     assert "--step 'fast'; expected a positive number" in capsys.readouterr().err
+
+
+def test_certify_says_what_it_speaks_of(printed):
+    where = ("certify", "--stagger", "3", "--delay", "1")
+    found = printed(*where, "--loss", "0.3", "--impair", "crashes")[1]
+    assert (found["rule"], found["stagger"], found["delay"]) == ("messages", 3, 1)
+    assert [text.partition("(")[0] for text in found["impairments"]] == ["Crashes", "BernoulliLoss"]
+    found = printed(*where, "--step", "1e-9")[1]
+    assert (found["rule"], found["impairments"]) == ("gradient", [])
 
 
 def test_impairments(printed):

@@ -19,8 +19,12 @@ def test_robustness(trained, printed, capsys):
     assert main([*call, "--rule", "gradient", "--ticks", "7", "--quiet"]) == 3  # nobody arrived
     text = capsys.readouterr().out
     assert "Not converged within the 7 ticks: 2 of 2" in text
-    assert "--rule 'messages' needs fewer updates" in text  # flags, not keywords
+    assert "--rule messages needs fewer updates" in text  # flags, not keywords
     assert "price: 7 ticks" in text
+    assert main([*call, "--loss", "1", "--ticks", "300", "--quiet"]) == 3
+    text = capsys.readouterr().out
+    assert "no packet ever arrives under BernoulliLoss(rate=1.0, burst=None)" in text
+    assert "--rule" not in text  # no other rule helps
 
 
 def test_metric(printed):

@@ -32,7 +32,7 @@ def record(*values, **more):
     """A record of Table 1, made up."""
     return {
         "values": list(values), "failed": [0], "constant": [0.5] * len(values), "quick": False,
-        "higher_is_better": False, "seconds": 7200.0, "commit": "0123456789abcdef+changes",
+        "higher_is_better": False, "seconds": 7200.0, "commit": "0123456789abcdef",
         "hardware": {"device": "an abacus", "threads": 2}, "command": "python -m experiments x",
         "config": {"task": "chains"}, **more,
     }  # fmt: skip
@@ -127,6 +127,34 @@ def test_single_numbers(tmp_path):
             render_numbers(wrong, results)
 
 
+def test_uncommitted_code_is_marked(tmp_path):
+    """Of the record itself, or of the training that its models come from."""
+    results, text = Results(tmp_path), "<!--= table1 chains/gcn -->?<!--/-->\n"
+    place = "\n<!-- uncommitted -->\n<!-- end -->\n"
+    results.write("table1", "chains/gcn", "", record(0.01))
+    assert "‡" not in render_numbers(text + place, results) + render(skeleton(), results)
+    trained = {"commit": "0123456789abcdef", "earlier": [{"commit": "fedcba+changes"}]}
+    results.write("table1", "chains/gcn", "", record(0.01, trained=trained))
+    shown = render_numbers(text + place, results)
+    assert "1.0 % ‡<!--/-->" in shown
+    note = "‡ trained or run with uncommitted changes of the code: "
+    assert f"{note}table1 chains/gcn.\n" in shown
+    assert render_numbers(shown, results) == shown
+    assert f"{note}chains/gcn.\n" in part(EXPERIMENTS["table1"], results)
+    assert note in headline(results)
+    with pytest.raises(ConfigError, match="expected one, for: ‡ trained or run with uncommitted"):
+        render_numbers(text, results)
+
+
+def test_a_mean_that_hides_its_median_has_a_footnote(tmp_path):
+    results = Results(tmp_path)
+    results.write("table1", "chains/gcn", "", record(*[0.1] * 49, 90.0))
+    results.write("table1", "chains/gat", "", record(*[0.1] * 49, 0.2))
+    text = headline(results)
+    assert text.count("§") == 2
+    assert "median: GCN on chains 10.0 %." in text
+
+
 def test_aspects_of_cells(tmp_path):
     """What a sentence can say of a cell beside its number."""
     results = Results(tmp_path)
@@ -178,11 +206,12 @@ def test_a_changed_number_is_noticed(tmp_path):
 
 def test_every_line_says_where_it_comes_from(tmp_path):
     results = Results(tmp_path)
-    results.write("table1", "chains/gcn", "", record(0.47, 0.5))
+    changed = {"commit": "0123456789abcdef+changes"}
+    results.write("table1", "chains/gcn", "", record(0.47, 0.5, **changed))
     lines = part(EXPERIMENTS["table1"], results).splitlines()
     (line,) = (line for line in lines if line.startswith("| chains/gcn"))
     expected = ["chains/gcn", "48.5 ± 2.1", "47.0 ± 0.0", "48.5", "2", "1", "1", "2.0 h"]
-    expected += ["an abacus, 2 threads", "`0123456789ab` + changes", "`python -m experiments x`"]
+    expected += ["an abacus, 2 threads", "`0123456789ab` + changes ‡", "`python -m experiments x`"]
     assert [cell.strip() for cell in line.strip("|").split("|")] == expected
 
 

@@ -4,8 +4,22 @@ import pytest
 import torch
 from helpers import DOUBLE, batch_of, chain, cycle, star
 from torch import nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
 
-from hogwild import GSDGNN, IGNN, EnergyConv, EnergyGNN, StackedEnergyGNN
+from hogwild import (
+    GCN,
+    GSDGNN,
+    IGNN,
+    EnergyConv,
+    EnergyGNN,
+    StackedEnergyGNN,
+    certify,
+    robustness,
+    simulate,
+    train,
+    wrap,
+)
 
 
 class Sandwich(nn.Module):
@@ -96,3 +110,49 @@ def test_compiled_by_the_default_backend():
     torch.manual_seed(0)
     model = Sandwich().double()
     same(model, torch.compile(model), graphs(4, 3, 5))
+
+
+COMPILED = {
+    "EnergyGNN": lambda: EnergyGNN(3, 1),
+    "GCN": lambda: GCN(3, 1),
+    "trained": lambda: pyg.GCN(3, 4, 2, 1),
+    "wrapped": lambda: wrap(pyg.GCN(3, 4, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_models_run_asynchronously_as_the_one_that_was_compiled(name):
+    torch.manual_seed(0)
+    model, data = COMPILED[name]().double(), Data(torch.randn(6, 3, **DOUBLE), cycle(6))
+    compiled = torch.compile(model, backend="eager")
+    expected = simulate(model, data)
+    run = simulate(compiled, data)
+    assert run.rule == expected.rule
+    assert torch.equal(run.predictions, expected.predictions)
+    assert certify(compiled, data).data == certify(model, data).data
+    assert robustness(compiled, data).model == robustness(model, data).model
+
+
+def test_certify_takes_a_compiled_layer():
+    conv, data = EnergyConv(3), Data(torch.randn(6, 3), cycle(6))
+    compiled = torch.compile(conv, backend="eager")
+    assert certify(compiled, data).data == certify(conv, data).data
+
+
+def test_parts_of_a_trained_model_may_be_compiled():
+    torch.manual_seed(0)
+    model = pyg.GCN(3, 4, 3, 1).double().eval()
+    data = Data(torch.randn(6, 3, **DOUBLE), cycle(6))
+    expected = simulate(model, data).predictions
+    model.convs[0] = torch.compile(model.convs[0], backend="eager")
+    model.convs[1].compile(backend="eager")
+    kept = model.convs[0].forward, model.convs[1]._compiled_call_impl
+    assert torch.equal(simulate(model, data).predictions, expected)
+    assert (model.convs[0].forward, model.convs[1]._compiled_call_impl) == kept
+
+
+def test_a_compiled_model_is_trained_in_place():
+    model = EnergyGNN(2, 1)
+    before = [p.clone() for p in model.parameters()]
+    train("chains", torch.compile(model, backend="eager"), epochs=1, progress=False)
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

@@ -382,6 +382,43 @@ def test_what_holds_no_convolution(run):
         run(lambda x: x, graphs())
 
 
+class Head(nn.Module):
+    """A user's module around something."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner, self.head = model, nn.Linear(1, 1)
+
+    def forward(self, x, edge_index):
+        return self.head(self.inner(x, edge_index))
+
+
+@pytest.mark.parametrize("make", [hogwild.EnergyGNN, hogwild.GCN, hogwild.MaxGNN])
+def test_a_module_around_a_model_of_the_library_is_told_what_to_do(make):
+    name = make.__name__
+    with pytest.raises(ConfigError) as caught:
+        simulate(Head(make(3, 1)), graphs())
+    for word in (f"a Head around inner, a {name} of hogwild", "simulate(model.inner, data)",
+                 "readout=(16, 16)"):  # fmt: skip
+        assert word in str(caught.value)
+    with pytest.raises(ConfigError, match=rf"model is a {name} of hogwild.*as it is"):
+        wrap(make(3, 1))
+
+
+def test_an_implicit_layer_needs_a_readout():
+    for model in (hogwild.EnergyConv(3, 1), Head(hogwild.EnergyConv(3, 1))):
+        with pytest.raises(ConfigError, match=r"EnergyConv of hogwild.*such as hogwild.EnergyGNN"):
+            simulate(model, graphs())
+
+
+def test_wrapping_twice_is_wrapping_once():
+    wrapped = wrap(pyg.GCN(3, 8, 2))
+    assert wrap(wrapped) is wrapped
+    for options in ({"head": lambda out, batch: out}, {"arguments": ["x", "edge_index"]}):
+        with pytest.raises(ConfigError, match=r"wrapped already, around GCN.*wrap\(model.model"):
+            wrap(wrapped, **options)
+
+
 # -- refusals -------------------------------------------------------------------------------------
 
 
@@ -453,6 +490,129 @@ def test_what_is_not_local_is_refused(name):
     assert words[0] in found.reason
     for module, kept in zip(model.modules(), before, strict=True):
         assert module.__dict__.get("forward") is kept.get("forward")
+
+
+class Around(Given):
+    """A convolution, or two, with something by hand before, between and after."""
+
+    def __init__(self, before=None, between=None, after=None, **modules):
+        super().__init__(**({"a": pyg.GCNConv(3, 4)} | modules))
+        self.by_hand = before, between, after
+
+    def forward(self, x, edge_index, batch):
+        before, between, after = self.by_hand
+        h = x if before is None else before(x, edge_index, batch)
+        h = self.a(h, edge_index)
+        if hasattr(self, "b"):
+            h = h if between is None else between(h, x, edge_index)
+            h = self.b(h.relu(), edge_index)
+        if hasattr(self, "norm"):
+            h = self.norm(h)
+        return h if after is None else after(h, edge_index, batch)
+
+
+def hops(count):
+    """So many hops outside of MessagePassing."""
+
+    def run(h, edge_index, batch):
+        for _ in range(count):
+            heard = h[edge_index[0]].relu()
+            h = h + torch.zeros_like(h).index_add(0, edge_index[1], heard)
+        return h
+
+    return run
+
+
+MEETING = {
+    "hops after": (lambda: Around(after=hops(5)),
+                   ["what the forward itself does after a (GCNConv)", "[graphs, out]"]),
+    "one hop after": (lambda: Around(after=hops(1)), ["after a (GCNConv)", "MessagePassing"]),
+    "hop before": (lambda: Around(before=hops(1)), ["between the beginning and a (GCNConv)"]),
+    "hops before": (lambda: Around(before=hops(2)), ["between the beginning and a (GCNConv)"]),
+    "mean after": (lambda: Around(after=lambda h, *_: h - h.mean(0)), ["after a (GCNConv)"]),
+    "a little mean": (lambda: Around(after=lambda h, *_: h + 1e-6 * h.mean(0)),
+                      ["after a (GCNConv)"]),
+    "max after": (lambda: Around(after=lambda h, e, b: h + pyg.global_max_pool(h, b)[b]),
+                  ["after a (GCNConv)"]),
+    "softmax": (lambda: Around(after=lambda h, *_: h.log_softmax(0)), ["softmax over channels"]),
+    "norm after": (lambda: Around(norm=pyg.GraphNorm(4)), ["norm (GraphNorm) after a (GCNConv)"]),
+    "features between": (
+        lambda: Around(b=pyg.SAGEConv(4, 2),
+                       between=lambda h, x, e: h + hops(1)(x, e, None).sum(1, keepdim=True)),
+        ["between a (GCNConv) and b (SAGEConv)"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, torch.float64) for name in MEETING]
+    + [(name, torch.float32) for name in MEETING if name != "a little mean"],  # below its rounding
+)
+def test_nodes_that_meet_outside_of_convolutions_are_refused(name, dtype):
+    """Before the first convolution and after the last one too: one tick would carry news further
+    than one hop."""
+    torch.manual_seed(0)
+    make, words = MEETING[name]
+    model, data = make().to(dtype), graphs(dtype=dtype)
+    with pytest.raises(AsynchronyError) as caught:
+        simulate(model, data)
+    for word in (*words, "reads more than single nodes"):
+        assert word in str(caught.value)
+    found = certify(model, data)
+    assert not found.guaranteed
+    assert words[0] in found.reason
+
+
+APART = {
+    "a pooling": lambda h, e, b: pyg.global_max_pool(hops(2)(h, e, b), b),
+    "degrees": lambda h, e, b: h / (1 + degree(e[1], h.size(0), dtype=h.dtype).unsqueeze(1)),
+    "channels": lambda h, e, b: h.log_softmax(-1).cumsum(1).sort(1).values,
+    "the size of the graph": lambda h, e, b: h / h.size(0),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_what_follows_the_last_convolution_may_read_the_node_or_pool(name):
+    torch.manual_seed(0)
+    model, data = Around(after=APART[name]).double().eval(), graphs()
+    run = simulate(model, data, tol=1e-13)
+    with torch.no_grad():
+        expected = model(data.x, data.edge_index, data.batch)
+    torch.testing.assert_close(run.predictions[0], expected, rtol=0, atol=1e-12)
+
+
+def test_features_that_are_indices_are_not_moved_out_of_range():
+    """Floating-point features from which a forward looks something up."""
+
+    class Lookup(Given):
+        def forward(self, x, edge_index):
+            return self.a(self.table(x[:, 0].long()), edge_index)
+
+    class Leaks(Lookup):
+        def forward(self, x, edge_index):
+            return super().forward(hops(1)(x, edge_index, None).clamp(0, 2), edge_index)
+
+    data = graphs()
+    data.x = torch.arange(16, **DOUBLE).remainder(3).unsqueeze(1)
+    parts = {"table": nn.Embedding(3, 4), "a": pyg.SAGEConv(4, 2)}
+    assert bool(simulate(Lookup(**parts).double(), data).converged.all())
+    with pytest.raises(AsynchronyError, match="between the beginning and a"):
+        simulate(Leaks(**parts).double(), data)
+
+
+@pytest.mark.parametrize(
+    ("place", "what"),
+    [
+        ("before", "another result of a"),
+        ("between", "another result of b"),
+        ("after", "other pred"),
+    ],
+)
+def test_a_forward_that_is_random_is_refused(place, what):
+    """Dropout that was left on, wherever it is."""
+    model = Around(**{place: lambda h, *_: nn.functional.dropout(h, 0.5)}, b=pyg.GCNConv(4, 4))
+    with pytest.raises(AsynchronyError, match=f"Around.forward is random: .*{what}.*training=self"):
+        simulate(model.double(), graphs())
 
 
 def test_training_mode_is_refused_where_it_would_matter():

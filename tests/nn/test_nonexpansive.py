@@ -51,9 +51,36 @@ FLAT = {
 }
 
 
+def derivative(value):
+    """By autograd."""
+
+    def slope(a):
+        with torch.enable_grad():
+            a = a.detach().requires_grad_()
+            return torch.autograd.grad(value(a).sum(), a)[0]
+
+    return slope
+
+
 @pytest.mark.parametrize("name", FLAT)
 def test_nonexpansive_ones_pass(name):
-    Nonexpansive(name, FLAT[name], torch.ones_like)
+    Nonexpansive(name, FLAT[name], derivative(FLAT[name]))
+
+
+WRONG = {
+    "a constant": (torch.tanh, torch.ones_like),
+    "a sign": (torch.sin, lambda a: -torch.cos(a)),
+    "the value": (torch.tanh, torch.tanh),
+    "a piece": (lambda a: a.clamp(-3.0, 2.0), lambda a: (a > -3.0).to(a.dtype)),
+    "a little": (torch.sin, lambda a: torch.cos(a) + 0.01),
+    "no number": (torch.tanh, lambda a: torch.full_like(a, float("nan"))),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_slope_that_is_not_the_values_is_refused(name):
+    with pytest.raises(ConfigError, match="expected the derivative of value"):
+        Nonexpansive(name, *WRONG[name])
 
 
 def test_the_named_ones():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, tree
 
-from hogwild import LBFGS, Anderson, EnergyConv, GradientDescent, Newton, Picard, Status
+from hogwild import LBFGS, Anderson, EnergyConv, GradientDescent, Newton, Picard, Solution, Status
 from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
 from hogwild.linalg import capture, fronts
 from hogwild.solvers import loop, solve
@@ -385,3 +385,18 @@ def test_stragglers_are_cut_out_of_small_batches(monkeypatch):
     widths.clear()
     solve(problem, GradientDescent(max_iter=100_000), problem.answer() + 1e-9)
     assert set(widths) == {18}
+
+
+@pytest.mark.parametrize("cause", ["", "x has entries up to 1e+06"])
+def test_a_known_cause_comes_first_and_rounding_is_not_guessed(cause):
+    """A residual of 54 on features of that size is no rounding error."""
+    status = torch.tensor([int(Status.STALLED), int(Status.MAX_ITERATIONS)])
+    found = Solution(
+        torch.zeros(2, 1), status, torch.tensor([30, 100]), torch.tensor([54.0, 101.0])
+    )
+    with pytest.raises(ConvergenceError) as caught:
+        found.check(cause=lambda: cause)
+    text = str(caught.value)
+    assert ("rounding" in text) == (not cause)
+    assert text.index(cause) <= text.index("no step decreased the residual any further")
+    assert "raise max_iter" in text

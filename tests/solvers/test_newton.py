@@ -205,6 +205,7 @@ def test_the_error_names_large_features():
     text = str(error.value)
     assert "x has entries up to 800 and edge_attr has entries up to 3e+04" in text
     assert "model.standardize(data)" in text
+    assert text.index("entries up to") < text.index("ran out of iterations")
     assert "no longer moves" not in text
     conv.solver = Newton(max_iter=1)
     with pytest.raises(ConvergenceError, match="no longer moves") as error:

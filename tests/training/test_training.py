@@ -292,3 +292,8 @@ def test_options_of_a_name_are_kept_with_the_run(tmp_path, monkeypatch):
     torch.testing.assert_close(found.evaluate(), kept.metrics)
     other = train("chains", "ignn", epochs=1, model_options={"act": "tanh"})
     assert other.config.model_options == {"act": "tanh", "kappa": 0.95}
+
+
+def test_a_model_of_another_width_than_the_tasks():
+    with pytest.raises(ConfigError, match=r"reads 1 features.*chains have 2.*EnergyGNN\(2, 1"):
+        train("chains", EnergyGNN(1, 1))

@@ -34,13 +34,14 @@ their neighbours' values of every layer, the synchronous answer is there after L
 they resend what was not acknowledged, it is there in the end.
 
 *Packets that are wrong* by up to δ in every number (quantised, or not sent because little has
-changed) leave runs near the answer and not at it, within a distance that is proportional to δ.
+changed) leave runs near the answer and not at it, within a distance that is proportional to δ; of
+maxima this is proved where δ is below what every edge takes away.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,12 +58,12 @@ from hogwild.executors.simulated import check_exchange
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.spectrum import Extremes, matrices, spectrum
-from hogwild.models.base import ImplicitConv, Kind, evaluating
+from hogwild.models.base import ImplicitConv, Kind, evaluating, uncompiled
 from hogwild.models.check import embedded, pose, runnable
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.stack import StackProblem
 from hogwild.ops import as_field
-from hogwild.problems.base import FixedPoint, Objective
+from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.rules import choose, rule_for
 from hogwild.rules.steps import certified_steps, check_step
 
@@ -76,6 +77,7 @@ LABELS = {
     "content_age": "D', age of the oldest embedding used",
     "modulus": "modulus κ of the contraction",
     "packet_error": "δ, largest error of a number in a packet",
+    "largest_entry": "largest entry of any embedding in the answer",
     "layers": "layers L",
     "ticks_to_answer": "ticks until the answer, L (S + D)",
 }
@@ -102,9 +104,11 @@ class Certificate:
         own_step: Where the user's step lies, if one was given.
         near: Proved bound on the distance, in the largest entry of any embedding, from the
             synchronous answer at which runs end; 0 where ``guaranteed``, ``None`` where no bound is
-            proved.
+            proved. A bound above ``constants["largest_entry"]`` says nothing, and ``reason`` says
+            so.
         since: Tick from which on the rate holds: before, nodes may lose their memory.
         levels: Of a stack: what holds for each level once those below stand still.
+        rule: What the nodes do; ``None`` where the model cannot run asynchronously at all.
     """
 
     kind: Kind
@@ -119,6 +123,7 @@ class Certificate:
     near: float | None = None
     since: int = 0
     levels: tuple[Certificate, ...] = ()
+    rule: str | None = None
 
     def __post_init__(self) -> None:
         if self.guaranteed:
@@ -130,6 +135,7 @@ class Certificate:
         step = self.step
         return {
             "kind": str(self.kind),
+            "rule": self.rule,
             "guaranteed": self.guaranteed,
             "near": self.near,
             "reason": self.reason,
@@ -263,7 +269,7 @@ def certify(
         exchange: As in :func:`hogwild.simulate`.
         impairments: What else goes wrong; the bounds that hold with them are certified.
     """
-    if not isinstance(model, ImplicitConv):  # of which a level of a stack is one
+    if not isinstance(uncompiled(model), ImplicitConv):  # of which a level of a stack is one
         model = runnable(model)
     stagger, delay = check_bounds(stagger, delay)
     impaired = check_impairments(impairments)
@@ -288,6 +294,20 @@ def _certify(
     except AsynchronyError as error:  # of a wrapped model, which is tried on its features
         return Certificate(kind, False, f"it cannot run asynchronously at all: {error}")
     rule = choose(problem, rule, step)
+    found = _proved(model, problem, inputs, conditions, rule, step)
+    return replace(found, rule=rule, levels=tuple(replace(x, rule=rule) for x in found.levels))
+
+
+def _proved(
+    model: nn.Module,
+    problem: Problem | LayeredProblem | StackProblem,
+    inputs: Inputs,
+    conditions: Conditions,
+    rule: str,
+    step: str | float,
+) -> Certificate:
+    """What is proved of a problem under a rule."""
+    kind: Kind = model.kind  # type: ignore[assignment]
     if isinstance(problem, StackProblem):
         args, kwargs = inputs.arguments()
         solved = model.solutions(*args, **kwargs)  # type: ignore[operator]
@@ -296,7 +316,7 @@ def _certify(
     if isinstance(problem, LayeredProblem):
         return _explicit(problem, rule, conditions)
     if isinstance(problem, FixedPoint):
-        return _fixed_point(problem.detach(), conditions)
+        return _fixed_point(problem.detach(), conditions, lambda: embedded(model, inputs))
     assert isinstance(problem, Objective)
     h = embedded(model, inputs)
     return _optimisation(problem.detach(), as_field(h, h.dtype), conditions, rule, step)
@@ -342,7 +362,9 @@ def _explicit(problem: LayeredProblem, rule: str, conditions: Conditions) -> Cer
 # -- fixed points ---------------------------------------------------------------------------------
 
 
-def _fixed_point(problem: FixedPoint, conditions: Conditions) -> Certificate:
+def _fixed_point(
+    problem: FixedPoint, conditions: Conditions, answer: Callable[[], Tensor]
+) -> Certificate:
     kind = Kind.FIXED_POINT
     if conditions.hopeless:
         return Certificate(kind, False, _HOPELESS)
@@ -353,7 +375,7 @@ def _fixed_point(problem: FixedPoint, conditions: Conditions) -> Certificate:
             "after finitely many updates, at the same answer. Not a contraction, so there is no "
             "rate"
         )
-        return _near(problem, conditions, Certificate(kind, True, reason))
+        return _near(problem, conditions, Certificate(kind, True, reason), answer)
     modulus = problem.modulus()
     if modulus is None:
         return Certificate(
@@ -379,25 +401,48 @@ def _fixed_point(problem: FixedPoint, conditions: Conditions) -> Certificate:
         period = stagger + delay
         updates = periods * period / (0.5 * (stagger + 1))
         proved = replace(proved, rate=worst, period=period, updates=updates)
-    return _near(problem, conditions, proved)
+    return _near(problem, conditions, proved, answer)
 
 
-def _near(problem: FixedPoint, conditions: Conditions, proved: Certificate) -> Certificate:
+def _near(
+    problem: FixedPoint,
+    conditions: Conditions,
+    proved: Certificate,
+    answer: Callable[[], Tensor],
+) -> Certificate:
     """What of a proof is left where packets are wrong."""
     if not conditions.error:
         return conditions.limits(proved)
     drift = problem.drift(conditions.error)
     limit = math.inf if drift is None else float(drift.max())
-    found = not math.isinf(limit)
-    surely = "" if conditions.bounds is not None else ", with probability one"
-    reason = (
+    wrong = (
         f"packets are wrong by up to {conditions.error:.3g} in every number (quantised, or not "
-        f"sent because little has changed), so that runs end near the synchronous answer and not "
-        f"at it" + (surely if found else "; no bound on the distance is proved")
+        f"sent because little has changed), so that runs"
     )
     constants = proved.constants | {"packet_error": conditions.error}
-    return Certificate(
-        proved.kind, False, reason, near=limit if found else None, constants=constants
+    if math.isinf(limit):
+        reason = f"{wrong} need not end at the synchronous answer; no bound on the distance is "
+        reason += "proved"
+        if problem.monotone:
+            reason += (
+                ". One is where packets are wrong by less than every edge takes away: by more, and "
+                "a value may grow on its way round a cycle"
+            )
+        return Certificate(proved.kind, False, reason, constants=constants)
+    surely = "" if conditions.bounds is not None else ", with probability one"
+    constants["largest_entry"], worth = _worth(limit, answer())
+    reason = f"{wrong} end near the synchronous answer and not at it{surely}{worth}"
+    return Certificate(proved.kind, False, reason, near=limit, constants=constants)
+
+
+def _worth(near: float, answer: Tensor) -> tuple[float, str]:
+    """The largest entry of the answer, and what to say of a bound that exceeds it."""
+    size = float(answer.abs().max()) if answer.numel() else 0.0
+    if near <= size:
+        return size, ""
+    return size, (
+        f". The bound is larger than every entry of the embeddings (the largest is {size:.3g}): it "
+        f"is proved, and says nothing about the answer"
     )
 
 
@@ -514,13 +559,15 @@ def _optimisation(
         return replace(facts, reason=reason)
     descent = Descent(rows, beta, steps, age, stagger, problem.graph)
     if conditions.error:
+        near = descent.near(conditions.error)
+        constants["largest_entry"], worth = _worth(near, h)
         reason = (
             f"packets are wrong by up to {conditions.error:.3g} in every number (quantised, or not "
             f"sent because little has changed), so that runs end near the synchronous answer and "
             f"not at it. The bound on the distance is cautious: it takes every curvature at its "
-            f"largest"
+            f"largest{worth}"
         )
-        return replace(facts, reason=reason, near=descent.near(conditions.error))
+        return replace(facts, reason=reason, near=near)
     shrink, period = descent.shrink(), stagger + age
     proved = replace(
         facts,
@@ -605,7 +652,7 @@ def _stack(
     found: list[Certificate] = []
     for problem, h in zip(stack.settled(answers), answers, strict=True):
         if isinstance(problem, FixedPoint):
-            found.append(_fixed_point(problem, conditions))
+            found.append(_fixed_point(problem, conditions, h.detach))
         else:
             assert isinstance(problem, Objective)
             found.append(_optimisation(problem, h, conditions, rule, step))

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from hogwild.analysis.certify import Certificate, certify
-from hogwild.asynchrony.impairments import Impairment, check_impairments
+from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
 from hogwild.errors import InputError
 from hogwild.executors.price import Price
 from hogwild.executors.price import shown as count
@@ -302,6 +302,16 @@ def verdict(of: Robustness) -> str:
             f"deviation at most {float(run.deviation.max()):.1g}). {why}."
         )
     effect = _effect(of)
+    if silent := [i for i in of.impairments if not i.recurs and not i.bound(of.stagger, of.delay)]:
+        total_loss = BernoulliLoss(1.0) in silent
+        return (
+            f"Not converged, and no further tick helps: "
+            f"{'no packet ever arrives' if total_loss else 'some packets may never arrive'} under "
+            f"{silent[0]!r}, so that {total - good} of {schedules(total)} are up to "
+            f"{float(run.deviation.max()):.2g} (relative) from the synchronous answer{effect}. "
+            f"What a node never hears it cannot know, whatever the rule. What to do: let packets "
+            f"through now and then."
+        )
     if run.rule == "waiting" and not _completed(of):
         return (
             f"Stalls: under {total - good} of {schedules(total)} some nodes still wait for values "
@@ -315,8 +325,11 @@ def verdict(of: Robustness) -> str:
             f"{float(of.distance.max()):.2g} of the largest{effect}, since a node applies its "
             f"layers to whichever layer's values it last heard. What to do: {REMEDY}."
         )
+    ended = f"Not converged within the {run.ticks} ticks"
+    if run.stalled:
+        ended = f"Stopped at tick {run.ticks}, as runs no longer come nearer"
     return (
-        f"Not converged within the {run.ticks} ticks: {total - good} of {schedules(total)} are "
+        f"{ended}: {total - good} of {schedules(total)} are "
         f"still up to {float(run.deviation.max()):.2g} (relative) from the synchronous answer"
         f"{effect}. {_missing(of)}."
     )
@@ -350,10 +363,11 @@ def _missing(of: Robustness) -> str:
     """Why runs have not arrived, and what to do."""
     inexact = [type(i).__name__ for i in of.impairments if not i.exact]
     if inexact and float(of.run.deviation.max()) < 1.0:
+        packets = " and ".join(dict.fromkeys(i.packets for i in of.impairments if not i.exact))
         return (
-            f"{', '.join(inexact)} changes what packets say, so that runs end near the synchronous "
-            f"answer and not at it ({_reason(of)}). What to do: compare the distance above with "
-            f"what you can bear, or send finer packets"
+            f"{packets[0].upper()}{packets[1:]} end near the answer and not at it: "
+            f"{', '.join(inexact)} changes what packets say ({_reason(of)}). What to do: compare "
+            f"the distance above with what you can bear, or send finer packets"
         )
     if inexact:
         other = "; rule='gradient' bears coarser ones" if of.run.rule == "messages" else ""

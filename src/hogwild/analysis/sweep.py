@@ -204,6 +204,12 @@ def sweep(
         options: Everything else goes to :func:`robustness`.
     """
     require_positive("runs", runs)
+    for one, several in (("stagger", "staggers"), ("delay", "delays"), ("loss", "losses")):
+        if one in options:
+            raise ConfigError(
+                f"{one}={options[one]!r} was given to a sweep, which goes over several values; "
+                f"use {several}="
+            )
     for name, values in (("staggers", staggers), ("delays", delays), ("losses", losses)):
         if not isinstance(values, Sequence | np.ndarray) or not len(values):
             raise ConfigError(f"{name}={values!r}; expected a non-empty sequence of numbers")

@@ -51,6 +51,8 @@ class Impairment:
 
     exact: ClassVar[bool] = True
     """Whether packets still say what the sender computed."""
+    packets: ClassVar[str] = "packets that are wrong"
+    """What its packets are called where they do not."""
 
     @property
     def error(self) -> float:
@@ -436,6 +438,7 @@ class Quantisation(Impairment):
 
     step: float = 1e-3
     exact: ClassVar[bool] = False
+    packets: ClassVar[str] = "quantised packets"
 
     def __post_init__(self) -> None:
         if not 0 < self.step < math.inf:
@@ -456,6 +459,7 @@ class EventTriggered(Impairment):
 
     epsilon: float = 1e-4
     exact: ClassVar[bool] = False
+    packets: ClassVar[str] = "packets sent only after a change"
     triggers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -29,7 +29,9 @@ def run(options: Options) -> Outcome:
     from hogwild.analysis.certify import certify
 
     found = options.chosen()
-    seen = certify(found.model, found.graphs, **options.passed(certify))
+    passed = options.passed(certify)
+    seen = certify(found.model, found.graphs, **passed)
     seen = replace(seen, reason=in_flags(seen.reason, options))
-    data = {"model": found.name, **seen.data}
+    data = {"model": found.name, "stagger": options.stagger, "delay": options.delay, **seen.data}
+    data["impairments"] = [repr(impairment) for impairment in passed["impairments"]]
     return Outcome(str(seen), data, resolved={"replica": found.replica})

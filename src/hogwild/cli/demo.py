@@ -16,7 +16,8 @@ class Options(Verb):
     """Show models in step and out of step, and write a report.
 
     Trains a GCN, a GAT and an energy GNN, and runs them out of step and with 30 % of the packets
-    lost: a few minutes on two cores, nothing to download. The report is one page for a browser.
+    lost: about three minutes of one core, nothing to download. The report is one page for a
+    browser.
 
     Examples:
       hogwild demo

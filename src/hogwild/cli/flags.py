@@ -8,19 +8,35 @@ from hogwild.cli.options import Verb, flags, words
 
 
 def in_flags(said: object, options: Verb) -> str:
-    """What the library says of keywords, said of flags: ``epochs=0`` as ``--epochs 0``,
-    ``resume=True`` as ``--resume``, and an option from a table with its flag,
+    """What the library says of keywords, said of flags that can be pasted: ``epochs=0`` as
+    ``--epochs 0``, ``resume=True`` as ``--resume``, ``rule='gradient' with step='certified'`` as
+    ``--rule gradient --step certified``, and an option from a table with its flag,
     ``--task-option length=0``."""
     known, given = flags(type(options)), options.as_dict()
     said_as = words(type(options)) | {"resume=True": "--resume"}  # training's, for every verb
+    plain = set(known)
     for name, flag in known.items():
         texts = given.get(name)
         if isinstance(texts, dict | tuple):  # KEY=VALUE, any number of times
             keys = (text.partition("=")[0] for text in texts if isinstance(text, str))
+            plain.discard(name)
             for key in filter(None, keys):  # a name that a flag has, too, is left as it is
                 said_as[f"{key}="] = f"{key}=" if key in known else f"{flag} {key}="
     either = "|".join(
         sorted(map(re.escape, said_as), reverse=True)
     )  # the longer of two alike first
     # Nothing inside a path, a quotation, an impairment's options or a longer name.
-    return re.sub(rf"(?<![\w./'\":,-])({either})", lambda found: said_as[found[0]], str(said))
+    pattern = rf"(?<![\w./'\":,-])(?P<key>{either})(?:'(?P<word>[A-Za-z][\w-]*)')?"
+
+    def flag_of(found: re.Match[str]) -> str:
+        word, said_before = said_as[found["key"]], found.string[: found.start()]
+        if word.endswith(found["key"]) and said_before.endswith(word.removesuffix(found["key"])):
+            word = found["key"]  # it has its flag already
+        value = found["word"] or ""
+        # Advice is to be pasted; what was given, and what is no flag's, stays in its quotes.
+        bare = found["key"][:-1] in plain and value != given.get(found["key"][:-1])
+        return word + (value if bare or not value else f"'{value}'")
+
+    # Of two keywords joined by "with" the flags stand side by side.
+    text = re.sub(r"(?<=\w') with (?=\w+=')", " ", str(said))
+    return re.sub(pattern, flag_of, text)

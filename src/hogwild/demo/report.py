@@ -97,7 +97,7 @@ def report(study: Study) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Hogwild: a demonstration</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        "<h1>Three graph neural networks, in step and out of step</h1>\n"
+        "<h1>Graph neural networks, in step and out of step</h1>\n"
         + "\n".join(sections)
         + f"\n<footer>Seed {study.seed}; computed in {study.seconds:.0f} s by "
         "<code>hogwild demo</code>.</footer>\n</body>\n</html>\n"
@@ -117,7 +117,15 @@ def _table(study: Study) -> str:
     lines = ["<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"]
     lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
               for row in rows]  # fmt: skip
-    note = f"<p><small>{escape(PRICE)}. Bytes: four a number, headers not counted.</small></p>\n"
+    note = (
+        f"<p><small>{len(MODELS)} trained models ({', '.join(MODELS.values())}) in {len(ROWS)} "
+        f"rows: a row is a model and what its nodes do (its rule). "
+    )
+    note += f"{escape(PRICE[0].upper() + PRICE[1:])}. Bytes: four a number, headers not counted. "
+    note += (
+        "The energy GNN's nodes send messages; its gradient steps have no row, since running them "
+        "in all settings would take about a minute and a half more.</small></p>\n"
+    )
     return "<table>\n" + "\n".join(lines) + "\n</table>\n" + note
 
 

@@ -30,6 +30,8 @@ from hogwild.problems.base import Problem
 from hogwild.progress import bar
 from hogwild.rules import choose, rule_for
 
+PATIENCE = 500
+"""Fewest ticks without progress after which runs with packets that are wrong have stalled."""
 SHARE = 50
 """Looks at a run come at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
 
@@ -93,6 +95,8 @@ class Run:
             held, as seen in this run.
         ticks: Ticks simulated.
         tol: The tolerance.
+        stalled: Whether it ended early, since packets are wrong (quantised, or not sent because
+            little has changed) and no run that was left came any nearer to the answer.
         halfway: A tick about halfway and the deviations then, [Q, G]; ``None``: too few ticks.
         reached: Tick at which each run and graph was first seen within the tolerance; −1: never.
         history: Deviation over time, [T, Q, G], at ``history_ticks``; ``None`` unless asked for.
@@ -115,6 +119,7 @@ class Run:
     assumptions: dict[str, bool]
     ticks: int
     tol: float
+    stalled: bool
     halfway: tuple[int, Tensor] | None
     reached: Tensor
     history: Tensor | None
@@ -187,7 +192,9 @@ def simulate(
     Args:
         model: Any model of this library, or a trained GNN of PyG's convolutions, which runs as it
             is (:func:`hogwild.wrap`).
-        data: A PyG ``Data``, ``Batch`` or list of ``Data``.
+        data: A PyG ``Data``, ``Batch`` or list of ``Data``: whole graphs. Parts of a graph are
+            refused where a sampler left its mark on them (``n_id`` and the like); parts without a
+            mark, such as those of ``Data.subgraph``, cannot be recognised.
         stagger: S, the largest number of ticks between two updates of a node; 1: all together.
         delay: D, the largest age of a view in ticks; 0: instantaneous.
         seed: The schedules are a function of it, on every machine.
@@ -202,7 +209,9 @@ def simulate(
         impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).
         ticks: Ticks after which the simulation ends in any case.
         tol: A run ends when its relative deviation from the synchronous embeddings is at most
-            this; ``None``: it goes on for all ticks.
+            this; ``None``: it goes on for all ticks. With impairments that make packets wrong
+            (``exact = False``) runs also end once they no longer come nearer: when the best
+            distance of each has not improved by 1 % during half of all ticks so far, at least 500.
         history: Record the deviation every so many ticks, or at these ticks.
         keep_embeddings: Record the embeddings as often, too.
         record: Keep the schedule in ``Run.trace``; a path writes it there as well.
@@ -276,7 +285,8 @@ def _run(
     start = problem.start()
     targets = [as_field(answer, start.dtype).repeat(1, 1, runs) for answer in answers]
     simulation = Simulation(rule, timetable, start, exchange=exchange, impairments=impairments)
-    watch = _Watch(simulation, graph, targets, tol, history, keep, ticks // 2)
+    exact = all(impairment.exact for impairment in impairments)
+    watch = _Watch(simulation, graph, targets, tol, history, keep, ticks // 2, exact)
     trace = None if not record else Trace.of(timetable, about)
     _tick(simulation, watch, ticks, trace, progress)
     if trace is not None and not isinstance(record, bool):
@@ -298,7 +308,9 @@ def _tick(
     simulation: Simulation, watch: _Watch, ticks: int, trace: Trace | None, progress: bool
 ) -> None:
     """Run until nothing is left to do, or for ``ticks`` ticks."""
-    with bar(ticks, progress, "tick", "simulating") as shown:
+    goal = "" if watch.goal is None else f" of {watch.goal:.0e}"
+    total = ticks if watch.goal is None and not simulation.rule.ends else None
+    with bar(total, progress, "tick", "simulating") as shown:
         for t in range(ticks):
             tick = simulation.step()
             shown.update()
@@ -307,7 +319,7 @@ def _tick(
             if watch.look(t, last=t == ticks - 1):
                 break
             if progress and looks(t):
-                shown.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}", False)
+                shown.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}{goal}", False)
 
 
 class _Watch:
@@ -325,6 +337,7 @@ class _Watch:
         history: int | frozenset[int] | None,
         keep: bool,
         half: int,
+        exact: bool,
     ) -> None:
         self.half = half
         self.halfway: tuple[int, Tensor] | None = None
@@ -335,9 +348,16 @@ class _Watch:
         self.scales = [graph.norm(target).clamp_min(tiny) for target in targets]  # [R, Q·G]
         self.deviation = self._distance()
         self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
+        self.stall = None if exact else _Stall()
+        self.stalled = False
         self.ticks: list[int] = []
         self.history: list[Tensor] = []
         self.embeddings: list[Tensor] = []
+
+    @property
+    def goal(self) -> float | None:
+        """The deviation at which runs end; ``None``: they do not end at a deviation."""
+        return None if self.simulation.rule.ends else self.tol
 
     @property
     def h(self) -> Tensor:
@@ -375,7 +395,38 @@ class _Watch:
         if bool(fresh.any()):
             self.reached[fresh] = t
             self.simulation.retire(fresh[self.graph.batch].nonzero()[:, 0])
-        return bool((self.reached >= 0).all())
+        over = self.reached >= 0
+        if self.stall is not None and not bool(over.all()):
+            over = over | self.stall.look(t, torch.stack([self.deviation, self._total()]))
+            self.stalled = bool(over.all())
+        return bool(over.all())
+
+    def _total(self) -> Tensor:
+        """Sum of all distances from the answers, [R, Q·G]: it falls while word still travels, when
+        the largest one does not."""
+        gaps = (self.simulation.h - torch.cat(self.targets, 1)).abs().sum(1)
+        return self.graph.sum(gaps)
+
+
+class _Stall:
+    """Knows when runs last came nearer to the answer, by at least 1 % of any of their distances."""
+
+    def __init__(self) -> None:
+        self.best = self.since = torch.empty(0)
+
+    def look(self, t: int, distances: Tensor) -> Tensor:
+        """Which runs have not come nearer for half of all ticks, and for long, [Q·G].
+
+        Args:
+            t: The tick.
+            distances: Of several kinds, [kinds, R, Q·G].
+        """
+        if not self.best.numel():
+            self.best, self.since = distances, torch.full_like(distances, t)
+        better = distances < 0.99 * self.best
+        self.best = torch.where(better, distances, self.best)
+        self.since = torch.where(better, t, self.since)
+        return (t - self.since >= max(PATIENCE, t // 2)).flatten(0, 1).all(0)
 
 
 def _report(
@@ -439,6 +490,7 @@ def _report(
         },
         ticks=tally.ticks,
         tol=enough,
+        stalled=watch.stalled,
         halfway=None if halfway is None else (halfway[0], per_graph(halfway[1])),
         reached=watch.reached.view(runs, graphs),
         history=torch.stack([per_graph(d) for d in watch.history]) if watch.history else None,

@@ -13,7 +13,8 @@ from torch_geometric.data import Batch, Data, HeteroData
 from hogwild.errors import InputError
 
 SAMPLED = ("n_id", "e_id", "input_id", "num_sampled_nodes", "root_n_id", "node_norm", "edge_norm")
-"""What the samplers of PyG leave on a part of a graph."""
+"""What some samplers of PyG leave on a part of a graph. Others, and ``Data.subgraph``, leave
+nothing: their parts cannot be told from whole graphs."""
 
 
 def graphs_of(data: Any) -> list[Data]:
@@ -42,8 +43,9 @@ def graphs_of(data: Any) -> list[Data]:
 
 
 def require_whole(graph: Data) -> None:
-    """Refuse a part that a sampler cut out of a larger graph: its nodes at the rim have lost
-    neighbours, and degrees and normalisations would be those of the part."""
+    """Refuse a part of a larger graph, where a sampler left a mark on it (:data:`SAMPLED`): its
+    nodes at the rim have lost neighbours, and degrees and normalisations would be those of the
+    part. Parts without a mark pass."""
     left = [key for key in SAMPLED if graph.get(key) is not None]
     if left:
         raise InputError(

@@ -13,7 +13,8 @@ from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
 
 
 class Status(enum.IntEnum):
-    """How a solve ended; :attr:`advice` is what a user should read."""
+    """How a solve ended; :attr:`advice` is what a user should read, :attr:`outcome` the part of it
+    that holds whatever the cause is."""
 
     CONVERGED = 0
     MAX_ITERATIONS = 1
@@ -21,25 +22,33 @@ class Status(enum.IntEnum):
     NOT_FINITE = 3
 
     @property
+    def outcome(self) -> str:
+        return _OUTCOME[self]
+
+    @property
     def advice(self) -> str:
-        return _ADVICE[self]
+        return f"{_OUTCOME[self]}{_GUESS.get(self, '')}"
 
 
-_ADVICE = {
+_OUTCOME = {
     Status.CONVERGED: "converged to the tolerance",
     Status.MAX_ITERATIONS: (
         "ran out of iterations: raise max_iter; other solvers than Newton may need very many"
     ),
-    Status.STALLED: (
-        "no step decreased the residual any further: the tolerance is below the rounding error at "
-        "this scale. Standardise large features (model.standardize), solve in float64 if the solve "
-        "is not (solve_dtype), or loosen the tolerance"
-    ),
+    Status.STALLED: "no step decreased the residual any further",
     Status.NOT_FINITE: (
         "met NaN or infinity: check features and parameters (exploding training, missing "
         "normalisation)"
     ),
 }
+_GUESS = {
+    Status.STALLED: (
+        ": the tolerance is below the rounding error at this scale. Standardise large features "
+        "(model.standardize), solve in float64 if the solve is not (solve_dtype), or loosen the "
+        "tolerance"
+    ),
+}
+"""The likely cause where no other is known."""
 _ROUNDING = (
     "where the residual no longer moves, it is at the rounding error of this scale: normalise "
     "large features or loosen the tolerance"
@@ -77,7 +86,8 @@ class Solution:
 
         Args:
             cause: Looks for a cause that the solver cannot know, and says it in a line, which
-                takes the place of the guess that rounding is the cause; or ``""``.
+                comes before the solver's outcomes and takes the place of the guess that rounding is
+                the cause; or ``""``.
         """
         if on_failure == "ignore" or bool(self.converged.all()):
             return self
@@ -102,11 +112,11 @@ class Solution:
         if len(failed) > 5:
             lines.append(f"  … and {len(failed) - 5} more")
         seen = self.status[~self.converged].unique().tolist()
-        lines += [Status(code).advice for code in seen]
         if cause:
-            lines.append(cause)
-        elif Status.MAX_ITERATIONS in seen:
-            lines.append(_ROUNDING)
+            lines += [cause, *(Status(code).outcome for code in seen)]
+        else:
+            lines += [Status(code).advice for code in seen]
+            lines += [_ROUNDING] * (Status.MAX_ITERATIONS in seen)
         lines.append("(on_failure='warn' or 'ignore' continues with the last iterate.)")
         return "\n".join(lines)
 

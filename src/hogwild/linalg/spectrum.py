@@ -108,7 +108,7 @@ def extremes(matrix: csc_matrix, low: float, high: float) -> Extremes:
         return Extremes(low, high, float(matrix.diagonal().max()))
     least, most = _guess(matrix)
     eye = identity(matrix.shape[0], format="csc")
-    noise = 64.0 * np.finfo(np.float64).eps * high
+    noise = 64.0 * float(np.finfo(np.float64).eps) * high
     gap = MARGIN
     while (below := least * (1.0 - gap) - noise) > low:
         if definite(matrix - below * eye):

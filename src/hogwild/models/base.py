@@ -264,6 +264,12 @@ def large_features(**features: Tensor | None) -> str:
     )
 
 
+def uncompiled(model: object) -> object:
+    """The module that ``torch.compile`` was given, which shares all parameters; anything else as it
+    is. A compiled module hides the class of the model, and the calls inside it."""
+    return model._modules.get("_orig_mod", model) if isinstance(model, nn.Module) else model
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """A model in evaluation mode; afterwards each of its parts is in the mode it was in."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, FeatureError
 from hogwild.graph.inputs import Inputs
+from hogwild.models.base import uncompiled
 from hogwild.models.explicit import LayerTagged
 from hogwild.models.layered import LayeredGNN
 from hogwild.models.layers import LayeredProblem
@@ -34,7 +35,8 @@ def reads_edges(model: Model) -> bool:
 
 
 def check_model(model: object) -> Model:
-    """The model, if it is one of the library."""
+    """The model, if it is one of the library; of a compiled one, the one that was compiled."""
+    model = uncompiled(model)
     if not isinstance(model, Model):
         raise ConfigError(
             f"model is a {type(model).__name__}; expected a model of hogwild, or a new one of "
@@ -46,7 +48,8 @@ def check_model(model: object) -> Model:
 
 def runnable(model: object) -> Runnable:
     """The model as it runs asynchronously: one of the library as it is, any other wrapped
-    (:func:`hogwild.wrap`)."""
+    (:func:`hogwild.wrap`); of a compiled one, the one that was compiled."""
+    model = uncompiled(model)
     if isinstance(model, Runnable):
         return model
     if not isinstance(model, nn.Module):

@@ -81,6 +81,8 @@ def tapped(model: nn.Module, take: Callable[[Call], Any]) -> Iterator[None]:
     """Within this context ``take(call)`` answers every call of a convolution of the model.
 
     What convolutions remember of a graph (``cached=True``) is put aside: they see parts of it.
+    Modules that ``torch.compile`` was given run as they were written: inside compiled code no call
+    can be taken over.
     """
     count, inside = 0, False
 
@@ -105,11 +107,14 @@ def tapped(model: nn.Module, take: Callable[[Call], Any]) -> Iterator[None]:
         try:
             for path, module in model.named_modules():
                 before = dict(module.__dict__)
-                memory = {k: None for k in before if k.startswith("_cached_")}
+                aside = ("_cached_", "_compiled_call_impl")
+                memory: dict[str, Any] = {k: None for k in before if k.startswith(aside)}
                 if before.get("cached") is True:
-                    memory["cached"] = False  # type: ignore[assignment]
+                    memory["cached"] = False
+                if "_orig_mod" in module._modules:
+                    memory["forward"] = module._modules["_orig_mod"]
                 if isinstance(module, MessagePassing):
-                    memory["forward"] = replacement(path, module)  # type: ignore[assignment]
+                    memory["forward"] = replacement(path, module)
                 if memory:
                     kept.append((module, {k: before[k] for k in memory if k in before}))
                     module.__dict__.update(memory)

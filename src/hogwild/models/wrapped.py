@@ -16,9 +16,12 @@ the ℓ-th call; what a node ends with are the results of its calls. The predict
 forward once more, with these results put in the place of the convolutions: a head, or a pooling
 over the graph after the last convolution, is the user's.
 
-Whether this is right is tried before anything runs, on the graph at hand: evaluated on stars, every
-input and every result must be what it is in the forward on the whole graph. Where it is not, the
-model reads more than a node and its neighbours, and the refusal names the module that does.
+Whether this is right is tried before anything runs, on the graph at hand. Two calls of the forward
+must agree. Evaluated on stars, every input and every result must be what it is in the forward on
+the whole graph. With other features and other results at some nodes, the inputs :math:`v_i^\ell` of
+all other nodes must stay what they are, from :math:`v_i^0` on, and so must their predictions where
+the model predicts for nodes. Where an input, a result or a prediction differs, nodes meet outside
+of the convolutions, and the refusal names the module in which they do.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -38,9 +42,11 @@ from hogwild.errors import AsynchronyError, ConfigError, HogwildError, InputErro
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution, Status
-from hogwild.models.base import Kind
+from hogwild.models.base import ImplicitConv, Kind, uncompiled
+from hogwild.models.layered import LayeredGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, StarEdges, refuse_beyond_one_hop
+from hogwild.models.readout import ImplicitGNN
 from hogwild.models.tap import Call, convolutions, named, tapped
 
 Head = Callable[[Any, Tensor], Tensor]
@@ -64,8 +70,8 @@ def wrap(
 
     Args:
         model: Any module whose message passing is done by ``torch_geometric.nn.MessagePassing``
-            convolutions of one hop: PyG's models, or one's own. It may pool over the graph after
-            its last convolution, and not before.
+            convolutions of one hop: PyG's models, or one's own. Nodes may meet in convolutions
+            only. A model of graphs may pool over the graph after its last convolution.
         head: A function, or a module, of (what the forward gives, the graph of each node [N]) to
             predictions, where the model does not hold its head itself.
         arguments: Names of the forward's arguments that are taken from the data; or a mapping from
@@ -73,7 +79,12 @@ def wrap(
             argument that the data has an attribute for: say ``["x", "edge_index"]`` where the data
             has edge features that the model was trained without. A forward of a single argument,
             ``forward(data)``, gets all of the data.
+
+    Returns:
+        The wrapped model; one that is wrapped already is returned as it is.
     """
+    if isinstance(model, WrappedGNN) and head is None and arguments is None:
+        return model
     return WrappedGNN(model, head, arguments=arguments)
 
 
@@ -94,12 +105,19 @@ class WrappedGNN(nn.Module):
         arguments: Sequence[str] | Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        model = getattr(model, "_orig_mod", model)  # of a compiled one: its calls cannot be seen
+        model = uncompiled(model)  # type: ignore[assignment]
         if not isinstance(model, nn.Module):
             raise ConfigError(
                 f"model is a {type(model).__name__}; expected a torch.nn.Module whose message "
                 f"passing is done by torch_geometric.nn.MessagePassing convolutions"
             )
+        if isinstance(model, WrappedGNN):
+            raise ConfigError(
+                f"model is wrapped already, around {model.name}; expected that model, "
+                f"wrap(model.model, head=..., arguments=...), where the head or the arguments "
+                f"should be others"
+            )
+        _refuse_the_librarys_own(model)
         if not convolutions(model):
             raise ConfigError(
                 f"model is a {type(model).__name__} and holds no "
@@ -144,7 +162,8 @@ class WrappedGNN(nn.Module):
 
     def predict(self, inputs: Inputs) -> Tensor:
         """The user's own forward on some data, [N, out], or [G, out] of a model of graphs."""
-        return self._finish(self.door.ask(self.model, Fields.of(inputs)), inputs)
+        fields = Fields.of(inputs)
+        return self.finish(self.door.ask(self.model, fields), fields)
 
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The predictions of nodes whose convolutions gave ``h`` [Q, N, channels] in Q runs,
@@ -155,12 +174,12 @@ class WrappedGNN(nn.Module):
         for one in h:
             parts = zip(one.split(found.results, 1), found.shapes, strict=True)
             z = [part.reshape(-1, *shape) for part, shape in parts]
-            with tapped(self.model, lambda call, z=z: z[call.index]):  # type: ignore[misc]
-                out.append(self._finish(self.door.call(self.model, fields), inputs))
+            out.append(Recorded.of(self, fields, replace(found, z=z)).out)
         return torch.stack(out)
 
-    def _finish(self, out: Any, inputs: Inputs) -> Tensor:
-        out = out if self.head is None else self.head(out, inputs.batch)
+    def finish(self, out: Any, fields: Fields) -> Tensor:
+        """Predictions, [rows, out], of what the user's forward gave."""
+        out = out if self.head is None else self.head(out, fields.nodes["batch"])
         if not isinstance(out, Tensor) or out.dim() not in (1, 2):
             what = f"a tensor {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
             raise ConfigError(
@@ -168,7 +187,7 @@ class WrappedGNN(nn.Module):
                 f"wrap(model, head=lambda out, batch: ...) makes one of whatever it gives"
             )
         if out.dim() == 1:
-            out = out.unsqueeze(-1 if out.numel() in (inputs.x.size(0), inputs.num_graphs) else 0)
+            out = out.unsqueeze(-1 if out.numel() in (fields.rows, fields.num_graphs) else 0)
         return out
 
     def _recorded(self, inputs: Inputs) -> Recorded:
@@ -248,7 +267,18 @@ class Fields:
 
     def shuffled(self, order: Tensor) -> Fields:
         """The nodes' features dealt out anew."""
-        nodes = {n: v if n == "batch" else v[order] for n, v in self.nodes.items()}
+        return self._with(lambda _, v: v[order])
+
+    def shifted(self, sign: float, random: torch.Generator) -> Fields:
+        """The nodes' features moved by about their size, where they are floating-point numbers."""
+        return self._with(lambda _, v: _shifted(v, sign, random))
+
+    def mixed(self, other: Fields, nodes: Tensor) -> Fields:
+        """Some nodes [N] with the features that they have in ``other``."""
+        return self._with(lambda name, v: _mixed(v, other.nodes[name], nodes))
+
+    def _with(self, change: Callable[[str, Tensor], Tensor]) -> Fields:
+        nodes = {n: v if n == "batch" else change(n, v) for n, v in self.nodes.items()}
         return replace(self, nodes=nodes)
 
 
@@ -345,13 +375,18 @@ class Recorded:
     calls: list[str] = field(default_factory=list)
     v: list[list[Tensor]] = field(default_factory=list)  # inputs of each call
     z: list[Tensor] = field(default_factory=list)  # its result, [N, …]
+    out: Tensor = field(default_factory=lambda: torch.empty(0))  # predictions, [rows, out]
 
     @classmethod
-    def of(cls, wrapped: WrappedGNN, fields: Fields) -> Recorded:
+    def of(cls, wrapped: WrappedGNN, fields: Fields, given: Recorded | None = None) -> Recorded:
+        """The forward as it is; or with the results ``given.z`` in the place of the convolutions,
+        which are then not called."""
         found = cls()
 
         def take(call: Call) -> Tensor:
-            out = call.run()
+            if given is not None:
+                given.require(call)
+            out = call.run() if given is None else given.z[call.index]
             if not isinstance(out, Tensor) or not out.dim() or out.size(0) != fields.rows:
                 what = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
                 raise AsynchronyError(
@@ -369,14 +404,23 @@ class Recorded:
             found.z.append(out)
             return out
 
+        ask = wrapped.door.ask if given is None else wrapped.door.call
         with tapped(wrapped.model, take):
-            wrapped.door.ask(wrapped.model, fields)
+            out = ask(wrapped.model, fields)
         if not found.z:
             raise AsynchronyError(
                 f"{wrapped.name}.forward calls none of its convolutions "
                 f"({', '.join(convolutions(wrapped.model))}); expected a forward that does"
             )
+        if given is not None and len(found.z) < len(given.z):
+            raise _Differs(f"it makes fewer than {len(given.z)} calls of convolutions")
+        found.out = wrapped.finish(out, fields)
         return found
+
+    def require(self, call: Call) -> None:
+        """Raise unless this call is the one recorded at its place."""
+        if [str(call)] != self.calls[call.index : call.index + 1]:
+            raise _Differs(f"its call {call.index} is {call}, and another one on the whole")
 
     @property
     def shapes(self) -> list[torch.Size]:
@@ -412,6 +456,8 @@ class _Differs(Exception):
 _DRAWS = 3
 """Ways of dealing out the features to the nodes on which a model is tried; the first is the data's
 own."""
+_CALLS = 3
+"""Calls of the forward on the same data that must agree."""
 
 
 @dataclass(eq=False)
@@ -465,8 +511,7 @@ class WrappedProblem(LayeredProblem):
         made, last = _Pass([], []), max(heard, default=-1)
 
         def take(call: Call) -> Tensor:
-            if [str(call)] != self.recorded.calls[call.index : call.index + 1]:
-                raise _Differs(f"its call {call.index} is {call}, and another one on the whole")
+            self.recorded.require(call)
             if call.index < len(known):
                 return _fill(known[call.index], drawn.rows, self.recorded.shapes[call.index])
             values = call.values(drawn.rows)
@@ -517,6 +562,7 @@ class WrappedProblem(LayeredProblem):
 
     def try_out(self) -> None:
         """Find out what leaves need, or refuse."""
+        self._require_repeatable()
         graph, random = self.graph, torch.Generator().manual_seed(0)
         n, device = graph.num_nodes, graph.src.device
         half = torch.randperm(n, generator=random)[: max(n // 2, 1)].to(device)
@@ -527,6 +573,33 @@ class WrappedProblem(LayeredProblem):
             )
             dealt = self.fields.shuffled(order)
             draws.append((dealt, Recorded.of(self.wrapped, dealt)))
+        self._try_stars(stars, draws)
+        self._try_rows(draws[1:], random)
+
+    def _require_repeatable(self) -> None:
+        """Refuse a forward that gives something else at every call."""
+        for _ in range(1, _CALLS):
+            again = Recorded.of(self.wrapped, self.fields)
+            pairs = list(zip(self.recorded.z, again.z, strict=False))
+            moved = [_gap(_flat(a), _flat(b)) > 0.0 for a, b in pairs]
+            place = self.recorded.calls[moved.index(True)] if any(moved) else ""
+            if again.calls != self.recorded.calls:
+                what = "calls other convolutions"
+            elif place:
+                what = f"gets another result of {place}"
+            elif _gap(self.recorded.out, again.out) > 0.0:
+                what = "gives other predictions"
+            else:
+                continue
+            raise AsynchronyError(
+                f"{self.wrapped.name}.forward is random: called twice on the same data in "
+                f"evaluation mode, it {what}. Expected a forward that is a function of the data: "
+                f"torch.nn.functional.dropout(x, p) drops entries in evaluation mode, too; write "
+                f"dropout(x, p, training=self.training), or use torch.nn.Dropout"
+            )
+
+    def _try_stars(self, stars: Sequence[Star], draws: Sequence[tuple[Fields, Recorded]]) -> None:
+        """Refuse where inputs or results on stars are not those on the whole graph."""
         found: _Fault | None = None
         for self.surrounded in (False, True):
             found = next(
@@ -542,6 +615,93 @@ class WrappedProblem(LayeredProblem):
                 return
         assert found is not None
         raise self._refusal(found) from found.cause
+
+    def _try_rows(self, others: Sequence[tuple[Fields, Recorded]], random: torch.Generator) -> None:
+        """Refuse where what the forward makes of a node's features and results between, before or
+        after convolutions depends on other nodes: some nodes get other features and other results,
+        and the rest must stay where it is."""
+        n, device = self.graph.num_nodes, self.graph.src.device
+        failure: Exception | None = None
+        tried = 0
+        for number, (dealt, other) in enumerate(others):
+            sign = -1.0 if number % 2 else 1.0
+            z = [_shifted(result, sign, random) for result in other.z]
+            some = (torch.rand(n, generator=random) < 0.5).to(device)
+            for features in (dealt, dealt.shifted(sign, random)):
+                for nodes in (some, ~some):
+                    fields = self.fields.mixed(features, nodes)
+                    pairs = zip(self.recorded.z, z, strict=True)
+                    given = replace(self.recorded, z=[_mixed(a, b, nodes) for a, b in pairs])
+                    try:
+                        made = Recorded.of(self.wrapped, fields, given)
+                    except _Differs as error:
+                        raise AsynchronyError(
+                            f"{self.wrapped.name}.forward calls other convolutions when the values "
+                            f"of some nodes change ({error}). Expected the same calls for all "
+                            f"values: an asynchronous node knows only itself and its neighbours"
+                        ) from error
+                    except Exception as error:  # features that were moved may be none it takes
+                        failure = error
+                        continue
+                    tried += 1
+                    self._require_still(made, ~nodes, fields, given)
+        if not tried and failure is not None:
+            raise AsynchronyError(
+                f"{self.wrapped.name}.forward cannot be tried: with the features of some nodes "
+                f"exchanged, and other results of convolutions, it raises {failure!r}. Expected a "
+                f"forward that takes any features of the data at any node"
+            ) from failure
+
+    def _require_still(
+        self, made: Recorded, still: Tensor, fields: Fields, given: Recorded
+    ) -> None:
+        """Refuse where nodes [N] moved whose own features and results are those recorded."""
+        for index in range(self.depth + 1):
+            if index < self.depth:
+                before, after = self.recorded.value(index), made.value(index)
+            else:
+                before, after = self.recorded.out, made.out
+                if before.size(0) != self.graph.num_nodes:
+                    return  # predictions of graphs
+            gap = 1.0 if before.shape != after.shape else _gap(before[still], after[still])
+            if gap > 0.0:
+                raise self._meeting(index, gap, still, fields, given)
+
+    def _meeting(
+        self, index: int, gap: float, still: Tensor, fields: Fields, given: Recorded
+    ) -> AsynchronyError:
+        """The refusal of a forward in which nodes meet outside of its convolutions."""
+
+        def same(whole: Any, part: Any) -> bool:
+            if not (_rows_of(whole, still.numel()) and _rows_of(part, still.numel())):
+                return True
+            return whole.shape == part.shape and not _gap(_flat(whole[still]), _flat(part[still]))
+
+        first, second = _Trail(self.wrapped.model), _Trail(self.wrapped.model)
+        with first:
+            Recorded.of(self.wrapped, self.fields, self.recorded)
+        with second:
+            Recorded.of(self.wrapped, fields, given)
+        calls = [*self.recorded.calls, ""]
+        culprit = _culprit(first, second, same, calls[index]) or "what the forward itself does"
+        alone = (
+            f"at some nodes move by {gap:.1e}, although only the features and convolution results "
+            f"of other nodes change"
+        )
+        if index == self.depth:
+            return AsynchronyError(
+                f"{culprit} after {calls[index - 1]} reads more than single nodes: the predictions "
+                f"{alone}. "
+                f"A prediction for a node may depend on the node's own convolution results only: "
+                f"expected norms of single nodes there, softmax over channels (dim=-1), and "
+                f"aggregation over neighbours in a MessagePassing convolution. A prediction for "
+                f"the whole graph may pool over its nodes: it has the shape [graphs, out]"
+            )
+        before = calls[index - 1] if index else "the beginning"
+        return AsynchronyError(
+            f"{culprit} between {before} and {calls[index]} reads more than single nodes: the "
+            f"inputs of {calls[index]} {alone}. {_EXPECTED}"
+        )
 
     def _fault(self, at: Star, fields: Fields, expected: Recorded) -> _Fault | None:
         """The first thing that is different on stars from the whole graph."""
@@ -593,16 +753,12 @@ class WrappedProblem(LayeredProblem):
         before = self.recorded.calls[found.index - 1] if found.index else "the beginning"
         culprit = self._culprit(found, call) or "what the forward itself does"
         return AsynchronyError(
-            f"{culprit} between {before} and {call} reads more than single nodes: {alone}. An "
-            f"asynchronous node knows only itself and its neighbours: expected norms of single "
-            f"nodes there (LayerNorm in mode 'node', BatchNorm in evaluation mode), and no "
-            f"pooling, attention or other aggregation over nodes outside of MessagePassing. "
-            f"Pooling after the last convolution is fine, inside the forward or as wrap(model, "
-            f"head=...)"
+            f"{culprit} between {before} and {call} reads more than single nodes: {alone}. "
+            f"{_EXPECTED}"
         )
 
     def _culprit(self, found: _Fault, call: str) -> str | None:
-        """The first module whose own rows come out different although they went in the same."""
+        """The module to blame for a difference between stars and the whole graph."""
         whole = _Trail(self.wrapped.model)
         with whole:
             expected = Recorded.of(self.wrapped, found.fields)
@@ -611,12 +767,7 @@ class WrappedProblem(LayeredProblem):
         part = _Trail(self.wrapped.model)
         with part:
             self._run(found.at, (), heard, fields=found.fields)
-        for (path, given, made), (_, mine, result) in zip(whole.steps, part.steps, strict=False):
-            if path == call or not self._same(found.at, given, mine):
-                return None
-            if not self._same(found.at, made, result):
-                return path
-        return None
+        return _culprit(whole, part, partial(self._same, found.at), call)
 
     def _same(self, at: Star, whole: Any, part: Any) -> bool:
         """Whether the rows of some nodes are those of the whole graph; of anything else: yes."""
@@ -627,6 +778,14 @@ class WrappedProblem(LayeredProblem):
         mine, theirs = _flat(part[: at.size]).double(), _flat(whole).double()
         theirs = at.at_nodes(theirs.mT).mT
         return bool(torch.allclose(mine, theirs, rtol=1e-3, atol=1e-3 * float(theirs.abs().max())))
+
+
+_EXPECTED = (
+    "An asynchronous node knows only itself and its neighbours: expected norms of single nodes "
+    "there (LayerNorm in mode 'node', BatchNorm in evaluation mode), and no pooling, attention or "
+    "other aggregation over nodes outside of MessagePassing. A model of graphs may pool after its "
+    "last convolution, inside the forward or as wrap(model, head=...)"
+)
 
 
 @dataclass
@@ -664,12 +823,53 @@ class _Trail:
             return hook
 
         self.hooks = [
-            module.register_forward_hook(keep(path)) for path, module in self.model.named_modules()
+            module.register_forward_hook(keep(path))
+            for path, module in self.model.named_modules()
+            if path  # not the model itself, of which there is nothing to say
         ]
 
     def __exit__(self, *_: object) -> None:
         for hook in self.hooks:
             hook.remove()
+
+
+def _refuse_the_librarys_own(model: nn.Module) -> None:
+    """Refuse a module around a model or an implicit layer of this library, which have rules of
+    their own for single nodes."""
+    known, outer = (ImplicitGNN, LayeredGNN, ImplicitConv), type(model).__name__
+    path, own = next(((p, m) for p, m in model.named_modules() if isinstance(m, known)), ("", None))
+    if own is None or (convolutions(model) and not isinstance(own, LayeredGNN)):
+        return
+    name = type(own).__name__
+    if not path and not isinstance(own, ImplicitConv):
+        raise ConfigError(
+            f"model is a {name} of hogwild; expected a model trained elsewhere: a {name} goes to "
+            f"hogwild.simulate, robustness and certify as it is"
+        )
+    if isinstance(own, ImplicitConv):
+        what = "a model with a readout, such as hogwild.EnergyGNN, in its place"
+    else:
+        what = f"the {name} itself, as in hogwild.simulate(model.{path}, data)"
+    where = f"a {name} of hogwild" if not path else f"a {outer} around {path}, a {name} of hogwild"
+    raise ConfigError(
+        f"model is {where}, which runs by rules of its own and cannot be wrapped; expected {what}. "
+        f"What follows the embeddings belongs into the readout of such a model: "
+        f"readout=(16, 16) makes it an MLP of these hidden widths, and pool='mean' predicts for "
+        f"graphs"
+    )
+
+
+def _culprit(
+    whole: _Trail, part: _Trail, same: Callable[[Any, Any], bool], call: str
+) -> str | None:
+    """The first module, before the call, that is given the same in two forwards and makes something
+    else of it."""
+    for (path, given, made), (_, mine, result) in zip(whole.steps, part.steps, strict=False):
+        if path == call or not same(given, mine):
+            return None
+        if not same(made, result):
+            return path
+    return None
 
 
 def _known(module: nn.Module) -> str:
@@ -679,6 +879,37 @@ def _known(module: nn.Module) -> str:
     except AsynchronyError as error:
         return f" ({str(error).split('; expected layers')[0]})"
     return ""
+
+
+def _rows_of(x: Any, rows: int) -> bool:
+    """Whether this is a tensor with so many rows."""
+    return isinstance(x, Tensor) and x.dim() > 0 and x.size(0) == rows
+
+
+def _shifted(x: Tensor, sign: float, random: torch.Generator) -> Tensor:
+    """Floating-point numbers moved one way, by one to two times the largest of them."""
+    if not x.is_floating_point():
+        return x
+    by = 1.0 + torch.rand(x.shape, generator=random, dtype=torch.float64).to(x)
+    return x + sign * by * (float(x.abs().max()) or 1.0)
+
+
+def _mixed(own: Tensor, other: Tensor, nodes: Tensor) -> Tensor:
+    """Rows of one tensor, and of another one at some nodes [N]."""
+    return torch.where(nodes.view(-1, *[1] * (own.dim() - 1)), other, own)
+
+
+def _gap(a: Tensor, b: Tensor) -> float:
+    """How far two tensors are apart, as a part of their size; 0 where it is rounding."""
+    if not a.numel():
+        return 0.0
+    if not a.is_floating_point():
+        return float(bool((a != b).any()))
+    scale = float(a[a.isfinite()].abs().max()) if bool(a.isfinite().any()) else 0.0
+    same = (a == b) | (a.isnan() & b.isnan())
+    gap = float(torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf).max())
+    gap /= scale or 1.0
+    return gap if gap > 1e3 * torch.finfo(a.dtype).eps else 0.0
 
 
 def _flat(x: Tensor) -> Tensor:

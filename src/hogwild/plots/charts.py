@@ -138,10 +138,9 @@ def histograms(
     titles: Sequence[str] | None = None,
     bins: int = 41,
 ) -> None:
-    """Draw :func:`output_histogram` on these axes. A result whose outputs all agree is shown on the
-    (relative) scale of the one before, or there would be nothing to see it against."""
+    """Draw :func:`output_histogram` on these axes. A result whose outputs all agree is shown with
+    half of its largest output to either side."""
     ticker = need("matplotlib.ticker")
-    low, high = -0.5, 0.5
     for number, (ax, result) in enumerate(zip(axes, results, strict=True)):
         if result.prediction.dim() > 2:
             raise ConfigError("the model has replicas; expected a result of a single model")
@@ -149,6 +148,7 @@ def histograms(
         before = float(result.prediction[item, output])
         size = float(result.prediction.abs().max()) or 1.0
         apart = (outputs - before) / size
+        low, high = -0.5, 0.5
         if np.ptp(np.append(apart, 0.0)) > 1e-3:
             low, high = min(float(apart.min()), 0.0), max(float(apart.max()), 0.0)
         edges = _edges(before, low * size, high * size, bins, outputs)

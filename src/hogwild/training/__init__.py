@@ -85,7 +85,9 @@ def train(
     resolved = resolve(config.task if task is None else task, config.task_options, **own)
     device = device_of(config)
     given = check_model(model) if isinstance(model, nn.Module) else None
-    config = config if given is None else _of_built(config, given)
+    if given is not None:
+        _require_width(given, resolved)
+        config = _of_built(config, given)
     config = config.completed(getattr(resolved, "defaults", {}))
     members = Members.of(config, resolved, config.replicas, device)
     network: Any = initial(config, resolved, members.seeds) if given is None else given
@@ -151,6 +153,17 @@ def _without_edges(network: Any, config: Config, task: Task) -> None:
             f"the graphs have edge_attr, which {config.model} does not read: it is left out, in "
             f"training and whenever the trained model is used; models that read it: {reading}",
             stacklevel=3,
+        )
+
+
+def _require_width(network: Any, task: Task) -> None:
+    """Refuse a model that reads features of another width than the task's."""
+    door = getattr(network, "features", None)  # a class outside this library may have none
+    if door is not None and door.nodes.channels != task.in_channels:
+        raise ConfigError(
+            f"model reads {door.nodes.channels} features a node (in_channels) and the nodes of "
+            f"{task.name} have {task.in_channels}; expected "
+            f"{type(network).__name__}({task.in_channels}, {task.out_channels}, ...)"
         )
 
 
