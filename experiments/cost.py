@@ -233,7 +233,7 @@ def sent(loop: Loop) -> dict[str, float]:
     graph, out = problem.graph, {}
     for name, (rule, step) in PACKETS[model.kind].items():
         made, h = rule_for(problem, rule, step), problem.start()
-        letters = made.begin(h)
+        letters = made.begin(h, graph.everyone.current(h))
         each = 0 if letters is None else letters.size(1)
         public = made.broadcast(h, graph.everyone).size(1)
         out[name] = public + each * graph.num_edges / graph.num_nodes

@@ -410,7 +410,7 @@ def test_the_bound_of_a_contraction_is_attained():
     assert float(problem.drift(0.1)) == pytest.approx(0.8 * 0.1 / 0.2)
     h = torch.zeros(1, 1, 2, **DOUBLE)
     for _ in range(200):
-        h = problem.update(h, gather(h, graph.src) + 0.1, graph.everyone)
+        h = problem.node.update(h, gather(h, graph.src) + 0.1, graph.everyone)
     assert float(h.max()) == pytest.approx(float(problem.drift(0.1)))
 
 

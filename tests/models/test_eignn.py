@@ -170,7 +170,7 @@ def test_update_of_some_nodes_equals_the_step():
     h = torch.randn(2, 2, 14, **DOUBLE)
     nodes = torch.tensor([13, 0, 3])
     at = graph.star(nodes)
-    some = problem.update(h[..., nodes], gather(h, graph.src)[..., at.edges], at)
+    some = problem.node.update(h[..., nodes], gather(h, graph.src)[..., at.edges], at)
     torch.testing.assert_close(some, problem.step(h)[..., nodes])
     slow = super(type(problem).__mro__[1], problem).pullback(h, h)
     torch.testing.assert_close(problem.pullback(h, h), slow)

@@ -306,7 +306,7 @@ def test_asynchronous_updates_converge_at_the_modulus():
         past = torch.stack(history[-5:])[torch.randint(5, (graph.num_edges,), generator=rng)]
         heard = past[torch.arange(graph.num_edges), :, :, graph.src].permute(1, 2, 0)
         new = history[-1].clone()
-        new[..., nodes] = problem.update(new[..., nodes], heard[..., at.edges], at)
+        new[..., nodes] = problem.node.update(new[..., nodes], heard[..., at.edges], at)
         history.append(new)
         waiting -= set(nodes.tolist())
         if not waiting:  # everyone has updated, and what it heard is at most four ticks older
@@ -323,7 +323,7 @@ def test_update_of_some_nodes_equals_the_step(normalize):
     _, problem, h = posed(5, normalize=normalize)
     graph, nodes = problem.graph, torch.tensor([9, 0, 3])
     at = graph.star(nodes)
-    some = problem.update(h[..., nodes], gather(h, graph.src)[..., at.edges], at)
+    some = problem.node.update(h[..., nodes], gather(h, graph.src)[..., at.edges], at)
     torch.testing.assert_close(some, problem.step(h)[..., nodes])
 
 

@@ -13,9 +13,9 @@ from hogwild import GSDGNN, EnergyGNN, simulate
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.ops import gather
-from hogwild.problems.energy import EnergyProblem
 from hogwild.rules import message_rule
 from hogwild.testing.problems import random_graph
+from hogwild_node.energy import Energy
 from hogwild_node.rules import mode
 
 SCALES = (1.0, 30.0, 300.0)  # of features; embeddings of 1 to more than 1,000
@@ -105,14 +105,14 @@ def test_a_graph_is_the_same_alone_and_in_a_batch(variant):
 def evaluations(monkeypatch):
     """Counts of nodes whose energy was modelled to second order, call by call."""
     counts = []
-    quadratic = EnergyProblem.quadratic
+    quadratic = Energy.quadratic
 
     def count(self, h, inbox, at, majorise=0.0):
         if majorise == 0.0:  # majorising models are for gradient steps
             counts.append(at.size)
         return quadratic(self, h, inbox, at, majorise)
 
-    monkeypatch.setattr(EnergyProblem, "quadratic", count)
+    monkeypatch.setattr(Energy, "quadratic", count)
     return counts
 
 

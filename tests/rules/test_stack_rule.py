@@ -148,7 +148,7 @@ def test_an_update_depends_on_the_inbox_alone(name):
     outcomes = []
     for gossip in (False, True):
         nodes = rule_for(problem, **STACKS[name][1])
-        letters = nodes.begin(start.clone())
+        letters = nodes.begin(start.clone(), graph.everyone.current(start))
         mail = None if letters is None else letters[..., graph.reverse]
 
         def at(star, x, mail=mail):
@@ -203,7 +203,7 @@ def test_the_certified_step_of_a_settled_level_is_the_one_it_has_alone():
     inbox, everyone = gather(h, graph.src), graph.everyone
     steps = []
     for rule in (alone, moving):
-        letters = rule.begin(h)
+        letters = rule.begin(h, graph.everyone.current(h))
         steps.append(rule.update(h, inbox, letters[..., graph.reverse], everyone)[0])
     torch.testing.assert_close(steps[0], steps[1], rtol=1e-12, atol=1e-14)
     expected = h - alone.rate * problem.evaluate(h).gradient

@@ -11,11 +11,11 @@ ALONE = Graph.of(torch.zeros(2, 0, dtype=torch.long), 2)  # two nodes
 
 def watched(moves, noise=0.0, trust=None, size=1.0):
     """What is left of the two nodes' trust after these moves of the first; the second stands."""
-    trust = trust or Trust(torch.zeros(1, 1, 2, dtype=torch.float64), 2)
+    trust = trust or Trust(torch.zeros(1, 1, 2, dtype=torch.float64))
     for move in moves:
         seen = torch.tensor([[move, 0.0]], dtype=torch.float64)
         sizes = torch.full_like(seen, size)
-        trust.watch(seen.unsqueeze(-1), sizes, torch.full_like(seen, noise), ALONE.everyone)
+        trust.watch(seen.unsqueeze(1), sizes, torch.full_like(seen, noise), ALONE.everyone)
     return trust
 
 

@@ -46,6 +46,7 @@ from typing import Any
 
 import numpy as np
 
+_UFUNCS: Any = np  # whose types do not know an ellipsis among indices
 Array = Any
 """An array of the library at hand: ``numpy.ndarray``, ``torch.Tensor``, …"""
 
@@ -90,13 +91,13 @@ class NumPy:
         if size == 1:  # a node alone: all its edges lead to it
             return x.sum(-1, keepdims=True)
         out = np.zeros((*x.shape[:-1], size), x.dtype)
-        np.add.at(out, (..., index), x)
+        _UFUNCS.add.at(out, (..., index), x)
         return out
 
     @staticmethod
     def largest(x: Array, index: Array, y: Array) -> Array:
         out = x.copy()
-        np.maximum.at(out, (..., index), y)
+        _UFUNCS.maximum.at(out, (..., index), y)
         return out
 
     @staticmethod

@@ -14,12 +14,12 @@ def in_flags(said: object, options: Verb) -> str:
     ``--task-option length=0``."""
     known, given = flags(type(options)), options.as_dict()
     said_as = words(type(options)) | {"resume=True": "--resume"}  # training's, for every verb
-    plain = set(known)
+    # Flags of one value; those of tables give one option each: --task-option of task_options.
+    plain = {name for name, flag in known.items() if flag == f"--{name.replace('_', '-')}"}
     for name, flag in known.items():
         texts = given.get(name)
         if isinstance(texts, dict | tuple):  # KEY=VALUE, any number of times
             keys = (text.partition("=")[0] for text in texts if isinstance(text, str))
-            plain.discard(name)
             for key in filter(None, keys):  # a name that a flag has, too, is left as it is
                 said_as[f"{key}="] = f"{key}=" if key in known else f"{flag} {key}="
     either = "|".join(

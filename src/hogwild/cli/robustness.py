@@ -17,7 +17,9 @@ from hogwild.cli.common import (
 from hogwild.cli.flags import in_flags
 from hogwild.cli.options import option
 
-METRICS = ("accuracy", "error", "mse", "rmse", "mae")
+METRICS = (
+    "accuracy", "error", "mse", "rmse", "mae", "relative error", "micro-F1", "AP",
+)  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
 BY = "what performance is measured by; without it, accuracy for classes and rmse for numbers"
 

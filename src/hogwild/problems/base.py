@@ -88,6 +88,11 @@ class Problem(ABC):
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Problem, Tensor]:
         """The problem on these replicas and graphs, and its node indices."""
 
+    @property
+    @abstractmethod
+    def node(self) -> LocalEnergy | LocalMap:
+        """The same problem as nodes compute it, from what they heard."""
+
     @abstractmethod
     def step(self, h: Tensor) -> Tensor:
         r"""The problem's fixed-point map :math:`F(h)`, whose fixed point is the solution."""

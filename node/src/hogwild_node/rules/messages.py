@@ -37,7 +37,9 @@ as it tells neighbours about it, is
 
 with :math:`\rho` in proportion to the curvature it sees in each channel. At a fixed point that term
 and its gradient are zero, so the answer is the same; the more strongly nodes are held the more
-their moves resemble gradient steps, and the sooner echoes fade. Observed to converge, not proved.
+their moves resemble gradient steps, and the sooner echoes fade. And nodes whose moves keep undoing
+each other go back to where they were, take gradient steps for a while and try again
+(:mod:`hogwild_node.rules.retreat`). Observed to converge, not proved.
 """
 
 from __future__ import annotations
@@ -56,9 +58,11 @@ from hogwild_node.rules.elimination import (
     diagonal,
     rows,
     scaled_identity,
+    times,
 )
 from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.mode import mode
+from hogwild_node.rules.retreat import Retreat
 from hogwild_node.rules.trust import Trust
 from hogwild_node.star import Star
 
@@ -73,7 +77,7 @@ REACH = 3.0
 
 
 class MessageRule(Rule):
-    """Messages; gradient steps where a node cannot minimise its own energy.
+    """Messages; gradient steps where a node cannot minimise its own energy, or rests.
 
     Args:
         gradient: The gradient steps, which know the energy and the nodes.
@@ -102,12 +106,14 @@ class MessageRule(Rule):
         # z_i, one column a node and one an edge; copies, since the caller's arrays may change
         self.own, self.near = 1.0 * h, 1.0 * inbox
         self.known = xp.zeros_like(h[:, 0]) > 0.0  # whose z_i holds, [R, N]: nobody's yet
+        self.retreat = Retreat(h, self.everyone)
         self.sent = self._first(h, inbox, self.everyone)
         return xp.concat([self.sent, letters], axis=1)
 
     def forget(self, nodes: Array) -> None:
         self.gradient.forget(nodes)
         self.trust.forget(nodes)
+        self.retreat.forget(nodes)
         self.known[:, nodes] = False
 
     def refresh(self, h: Array, inbox: Array, at: Star) -> Array:
@@ -124,16 +130,23 @@ class MessageRule(Rule):
     # -- the rule ----------------------------------------------------------------------------------
 
     def update(self, h: Array, inbox: Array, mail: Array | None, at: Star) -> tuple[Array, Array]:
+        assert mail is not None, "the neighbours' letters"
         xp, clusters = namespace(h), Clusters(at)
-        packed = columns(clusters.average(rows(mail[:, : self.width])))
-        heard = Messages.unpack(packed, self.channels)
         before = self._remembered(clusters, h, inbox)
+        heard = self._heard(clusters, mail, before)
         anchor = self._anchor(clusters, h, before, heard)
         z, sound = mode(clusters, self._model, before, heard, anchor)
-        self._watch(before.own, z.own, sound, at)
+        resting = self.retreat.resting(at)
+        astray = self.retreat.called(mail[:, : self.width], at)
+        astray = astray | self.retreat.beyond(columns(z.own), at)
+        self._watch(before.own, z.own, sound, ~resting, astray, at)
+        lost = at.at_nodes(self.trust.lost)
+        stays, resting = self.retreat.count(lost, at), resting | lost
+        sound = sound & ~resting
 
         sent, last = self._messages(clusters, before, z, heard, anchor), at.at_edges(self.sent)
         sent = xp.where(xp.isfinite(sent).all(1)[:, None], sent, last)
+        sent = xp.where(resting[:, at.slot][:, None], 0.0, sent)
         self.own = at.put(self.own, columns(z.own))
         self.known = at.put(self.known, sound)  # failed: begun afresh, from what is heard
         self.near = at.put_edges(self.near, columns(clusters.to_edges(z.near, z.own)))
@@ -141,9 +154,39 @@ class MessageRule(Rule):
 
         new = columns(z.own)
         if not bool(sound.all()):
-            steps = self.gradient.step(h, mail[:, self.width :], at, ~sound)
+            steps = self.gradient.step(h, mail[:, self.width :], at, ~sound & ~stays)
             new = xp.where(sound[:, None], new, steps)
+            new = xp.where(stays[:, None], at.at_nodes(self.retreat.home), new)
+            self.retreat.settle(new, resting, at)
         return new, xp.concat([sent, self.gradient.refresh(new, inbox, at)], axis=1)
+
+    def _heard(self, clusters: Clusters, mail: Array, z: Point) -> Messages:
+        """The messages heard. A neighbour that is silent stays where it is, and its letter, a
+        gradient and a curvature, stands for its message: at the answer that is consistent."""
+        xp, k = namespace(mail), self.channels
+        packed = clusters.average(rows(mail[:, : self.width]))
+        heard, silent = Messages.unpack(columns(packed), k), (packed == 0.0).all(-1)
+        if not bool(silent.any()):
+            return heard
+        model = self._model(clusters, z, majorise=1.0)
+        toward, letters = (
+            clusters.merge(rows(x))[0] for x in (model.toward, mail[:, self.width :])
+        )
+        own = z.own[:, clusters.slot]
+        hold = diagonal(rows(model.b)).mean(-1)[:, clusters.slot, None]
+        away = scaled_identity(hold * xp.ones_like(own))
+        here = xp.zeros_like(away)
+        if self.gradient.auto:
+            here = xp.reshape(letters[..., k:], here.shape)
+        none = xp.zeros_like(here)
+        upper, lower = xp.concat([away, none], axis=-1), xp.concat([none, here], axis=-1)
+        precision = xp.concat([upper, lower], axis=-2)
+        gradient = xp.concat([-toward, letters[..., :k]], axis=-1)
+        linear = times(precision, xp.concat([z.near, own], axis=-1)) - gradient
+        return Messages(
+            xp.where(silent[..., None, None], precision, heard.precision),
+            xp.where(silent[..., None], linear, heard.linear),
+        )
 
     def _anchor(self, clusters: Clusters, h: Array, z: Point, heard: Messages) -> Anchor:
         """How strongly each node holds on to the embedding it has."""
@@ -163,13 +206,21 @@ class MessageRule(Rule):
     def _model(self, clusters: Clusters, z: Point, majorise: float = 0.0) -> LocalQuadratic:
         return self.model.quadratic(*self._views(clusters, z), clusters.at, majorise=majorise)
 
-    def _watch(self, before: Array, after: Array, sound: Array, at: Star) -> None:
+    def _watch(
+        self,
+        before: Array,
+        after: Array,
+        sound: Array,
+        awake: Array,
+        astray: Array,
+        at: Star,
+    ) -> None:
         """Let the nodes think about how they have moved."""
         xp = namespace(after)
-        move = xp.where(sound[..., None], after - before, float("nan"))
+        move = xp.where((sound & awake)[..., None], after - before, float("nan"))
         size = xp.max(xp.maximum(abs(before), abs(after)), axis=-1)
         rounding = 1e3 * float(xp.finfo(after.dtype).eps) * xp.max(abs(after), axis=-1)
-        self.trust.watch(columns(move), size, rounding, at)
+        self.trust.watch(columns(move), size, rounding, at, awake, astray)
 
     def _messages(
         self, clusters: Clusters, before: Point, z: Point, heard: Messages, anchor: Anchor

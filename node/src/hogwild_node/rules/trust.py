@@ -9,11 +9,14 @@ one that converges collects few.
 
 *Turns.* A limit cycle does not grow. But its moves undo each other: a move is a *turn* if it points
 against the move before, is about as long (``TURN``), and is not small beside the result itself
-(``SWING``). Every turn is a point, and every other move takes one back.
+(``SWING``). Every turn is a point, and every move that is small takes back ``EASE`` of one. A
+computation that wanders at random turns at every third or fourth move; one that converges, a few
+times in all.
 
 At ``STRIKES`` points of either kind the node halves its share of trust. Points in favour double it
 again: four times ``STRIKES`` of them after the first failure, and twice as many after each of the
-next.
+next. A node that goes on turning although its trust is down to ``DOUBT`` has lost its way
+(:mod:`hogwild_node.rules.retreat`).
 """
 
 from __future__ import annotations
@@ -32,6 +35,12 @@ CREDIT = 2 * STRIKES
 TURN, SWING = 0.7, 0.3
 """Least length of a turn, relative to the move before and to the result
 (``benchmarks/safeguard.py`` counts what it catches)."""
+EASE = 0.25
+"""What a move that is small beside the result takes back: at 1 some wanderers are never caught, and
+at 0.1 nodes of strongly coupled chains, which arrive, come near ``STRIKES``."""
+DOUBT = 0.5
+"""Share of trust at which nodes that go on turning have lost their way (1: a chain of strongly
+coupled nodes, where messages are exact, turns four times at its start)."""
 FLOOR = 2.0**-5
 """Least share of trust."""
 MEMORY = 5
@@ -46,6 +55,7 @@ class Trust:
 
     Attributes:
         share: Between ``FLOOR`` and 1, [R, N].
+        lost: Who lost their way at their last update, [R, N].
     """
 
     def __init__(self, like: Array) -> None:
@@ -56,6 +66,7 @@ class Trust:
         self.count, self.score, self.turns, self.favour, self.failures, self.peak = (
             xp.filled((r, n), 0.0, like) for _ in range(6)
         )
+        self.lost = self.share < 0.0  # nobody
 
     def forget(self, nodes: Array) -> None:
         """These nodes start again."""
@@ -63,20 +74,31 @@ class Trust:
         for name, memory in vars(self).items():
             memory[..., nodes] = getattr(fresh, name)[..., nodes]
 
-    def watch(self, move: Array, size: Array, noise: Array, at: Star) -> None:
+    def watch(
+        self,
+        move: Array,
+        size: Array,
+        noise: Array,
+        at: Star,
+        awake: Array | bool = True,
+        astray: Array | bool = False,
+    ) -> None:
         """Some nodes have taken another look.
 
         Args:
             move: How the result moved, [R, k, A]; NaN: there is none.
             size: The result's largest entry, before or after, [R, A].
             noise: How far it may move by rounding alone, [R, A].
+            awake: Whether they compute at all, [R, A]; the moves of the others are NaN.
+            astray: Who is known to have lost their way, [R, A].
         """
         xp = namespace(move)
         old = {name: at.at_nodes(memory) for name, memory in vars(self).items()}
         last, far = old["last"], xp.max(abs(move), axis=1)
         turned = ((move * last).sum(1) < 0.0) & (far >= TURN * xp.max(abs(last), axis=1))
-        turned = turned & (far >= SWING * size)
-        turns = xp.clip(old["turns"] + 2.0 * xp.as_numbers(turned, far) - 1.0, 0.0, None)
+        turned, calm = turned & (far >= SWING * size), far < SWING * size
+        eased = xp.as_numbers(turned, far) - EASE * xp.as_numbers(calm, far)
+        turns = xp.clip(old["turns"] + eased, 0.0, None)
 
         count = old["count"] + 1.0
         due = count % WINDOW == 0.0
@@ -84,11 +106,13 @@ class Trust:
         share, failures, before = old["share"], old["failures"], old["before"]
 
         calmer = due & ((peak < before) | (peak <= noise))
-        wilder = due & ~calmer & ~(peak <= MARGIN * before)  # also where there is no result
+        wilder = due & ~calmer & ~(peak <= MARGIN * before) & awake  # also if there is no result
         points = xp.as_numbers(wilder, far) - xp.as_numbers(calmer, far)
         score = xp.clip(old["score"] + points, -float(CREDIT), None)
         favour = xp.clip(old["favour"] - points, 0.0, None)
-        down = (score >= STRIKES) | (turns >= STRIKES)
+        turning = turns >= STRIKES
+        lost = ((turning & (share <= DOUBT)) | astray) & awake
+        down = (score >= STRIKES) | turning | lost
         up = ~down & (share < 1.0) & (favour >= 2 * STRIKES * 2.0**failures)
         changed = down | up
 
@@ -102,7 +126,8 @@ class Trust:
             "favour": xp.where(changed, 0.0, favour),
             "turns": xp.where(down, 0.0, turns),
             "before": xp.where(due & ~xp.isnan(peak), peak, before),
-            "peak": xp.where(due, 0.0, peak),
+            "peak": xp.where(due | lost, 0.0, peak),
+            "lost": lost,
         }
         for name, value in new.items():
             setattr(self, name, at.put(getattr(self, name), value))
