@@ -50,7 +50,16 @@ from torch import Tensor
 from hogwild.fields import gather
 from hogwild.graph import Star
 from hogwild.rules.base import Rule, put, put_edges
-from hogwild.rules.elimination import Anchor, Clusters, Elimination, Messages, Point, columns, rows
+from hogwild.rules.elimination import (
+    Anchor,
+    Clusters,
+    Elimination,
+    Messages,
+    Point,
+    columns,
+    rows,
+    times,
+)
 from hogwild.rules.gradient import GradientRule
 from hogwild.rules.mode import mode
 from hogwild.rules.retreat import Retreat
@@ -130,9 +139,8 @@ class MessageRule(Rule):
     ) -> tuple[Tensor, Tensor]:
         assert mail is not None
         clusters = Clusters(self.graph, at)
-        packed = columns(clusters.average(rows(mail[:, : self.width])))
         before = self._remembered(clusters, h, inbox)
-        heard = self._heard(clusters, packed, before)
+        heard = self._heard(clusters, mail, before)
         anchor = self._anchor(clusters, h, before, heard)
         z, sound = mode(clusters, self._model, before, heard, anchor)
         resting = self.retreat.resting(at)
@@ -159,15 +167,28 @@ class MessageRule(Rule):
             self.retreat.settle(new, resting, at)
         return new, torch.cat([sent, self.gradient.refresh(new, inbox, at)], 1)
 
-    def _heard(self, clusters: Clusters, packed: Tensor, z: Point) -> Messages:
-        """The messages heard [R, width, V']; neighbours that are silent are held where they are."""
-        heard, silent = Messages.unpack(packed, self.channels), (packed == 0.0).all(1)
+    def _heard(self, clusters: Clusters, mail: Tensor, z: Point) -> Messages:
+        """The messages heard. A neighbour that is silent stays where it is, and its letter, a
+        gradient and a curvature, stands for its message: at the answer that is consistent."""
+        k, packed = self.channels, clusters.average(rows(mail[:, : self.width]))
+        heard, silent = Messages.unpack(columns(packed), k), (packed == 0.0).all(-1)
         if not bool(silent.any()):
             return heard
-        held = self._silence(clusters, self._model(clusters, z, majorise=1.0), z)
+        model = self._model(clusters, z, majorise=1.0)
+        toward, letters = (
+            clusters.merge(rows(x))[0] for x in (model.toward, mail[:, self.width :])
+        )
+        own = z.own[:, clusters.slot]
+        hold = rows(model.b).diagonal(dim1=-2, dim2=-1).mean(-1)[:, clusters.slot]
+        precision = torch.zeros_like(heard.precision)
+        precision[..., :k, :k] = torch.diag_embed(hold.unsqueeze(-1).expand_as(own))
+        if self.gradient.auto:
+            precision[..., k:, k:] = letters[..., k:].unflatten(-1, (k, k))
+        gradient = torch.cat([-toward, letters[..., :k]], -1)
+        linear = times(precision, torch.cat([z.near, own], -1)) - gradient
         return Messages(
-            torch.where(silent[..., None, None], held.precision, heard.precision),
-            torch.where(silent[..., None], held.linear, heard.linear),
+            torch.where(silent[..., None, None], precision, heard.precision),
+            torch.where(silent[..., None], linear, heard.linear),
         )
 
     def _anchor(self, clusters: Clusters, h: Tensor, z: Point, heard: Messages) -> Anchor:
@@ -216,14 +237,10 @@ class MessageRule(Rule):
         clusters = Clusters(self.graph, at)
         z = Point(rows(h), clusters.average(rows(inbox)))
         model = self.problem.quadratic(h, inbox, at, majorise=1.0)
-        silence = self._silence(clusters, model, z)
-        return self._letters(clusters, Elimination(clusters, model, z, silence).messages())
-
-    def _silence(self, clusters: Clusters, model: LocalQuadratic, z: Point) -> Messages:
-        """What stands for messages that were not sent."""
         hold = SILENT * rows(model.b).diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
         hold = torch.cat([hold[:, clusters.slot].expand_as(z.near), torch.zeros_like(z.near)], -1)
-        return Messages(torch.diag_embed(hold), hold * torch.cat([z.near, z.near], -1))
+        silent = Messages(torch.diag_embed(hold), hold * torch.cat([z.near, z.near], -1))
+        return self._letters(clusters, Elimination(clusters, model, z, silent).messages())
 
     def _letters(self, clusters: Clusters, messages: Messages) -> Tensor:
         """One an edge [R, width, E']; to oneself there is nothing to say."""

@@ -10,12 +10,13 @@ one that converges collects few.
 *Turns.* A limit cycle does not grow. But its moves undo each other: a move is a *turn* if it points
 against the move before, is about as long (``TURN``), and is not small beside the result itself
 (``SWING``). Every turn is a point, and every move that is small takes back ``EASE`` of one. A
-computation that wanders at random turns at every third or fourth move; one that converges, twice or
-three times in all.
+computation that wanders at random turns at every third or fourth move; one that converges, a few
+times in all.
 
 At ``STRIKES`` points of either kind the node halves its share of trust. Points in favour double it
 again: four times ``STRIKES`` of them after the first failure, and twice as many after each of the
-next. What a node that has turned so often does beside, :mod:`hogwild.rules.retreat` says.
+next. A node that goes on turning although its trust is down to ``DOUBT`` has lost its way
+(:mod:`hogwild.rules.retreat`).
 """
 
 from __future__ import annotations
@@ -36,9 +37,12 @@ CREDIT = 2 * STRIKES
 TURN, SWING = 0.7, 0.3
 """Least length of a turn, relative to the move before and to the result
 (``benchmarks/safeguard.py`` counts what it catches)."""
-EASE = 0.1
-"""What a move that is small beside the result takes back (0.25 catches wanderers later, and at 1
-some are never caught; at 0.1 no node of ``benchmarks/rules.py`` gathers more than 2.2 points)."""
+EASE = 0.25
+"""What a move that is small beside the result takes back: at 1 some wanderers are never caught, and
+at 0.1 nodes of strongly coupled chains, which arrive, come near ``STRIKES``."""
+DOUBT = 0.5
+"""Share of trust at which nodes that go on turning have lost their way (1: a chain of strongly
+coupled nodes, where messages are exact, turns four times at its start)."""
 FLOOR = 2.0**-5
 """Least share of trust."""
 MEMORY = 5
@@ -107,8 +111,9 @@ class Trust:
         points = wilder.to(share) - calmer.to(share)
         score = (self.score[:, nodes] + points).clamp_min(-CREDIT)
         favour = (self.favour[:, nodes] - points).clamp_min(0.0)
-        lost = ((turns >= STRIKES) | astray) & awake
-        down = (score >= STRIKES) | lost
+        turning = turns >= STRIKES
+        lost = ((turning & (share <= DOUBT)) | astray) & awake
+        down = (score >= STRIKES) | turning | lost
         up = ~down & (share < 1.0) & (favour >= 2 * STRIKES * 2.0**failures)
         changed = down | up
 
