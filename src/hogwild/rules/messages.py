@@ -37,7 +37,9 @@ tells neighbours about it, is
 
 with :math:`\rho` in proportion to the curvature it sees in each channel. At a fixed point that term
 and its gradient are zero, so the answer is the same; the more strongly nodes are held the more
-their moves resemble gradient steps, and the sooner echoes fade. Observed to converge, not proved.
+their moves resemble gradient steps, and the sooner echoes fade. And nodes whose moves keep undoing
+each other go back to where they were, take gradient steps for a while and try again
+(:mod:`hogwild.rules.retreat`). Observed to converge, not proved.
 """
 
 from __future__ import annotations
@@ -48,9 +50,19 @@ from torch import Tensor
 from hogwild.fields import gather
 from hogwild.graph import Star
 from hogwild.rules.base import Rule, put, put_edges
-from hogwild.rules.elimination import Anchor, Clusters, Elimination, Messages, Point, columns, rows
+from hogwild.rules.elimination import (
+    Anchor,
+    Clusters,
+    Elimination,
+    Messages,
+    Point,
+    columns,
+    rows,
+    times,
+)
 from hogwild.rules.gradient import GradientRule
 from hogwild.rules.mode import mode
+from hogwild.rules.retreat import Retreat
 from hogwild.rules.trust import Trust
 from hogwild.solvers.problem import LocalQuadratic, Objective, Problem
 
@@ -65,7 +77,7 @@ REACH = 3.0
 
 
 class MessageRule(Rule):
-    """Messages; gradient steps where a node cannot minimise its own energy.
+    """Messages; gradient steps where a node cannot minimise its own energy, or rests.
 
     Args:
         problem: The energy.
@@ -100,12 +112,14 @@ class MessageRule(Rule):
         self.trust = Trust(h, graph.num_nodes)
         self.own, self.near = h.clone(), inbox.clone()  # z_i, one column a node and one an edge
         self.known = torch.zeros_like(h[:, 0], dtype=torch.bool)
+        self.retreat = Retreat(h, graph)
         self.sent = self._first(h, inbox, graph.everyone)
         return torch.cat([self.sent, letters], 1)
 
     def forget(self, nodes: Tensor) -> None:
         self.gradient.forget(nodes)
         self.trust.forget(nodes)
+        self.retreat.forget(nodes)
         self.known[:, nodes] = False
 
     def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
@@ -125,15 +139,21 @@ class MessageRule(Rule):
     ) -> tuple[Tensor, Tensor]:
         assert mail is not None
         clusters = Clusters(self.graph, at)
-        packed = columns(clusters.average(rows(mail[:, : self.width])))
-        heard = Messages.unpack(packed, self.channels)
         before = self._remembered(clusters, h, inbox)
+        heard = self._heard(clusters, mail, before)
         anchor = self._anchor(clusters, h, before, heard)
         z, sound = mode(clusters, self._model, before, heard, anchor)
-        self._watch(before.own, z.own, sound, at)
+        resting = self.retreat.resting(at)
+        astray = self.retreat.called(mail[:, : self.width], at)
+        astray = astray | self.retreat.beyond(columns(z.own), at)
+        self._watch(before.own, z.own, sound, ~resting, astray, at)
+        lost = at.at_nodes(self.trust.lost)
+        stays, resting = self.retreat.count(lost, at), resting | lost
+        sound = sound & ~resting
 
         sent, last = self._messages(clusters, before, z, heard, anchor), at.at_edges(self.sent)
         sent = torch.where(torch.isfinite(sent).all(1, keepdim=True), sent, last)
+        sent = torch.where(resting[:, at.slot].unsqueeze(1), 0.0, sent)
         put(self.own, at, columns(z.own))
         put(self.known, at, sound)  # failed: begun afresh, from what is heard
         put_edges(self.near, at, columns(clusters.to_edges(z.near, z.own)))
@@ -141,9 +161,35 @@ class MessageRule(Rule):
 
         new = columns(z.own)
         if not bool(sound.all()):
-            steps = self.gradient.step(h, mail[:, self.width :], at, ~sound)
+            steps = self.gradient.step(h, mail[:, self.width :], at, ~sound & ~stays)
             new = torch.where(sound.unsqueeze(1), new, steps)
+            new = torch.where(stays.unsqueeze(1), at.at_nodes(self.retreat.home), new)
+            self.retreat.settle(new, resting, at)
         return new, torch.cat([sent, self.gradient.refresh(new, inbox, at)], 1)
+
+    def _heard(self, clusters: Clusters, mail: Tensor, z: Point) -> Messages:
+        """The messages heard. A neighbour that is silent stays where it is, and its letter, a
+        gradient and a curvature, stands for its message: at the answer that is consistent."""
+        k, packed = self.channels, clusters.average(rows(mail[:, : self.width]))
+        heard, silent = Messages.unpack(columns(packed), k), (packed == 0.0).all(-1)
+        if not bool(silent.any()):
+            return heard
+        model = self._model(clusters, z, majorise=1.0)
+        toward, letters = (
+            clusters.merge(rows(x))[0] for x in (model.toward, mail[:, self.width :])
+        )
+        own = z.own[:, clusters.slot]
+        hold = rows(model.b).diagonal(dim1=-2, dim2=-1).mean(-1)[:, clusters.slot]
+        precision = torch.zeros_like(heard.precision)
+        precision[..., :k, :k] = torch.diag_embed(hold.unsqueeze(-1).expand_as(own))
+        if self.gradient.auto:
+            precision[..., k:, k:] = letters[..., k:].unflatten(-1, (k, k))
+        gradient = torch.cat([-toward, letters[..., :k]], -1)
+        linear = times(precision, torch.cat([z.near, own], -1)) - gradient
+        return Messages(
+            torch.where(silent[..., None, None], precision, heard.precision),
+            torch.where(silent[..., None], linear, heard.linear),
+        )
 
     def _anchor(self, clusters: Clusters, h: Tensor, z: Point, heard: Messages) -> Anchor:
         """How strongly each node holds on to the embedding it has."""
@@ -162,12 +208,20 @@ class MessageRule(Rule):
     def _model(self, clusters: Clusters, z: Point, majorise: float = 0.0) -> LocalQuadratic:
         return self.problem.quadratic(*self._views(clusters, z), clusters.at, majorise=majorise)
 
-    def _watch(self, before: Tensor, after: Tensor, sound: Tensor, at: Star) -> None:
+    def _watch(
+        self,
+        before: Tensor,
+        after: Tensor,
+        sound: Tensor,
+        awake: Tensor,
+        astray: Tensor,
+        at: Star,
+    ) -> None:
         """Let the nodes think about how they have moved."""
-        move = torch.where(sound.unsqueeze(-1), after - before, float("nan"))
+        move = torch.where((sound & awake).unsqueeze(-1), after - before, float("nan"))
         size = torch.maximum(before.abs(), after.abs()).amax(-1)
         rounding = 1e3 * torch.finfo(after.dtype).eps * after.abs().amax(-1)
-        self.trust.watch(move, size, rounding, at)
+        self.trust.watch(move, size, rounding, at, awake, astray)
 
     def _messages(
         self, clusters: Clusters, before: Point, z: Point, heard: Messages, anchor: Anchor

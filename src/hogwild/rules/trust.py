@@ -9,11 +9,14 @@ one that converges collects few.
 
 *Turns.* A limit cycle does not grow. But its moves undo each other: a move is a *turn* if it points
 against the move before, is about as long (``TURN``), and is not small beside the result itself
-(``SWING``). Every turn is a point, and every other move takes one back.
+(``SWING``). Every turn is a point, and every move that is small takes back ``EASE`` of one. A
+computation that wanders at random turns at every third or fourth move; one that converges, a few
+times in all.
 
 At ``STRIKES`` points of either kind the node halves its share of trust. Points in favour double it
 again: four times ``STRIKES`` of them after the first failure, and twice as many after each of the
-next.
+next. A node that goes on turning although its trust is down to ``DOUBT`` has lost its way
+(:mod:`hogwild.rules.retreat`).
 """
 
 from __future__ import annotations
@@ -34,6 +37,12 @@ CREDIT = 2 * STRIKES
 TURN, SWING = 0.7, 0.3
 """Least length of a turn, relative to the move before and to the result
 (``benchmarks/safeguard.py`` counts what it catches)."""
+EASE = 0.25
+"""What a move that is small beside the result takes back: at 1 some wanderers are never caught, and
+at 0.1 nodes of strongly coupled chains, which arrive, come near ``STRIKES``."""
+DOUBT = 0.5
+"""Share of trust at which nodes that go on turning have lost their way (1: a chain of strongly
+coupled nodes, where messages are exact, turns four times at its start)."""
 FLOOR = 2.0**-5
 """Least share of trust."""
 MEMORY = 5
@@ -45,6 +54,7 @@ class Trust:
 
     Attributes:
         share: Between ``FLOOR`` and 1, [R, N].
+        lost: Who lost their way at their last update, [R, N].
     """
 
     def __init__(self, like: Tensor, nodes: int) -> None:
@@ -56,6 +66,7 @@ class Trust:
             like.new_zeros(shape) for _ in range(5)
         )
         self.before = like.new_full(shape, float("inf"))
+        self.lost = torch.zeros_like(self.share, dtype=torch.bool)
 
     def forget(self, nodes: Tensor) -> None:
         """These nodes start again."""
@@ -65,19 +76,29 @@ class Trust:
             points[:, nodes] = 0.0
         self.before[:, nodes] = float("inf")
 
-    def watch(self, move: Tensor, size: Tensor, noise: Tensor, at: Star) -> None:
+    def watch(
+        self,
+        move: Tensor,
+        size: Tensor,
+        noise: Tensor,
+        at: Star,
+        awake: Tensor | bool = True,
+        astray: Tensor | bool = False,
+    ) -> None:
         """Some nodes have taken another look.
 
         Args:
             move: How the result moved, [R, A, k]; NaN: there is none.
             size: The result's largest entry, before or after, [R, A].
             noise: How far it may move by rounding alone, [R, A].
+            awake: Whether they compute at all, [R, A]; the moves of the others are NaN.
+            astray: Who is known to have lost their way, [R, A].
         """
         nodes = slice(None) if at.nodes is None else at.nodes
         last, far = self.last[:, nodes], move.abs().amax(-1)
         turned = ((move * last).sum(-1) < 0.0) & (far >= TURN * last.abs().amax(-1))
-        turned = turned & (far >= SWING * size)
-        turns = (self.turns[:, nodes] + torch.where(turned, 1.0, -1.0)).clamp_min(0.0)
+        turned, calm = turned & (far >= SWING * size), far < SWING * size
+        turns = (self.turns[:, nodes] + turned.to(far) - EASE * calm.to(far)).clamp_min(0.0)
         self.last[:, nodes] = torch.nan_to_num(move, nan=0.0)
 
         self.count[nodes] += 1
@@ -86,11 +107,13 @@ class Trust:
         share, failures, before = (x[:, nodes] for x in (self.share, self.failures, self.before))
 
         calmer = due & ((peak < before) | (peak <= noise))
-        wilder = due & ~calmer & ~(peak <= MARGIN * before)  # also where there is no result
+        wilder = due & ~calmer & ~(peak <= MARGIN * before) & awake  # also if there is no result
         points = wilder.to(share) - calmer.to(share)
         score = (self.score[:, nodes] + points).clamp_min(-CREDIT)
         favour = (self.favour[:, nodes] - points).clamp_min(0.0)
-        down = (score >= STRIKES) | (turns >= STRIKES)
+        turning = turns >= STRIKES
+        lost = ((turning & (share <= DOUBT)) | astray) & awake
+        down = (score >= STRIKES) | turning | lost
         up = ~down & (share < 1.0) & (favour >= 2 * STRIKES * 2.0**failures)
         changed = down | up
 
@@ -101,4 +124,5 @@ class Trust:
         self.favour[:, nodes] = torch.where(changed, 0.0, favour)
         self.turns[:, nodes] = torch.where(down, 0.0, turns)
         self.before[:, nodes] = torch.where(due & ~peak.isnan(), peak, before)
-        self.peak[:, nodes] = torch.where(due, 0.0, peak)
+        self.peak[:, nodes] = torch.where(due | lost, 0.0, peak)
+        self.lost[:, nodes] = lost
