@@ -112,3 +112,11 @@ def test_a_limit_cycle_of_constant_amplitude_is_caught():
 )
 def test_other_moves_are_no_turns(moves, size):
     assert watched(moves, size=size).share.tolist() == [[1.0, 1.0]]
+
+
+def test_a_random_wanderer_is_caught():
+    """Its moves neither grow nor do all of them turn."""
+    rng = torch.Generator().manual_seed(0)
+    places = torch.randn(200, generator=rng, dtype=torch.float64).exp()
+    moves = (places[1:] - places[:-1]).tolist()
+    assert float(watched(moves).share[0, 0]) == FLOOR
