@@ -17,7 +17,8 @@ and it may take for ever to come back. A node that has retreated before retreats
 messages would take it beyond ``LEASH`` times its home's largest entry.
 
 So after its first retreat a node stays within ``LEASH`` homes, and homes move by gradient steps
-only. Before it, nothing bounds a node. A node that never lost its way has nothing to do with any of this.
+only. Before it, nothing bounds a node. A node that never lost its way has nothing to do
+with any of this.
 """
 
 from __future__ import annotations
