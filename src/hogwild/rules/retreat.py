@@ -16,8 +16,9 @@ stay where they are.
 and it may take for ever to come back. A node that has retreated before retreats as soon as its
 messages would take it beyond ``LEASH`` times its home's largest entry.
 
-So embeddings stay bounded after the first retreat, and in the long run the nodes do no worse than
-gradient steps. A node that never lost its way has nothing to do with any of this.
+So after its first retreat a node stays within ``LEASH`` homes, and homes move by gradient steps
+only. Before it, nothing bounds a node. A node that never lost its way has nothing to do
+with any of this.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ REST = 4.0
 MOST = 10.0
 """Retreats that make rests longer."""
 LEASH = 5.0
-"""How far from zero messages may lead a node, relative to its home, once they have failed. On the
-cases of ``benchmarks/safeguard.py``, after 120 ticks: 5 keeps nodes within 1.3 times the answer, 30
-within 4.3; without a leash runs leave for 1e3 to 1e8 times the answer after their rests."""
+"""How far from zero messages may lead a node, relative to its home, once they have failed. Chosen
+on two settings of ``benchmarks/safeguard.py``: 30 let nodes go to 4.3 times the answer, 5 to 1.3;
+without a leash runs left for 1e3 to 1e6 times the answer after their rests."""
 
 
 class Retreat:

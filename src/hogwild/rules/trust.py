@@ -38,8 +38,9 @@ TURN, SWING = 0.7, 0.3
 """Least length of a turn, relative to the move before and to the result
 (``benchmarks/safeguard.py`` counts what it catches)."""
 EASE = 0.25
-"""What a move that is small beside the result takes back: at 1 some wanderers are never caught, and
-at 0.1 nodes of strongly coupled chains, which arrive, come near ``STRIKES``."""
+"""What a move that is small beside the result takes back: at 1 some wanderers are not
+caught in 600 ticks, and at 0.1 nodes of strongly coupled chains, which arrive, come near
+``STRIKES``."""
 DOUBT = 0.5
 """Share of trust at which nodes that go on turning have lost their way (1: a chain of strongly
 coupled nodes, where messages are exact, turns four times at its start)."""
