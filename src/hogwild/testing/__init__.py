@@ -1,6 +1,15 @@
 """Problems with exact answers and conformance suites, for our tests and for yours."""
 
 from hogwild.testing.checks import check_model, check_solver
+from hogwild.testing.nodes import check_executor, check_rule
 from hogwild.testing.problems import Affine, Quadratic, random_graph
 
-__all__ = ["Affine", "Quadratic", "check_model", "check_solver", "random_graph"]
+__all__ = [
+    "Affine",
+    "Quadratic",
+    "check_executor",
+    "check_model",
+    "check_rule",
+    "check_solver",
+    "random_graph",
+]

@@ -1,0 +1,151 @@
+"""Conformance suites for what runs on nodes: rules, and the executors that run them.
+
+.. code-block:: python
+
+    from hogwild.testing import check_executor, check_rule
+
+
+    def test_my_rule():
+        check_rule(lambda problem: MyRule(problem.node, problem.graph.everyone, problem.channels))
+
+
+    def test_my_executor():
+        check_executor(my_executor)  # called as my_executor(problem, rule, seed)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hogwild.asynchrony.schedule import Schedule
+from hogwild.executors.simulated import Simulation
+from hogwild.executors.synchronous import synchronous
+from hogwild.graph import Graph
+from hogwild.rules import rule_for
+from hogwild.testing.problems import Affine, Quadratic, random_graph
+from hogwild_node.rules.base import Rule
+
+
+def _problem(kind: str, graph: Graph) -> Any:
+    """A problem with a known answer; energies are well conditioned, for gradient steps."""
+    if kind == "fixed-point":
+        return Affine.random(graph, replicas=2)
+    found = Quadratic.random(graph, replicas=2, coupling=0.5)
+    return replace(found, q=found.q + torch.eye(found.channels, dtype=found.q.dtype))
+
+
+def _error(problem: Any, h: Tensor) -> float:
+    """Distance from the answer, relative to its largest entry."""
+    answer = problem.answer()
+    return float((h - answer).abs().max() / answer.abs().max())
+
+
+def _undirected(sizes: list[int], seed: int) -> Graph:
+    """Random graphs with a link back along every edge."""
+    graph = random_graph(sizes, seed=seed)
+    both = torch.cat([torch.stack([graph.src, graph.dst]), torch.stack([graph.dst, graph.src])], 1)
+    return Graph.of(torch.unique(both, dim=1), graph.num_nodes, graph.batch)
+
+
+@torch.no_grad()
+def check_rule(
+    make: Callable[[Any], Rule], *, kind: str = "objective", ticks: int = 500, rtol: float = 1e-6
+) -> None:
+    """Assert what every rule must do.
+
+    Letters have the width that the rule says. Some nodes together compute what each computes alone.
+    A node that holds the answer, and whose neighbours do, stays there. Late packets and turns at
+    different times lead to the answer, and so does a start after nodes have lost their memory.
+
+    Args:
+        make: Builds the rule for a problem.
+        kind: ``"objective"`` (the problem is an energy) or ``"fixed-point"``.
+        ticks: Ticks of simulation after which the answer must be there.
+        rtol: Allowed relative error of the answer.
+    """
+    graph = _undirected([1, 2, 5, 9], seed=0)
+    problem = _problem(kind, graph)
+    everyone, edges = graph.everyone, graph.num_edges
+    start = problem.start()
+
+    rule = make(problem)
+    letters = rule.begin(start.clone(), everyone.current(start))
+    if rule.letter:
+        assert letters is not None, "the rule has letters and began with none"
+        assert letters.shape == (2, rule.letter, edges), "letters have another shape than said"
+    else:
+        assert letters is None, "the rule began with letters and says it has none"
+
+    # Some nodes together, and each alone.
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(start.shape, generator=generator, dtype=start.dtype)
+    inbox = everyone.current(rule.broadcast(h, everyone))
+    mail = None if letters is None else letters[..., graph.reverse]
+    some = graph.star(torch.tensor([3, 5, 9]))
+
+    def heard(x: Tensor | None, at: Tensor | None) -> Tensor | None:
+        return None if x is None else x[..., at]
+
+    together = copy.deepcopy(rule).update(
+        h[..., some.nodes], inbox[..., some.edges], heard(mail, some.edges), some
+    )
+    for place, node in enumerate(some.nodes.tolist()):
+        at = graph.star(torch.tensor([node]))
+        alone = copy.deepcopy(rule).update(
+            h[..., at.nodes], inbox[..., at.edges], heard(mail, at.edges), at
+        )
+        gap = float((alone[0][..., 0] - together[0][..., place]).abs().max())
+        assert gap <= 1e-10, f"node {node} alone differs by {gap:.1e} from among others"
+        if alone[1] is not None and together[1] is not None:
+            gap = (alone[1] - together[1][..., some.slot == place]).abs()
+            assert float(gap.sum()) <= 1e-8, f"letters of node {node} depend on other nodes"
+
+    # Settled at the answer, it stays there.
+    settled = synchronous(make(problem), graph, problem.answer(), 30)
+    assert _error(problem, settled) <= rtol, "a node that holds the answer left it"
+
+    # Without a clock.
+    rule = make(problem)
+    simulation = Simulation(rule, Schedule(graph, stagger=3, delay=2, seed=1), start)
+    for tick in range(ticks):
+        simulation.step()
+        if tick == ticks // 4:
+            rule.forget(torch.tensor([1, 4]))
+    assert _error(problem, simulation.h) <= rtol, (
+        f"relative error {_error(problem, simulation.h):.1e} after {ticks} ticks"
+    )
+
+
+def check_executor(
+    execute: Callable[[Any, Rule, int], Tensor], *, rtol: float = 1e-6, repeats: bool = True
+) -> None:
+    """Assert what every executor must do, with every rule for energies and fixed points.
+
+    It reaches the answer of problems whose answer is known, graph by graph, with graphs of one node
+    among them; what it computes is a function of its seed.
+
+    Args:
+        execute: Runs a rule on a problem until it has settled: called as
+            ``execute(problem, rule, seed)``, it returns the embeddings, [R, k, N].
+        rtol: Allowed relative error of the answer.
+        repeats: Whether the same seed must give the same bits.
+    """
+    graph = _undirected([1, 3, 6], seed=2)
+    for kind, names in (("objective", ("gradient", "messages")), ("fixed-point", ("fixed-point",))):
+        problem = _problem(kind, graph)
+        for name in names:
+            first = execute(problem, rule_for(problem, name), 0)
+            error = _error(problem, first)
+            assert error <= rtol, f"{name}: relative error {error:.1e}; expected {rtol:.0e}"
+            if repeats:
+                again = execute(problem, rule_for(problem, name), 0)
+                assert torch.equal(first, again), f"{name}: one seed gave two answers"
+
+
+__all__ = ["check_executor", "check_rule"]
