@@ -87,15 +87,16 @@ def check_rule(
     h = torch.randn(start.shape, generator=generator, dtype=start.dtype)
     inbox = everyone.current(rule.broadcast(h, everyone))
     mail = None if letters is None else letters[..., graph.reverse]
-    some = graph.star(torch.tensor([3, 5, 9]))
+    nodes = torch.tensor([3, 5, 9])
+    some = graph.star(nodes)
 
     def heard(x: Tensor | None, at: Tensor | None) -> Tensor | None:
         return None if x is None else x[..., at]
 
     together = copy.deepcopy(rule).update(
-        h[..., some.nodes], inbox[..., some.edges], heard(mail, some.edges), some
+        h[..., nodes], inbox[..., some.edges], heard(mail, some.edges), some
     )
-    for place, node in enumerate(some.nodes.tolist()):
+    for place, node in enumerate(nodes.tolist()):
         at = graph.star(torch.tensor([node]))
         alone = copy.deepcopy(rule).update(
             h[..., at.nodes], inbox[..., at.edges], heard(mail, at.edges), at
