@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.graph import Graph
+from hogwild.models.adjacency import renormalised
 from hogwild.models.base import ImplicitConv, Kind, opaque
 from hogwild.models.features import Features
 from hogwild.models.readout import ImplicitGNN, Readout
@@ -295,9 +296,8 @@ class EnergyConv(ImplicitConv):
         loop_weight = None
         if self.normalize:
             ones = x.new_ones(graph.num_edges) if weight is None else weight
-            degree = x.new_zeros(graph.num_nodes).scatter_add(0, graph.dst, ones) + 1.0
-            root = degree.rsqrt()
-            weight, loop_weight = ones * root[graph.dst] * root[graph.src], 1.0 / degree
+            whole = renormalised(graph, ones)
+            weight, loop_weight = whole.edge, whole.loop
         elif self.aggr == "mean":
             share = graph.in_degree.clamp_min(1).to(x.dtype).reciprocal()[graph.dst]
             weight = share if weight is None else weight * share
