@@ -20,10 +20,10 @@ demo: $(VENV)/.stamp-plots ## models in step and out of step: writes report.html
 	$(BIN)/hogwild demo
 
 test: $(VENV)/.stamp-test ## run the quick tests (PYTEST_ARGS="-k solver -x" to choose)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 test-all: $(VENV)/.stamp-test ## run all tests, the slow ones too
-	$(BIN)/python -m pytest -m "slow or not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow or not slow" $(PYTEST_ARGS)
 
 lint: $(VENV)/.stamp-lint ## check style, formatting and types; changes nothing
 	$(BIN)/ruff check .

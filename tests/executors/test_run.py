@@ -100,10 +100,10 @@ def test_every_packet_is_counted_in_bytes():
         run = simulate(energy(), data, runs=q, ticks=30, tol=None, rule=rule, step=step)
         assert torch.equal(run.messages, run.updates * degree)
         assert torch.equal(run.bytes, 4 * count * run.messages)
-        made = rule_for(energy().problem(*_args(data)).detach(), rule, step)
-        assert made.begin(torch.zeros(1, k, data.num_nodes, dtype=torch.float64)).size(1) == (
-            made.letter
-        )
+        problem = energy().problem(*_args(data)).detach()
+        made, start = rule_for(problem, rule, step), problem.start()
+        letters = made.begin(start, problem.graph.everyone.current(start))
+        assert letters.size(1) == made.letter
     layers = simulate(GCN(3, 2).double(), data, runs=q)
     assert torch.equal(layers.bytes, 4 * 10 * layers.messages)
     waiting = simulate(GCN(3, 2).double(), data, runs=q, rule="waiting")

@@ -26,6 +26,7 @@ from torch import Tensor
 from hogwild.errors import require_integer, require_positive
 from hogwild.linalg.capture import replay
 from hogwild.linalg.linear import LinearSolver
+from hogwild.linalg.operator import Hessian
 from hogwild.problems.base import Evaluation, Objective
 from hogwild.solvers.loop import Solver, State
 
@@ -106,6 +107,10 @@ class Newton(Solver[Objective]):
         d = linear.solve(curvature, -now.gradient, forcing, floor).value
         d = torch.where(graph.wide(active), d, 0.0)
         slope = graph.dot(now.gradient, d)  # < 0
+        lost = active & ~(slope < 0.0)  # a factorisation that rounding broke, NaN as a rule
+        if bool(lost.any()):
+            d = torch.where(graph.wide(lost), self._downhill(curvature, now.gradient), d)
+            slope = graph.dot(now.gradient, d)
         for _ in range(self.max_backtracks):
             trial = h + graph.wide(t) * d
             new = problem.evaluate(trial)
@@ -119,6 +124,15 @@ class Newton(Solver[Objective]):
         out = self._at(problem, h, problem.evaluate(h), t)
         out.graphs["stalled"] = reject
         return out
+
+    @staticmethod
+    def _downhill(curvature: Hessian, gradient: Tensor) -> Tensor:
+        """A direction of descent without a factorisation: the gradient, entry by entry divided by
+        the curvature along that entry, which is positive."""
+        blocks = curvature.diagonal()
+        if blocks is None:
+            return -gradient
+        return -gradient / blocks.diagonal(dim1=1, dim2=2).mT
 
     def _at(self, problem: Objective, h: Tensor, at: Evaluation, t: Tensor) -> State:
         state = self.objective_state(problem, h, at)
