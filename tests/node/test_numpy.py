@@ -135,7 +135,6 @@ def test_a_node_alone_follows_the_rule_of_all(name, rule, extra):
         sent = mine.begin(own, everyone.current(h).numpy()[..., edges])
         close(sent, letters[..., edges], 1e-9)
         nodes.append((mine, at, edges))
-    reverse = graph.reverse.numpy()
     for update in range(30):
         inbox, mail = everyone.current(h), letters[..., graph.reverse]
         before = h.numpy().copy()
@@ -146,7 +145,6 @@ def test_a_node_alone_follows_the_rule_of_all(name, rule, extra):
             )
             close(own, h[..., [i]], 1e-12 if not update else 1e-7)
             close(sent, letters[..., edges], 1e-8 if not update else 1e-6)
-    assert reverse.size == graph.num_edges
     assert torch.isfinite(h).all()
 
 

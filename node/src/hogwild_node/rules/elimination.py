@@ -192,7 +192,7 @@ def diagonal(x: Array) -> Array:
     return flat[..., :: k + 1]
 
 
-def scaled_identity(x: Array) -> Array:
+def diagonal_matrix(x: Array) -> Array:
     """Diagonal matrices: [..., k] -> [..., k, k]."""
     return x[..., None] * namespace(x).identity(x.shape[-1], x)
 
@@ -229,7 +229,7 @@ class Elimination:
             self.b = self.b + loops[0] + loops[0].mT + loops[1]
             self.own = self.own + loops[3]
         if anchor is not None:
-            self.b = self.b + scaled_identity(anchor.hold)
+            self.b = self.b + diagonal_matrix(anchor.hold)
             self.own = self.own + anchor.hold * (z.own - anchor.at)
 
         lam = heard.precision

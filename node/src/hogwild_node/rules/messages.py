@@ -56,8 +56,8 @@ from hogwild_node.rules.elimination import (
     Point,
     columns,
     diagonal,
+    diagonal_matrix,
     rows,
-    scaled_identity,
     times,
 )
 from hogwild_node.rules.gradient import GradientRule
@@ -174,7 +174,7 @@ class MessageRule(Rule):
         )
         own = z.own[:, clusters.slot]
         hold = diagonal(rows(model.b)).mean(-1)[:, clusters.slot, None]
-        away = scaled_identity(hold * xp.ones_like(own))
+        away = diagonal_matrix(hold * xp.ones_like(own))
         here = xp.zeros_like(away)
         if self.gradient.auto:
             here = xp.reshape(letters[..., k:], here.shape)
@@ -238,7 +238,7 @@ class MessageRule(Rule):
         model = self.model.quadratic(h, inbox, at, majorise=1.0)
         hold = SILENT * diagonal(rows(model.b)).mean(-1)[:, clusters.slot, None]
         hold = xp.concat([hold * xp.ones_like(z.near), xp.zeros_like(z.near)], axis=-1)
-        silent = Messages(scaled_identity(hold), hold * xp.concat([z.near, z.near], axis=-1))
+        silent = Messages(diagonal_matrix(hold), hold * xp.concat([z.near, z.near], axis=-1))
         return self._letters(clusters, Elimination(clusters, model, z, silent).messages())
 
     def _letters(self, clusters: Clusters, messages: Messages) -> Array:
