@@ -39,8 +39,8 @@ from experiments.experiment import Cell, Experiment, Work
 from experiments.record import Record, Training
 from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.models import EnergyGNN
-from hogwild.models.base import Kind
-from hogwild.models.check import Model, check_model
+from hogwild.models.base import Kind, Model
+from hogwild.models.check import check_model
 from hogwild.training import Result
 from hogwild.training.ensemble import Members, single
 

@@ -29,7 +29,7 @@ from experiments.experiment import Work
 from experiments.figures import NEAR, Figure
 from experiments.record import Record
 from hogwild.executors.run import simulate
-from hogwild.models.check import Model
+from hogwild.models.base import Model
 from hogwild.plots.style import BLUE, GREEN, INK, RED, figure
 from hogwild.training import Result
 

@@ -34,7 +34,6 @@ from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
 from hogwild.models.check import check_model
 from hogwild.plots.style import INK, figure
-from hogwild.problems.base import Problem
 from hogwild.rules import rule_for
 from hogwild.tasks.base import Task
 from hogwild.tasks.splits import Split
@@ -227,9 +226,7 @@ def sent(loop: Loop) -> dict[str, float]:
     model, data = check_model(loop.model), batch(loop).clone()
     if not loop.edges:
         data.edge_attr = None
-    args, kwargs = Inputs.of(data).arguments()
-    problem = model.problem(*args, **kwargs)  # type: ignore[arg-type]
-    problem = problem.detach() if isinstance(problem, Problem) else problem
+    problem = model.problem(Inputs.of(data)).detach()
     graph, out = problem.graph, {}
     for name, (rule, step) in PACKETS[model.kind].items():
         made, h = rule_for(problem, rule, step), problem.start()

@@ -38,8 +38,8 @@ from experiments.tables import ORDER
 from hogwild.executors.run import simulate
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.spectrum import matrices, spectrum
-from hogwild.models import LayeredGNN
-from hogwild.models.check import Model
+from hogwild.models.base import Model
+from hogwild.models.layered import ExplicitGNN
 from hogwild.plots.style import figure
 from hogwild.problems.base import Objective
 
@@ -75,7 +75,7 @@ class Depth(Figure):
             found = [fade(network, g) for g in graphs]
             curves += [curve for some in found for curve in some]
             reach.append(max(reaches(c) for some in found for c in some))
-            if isinstance(network, LayeredGNN):
+            if isinstance(network, ExplicitGNN):
                 iterations.setdefault("layers", []).append(network.depth)
             for rule in figures.RULES[network.kind]:
                 run = simulate(
@@ -197,17 +197,15 @@ def influence(model: Model, data: Data, targets: Tensor) -> Tensor:
 
 def embed(model: Model, data: Data) -> Tensor:
     """Embeddings [N, k]."""
-    args, kwargs = Inputs.of(data).arguments()
-    return model.embed(*args, **kwargs).value  # type: ignore[arg-type]
+    return model.embed(Inputs.of(data)).value
 
 
 def conditioning(model: Model, graphs: list[Data]) -> list[float]:
     """The largest condition number of the Hessian at the solution; none, if there is no energy."""
     found = []
     for data in graphs:
-        args, kwargs = Inputs.of(data).arguments()
         with torch.no_grad():
-            problem = model.problem(*args, **kwargs)  # type: ignore[arg-type]
+            problem = model.problem(Inputs.of(data))
             if not isinstance(problem, Objective):
                 return []
             h = embed(model, data).mT.unsqueeze(0)

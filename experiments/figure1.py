@@ -28,8 +28,7 @@ from experiments.experiment import Cell, Experiment, Results, Work
 from experiments.record import Record
 from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.models import GCN, EnergyGNN, LayeredGNN
-from hogwild.models.base import Kind
-from hogwild.models.check import Model
+from hogwild.models.base import Kind, Model
 from hogwild.plots import computation
 from hogwild.plots.charts import histograms
 from hogwild.plots.style import INK, figure

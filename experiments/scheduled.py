@@ -22,8 +22,9 @@ from experiments.record import Training
 from hogwild.errors import ConfigError, among
 from hogwild.executors.unrolled import asynchronous_embed
 from hogwild.graph.inputs import Inputs
-from hogwild.linalg.solution import Solution, Status
-from hogwild.models import GAT, GCN, LayeredGNN
+from hogwild.linalg.solution import Solution
+from hogwild.models import GAT, GCN
+from hogwild.models.layered import ExplicitGNN
 from hogwild.training import Result, train
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.registry import device_of
@@ -35,30 +36,15 @@ HASTE = 4
 """Quick runs have so many times fewer epochs than those in step, for the same reason."""
 
 
-class Scheduled(LayeredGNN):
+class Scheduled(ExplicitGNN):
     """A layered model whose embeddings are those of a random schedule."""
 
-    def embed(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        h0: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> Solution:
+    def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         """Of a fresh schedule in training, of schedule 0 otherwise."""
-        if batch is None:
-            batch = x.new_zeros(x.size(-2), dtype=torch.long)
-        count = int(batch.max()) + 1 if batch_size is None else batch_size
-        attr = None if self.edge_dim is None else edge_attr
         seed = int(torch.randint(1, 2**31, ())) if self.training else 0
-        inputs = Inputs(x, edge_index, attr, edge_weight, batch, count)
+        inputs = replace(inputs, edge_attr=None) if self.edge_dim is None else inputs
         h = asynchronous_embed(self, inputs, seed=seed)
-        status = torch.full((*h.shape[:-2], count), int(Status.CONVERGED), device=h.device)
-        return Solution(h, status, torch.full_like(status, self.depth), h.new_zeros(status.shape))
+        return Solution.exact(h, inputs.num_graphs, self.conv.depth)
 
 
 class ScheduledGCN(Scheduled, GCN):
@@ -69,7 +55,7 @@ class ScheduledGAT(Scheduled, GAT):
     """A GAT under schedules."""
 
 
-CLASSES: dict[str, Callable[..., LayeredGNN]] = {"gcn": ScheduledGCN, "gat": ScheduledGAT}
+CLASSES: dict[str, Callable[..., ExplicitGNN]] = {"gcn": ScheduledGCN, "gat": ScheduledGAT}
 
 
 def trained(work: Work, column: str, model: str) -> Result:
@@ -85,10 +71,14 @@ def trained(work: Work, column: str, model: str) -> Result:
     task = resolve(config.task, config.task_options)
     seeds = Members.of(config, task, config.replicas, device_of(config)).seeds
     plain = initial(config, task, seeds)
-    assert isinstance(plain, LayeredGNN)
+    assert isinstance(plain, ExplicitGNN)
     options: dict[str, Any] = {} if plain.edge_dim is None else {"edge_dim": plain.edge_dim}
     ensemble = CLASSES[model](
-        task.in_channels, task.out_channels, pool=task.pool, replicas=config.replicas, **options
+        task.in_channels,
+        out_channels=task.out_channels,
+        pool=task.pool,
+        replicas=config.replicas,
+        **options,
     )
     ensemble.to(config.precision).load_state_dict(plain.state_dict())
     folder = work.training(column, f"{model}-scheduled")

@@ -23,7 +23,7 @@ from experiments.experiment import Work
 from experiments.figures import Figure
 from experiments.record import Record
 from experiments.tables import ORDER
-from hogwild.models.check import Model
+from hogwild.models.base import Model
 from hogwild.plots.style import INK, figure
 from hogwild.tasks import Chains, Counting, Sums
 from hogwild.tasks.base import Task

@@ -1,16 +1,22 @@
-"""The names of ``hogwild``, in one place; :mod:`hogwild` gets them from here when asked for one."""
+"""The names of ``hogwild``, in one place; :mod:`hogwild` imports them when the first is used.
 
-from hogwild import __version__, errors, plots
-from hogwild.analysis.certify import Certificate, certify, explain_guarantee
+What is not here has a module of its own: ``hogwild.solvers``, ``hogwild.asynchrony``
+(impairments), ``hogwild.nn``, ``hogwild.models``, ``hogwild.tasks``, ``hogwild.plots``,
+``hogwild.testing`` and ``hogwild.errors``.
+"""
+
+from hogwild.analysis.certify import certify
 from hogwild.analysis.robustness import robustness
 from hogwild.analysis.sweep import sweep
 from hogwild.errors import HogwildError
 from hogwild.executors.run import Run, simulate
-from hogwild.graph import Graph
+from hogwild.graph.inputs import Inputs
+from hogwild.linalg.solution import Solution
 from hogwild.models import (
     EIGNN,
     GAT,
     GCN,
+    GNN,
     GSDGNN,
     IGNN,
     EIGNNConv,
@@ -19,25 +25,12 @@ from hogwild.models import (
     GSDConv,
     IGNNConv,
     LayeredGNN,
-    LayerTagged,
     MaxConv,
     MaxGNN,
+    Readout,
     ScarselliConv,
     ScarselliGNN,
-    StackedEnergyGNN,
-    WrappedGNN,
     wrap,
-)
-from hogwild.nn import MLP, PICNN
-from hogwild.solvers import (
-    LBFGS,
-    Anderson,
-    GradientDescent,
-    Newton,
-    Picard,
-    SemismoothNewton,
-    Solution,
-    Status,
 )
 from hogwild.training import load, train
 
@@ -45,41 +38,26 @@ __all__ = [
     "EIGNN",
     "GAT",
     "GCN",
+    "GNN",
     "GSDGNN",
     "IGNN",
-    "LBFGS",
-    "MLP",
-    "PICNN",
-    "Anderson",
-    "Certificate",
     "EIGNNConv",
     "EnergyConv",
     "EnergyGNN",
     "GSDConv",
-    "GradientDescent",
-    "Graph",
     "HogwildError",
     "IGNNConv",
-    "LayerTagged",
+    "Inputs",
     "LayeredGNN",
     "MaxConv",
     "MaxGNN",
-    "Newton",
-    "Picard",
+    "Readout",
     "Run",
     "ScarselliConv",
     "ScarselliGNN",
-    "SemismoothNewton",
     "Solution",
-    "StackedEnergyGNN",
-    "Status",
-    "WrappedGNN",
-    "__version__",
     "certify",
-    "errors",
-    "explain_guarantee",
     "load",
-    "plots",
     "robustness",
     "simulate",
     "sweep",

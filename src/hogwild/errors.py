@@ -104,6 +104,15 @@ def require_positive(name: str, value: object) -> int:
     return int(value)
 
 
+def require_all_positive(**values: object) -> None:
+    """:class:`ConfigError` unless all values are positive integers, sequences of them, or
+    ``None``."""
+    for name, value in values.items():
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if each is not None:
+                require_positive(name, each)
+
+
 def among(known: Iterable[str], given: object) -> str:
     """The end of a message about an unknown name: the closest known one, and all of them."""
     names = sorted(known)

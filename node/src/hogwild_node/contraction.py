@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from hogwild_node.local import LocalMap
 from hogwild_node.ops import Array, namespace
 from hogwild_node.star import Star
-from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, OnGraph, over
+from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
 
 @dataclass(frozen=True)
-class Contraction(OnGraph, LocalMap):
+class Contraction(LocalMap):
     """The map of one contraction."""
 
     weight: Array = over(SHARED)  # [R, k, k] W

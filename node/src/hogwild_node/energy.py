@@ -15,11 +15,11 @@ from hogwild_node.ops import Array
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.round import Round, RoundTape
 from hogwild_node.star import Star
-from hogwild_node.tree import FIXED, OnGraph, over
+from hogwild_node.tree import FIXED, over
 
 
 @dataclass(frozen=True)
-class Energy(OnGraph, LocalEnergy):
+class Energy(LocalEnergy):
     """Local energies of one round of messages."""
 
     round: Round

@@ -15,11 +15,11 @@ from hogwild_node.local import LocalEnergy
 from hogwild_node.ops import Array, namespace
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
-from hogwild_node.tree import EDGES, FIXED, NODES, OnGraph, over
+from hogwild_node.tree import EDGES, FIXED, NODES, over
 
 
 @dataclass(frozen=True)
-class GSD(OnGraph, LocalEnergy):
+class GSD(LocalEnergy):
     """Local energies of graph signal denoising."""
 
     target: Array = over(NODES)  # [R, k, N] g(x)

@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from hogwild_node.ops import Array
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
+from hogwild_node.tree import OnGraph
 
 
-class LocalEnergy(ABC):
+class LocalEnergy(OnGraph, ABC):
     r"""Local energies :math:`e^i(h_i, h_{N(i)})`, whose sum a network of nodes minimises.
 
     All methods take the nodes' own embeddings ``h`` [R, k, A], what these nodes last heard on each
@@ -56,7 +57,7 @@ class LocalEnergy(ABC):
         """
 
 
-class LocalMap(ABC):
+class LocalMap(OnGraph, ABC):
     r"""A map :math:`F_i(h_i, h_{N(i)})`, whose fixed point a network of nodes finds."""
 
     @abstractmethod

@@ -29,11 +29,12 @@ SHARED, NODES, EDGES, FIXED = "shared", "nodes", "edges", "fixed"
 Fields that are ``FIXED`` hold no arrays to visit."""
 
 
-def over(what: str, default: Any = MISSING) -> Any:
-    """A field of a dataclass whose arrays' last dimension counts this."""
-    if default is MISSING:
-        return field(metadata={"over": what})
-    return field(default=default, metadata={"over": what})
+def over(what: str, default: Any = MISSING, **options: Any) -> Any:
+    """A field of a dataclass whose arrays' last dimension counts this; ``options`` as in
+    :func:`dataclasses.field`."""
+    if default is not MISSING:
+        options["default"] = default
+    return field(metadata={"over": what}, **options)
 
 
 def is_array(x: object) -> bool:
@@ -117,7 +118,7 @@ class OnGraph:
         some = {what: iter(packed.at(index[what])) for what, packed in self._packed.items()}
         return walk(self, lambda x, what: next(some[what]) if what in some else x)
 
-    def select(
+    def cut(
         self, count: int, replicas: Array | None, nodes: Array | None, edges: Array | None
     ) -> Self:
         """The same for some of ``count`` replicas and at some nodes and edges; ``None``: all.

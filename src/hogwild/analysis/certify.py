@@ -58,12 +58,13 @@ from hogwild.executors.simulated import check_exchange
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.spectrum import Extremes, matrices, spectrum
-from hogwild.models.base import ImplicitConv, Kind, evaluating, uncompiled
-from hogwild.models.check import embedded, pose, runnable
+from hogwild.models.base import AnyProblem, Conv, GraphModule, Kind
+from hogwild.models.check import runnable
 from hogwild.models.layers import LayeredProblem
-from hogwild.models.stack import StackProblem
+from hogwild.models.levels import StackProblem
+from hogwild.models.mode import evaluating, uncompiled
 from hogwild.ops import as_field
-from hogwild.problems.base import FixedPoint, Objective, Problem
+from hogwild.problems.base import FixedPoint, Objective
 from hogwild.rules import choose, rule_for
 from hogwild.rules.steps import certified_steps, check_step
 
@@ -269,29 +270,26 @@ def certify(
         exchange: As in :func:`hogwild.simulate`.
         impairments: What else goes wrong; the bounds that hold with them are certified.
     """
-    if not isinstance(uncompiled(model), ImplicitConv):  # of which a level of a stack is one
-        model = runnable(model)
+    found = uncompiled(model)
+    found = found if isinstance(found, Conv) else runnable(found)
     stagger, delay = check_bounds(stagger, delay)
     impaired = check_impairments(impairments)
     check_exchange(exchange, impaired)
     check_step(step)
     inputs = Inputs.of(data)
     conditions = Conditions.of(stagger, delay, exchange, impaired)
-    with evaluating(model):
-        return _certify(model, inputs, conditions, rule, step)
+    with evaluating(found):
+        return _certify(found, inputs, conditions, rule, step)
 
 
 def _certify(
-    model: nn.Module, inputs: Inputs, conditions: Conditions, rule: str, step: str | float
+    model: GraphModule, inputs: Inputs, conditions: Conditions, rule: str, step: str | float
 ) -> Certificate:
-    kind: Kind = model.kind  # type: ignore[assignment]
+    kind = model.kind
     try:
-        model.require_asynchronous(inputs.edge_index, inputs.x.size(-2))  # type: ignore[operator]
+        model.require_asynchronous(inputs)
+        problem = model.problem(inputs)
     except AsynchronyError as error:
-        return Certificate(kind, False, f"it cannot run asynchronously at all: {error}")
-    try:
-        problem = pose(model, inputs)
-    except AsynchronyError as error:  # of a wrapped model, which is tried on its features
         return Certificate(kind, False, f"it cannot run asynchronously at all: {error}")
     rule = choose(problem, rule, step)
     found = _proved(model, problem, inputs, conditions, rule, step)
@@ -299,26 +297,25 @@ def _certify(
 
 
 def _proved(
-    model: nn.Module,
-    problem: Problem | LayeredProblem | StackProblem,
+    model: GraphModule,
+    problem: AnyProblem,
     inputs: Inputs,
     conditions: Conditions,
     rule: str,
     step: str | float,
 ) -> Certificate:
     """What is proved of a problem under a rule."""
-    kind: Kind = model.kind  # type: ignore[assignment]
+    kind = model.kind
     if isinstance(problem, StackProblem):
-        args, kwargs = inputs.arguments()
-        solved = model.solutions(*args, **kwargs)  # type: ignore[operator]
+        solved = model.solutions(inputs)
         answers = [as_field(level.value, level.value.dtype) for level in solved]
         return _stack(kind, problem, answers, conditions, rule, step)
     if isinstance(problem, LayeredProblem):
         return _explicit(problem, rule, conditions)
     if isinstance(problem, FixedPoint):
-        return _fixed_point(problem.detach(), conditions, lambda: embedded(model, inputs))
+        return _fixed_point(problem.detach(), conditions, lambda: model.embed(inputs).value)
     assert isinstance(problem, Objective)
-    h = embedded(model, inputs)
+    h = model.embed(inputs).value
     return _optimisation(problem.detach(), as_field(h, h.dtype), conditions, rule, step)
 
 

@@ -36,8 +36,9 @@ from hogwild.executors.price import shown as count
 from hogwild.executors.run import Run, simulate
 from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.metrics import Metric, Score, choose, cost
-from hogwild.models.base import Kind, evaluating
-from hogwild.models.check import Runnable, predicted, runnable
+from hogwild.models.base import Kind, Model
+from hogwild.models.check import runnable
+from hogwild.models.mode import evaluating
 from hogwild.models.wrapped import WrappedGNN
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Robustness:
 
 
 def robustness(
-    model: Runnable | nn.Module,
+    model: Model | nn.Module,
     data: Data | Batch | Iterable[Data],
     *,
     runs: int = 5,
@@ -249,10 +250,10 @@ def robustness(
     return out
 
 
-def _predict(model: Runnable, inputs: Inputs) -> Tensor:
+def _predict(model: Model, inputs: Inputs) -> Tensor:
     """Synchronous predictions."""
     with evaluating(model), torch.no_grad():
-        return predicted(model, inputs)
+        return model.predict(inputs)
 
 
 def _target(data: Data | list[Data]) -> Tensor | None:

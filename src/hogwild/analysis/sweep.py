@@ -19,7 +19,7 @@ from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_positive
 from hogwild.executors.price import shown, size
 from hogwild.graph.inputs import graphs_of
-from hogwild.models.check import Runnable
+from hogwild.models.base import Model
 from hogwild.progress import bar
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Sweep:
 
 
 def sweep(
-    model: Runnable | nn.Module,
+    model: Model | nn.Module,
     data: Data | Batch | Iterable[Data],
     *,
     staggers: Sequence[int] = (1, 2, 5, 10),

@@ -20,7 +20,7 @@ from hogwild.errors import ConfigError, HogwildError
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-    from hogwild.models.check import Model
+    from hogwild.models.base import Model
     from hogwild.training import Result
 
 RULES = (

@@ -21,12 +21,10 @@ from hogwild.executors.price import Price
 from hogwild.executors.simulated import Ages, Simulation, check_exchange
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.models.base import evaluating
-from hogwild.models.check import Runnable, embedded, pose, runnable
-from hogwild.models.stack import StackedGNN
-from hogwild.models.wrapped import WrappedGNN
+from hogwild.models.base import Model
+from hogwild.models.check import runnable
+from hogwild.models.mode import evaluating
 from hogwild.ops import as_field
-from hogwild.problems.base import Problem
 from hogwild.progress import bar
 from hogwild.rules import choose, rule_for
 
@@ -165,7 +163,7 @@ class Run:
 
 
 def simulate(
-    model: Runnable | nn.Module,
+    model: Model | nn.Module,
     data: Data | Batch | Iterable[Data],
     *,
     stagger: int = 5,
@@ -242,7 +240,7 @@ def simulate(
 
 
 def _run(
-    model: Runnable,
+    model: Model,
     inputs: Inputs,
     stagger: int,
     delay: int,
@@ -261,11 +259,10 @@ def _run(
     progress: bool,
 ) -> Run:
     begun = clock.perf_counter()
-    model.require_asynchronous(inputs.edge_index, inputs.x.size(-2))
+    model.require_asynchronous(inputs)
     many = inputs.repeat(runs)
-    answers = _answers(model, inputs)
-    problem = pose(model, many)
-    problem = problem.detach() if isinstance(problem, Problem) else problem
+    answers = [found.value for found in model.solutions(inputs)]  # of every layer that is solved
+    problem = model.problem(many).detach()
     graph = problem.graph
     schedule = Schedule(
         graph, runs=runs, stagger=stagger, delay=delay, seed=seed, impairments=impairments
@@ -294,14 +291,6 @@ def _run(
     seconds = clock.perf_counter() - begun
     return _report(model, simulation, watch, inputs, many, runs, bounds or (stagger, delay),
                    bounds is not None, answers[-1], trace, chosen, seconds)  # fmt: skip
-
-
-def _answers(model: Runnable, inputs: Inputs) -> list[Tensor]:
-    """The synchronous embeddings, [N, k] or [R, N, k]: those of every level of a stack."""
-    if isinstance(model, StackedGNN):
-        args, kwargs = inputs.arguments()
-        return [found.value for found in model.solutions(*args, **kwargs)]  # type: ignore[arg-type]
-    return [embedded(model, inputs)]
 
 
 def _tick(
@@ -430,7 +419,7 @@ class _Stall:
 
 
 def _report(
-    model: Runnable,
+    model: Model,
     simulation: Simulation,
     watch: _Watch,
     inputs: Inputs,
@@ -458,12 +447,7 @@ def _report(
         x = x.unflatten(-1, (runs, graphs)).movedim(-2, 0)
         return x if replicated else x[:, 0]
 
-    h = watch.h.mT.to(answer.dtype)  # [R, Q·N, k]
-    if isinstance(model, WrappedGNN):
-        predictions = model.read(embeddings(watch.h), inputs)
-    else:
-        out = model.readout(h if replicated else h[0], many.batch, many.num_graphs)
-        predictions = out.unflatten(-2, (runs, -1)).movedim(-3, 0)
+    predictions = torch.stack([model.read(h, inputs) for h in embeddings(watch.h)])
     deviation, halfway = per_graph(watch.deviation), watch.halfway
     enough = 1e-6 if watch.tol is None else watch.tol
     return Run(

@@ -32,24 +32,19 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.errors import AsynchronyError, ConfigError, InputError
+from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.models.base import evaluating
-from hogwild.models.layered import LayeredGNN
+from hogwild.models.layered import ExplicitGNN
 from hogwild.models.layers import LayeredProblem
+from hogwild.models.mode import evaluating
 from hogwild.rules.layered import LayeredRule
 
 
 def asynchronous_forward(
-    model: LayeredGNN,
-    data: Data | Batch | Iterable[Data] | Tensor,
-    edge_index: Tensor | None = None,
-    edge_attr: Tensor | None = None,
-    batch: Tensor | None = None,
+    model: ExplicitGNN,
+    data: Inputs | Data | Batch | Iterable[Data],
     *,
-    edge_weight: Tensor | None = None,
-    batch_size: int | None = None,
     stagger: int = 5,
     delay: int = 2,
     seed: int = 0,
@@ -65,8 +60,7 @@ def asynchronous_forward(
     Args:
         model: A :class:`~hogwild.LayeredGNN`, such as GCN and GAT; with replicas, all of them go
             through the same schedule.
-        data: A PyG ``Data``, ``Batch`` or list of ``Data``; or the features x, followed by the
-            other tensors, as the model is called.
+        data: A PyG ``Data``, ``Batch`` or list of ``Data``; or :class:`~hogwild.Inputs`.
         stagger: S, the largest number of ticks between two updates of a node.
         delay: D, the largest age of a view in ticks.
         seed: What the schedule is a function of: another one for every training step.
@@ -75,15 +69,15 @@ def asynchronous_forward(
     Shapes:
         → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out], as the model's.
     """
-    inputs = _inputs(data, edge_index, edge_attr, batch, edge_weight, batch_size)
+    inputs = Inputs.of(data)
     h = asynchronous_embed(
         model, inputs, stagger=stagger, delay=delay, seed=seed, impairments=impairments
     )
-    return model.readout(h, inputs.batch, inputs.num_graphs)
+    return model.read(h, inputs)
 
 
 def asynchronous_embed(
-    model: LayeredGNN,
+    model: ExplicitGNN,
     inputs: Inputs,
     *,
     stagger: int = 5,
@@ -145,11 +139,11 @@ def _fetch(sent: list[Tensor], graph: Graph, edges: Tensor, time: Tensor) -> Ten
     return inbox.index_select(-1, torch.argsort(order))
 
 
-def _check_model(model: LayeredGNN) -> None:
-    if not isinstance(model, LayeredGNN):
+def _check_model(model: ExplicitGNN) -> None:
+    if not isinstance(model, ExplicitGNN):
         raise ConfigError(
             f"{type(model).__name__} is not trained under schedules: its answer does not depend on "
-            f"them (implicit models, LayerTagged); expected a LayeredGNN such as GCN or GAT, or "
+            f"them; expected a LayeredGNN such as GCN or GAT, or "
             f"PyG's layers in a new hogwild.LayeredGNN. Train the others with model(...)"
         )
     if any(isinstance(m, _BatchNorm) and m.training for m in model.modules()):
@@ -160,32 +154,9 @@ def _check_model(model: LayeredGNN) -> None:
         )
 
 
-def _problem(model: LayeredGNN, inputs: Inputs) -> LayeredProblem:
-    """Posed in evaluation mode: whether a layer is local cannot be seen through dropout."""
-    args, kwargs = inputs.arguments()
+def _problem(model: ExplicitGNN, inputs: Inputs) -> LayeredProblem:
+    """The layers, posed in evaluation mode: dropout hides whether a layer is local."""
     with evaluating(model):
-        return model.problem(*args, **kwargs)  # type: ignore[arg-type]
-
-
-def _inputs(
-    data: Data | Batch | Iterable[Data] | Tensor,
-    edge_index: Tensor | None,
-    edge_attr: Tensor | None,
-    batch: Tensor | None,
-    edge_weight: Tensor | None,
-    batch_size: int | None,
-) -> Inputs:
-    if not isinstance(data, Tensor):
-        rest = (edge_index, edge_attr, batch, edge_weight, batch_size)
-        if any(given is not None for given in rest):
-            raise InputError(
-                f"a {type(data).__name__} and further tensors were given; expected either data "
-                f"alone, or x, edge_index, edge_attr, batch as the model is called"
-            )
-        return Inputs.of(data)
-    if edge_index is None:
-        raise InputError("x was given without edge_index; expected x, edge_index, ... or data")
-    if batch is None:
-        batch = torch.zeros(data.size(-2), dtype=torch.long, device=data.device)
-    count = int(batch.max()) + 1 if batch_size is None else batch_size
-    return Inputs(data, edge_index, edge_attr, edge_weight, batch, count)
+        found = model.problem(inputs)
+    assert isinstance(found, LayeredProblem)
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -58,26 +58,41 @@ def require_whole(graph: Data) -> None:
 
 @dataclass
 class Inputs:
-    """The tensors of a PyG ``Data``, ``Batch`` or list of graphs, as models take them.
+    """What a model reads, in one object: the tensors that PyG's models are called with.
+
+    ``model(x, edge_index, edge_attr, batch)`` is ``model.predict(Inputs(x, edge_index, edge_attr,
+    batch))``.
 
     Attributes:
-        batched: Whether the data came with a batch vector.
-        nodes: What else has a row for each node, by name, which trained models may ask for.
-        edges: What else has a row for each edge.
+        x: Node features, [N, p], or [R, N, p] with features of its own for every replica.
+        edge_index: Senders and receivers, [2, E].
+        edge_attr: Edge features, [E, r], or ``None``.
+        batch: The graph of every node, [N], sorted; ``None``: one graph.
+        edge_weight: Nonnegative weights, [E], or ``None``.
+        batch_size: Number of graphs; ``None``: read from ``batch``.
+        heard: The senders' features as the receiver of every edge last heard them, [E, p] or
+            [R, E, p]; ``None``: those of ``x``. In a stack of layers features move, and nodes hear
+            of it late.
+        nodes: More tensors with a row for each node, by name. Trained models may ask for them.
+        edges: More tensors with a row for each edge, by name.
     """
 
     x: Tensor
     edge_index: Tensor
-    edge_attr: Tensor | None
-    edge_weight: Tensor | None
-    batch: Tensor
-    num_graphs: int
-    batched: bool = True
+    edge_attr: Tensor | None = None
+    batch: Tensor | None = None
+    _: KW_ONLY
+    edge_weight: Tensor | None = None
+    batch_size: int | None = None
+    heard: Tensor | None = None
     nodes: dict[str, Tensor] = field(default_factory=dict)
     edges: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, data: Data | Batch | Iterable[Data]) -> Inputs:
+    def of(cls, data: Inputs | Data | Batch | Iterable[Data]) -> Inputs:
+        """The tensors of a PyG ``Data``, ``Batch`` or list of graphs; ``Inputs`` as they are."""
+        if isinstance(data, Inputs):
+            return data
         graphs = graphs_of(data)
         for graph in graphs:
             require_whole(graph)
@@ -89,38 +104,49 @@ class Inputs:
                 f"data.x has shape {list(data.x.shape)}; expected [nodes, channels]: a single "
                 f"feature is a column, x.unsqueeze(1)"
             )
-        batch, batched = data.batch, data.batch is not None
-        if batch is None:
-            batch = torch.zeros(data.x.size(-2), dtype=torch.long, device=data.x.device)
-        count = int(batch.max()) + 1 if batch.numel() else 0
+        batch = data.batch
+        count = None if batch is None else int(batch.max()) + 1 if batch.numel() else 0
+        nodes, edges = _others(data)
         return cls(
-            data.x, data.edge_index, data.edge_attr, data.get("edge_weight"), batch, count, batched,
-            *_others(data),
+            data.x, data.edge_index, data.edge_attr, batch, edge_weight=data.get("edge_weight"),
+            batch_size=count, nodes=nodes, edges=edges,
         )  # fmt: skip
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self.x.size(-2)
+
+    @property
+    def num_graphs(self) -> int:
+        """G."""
+        if self.batch_size is not None:
+            return self.batch_size
+        return 1 if self.batch is None else int(self.batch.max()) + 1
+
+    @property
+    def owner(self) -> Tensor:
+        """The graph of every node, [N]."""
+        if self.batch is not None:
+            return self.batch
+        return torch.zeros(self.num_nodes, dtype=torch.long, device=self.x.device)
 
     def repeat(self, runs: int) -> Inputs:
         """``runs`` disjoint copies."""
-        n = self.x.size(-2)
+        if runs == 1:
+            return self
         offset = torch.arange(runs, device=self.x.device)
-        edges = self.edge_index.unsqueeze(1) + n * offset.view(1, -1, 1)
-        batch = self.batch.unsqueeze(0) + self.num_graphs * offset.view(-1, 1)
+        edges = self.edge_index.unsqueeze(1) + self.num_nodes * offset.view(1, -1, 1)
+        batch = self.owner.unsqueeze(0) + self.num_graphs * offset.view(-1, 1)
         return Inputs(
-            self.x.repeat(*[1] * (self.x.dim() - 2), runs, 1),  # [N, p], or a replica each
+            self.x.repeat(*[1] * (self.x.dim() - 2), runs, 1),  # [N, p], or [R, N, p]
             edges.flatten(1),
             None if self.edge_attr is None else torch.cat([self.edge_attr] * runs),
-            None if self.edge_weight is None else self.edge_weight.repeat(runs),
             batch.flatten(),
-            runs * self.num_graphs,
-            self.batched or runs > 1,
-            {name: torch.cat([value] * runs) for name, value in self.nodes.items()},
-            {name: torch.cat([value] * runs) for name, value in self.edges.items()},
-        )
-
-    def arguments(self) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
-        """As a model is called."""
-        return (
-            (self.x, self.edge_index, self.edge_attr, self.batch),
-            {"edge_weight": self.edge_weight, "batch_size": self.num_graphs},
+            edge_weight=None if self.edge_weight is None else self.edge_weight.repeat(runs),
+            batch_size=runs * self.num_graphs,
+            nodes={name: torch.cat([value] * runs) for name, value in self.nodes.items()},
+            edges={name: torch.cat([value] * runs) for name, value in self.edges.items()},
         )
 
 

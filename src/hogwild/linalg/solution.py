@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
@@ -70,6 +71,13 @@ class Solution:
     status: Tensor
     iterations: Tensor
     residual: Tensor
+
+    @classmethod
+    def exact(cls, value: Tensor, graphs: int, iterations: int) -> Solution:
+        """Embeddings [N, k] or [R, N, k] that were computed, not solved for."""
+        shape = (*value.shape[:-2], graphs)
+        status = torch.full(shape, int(Status.CONVERGED), device=value.device)
+        return cls(value, status, torch.full_like(status, iterations), value.new_zeros(shape))
 
     @property
     def converged(self) -> Tensor:

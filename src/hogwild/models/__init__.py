@@ -1,38 +1,46 @@
 """Models: every one an ordinary PyG-style module."""
 
+from hogwild.models.base import Conv, Kind, Model
 from hogwild.models.eignn import EIGNN, EIGNNConv
 from hogwild.models.energy import EnergyConv, EnergyGNN
-from hogwild.models.explicit import GAT, GCN, LayerTagged
+from hogwild.models.explicit import GAT, GCN
+from hogwild.models.gnn import GNN
 from hogwild.models.gsd import GSDGNN, GSDConv
 from hogwild.models.ignn import IGNN, IGNNConv
-from hogwild.models.layered import LayeredGNN
+from hogwild.models.implicit import ImplicitConv
+from hogwild.models.layered import LayeredGNN, Layers
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.maximum import MaxConv, MaxGNN
 from hogwild.models.readout import Readout
 from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
-from hogwild.models.stack import StackedEnergyGNN
+from hogwild.models.stack import Stack
 from hogwild.models.wrapped import WrappedGNN, wrap
 
 __all__ = [
     "EIGNN",
     "GAT",
     "GCN",
+    "GNN",
     "GSDGNN",
     "IGNN",
+    "Conv",
     "EIGNNConv",
     "EnergyConv",
     "EnergyGNN",
     "GSDConv",
     "IGNNConv",
-    "LayerTagged",
+    "ImplicitConv",
+    "Kind",
     "LayeredGNN",
     "LayeredProblem",
+    "Layers",
     "MaxConv",
     "MaxGNN",
+    "Model",
     "Readout",
     "ScarselliConv",
     "ScarselliGNN",
-    "StackedEnergyGNN",
+    "Stack",
     "WrappedGNN",
     "wrap",
 ]

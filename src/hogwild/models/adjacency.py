@@ -16,7 +16,6 @@ converged or not. This one constant is the graph's, not a node's: it must be exc
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from hogwild.graph import Graph, kept
 from hogwild.ops import gather, scatter
+from hogwild_node.tree import EDGES, NODES, OnGraph, over
 
 POWER_ITERATIONS = 1000
 """In as many iterations no entry of v can underflow, as each halves it at most."""
@@ -37,12 +37,12 @@ TIE = 1e-9
 
 
 @dataclass(frozen=True)
-class Adjacency:
+class Adjacency(OnGraph):
     r"""Nonnegative :math:`\tilde A`: receivers are rows, senders columns."""
 
-    edge: Tensor  # [E] weight of each edge
-    loop: Tensor | None  # [N] weight of each node's own embedding; None: zero
-    perron: Tensor  # [N] v > 0
+    edge: Tensor = over(EDGES)  # [E] weight of each edge
+    loop: Tensor | None = over(NODES)  # [N] weight of each node's own embedding; None: zero
+    perron: Tensor = over(NODES)  # [N] v > 0
 
     def apply(self, x: Tensor, graph: Graph) -> Tensor:
         r""":math:`\tilde A x` for x [..., N]."""
@@ -58,17 +58,6 @@ class Adjacency:
         r""":math:`\max_i (\tilde A v)_i / v_i` [G]: a proof that no :math:`\max_i |x_i| / v_i`
         grows by more."""
         return graph.max(self.apply(self.perron, graph) / self.perron)
-
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Adjacency:
-        loop = None if self.loop is None else fn(self.loop)
-        return Adjacency(fn(self.edge), loop, fn(self.perron))
-
-    def detach(self) -> Adjacency:
-        return self.map(Tensor.detach) if self.edge.requires_grad else self
-
-    def select(self, nodes: Tensor, edges: Tensor) -> Adjacency:
-        loop = None if self.loop is None else self.loop[nodes]
-        return Adjacency(self.edge[edges], loop, self.perron[nodes])
 
 
 def adjacency(

@@ -23,45 +23,46 @@ diverge when its nodes merely take turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Self, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hogwild.errors import FeatureError, require_positive
+from hogwild.errors import FeatureError
 from hogwild.graph import Graph
+from hogwild.graph.inputs import Inputs
 from hogwild.linalg.operator import Tangent
 from hogwild.models.adjacency import Adjacency, adjacency
-from hogwild.models.base import ImplicitConv, Kind
+from hogwild.models.base import Kind
+from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.nonexpansive import Nonexpansive
 from hogwild.ops import gather
 from hogwild.problems.base import FixedPoint
-from hogwild.solvers.loop import Solver
 from hogwild_node import contraction
+from hogwild_node.tree import FIXED, NODES, SHARED, over
 
 
 @dataclass
 class Contraction(FixedPoint):
     """Find the fixed point on every graph and replica."""
 
-    graph: Graph
+    graph: Graph = over(FIXED)
     adjacency: Adjacency  # Ã
-    weight: Tensor  # [R, k, k] W
-    bias: Tensor  # [R, k, N] b
-    act: Nonexpansive  # φ
-    kept: list[ContractionTangent] = field(default_factory=list)  # the last tangent
+    weight: Tensor = over(SHARED)  # [R, k, k] W
+    bias: Tensor = over(NODES)  # [R, k, N] b
+    act: Nonexpansive = over(FIXED)  # φ
+    kept: list[ContractionTangent] = over(FIXED, default_factory=list)  # the last tangent
     has_blocks = True
 
     @property
-    def replicas(self) -> int:  # type: ignore[override]
+    def replicas(self) -> int:
         return self.weight.size(0)
 
     @property
-    def channels(self) -> int:  # type: ignore[override]
+    def channels(self) -> int:
         return self.weight.size(-1)
 
     @cached_property
@@ -79,11 +80,8 @@ class Contraction(FixedPoint):
         return self.kept[0]
 
     def _tangent(self, slope: Tensor) -> ContractionTangent:
-        return ContractionTangent(self.graph, self.adjacency.detach(), self.weight.detach(), slope)
-
-    def detach(self) -> Self:
-        weight, bias = self.weight.detach(), self.bias.detach()
-        return replace(self, adjacency=self.adjacency.detach(), weight=weight, bias=bias)
+        adjacency, weight = self.adjacency.map(Tensor.detach), self.weight.detach()
+        return ContractionTangent(self.graph, adjacency, weight, slope)
 
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
         return v - self.linearise(h).transpose(v)
@@ -111,17 +109,9 @@ class Contraction(FixedPoint):
         r""":math:`\|W\|_\infty` [R]."""
         return self.weight.abs().sum(-1).amax(-1)
 
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
-        adjacency = self.adjacency.map(fn)
-        weight, bias = fn(self.weight), fn(self.bias)
-        return replace(self, adjacency=adjacency, weight=weight, bias=bias, kept=[])
-
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
-        graph, nodes, edges = self.graph.select(graphs)
-        adjacency = self.adjacency.select(nodes, edges)
-        weight, bias = self.weight[replicas], self.bias[replicas][..., nodes]
-        sub = replace(self, graph=graph, adjacency=adjacency, weight=weight, bias=bias, kept=[])
-        return sub, nodes
+        sub, nodes = super().select(replicas, graphs)
+        return replace(sub, kept=[]), nodes
 
 
 @dataclass
@@ -158,46 +148,21 @@ class ContractionConv(ImplicitConv):
     kind = Kind.FIXED_POINT
 
     def __init__(
-        self,
-        in_channels: int,
-        hidden_channels: int,
-        *,
-        replicas: int | None,
-        solver: Solver,
-        solve_dtype: torch.dtype | None,
-        on_failure: str,
-        validate: bool,
+        self, in_channels: int, hidden_channels: int, **kwargs: Unpack[Solving]
     ) -> None:
-        super().__init__(
-            hidden_channels,
-            replicas=replicas,
-            solver=solver,
-            solve_dtype=solve_dtype,
-            on_failure=on_failure,
-            validate=validate,
-        )
-        self.in_channels = require_positive("in_channels", in_channels)
-        lead = () if replicas is None else (replicas,)
+        super().__init__(in_channels, hidden_channels, **kwargs)
+        lead = () if self.replicas is None else (self.replicas,)
         self.weight = nn.Parameter(torch.empty(*lead, hidden_channels, hidden_channels))
 
-    def _pose(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None,
-        batch: Tensor | None,
-        edge_weight: Tensor | None,
-        batch_size: int | None,
-        normalize: bool = True,
-    ) -> tuple[Graph, Adjacency]:
-        """The graph and its Ã, once the input is found to be good."""
-        if edge_attr is not None:
+    def _pose(self, inputs: Inputs, normalize: bool = True) -> tuple[Graph, Adjacency]:
+        """The graph and its Ã, after the inputs were checked."""
+        if inputs.edge_attr is not None:
             raise FeatureError(
                 f"edge_attr was given to an {type(self).__name__}, which does not read edge "
                 f"features; leave it out, or pass one nonnegative number an edge as edge_weight"
             )
-        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
-        return graph, adjacency(graph, edge_weight, self._dtype(x), normalize=normalize)
+        graph, dtype = self.graph(inputs), self._dtype(inputs.x)
+        return graph, adjacency(graph, inputs.edge_weight, dtype, normalize=normalize)
 
     def _encode(self, encoder: nn.Module | None, x: Tensor) -> Tensor:
         """The encoded features [R, k, N], computed in the precision of the solve."""

@@ -28,25 +28,26 @@ linear encoder f.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Self
+from typing import Self, Unpack
 
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, GraphError, require_positive
+from hogwild.errors import ConfigError, GraphError
 from hogwild.graph import Graph, kept
+from hogwild.graph.inputs import Inputs
 from hogwild.models.adjacency import Adjacency, adjacency
 from hogwild.models.contraction import Contraction, ContractionConv, ContractionTangent
-from hogwild.models.stack import StackedGNN
+from hogwild.models.gnn import ImplicitGNN
+from hogwild.models.implicit import Solving
 from hogwild.nn.mlp import MLP
 from hogwild.nn.nonexpansive import resolve
 from hogwild.ops import scatter_into
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.picard import Picard
 from hogwild.solvers.semismooth import SemismoothNewton
+from hogwild_node.tree import FIXED, over
 
 METHODS = ("closed", "iterate")
 LARGEST = 5000
@@ -121,7 +122,7 @@ def _require_symmetric(dense: Tensor, members: list[int]) -> None:
 class EIGNNProblem(Contraction):
     r"""EIGNN's fixed point; :meth:`modulus` is at most γ, in Euclidean norms of the nodes."""
 
-    spectrum: Spectrum | None = None  # the closed form, where it may be used
+    spectrum: Spectrum | None = over(FIXED, None)  # the closed form, where it may be used
 
     @property
     def has_inverse(self) -> bool:  # type: ignore[override]
@@ -175,12 +176,9 @@ class EIGNNConv(ContractionConv):
         method: ``"closed"``: by eigendecomposition, exact; undirected graphs of at most 5,000
             nodes (kept with the graph where there are no edge weights). ``"iterate"``: by
             iterations of the local rule, any graph.
-        replicas: ``None``, or a number R of independent parameter sets solved side by side.
-        solver: For ``"iterate"``: a solver for fixed points, :class:`~hogwild.solvers.Picard` by
-            default.
-        solve_dtype: Precision of the solve; ``None`` is that of the parameters.
-        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
-        validate: Check the *values* of the inputs too; such checks wait for the device.
+        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
+            ``solver`` (for ``"iterate"``; :class:`~hogwild.solvers.Picard` by default),
+            ``solve_dtype``, ``on_failure``, ``validate``.
 
     Shapes:
         x [N, p] (or [R, N, p]), edge_index [2, E], batch [N], edge_weight [E]
@@ -190,43 +188,31 @@ class EIGNNConv(ContractionConv):
     def __init__(
         self,
         in_channels: int,
-        hidden_channels: int = 2,
         *,
+        hidden_channels: int = 2,
         gamma: float = 0.8,
         method: str = "closed",
-        replicas: int | None = None,
-        solver: Solver | None = None,
-        solve_dtype: torch.dtype | None = torch.float64,
-        on_failure: str = "raise",
-        validate: bool = True,
+        **kwargs: Unpack[Solving],
     ) -> None:
         if method not in METHODS:
             raise ConfigError(f"method={method!r}; expected one of {METHODS}")
-        if method == "closed" and solver is not None:
+        if method == "closed" and kwargs.get("solver") is not None:
             raise ConfigError(
-                f"solver={solver!r} was given, but method='closed' needs none; leave it out or use "
-                f"method='iterate'"
+                f"solver={kwargs['solver']!r} was given, but method='closed' needs no solver; "
+                f"leave it out or use method='iterate'"
             )
-        default = SemismoothNewton() if method == "closed" else Picard()  # one exact Newton step
-        super().__init__(
-            in_channels,
-            hidden_channels,
-            replicas=replicas,
-            solver=default if solver is None else solver,
-            solve_dtype=solve_dtype,
-            on_failure=on_failure,
-            validate=validate,
-        )
+        self.method = method
+        super().__init__(in_channels, hidden_channels, **kwargs)
         if not 0 < gamma < 1:
             raise ConfigError(
                 f"gamma={gamma!r}; expected a number between 0 and 1, both excluded: with 1 the "
                 f"update is no contraction"
             )
-        self.gamma, self.method = float(gamma), method
+        self.gamma = float(gamma)
         self.encoder = (
             None
             if in_channels == hidden_channels
-            else MLP(in_channels, (hidden_channels,), replicas=replicas)
+            else MLP(in_channels, (hidden_channels,), replicas=self.replicas)
         )
         self.reset_parameters()
 
@@ -248,65 +234,41 @@ class EIGNNConv(ContractionConv):
         norm = torch.linalg.matrix_norm(square, keepdim=True)
         return self.gamma * square / (norm + EPSILON)
 
-    def problem(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        batch_size: int | None = None,
-        heard: Tensor | None = None,
-    ) -> EIGNNProblem:
-        """The fixed point these inputs pose, attached to the autograd graph."""
-        graph, s = self._pose(x, edge_index, edge_attr, batch, edge_weight, batch_size)
+    def default_solver(self) -> Solver:
+        return SemismoothNewton() if self.method == "closed" else Picard()  # one exact Newton step
+
+    def problem(self, inputs: Inputs) -> EIGNNProblem:
+        """The fixed point of these inputs, attached to the autograd graph."""
+        inputs = Inputs.of(inputs)
+        graph, s = self._pose(inputs)
         spectrum = None
-        if self.method == "closed" and edge_weight is None:
+        if self.method == "closed" and inputs.edge_weight is None:
             spectrum = _spectrum(graph, s.edge.dtype)
         elif self.method == "closed":
             spectrum = Spectrum.of(graph, s)
         k = self.hidden_channels
         matrix = self._matrix(self.weight.to(s.edge.dtype)).view(-1, k, k)
-        f = self._encode(self.encoder, x)
+        f = self._encode(self.encoder, inputs.x)
         return EIGNNProblem(graph, s, matrix, f, resolve("identity"), spectrum=spectrum)
 
-    def extra_repr(self) -> str:
-        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
-        return (
-            f"{self.in_channels}, {self.hidden_channels}, gamma={self.gamma}, "
-            f"method={self.method!r}{replicas}"
-        )
+    def _distinctions(self) -> dict[str, object]:
+        return {"gamma": self.gamma, "method": self.method}
 
 
-class EIGNN(StackedGNN):
+class EIGNN(ImplicitGNN):
     r"""EIGNN: one or several :class:`EIGNNConv` and the paper's readout.
 
     Args:
         in_channels: Width of the node features.
         out_channels: Width of the predictions.
-        hidden_channels: Width k of the embeddings.
-        num_layers: Number of fixed points; each reads the features and the previous one,
-            :math:`[x \,\|\, h]`.
+        num_layers: Number of layers; each reads the features and the solution of the layer below.
         pool: ``None`` predicts for every node, ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to every :class:`EIGNNConv`.
+        kwargs: Everything else goes to every :class:`EIGNNConv`: ``hidden_channels``, ``gamma``,
+            ``method``, ``replicas``, ….
 
     Shapes:
         as :class:`EIGNNConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        hidden_channels: int = 2,
-        *,
-        num_layers: int = 1,
-        pool: str | None = None,
-        readout: Sequence[int] = (4, 4),
-        **kwargs: object,
-    ) -> None:
-        require_positive("num_layers", num_layers)
-        layer = partial(EIGNNConv, hidden_channels=hidden_channels, **kwargs)  # type: ignore[arg-type]
-        super().__init__(layer, in_channels, out_channels, num_layers, pool=pool, readout=readout)
+    layer = EIGNNConv

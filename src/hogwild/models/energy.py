@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import AsynchronyError, ConfigError, require_positive
+from hogwild.errors import AsynchronyError, ConfigError, require_all_positive
 from hogwild.graph import Graph
+from hogwild.graph.inputs import Inputs
 from hogwild.models.adjacency import renormalised
-from hogwild.models.base import ImplicitConv, Kind, opaque
-from hogwild.models.features import Features
-from hogwild.models.readout import ImplicitGNN, Readout
+from hogwild.models.base import Kind
+from hogwild.models.gnn import ImplicitGNN
+from hogwild.models.implicit import ImplicitConv, Solving
+from hogwild.models.mode import opaque
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.picnn import PICNN, Slot
@@ -36,7 +38,7 @@ from hogwild.solvers.newton import Newton
 from hogwild_node.round import Round
 
 
-def message_gain(num_layers: int, message: str) -> float:
+def message_gain(rounds: int, message: str) -> float:
     """Initial slope of a network in its monotone inputs (messages, earlier rounds).
 
     Small enough that the fresh energy is well conditioned at degree 50, where every round sums
@@ -46,8 +48,8 @@ def message_gain(num_layers: int, message: str) -> float:
     which grows with the square of the degree.
     """
     if message == "edge":
-        return 0.06 if num_layers == 1 else 0.02
-    return 0.25 if num_layers == 1 else 0.075
+        return 0.06 if rounds == 1 else 0.02
+    return 0.25 if rounds == 1 else 0.075
 
 
 COUPLING, ALONE = 4.0, 0.3
@@ -70,18 +72,14 @@ class EnergyConv(ImplicitConv):
         normalize: Weigh messages by the symmetrically renormalised adjacency
             :math:`(D + I)^{-1/2} (A + I) (D + I)^{-1/2}`, the self message by its diagonal.
         edge_dim: Width of the edge features, or ``None``.
-        num_layers: Rounds of messages inside the one convex energy. With L > 1 a node's energy
-            needs information from L hops away.
+        rounds: Rounds of messages inside the one convex energy. With L > 1 rounds a node's energy
+            needs information from L hops away, so that only a solver can minimise it.
         beta: Strong convexity :math:`\beta`.
         widths: Hidden widths of the PICNNs.
         act: Activation of the PICNNs, smooth, convex and nondecreasing.
         gate: Positive part of the PICNNs' gates, ``"softplus"`` or ``"relu"``.
-        replicas: ``None``, or a number R of independent parameter sets solved side by side.
-        solver: A :class:`~hogwild.solvers.Solver`; Newton's method by default.
-        solve_dtype: Precision of the solve; ``None`` is that of the parameters.
-        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
-        validate: Check the *values* of the inputs too (finite, in range, sorted); such checks
-            wait for the device.
+        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
+            ``solver`` (Newton's method by default), ``solve_dtype``, ``on_failure``, ``validate``.
 
     Shapes:
         x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
@@ -102,8 +100,8 @@ class EnergyConv(ImplicitConv):
     def __init__(
         self,
         in_channels: int,
-        hidden_channels: int = 2,
         *,
+        hidden_channels: int = 2,
         message: str = "edge",
         message_channels: int = 2,
         heads: int | None = None,
@@ -111,25 +109,14 @@ class EnergyConv(ImplicitConv):
         aggr: str = "sum",
         normalize: bool = False,
         edge_dim: int | None = None,
-        num_layers: int = 1,
+        rounds: int = 1,
         beta: float = 0.04,
         widths: Sequence[int] = (4, 4),
         act: str | Activation = "softplus",
         gate: str = "softplus",
-        replicas: int | None = None,
-        solver: Solver | None = None,
-        solve_dtype: torch.dtype | None = torch.float64,
-        on_failure: str = "raise",
-        validate: bool = True,
+        **kwargs: Unpack[Solving],
     ) -> None:
-        super().__init__(
-            hidden_channels,
-            replicas=replicas,
-            solver=Newton() if solver is None else solver,
-            solve_dtype=solve_dtype,
-            on_failure=on_failure,
-            validate=validate,
-        )
+        super().__init__(in_channels, hidden_channels, **kwargs)
         if message not in ("edge", "node"):
             raise ConfigError(f"message={message!r}; expected 'edge' or 'node'")
         if aggr not in ("sum", "mean"):
@@ -137,18 +124,9 @@ class EnergyConv(ImplicitConv):
                 f"aggr={aggr!r}; expected 'sum' or 'mean' (only nonnegative sums keep the energy "
                 f"convex and its gradients local)"
             )
-        positive = {
-            "in_channels": in_channels,
-            "hidden_channels": hidden_channels,
-            "message_channels": message_channels,
-            "num_layers": num_layers,
-            "heads": heads,
-            "edge_dim": edge_dim,
-            "replicas": replicas,
-        }
-        for name, value in positive.items():
-            if value is not None:
-                require_positive(name, value)
+        require_all_positive(
+            message_channels=message_channels, rounds=rounds, heads=heads, edge_dim=edge_dim
+        )
         if not 0 < beta < math.inf:
             raise ConfigError(f"beta={beta!r}; expected a positive number (strong convexity)")
         if heads is not None and (aggr == "mean" or normalize):
@@ -161,13 +139,12 @@ class EnergyConv(ImplicitConv):
                 "node-wise messages do not read edge features: use message='edge', or heads=... "
                 "whose attention reads them, or leave edge_dim out"
             )
-        self.in_channels = in_channels
         self.message, self.message_channels = message, message_channels
         self.heads, self.concat, self.aggr, self.normalize = heads, concat, aggr, normalize
-        self.edge_dim, self.num_layers, self.beta = edge_dim, num_layers, float(beta)
+        self.edge_dim, self.rounds, self.beta = edge_dim, rounds, float(beta)
 
         k, h = hidden_channels, heads or 1
-        lead = () if replicas is None else (replicas,)
+        lead = () if self.replicas is None else (self.replicas,)
         per_head = lead if heads is None else (*lead, heads)
         ends = 2 if message == "edge" else 1
         merged = message_channels * (h if concat else 1)
@@ -177,10 +154,10 @@ class EnergyConv(ImplicitConv):
         self.message_nets, self.loop_nets = nn.ModuleList(), nn.ModuleList()
         self.update_nets = nn.ModuleList()
         inner = 0  # width of the previous round's outputs
-        for depth in range(num_layers):
+        for depth in range(rounds):
             signal = [False] * k + [True] * inner  # nondecreasing in earlier rounds' outputs
             both = [m for m in signal for _ in range(ends)]
-            out = 1 if depth == num_layers - 1 else k
+            out = 1 if depth == rounds - 1 else k
             mono = [True] * merged + signal
 
             def net(
@@ -197,7 +174,7 @@ class EnergyConv(ImplicitConv):
                     act=act,
                     gate=gate,
                     batch_shape=lead,
-                    gain=message_gain(num_layers, message),
+                    gain=message_gain(rounds, message),
                 )
 
             self.message_nets.append(net(slots, both, message_channels, per_head))
@@ -244,20 +221,14 @@ class EnergyConv(ImplicitConv):
 
     # -- the problem ------------------------------------------------------------------------------
 
-    def problem(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        batch_size: int | None = None,
-        heard: Tensor | None = None,
-    ) -> EnergyProblem:
-        """The optimisation problem these inputs pose, attached to the autograd graph."""
-        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
-        dtype = self._dtype(x)
+    def default_solver(self) -> Solver:
+        return Newton()
+
+    def problem(self, inputs: Inputs) -> EnergyProblem:
+        """The energy of these inputs, attached to the autograd graph."""
+        inputs = Inputs.of(inputs)
+        x, edge_attr, heard = inputs.x, inputs.edge_attr, inputs.heard
+        graph, dtype = self.graph(inputs), self._dtype(x)
         xs = as_field(x, dtype)  # [1 or R, p, N]
         es = None if edge_attr is None else edge_attr.to(dtype).mT.unsqueeze(0)
         node_slot = [Slot(xs)]
@@ -267,7 +238,7 @@ class EnergyConv(ImplicitConv):
         if self.message == "edge":
             edge_slots = [Slot(xs, graph.dst), sender]
             edge_slots += [] if es is None else [Slot(es)]
-        weight, loop_weight = self._weights(graph, xs, said, es, edge_weight)
+        weight, loop_weight = self._weights(graph, xs, said, es, inputs.edge_weight)
         rounds = [
             Round(
                 message.context(edge_slots, dtype),
@@ -281,7 +252,7 @@ class EnergyConv(ImplicitConv):
             )
             for message, loop, update in self._networks()
         ]
-        return EnergyProblem(graph, self.replicas or 1, self.hidden_channels, self.beta, rounds)
+        return EnergyProblem(graph, self.beta, rounds)
 
     def _weights(
         self,
@@ -311,106 +282,57 @@ class EnergyConv(ImplicitConv):
         return weight, loop_weight
 
     @opaque
-    def energy(
-        self,
-        h: Tensor,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> Tensor:
-        """The energy of embeddings ``h`` on every graph, [G] or [R, G]; plain autograd."""
-        with torch.autocast(next(self.parameters()).device.type, enabled=False):
-            problem = self.problem(
-                x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
-            )
-            value = problem.evaluate(self._embeddings("h", h, problem, self._dtype(x))).value
+    def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
+        """The energy of embeddings ``h`` [N, k] or [R, N, k] on every graph, [G] or [R, G]; plain
+        autograd."""
+        inputs = Inputs.of(inputs)
+        with torch.autocast(self._device, enabled=False):
+            problem = self.problem(inputs)
+            h = self._embeddings("h", h, problem, self._dtype(inputs.x))
+            value = problem.evaluate(h).value
         return value if self.replicas is not None else value[0]
 
-    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
-        """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
-        run this model by talking to its neighbours alone."""
-        if self.num_layers > 1:
+    def require_asynchronous(self, inputs: Inputs) -> None:
+        if self.rounds > 1:
             raise AsynchronyError(
-                f"num_layers={self.num_layers}: the energy of a node depends on embeddings "
-                f"{self.num_layers} hops away, and its gradients travel as far; an asynchronous "
-                f"node hears one hop. Expected num_layers=1; for several rounds stack one-hop "
-                f"energies instead (StackedEnergyGNN)."
+                f"rounds={self.rounds}: the energy of a node depends on embeddings {self.rounds} "
+                f"hops away, and its gradients travel as far; an asynchronous node hears one hop. "
+                f"Expected rounds=1. For several rounds of messages use several layers, "
+                f"EnergyGNN(..., num_layers={self.rounds}): each of them is a one-hop energy."
             )
-        Graph.of(edge_index, num_nodes, validate=self.validate).require_reverse_links()
+        self.graph(inputs).require_reverse_links()
 
-    def extra_repr(self) -> str:
-        heads = "" if self.heads is None else f", heads={self.heads}"
-        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
-        return (
-            f"{self.in_channels}, {self.hidden_channels}, message={self.message!r}"
-            f"{heads}{replicas}, num_layers={self.num_layers}, beta={self.beta}"
-        )
+    def _distinctions(self) -> dict[str, object]:
+        return {
+            "message": self.message, "heads": self.heads, "rounds": self.rounds, "beta": self.beta
+        }  # fmt: skip
 
 
 class EnergyGNN(ImplicitGNN):
-    r"""An energy GNN: :class:`EnergyConv` and the paper's readout.
+    r"""An energy GNN: one or several :class:`EnergyConv` and the paper's readout.
 
     Args:
         in_channels: Width of the node features.
         out_channels: Width of the predictions.
-        hidden_channels: Width k of the embeddings; the paper's 2.
+        num_layers: Number of energies; each reads the features and the solution of the one below.
+            The paper uses one.
         pool: ``None`` predicts for every node; ``"mean"`` for every graph, by passing the mean of
             the node predictions through a second MLP, as the paper does.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to :class:`EnergyConv`.
+        kwargs: Everything else goes to every :class:`EnergyConv`: ``hidden_channels``,
+            ``message``, ``heads``, ``edge_dim``, ``beta``, ``replicas``, …
 
     Shapes:
         as :class:`EnergyConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
     """
 
-    conv: EnergyConv
+    layer = EnergyConv
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        hidden_channels: int = 2,
-        *,
-        message: str = "edge",
-        message_channels: int = 2,
-        heads: int | None = None,
-        concat: bool = True,
-        aggr: str = "sum",
-        normalize: bool = False,
-        edge_dim: int | None = None,
-        num_layers: int = 1,
-        beta: float = 0.04,
-        pool: str | None = None,
-        act: str | Activation = "softplus",
-        readout: Sequence[int] = (4, 4),
-        **kwargs: object,
-    ) -> None:
-        super().__init__()
-        self.conv = EnergyConv(
-            in_channels,
-            hidden_channels,
-            message=message,
-            message_channels=message_channels,
-            heads=heads,
-            concat=concat,
-            aggr=aggr,
-            normalize=normalize,
-            edge_dim=edge_dim,
-            num_layers=num_layers,
-            beta=beta,
-            act=act,
-            **kwargs,  # type: ignore[arg-type]
-        )
-        self.readout = Readout(
-            hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
-        )
-        self.features = Features.of(self.conv)
-
-    def energy(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Tensor:
-        """One energy a graph: :meth:`EnergyConv.energy`."""
-        args_, rest = self._standardized(args, kwargs, 1)
-        return self.conv.energy(*args_, **rest)
+    def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
+        """The energy of embeddings ``h`` on every graph: :meth:`EnergyConv.energy`."""
+        if not isinstance(self.conv, EnergyConv):
+            raise ConfigError(
+                "the model has several energies, one for each layer; expected one layer: ask "
+                "model.conv.levels[s].energy(h, inputs) for the energy of layer s"
+            )
+        return self.conv.energy(h, self.features(Inputs.of(inputs)))

@@ -1,25 +1,25 @@
-"""The door of a model: where features enter, and are standardised."""
+"""Where features enter a model and are standardised."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from hogwild.errors import FeatureError
-from hogwild.graph.inputs import graphs_of
-from hogwild.models.base import Reader, refuse_batch
+from hogwild.graph.inputs import Inputs
+from hogwild.models.validation import refuse_batch
 from hogwild.nn.standardize import Standardize
 
 
 class Features(nn.Module):
     """Node and edge features as the layers of a model read them: standardised
-    (:class:`~hogwild.nn.Standardize`), and one number an edge as a column.
+    (:class:`~hogwild.nn.Standardize`), and edge features of one number as a column.
 
-    All replicas share the statistics of edge features, because all read the same ones.
+    All replicas share the statistics of edge features, because all read the same edge features.
 
     Args:
         in_channels: Width of the node features.
@@ -27,7 +27,8 @@ class Features(nn.Module):
         replicas: Number of independent parameter sets, or ``None``.
 
     Attributes:
-        ignores_edges: Whether edge features are left out, rather than refused, where none are read.
+        ignores_edges: Whether a model that reads no edge features leaves them out instead of
+            refusing them.
     """
 
     def __init__(self, in_channels: int, edge_dim: int | None, replicas: int | None) -> None:
@@ -36,30 +37,32 @@ class Features(nn.Module):
         self.edges = None if edge_dim is None else Standardize(edge_dim, replicas=replicas)
         self.ignores_edges = False
 
-    @classmethod
-    def of(cls, reader: Reader) -> Features:
-        """Of what the first layer of a model reads."""
-        return cls(reader.in_channels, reader.edge_dim, reader.replicas)
-
     @property
     def fitted(self) -> bool:
         """Whether anything is changed."""
         return self.nodes.fitted or (self.edges is not None and self.edges.fitted)
 
-    def forward(self, x: Tensor, edge_attr: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Both as the layers read them; what does not fit is left for the layers to refuse."""
-        if self.edges is None and self.ignores_edges and not _per_node(edge_attr, x):
-            return self.nodes(x), None
+    def forward(self, inputs: Inputs) -> Inputs:
+        """The inputs as the layers read them. What does not fit is left for the layers to
+        refuse."""
+        return replace(inputs, x=self.nodes(inputs.x), edge_attr=self._edge_attr(inputs))
+
+    def _edge_attr(self, inputs: Inputs) -> Tensor | None:
+        edge_attr = inputs.edge_attr
+        if self.edges is None and self.ignores_edges and not _per_node(edge_attr, inputs.x):
+            return None
         refuse_batch(edge_attr)
-        if self.edges is None:
-            return self.nodes(x), edge_attr
+        if self.edges is None or edge_attr is None:
+            return edge_attr
         if isinstance(edge_attr, Tensor) and edge_attr.dim() == 1 and self.edges.channels == 1:
             edge_attr = edge_attr.unsqueeze(1)
-        return self.nodes(x), edge_attr if edge_attr is None else self.edges(edge_attr)
+        standardised: Tensor = self.edges(edge_attr)
+        return standardised
 
     def fit(self, graphs: Sequence[Data], members: Tensor | None = None) -> None:
-        """Learn the statistics from graphs; ``members`` [R, G] says whose they are."""
-        if members is not None:  # what nobody trains on has no say
+        """Learn the statistics from graphs; ``members`` [R, G] says which replica trains on which
+        graph."""
+        if members is not None:  # graphs that no replica trains on are left out
             used = members.any(0).nonzero()[:, 0]
             graphs, members = [graphs[i] for i in used.tolist()], members[:, used]
         nodes = []
@@ -84,7 +87,7 @@ class Features(nn.Module):
             edges.append(attr.unsqueeze(1) if attr.dim() == 1 else attr)
         self.nodes.fit(nodes, members)
         if self.edges is not None and sum(t.size(0) for t in edges):
-            self.edges.fit(edges)  # graphs without edges have nothing to tell
+            self.edges.fit(edges)
 
 
 def _per_node(edge_attr: object, x: object) -> bool:
@@ -92,44 +95,3 @@ def _per_node(edge_attr: object, x: object) -> bool:
     if not isinstance(edge_attr, Tensor) or not isinstance(x, Tensor):
         return False
     return edge_attr.dtype == torch.long and edge_attr.shape == x.shape[-2:-1]
-
-
-class Standardized(nn.Module):
-    """A model with a door: ``features`` is set by every model of this library."""
-
-    features: Features
-
-    def standardize(self, data: Data | Iterable[Data]) -> Any:
-        """Learn the statistics of the features, by which the model standardises them from now on:
-        then the unit of a feature does not matter. Once, before training, on the training graphs.
-
-        Args:
-            data: A PyG ``Data``, ``Batch``, list, dataset or ``DataLoader``.
-
-        Returns:
-            The model itself.
-        """
-        self.features.fit(graphs_of(data))
-        return self
-
-    def _standardized(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = 0
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call with x, number ``first``, and edge_attr as the layers read
-        them."""
-        args_, kwargs = list(args), dict(kwargs)
-        given: list[Any] = []
-        places = ((first, "x"), (first + 2, "edge_attr"))
-        for at, name in places:
-            given.append(args_[at] if at < len(args_) else kwargs.get(name))
-        for (at, name), value in zip(places, self._enter(*given), strict=True):
-            if at < len(args_):
-                args_[at] = value
-            elif name in kwargs:
-                kwargs[name] = value
-        return args_, kwargs
-
-    def _enter(self, x: Any, edge_attr: Any) -> tuple[Any, Any]:
-        """Through the door, where there is one: a class outside this library may have none."""
-        door = self._modules.get("features")
-        return (x, edge_attr) if door is None else door(x, edge_attr)

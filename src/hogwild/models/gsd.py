@@ -35,25 +35,28 @@ norm with weights :math:`\sqrt{d_i}`, so it converges asynchronously, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, FeatureError, require_positive
+from hogwild.errors import ConfigError, FeatureError, require_all_positive
 from hogwild.graph import Graph, kept
+from hogwild.graph.inputs import Inputs
 from hogwild.linalg.operator import Hessian
-from hogwild.models.base import ImplicitConv, Kind
-from hogwild.models.features import Features
-from hogwild.models.readout import ImplicitGNN, Readout
+from hogwild.models.base import Kind
+from hogwild.models.gnn import ImplicitGNN
+from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.mlp import MLP
 from hogwild.ops import gather, scatter, scatter_into
 from hogwild.problems.base import Evaluation, Objective
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
 from hogwild_node.gsd import GSD
+from hogwild_node.tree import EDGES, FIXED, NODES, over
 
 
 @kept
@@ -153,13 +156,13 @@ class GSDEvaluation(Evaluation):
 class GSDProblem(Objective):
     """Denoise a signal on every graph and replica; made by :meth:`of`."""
 
-    graph: Graph
-    gamma: float
-    beta: float
-    target: Tensor  # [R, k, N] g(x)
-    weight: Tensor  # [E] w
-    root: Tensor  # [N] 1/√d
-    own: Tensor  # [N] the diagonal of Ã
+    graph: Graph = over(FIXED)
+    gamma: float = over(FIXED)
+    beta: float = over(FIXED)
+    target: Tensor = over(NODES)  # [R, k, N] g(x)
+    weight: Tensor = over(EDGES)  # [E] w
+    root: Tensor = over(NODES)  # [N] 1/√d
+    own: Tensor = over(NODES)  # [N] the diagonal of Ã
     pair: Tensor  # [M] Ã between the pairs of nodes that edges join
     has_blocks = True
     is_quadratic = True
@@ -179,11 +182,11 @@ class GSDProblem(Objective):
         return cls(graph, gamma, beta, target, weight, root, (1.0 + loop) / degree, pair)
 
     @property
-    def replicas(self) -> int:  # type: ignore[override]
+    def replicas(self) -> int:
         return self.target.size(0)
 
     @property
-    def channels(self) -> int:  # type: ignore[override]
+    def channels(self) -> int:
         return self.target.size(1)
 
     @property
@@ -230,19 +233,10 @@ class GSDProblem(Objective):
     def distance(self, h: Tensor, image: Tensor) -> Tensor:
         return 2.0 * (self.gamma + self.beta) * self.graph.norm(image - h)
 
-    def map(self, fn: Callable[[Tensor], Tensor]) -> GSDProblem:
-        return replace(
-            self,
-            target=fn(self.target),
-            weight=fn(self.weight),
-            root=fn(self.root),
-            own=fn(self.own),
-            pair=fn(self.pair),
-        )
-
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[GSDProblem, Tensor]:
         graph, nodes, edges = self.graph.select(graphs)
         target = self.target[replicas][..., nodes]
+        # The pairs of nodes are numbered anew, so that everything is derived anew.
         return self.of(graph, self.gamma, self.beta, target, self.weight[edges]), nodes
 
 
@@ -262,11 +256,8 @@ class GSDConv(ImplicitConv):
         widths: Hidden widths of the encoder :math:`g`.
         gamma: Weight :math:`\gamma > 0` of staying near :math:`g(X)`.
         beta: Weight :math:`\beta \ge 0` of varying little along the edges.
-        replicas: ``None``, or a number R of independent parameter sets solved side by side.
-        solver: A :class:`~hogwild.solvers.Solver`; Newton's method by default.
-        solve_dtype: Precision of the solve; ``None`` is that of the parameters.
-        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
-        validate: Check the *values* of the inputs too.
+        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
+            ``solver`` (Newton's method by default), ``solve_dtype``, ``on_failure``, ``validate``.
 
     Shapes:
         x [N, p] (or [R, N, p]), edge_index [2, E], batch [N], edge_weight [E] (nonnegative)
@@ -283,117 +274,65 @@ class GSDConv(ImplicitConv):
     def __init__(
         self,
         in_channels: int,
-        hidden_channels: int = 2,
         *,
+        hidden_channels: int = 2,
         widths: Sequence[int] = (16, 16, 16),
         gamma: float = 1.0,
         beta: float = 5.0,
-        replicas: int | None = None,
-        solver: Solver | None = None,
-        solve_dtype: torch.dtype | None = torch.float64,
-        on_failure: str = "raise",
-        validate: bool = True,
+        **kwargs: Unpack[Solving],
     ) -> None:
-        super().__init__(
-            hidden_channels,
-            replicas=replicas,
-            solver=Newton() if solver is None else solver,
-            solve_dtype=solve_dtype,
-            on_failure=on_failure,
-            validate=validate,
-        )
-        require_positive("in_channels", in_channels)
-        for width in widths:
-            require_positive("widths", width)
+        super().__init__(in_channels, hidden_channels, **kwargs)
+        require_all_positive(widths=tuple(widths))
         if not 0 < gamma < math.inf:
             raise ConfigError(f"gamma={gamma!r}; expected a positive number (strong convexity)")
         if not 0 <= beta < math.inf:
             raise ConfigError(f"beta={beta!r}; expected a nonnegative number (convexity)")
-        self.in_channels, self.gamma, self.beta = in_channels, float(gamma), float(beta)
-        self.encoder = MLP(in_channels, (*widths, hidden_channels), replicas=replicas)
+        self.gamma, self.beta = float(gamma), float(beta)
+        self.encoder = MLP(in_channels, (*widths, hidden_channels), replicas=self.replicas)
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
         self.encoder.reset_parameters()
 
-    def problem(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        batch_size: int | None = None,
-        heard: Tensor | None = None,
-    ) -> GSDProblem:
-        """The optimisation problem these inputs pose, attached to the autograd graph."""
-        if edge_attr is not None:
+    def default_solver(self) -> Solver:
+        return Newton()
+
+    def problem(self, inputs: Inputs) -> GSDProblem:
+        """The energy of these inputs, attached to the autograd graph."""
+        inputs = Inputs.of(inputs)
+        x, edge_weight = inputs.x, inputs.edge_weight
+        if inputs.edge_attr is not None:
             raise FeatureError(
                 "edge_attr was given, and the denoising energy reads no edge features; expected "
                 "None: scalar weights go to edge_weight=... (edge_attr is the third positional "
                 "argument)"
             )
-        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
-        dtype = self._dtype(x)
+        graph, dtype = self.graph(inputs), self._dtype(x)
         target = self.encoder(x).to(dtype).mT.reshape(-1, self.hidden_channels, x.size(-2))
         weight = target.new_ones(graph.num_edges) if edge_weight is None else edge_weight.to(dtype)
         return GSDProblem.of(graph, self.gamma, self.beta, target, weight)
 
-    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
-        """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
-        run this model by talking to its neighbours alone."""
-        Graph.of(edge_index, num_nodes, validate=self.validate).require_reverse_links()
+    def require_asynchronous(self, inputs: Inputs) -> None:
+        self.graph(inputs).require_reverse_links()
 
-    def extra_repr(self) -> str:
-        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
-        sizes = f"{self.in_channels}, {self.hidden_channels}"
-        return f"{sizes}{replicas}, gamma={self.gamma}, beta={self.beta}"
+    def _distinctions(self) -> dict[str, object]:
+        return {"gamma": self.gamma, "beta": self.beta}
 
 
 class GSDGNN(ImplicitGNN):
-    r"""Graph signal denoising: :class:`GSDConv` and the paper's readout.
+    r"""Graph signal denoising: one or several :class:`GSDConv` and the paper's readout.
 
     Args:
         in_channels: Width of the node features.
         out_channels: Width of the predictions.
-        hidden_channels: Width k of the embeddings; the paper's 2.
-        widths: Hidden widths of the encoder; the paper's (16, 16, 16).
-        gamma: Weight of staying near the encoding; the paper's 1.
-        beta: Weight of varying little along the edges; the paper's 5.
+        num_layers: Number of layers; each reads the features and the solution of the layer below.
         pool: ``None`` predicts for every node, ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to :class:`GSDConv`.
+        kwargs: Everything else goes to every :class:`GSDConv`: ``hidden_channels``, ``widths``,
+            ``gamma``, ``beta``, ``replicas``, ….
 
     Shapes:
         as :class:`GSDConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
     """
 
-    conv: GSDConv
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        hidden_channels: int = 2,
-        *,
-        widths: Sequence[int] = (16, 16, 16),
-        gamma: float = 1.0,
-        beta: float = 5.0,
-        pool: str | None = None,
-        readout: Sequence[int] = (4, 4),
-        **kwargs: object,
-    ) -> None:
-        super().__init__()
-        self.conv = GSDConv(
-            in_channels,
-            hidden_channels,
-            widths=widths,
-            gamma=gamma,
-            beta=beta,
-            **kwargs,  # type: ignore[arg-type]
-        )
-        self.readout = Readout(
-            hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
-        )
-        self.features = Features.of(self.conv)
+    layer = GSDConv

@@ -17,15 +17,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from functools import partial
-from typing import cast
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, ProjectionWarning, require_positive
+from hogwild.errors import ConfigError, ProjectionWarning
+from hogwild.graph.inputs import Inputs
 from hogwild.models.contraction import Contraction, ContractionConv
-from hogwild.models.stack import StackedGNN
+from hogwild.models.gnn import ImplicitGNN
+from hogwild.models.implicit import Solving
 from hogwild.nn.mlp import MLP
 from hogwild.nn.nonexpansive import Nonexpansive, resolve
 from hogwild.solvers.loop import Solver
@@ -76,12 +77,9 @@ class IGNNConv(ContractionConv):
             nearly V where it is short and nearly on the sphere where it is long. ``"project"``:
             the parameter is W itself; call :meth:`project_` after each optimiser step, as the
             published code does (the forward pass does it otherwise, with a warning).
-        replicas: ``None``, or a number R of independent parameter sets solved side by side.
-        solver: A :class:`~hogwild.solvers.Solver` for fixed points;
-            :class:`~hogwild.solvers.SemismoothNewton` by default.
-        solve_dtype: Precision of the solve; ``None`` is that of the parameters.
-        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
-        validate: Check the *values* of the inputs too; such checks wait for the device.
+        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
+            ``solver`` (:class:`~hogwild.solvers.SemismoothNewton` by default), ``solve_dtype``,
+            ``on_failure``, ``validate``.
 
     Shapes:
         x [N, p] (or [R, N, p]), edge_index [2, E], batch [N], edge_weight [E]
@@ -96,28 +94,16 @@ class IGNNConv(ContractionConv):
     def __init__(
         self,
         in_channels: int,
-        hidden_channels: int = 2,
         *,
+        hidden_channels: int = 2,
         widths: Sequence[int] = (16, 16, 16),
         kappa: float = 0.95,
         act: str | Nonexpansive = "relu",
         normalize: bool = True,
         constraint: str = "parametrise",
-        replicas: int | None = None,
-        solver: Solver | None = None,
-        solve_dtype: torch.dtype | None = torch.float64,
-        on_failure: str = "raise",
-        validate: bool = True,
+        **kwargs: Unpack[Solving],
     ) -> None:
-        super().__init__(
-            in_channels,
-            hidden_channels,
-            replicas=replicas,
-            solver=SemismoothNewton() if solver is None else solver,
-            solve_dtype=solve_dtype,
-            on_failure=on_failure,
-            validate=validate,
-        )
+        super().__init__(in_channels, hidden_channels, **kwargs)
         if not 0 < kappa < 1:
             raise ConfigError(
                 f"kappa={kappa!r}; expected a number between 0 and 1, both excluded: with 1 the "
@@ -127,7 +113,7 @@ class IGNNConv(ContractionConv):
             raise ConfigError(f"constraint={constraint!r}; expected one of {CONSTRAINTS}")
         self.kappa, self.act = float(kappa), resolve(act)
         self.normalize, self.constraint = normalize, constraint
-        self.encoder = MLP(in_channels, (*widths, hidden_channels), replicas=replicas)
+        self.encoder = MLP(in_channels, (*widths, hidden_channels), replicas=self.replicas)
         self.reset_parameters()
 
     @torch.no_grad()
@@ -176,68 +162,43 @@ class IGNNConv(ContractionConv):
         self.weight.copy_(torch.where(outside, onto_ball(self.weight, self.kappa), self.weight))
         return excess
 
-    def problem(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        batch_size: int | None = None,
-        heard: Tensor | None = None,
-    ) -> IGNNProblem:
-        """The fixed point these inputs pose, attached to the autograd graph."""
-        graph, a = self._pose(
-            x, edge_index, edge_attr, batch, edge_weight, batch_size, self.normalize
-        )
+    def default_solver(self) -> Solver:
+        return SemismoothNewton()
+
+    def problem(self, inputs: Inputs) -> IGNNProblem:
+        """The fixed point of these inputs, attached to the autograd graph."""
+        inputs = Inputs.of(inputs)
+        graph, a = self._pose(inputs, self.normalize)
         if self.constraint == "project":
             self.project_()
         k = self.hidden_channels
         matrix = self._matrix(self.weight.to(a.edge.dtype)).view(-1, k, k)
-        return IGNNProblem(graph, a, matrix, self._encode(self.encoder, x), self.act)
+        return IGNNProblem(graph, a, matrix, self._encode(self.encoder, inputs.x), self.act)
 
-    def extra_repr(self) -> str:
-        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
-        return (
-            f"{self.in_channels}, {self.hidden_channels}, kappa={self.kappa}, "
-            f"act={self.act.name!r}, constraint={self.constraint!r}{replicas}"
-        )
+    def _distinctions(self) -> dict[str, object]:
+        return {"kappa": self.kappa, "act": self.act.name, "constraint": self.constraint}
 
 
-class IGNN(StackedGNN):
+class IGNN(ImplicitGNN):
     r"""An implicit GNN: one or several :class:`IGNNConv` and the paper's readout.
 
     Args:
         in_channels: Width of the node features.
         out_channels: Width of the predictions.
-        hidden_channels: Width k of the embeddings; the paper's 2.
-        num_layers: Number of fixed points; each reads the features and the previous one,
-            :math:`[x \,\|\, h]`. The paper uses one.
+        num_layers: Number of layers; each reads the features and the solution of the layer below.
         pool: ``None`` predicts for every node, ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to every :class:`IGNNConv`.
+        kwargs: Everything else goes to every :class:`IGNNConv`: ``hidden_channels``, ``widths``,
+            ``kappa``, ``act``, ``replicas``, ….
 
     Shapes:
         as :class:`IGNNConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        hidden_channels: int = 2,
-        *,
-        num_layers: int = 1,
-        pool: str | None = None,
-        readout: Sequence[int] = (4, 4),
-        **kwargs: object,
-    ) -> None:
-        require_positive("num_layers", num_layers)
-        layer = partial(IGNNConv, hidden_channels=hidden_channels, **kwargs)  # type: ignore[arg-type]
-        super().__init__(layer, in_channels, out_channels, num_layers, pool=pool, readout=readout)
+    layer = IGNNConv
 
     def project_(self, *, warn: bool = True) -> None:
-        """:meth:`IGNNConv.project_` on every level."""
-        for conv in self.levels:
-            cast("IGNNConv", conv).project_(warn=warn)
+        """:meth:`IGNNConv.project_` of every layer."""
+        for conv in self.modules():
+            if isinstance(conv, IGNNConv):
+                conv.project_(warn=warn)

@@ -15,18 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from hogwild.errors import AsynchronyError, ConfigError, GraphError, require_positive
+from hogwild.errors import AsynchronyError, ConfigError, GraphError, require_all_positive
 from hogwild.graph import Graph, Star
-from hogwild.linalg.solution import Solution, Status
-from hogwild.models.base import Kind, Reader
-from hogwild.models.features import Features, Standardized
+from hogwild.graph.inputs import Inputs
+from hogwild.linalg.solution import Solution
+from hogwild.models.base import Conv, Kind
+from hogwild.models.gnn import ConvGNN
 from hogwild.models.layer import Layer, build, try_out
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_needed
@@ -37,14 +38,14 @@ from hogwild.nn.mlp import MLP
 
 @dataclass(eq=False)
 class LayeredGNNProblem(LayeredProblem):
-    """The layers of a :class:`LayeredGNN`: a node's state is its embedding, which is what it says.
+    """The layers of a :class:`LayeredGNN`: a node's state is its embedding, and the node sends it.
 
     A node starts at :meth:`start` and makes ``depth`` updates, the ℓ-th with :meth:`update` of
     layer ℓ; what it holds afterwards goes to the model's readout. Without delays this is the
     model's forward pass; with them, and one value a node, it is what the paper shows to fail.
     """
 
-    model: LayeredGNN
+    conv: Layers
     edges: AllEdges
     encoded: Tensor  # [R, k, N]
     surrounded: tuple[bool, ...]  # by layer: whether leaves need their own edges
@@ -58,44 +59,25 @@ class LayeredGNNProblem(LayeredProblem):
     def update(self, layer: int, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         edges = StarEdges.of(self.edges, at, self.surrounded[layer])
         x = edges.values(h.mT, inbox.mT)
-        return self.model.layer(layer, x, edges)[:, : at.size].mT
+        return self.conv.layer(layer, x, edges)[:, : at.size].mT
 
 
-class LayeredGNN(Standardized, Reader):
-    r"""A *new* model of any stack of PyG's (or your own) one-hop message-passing layers.
-
-    The layers given are a pattern: the model has copies of them, with parameters freshly drawn, and
-    around them an encoder and a readout of its own, for :func:`hogwild.train`. The layers given
-    stay as they are. A model that is trained already goes to :func:`hogwild.simulate` as it is, see
-    :func:`hogwild.wrap`; layers with gradients are refused, in case they were meant to be kept.
-
-    Node-local encoder, then layer by layer convolution, norm, activation, dropout, then the readout
-    of all models. Synchronously this is the ordinary forward pass; :meth:`problem` offers the same
-    layers one node at a time.
+class Layers(Conv):
+    r"""An encoder, and layers k → k: the convolution of an explicit model.
 
     Args:
-        layers: Convolutions k → k, called as ``layer(x, edge_index)``, with ``edge_attr`` and
-            ``edge_weight`` where they take these; or a PyG model such as
-            ``torch_geometric.nn.GraphSAGE(k, k, num_layers=3)``, whose convolutions, norms,
-            activation and dropout are the pattern (it has none after its last layer).
+        layers: The layers; they become part of the model.
         in_channels: Width of the node features.
-        out_channels: Width of the predictions.
-        hidden_channels: Width k; read from the layers where they tell.
+        hidden_channels: Width k; ``None``: read from the layers.
         act: Activation after every layer, a name or a function; ``None``: none.
-        norm: A PyG norm by name, or a module, before the activation of every layer; it must treat
-            every node by itself.
+        norm: A PyG norm by name, or a module, before the activation of every layer. The norm must
+            treat every node by itself.
         dropout: Probability; in training only.
-        edge_dim: Width of the edge features; read from the layers where they tell.
+        edge_dim: Width of the edge features; ``None``: read from the layers.
         encoder: Map the features to width k by an affine function; otherwise ``in_channels`` must
             be k.
-        pool: ``None`` predicts for every node; ``"mean"`` for every graph.
-        readout: Hidden widths of the readout MLPs.
         replicas: ``None``, or a number R of independent parameter sets, evaluated side by side.
-        validate: Check the *values* of the inputs too (finite, in range, sorted).
-
-    Shapes:
-        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
-        → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+        validate: Check the *values* of the inputs, too (finite, in range, sorted).
     """
 
     kind = Kind.EXPLICIT
@@ -104,7 +86,6 @@ class LayeredGNN(Standardized, Reader):
         self,
         layers: BasicGNN | Iterable[nn.Module],
         in_channels: int,
-        out_channels: int,
         *,
         hidden_channels: int | None = None,
         act: str | Callable[[Tensor], Tensor] | None = "relu",
@@ -112,16 +93,11 @@ class LayeredGNN(Standardized, Reader):
         dropout: float = 0.0,
         edge_dim: int | None = None,
         encoder: bool = True,
-        pool: str | None = None,
-        readout: Sequence[int] = (4, 4),
         replicas: int | None = None,
         validate: bool = True,
     ) -> None:
         super().__init__()
-        for name, value in (("in_channels", in_channels), ("replicas", replicas)):
-            if value is not None:
-                require_positive(name, value)
-        layers = self._drawn(layers)
+        require_all_positive(in_channels=in_channels, replicas=replicas)
         k, edge_dim, stack = build(layers, hidden_channels, edge_dim, act, norm, dropout)
         if not encoder and in_channels != k:
             raise ConfigError(
@@ -137,28 +113,6 @@ class LayeredGNN(Standardized, Reader):
             for i, layer in enumerate(self._stack):
                 what = f"layer {i} ({layer}), {replicas} replicas at once,"
                 try_out(layer, what, k, edge_dim, replicas)
-        self.readout = Readout(k, out_channels, readout, pool=pool, replicas=replicas)
-        self.features = Features.of(self)
-
-    def _drawn(self, layers: BasicGNN | Iterable[nn.Module]) -> BasicGNN | Iterable[nn.Module]:
-        """The layers of this model: copies of those given, with parameters freshly drawn."""
-        given = layers if isinstance(layers, nn.Module) else list(layers)
-        parts = [given] if isinstance(given, nn.Module) else given
-        if not all(isinstance(part, nn.Module) for part in parts):
-            return given  # refused as soon as layers are built of it
-        parameters = [p for part in parts for p in part.parameters()]
-        if any(nn.parameter.is_lazy(p) for p in parameters):
-            return given  # likewise
-        if any(p.grad is not None for p in parameters):
-            raise ConfigError(
-                f"the parameters of {type(parts[0]).__name__} have gradients, so they are being "
-                f"trained, and LayeredGNN builds a new model around fresh copies. A trained model "
-                f"goes to hogwild.simulate and hogwild.robustness as it is, or as "
-                f"hogwild.wrap(model); for a new one expected layers that were never trained"
-            )
-        if isinstance(given, nn.Module):
-            return cast("BasicGNN", ensemble.fresh(given))
-        return list(cast("nn.ModuleList", ensemble.fresh(nn.ModuleList(given))))
 
     @property
     def _stack(self) -> list[Layer]:
@@ -170,16 +124,12 @@ class LayeredGNN(Standardized, Reader):
         return len(self.layers)
 
     def reset_parameters(self) -> None:
-        """Draw fresh parameters."""
         if self.encoder is not None:
             self.encoder.reset_parameters()
         if self.replicas is None:
             ensemble.redraw(self.layers)
         else:
             ensemble.redraw_each(self.layers, self.replicas)
-        self.readout.reset_parameters()
-
-    # -- evaluation -------------------------------------------------------------------------------
 
     def layer(self, index: int, x: Tensor, edges: Edges, bare: bool = False) -> Tensor:
         """One layer on any graph: [R, n, k] → [R, n, k], R = 1 without replicas; ``bare`` as in
@@ -189,112 +139,51 @@ class LayeredGNN(Standardized, Reader):
             return layer(x[0], edges, bare).unsqueeze(0)
         return ensemble.apply(layer, x, edges, bare)
 
-    def _encode(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None,
-        batch: Tensor | None,
-        edge_weight: Tensor | None,
-        batch_size: int | None,
-    ) -> tuple[Tensor, AllEdges]:
-        """The input checked, values before the first layer [R, N, k], and the edges."""
-        x, edge_attr = self._enter(x, edge_attr)
-        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
-        if edge_weight is not None and not any("edge_weight" in s.reads for s in self._stack):
+    def _encode(self, inputs: Inputs) -> tuple[Tensor, AllEdges]:
+        """Values before the first layer [R, N, k], and the edges; the inputs are checked first."""
+        inputs = Inputs.of(inputs)
+        graph, weight = self.graph(inputs), inputs.edge_weight
+        if weight is not None and not any("edge_weight" in s.reads for s in self._stack):
             raise GraphError(
                 f"edge_weight was given to layers that do not read it ({self._stack[0]}); leave it "
                 f"out, or give it as edge_attr to layers that read edge features"
             )
-        h = x if self.encoder is None else self.encoder(x)
+        h = inputs.x if self.encoder is None else self.encoder(inputs.x)
         h = h.expand(self.replicas or 1, *h.shape[-2:])
-        return h, AllEdges(graph, edge_index, edge_attr, edge_weight)
+        return h, AllEdges(graph, inputs.edge_index, inputs.edge_attr, weight)
 
-    def _embed(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None,
-        batch: Tensor | None,
-        edge_weight: Tensor | None,
-        h0: Tensor | None,
-        batch_size: int | None,
-    ) -> tuple[Tensor, Graph]:
+    def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
+        """The embeddings after the last layer; the diagnostics say ``depth`` iterations."""
+        h, graph = self._embed(inputs, h0)
+        return Solution.exact(h, graph.num_graphs, self.depth)
+
+    def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
+        """The embeddings without diagnostics, so that ``torch.compile`` sees plain layers."""
+        return self._embed(inputs, h0)[0]
+
+    def _embed(self, inputs: Inputs, h0: Tensor | None) -> tuple[Tensor, Graph]:
         if h0 is not None:
             raise ConfigError(
-                "h0 was given to an explicit model, whose layers start from the features and from "
-                "nothing else; expected h0=None"
+                "h0 was given to an explicit model, whose layers start from the features; expected "
+                "h0=None"
             )
-        h, edges = self._encode(x, edge_index, edge_attr, batch, edge_weight, batch_size)
+        h, edges = self._encode(inputs)
         for index in range(self.depth):
             h = self.layer(index, h, edges)
         return (h[0] if self.replicas is None else h), edges.graph
 
-    def embed(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        h0: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> Solution:
-        """The embeddings after the last layer; their diagnostics say ``depth`` iterations."""
-        h, graph = self._embed(x, edge_index, edge_attr, batch, edge_weight, h0, batch_size)
-        shape = (*h.shape[:-2], graph.num_graphs)
-        status = torch.full(shape, int(Status.CONVERGED), device=h.device)
-        return Solution(h, status, torch.full_like(status, self.depth), h.new_zeros(shape))
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor | None = None,  # missing: refused with what is expected
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        h0: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> Tensor:
-        """Predictions for the nodes, or for the graphs with ``pool``."""
-        given = (x, edge_index, edge_attr, batch, edge_weight, h0, batch_size)
-        h, _ = self._embed(*given)  # type: ignore[arg-type]
-        return self.readout(h, batch, batch_size)
-
-    # -- one node at a time -----------------------------------------------------------------------
-
-    def problem(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> LayeredProblem:
-        """The layers one node at a time; called like :meth:`forward`.
+    def problem(self, inputs: Inputs) -> LayeredProblem:
+        """The layers one node at a time.
 
         Raises:
             AsynchronyError: A layer turns out to read more than a node and its neighbours.
         """
-        h, edges = self._encode(x, edge_index, edge_attr, batch, edge_weight, batch_size)
-        surrounded = self._probe(edges, h)
-        k = self.hidden_channels
+        h, edges = self._encode(inputs)
+        surrounded, k = self._probe(edges, h), self.hidden_channels
         return LayeredGNNProblem(
-            edges.graph,
-            self.replicas or 1,
-            k,
-            self.depth,
-            (k,) * (self.depth + 1),
-            "overwriting",
-            self,
-            edges,
-            h.mT,
-            surrounded,
-        )
+            edges.graph, self.replicas or 1, k, self.depth, (k,) * (self.depth + 1), "overwriting",
+            self, edges, h.mT, surrounded,
+        )  # fmt: skip
 
     def _probe(self, edges: AllEdges, like: Tensor) -> tuple[bool, ...]:
         """Whether each layer needs the edges of the neighbours; raises where that is not enough."""
@@ -315,19 +204,99 @@ class LayeredGNN(Standardized, Reader):
             for i, layer in enumerate(self._stack)
         )
 
-    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
-        """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node could
-        run this model by talking to its neighbours alone."""
-        graph = Graph.of(edge_index, num_nodes, validate=self.validate)
+    def require_asynchronous(self, inputs: Inputs) -> None:
+        inputs = Inputs.of(inputs)
         like = next(self.parameters()).new_zeros(
-            self.replicas or 1, num_nodes, self.hidden_channels
+            self.replicas or 1, inputs.num_nodes, self.hidden_channels
         )
         attr = None
         if self.edge_dim is not None:
             random = torch.Generator().manual_seed(0)
-            attr = torch.randn(graph.num_edges, self.edge_dim, generator=random).to(like)
-        self._probe(AllEdges(graph, edge_index, attr, None), like)
+            shape = (inputs.edge_index.size(1), self.edge_dim)
+            attr = torch.randn(shape, generator=random).to(like)
+        graph = Graph.of(inputs.edge_index, inputs.num_nodes, validate=self.validate)
+        self._probe(AllEdges(graph, inputs.edge_index, attr, None), like)
 
     def extra_repr(self) -> str:
         replicas = "" if self.replicas is None else f", replicas={self.replicas}"
         return f"{self.in_channels}, hidden_channels={self.hidden_channels}{replicas}"
+
+
+class ExplicitGNN(ConvGNN):
+    """What all models of a fixed number of layers share: their convolution is :class:`Layers`."""
+
+    conv: Layers
+
+    def __init__(
+        self,
+        layers: BasicGNN | Iterable[nn.Module],
+        in_channels: int,
+        *,
+        out_channels: int,
+        pool: str | None = None,
+        readout: Sequence[int] = (4, 4),
+        **kwargs: Any,
+    ) -> None:
+        conv = Layers(layers, in_channels, **kwargs)
+        k, replicas = conv.hidden_channels, conv.replicas
+        head = Readout(k, out_channels=out_channels, widths=readout, pool=pool, replicas=replicas)
+        super().__init__(conv, head)
+
+    def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
+        return self.read(self.conv.predict(self.features(Inputs.of(inputs)), h0), inputs)
+
+
+class LayeredGNN(ExplicitGNN):
+    r"""A *new* model of any stack of PyG's (or your own) one-hop message-passing layers.
+
+    The layers given are a pattern: the model has copies of them, with parameters freshly drawn, and
+    an encoder and a readout of its own, for :func:`hogwild.train`. The layers given stay as they
+    are. A model that is already trained goes to :func:`hogwild.simulate` as it is, see
+    :func:`hogwild.wrap`. Layers with gradients are refused, in case they were meant to be kept.
+
+    The order is: encoder of each node, then layer by layer convolution, norm, activation and
+    dropout, then the readout of all models. Synchronously this is the ordinary forward pass;
+    :meth:`problem` offers the same layers one node at a time.
+
+    Args:
+        layers: Convolutions k → k, called as ``layer(x, edge_index)``, with ``edge_attr`` and
+            ``edge_weight`` where they take these; or a PyG model such as
+            ``torch_geometric.nn.GraphSAGE(k, k, num_layers=3)``, whose convolutions, norms,
+            activation and dropout are the pattern (it has none after its last layer).
+        in_channels: Width of the node features.
+        out_channels: Width of the predictions.
+        pool: ``None`` predicts for every node; ``"mean"`` for every graph.
+        readout: Hidden widths of the readout MLPs.
+        kwargs: Additional arguments of :class:`~hogwild.models.Layers`: ``hidden_channels``,
+            ``act``, ``norm``, ``dropout``, ``edge_dim``, ``encoder``, ``replicas``, ``validate``.
+
+    Shapes:
+        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
+        → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+    """
+
+    def __init__(
+        self, layers: BasicGNN | Iterable[nn.Module], in_channels: int, **kwargs: Any
+    ) -> None:
+        super().__init__(_drawn(layers), in_channels, **kwargs)
+
+
+def _drawn(layers: BasicGNN | Iterable[nn.Module]) -> BasicGNN | Iterable[nn.Module]:
+    """The layers of this model: copies of those given, with parameters freshly drawn."""
+    given = layers if isinstance(layers, nn.Module) else list(layers)
+    parts = [given] if isinstance(given, nn.Module) else given
+    if not all(isinstance(part, nn.Module) for part in parts):
+        return given  # refused as soon as layers are built of it
+    parameters = [p for part in parts for p in part.parameters()]
+    if any(nn.parameter.is_lazy(p) for p in parameters):
+        return given  # likewise
+    if any(p.grad is not None for p in parameters):
+        raise ConfigError(
+            f"the parameters of {type(parts[0]).__name__} have gradients, so they are being "
+            f"trained, and LayeredGNN builds a new model around fresh copies. A trained model "
+            f"goes to hogwild.simulate and hogwild.robustness as it is, or as "
+            f"hogwild.wrap(model); for a new one expected layers that were never trained"
+        )
+    if isinstance(given, nn.Module):
+        return cast("BasicGNN", ensemble.fresh(given))
+    return list(cast("nn.ModuleList", ensemble.fresh(nn.ModuleList(given))))

@@ -45,6 +45,10 @@ class LayeredProblem(ABC):
     widths: tuple[int, ...]
     usual: str
 
+    def detach(self) -> LayeredProblem:
+        """The problem itself: it is evaluated without gradients, or unrolled with them."""
+        return self
+
     @abstractmethod
     def start(self) -> Tensor:
         """Every node's state before the first layer, [R, channels, N]."""

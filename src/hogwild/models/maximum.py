@@ -41,24 +41,27 @@ depend on the schedule.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hogwild.errors import ConfigError, GraphError, require_positive
+from hogwild.errors import ConfigError, GraphError, require_all_positive
 from hogwild.graph import Graph, Star
-from hogwild.models.base import ImplicitConv, Kind
-from hogwild.models.features import Features
-from hogwild.models.readout import ImplicitGNN, Readout
+from hogwild.graph.inputs import Inputs
+from hogwild.models.base import Kind
+from hogwild.models.gnn import ImplicitGNN
+from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.mlp import MLP
 from hogwild.ops import gather
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.picard import Picard
 from hogwild_node.local import LocalMap
+from hogwild_node.tree import EDGES, FIXED, NODES, over
 
 START = -3.0
 """Initial bias of the decrements: softplus(-3) ≈ 0.05, so that fresh values travel far."""
@@ -68,17 +71,17 @@ START = -3.0
 class MaxProblem(FixedPoint, LocalMap):
     """Find the best walk to every node, on every graph, replica and channel."""
 
-    graph: Graph
-    encoding: Tensor  # [R, k, N] a
-    decrement: Tensor  # [R, k, E] d > 0
+    graph: Graph = over(FIXED)
+    encoding: Tensor = over(NODES)  # [R, k, N] a
+    decrement: Tensor = over(EDGES)  # [R, k, E] d > 0
     monotone = True
 
     @property
-    def replicas(self) -> int:  # type: ignore[override]
+    def replicas(self) -> int:
         return self.encoding.size(0)
 
     @property
-    def channels(self) -> int:  # type: ignore[override]
+    def channels(self) -> int:
         return self.encoding.size(1)
 
     def start(self) -> Tensor:
@@ -133,14 +136,6 @@ class MaxProblem(FixedPoint, LocalMap):
             ancestor = ancestor.gather(-1, ancestor)
         return -total[..., :-1]
 
-    def map(self, fn: Callable[[Tensor], Tensor]) -> MaxProblem:
-        return replace(self, encoding=fn(self.encoding), decrement=fn(self.decrement))
-
-    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[MaxProblem, Tensor]:
-        graph, nodes, edges = self.graph.select(graphs)
-        encoding = self.encoding[replicas][..., nodes]
-        return MaxProblem(graph, encoding, self.decrement[replicas][..., edges]), nodes
-
 
 def _winners(own: Tensor, heard: Tensor, best: Tensor, at: Star) -> Tensor:
     """Position in [heard ‖ own] of every node's maximum, [R, k, A]: of equal ones its own before
@@ -177,12 +172,9 @@ class MaxConv(ImplicitConv):
         edge_dim: Width r of the edge features, or ``None``.
         widths: Hidden widths of the encoder of a.
         least: The constant :math:`\delta > 0`, which bounds how long wrong values can live.
-        replicas: ``None``, or a number R of independent parameter sets solved side by side.
-        solver: A :class:`~hogwild.solvers.Solver` for fixed points; plain iteration by default,
-            from h = a and until nothing moves at all.
-        solve_dtype: Precision of the solve; ``None`` is that of the parameters.
-        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
-        validate: Check the *values* of the inputs too.
+        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
+            ``solver`` (:class:`~hogwild.solvers.Picard`, from h = a and until nothing
+            moves, by default), ``solve_dtype``, ``on_failure``, ``validate``.
 
     Shapes:
         x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N]
@@ -200,38 +192,23 @@ class MaxConv(ImplicitConv):
     def __init__(
         self,
         in_channels: int,
-        hidden_channels: int = 2,
         *,
+        hidden_channels: int = 2,
         edge_dim: int | None = None,
         widths: Sequence[int] = (16, 16, 16),
         least: float = 0.01,
-        replicas: int | None = None,
-        solver: Solver | None = None,
-        solve_dtype: torch.dtype | None = torch.float64,
-        on_failure: str = "raise",
-        validate: bool = True,
+        **kwargs: Unpack[Solving],
     ) -> None:
-        super().__init__(
-            hidden_channels,
-            replicas=replicas,
-            solver=Picard(atol=0.0, rtol=0.0) if solver is None else solver,
-            solve_dtype=solve_dtype,
-            on_failure=on_failure,
-            validate=validate,
-        )
-        require_positive("in_channels", in_channels)
-        if edge_dim is not None:
-            require_positive("edge_dim", edge_dim)
-        for width in widths:
-            require_positive("widths", width)
+        super().__init__(in_channels, hidden_channels, **kwargs)
+        require_all_positive(edge_dim=edge_dim, widths=tuple(widths))
         if not 0 < least < math.inf:
             raise ConfigError(
                 f"least={least!r}; expected a positive number (every cycle must lose)"
             )
-        self.in_channels, self.edge_dim, self.least = in_channels, edge_dim, float(least)
+        self.edge_dim, self.least = edge_dim, float(least)
         ends = 2 * in_channels + (edge_dim or 0)
-        self.encoder = MLP(in_channels, (*widths, hidden_channels), replicas=replicas)
-        self.decrement = MLP(ends, (hidden_channels,), replicas=replicas)
+        self.encoder = MLP(in_channels, (*widths, hidden_channels), replicas=self.replicas)
+        self.decrement = MLP(ends, (hidden_channels,), replicas=self.replicas)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -240,26 +217,22 @@ class MaxConv(ImplicitConv):
         self.decrement.reset_parameters()
         torch.nn.init.constant_(self.decrement.bias[0], START)
 
-    def problem(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        batch_size: int | None = None,
-        heard: Tensor | None = None,
-    ) -> MaxProblem:
-        """The fixed-point problem these inputs pose, attached to the autograd graph."""
-        if edge_weight is not None:
+    def default_solver(self) -> Solver:
+        return Picard(atol=0.0, rtol=0.0)
+
+    def problem(self, inputs: Inputs) -> MaxProblem:
+        """The fixed point of these inputs, attached to the autograd graph."""
+        inputs = Inputs.of(inputs)
+        x, edge_attr = inputs.x, inputs.edge_attr
+        if inputs.edge_weight is not None:
             raise GraphError(
                 "edge_weight was given, and a maximum of messages weighs none of them; expected "
                 "None: what an edge costs may depend on its features, so pass the weights as "
                 "edge_attr=edge_weight[:, None] to a model built with edge_dim=1"
             )
-        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
-        ends = [x[..., graph.dst, :], x[..., graph.src, :] if heard is None else heard]
+        graph = self.graph(inputs)
+        heard = x[..., graph.src, :] if inputs.heard is None else inputs.heard
+        ends = [x[..., graph.dst, :], heard]
         if edge_attr is not None:
             ends.append(edge_attr.expand(*x.shape[:-2], *edge_attr.shape))
         loss = F.softplus(self.decrement(torch.cat(ends, -1)))
@@ -269,52 +242,24 @@ class MaxConv(ImplicitConv):
         )
         return MaxProblem(graph, encoding, self.least + loss)
 
-    def extra_repr(self) -> str:
-        edge = "" if self.edge_dim is None else f", edge_dim={self.edge_dim}"
-        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
-        return f"{self.in_channels}, {self.hidden_channels}{edge}{replicas}, least={self.least}"
+    def _distinctions(self) -> dict[str, object]:
+        return {"least": self.least}
 
 
 class MaxGNN(ImplicitGNN):
-    r"""Best walks: :class:`MaxConv` and the paper's readout.
+    r"""Best walks: one or several :class:`MaxConv` and the paper's readout.
 
     Args:
         in_channels: Width of the node features.
         out_channels: Width of the predictions.
-        hidden_channels: Width k of the embeddings.
-        edge_dim: Width of the edge features, or ``None``.
-        widths: Hidden widths of the encoder; those of the paper's other encoders.
+        num_layers: Number of layers; each reads the features and the solution of the layer below.
         pool: ``None`` predicts for every node, ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to :class:`MaxConv`.
+        kwargs: Everything else goes to every :class:`MaxConv`: ``hidden_channels``, ``edge_dim``,
+            ``widths``, ``least``, ``replicas``, ….
 
     Shapes:
         as :class:`MaxConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
     """
 
-    conv: MaxConv
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        hidden_channels: int = 2,
-        *,
-        edge_dim: int | None = None,
-        widths: Sequence[int] = (16, 16, 16),
-        pool: str | None = None,
-        readout: Sequence[int] = (4, 4),
-        **kwargs: object,
-    ) -> None:
-        super().__init__()
-        self.conv = MaxConv(
-            in_channels,
-            hidden_channels,
-            edge_dim=edge_dim,
-            widths=widths,
-            **kwargs,  # type: ignore[arg-type]
-        )
-        self.readout = Readout(
-            hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
-        )
-        self.features = Features.of(self.conv)
+    layer = MaxConv

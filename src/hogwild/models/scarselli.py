@@ -25,23 +25,26 @@ encourages, not keeps. :meth:`ScarselliConv.contractivity` says how things stand
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, require_positive
+from hogwild.errors import ConfigError, require_all_positive
 from hogwild.graph import Graph, Star
-from hogwild.models.base import ImplicitConv, Kind
-from hogwild.models.features import Features
+from hogwild.graph.inputs import Inputs
+from hogwild.models.base import Kind
+from hogwild.models.gnn import ImplicitGNN
+from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.models.jacobian import Contractivity, Jacobian
-from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.nn.tanh import TanhMap, TanhMLP
 from hogwild.ops import as_field, gather, mtm, scatter
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.loop import Solver
 from hogwild_node.local import LocalMap
+from hogwild_node.tree import EDGES, FIXED, NODES, over
 
 DEGREE = 10
 """Number of neighbours for which fresh parameters are made."""
@@ -54,20 +57,18 @@ embedding through u, and in all embeddings through the messages of ``DEGREE`` ne
 class ScarselliProblem(FixedPoint, LocalMap):
     """Find the fixed point of the two networks on every graph and replica."""
 
-    graph: Graph
-    message: TanhMap  # of (h_i, h_j), on the edges
-    transition: TanhMap  # of (m_i, h_i), on the nodes
-    weight: Tensor | None  # [E]
-    _last: tuple[Tensor, Jacobian] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
+    graph: Graph = over(FIXED)
+    message: TanhMap = over(EDGES)  # of (h_i, h_j)
+    transition: TanhMap = over(NODES)  # of (m_i, h_i)
+    weight: Tensor | None = over(EDGES)  # [E]
+    _last: tuple[Tensor, Jacobian] | None = over(FIXED, None, init=False, repr=False, compare=False)
 
     @property
-    def replicas(self) -> int:  # type: ignore[override]
+    def replicas(self) -> int:
         return self.message.first.size(0)
 
     @property
-    def channels(self) -> int:  # type: ignore[override]
+    def channels(self) -> int:
         return self.message.first.size(-1) // 2
 
     @property
@@ -111,21 +112,6 @@ class ScarselliProblem(FixedPoint, LocalMap):
         with torch.no_grad():
             return self.jacobian(h).contractivity()
 
-    def map(self, fn: Callable[[Tensor], Tensor]) -> ScarselliProblem:
-        weight = None if self.weight is None else fn(self.weight)
-        message, transition = self.message.map(fn), self.transition.map(fn)
-        return replace(self, message=message, transition=transition, weight=weight)
-
-    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[ScarselliProblem, Tensor]:
-        graph, nodes, edges = self.graph.select(graphs)
-        sub = ScarselliProblem(
-            graph,
-            self.message.select(replicas, edges),
-            self.transition.select(replicas, nodes),
-            None if self.weight is None else self.weight[edges],
-        )
-        return sub, nodes
-
 
 class ScarselliConv(ImplicitConv):
     r"""Embeddings at a fixed point of general networks; a layer among PyG's layers.
@@ -136,9 +122,9 @@ class ScarselliConv(ImplicitConv):
 
     Nothing makes this map contract but a penalty to add to the loss::
 
-        found = model.embed(x, edge_index)
-        loss = criterion(model.readout(found.value), y)
-        loss = loss + 0.1 * model.penalty(found.value, x, edge_index).sum()
+        found = model.embed(data)
+        loss = criterion(model.readout(found.value), data.y)
+        loss = loss + 0.1 * model.penalty(found.value, data).sum()
 
     Fresh parameters are drawn such that it usually contracts on graphs of degree up to ten. Later
     the solve may fail (see ``on_failure``), find one of several fixed points, or find one that
@@ -151,12 +137,9 @@ class ScarselliConv(ImplicitConv):
         message_channels: Width of a message.
         edge_dim: Width r of the edge features, or ``None``.
         widths: Hidden widths of both networks.
-        replicas: ``None``, or a number R of independent parameter sets solved side by side.
-        solver: A :class:`~hogwild.solvers.Solver` for fixed points; Anderson acceleration by
-            default, which often converges where the map does not contract.
-        solve_dtype: Precision of the solve; ``None`` is that of the parameters.
-        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
-        validate: Check the *values* of the inputs too.
+        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
+            ``solver`` (Anderson acceleration, which often converges where the map does not
+            contract, by default), ``solve_dtype``, ``on_failure``, ``validate``.
 
     Shapes:
         x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
@@ -173,41 +156,22 @@ class ScarselliConv(ImplicitConv):
     def __init__(
         self,
         in_channels: int,
-        hidden_channels: int = 2,
         *,
+        hidden_channels: int = 2,
         message_channels: int = 2,
         edge_dim: int | None = None,
         widths: Sequence[int] = (4, 4),
-        replicas: int | None = None,
-        solver: Solver | None = None,
-        solve_dtype: torch.dtype | None = torch.float64,
-        on_failure: str = "raise",
-        validate: bool = True,
+        **kwargs: Unpack[Solving],
     ) -> None:
-        super().__init__(
-            hidden_channels,
-            replicas=replicas,
-            solver=Anderson() if solver is None else solver,
-            solve_dtype=solve_dtype,
-            on_failure=on_failure,
-            validate=validate,
+        super().__init__(in_channels, hidden_channels, **kwargs)
+        require_all_positive(
+            message_channels=message_channels, edge_dim=edge_dim, widths=tuple(widths)
         )
-        positive = {
-            "in_channels": in_channels,
-            "message_channels": message_channels,
-            "edge_dim": edge_dim,
-        }
-        for name, value in positive.items():
-            if value is not None:
-                require_positive(name, value)
-        for width in widths:
-            require_positive("widths", width)
-        self.in_channels, self.message_channels = in_channels, message_channels
-        self.edge_dim = edge_dim
+        self.message_channels, self.edge_dim = message_channels, edge_dim
         k, p, c = hidden_channels, in_channels, message_channels
         ends = 2 * k + 2 * p + (edge_dim or 0)
-        self.message_net = TanhMLP(ends, (*widths, c), replicas=replicas)
-        self.update_net = TanhMLP(c + k + p, (*widths, k), squash=True, replicas=replicas)
+        self.message_net = TanhMLP(ends, (*widths, c), replicas=self.replicas)
+        self.update_net = TanhMLP(c + k + p, (*widths, k), squash=True, replicas=self.replicas)
         self.reset_parameters()
 
     @torch.no_grad()
@@ -239,20 +203,15 @@ class ScarselliConv(ImplicitConv):
 
     # -- the problem ------------------------------------------------------------------------------
 
-    def problem(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        batch_size: int | None = None,
-        heard: Tensor | None = None,
-    ) -> ScarselliProblem:
-        """The fixed-point problem these inputs pose, attached to the autograd graph."""
-        graph = self._graph(x, edge_index, edge_attr, batch, edge_weight, batch_size)
-        dtype = self._dtype(x)
+    def default_solver(self) -> Solver:
+        return Anderson()
+
+    def problem(self, inputs: Inputs) -> ScarselliProblem:
+        """The fixed point of these inputs, attached to the autograd graph."""
+        inputs = Inputs.of(inputs)
+        x, edge_attr, heard = inputs.x, inputs.edge_attr, inputs.heard
+        edge_weight = inputs.edge_weight
+        graph, dtype = self.graph(inputs), self._dtype(x)
         xs = as_field(x, dtype)  # [1 or R, p, N]
         sender = (xs, graph.src) if heard is None else (as_field(heard, dtype), None)
         slots: list[tuple[Tensor, Tensor | None]] = [(xs, graph.dst), sender]
@@ -265,67 +224,44 @@ class ScarselliConv(ImplicitConv):
             None if edge_weight is None else edge_weight.to(dtype),
         )
 
-    def penalty(
-        self,
-        h: Tensor,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        target: float = 0.9,
-        edge_weight: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> Tensor:
+    def penalty(self, h: Tensor, inputs: Inputs, *, target: float = 0.9) -> Tensor:
         r"""Scarselli's penalty :math:`\sum_c (\|J_{:,c}\|_1 - \mu)_+^2` at embeddings h, for every
         graph: [G] or [R, G].
 
-        Differentiable in the parameters and, where h is attached (as :meth:`embed` returns it),
-        through the solution.
+        The penalty is differentiable in the parameters and, where h is attached to the autograd
+        graph (as :meth:`embed` returns it), through the solution.
 
         Args:
             h: The solution, [N, k] or [R, N, k].
+            inputs: The inputs it solves; a PyG ``Data`` or ``Batch`` will do.
             target: The column sum :math:`\mu` from which on a column is penalised, below 1.
         """
         if not 0 <= target < 1:
             raise ConfigError(f"target={target!r}; expected a number from 0 to below 1")
-        with torch.autocast(next(self.parameters()).device.type, enabled=False):
-            problem = self.problem(
-                x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
-            )
-            value = problem.penalty(self._embeddings("h", h, problem, self._dtype(x)), target)
-        value = value.to(x.dtype)
+        inputs = Inputs.of(inputs)
+        with torch.autocast(self._device, enabled=False):
+            problem = self.problem(inputs)
+            h = self._embeddings("h", h, problem, self._dtype(inputs.x))
+            value = problem.penalty(h, target).to(inputs.x.dtype)
         return value if self.replicas is not None else value[0]
 
-    def contractivity(
-        self,
-        h: Tensor,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        edge_weight: Tensor | None = None,
-        batch_size: int | None = None,
-    ) -> Contractivity:
+    def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
         """How much the map contracts near embeddings h [N, k] or [R, N, k], in the norm that
         decides asynchronous convergence and in two others: [G] or [R, G] each.
 
-        A diagnosis at this one point; nothing is proved about others.
+        The numbers describe this one point; they prove nothing about other points.
         """
-        with torch.autocast(next(self.parameters()).device.type, enabled=False), torch.no_grad():
-            problem = self.problem(
-                x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
-            )
-            found = problem.contractivity(self._embeddings("h", h, problem, self._dtype(x)))
+        inputs = Inputs.of(inputs)
+        with torch.autocast(self._device, enabled=False), torch.no_grad():
+            problem = self.problem(inputs)
+            h = self._embeddings("h", h, problem, self._dtype(inputs.x))
+            found = problem.contractivity(h)
         if self.replicas is not None:
             return found
         return Contractivity(found.rho[0], found.one_norm[0], found.two_norm[0])
 
-    def extra_repr(self) -> str:
-        edge = "" if self.edge_dim is None else f", edge_dim={self.edge_dim}"
-        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
-        return f"{self.in_channels}, {self.hidden_channels}{edge}{replicas}"
+    def _distinctions(self) -> dict[str, object]:
+        return {}
 
 
 class ScarselliGNN(ImplicitGNN):
@@ -334,53 +270,30 @@ class ScarselliGNN(ImplicitGNN):
     Args:
         in_channels: Width of the node features.
         out_channels: Width of the predictions.
-        hidden_channels: Width k of the embeddings.
-        message_channels: Width of a message.
-        edge_dim: Width of the edge features, or ``None``.
-        widths: Hidden widths of both networks; those of the energy GNN.
+        num_layers: Number of layers; each reads the features and the solution of the layer below.
         pool: ``None`` predicts for every node, ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to :class:`ScarselliConv`.
+        kwargs: Everything else goes to every :class:`ScarselliConv`: ``hidden_channels``,
+            ``message_channels``, ``edge_dim``, ``replicas``, ….
 
     Shapes:
         as :class:`ScarselliConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
     """
 
-    conv: ScarselliConv
+    layer = ScarselliConv
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        hidden_channels: int = 2,
-        *,
-        message_channels: int = 2,
-        edge_dim: int | None = None,
-        widths: Sequence[int] = (4, 4),
-        pool: str | None = None,
-        readout: Sequence[int] = (4, 4),
-        **kwargs: object,
-    ) -> None:
-        super().__init__()
-        self.conv = ScarselliConv(
-            in_channels,
-            hidden_channels,
-            message_channels=message_channels,
-            edge_dim=edge_dim,
-            widths=widths,
-            **kwargs,  # type: ignore[arg-type]
-        )
-        self.readout = Readout(
-            hidden_channels, out_channels, readout, pool=pool, replicas=self.conv.replicas
-        )
-        self.features = Features.of(self.conv)
+    def penalty(self, h: Tensor, inputs: Inputs, *, target: float = 0.9) -> Tensor:
+        """One penalty for every graph: :meth:`ScarselliConv.penalty`."""
+        return self._only_layer().penalty(h, self.features(Inputs.of(inputs)), target=target)
 
-    def penalty(self, *args: Tensor | None, **kwargs: Tensor | float | None) -> Tensor:
-        """One penalty a graph: :meth:`ScarselliConv.penalty`."""
-        args_, rest = self._standardized(args, kwargs, 1)
-        return self.conv.penalty(*args_, **rest)
+    def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
+        """How much the map contracts near one point: :meth:`ScarselliConv.contractivity`."""
+        return self._only_layer().contractivity(h, self.features(Inputs.of(inputs)))
 
-    def contractivity(self, *args: Tensor | None, **kwargs: Tensor | int | None) -> Contractivity:
-        """A diagnosis at one point: :meth:`ScarselliConv.contractivity`."""
-        args_, rest = self._standardized(args, kwargs, 1)
-        return self.conv.contractivity(*args_, **rest)
+    def _only_layer(self) -> ScarselliConv:
+        if not isinstance(self.conv, ScarselliConv):
+            raise ConfigError(
+                "the model has several maps, one for each layer; expected one layer: ask the "
+                "layers in model.conv.levels"
+            )
+        return self.conv

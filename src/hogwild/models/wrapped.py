@@ -38,15 +38,17 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, JumpingKnowledge, Sequential
 
-from hogwild.errors import AsynchronyError, ConfigError, HogwildError, InputError
+from hogwild.errors import AsynchronyError, ConfigError, FeatureError, HogwildError, InputError
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
-from hogwild.linalg.solution import Solution, Status
-from hogwild.models.base import ImplicitConv, Kind, uncompiled
-from hogwild.models.layered import LayeredGNN
+from hogwild.linalg.solution import Solution
+from hogwild.models.base import Kind, Model
+from hogwild.models.gnn import ConvGNN
+from hogwild.models.implicit import ImplicitConv
+from hogwild.models.layered import ExplicitGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, StarEdges, refuse_beyond_one_hop
-from hogwild.models.readout import ImplicitGNN
+from hogwild.models.mode import uncompiled
 from hogwild.models.tap import Call, convolutions, named, tapped
 
 Head = Callable[[Any, Tensor], Tensor]
@@ -88,7 +90,7 @@ def wrap(
     return WrappedGNN(model, head, arguments=arguments)
 
 
-class WrappedGNN(nn.Module):
+class WrappedGNN(Model):
     """A trained GNN of the user's and nothing else; made by :func:`hogwild.wrap`.
 
     Called, it is the user's model (and the head, if one was given): same arguments, same result.
@@ -155,27 +157,21 @@ class WrappedGNN(nn.Module):
     def extra_repr(self) -> str:
         return f"arguments={list(self.door.names)}"
 
-    # -- the same, as the library asks -------------------------------------------------------------
+    # -- the model protocol ------------------------------------------------------------------------
 
-    def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
-        """Nothing can be said without features: :meth:`problem` tries."""
-
-    def predict(self, inputs: Inputs) -> Tensor:
+    def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         """The user's own forward on some data, [N, out], or [G, out] of a model of graphs."""
-        fields = Fields.of(inputs)
+        fields = Fields.of(Inputs.of(inputs))
         return self.finish(self.door.ask(self.model, fields), fields)
 
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
-        """The predictions of nodes whose convolutions gave ``h`` [Q, N, channels] in Q runs,
-        [Q, N, out] or [Q, G, out]: the user's own forward, with these results in the place of the
-        convolutions."""
+        """The predictions of nodes whose convolutions gave ``h`` [N, channels], [N, out] or
+        [G, out]: the user's own forward, with these results in the place of the convolutions."""
         fields, found = Fields.of(inputs), self._recorded(inputs)
-        out = []
-        for one in h:
-            parts = zip(one.split(found.results, 1), found.shapes, strict=True)
-            z = [part.reshape(-1, *shape) for part, shape in parts]
-            out.append(Recorded.of(self, fields, replace(found, z=z)).out)
-        return torch.stack(out)
+        parts = zip(h.split(found.results, 1), found.shapes, strict=True)
+        z = [part.reshape(-1, *shape) for part, shape in parts]
+        out: Tensor = Recorded.of(self, fields, replace(found, z=z)).out
+        return out
 
     def finish(self, out: Any, fields: Fields) -> Tensor:
         """Predictions, [rows, out], of what the user's forward gave."""
@@ -193,14 +189,13 @@ class WrappedGNN(nn.Module):
     def _recorded(self, inputs: Inputs) -> Recorded:
         return Recorded.of(self, Fields.of(inputs))
 
-    def embed(self, inputs: Inputs) -> Solution:
+    def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         """The results of all convolutions, side by side, in the user's forward on the whole
         graph, [N, channels]."""
+        inputs = Inputs.of(inputs)
         found = self._recorded(inputs)
         h = torch.cat([z.flatten(1) for z in found.z], 1)
-        status = torch.full((inputs.num_graphs,), int(Status.CONVERGED), device=h.device)
-        iterations = torch.full_like(status, len(found.z))
-        return Solution(h, status, iterations, h.new_zeros(inputs.num_graphs))
+        return Solution.exact(h, inputs.num_graphs, len(found.z))
 
     @torch.no_grad()
     def problem(self, inputs: Inputs) -> WrappedProblem:
@@ -215,8 +210,10 @@ class WrappedGNN(nn.Module):
                 f"and dropout changes every result; call model.eval() before running it "
                 f"asynchronously"
             )
+        inputs = Inputs.of(inputs)
+        _require_finite(inputs)
         fields = Fields.of(inputs)
-        graph = Graph.of(inputs.edge_index, fields.rows, inputs.batch, inputs.num_graphs)
+        graph = Graph.of(inputs.edge_index, fields.rows, inputs.batch, inputs.batch_size)
         found = Recorded.of(self, fields)
         problem = WrappedProblem(
             graph, 1, sum(found.results), len(found.v), (*found.widths, found.results[-1]),
@@ -224,6 +221,17 @@ class WrappedGNN(nn.Module):
         )  # fmt: skip
         problem.try_out()
         return problem
+
+
+def _require_finite(inputs: Inputs) -> None:
+    """Raise on NaN or infinity, as the models of this library do."""
+    for name, value in (("x", inputs.x), ("edge_attr", inputs.edge_attr)):
+        if value is not None and not bool(torch.isfinite(value).all()):
+            bad = int((~torch.isfinite(value)).sum())
+            raise FeatureError(
+                f"{name} holds {bad} values that are NaN or infinite; expected finite numbers: "
+                f"impute or drop them"
+            )
 
 
 # -- what a forward is called with -----------------------------------------------------------------
@@ -243,11 +251,11 @@ class Fields:
     def of(cls, inputs: Inputs) -> Fields:
         edges = {"edge_attr": inputs.edge_attr, "edge_weight": inputs.edge_weight}
         return cls(
-            {"x": inputs.x, "batch": inputs.batch, **inputs.nodes},
+            {"x": inputs.x, "batch": inputs.owner, **inputs.nodes},
             {name: value for name, value in edges.items() if value is not None} | inputs.edges,
             inputs.edge_index,
             inputs.num_graphs,
-            inputs.batched,
+            inputs.batch is not None,
         )
 
     @property
@@ -836,9 +844,9 @@ class _Trail:
 def _refuse_the_librarys_own(model: nn.Module) -> None:
     """Refuse a module around a model or an implicit layer of this library, which have rules of
     their own for single nodes."""
-    known, outer = (ImplicitGNN, LayeredGNN, ImplicitConv), type(model).__name__
+    known, outer = (ConvGNN, ImplicitConv), type(model).__name__
     path, own = next(((p, m) for p, m in model.named_modules() if isinstance(m, known)), ("", None))
-    if own is None or (convolutions(model) and not isinstance(own, LayeredGNN)):
+    if own is None or (convolutions(model) and not isinstance(own, ExplicitGNN)):
         return
     name = type(own).__name__
     if not path and not isinstance(own, ImplicitConv):

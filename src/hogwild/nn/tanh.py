@@ -3,16 +3,17 @@ r"""An MLP with tanh, and its Jacobian in closed form where the solver needs it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hogwild.nn.mlp import MLP
+from hogwild_node.tree import FIXED, SHARED, OnGraph, over
 
 
 @dataclass
-class TanhMap:
+class TanhMap(OnGraph):
     r"""A :class:`TanhMLP` as a function of some inputs y, its features given: fields of vectors.
 
     .. math:: z_1 = \tanh(W_1^{(y)} y + c), \qquad z_{\ell+1} = \tanh(W_\ell z_\ell + b_\ell),
@@ -20,10 +21,10 @@ class TanhMap:
     the last layer with tanh only if ``squash``.
     """
 
-    first: Tensor  # [R, w, c] the columns of W₁ that read y
+    first: Tensor = over(SHARED)  # [R, w, c] the columns of W₁ that read y
     given: Tensor  # [R, w, n] bias and features in the first layer
-    rest: list[tuple[Tensor, Tensor]]  # [R, b, a], [R, b, 1] of the later layers
-    squash: bool
+    rest: list[tuple[Tensor, Tensor]] = over(SHARED)  # [R, b, a], [R, b, 1] of the later layers
+    squash: bool = over(FIXED)
 
     def __call__(self, y: Tensor, given: Tensor | None = None) -> Tensor:
         """[R, c, n] -> [R, out, n]; ``given`` where only some of the n are asked for."""
@@ -48,17 +49,6 @@ class TanhMap:
         if self.squash:
             j = (1.0 - out * out).unsqueeze(2) * j
         return out, j.expand(*out.shape[:2], y.size(1), out.size(-1))
-
-    def map(self, fn: Callable[[Tensor], Tensor]) -> TanhMap:
-        """The same with every tensor transformed."""
-        rest = [(fn(weight), fn(bias)) for weight, bias in self.rest]
-        return replace(self, first=fn(self.first), given=fn(self.given), rest=rest)
-
-    def select(self, replicas: Tensor, index: Tensor) -> TanhMap:
-        """The same on some replicas, at some of the n."""
-        rest = [(weight[replicas], bias[replicas]) for weight, bias in self.rest]
-        given = self.given[replicas][..., index]
-        return replace(self, first=self.first[replicas], given=given, rest=rest)
 
 
 class TanhMLP(MLP):

@@ -15,8 +15,7 @@ a reverse sweep with the curvatures injected. For one round, with :math:`A` the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -30,6 +29,7 @@ from hogwild.problems.base import Evaluation, Objective
 from hogwild_node.energy import Energy
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.round import Linear, Pullback, Round, RoundTape
+from hogwild_node.tree import FIXED, over
 
 
 @dataclass
@@ -223,11 +223,17 @@ def _linearise(
 class EnergyProblem(Objective):
     """Minimise the energy of these rounds on every graph and replica."""
 
-    graph: Graph
-    replicas: int
-    channels: int
-    beta: float
+    graph: Graph = over(FIXED)
+    beta: float = over(FIXED)
     rounds: list[Round]
+
+    @property
+    def replicas(self) -> int:
+        return int(self.rounds[0].update.layers[0].bias.shape[0])
+
+    @property
+    def channels(self) -> int:
+        return int(self.rounds[0].loop.layers[0].gy.shape[1])
 
     def evaluate(self, h: Tensor) -> EnergyEvaluation:
         return EnergyEvaluation(self, h)
@@ -237,12 +243,9 @@ class EnergyProblem(Objective):
         if len(self.rounds) > 1:
             raise AsynchronyError(
                 f"a local energy of {len(self.rounds)} rounds reaches {len(self.rounds)} hops; an "
-                f"asynchronous node hears one: use num_layers=1, or stacked energies"
+                f"asynchronous node hears one hop: use rounds=1, or several layers (num_layers)"
             )
         return Energy(self.rounds[0], self.beta)
-
-    def map(self, fn: Callable[[Tensor], Tensor]) -> EnergyProblem:
-        return replace(self, rounds=[r.map(fn) for r in self.rounds])
 
     @property
     def has_blocks(self) -> bool:  # type: ignore[override]
@@ -251,19 +254,6 @@ class EnergyProblem(Objective):
     @property
     def signature(self) -> tuple[object, ...]:
         return (self.replicas, self.channels, self.beta, *(r.signature for r in self.rounds))
-
-    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[EnergyProblem, Tensor]:
-        nodes: Tensor | None = None
-        edges: Tensor | None = None
-        graph = self.graph
-        if graphs.numel() < graph.num_graphs:
-            graph, nodes, edges = graph.select(graphs)
-        keep = None if replicas.numel() == self.replicas else replicas
-        rounds = [r.select(self.replicas, keep, nodes, edges) for r in self.rounds]
-        sub = replace(self, graph=graph, replicas=replicas.numel(), rounds=rounds)
-        if nodes is None:
-            nodes = torch.arange(graph.num_nodes, device=graph.batch.device)
-        return sub, nodes
 
     def convexity(self) -> Tensor:
         like: Tensor = self.rounds[0].update.layers[0].bias

@@ -7,7 +7,7 @@ from typing import Any
 
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.layers import LayeredProblem
-from hogwild.models.stack import StackProblem
+from hogwild.models.levels import StackProblem
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.rules.caching import CachingRule
 from hogwild.rules.layered import LayeredRule, WaitingRule

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Star
-from hogwild.models.stack import StackProblem
+from hogwild.models.levels import StackProblem
 from hogwild_node.rules.base import Rule, own_view
 
 

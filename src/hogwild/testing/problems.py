@@ -11,8 +11,7 @@ Both carry their answer, computed densely graph by graph (:meth:`answer`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from hogwild.ops import gather, mv, scatter
 from hogwild.problems.base import Evaluation, FixedPoint, Objective
 from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.tree import FIXED, NODES, SHARED, over
 
 
 def random_graph(
@@ -113,10 +113,10 @@ def _drawn(graph: Graph, replicas: int, channels: int, seed: int) -> tuple[Tenso
 class Quadratic(Objective):
     """A strongly convex quadratic energy; no self-loops in the graph."""
 
-    graph: Graph
-    q: Tensor  # [R, k, k] symmetric positive definite
-    b: Tensor  # [R, k, N]
-    coupling: float
+    graph: Graph = over(FIXED)
+    q: Tensor = over(SHARED)  # [R, k, k] symmetric positive definite
+    b: Tensor = over(NODES)  # [R, k, N]
+    coupling: float = over(FIXED)
     has_blocks = True
     is_quadratic = True
 
@@ -137,11 +137,11 @@ class Quadratic(Objective):
         return cls(graph, q.to(device, dtype), b.to(device, dtype), coupling)
 
     @property
-    def replicas(self) -> int:  # type: ignore[override]
+    def replicas(self) -> int:
         return self.q.size(0)
 
     @property
-    def channels(self) -> int:  # type: ignore[override]
+    def channels(self) -> int:
         return self.q.size(-1)
 
     def evaluate(self, h: Tensor) -> _QuadraticEvaluation:
@@ -159,17 +159,9 @@ class Quadratic(Objective):
         degree = (g.in_degree + torch.bincount(g.src, minlength=g.num_nodes)).to(self.q.dtype)
         return self.q.abs().sum(-1).unsqueeze(-1) + 2.0 * self.coupling * degree
 
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Quadratic:
-        return replace(self, q=fn(self.q), b=fn(self.b))
-
     @property
     def signature(self) -> tuple[object, ...]:
         return (self.replicas, self.channels, self.coupling)
-
-    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Quadratic, Tensor]:
-        graph, nodes, _ = self.graph.select(graphs)
-        b = self.b[replicas][..., nodes]
-        return replace(self, graph=graph, q=self.q[replicas], b=b), nodes
 
     def answer(self) -> Tensor:
         """The minimiser [R, k, N], from a dense linear system per graph."""
@@ -211,10 +203,11 @@ class _QuadraticNode(LocalEnergy):
 class Affine(FixedPoint, LocalMap):
     """An affine contraction, not symmetric."""
 
-    graph: Graph
-    w: Tensor  # [R, k, k] with maximum row sum of absolute values one
-    b: Tensor  # [R, k, N]
-    kappa: float
+    graph: Graph = over(FIXED)
+    w: Tensor = over(SHARED)  # [R, k, k] with maximum row sum of absolute values one
+    b: Tensor = over(NODES)  # [R, k, N]
+    share: Tensor = over(NODES)  # [N] one over the number of neighbours
+    kappa: float = over(FIXED)
 
     @classmethod
     def random(
@@ -230,14 +223,15 @@ class Affine(FixedPoint, LocalMap):
         w, b = _drawn(graph, replicas, channels, seed)
         w = w / w.abs().sum(-1).amax(-1)[:, None, None]
         device = graph.batch.device
-        return cls(graph, w.to(device, dtype), b.to(device, dtype), kappa)
+        share = graph.in_degree.clamp_min(1).to(dtype).reciprocal()
+        return cls(graph, w.to(device, dtype), b.to(device, dtype), share, kappa)
 
     @property
-    def replicas(self) -> int:  # type: ignore[override]
+    def replicas(self) -> int:
         return self.w.size(0)
 
     @property
-    def channels(self) -> int:  # type: ignore[override]
+    def channels(self) -> int:
         return self.w.size(-1)
 
     @property
@@ -245,22 +239,13 @@ class Affine(FixedPoint, LocalMap):
         return self
 
     def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
-        share = at.at_nodes(self.graph.in_degree).clamp_min(1).to(h.dtype).reciprocal()
-        return self.kappa * torch.bmm(self.w, at.collect(inbox) * share) + at.at_nodes(self.b)
+        heard = at.collect(inbox) * at.at_nodes(self.share)
+        return self.kappa * torch.bmm(self.w, heard) + at.at_nodes(self.b)
 
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
         g = self.graph
-        share = g.in_degree.clamp_min(1).to(h.dtype).reciprocal()
-        sent = gather(self.kappa * torch.bmm(self.w.mT, v) * share, g.dst)
+        sent = gather(self.kappa * torch.bmm(self.w.mT, v) * self.share, g.dst)
         return scatter(sent, g.src, g.num_nodes)
-
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Affine:
-        return replace(self, w=fn(self.w), b=fn(self.b))
-
-    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Affine, Tensor]:
-        graph, nodes, _ = self.graph.select(graphs)
-        b = self.b[replicas][..., nodes]
-        return replace(self, graph=graph, w=self.w[replicas], b=b), nodes
 
     def answer(self) -> Tensor:
         """The fixed point [R, k, N], from a dense linear system."""

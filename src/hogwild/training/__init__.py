@@ -14,7 +14,7 @@ from torch import nn
 from hogwild.config import Config
 from hogwild.errors import ConfigError
 from hogwild.metrics import Score
-from hogwild.models.check import check_model, reads_edges
+from hogwild.models.check import check_model
 from hogwild.training import folder as folders
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
@@ -91,7 +91,7 @@ def train(
     config = config.completed(getattr(resolved, "defaults", {}))
     members = Members.of(config, resolved, config.replicas, device)
     network: Any = initial(config, resolved, members.seeds) if given is None else given
-    edges = reads_edges(network)
+    edges = network.edge_dim is not None
     if resolved.edge_dim is not None and not edges:
         _without_edges(network, config, resolved)
     failures = {part: part.on_failure for part in network.modules() if hasattr(part, "on_failure")}

@@ -30,7 +30,7 @@ from hogwild.training import checkpoint, state
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
 from hogwild.training.optimiser import AdamW, Rows, clip
-from hogwild.training.predict import arguments, predict
+from hogwild.training.predict import inputs_of, predict
 from hogwild.training.registry import device_of, set_on_failure
 from hogwild.training.shelf import Shelf, Taken
 from hogwild.training.state import Stop
@@ -214,9 +214,9 @@ class Loop:
 
     def _penalty(self, found: Solution, data: Batch, mask: Tensor) -> Tensor:
         """Scarselli's penalty, the mean over what counts, [R]."""
-        args, options = arguments(data, self.edges)
+        assert isinstance(self.model, ScarselliGNN)
         h = found.value if self.model.replicas is not None else found.value[0]
-        each: Tensor = self.model.penalty(h, *args, **options)  # type: ignore[operator]
+        each = self.model.penalty(h, inputs_of(data, self.edges))
         return (each * mask).sum(-1) / mask.sum(-1)
 
     def _batches(self) -> Iterator[Taken]:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.data import Batch
 
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
+from hogwild.models.gnn import ConvGNN
 
 
-def arguments(data: Batch, edges: bool) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
-    """What every model is called with, from a batch that the library made: nothing is checked."""
+def inputs_of(data: Batch, edges: bool) -> Inputs:
+    """What every model reads, from a batch that the library made: nothing is checked."""
     attr = data.edge_attr if edges else None
-    weight = data.get("edge_weight")
-    inputs = Inputs(data.x, data.edge_index, attr, weight, data.batch, data.num_graphs)
-    return inputs.arguments()
+    weight, count = data.get("edge_weight"), data.num_graphs
+    return Inputs(
+        data.x, data.edge_index, attr, data.batch, edge_weight=weight, batch_size=count
+    )
 
 
 def predict(
-    model: nn.Module, data: Batch, edges: bool, h0: Tensor | None = None
+    model: ConvGNN, data: Batch, edges: bool, h0: Tensor | None = None
 ) -> tuple[Tensor, Solution]:
     """Predictions [R, …] and embeddings [R, N, k], R = 1 for a model without replicas.
 
@@ -33,9 +33,9 @@ def predict(
     many = model.replicas is not None
     if h0 is not None and not many:
         h0 = h0[0]
-    args, options = arguments(data, edges)
-    found: Solution = model.embed(*args, h0=h0, **options)  # type: ignore[operator]
-    out: Tensor = model.readout(found.value, data.batch, data.num_graphs)  # type: ignore[operator]
+    inputs = inputs_of(data, edges)
+    found = model.embed(inputs, h0)
+    out = model.read(found.value, inputs)
     if many:
         return out, found
     parts = (found.value, found.status, found.iterations, found.residual)

@@ -12,25 +12,11 @@ from torch import nn
 
 from hogwild.config import Config
 from hogwild.errors import ConfigError, among
-from hogwild.models import (
-    EIGNN,
-    GAT,
-    GCN,
-    GSDGNN,
-    IGNN,
-    EIGNNConv,
-    EnergyConv,
-    EnergyGNN,
-    GSDConv,
-    IGNNConv,
-    LayeredGNN,
-    MaxConv,
-    MaxGNN,
-    ScarselliConv,
-    ScarselliGNN,
-)
-from hogwild.models.base import ImplicitConv, Kind
-from hogwild.models.check import Model
+from hogwild.models import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, MaxGNN, ScarselliGNN
+from hogwild.models.base import Kind
+from hogwild.models.gnn import ConvGNN
+from hogwild.models.implicit import ImplicitConv
+from hogwild.models.layered import Layers
 from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard
 from hogwild.solvers.loop import Solver
 from hogwild.training.task import Task
@@ -38,35 +24,46 @@ from hogwild.training.task import Task
 
 @dataclass(frozen=True)
 class Entry:
-    """A model by name: its class and the one it hands its other options on to, where it stands in
-    the paper's taxonomy, whether it reads edge features, options beside the class's own defaults,
-    and whether its solve ends exactly, after finitely many operations, unless an option says
-    otherwise: a recipe's solver is then not for it."""
+    """A model by name.
+
+    Attributes:
+        type: Its class.
+        options: Options beside the class's own defaults.
+        edges: Whether it reads edge features.
+        exact: Whether its solve ends exactly, after finitely many operations, so that a recipe's
+            solver does not apply; the option ``method="iterate"`` says otherwise.
+    """
 
     type: Any
-    layer: Any
-    kind: Kind
-    edges: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    edges: bool = False
     exact: bool = False
 
+    @property
+    def layer(self) -> Any:
+        """The class of its layers, which takes the options that the model hands on."""
+        return getattr(self.type, "layer", Layers)
 
-_ENERGY, _FIXED = Kind.OPTIMISATION, Kind.FIXED_POINT
+    @property
+    def kind(self) -> Kind:
+        """Its place in the paper's taxonomy."""
+        kind: Kind = self.layer.kind
+        return kind
+
+
 MODELS: dict[str, Entry] = {
-    "energy-edge": Entry(EnergyGNN, EnergyConv, _ENERGY, True, {"message": "edge"}),
-    "energy-node": Entry(EnergyGNN, EnergyConv, _ENERGY, False, {"message": "node"}),
-    "energy-attention": Entry(
-        EnergyGNN, EnergyConv, _ENERGY, True, {"message": "edge", "heads": 2}
-    ),
-    "gsdgnn": Entry(GSDGNN, GSDConv, _ENERGY),
+    "energy-edge": Entry(EnergyGNN, {"message": "edge"}, edges=True),
+    "energy-node": Entry(EnergyGNN, {"message": "node"}),
+    "energy-attention": Entry(EnergyGNN, {"message": "edge", "heads": 2}, edges=True),
+    "gsdgnn": Entry(GSDGNN),
     # Published with ReLU and κ = 0.95: on chains a third of such models die, and the others forget
-    # what is far away. With these, nearly all of them learn (docs/results.md).
-    "ignn": Entry(IGNN, IGNNConv, _FIXED, options={"act": "leaky_relu", "kappa": 0.999}),
-    "eignn": Entry(EIGNN, EIGNNConv, _FIXED, exact=True),
-    "scarselli": Entry(ScarselliGNN, ScarselliConv, _FIXED, True),
-    "max": Entry(MaxGNN, MaxConv, _FIXED, True, exact=True),
-    "gcn": Entry(GCN, LayeredGNN, Kind.EXPLICIT),
-    "gat": Entry(GAT, LayeredGNN, Kind.EXPLICIT, True),
+    # what is far away. With these options nearly all of them learn (docs/results.md).
+    "ignn": Entry(IGNN, {"act": "leaky_relu", "kappa": 0.999}),
+    "eignn": Entry(EIGNN, exact=True),
+    "scarselli": Entry(ScarselliGNN, edges=True),
+    "max": Entry(MaxGNN, edges=True, exact=True),
+    "gcn": Entry(GCN),
+    "gat": Entry(GAT, edges=True),
 }
 
 SOLVERS: dict[str, type[Solver[Any]]] = {
@@ -78,7 +75,9 @@ SOLVERS: dict[str, type[Solver[Any]]] = {
 }
 FIXED_POINT_SOLVERS = ("picard", "anderson")
 """Those that apply a map; the others minimise."""
-DECIDED = {"layers", "in_channels", "out_channels", "pool", "replicas", "solver", "edge_dim"}
+DECIDED = {
+    "self", "conv", "layers", "in_channels", "out_channels", "pool", "replicas", "solver", "edge_dim"
+}  # fmt: skip
 """Options of constructors that the task or the training decides."""
 PAPER: dict[Kind, Solver[Any]] = {
     Kind.OPTIMISATION: LBFGS(max_iter=50, atol=1e-5, rtol=0.0),
@@ -135,8 +134,12 @@ def build(config: Config, task: Task, replicas: int | None) -> nn.Module:
         raise ConfigError(f"solver={config.solver!r} for {config.model!r}, which solves nothing")
     _check_options([found.type, found.layer], config.model_options, config.model)
     options |= spelled_out(config).model_options
-    model: Model = found.type(
-        task.in_channels, task.out_channels, pool=task.pool, replicas=replicas, **options
+    model: ConvGNN = found.type(
+        task.in_channels,
+        out_channels=task.out_channels,
+        pool=task.pool,
+        replicas=replicas,
+        **options,
     )
     # What is trained without edge features is used without them, on the same graphs.
     model.features.ignores_edges = task.edge_dim is not None and not found.edges
@@ -152,8 +155,10 @@ def set_on_failure(model: nn.Module, on_failure: str) -> None:
 
 def _check_options(classes: list[Any], given: Mapping[str, Any], name: str) -> None:
     """Refuse what none of these constructors takes."""
-    parameters = [p for cls in classes for p in inspect.signature(cls).parameters.values()]
-    known = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - DECIDED
+    inits = [base.__init__ for cls in classes for base in cls.__mro__ if base is not object]
+    parameters = [p for init in inits for p in inspect.signature(init).parameters.values()]
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = {p.name for p in parameters if p.kind in named} - DECIDED
     for option in given:
         if option in DECIDED:
             raise ConfigError(f"option {option!r} of {name} is decided by the task or the training")

@@ -24,7 +24,8 @@ from hogwild.config import Config
 from hogwild.errors import CheckpointError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.metrics import cost
-from hogwild.models.check import Model, check_model, reads_edges
+from hogwild.models.check import check_model
+from hogwild.models.gnn import ConvGNN
 from hogwild.tasks.splits import Split
 from hogwild.training import checkpoint, log
 from hogwild.training.ensemble import Members, single
@@ -99,14 +100,14 @@ class Result:
         return self.ranking[0]
 
     @cached_property
-    def model(self) -> Model:
+    def model(self) -> ConvGNN:
         """The best replica, as a model of its own; always the same object, and the user's where one
         was given. It takes the graphs it was trained on as they are."""
         if not self.named:
             return check_model(self.ensemble)
         return self.replica(self.best)
 
-    def replica(self, r: int) -> Model:
+    def replica(self, r: int) -> ConvGNN:
         """Replica r as a model of its own, a new one at every call."""
         if not self.named:
             raise ConfigError(
@@ -201,7 +202,7 @@ class Result:
 
     @property
     def _edges(self) -> bool:
-        return reads_edges(check_model(self.ensemble))
+        return check_model(self.ensemble).edge_dim is not None
 
     def evaluate(self) -> dict[str, Tensor]:
         """The metrics, computed anew from the parameters."""

@@ -1,0 +1,166 @@
+"""What every implicit layer shares: pose a problem, solve it, attach the implicit gradient."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import (
+    ConfigError,
+    DeviceError,
+    DTypeError,
+    FeatureError,
+    InputError,
+    require_positive,
+)
+from hogwild.graph.inputs import Inputs
+from hogwild.linalg.linear import LinearSolver
+from hogwild.linalg.solution import Solution, check_on_failure
+from hogwild.models.base import Conv
+from hogwild.models.mode import opaque
+from hogwild.models.validation import large_features
+from hogwild.problems.base import Problem
+from hogwild.solvers.adjoint import differentiable
+from hogwild.solvers.loop import Solver, solve
+
+
+class Solving(TypedDict, total=False):
+    """The arguments of :class:`ImplicitConv` that every implicit layer hands on."""
+
+    replicas: int | None
+    solver: Solver | None
+    solve_dtype: torch.dtype | None
+    on_failure: str
+    validate: bool
+
+
+class ImplicitConv(Conv):
+    """A layer whose embeddings solve a problem. A subclass poses the problem (:meth:`problem`).
+
+    Args:
+        in_channels: Width p of the node features.
+        hidden_channels: Width k of the embeddings.
+        replicas: ``None``, or a number R of independent parameter sets that are solved side by
+            side.
+        solver: A :class:`~hogwild.solvers.Solver`; ``None``: the layer's own
+            (:meth:`default_solver`).
+        solve_dtype: Precision of the solve; ``None``: that of the parameters.
+        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
+        validate: Check the *values* of the inputs, too (finite, in range, sorted). Such checks wait
+            for the device.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        *,
+        replicas: int | None = None,
+        solver: Solver | None = None,
+        solve_dtype: torch.dtype | None = torch.float64,
+        on_failure: str = "raise",
+        validate: bool = True,
+    ) -> None:
+        super().__init__()
+        if solver is not None and not isinstance(solver, Solver):
+            raise ConfigError(
+                f"solver={solver!r}; expected an instance such as "
+                f"hogwild.solvers.Newton(atol=1e-8)"
+            )
+        if solve_dtype not in (None, torch.float32, torch.float64):
+            raise ConfigError(
+                f"solve_dtype={solve_dtype!r}; expected torch.float64, torch.float32 or None (that "
+                f"of the parameters)"
+            )
+        self.in_channels = require_positive("in_channels", in_channels)
+        self.hidden_channels = require_positive("hidden_channels", hidden_channels)
+        self.replicas = None if replicas is None else require_positive("replicas", replicas)
+        self.solver = self.default_solver() if solver is None else solver
+        self.solve_dtype = solve_dtype
+        self.on_failure = check_on_failure(on_failure)
+        self.validate = validate
+
+    @abstractmethod
+    def default_solver(self) -> Solver:
+        """The solver of a layer that was not given one."""
+
+    @abstractmethod
+    def problem(self, inputs: Inputs) -> Problem:
+        """The problem that these inputs pose, attached to the autograd graph."""
+
+    @opaque
+    def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
+        inputs = Inputs.of(inputs)
+        with torch.autocast(self._device, enabled=False):  # bfloat16 is too coarse for a solve
+            attached = self.problem(inputs)
+            dtype = self._dtype(inputs.x)
+            with torch.no_grad():
+                problem = attached.detach()
+                found = solve(problem, self.solver, self._start(problem, h0, dtype))
+            h, x, edge_attr = found.value, inputs.x, inputs.edge_attr
+            found.check(self.on_failure, cause=lambda: large_features(x=x, edge_attr=edge_attr))
+            if torch.is_grad_enabled():
+                linear = LinearSolver(getattr(self.solver, "linear", "auto"))
+                rtol = 1e-10 if dtype == torch.float64 else 1e-5
+                h = differentiable(attached, h, linear, rtol, self.on_failure)
+            return self._without_replicas(replace(found, value=h.mT.to(x.dtype)))
+
+    @property
+    def _device(self) -> str:
+        return next(self.parameters()).device.type
+
+    def _dtype(self, x: Tensor) -> torch.dtype:
+        """Precision of the solve."""
+        dtype = self.solve_dtype or x.dtype
+        if dtype not in (torch.float32, torch.float64):
+            raise DTypeError(
+                f"the solve would run in {dtype}; expected float32 or float64: build the model "
+                f"with solve_dtype=torch.float64 (the default) or convert it with .float()"
+            )
+        return dtype
+
+    def _without_replicas(self, found: Solution) -> Solution:
+        """The solution as the user sees it: without a replica dimension where there is none."""
+        if self.replicas is not None:
+            return found
+        return Solution(found.value[0], found.status[0], found.iterations[0], found.residual[0])
+
+    def _start(self, problem: Problem, h0: Tensor | None, dtype: torch.dtype) -> Tensor:
+        if h0 is None:
+            return problem.start().to(dtype)
+        h0 = self._embeddings("h0", h0, problem, dtype).detach()
+        if self.validate and not bool(torch.isfinite(h0).all()):
+            raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")
+        return h0.contiguous()
+
+    def _embeddings(self, name: str, h: Tensor, problem: Problem, dtype: torch.dtype) -> Tensor:
+        """Embeddings given by the user, [N, k] or [R, N, k], as the solver's [R, k, N]."""
+        n, k = problem.graph.num_nodes, self.hidden_channels
+        allowed = [(n, k)] if self.replicas is None else [(n, k), (self.replicas, n, k)]
+        if not isinstance(h, Tensor):
+            raise InputError(f"{name} is a {type(h).__name__}; expected a torch.Tensor")
+        if tuple(h.shape) not in allowed:
+            shapes = " or ".join(str(list(shape)) for shape in allowed)
+            raise FeatureError(f"{name} has shape {tuple(h.shape)}; expected {shapes}")
+        if not h.is_floating_point():
+            raise DTypeError(f"{name} has dtype {h.dtype}; expected floating-point embeddings")
+        if h.device != problem.graph.src.device:
+            raise DeviceError(
+                f"{name} is on {h.device} and the graph on {problem.graph.src.device}; expected "
+                f"one device"
+            )
+        return h.to(dtype).mT.expand(problem.replicas, k, n)
+
+    def extra_repr(self) -> str:
+        """Sizes, and what distinguishes this layer."""
+        options = {"edge_dim": self.edge_dim, "replicas": self.replicas, **self._distinctions()}
+        given = [f"{name}={value!r}" for name, value in options.items() if value is not None]
+        return ", ".join([f"{self.in_channels}, hidden_channels={self.hidden_channels}", *given])
+
+    def _distinctions(self) -> dict[str, object]:
+        """Options of this layer that its printed form shows."""
+        return {}
