@@ -40,13 +40,13 @@ def build(nodes: int, runs: int, device: str) -> Objective:
     """The energy of an untrained model on ``runs`` copies of a random geometric graph."""
     task = rgg(nodes)
     torch.manual_seed(0)
-    model = EnergyGNN(task.x.size(1), 1).double().to(device)
+    model = EnergyGNN(task.x.size(1), out_channels=1).double().to(device)
     batch = torch.zeros(nodes, dtype=torch.long)
     inputs = Inputs(task.x, task.edge_index, None, None, batch, 1).repeat(runs)
     args, options = inputs.arguments()
     moved = [None if a is None else a.to(device) for a in args]
     with torch.no_grad():
-        return model.problem(*moved, **options).detach()
+        return model.problem(Inputs(*moved, **options)).detach()
 
 
 def synchronise(device: str) -> None:

@@ -42,7 +42,7 @@ class Surrounded(nn.Module):
         super().__init__()
         self.encoder = MLP(task.x.size(1), (width,))
         self.body = body
-        self.readout = Readout(width, task.out_channels)
+        self.readout = Readout(width, out_channels=task.out_channels)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.readout(self.body(self.encoder(x), edge_index).relu())
@@ -53,12 +53,12 @@ def contenders(model: str, task: Task) -> dict[str, nn.Module]:
     p, out = task.x.size(1), task.out_channels
     if model == "GCN":
         return {
-            "hogwild": GCN(p, out),
+            "hogwild": GCN(p, out_channels=out),
             "pyg": Surrounded(task, 10, pyg.GCN(10, 10, 5)),
             "pyg, bare": pyg.GCN(p, 10, 5, out),
         }
     return {
-        "hogwild": GAT(p, out),
+        "hogwild": GAT(p, out_channels=out),
         "pyg": Surrounded(task, 9, pyg.GAT(9, 9, 5, heads=3)),
         "pyg, bare": pyg.GAT(p, 9, 5, out, heads=3),
     }

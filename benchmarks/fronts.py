@@ -23,8 +23,9 @@ import torch
 from torch_geometric.data import Batch
 from training_step import THREADS, environment, limit_threads, table, timed, write
 
-from hogwild import Graph, tasks
+from hogwild import tasks
 from hogwild.errors import DataError
+from hogwild.graph import Graph
 from hogwild.linalg.fronts import CALL_WORK, DENSE_WIDTH, Plan, _Place
 
 CELLS = (("counting", 50, 2, 10), ("sums", 200, 2, 3), ("mutag", 188, 2, 10), ("mutag", 188, 8, 3),

@@ -32,9 +32,9 @@ from torch import Tensor
 from torch_geometric.nn import APPNP
 from training_step import THREADS, environment, limit_threads, table, timed, write
 
-from hogwild import Graph, Newton
+from hogwild.graph import Graph
 from hogwild.models.gsd import GSDProblem
-from hogwild.solvers import LinearSolver, solve
+from hogwild.solvers import LinearSolver, Newton, solve
 from hogwild.solvers.adjoint import differentiable
 
 GAMMA, BETA, K = 1.0, 5.0, 10

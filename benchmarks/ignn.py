@@ -49,7 +49,7 @@ from torch_geometric.data import Batch
 from torch_geometric.datasets import TUDataset
 from training_step import THREADS, clip, described, environment, limit_threads, table, timed, write
 
-from hogwild import IGNN
+from hogwild import IGNN, Inputs
 from hogwild.solvers import SemismoothNewton, Solution, Solver
 
 LEARNING_RATE, WEIGHT_DECAY, KAPPA = 0.005, 1e-4, 0.95
@@ -86,7 +86,7 @@ def build(task: Task, solver: Solver | None = None) -> IGNN:
     graph_level = len(task.target) != len(task.x)
     model = IGNN(
         task.x.size(-1),
-        1,
+        out_channels=1,
         pool="mean" if graph_level else None,
         kappa=KAPPA,
         constraint="project",
@@ -112,7 +112,7 @@ class Outcome:
 
 
 def hogwild_step(model: IGNN, task: Task, h0: Tensor | None) -> tuple[Solution, Tensor]:
-    found = model.embed(task.x, task.edge_index, None, task.batch, h0=h0)
+    found = model.embed(Inputs(task.x, task.edge_index, None, task.batch), h0=h0)
     losses = task.loss(model.readout(found.value, task.batch, len(task.target)))
     losses.sum().backward()
     return found, losses.detach()

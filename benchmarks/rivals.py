@@ -34,7 +34,7 @@ import torch.nn.functional as F
 from tasks import Task, chains, coordinates, counting, rgg, sums
 from torch import Tensor
 
-from hogwild import EnergyGNN
+from hogwild import EnergyGNN, Inputs
 from hogwild.solvers import Newton, Solution, Solver
 
 Parameters = Mapping[str, Tensor]
@@ -308,7 +308,7 @@ class Hogwild:
 
 def training_step(model: EnergyGNN, task: Task, h0: Tensor | None) -> tuple[Solution, Tensor]:
     """Forward solve, adjoint and parameter gradients; returns the solution and losses [R]."""
-    found = model.embed(task.x, task.edge_index, task.edge_attr, task.batch, h0=h0)
+    found = model.embed(Inputs(task.x, task.edge_index, task.edge_attr, task.batch), h0=h0)
     losses = task.loss(model.readout(found.value, task.batch))
     losses.sum().backward()
     return found, losses.detach()
@@ -319,7 +319,7 @@ def build(task: Task, replicas: int, solver: Solver | None = None, seed: int = 0
     torch.manual_seed(seed)
     model = EnergyGNN(
         task.x.size(-1),
-        task.out_channels,
+        out_channels=task.out_channels,
         edge_dim=task.edge_dim,
         replicas=replicas,
         solver=solver,
@@ -362,7 +362,7 @@ def check(device: str = "cpu") -> None:
         contenders: dict[str, Contender] = {"eager": eager}
         contenders |= {label: make(task, tight) for label, make in recipes.items()}
         graph = (task.x, task.edge_index, task.edge_attr, task.batch)
-        truth = model.energy(h0, *graph).detach().sum(-1)
+        truth = model.energy(h0, Inputs(*graph)).detach().sum(-1)
         energies = eager.energy(eager.features(parameters), h0.mT)
         expected = Hogwild(task, model).load(parameters, h0)()()
         print(f"{name}: energies differ by {_error(energies, truth):.1e} (relative)")

@@ -29,7 +29,7 @@ from torch_geometric.data import Batch, Data
 from training_step import THREADS, described, environment, limit_threads, table, write
 
 import hogwild
-from hogwild import GSDGNN, EnergyGNN, simulate
+from hogwild import GSDGNN, EnergyGNN, Inputs, simulate
 from hogwild.analysis.certify import spectrum
 from hogwild.tasks import get
 
@@ -124,8 +124,8 @@ def main() -> None:
         data = Batch.from_data_list(task.graphs)
         data.x = data.x.to(next(model.parameters()).dtype)
         with torch.no_grad():
-            problem = model.problem(data.x, data.edge_index, None, data.batch).detach()
-            h = model.embed(data.x, data.edge_index, None, data.batch).value.mT.unsqueeze(0)
+            problem = model.problem(Inputs(data.x, data.edge_index, None, data.batch)).detach()
+            h = model.embed(Inputs(data.x, data.edge_index, None, data.batch)).value.mT.unsqueeze(0)
             low, high = spectrum(problem, h.to(torch.float64))
         contenders: dict[str, dict[str, object]] = {
             f"constant, {m:g}/λ_max": {"step": m / high} for m in MULTIPLES

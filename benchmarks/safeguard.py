@@ -17,7 +17,7 @@ import torch
 from torch_geometric.data import Batch, Data
 from training_step import THREADS, described, environment, limit_threads, table, write
 
-from hogwild import EnergyGNN, simulate
+from hogwild import EnergyGNN, Inputs, simulate
 from hogwild.testing.problems import random_graph
 
 SIZES = (5, 8)
@@ -54,11 +54,11 @@ def main() -> None:
         for scale in (100.0, 1000.0):
             torch.manual_seed(0)
             model = EnergyGNN(
-                3, 2, message=message, replicas=arguments.models, on_failure="ignore"
+                3, out_channels=2, message=message, replicas=arguments.models, on_failure="ignore"
             ).double()
             data = badly_scaled(scale)
             with torch.no_grad():
-                found = model.embed(data.x, data.edge_index, None, data.batch)
+                found = model.embed(Inputs(data.x, data.edge_index, None, data.batch))
             solved = found.converged
             for stagger, delay in SCHEDULES:
                 for rule in arguments.rules.split(","):

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from training_step import THREADS, limit_threads, table
 
-from hogwild import EnergyConv, Newton
-from hogwild.solvers import loop, solve
+from hogwild import EnergyConv, Inputs
+from hogwild.solvers import Newton, loop, solve
 from hogwild.testing import random_graph
 
 NODES, SCALE = 20, 800.0
@@ -56,12 +56,12 @@ def measure(count: int, straggler: bool, batches: int) -> list[str]:
     for seed in range(batches):
         torch.manual_seed(seed)
         random = torch.Generator().manual_seed(seed)
-        conv = EnergyConv(2, 2).double()
+        conv = EnergyConv(2, hidden_channels=2).double()
         x = features(count, straggler, random)
         for name, (patience, price) in CONTENDERS.items():
             graph = random_graph([NODES] * count, extra=0.0, seed=seed)  # analysed anew
             edges = torch.stack([graph.src, graph.dst])
-            problem = conv.problem(x, edges, batch=graph.batch).detach()
+            problem = conv.problem(Inputs(x, edges, batch=graph.batch)).detach()
             loop.PRICE["cpu"] = price
             start = time.process_time()
             found = solve(problem, Newton(patience=patience), problem.start())

@@ -37,7 +37,7 @@ class NodeRegression(L.LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.model = hogwild.EnergyGNN(in_channels, out_channels, **options)
+        self.model = hogwild.EnergyGNN(in_channels, out_channels=out_channels, **options)
 
     def forward(self, batch: Batch) -> Tensor:
         return self.model(batch.x, batch.edge_index, batch=batch.batch)

@@ -29,6 +29,7 @@ from experiments.experiment import Work
 from experiments.figures import NEAR, Figure
 from experiments.record import Record
 from hogwild.executors.run import simulate
+from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 from hogwild.plots.style import BLUE, GREEN, INK, RED, figure
 from hogwild.training import Result
@@ -168,7 +169,7 @@ def approach(
 
     def score(h: Tensor) -> Tensor:
         with torch.no_grad():
-            return result.task.metric(model.readout(h, batch.batch, batch.num_graphs), batch)
+            return result.task.metric(model.read(h, Inputs.of(batch)), batch)
 
     metrics = torch.stack([torch.stack([score(h) for h in hs]) for hs in run.embeddings])
     distances = run.history.flatten(1)

@@ -122,7 +122,9 @@ def linear_graph() -> Data:
 def unit_gnn() -> LayeredGNN:
     """The GNN of panel (b): no parameters, sums, and the last sum is the output."""
     convs = [SimpleConv(aggr="sum", combine_root="sum") for _ in range(LAYERS)]
-    model = LayeredGNN(convs, 1, 1, hidden_channels=1, act=None, encoder=False, readout=())
+    model = LayeredGNN(
+        convs, 1, out_channels=1, hidden_channels=1, act=None, encoder=False, readout=()
+    )
     with torch.no_grad():
         model.readout.node.weight[0].fill_(1.0)
         model.readout.node.bias[0].zero_()
@@ -136,8 +138,8 @@ def models() -> dict[str, Model]:
         torch.manual_seed(SEED)
         return {
             "gnn": gnn,
-            "gcn": GCN(1, 1, num_layers=LAYERS).double(),
-            "energy": EnergyGNN(1, 1).double(),
+            "gcn": GCN(1, out_channels=1, num_layers=LAYERS).double(),
+            "energy": EnergyGNN(1, out_channels=1).double(),
         }
 
 

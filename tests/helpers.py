@@ -2,7 +2,6 @@
 
 import torch
 
-from hogwild import Graph
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -10,6 +9,7 @@ from hogwild.asynchrony.impairments import (
     Reordering,
     Stragglers,
 )
+from hogwild.graph import Graph
 
 DOUBLE = {"dtype": torch.float64}
 HARSH = [

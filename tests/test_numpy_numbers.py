@@ -34,7 +34,7 @@ def test_checks_return_pythons(kind):
 
 @pytest.mark.parametrize("kind", INTEGERS)
 def test_simulate(kind, data, tmp_path):
-    model = hogwild.EnergyGNN(kind(2), kind(1), kind(2)).double()
+    model = hogwild.EnergyGNN(kind(2), out_channels=kind(1), hidden_channels=kind(2)).double()
     options = {"stagger": 3, "delay": 1, "seed": 7, "runs": 2, "ticks": 50, "history": 5}
     expected = hogwild.simulate(model, data, record=True, **options)
     found = hogwild.simulate(
@@ -49,7 +49,7 @@ def test_simulate(kind, data, tmp_path):
 
 
 def test_negative_seeds_and_impairments(data):
-    model = hogwild.GCN(2, 1).double()
+    model = hogwild.GCN(2, out_channels=1).double()
     python = (GeometricDelay(0.5, cap=4), BernoulliLoss(0.25, burst=3))
     numpy = (
         GeometricDelay(np.float32(0.5), cap=np.int64(4)),
@@ -63,7 +63,7 @@ def test_negative_seeds_and_impairments(data):
 
 
 def test_sweep(data):
-    model = hogwild.GCN(2, 1).double()
+    model = hogwild.GCN(2, out_channels=1).double()
     python = hogwild.sweep(model, data, staggers=(1, 4), delays=(0, 2), losses=(0.0, 0.5), runs=2)
     numpy = hogwild.sweep(
         model,
@@ -104,4 +104,4 @@ def test_ranges_survive_a_folder():
 
 
 def test_solvers():
-    assert hogwild.Newton(max_iter=np.int64(7)) == hogwild.Newton(max_iter=7)
+    assert hogwild.solvers.Newton(max_iter=np.int64(7)) == hogwild.solvers.Newton(max_iter=7)

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import SimpleConv
 
 import hogwild
-from hogwild import GCN, EnergyGNN, LayeredGNN, LayerTagged, plots, simulate
+from hogwild import GCN, EnergyGNN, LayeredGNN, plots, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes, Stragglers
 from hogwild.errors import ConfigError, TraceError
 from hogwild.graph import Graph
@@ -30,7 +30,7 @@ def example(edge_index, n):
 def unit_gnn(layers=3):
     """A node's next value is the sum of its own and its neighbours'."""
     convs = [SimpleConv(aggr="sum", combine_root="sum") for _ in range(layers)]
-    return LayeredGNN(convs, 1, 1, hidden_channels=1, act=None, encoder=False).double()
+    return LayeredGNN(convs, 1, out_channels=1, hidden_channels=1, act=None, encoder=False).double()
 
 
 def looks_like_a_picture(path, width=300):
@@ -85,7 +85,7 @@ def by_brute_force(trace, edge_index, depth):
 def test_arrows_are_what_was_read(graph, depth, stagger, delay, seed, impairments):
     edge_index, n = graph
     run = simulate(
-        GCN(1, 1, 2, num_layers=depth).double(), example(edge_index, n), stagger=stagger,
+        GCN(1, out_channels=1, hidden_channels=2, num_layers=depth).double(), example(edge_index, n), stagger=stagger,
         delay=delay, seed=seed, impairments=impairments, record=True,
     )  # fmt: skip
     arrows = ComputationGraph.of(run.trace, Graph.of(edge_index, n), depth)
@@ -124,14 +124,25 @@ def test_values_follow_from_the_arrows(edge_index, n, seed):
 
 
 def test_wide_embeddings_have_no_number_to_write():
-    assert observe(GCN(1, 1).double(), example(chain(3), 3), stagger=2, delay=1)[1] is None
+    assert (
+        observe(GCN(1, out_channels=1).double(), example(chain(3), 3), stagger=2, delay=1)[1]
+        is None
+    )
 
 
 def test_computation_graph(tmp_path):
     data, path = example(grid(2, 3), 6), tmp_path / "new" / "graph.png"
-    figure = plots.computation_graph(GCN(1, 1, 1, num_layers=2).double(), data, seed=1, path=path)
+    figure = plots.computation_graph(
+        GCN(1, out_channels=1, hidden_channels=1, num_layers=2).double(), data, seed=1, path=path
+    )
     assert looks_like_a_picture(path)
-    arrows, _ = observe(GCN(1, 1, 2, num_layers=2).double(), data, stagger=5, delay=2, seed=1)
+    arrows, _ = observe(
+        GCN(1, out_channels=1, hidden_channels=2, num_layers=2).double(),
+        data,
+        stagger=5,
+        delay=2,
+        seed=1,
+    )
     first, second = figure.axes
     assert len(first.patches) == len(arrows.intended)
     assert len(second.patches) == len(arrows.intended) + len(arrows.unintended)
@@ -142,20 +153,23 @@ def test_computation_graph(tmp_path):
 
 def test_computation_graph_refuses(tmp_path):
     data = example(chain(3), 3)
-    for model in (EnergyGNN(1, 1).double(), LayerTagged(GCN(1, 1).double())):
+    for model in (
+        EnergyGNN(1, out_channels=1).double(),
+        LayerTagged(GCN(1, out_channels=1).double()),
+    ):
         with pytest.raises(ConfigError, match="has no computation graph"):
             plots.computation_graph(model, data)
     crashes = Crashes(1.0, period=4, downtime=2, rejoin="cold", until=8)
     with pytest.raises(ConfigError, match="crashes cold"):
-        plots.computation_graph(GCN(1, 1).double(), data, impairments=crashes)
-    run = simulate(GCN(1, 1).double(), data, record=True)
+        plots.computation_graph(GCN(1, out_channels=1).double(), data, impairments=crashes)
+    run = simulate(GCN(1, out_channels=1).double(), data, record=True)
     with pytest.raises(TraceError, match="another graph"):
         ComputationGraph.of(run.trace, Graph.of(chain(4), 4), 5)
     with pytest.raises(TraceError, match="made 5 to 5 updates in this trace; expected 3"):
         ComputationGraph.of(run.trace, Graph.of(data.edge_index, 3), 3)
     path = tmp_path / "graph.xyz"
     with pytest.raises(ConfigError, match=r"expected one of .*pdf, .*png"):
-        plots.computation_graph(GCN(1, 1).double(), data, path=path)
+        plots.computation_graph(GCN(1, out_channels=1).double(), data, path=path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -164,7 +178,7 @@ def test_computation_graph_refuses(tmp_path):
 
 def test_convergence(tmp_path):
     data = example(grid(2, 3), 6)
-    energy, gcn = EnergyGNN(1, 1).double(), GCN(1, 1, act="tanh").double()
+    energy, gcn = EnergyGNN(1, out_channels=1).double(), GCN(1, out_channels=1, act="tanh").double()
     run = simulate(energy, data, runs=3, history=5, record=True)
     figure = plots.convergence(run, tmp_path / "one.png")
     assert looks_like_a_picture(tmp_path / "one.png")
@@ -185,7 +199,7 @@ def test_convergence(tmp_path):
 
 def test_convergence_over_updates():
     """At the end of the axis stands the mean of the updates counted by the simulation."""
-    data, model = example(grid(2, 3), 6), EnergyGNN(1, 1, beta=1.0).double()
+    data, model = example(grid(2, 3), 6), EnergyGNN(1, out_channels=1, beta=1.0).double()
     run = simulate(model, data, runs=2, history=1, record=True)
     (ax,) = plots.convergence(run, x="updates").axes
     for number, line in enumerate(ax.lines):
@@ -201,7 +215,8 @@ def test_convergence_over_updates():
 def test_output_histogram(tmp_path):
     data = example(chain(4), 4)
     results = [
-        hogwild.robustness(model.double(), data, runs=30) for model in (GCN(1, 2), EnergyGNN(1, 2))
+        hogwild.robustness(model.double(), data, runs=30)
+        for model in (GCN(1, out_channels=2), EnergyGNN(1, out_channels=2))
     ]
     figure = plots.output_histogram(results, 1, 1, titles=["a", "b"], path=tmp_path / "h.png")
     assert looks_like_a_picture(tmp_path / "h.png")
@@ -218,7 +233,9 @@ def test_output_histogram(tmp_path):
     size = float(results[1].prediction.abs().max())
     assert np.ptp(beside.get_xlim()) <= 1.2 * size
     with pytest.raises(ConfigError, match="replicas"):
-        plots.output_histogram(hogwild.robustness(GCN(1, 1, replicas=2).double(), data))
+        plots.output_histogram(
+            hogwild.robustness(GCN(1, out_channels=1, replicas=2).double(), data)
+        )
 
 
 @pytest.mark.parametrize("replicas", [None, 2])
@@ -226,7 +243,7 @@ def test_output_histogram(tmp_path):
 def test_robustness_plot(tmp_path, target, replicas):
     data = example(chain(4), 4)
     y = torch.randn(4, 1, **DOUBLE) if target else None
-    result = hogwild.robustness(GCN(1, 1, replicas=replicas).double(), data, target=y)
+    result = hogwild.robustness(GCN(1, out_channels=1, replicas=replicas).double(), data, target=y)
     figure = result.plot(tmp_path / "r.png")
     assert looks_like_a_picture(tmp_path / "r.png")
     assert len(figure.axes) == 1 + target
@@ -258,7 +275,12 @@ def test_sweep_plot(tmp_path):
     data = example(chain(4), 4)
     data.y = torch.randn(4, 1, **DOUBLE)
     found = hogwild.sweep(
-        GCN(1, 1).double(), data, staggers=(1, 3), delays=(0, 2), losses=(0.0, 0.2), runs=2
+        GCN(1, out_channels=1).double(),
+        data,
+        staggers=(1, 3),
+        delays=(0, 2),
+        losses=(0.0, 0.2),
+        runs=2,
     )
     for value in (None, "spread", "distance", "converged"):
         figure = found.plot(tmp_path / f"{value}.png", value=value)
@@ -273,7 +295,7 @@ def test_rounding_is_not_painted(value):
     """An energy GNN ends at the synchronous answer under every schedule: one colour for all."""
     data = example(chain(4), 4)
     found = hogwild.sweep(
-        EnergyGNN(1, 1).double(), data, staggers=(1, 3), delays=(0, 2), runs=2,
+        EnergyGNN(1, out_channels=1).double(), data, staggers=(1, 3), delays=(0, 2), runs=2,
         target=torch.randn(4, 1, **DOUBLE),
     )  # fmt: skip
     image = found.plot(value=value).axes[0].images[0]
@@ -285,7 +307,7 @@ def test_rounding_is_not_painted(value):
 def test_axes_of_errors_and_shares_end_where_the_values_do():
     data = example(chain(4), 4)
     torch.manual_seed(0)
-    model = GCN(1, 1).double()
+    model = GCN(1, out_channels=1).double()
     with torch.no_grad():
         right = model(data.x, data.edge_index)
     errors = hogwild.robustness(model, data, target=right)  # rmse: 0 in step
@@ -320,7 +342,7 @@ def test_formats(tmp_path, suffix):
 
 @pytest.mark.parametrize("missing", ["matplotlib", "pandas"])
 def test_without_the_extra(monkeypatch, missing):
-    result = hogwild.robustness(GCN(1, 1).double(), example(chain(3), 3), runs=1)
+    result = hogwild.robustness(GCN(1, out_channels=1).double(), example(chain(3), 3), runs=1)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=rf"{missing} is missing.*hogwild-gnn\[plots\]"):
         result.plot() if missing == "matplotlib" else result.to_frame()

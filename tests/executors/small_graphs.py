@@ -20,4 +20,4 @@ def graphs(sizes=(1, 5, 12), seed=1, channels=3):
 
 def energy(**options):
     torch.manual_seed(0)
-    return EnergyGNN(3, 2, **options).double()
+    return EnergyGNN(3, out_channels=2, **options).double()

@@ -9,9 +9,8 @@ from helpers import ODD, ODD_NODES, batch_of, chain, complete, cycle, edges, sta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import Graph
 from hogwild.errors import AsynchronyError, DTypeError, GraphError
-from hogwild.graph import kept
+from hogwild.graph import Graph, kept
 from hogwild.graph.recent import Recent
 from hogwild.testing import random_graph
 

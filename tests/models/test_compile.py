@@ -13,7 +13,6 @@ from hogwild import (
     IGNN,
     EnergyConv,
     EnergyGNN,
-    StackedEnergyGNN,
     certify,
     robustness,
     simulate,
@@ -27,7 +26,11 @@ class Sandwich(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.before, self.conv, self.after = nn.Linear(3, 4), EnergyConv(4, 2), nn.Linear(2, 1)
+        self.before, self.conv, self.after = (
+            nn.Linear(3, 4),
+            EnergyConv(4, hidden_channels=2),
+            nn.Linear(2, 1),
+        )
 
     def forward(self, x, edge_index, batch):
         return self.after(self.conv(self.before(x).relu(), edge_index, batch=batch))
@@ -46,11 +49,11 @@ class Plain(nn.Module):
 
 MODELS = {
     "own module": Sandwich,
-    "EnergyGNN": lambda: Plain(EnergyGNN(3, 1)),
-    "pooled": lambda: Plain(EnergyGNN(3, 1, pool="mean")),
-    "stack": lambda: Plain(StackedEnergyGNN(3, 1)),
-    "IGNN": lambda: Plain(IGNN(3, 1)),
-    "GSDGNN": lambda: Plain(GSDGNN(3, 1)),
+    "EnergyGNN": lambda: Plain(EnergyGNN(3, out_channels=1)),
+    "pooled": lambda: Plain(EnergyGNN(3, out_channels=1, pool="mean")),
+    "stack": lambda: Plain(EnergyGNN(3, out_channels=1, num_layers=2)),
+    "IGNN": lambda: Plain(IGNN(3, out_channels=1)),
+    "GSDGNN": lambda: Plain(GSDGNN(3, out_channels=1)),
 }
 
 
@@ -113,8 +116,8 @@ def test_compiled_by_the_default_backend():
 
 
 COMPILED = {
-    "EnergyGNN": lambda: EnergyGNN(3, 1),
-    "GCN": lambda: GCN(3, 1),
+    "EnergyGNN": lambda: EnergyGNN(3, out_channels=1),
+    "GCN": lambda: GCN(3, out_channels=1),
     "trained": lambda: pyg.GCN(3, 4, 2, 1),
     "wrapped": lambda: wrap(pyg.GCN(3, 4, 2, 1)),
 }
@@ -152,7 +155,7 @@ def test_parts_of_a_trained_model_may_be_compiled():
 
 
 def test_a_compiled_model_is_trained_in_place():
-    model = EnergyGNN(2, 1)
+    model = EnergyGNN(2, out_channels=1)
     before = [p.clone() for p in model.parameters()]
     train("chains", torch.compile(model, backend="eager"), epochs=1, progress=False)
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

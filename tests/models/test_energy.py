@@ -2,7 +2,8 @@
 
 import pytest
 
-from hogwild import EnergyConv, EnergyGNN, Newton, StackedEnergyGNN
+from hogwild import EnergyConv, EnergyGNN
+from hogwild.solvers import Newton
 from hogwild.testing import check_model
 
 VARIANTS = {
@@ -37,8 +38,10 @@ def test_edge_features(name, device):
 
 @pytest.mark.parametrize("pool", [None, "mean"])
 def test_gnn(pool, device):
-    check_model(lambda **kw: EnergyGNN(3, 2, pool=pool, **kw), device=device)
+    check_model(lambda **kw: EnergyGNN(3, out_channels=2, pool=pool, **kw), device=device)
 
 
 def test_stacked(device):
-    check_model(lambda **kw: StackedEnergyGNN(3, 2, num_levels=2, widths=(2,), **kw), device=device)
+    check_model(
+        lambda **kw: EnergyGNN(3, out_channels=2, num_layers=2, widths=(2,), **kw), device=device
+    )

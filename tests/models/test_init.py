@@ -4,8 +4,9 @@ import pytest
 import torch
 from helpers import DOUBLE, circulant, columns
 
-from hogwild import EnergyConv, Newton
+from hogwild import EnergyConv, Inputs
 from hogwild.nn import PICNN
+from hogwild.solvers import Newton
 
 WORST = 1e3
 # num_layers, PICNN widths, hidden_channels, degree
@@ -49,8 +50,8 @@ def check(rounds, width, k, degree, kind, *, replicas, dense=120):
     torch.manual_seed(0)
     conv = EnergyConv(
         3,
-        k,
-        num_layers=rounds,
+        hidden_channels=k,
+        rounds=rounds,
         widths=(width, width),
         replicas=replicas,
         solver=Newton(linear="cg"),
@@ -58,11 +59,11 @@ def check(rounds, width, k, degree, kind, *, replicas, dense=120):
     ).double()
     n = degree + 2 + degree % 2
     x, edge_index = torch.randn(n, 3, **DOUBLE), circulant(n, degree)
-    problem = conv.problem(x, edge_index).detach()
+    problem = conv.problem(Inputs(x, edge_index)).detach()
     assert problem.graph.in_degree.unique().tolist() == [degree]
     start = problem.zeros(torch.float64, x.device)
     assert float(condition(problem, start, dense).max()) < WORST
-    found = conv.embed(x, edge_index)
+    found = conv.embed(Inputs(x, edge_index))
     solution = found.value.detach().mT.contiguous()
     assert float(condition(problem, solution, dense).max()) < WORST
 
@@ -87,7 +88,7 @@ def fading(conv):
     edge_index = torch.cat([chain, chain.flip(0)], 1)
     x = torch.zeros(2, 30, 2, **DOUBLE)
     x[0, 0, 0] = x[1, 0, 1] = 1.0
-    one, other = (conv.embed(x_, edge_index).value for x_ in x)
+    one, other = (conv.embed(Inputs(x_, edge_index)).value for x_ in x)
     difference = (one - other).norm(dim=-1)
     return (difference[:, 8] / difference[:, 2]) ** (1 / 6)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, cycle, edges
 
-from hogwild import EnergyConv, EnergyGNN, Newton, StackedEnergyGNN
+from hogwild import EnergyConv, EnergyGNN, Inputs
 from hogwild.errors import (
     AsynchronyError,
     ConfigError,
@@ -17,6 +17,7 @@ from hogwild.errors import (
     HogwildError,
     InputError,
 )
+from hogwild.solvers import Newton
 
 NAN, INF = float("nan"), float("inf")
 TIGHT = Newton(atol=1e-12)
@@ -136,7 +137,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("make", [EnergyConv, EnergyGNN, StackedEnergyGNN])
+@pytest.mark.parametrize("make", [EnergyConv, EnergyGNN, EnergyGNN])
 def test_bad_input_is_named(name, make):
     """Every bad input raises its own class, saying what was given and what was expected."""
     changes, error, words = BAD[name]
@@ -235,8 +236,8 @@ def test_constructor_errors(kwargs, words):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: StackedEnergyGNN(3, 1, num_levels=0), ["num_levels=0", "positive integer"]),
-        (lambda: EnergyGNN(3, 1, pool="max"), ["'max'", "'mean'"]),
+        (lambda: EnergyGNN(3, out_channels=1, num_layers=0), ["num_levels=0", "positive integer"]),
+        (lambda: EnergyGNN(3, out_channels=1, pool="max"), ["'max'", "'mean'"]),
         (lambda: Newton(atol=-1.0), ["atol=-1.0", "nonnegative"]),
         (lambda: Newton(rtol=NAN), ["rtol=nan", "nonnegative"]),
         (lambda: Newton(max_iter=-1), ["max_iter=-1", "nonnegative"]),
@@ -298,9 +299,9 @@ def test_multi_edge_counts_and_equals_weight_two(name):
     weight = torch.ones(4, **DOUBLE)
     weight[0] = 2.0
     h = features(3)[:, :2]
-    doubled = conv.energy(h, x, twice)
-    torch.testing.assert_close(doubled, conv.energy(h, x, once, edge_weight=weight))
-    assert float((doubled - conv.energy(h, x, once)).abs().detach()) > 1e-3
+    doubled = conv.energy(h, Inputs(x, twice))
+    torch.testing.assert_close(doubled, conv.energy(h, Inputs(x, once, edge_weight=weight)))
+    assert float((doubled - conv.energy(h, Inputs(x, once))).abs().detach()) > 1e-3
     torch.testing.assert_close(conv(x, twice), conv(x, once, edge_weight=weight), rtol=0, atol=1e-9)
 
 
@@ -312,7 +313,7 @@ def test_self_loop_is_one_more_message():
     for count in range(3):
         at = torch.cat([m + count * message, h], 1)
         expected = conv.update_nets[0](x, at)[0, 0] + 0.02 * h.square().sum()
-        got = conv.energy(h, x, edges(*[(0, 0)] * count))[0]
+        got = conv.energy(h, Inputs(x, edges(*[(0, 0)] * count)))[0]
         torch.testing.assert_close(got, expected)
 
 
@@ -339,10 +340,10 @@ def test_directed_graphs_solve(options):
     """The gradient vanishes at the answer, and direction matters."""
     conv, x = conv_of(**options), features(4)
     one_way = edges((0, 1), (1, 2), (2, 3), (3, 1))
-    found = conv.embed(x, one_way)
+    found = conv.embed(Inputs(x, one_way))
     assert bool(found.converged.all())
     h = found.value.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(conv.energy(h, x, one_way).sum(), h)
+    (gradient,) = torch.autograd.grad(conv.energy(h, Inputs(x, one_way)).sum(), h)
     assert float(gradient.abs().max()) <= 1e-11
     assert float((found.value - conv(x, one_way.flip(0))).detach().abs().max()) > 1e-3
 
@@ -361,7 +362,7 @@ def test_require_asynchronous():
     EnergyConv(3).require_asynchronous(cycle(4), 4)
     EnergyConv(3, heads=2).require_asynchronous(edges(), 2)
     with pytest.raises(AsynchronyError) as caught:
-        EnergyConv(3, num_layers=2).require_asynchronous(cycle(4), 4)
+        EnergyConv(3, rounds=2).require_asynchronous(cycle(4), 4)
     for word in ("num_layers=2", "2 hops", "num_layers=1", "StackedEnergyGNN"):
         assert word in str(caught.value)
     with pytest.raises(AsynchronyError) as caught:
@@ -379,7 +380,7 @@ def test_float32_parameters_solve_in_float64_by_default():
     conv = EnergyConv(3)
     assert conv.solve_dtype == torch.float64
     x = torch.randn(6, 3)
-    found = conv.embed(x, cycle(6))
+    found = conv.embed(Inputs(x, cycle(6)))
     assert found.value.dtype == torch.float32
     assert found.residual.dtype == torch.float64
     assert float(found.residual) <= 1e-8
@@ -395,7 +396,7 @@ def test_float32_solve_agrees_with_float64(options):
     exact = conv(x, cycle(20))
     rough = copy.deepcopy(conv)
     rough.solve_dtype = None
-    found = rough.embed(x, cycle(20))
+    found = rough.embed(Inputs(x, cycle(20)))
     assert bool(found.converged.all())
     assert found.residual.dtype == torch.float32
     torch.testing.assert_close(found.value, exact, rtol=1e-3, atol=1e-3)
@@ -416,13 +417,13 @@ def test_autocast_changes_nothing(solve_dtype):
     x, parameters = torch.randn(6, 3), list(conv.parameters())
     h = conv(x, cycle(6))
     grads = torch.autograd.grad(h.square().sum(), parameters)
-    energy = conv.energy(h.detach(), x, cycle(6))
+    energy = conv.energy(h.detach(), Inputs(x, cycle(6)))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         again = conv(x, cycle(6))
         assert torch.equal(again, h)
         with torch.inference_mode():
             assert torch.equal(conv(x, cycle(6)), h)
-        energy_again = conv.energy(h.detach(), x, cycle(6))
+        energy_again = conv.energy(h.detach(), Inputs(x, cycle(6)))
     # Backward outside of autocast, as PyTorch asks.
     grads_again = torch.autograd.grad(again.square().sum(), parameters)
     torch.testing.assert_close(energy_again, energy)

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import TUDataset
 from torch_geometric.loader import DataLoader
 
-from hogwild import EnergyGNN
+from hogwild import EnergyGNN, Inputs
 
 pytestmark = pytest.mark.slow
 
@@ -33,13 +33,15 @@ def data_home():
 def train(graphs, classes, loss, epochs):
     """Twenty lines of PyG. ``on_failure="raise"`` is the default: a failed solve ends the loop."""
     torch.manual_seed(1)
-    model = EnergyGNN(graphs[0].x.size(1), classes, pool="mean")
+    model = EnergyGNN(graphs[0].x.size(1), out_channels=classes, pool="mean")
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.005)
     most = 0
     for _ in range(epochs):
         for batch in DataLoader(graphs, batch_size=128, shuffle=True):
             size = batch.num_graphs
-            found = model.embed(batch.x, batch.edge_index, batch=batch.batch, batch_size=size)
+            found = model.embed(
+                Inputs(batch.x, batch.edge_index, batch=batch.batch, batch_size=size)
+            )
             most = max(most, int(found.iterations.max()))
             optimiser.zero_grad()
             loss(model.readout(found.value, batch.batch, size), batch.y).backward()

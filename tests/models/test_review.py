@@ -7,18 +7,18 @@ import pytest
 import torch
 from helpers import cycle, star
 
-from hogwild import LBFGS, EnergyConv, EnergyGNN, Graph, Newton, Picard
+from hogwild import EnergyConv, EnergyGNN, Inputs
 from hogwild.errors import ConfigError, DTypeError, FeatureError, HogwildError
-from hogwild.graph import Pattern
+from hogwild.graph import Graph, Pattern
 from hogwild.nn import PICNN
-from hogwild.solvers import LinearSolver, Status
+from hogwild.solvers import LBFGS, LinearSolver, Newton, Picard, Status
 
 HALF = torch.ones(3, 3, dtype=torch.half)
 
 
 @pytest.mark.parametrize("act", ["softplus", "squareplus"])
 def test_models_pickle(act):
-    model, x = EnergyGNN(3, 1, act=act), torch.randn(5, 3)
+    model, x = EnergyGNN(3, out_channels=1, act=act), torch.randn(5, 3)
     again = pickle.loads(pickle.dumps(model))
     assert torch.equal(again(x, cycle(5)), model(x, cycle(5)))
     buffer = io.BytesIO()
@@ -27,7 +27,7 @@ def test_models_pickle(act):
 
 def test_an_indefinite_matrix_is_not_solved():
     """A factorisation that breaks down is reported, not returned as converged."""
-    problem = EnergyConv(3).problem(torch.randn(5, 3), cycle(5)).detach()
+    problem = EnergyConv(3).problem(Inputs(torch.randn(5, 3), cycle(5))).detach()
     h = problem.zeros(torch.float64, torch.device("cpu"))
     hessian = problem.evaluate(h).hessian()
     hessian.beta = -50.0
@@ -40,7 +40,7 @@ def test_a_hub_does_not_form_all_pairs_of_its_neighbours(monkeypatch):
     monkeypatch.setattr(Pattern, "of", lambda graph: pytest.fail("pattern was built"))
     edge_index = torch.cat([star(30), torch.tensor([[0, 1, 1], [0, 0, 0]])], 1)
     conv = EnergyConv(2, solver=Newton(linear="cg")).double()
-    found = conv.embed(torch.randn(30, 2, dtype=torch.float64), edge_index)
+    found = conv.embed(Inputs(torch.randn(30, 2, dtype=torch.float64), edge_index))
     assert bool(found.converged.all())
 
 
@@ -48,7 +48,7 @@ def test_diagonal_of_a_multigraph_is_exact():
     """Linear in the edges, and equal to the diagonal of the assembled blocks."""
     edge_index = torch.cat([cycle(6), torch.tensor([[0, 1, 1, 3], [0, 0, 0, 3]])], 1)
     conv = EnergyConv(2).double()
-    problem = conv.problem(torch.randn(6, 2, dtype=torch.float64), edge_index).detach()
+    problem = conv.problem(Inputs(torch.randn(6, 2, dtype=torch.float64), edge_index)).detach()
     h = torch.randn(1, 2, 6, dtype=torch.float64)
     diagonal = problem.evaluate(h).hessian().diagonal()
     torch.testing.assert_close(diagonal, problem.evaluate(h).hessian().blocks()[0])
@@ -62,7 +62,7 @@ def test_diagonal_of_a_multigraph_is_exact():
         (ConfigError, lambda: EnergyConv(3, solve_dtype="float64")),
         (ConfigError, lambda: EnergyConv(3, heads=True)),
         (ConfigError, lambda: EnergyConv(3, beta=float("inf"))),
-        (ConfigError, lambda: EnergyGNN(3, 0)),
+        (ConfigError, lambda: EnergyGNN(3, out_channels=0)),
         (ConfigError, lambda: Newton(max_iter=1e3)),
         (ConfigError, lambda: LBFGS(max_backtracks=0)),
         (HogwildError, lambda: EnergyConv(3)([[1.0] * 3], cycle(3))),
@@ -70,7 +70,7 @@ def test_diagonal_of_a_multigraph_is_exact():
         (HogwildError, lambda: EnergyConv(3)(torch.randn(3, 3), torch.tensor(1))),
         (HogwildError, lambda: EnergyConv(3)(torch.randn(3, 3), cycle(3), h0=[0.0])),
         (DTypeError, lambda: EnergyConv(3)(torch.randn(3, 3), cycle(3), h0=torch.ones(3, 2) * 1j)),
-        (FeatureError, lambda: EnergyConv(3).energy(torch.ones(4, 2), torch.ones(3, 3), cycle(3))),
+        (FeatureError, lambda: EnergyConv(3).energy(torch.ones(4, 2), Inputs(torch.ones(3, 3), cycle(3)))),
         (DTypeError, lambda: EnergyConv(3, solve_dtype=None).half()(HALF, cycle(3))),
         (FeatureError, lambda: PICNN(2, 2, (4, 1))(torch.randn(5, 2), torch.randn(5, 1))),
     ],

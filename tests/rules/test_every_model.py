@@ -19,13 +19,13 @@ from hogwild.asynchrony.impairments import (
 from hogwild.testing.problems import random_graph
 
 MODELS = {
-    "energy": lambda: EnergyGNN(3, 2),
-    "energy, attention": lambda: EnergyGNN(3, 2, heads=2),
-    "denoising": lambda: GSDGNN(3, 2),
-    "IGNN": lambda: IGNN(3, 2),
-    "EIGNN": lambda: EIGNN(3, 2),
-    "Scarselli": lambda: ScarselliGNN(3, 2),
-    "maximum": lambda: MaxGNN(3, 2),
+    "energy": lambda: EnergyGNN(3, out_channels=2),
+    "energy, attention": lambda: EnergyGNN(3, out_channels=2, heads=2),
+    "denoising": lambda: GSDGNN(3, out_channels=2),
+    "IGNN": lambda: IGNN(3, out_channels=2),
+    "EIGNN": lambda: EIGNN(3, out_channels=2),
+    "Scarselli": lambda: ScarselliGNN(3, out_channels=2),
+    "maximum": lambda: MaxGNN(3, out_channels=2),
 }
 BOUNDED = [
     GeometricDelay(0.5, cap=6),

@@ -87,7 +87,7 @@ def test_predictions_may_be_of_another_level_than_the_task_says(pool, own):
 
     task = Other()
     task.pool = pool
-    train(task, GCN(1, 1, pool=own), epochs=2)
+    train(task, GCN(1, out_channels=1, pool=own), epochs=2)
 
 
 def test_a_metric_may_work_in_place():

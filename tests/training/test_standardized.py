@@ -107,7 +107,7 @@ def test_checkpoints_keep_the_statistics(tmp_path):
     assert again.model.features.fitted
     assert torch.equal(predictions(again, data), predictions(result, data))
     assert torch.equal(again.evaluate()["test"], result.metrics["test"])
-    model = EnergyGNN(2, 2, edge_dim=1, pool="mean", replicas=1).double()
+    model = EnergyGNN(2, out_channels=2, edge_dim=1, pool="mean", replicas=1).double()
     hogwild.training.checkpoint.load(tmp_path / "model", model)
     assert torch.equal(model.features.edges.offset, result.ensemble.features.edges.offset)
 
@@ -142,13 +142,13 @@ def test_folders_of_older_versions(tmp_path):
 
 def test_a_model_that_has_statistics_keeps_them():
     data = graphs()
-    model = EnergyGNN(2, 2, edge_dim=1, pool="mean").double()
+    model = EnergyGNN(2, out_channels=2, edge_dim=1, pool="mean").double()
     train(data, model, epochs=1)
     first = model.features.nodes.offset.clone()
     assert model.features.fitted
     train(graphs(1.0, 5.0), model, epochs=1)
     assert torch.equal(model.features.nodes.offset, first)
-    raw = EnergyGNN(2, 2, edge_dim=1, pool="mean").double()
+    raw = EnergyGNN(2, out_channels=2, edge_dim=1, pool="mean").double()
     train(data, raw, epochs=1, standardize=False)
     assert not raw.features.fitted
 

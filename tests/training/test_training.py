@@ -104,7 +104,7 @@ def test_an_adjoint_that_fails_stops_the_replica(monkeypatch):
     def stingy(*args, **kwargs):
         found = exact(*args, **kwargs)
         status = found.status.clone()
-        status[1] = int(hogwild.Status.MAX_ITERATIONS)
+        status[1] = int(hogwild.solvers.Status.MAX_ITERATIONS)
         return hogwild.Solution(found.value, status, found.iterations, found.residual)
 
     monkeypatch.setattr(LinearSolver, "solve_tangent", stingy)
@@ -198,7 +198,7 @@ def test_a_target_that_is_no_number_stops_only_who_trains_on_it(model):
 
 
 def test_a_model_without_parameters_to_train():
-    model = GCN(1, 1).requires_grad_(False)
+    model = GCN(1, out_channels=1).requires_grad_(False)
     with pytest.raises(ConfigError, match="no parameter of GCN requires a gradient"):
         train(Sums(), model, epochs=1)
 
@@ -226,7 +226,7 @@ def test_generators_of_the_user_are_left_alone(monkeypatch):
 @pytest.mark.parametrize("replicas", [None, 2])
 def test_a_model_instead_of_a_name(replicas):
     torch.manual_seed(1)
-    model = EnergyGNN(1, 1, pool="mean", replicas=replicas)
+    model = EnergyGNN(1, out_channels=1, pool="mean", replicas=replicas)
     before = [p.clone() for p in model.parameters()]
     result = train(Sums(), model, epochs=5)
     assert result.model is model
@@ -235,11 +235,11 @@ def test_a_model_instead_of_a_name(replicas):
 
 
 def test_a_model_object_is_loaded_by_hand(tmp_path):
-    model = EnergyGNN(1, 1, pool="mean")
+    model = EnergyGNN(1, out_channels=1, pool="mean")
     train(Sums(), model, epochs=2, folder=tmp_path)
     with pytest.raises(ConfigError, match=r"EnergyGNN that was built by hand.*checkpoint\.load"):
         load(tmp_path, task=Sums())
-    again = EnergyGNN(1, 1, pool="mean").double()
+    again = EnergyGNN(1, out_channels=1, pool="mean").double()
     hogwild.training.checkpoint.load(tmp_path / "model", again)
     for p, q in zip(again.parameters(), model.parameters(), strict=True):
         assert torch.equal(p, q)
@@ -250,7 +250,7 @@ def test_a_model_object_is_loaded_by_hand(tmp_path):
 )
 def test_options_of_a_model_that_is_built_already(option):
     with pytest.raises(ConfigError, match=f"{next(iter(option))}=.*model's constructor"):
-        train(Sums(), EnergyGNN(1, 1, pool="mean", replicas=2), epochs=1, **option)
+        train(Sums(), EnergyGNN(1, out_channels=1, pool="mean", replicas=2), epochs=1, **option)
 
 
 @pytest.mark.parametrize("task", [3, iter([])])
@@ -276,7 +276,7 @@ def test_refused():
 
 
 def test_batch_norm_keeps_its_statistics_with_the_best_parameters():
-    model = GCN(1, 1, pool="mean", norm="BatchNorm", replicas=2)
+    model = GCN(1, out_channels=1, pool="mean", norm="BatchNorm", replicas=2)
     result = train(Sums(), model, epochs=6, validate_every=2)
     torch.testing.assert_close(result.evaluate()["val"], result.metrics["val"])
 
@@ -296,4 +296,4 @@ def test_options_of_a_name_are_kept_with_the_run(tmp_path, monkeypatch):
 
 def test_a_model_of_another_width_than_the_tasks():
     with pytest.raises(ConfigError, match=r"reads 1 features.*chains have 2.*EnergyGNN\(2, 1"):
-        train("chains", EnergyGNN(1, 1))
+        train("chains", EnergyGNN(1, out_channels=1))

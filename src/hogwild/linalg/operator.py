@@ -18,9 +18,13 @@ class Posed(Protocol):
     """What the size and structure of a linear system follow from."""
 
     graph: Graph
-    replicas: int
-    channels: int
     has_blocks: bool
+
+    @property
+    def replicas(self) -> int: ...
+
+    @property
+    def channels(self) -> int: ...
 
 
 class Hessian(ABC):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -85,7 +86,7 @@ class GraphModule(nn.Module, ABC):
     def forward(
         self,
         x: Tensor,
-        edge_index: Tensor | None = None,  # if it is missing, the error says what is expected
+        edge_index: Any = None,  # if it is missing, the error says what is expected
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         *,
@@ -104,10 +105,8 @@ class GraphModule(nn.Module, ABC):
             h0: Where the solve starts, [N, k] or [R, N, k].
             batch_size: Number of graphs; by default it is read from ``batch``.
         """
-        inputs = Inputs(
-            x, edge_index, edge_attr, batch, edge_weight=edge_weight, batch_size=batch_size
-        )  # type: ignore[arg-type]
-        return self.predict(inputs, h0)
+        options: dict[str, Any] = {"edge_weight": edge_weight, "batch_size": batch_size}
+        return self.predict(Inputs(x, edge_index, edge_attr, batch, **options), h0)
 
 
 class Conv(GraphModule):

@@ -50,7 +50,7 @@ class Contraction(FixedPoint):
     """Find the fixed point on every graph and replica."""
 
     graph: Graph = over(FIXED)
-    adjacency: Adjacency  # Ã
+    adjacency: Adjacency = over(SHARED)  # Ã
     weight: Tensor = over(SHARED)  # [R, k, k] W
     bias: Tensor = over(NODES)  # [R, k, N] b
     act: Nonexpansive = over(FIXED)  # φ
@@ -147,9 +147,7 @@ class ContractionConv(ImplicitConv):
 
     kind = Kind.FIXED_POINT
 
-    def __init__(
-        self, in_channels: int, hidden_channels: int, **kwargs: Unpack[Solving]
-    ) -> None:
+    def __init__(self, in_channels: int, hidden_channels: int, **kwargs: Unpack[Solving]) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)
         lead = () if self.replicas is None else (self.replicas,)
         self.weight = nn.Parameter(torch.empty(*lead, hidden_channels, hidden_channels))

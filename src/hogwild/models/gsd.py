@@ -56,7 +56,7 @@ from hogwild.problems.base import Evaluation, Objective
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
 from hogwild_node.gsd import GSD
-from hogwild_node.tree import EDGES, FIXED, NODES, over
+from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
 
 @kept
@@ -163,7 +163,7 @@ class GSDProblem(Objective):
     weight: Tensor = over(EDGES)  # [E] w
     root: Tensor = over(NODES)  # [N] 1/√d
     own: Tensor = over(NODES)  # [N] the diagonal of Ã
-    pair: Tensor  # [M] Ã between the pairs of nodes that edges join
+    pair: Tensor = over(SHARED)  # [M] Ã between the pairs of nodes that edges join
     has_blocks = True
     is_quadratic = True
 

@@ -68,8 +68,7 @@ class ImplicitConv(Conv):
         super().__init__()
         if solver is not None and not isinstance(solver, Solver):
             raise ConfigError(
-                f"solver={solver!r}; expected an instance such as "
-                f"hogwild.solvers.Newton(atol=1e-8)"
+                f"solver={solver!r}; expected an instance such as hogwild.solvers.Newton(atol=1e-8)"
             )
         if solve_dtype not in (None, torch.float32, torch.float64):
             raise ConfigError(

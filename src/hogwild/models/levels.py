@@ -38,7 +38,7 @@ class StackProblem:
 
     first: Problem
     widths: list[int]
-    posed: list[Callable[[Inputs], Problem]]
+    posed: Sequence[Callable[[Inputs], Problem]]
     inputs: Inputs
     replicated: bool
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -54,8 +54,9 @@ def refuse_batch(edge_attr: object) -> None:
 def check_inputs(inputs: Inputs, reader: Reader) -> None:
     """Raise on anything that a reader cannot use. The values are checked where ``reader.validate``
     is set, because such checks wait for the device."""
-    x, edge_index, edge_attr = inputs.x, inputs.edge_index, inputs.edge_attr
-    edge_weight = inputs.edge_weight
+    x: Any = inputs.x  # these two are what the caller gave, until they are checked
+    edge_index: Any = inputs.edge_index
+    edge_attr, edge_weight = inputs.edge_attr, inputs.edge_weight
     in_channels, edge_dim, replicas = reader.in_channels, reader.edge_dim, reader.replicas
     like = next(reader.parameters())
     dtype, device = like.dtype, like.device
@@ -65,10 +66,9 @@ def check_inputs(inputs: Inputs, reader: Reader) -> None:
         ("edge_attr", edge_attr),
         ("edge_weight", edge_weight),
     )
-    unknown: object = x
-    if isinstance(unknown, BaseData):
+    if isinstance(x, BaseData):
         raise InputError(
-            f"the model was called with a {type(unknown).__name__}; expected its tensors: "
+            f"the model was called with a {type(x).__name__}; expected its tensors: "
             f"model(data.x, data.edge_index, data.edge_attr, data.batch), without what there is "
             f"not"
         )

@@ -21,8 +21,8 @@ class TanhMap(OnGraph):
     the last layer with tanh only if ``squash``.
     """
 
-    first: Tensor = over(SHARED)  # [R, w, c] the columns of W₁ that read y
     given: Tensor  # [R, w, n] bias and features in the first layer
+    first: Tensor = over(SHARED)  # [R, w, c] the columns of W₁ that read y
     rest: list[tuple[Tensor, Tensor]] = over(SHARED)  # [R, b, a], [R, b, 1] of the later layers
     squash: bool = over(FIXED)
 
@@ -105,7 +105,7 @@ class TanhMLP(MLP):
             total = total + (part if index is None else part[..., index])
             at += x.size(-2)
         rest = [(w, b.unsqueeze(-1)) for w, b in zip(weights[1:], biases[1:], strict=True)]
-        return TanhMap(first, total, rest, self.squash)
+        return TanhMap(total, first, rest, self.squash)
 
     def product(self, fn: Callable[[Tensor], Tensor]) -> Tensor:
         r""":math:`f(W_L) \cdots f(W_1)`, [(R,) out, in]. With f the identity, the Jacobian where no

@@ -27,7 +27,7 @@ from hogwild.asynchrony.trace import Trace, fingerprint
 from hogwild.errors import ConfigError, TraceError
 from hogwild.executors.run import simulate
 from hogwild.graph import Graph
-from hogwild.models.layered import LayeredGNN
+from hogwild.models.layered import ExplicitGNN
 from hogwild.plots.style import GREY, INK, RED, figure, need
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class ComputationGraph:
 
 
 def computation_graph(
-    model: LayeredGNN,
+    model: ExplicitGNN,
     data: Data,
     *,
     stagger: int = 5,
@@ -152,7 +152,7 @@ def computation_graph(
 
 
 def observe(
-    model: LayeredGNN,
+    model: ExplicitGNN,
     data: Data,
     *,
     stagger: int,
@@ -162,7 +162,7 @@ def observe(
 ) -> tuple[ComputationGraph, Tensor | None]:
     """Simulate one run: its computation graph, and every node's value after each layer, [N, L + 1],
     where embeddings have a single channel."""
-    if not isinstance(model, LayeredGNN):
+    if not isinstance(model, ExplicitGNN):
         raise ConfigError(
             f"{type(model).__name__} has no computation graph that a schedule could change; "
             f"expected a LayeredGNN such as GCN or GAT"
@@ -175,8 +175,8 @@ def observe(
     assert run.embeddings is not None
     assert data.edge_index is not None
     graph = Graph.of(data.edge_index, data.x.size(-2))
-    found = ComputationGraph.of(run.trace, graph, model.depth)
-    if model.replicas is not None or model.hidden_channels != 1:
+    found = ComputationGraph.of(run.trace, graph, model.conv.depth)
+    if model.replicas is not None or model.conv.hidden_channels != 1:
         return found, None
     over_time = run.embeddings[:, 0, :, 0]  # [T, N]
     columns = [[float(value)] for value in over_time[0]]  # nobody updates at tick 0

@@ -29,7 +29,7 @@ from hogwild.problems.base import Evaluation, Objective
 from hogwild_node.energy import Energy
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.round import Linear, Pullback, Round, RoundTape
-from hogwild_node.tree import FIXED, over
+from hogwild_node.tree import FIXED, SHARED, over
 
 
 @dataclass
@@ -225,7 +225,7 @@ class EnergyProblem(Objective):
 
     graph: Graph = over(FIXED)
     beta: float = over(FIXED)
-    rounds: list[Round]
+    rounds: list[Round] = over(SHARED)
 
     @property
     def replicas(self) -> int:

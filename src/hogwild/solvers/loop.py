@@ -175,7 +175,7 @@ def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
             record(state, done, stalled, count)
             wasted = 0.0
             keep_r, keep_g = (m.nonzero()[:, 0].to(device) for m in (rows, cols))
-            problem, nodes = problem.select(keep_r, keep_g)  # type: ignore[assignment]
+            problem, nodes = problem.select(keep_r, keep_g)
             state = state.select(keep_r, keep_g, nodes)
             active, count, given_up = (m[keep_r][:, keep_g] for m in (active, count, given_up))
             at = (

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hogwild import Inputs
 from hogwild.graph import Graph
 from hogwild.linalg.solution import Status
 from hogwild.models.base import Kind
@@ -117,7 +118,7 @@ def check_model(
     inputs = (x, edge_index, edge_attr, batch)
 
     out = model(*inputs)
-    found = model.embed(*inputs)  # type: ignore[operator]
+    found = model.embed(Inputs(*inputs))  # type: ignore[operator]
     assert bool(found.converged.all()), "did not converge"
     assert out.dtype == torch.float64
     assert found.status.shape == (graph.num_graphs,)
@@ -135,7 +136,7 @@ def check_model(
     inverse = torch.argsort(perm)
     shuffle = torch.randperm(e, device=device)
     attr = None if edge_attr is None else edge_attr[shuffle]
-    moved = model.embed(x[perm], inverse[edge_index][:, shuffle], attr, batch)  # type: ignore[operator]
+    moved = model.embed(Inputs(x[perm], inverse[edge_index][:, shuffle], attr, batch))  # type: ignore[operator]
     assert torch.allclose(moved.value, found.value[perm], rtol=0, atol=1e-7), "not equivariant"
 
     # Starting point (an explicit model has none), gradient mode, copies.

@@ -13,10 +13,11 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hogwild.config import Config
 from hogwild.errors import ConfigError
+from hogwild.models.gnn import ConvGNN
 from hogwild.tasks.splits import Split
 from hogwild.training.registry import build
 from hogwild.training.task import Task
@@ -89,7 +90,7 @@ def _check(splits: Sequence[Split], task: Task) -> Sequence[Split]:
     return splits
 
 
-def initial(config: Config, task: Task, seeds: Sequence[int]) -> nn.Module:
+def initial(config: Config, task: Task, seeds: Sequence[int]) -> ConvGNN:
     """A model with one replica for each seed, drawn as that seed draws it alone."""
     drawn: dict[int, dict[str, Tensor]] = {}
     with torch.random.fork_rng(devices=[]):
@@ -102,7 +103,7 @@ def initial(config: Config, task: Task, seeds: Sequence[int]) -> nn.Module:
     return model
 
 
-def single(config: Config, task: Task, model: nn.Module, r: int) -> nn.Module:
+def single(config: Config, task: Task, model: ConvGNN, r: int) -> ConvGNN:
     """Replica r as a model of its own."""
     state = {k: v[r].cpu() for k, v in model.state_dict().items()}
     alone = build(config, task, None)

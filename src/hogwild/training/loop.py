@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.data import Batch
 from tqdm import tqdm
 
@@ -25,6 +25,7 @@ from hogwild.errors import ConvergenceWarning, InputError
 from hogwild.linalg.solution import Solution, Status
 from hogwild.metrics import cost
 from hogwild.models.base import Kind
+from hogwild.models.gnn import ConvGNN
 from hogwild.models.scarselli import ScarselliGNN
 from hogwild.training import checkpoint, state
 from hogwild.training.ensemble import Members
@@ -62,7 +63,7 @@ class Loop:
         self,
         config: Config,
         task: Task,
-        model: nn.Module,
+        model: ConvGNN,
         members: Members,
         edges: bool,
         folder: Path | None,
@@ -80,7 +81,7 @@ class Loop:
         set_on_failure(self.model, "warn" if config.on_failure == "stop" else "ignore")
         self.implicit = model.kind != Kind.EXPLICIT
         self.shelf = Shelf(task.graphs, config.precision, device)
-        self.rows = Rows(self.model, model.replicas)  # type: ignore[arg-type]
+        self.rows = Rows(self.model, model.replicas)
         self.optimiser = AdamW(self.rows.values(), config.weight_decay)
         self.replicas = self.rows.replicas
         self.epoch = 0

@@ -7,20 +7,18 @@ from torch_geometric.data import Batch
 
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
-from hogwild.models.gnn import ConvGNN
+from hogwild.models.base import Model
 
 
 def inputs_of(data: Batch, edges: bool) -> Inputs:
     """What every model reads, from a batch that the library made: nothing is checked."""
     attr = data.edge_attr if edges else None
     weight, count = data.get("edge_weight"), data.num_graphs
-    return Inputs(
-        data.x, data.edge_index, attr, data.batch, edge_weight=weight, batch_size=count
-    )
+    return Inputs(data.x, data.edge_index, attr, data.batch, edge_weight=weight, batch_size=count)
 
 
 def predict(
-    model: ConvGNN, data: Batch, edges: bool, h0: Tensor | None = None
+    model: Model, data: Batch, edges: bool, h0: Tensor | None = None
 ) -> tuple[Tensor, Solution]:
     """Predictions [R, …] and embeddings [R, N, k], R = 1 for a model without replicas.
 

@@ -76,8 +76,9 @@ SOLVERS: dict[str, type[Solver[Any]]] = {
 FIXED_POINT_SOLVERS = ("picard", "anderson")
 """Those that apply a map; the others minimise."""
 DECIDED = {
-    "self", "conv", "layers", "in_channels", "out_channels", "pool", "replicas", "solver", "edge_dim"
-}  # fmt: skip
+    *("self", "conv", "layers", "in_channels", "out_channels"),
+    *("pool", "replicas", "solver", "edge_dim"),
+}
 """Options of constructors that the task or the training decides."""
 PAPER: dict[Kind, Solver[Any]] = {
     Kind.OPTIMISATION: LBFGS(max_iter=50, atol=1e-5, rtol=0.0),
@@ -118,7 +119,7 @@ def solver_for(config: Config, found: Entry) -> Solver[Any] | None:
     return cls(**config.solver_options)
 
 
-def build(config: Config, task: Task, replicas: int | None) -> nn.Module:
+def build(config: Config, task: Task, replicas: int | None) -> ConvGNN:
     """A fresh model for a task, on the CPU and in the configuration's dtype."""
     found = entry(config.model)
     options: dict[str, Any] = {}

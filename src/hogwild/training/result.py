@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.data import Data
 
 from hogwild.config import Config
@@ -63,7 +63,7 @@ class Result:
         named: Whether the model is one of the registry's, by name.
     """
 
-    ensemble: nn.Module
+    ensemble: ConvGNN
     task: Task
     history: list[dict[str, Any]]
     metrics: dict[str, Tensor]
