@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tiny_runs import TASK
 
-from cli import TASK
 from hogwild.cli import main
 from hogwild.training import log
 
-SOURCE = (Path(__file__).parents[1] / "training" / "tiny_tasks.py").read_text()
+SOURCE = (Path(__file__).parents[1] / "tiny_tasks.py").read_text()
 ATTRIBUTES = (
     "name", "metric_name", "higher_is_better", "in_channels", "out_channels", "edge_dim", "pool",
     "splits", "loss", "metric",

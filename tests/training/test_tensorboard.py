@@ -11,7 +11,7 @@ from hogwild.cli import main
 from hogwild.errors import ConfigError
 from hogwild.training import log
 
-TASK = str(Path(__file__).parent / "tiny_tasks.py") + ":Sums"
+TASK = str(Path(__file__).parents[1] / "tiny_tasks.py") + ":Sums"
 
 
 def curves(folder):

@@ -1,17 +1,13 @@
 """Small data sets in the formats of the real ones, and small tasks of every kind."""
 
 import gzip
-import hashlib
 import json
-import os
 import struct
 
 import numpy as np
-import pytest
 import torch
 
 from hogwild import tasks
-from hogwild.tasks import terrain
 from hogwild.tasks.peptides import ATOM, BOND
 
 SYNTHETIC = {
@@ -21,32 +17,6 @@ SYNTHETIC = {
     "coordinates": {"num_graphs": 12, "num_nodes": 5},
 }
 FILED = ("terrain", "mutag", "proteins", "ppi", "peptides-func", "peptides-struct")
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    """An empty HOGWILD_DATA, and an empty cache; what :func:`write_mnist` writes will do."""
-    (tmp_path / "data").mkdir()
-    for name, raw in mnist().items():
-        monkeypatch.setitem(terrain.SHA256, name, hashlib.sha256(raw).hexdigest())
-    monkeypatch.setenv("HOGWILD_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("HOGWILD_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def real(tmp_path, monkeypatch):
-    """A function that skips the test unless the user's HOGWILD_DATA holds a file or folder."""
-    place = os.environ.get("HOGWILD_DATA")
-    monkeypatch.setenv("HOGWILD_CACHE", str(tmp_path / "cache"))
-
-    def need(path):
-        if not place:
-            pytest.skip(f"HOGWILD_DATA is not set: {path} is not tested")
-        if not os.path.exists(os.path.join(place, path)):
-            pytest.skip(f"HOGWILD_DATA has no {path}: it is not tested")
-
-    return need
 
 
 def small(name, home):

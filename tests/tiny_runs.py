@@ -1,7 +1,11 @@
 """What tests of training runs share."""
 
+from pathlib import Path
+
 import torch
 
+TASK = str(Path(__file__).with_name("tiny_tasks.py")) + ":Chains"
+"""A task that is small enough to train on in a second, as the command line names it."""
 QUICK = {"model": "energy-node", "epochs": 12, "replicas": 2, "validate_every": 3, "log_every": 4}
 
 
