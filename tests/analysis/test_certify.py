@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from helpers import DOUBLE, graphs
 from torch_geometric.data import Data
 
 import hogwild
@@ -43,19 +44,11 @@ from hogwild.rules import gradient_rule
 from hogwild.rules.steps import THETA, certified_steps
 from hogwild.testing.problems import Quadratic, _columns, random_graph
 
-DOUBLE = {"dtype": torch.float64}
 CERTIFIED = {"rule": "gradient", "step": "certified"}
 
 
-def data(sizes=(5, 9), seed=1, extra=0.5):
-    graph = random_graph(list(sizes), seed=seed, extra=extra)
-    rng = torch.Generator().manual_seed(seed)
-    found = Data(
-        x=torch.randn(graph.num_nodes, 3, generator=rng, dtype=torch.float64),
-        edge_index=torch.stack([graph.src, graph.dst]),
-    )
-    found.batch = graph.batch
-    return found
+def data(sizes=(5, 9), **options):
+    return graphs(sizes, **options)
 
 
 def test_a_euclidean_contraction_may_diverge():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from helpers import DOUBLE, chain, cycle, grid
+from helpers import DOUBLE, chain, cycle, example
 from torch import nn
 from torch_geometric.data import Batch, Data
 
@@ -19,12 +19,6 @@ from hogwild.errors import ConfigError, InputError
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.readout import ImplicitGNN, Readout
 from hogwild.testing.problems import Affine
-
-
-def example(edge_index=None, n=6, y=None, seed=1):
-    rng = torch.Generator().manual_seed(seed)
-    x = torch.randn(n, 3, generator=rng, **DOUBLE)
-    return Data(x=x, edge_index=grid(2, 3) if edge_index is None else edge_index, y=y)
 
 
 class Averaging(ImplicitConv):

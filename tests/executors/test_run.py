@@ -1,8 +1,11 @@
 """`simulate`: what a run reports, and what it refuses."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
-from small_graphs import energy, graphs
+from helpers import chain, energy, example, graphs
 from torch_geometric.data import Batch, Data
 
 import hogwild
@@ -19,10 +22,11 @@ from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
     EventTriggered,
+    GeometricDelay,
     Stragglers,
 )
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.asynchrony.trace import check_trace
+from hogwild.asynchrony.trace import Trace, check_trace
 from hogwild.errors import AsynchronyError, ConfigError, InputError, TraceError
 from hogwild.executors.run import PATIENCE, _Stall
 from hogwild.executors.simulated import Simulation
@@ -483,3 +487,35 @@ def test_the_price_does_not_depend_on_who_looks():
     )
     assert usual.ticks == watched.ticks <= 5
     assert torch.equal(usual.bytes, watched.bytes)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64, np.uint16])
+def test_numpy_integers_mean_the_same_as_python_integers(kind, tmp_path):
+    data = example(chain(3), 3, torch.ones(3, 1), width=2)
+    model = hogwild.EnergyGNN(kind(2), kind(1), kind(2)).double()
+    options = {"stagger": 3, "delay": 1, "seed": 7, "runs": 2, "ticks": 50, "history": 5}
+    expected = hogwild.simulate(model, data, record=True, **options)
+    found = hogwild.simulate(
+        model, data, record=tmp_path / "trace", **{k: kind(v) for k, v in options.items()}
+    )
+    assert torch.equal(found.predictions, expected.predictions)
+    about = json.loads(json.dumps(expected.trace.about))
+    assert Trace.load(tmp_path / "trace").about == about
+    assert hogwild.certify(model, data, kind(3), kind(1)).rate == pytest.approx(
+        hogwild.certify(model, data, 3, 1).rate
+    )
+
+
+def test_numpy_numbers_in_seeds_and_impairments():
+    data = example(chain(3), 3, torch.ones(3, 1), width=2)
+    model = hogwild.GCN(2, 1).double()
+    python = (GeometricDelay(0.5, cap=4), BernoulliLoss(0.25, burst=3))
+    numpy = (
+        GeometricDelay(np.float32(0.5), cap=np.int64(4)),
+        BernoulliLoss(np.float32(0.25), burst=np.int64(3)),
+    )
+    one, other = (
+        hogwild.simulate(model, data, seed=seed, impairments=given).predictions
+        for seed, given in ((-3, python), (np.int64(-3), numpy))
+    )
+    assert torch.equal(one, other)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from helpers import DOUBLE, ODD, ODD_NODES, chain, grid
+from helpers import DOUBLE, ODD, ODD_NODES, chain, example
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch_geometric.data import Batch, Data
@@ -20,13 +20,6 @@ from hogwild.asynchrony.impairments import (
 )
 from hogwild.errors import AsynchronyError, ConfigError, InputError
 from hogwild.executors.unrolled import asynchronous_forward
-
-
-def example(edge_index=None, n=6, width=3):
-    edge_index = grid(2, 3) if edge_index is None else edge_index
-    rng = torch.Generator().manual_seed(1)
-    return Data(x=torch.randn(n, width, generator=rng, **DOUBLE), edge_index=edge_index)
-
 
 MODELS = {
     "gcn": lambda **kw: GCN(3, 2, **kw),

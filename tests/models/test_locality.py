@@ -284,13 +284,16 @@ def test_layers_that_look_further_are_found_out(name, edge_index):
 def test_on_a_complete_graph_everyone_is_a_neighbour():
     """Where one hop is everything, nothing is refused."""
     model = LayeredGNN([Centred(K, K)], 3, 2, hidden_channels=K).double()
-    model.require_asynchronous(chain(2), 2)
+    assert model.require_asynchronous(chain(2), 2) is None
+    with pytest.raises(AsynchronyError):
+        model.require_asynchronous(chain(3), 3)
 
 
 def test_models_that_can_run_asynchronously():
     for model in (GCN(3, 2), GAT(3, 2, edge_dim=2), GCN(3, 2, replicas=2)):
-        model.require_asynchronous(ODD, ODD_NODES)  # one-way edges carry values, that is enough
-        model.double().require_asynchronous(cycle(4), 4)
+        # One-way edges carry values, and that is enough.
+        assert model.require_asynchronous(ODD, ODD_NODES) is None
+        assert model.double().require_asynchronous(cycle(4), 4) is None
 
 
 def test_training_mode():

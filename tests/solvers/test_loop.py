@@ -6,10 +6,14 @@ import pytest
 import torch
 from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, tree
 
-from hogwild import LBFGS, Anderson, EnergyConv, GradientDescent, Newton, Picard, Solution, Status
-from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
+from hogwild import LBFGS, Anderson, EnergyConv, GradientDescent, Newton, Picard, Solution
+from hogwild.errors import (
+    ConfigError,
+    ConvergenceError,
+    ConvergenceWarning,
+)
 from hogwild.linalg import capture, fronts
-from hogwild.solvers import loop, solve
+from hogwild.solvers import Status, loop, solve
 from hogwild.testing import Affine, Quadratic, random_graph
 
 OBJECTIVE = [
@@ -400,3 +404,14 @@ def test_a_known_cause_comes_first_and_rounding_is_not_guessed(cause):
     assert ("rounding" in text) == (not cause)
     assert text.index(cause) <= text.index("no step decreased the residual any further")
     assert "raise max_iter" in text
+
+
+def test_float32_fixed_point_solvers_measure_the_gradient():
+    """Relative to the terms of the gradient, not to the embeddings."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 3)
+    conv = EnergyConv(3, solve_dtype=None, solver=Picard(max_iter=200_000, rtol=1e-5))
+    exact = EnergyConv(3)
+    exact.load_state_dict(conv.state_dict())
+    gap = (conv(x, cycle(4)) - exact(x, cycle(4))).abs().max() / exact(x, cycle(4)).abs().max()
+    assert float(gap.detach()) < 1e-3

@@ -1,9 +1,11 @@
 """Newton's method as it runs from recordings, which need no GPU to be checked."""
 
+import numpy as np
 import pytest
 import torch
 from helpers import DOUBLE, batch_of, chain, cycle, grid, tree
 
+import hogwild
 from hogwild import EnergyConv, GSDConv, Newton
 from hogwild.errors import ConvergenceError
 from hogwild.solvers import LinearSolver, Status, newton, solve
@@ -233,3 +235,7 @@ def test_the_error_names_large_features():
     with pytest.raises(ConvergenceError, match="no longer moves") as error:
         conv(x.clamp(-1, 1), edge_index, attr / 3e4, batch)
     assert "entries" not in str(error.value)
+
+
+def test_numpy_integers_are_taken():
+    assert hogwild.Newton(max_iter=np.int64(7)) == hogwild.Newton(max_iter=7)

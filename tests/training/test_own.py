@@ -1,8 +1,5 @@
 """A user's own graphs and losses."""
 
-import runpy
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,17 +11,6 @@ from hogwild.errors import CheckpointError, ConfigError, InputError
 from hogwild.training.own import OwnTask, parts
 from hogwild.training.registry import entry
 from hogwild.training.task import resolve
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own_data.py"
-
-
-def test_example(capsys):
-    result = runpy.run_path(str(EXAMPLE))["main"](epochs=8)
-    first, last = result.history[0]["loss"], result.history[-1]["loss"]
-    assert min(last) < 0.5 * min(first)
-    out = capsys.readouterr().out
-    assert "energy-edge on own data: 3 replicas" in out
-    assert "1 of 1 runs within tolerance" in out
 
 
 def classes(count=6, n=4):

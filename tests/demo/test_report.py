@@ -1,27 +1,18 @@
 """The demonstration: its task, its numbers, its page, its command."""
 
 import base64
-import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import ClassVar
 
 import pytest
 import torch
-from scipy.sparse.csgraph import shortest_path
-from torch_geometric.utils import is_undirected, to_scipy_sparse_matrix
+from tiny_runs import TINY
 
 from hogwild.asynchrony.impairments import BernoulliLoss
-from hogwild.cli import main
-from hogwild.demo import Rumour, Scale, Study, demo, report, study
+from hogwild.demo import Rumour, Study, demo, report, study
 from hogwild.demo.study import MODELS, ROWS
-from hogwild.errors import ConfigError
 from hogwild.executors.price import shown, size
-
-TINY = Scale(
-    pairs=3, replicas=1, share=0.1, runs=2, delays=(0, 3), staggers=(1, 5), many=3, ticks=20
-)
 
 
 @pytest.fixture(scope="module")
@@ -55,27 +46,6 @@ class Page(HTMLParser):
             self.headings.append(data)
         if self.open and self.open[-1] in ("td", "th"):
             self.cells.append(data)
-
-
-@pytest.mark.parametrize("seed", [0, 7])
-def test_task(seed):
-    task = Rumour(6, seed=seed)
-    for g, data in enumerate(task.graphs):
-        n = data.num_nodes
-        assert is_undirected(data.edge_index)
-        hops = shortest_path(
-            to_scipy_sparse_matrix(data.edge_index, num_nodes=n).tocsr(), unweighted=True
-        )
-        assert hops.max() <= 5  # five layers suffice
-        told = int(data.x.sum(1).argmax())
-        assert data.x.sum() == data.x[told, data.y[0]] == 1
-        assert data.hops.tolist() == hops[told].tolist()
-        assert data.y.tolist() == [g % 2] * n
-    assert [len(x) for x in (task.fixed.train, task.fixed.val, task.fixed.test)] == [8, 2, 2]
-    for a, b in zip(task.graphs[::2], task.graphs[1::2], strict=True):
-        assert torch.equal(a.edge_index, b.edge_index)
-    with pytest.raises(ConfigError, match="pairs=2"):
-        Rumour(2)
 
 
 def test_page_has_every_section_and_is_whole(page):
@@ -169,26 +139,3 @@ def test_progress_and_seed(page):
     again = study(TINY, 3)
     assert again.rows() == found.rows()
     assert list(found.convergence) == ["S=1, D=0", "S=5, D=2", "S=5, D=2, 30% lost"]
-
-
-def test_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("hogwild.demo.QUICK", replace(TINY, share=0.01, ticks=4))
-    path = tmp_path / "page.html"
-    call = ["demo", "--quick", "--output", str(path)]
-    assert main([*call, "--json"]) == 3  # four ticks are not enough, and it says so
-    found = json.loads(capsys.readouterr().out)
-    assert found["report"] == str(path)
-    assert set(found["errors"]) == set(ROWS)
-    assert all(cell["bytes"] > 0 for cell in found["errors"]["gcn"]["asynchronous"])
-    assert path.exists()
-
-
-@pytest.mark.parametrize("output", ["nowhere/report.html", "."])
-def test_bad_output_is_refused_before_anything_is_computed(output, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["demo", "--output", output]) == 2
-    captured = capsys.readouterr()
-    assert "expected a file in a folder that exists" in captured.err
-    assert "[1/" not in captured.err
-    assert main(["demo", "--seed", "-1"]) == 2
-    assert "--seed -1" in capsys.readouterr().err

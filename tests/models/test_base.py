@@ -1,14 +1,30 @@
-"""What models accept and refuse, and what odd graphs mean."""
+"""What all models share: inputs that are refused, precisions, ``torch.compile``."""
 
 import copy
 
 import pytest
 import torch
-from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, cycle, edges
+from helpers import DOUBLE, batch_of, chain, cycle, edges, features, star
+from torch import nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
 
-from hogwild import EnergyConv, EnergyGNN, Newton, StackedEnergyGNN
+from hogwild import (
+    GCN,
+    GSDGNN,
+    IGNN,
+    LBFGS,
+    EnergyConv,
+    EnergyGNN,
+    Newton,
+    StackedEnergyGNN,
+    certify,
+    robustness,
+    simulate,
+    train,
+    wrap,
+)
 from hogwild.errors import (
-    AsynchronyError,
     ConfigError,
     DeviceError,
     DTypeError,
@@ -17,9 +33,9 @@ from hogwild.errors import (
     HogwildError,
     InputError,
 )
+from hogwild.nn import PICNN
 
 NAN, INF = float("nan"), float("inf")
-TIGHT = Newton(atol=1e-12)
 
 
 def good(**changes):
@@ -199,57 +215,6 @@ def test_validate_false_reads_no_values(changes):
         conv(x[:, :2], edge_index, **inputs)
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "words"),
-    [
-        ({"message": "both"}, ["'both'", "'edge' or 'node'"]),
-        ({"aggr": "max"}, ["'max'", "'sum' or 'mean'", "convex"]),
-        ({"in_channels": 0}, ["in_channels=0", "positive integer"]),
-        ({"hidden_channels": -1}, ["hidden_channels=-1", "positive integer"]),
-        ({"message_channels": 0}, ["message_channels=0", "positive integer"]),
-        ({"num_layers": 0}, ["num_layers=0", "positive integer"]),
-        ({"num_layers": 1.5}, ["num_layers=1.5", "positive integer"]),
-        ({"heads": 0}, ["heads=0", "positive integer"]),
-        ({"edge_dim": 0}, ["edge_dim=0", "positive integer"]),
-        ({"replicas": 0}, ["replicas=0", "positive integer"]),
-        ({"beta": 0.0}, ["beta=0.0", "positive"]),
-        ({"beta": -1.0}, ["beta=-1.0", "positive"]),
-        ({"beta": NAN}, ["beta=nan", "positive"]),
-        ({"heads": 2, "aggr": "mean"}, ["heads", "aggr='mean'"]),
-        ({"heads": 2, "normalize": True}, ["heads", "normalize=True"]),
-        ({"message": "node", "edge_dim": 2}, ["node-wise", "message='edge'"]),
-        ({"act": "relu"}, ["'relu'", "softplus"]),
-        ({"gate": "abs"}, ["'abs'", "softplus"]),
-        ({"widths": (4, 0)}, ["positive widths", "(4, 0"]),
-        ({"on_failure": "panic"}, ["'panic'", "raise", "warn", "ignore"]),
-    ],
-    ids=str,
-)
-def test_constructor_errors(kwargs, words):
-    with pytest.raises(ConfigError) as caught:
-        EnergyConv(**({"in_channels": 3} | kwargs))
-    for word in words:
-        assert word in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: StackedEnergyGNN(3, 1, num_levels=0), ["num_levels=0", "positive integer"]),
-        (lambda: EnergyGNN(3, 1, pool="max"), ["'max'", "'mean'"]),
-        (lambda: Newton(atol=-1.0), ["atol=-1.0", "nonnegative"]),
-        (lambda: Newton(rtol=NAN), ["rtol=nan", "nonnegative"]),
-        (lambda: Newton(max_iter=-1), ["max_iter=-1", "nonnegative"]),
-        (lambda: Newton(linear="lu"), ["'lu'", "direct", "cg"]),
-    ],
-)
-def test_other_constructor_errors(make, words):
-    with pytest.raises(ConfigError) as caught:
-        make()
-    for word in words:
-        assert word in str(caught.value)
-
-
 def test_bad_input_leaves_no_trace():
     """An error changes neither the parameters nor the next answer."""
     conv = EnergyConv(3).double()
@@ -257,117 +222,6 @@ def test_bad_input_leaves_no_trace():
     with pytest.raises(InputError):
         conv(with_value(X, (0, 0), NAN), cycle(4))
     assert torch.equal(conv(X, cycle(4)), before)
-
-
-# -- what odd graphs mean -------------------------------------------------------------------------
-
-
-def conv_of(**options):
-    torch.manual_seed(1)
-    return EnergyConv(3, solver=TIGHT, **options).double()
-
-
-def features(n):
-    return torch.randn(n, 3, generator=torch.Generator().manual_seed(2), **DOUBLE)
-
-
-OPTIONS = {
-    "edge": {},
-    "node": {"message": "node"},
-    "mean": {"aggr": "mean"},
-    "normalize": {"normalize": True},
-    "heads": {"heads": 2},
-    "two-rounds": {"num_layers": 2},
-}
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_isolated_node_equals_a_single_node_graph(options):
-    """An isolated node minimises its own energy, whatever else is in the graph."""
-    conv, x = conv_of(**options), features(ODD_NODES)
-    alone = conv(x[5:], edges())
-    torch.testing.assert_close(conv(x, ODD)[5:], alone, rtol=0, atol=1e-9)
-    assert float((conv(x, ODD)[:1] - conv(x[:1], edges())).detach().abs().max()) > 1e-3
-
-
-@pytest.mark.parametrize("name", ["edge", "node", "normalize", "two-rounds"])
-def test_multi_edge_counts_and_equals_weight_two(name):
-    """Each of several edges counts: twice the edge is the edge with weight two, and not once."""
-    conv, x = conv_of(**OPTIONS[name]), features(3)
-    once, twice = chain(3), torch.cat([chain(3), chain(3)[:, :1]], 1)
-    weight = torch.ones(4, **DOUBLE)
-    weight[0] = 2.0
-    h = features(3)[:, :2]
-    doubled = conv.energy(h, x, twice)
-    torch.testing.assert_close(doubled, conv.energy(h, x, once, edge_weight=weight))
-    assert float((doubled - conv.energy(h, x, once)).abs().detach()) > 1e-3
-    torch.testing.assert_close(conv(x, twice), conv(x, once, edge_weight=weight), rtol=0, atol=1e-9)
-
-
-def test_self_loop_is_one_more_message():
-    """m_i gains m(h_i, h_i, x_i, x_i), beside the self message that every node has."""
-    conv, x, h = conv_of(), features(1), features(1)[:, :2]
-    m = conv.loop_nets[0](x, h)
-    message = conv.message_nets[0](torch.cat([x, x], 1), h.repeat_interleave(2, 1))
-    for count in range(3):
-        at = torch.cat([m + count * message, h], 1)
-        expected = conv.update_nets[0](x, at)[0, 0] + 0.02 * h.square().sum()
-        got = conv.energy(h, x, edges(*[(0, 0)] * count))[0]
-        torch.testing.assert_close(got, expected)
-
-
-@pytest.mark.parametrize("name", ["edge", "node", "normalize", "two-rounds"])
-def test_weight_zero_equals_removing_the_edge(name):
-    conv, x = conv_of(**OPTIONS[name]), features(ODD_NODES)
-    weight = torch.ones(ODD.size(1), **DOUBLE)
-    weight[[1, 5, 8]] = 0.0
-    kept = ODD[:, weight > 0]
-    zeroed = conv(x, ODD, edge_weight=weight)
-    torch.testing.assert_close(zeroed, conv(x, kept), rtol=0, atol=1e-9)
-    assert float((zeroed - conv(x, ODD)).detach().abs().max()) > 1e-3
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_weight_one_equals_no_weight(options):
-    conv, x = conv_of(**options), features(ODD_NODES)
-    one = torch.ones(ODD.size(1), **DOUBLE)
-    torch.testing.assert_close(conv(x, ODD, edge_weight=one), conv(x, ODD), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_directed_graphs_solve(options):
-    """The gradient vanishes at the answer, and direction matters."""
-    conv, x = conv_of(**options), features(4)
-    one_way = edges((0, 1), (1, 2), (2, 3), (3, 1))
-    found = conv.embed(x, one_way)
-    assert bool(found.converged.all())
-    h = found.value.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(conv.energy(h, x, one_way).sum(), h)
-    assert float(gradient.abs().max()) <= 1e-11
-    assert float((found.value - conv(x, one_way.flip(0))).detach().abs().max()) > 1e-3
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_graph_without_edges(options):
-    conv, x = conv_of(**options), features(3)
-    together = conv(x, edges())
-    for i in range(3):
-        torch.testing.assert_close(together[i], conv(x[i : i + 1], edges())[0], rtol=0, atol=1e-9)
-    conv(x, edges()).sum().backward()
-
-
-def test_require_asynchronous():
-    """A one-hop energy on an undirected graph can run asynchronously; otherwise the reason."""
-    EnergyConv(3).require_asynchronous(cycle(4), 4)
-    EnergyConv(3, heads=2).require_asynchronous(edges(), 2)
-    with pytest.raises(AsynchronyError) as caught:
-        EnergyConv(3, num_layers=2).require_asynchronous(cycle(4), 4)
-    for word in ("num_layers=2", "2 hops", "num_layers=1", "StackedEnergyGNN"):
-        assert word in str(caught.value)
-    with pytest.raises(AsynchronyError) as caught:
-        EnergyConv(3).require_asynchronous(ODD, ODD_NODES)
-    for word in ("no reverse link", "4 -> 0", "to_undirected"):
-        assert word in str(caught.value)
 
 
 # -- precision ------------------------------------------------------------------------------------
@@ -385,27 +239,6 @@ def test_float32_parameters_solve_in_float64_by_default():
     assert float(found.residual) <= 1e-8
     exact = copy.deepcopy(conv).double()(x.double(), cycle(6))
     assert torch.equal(found.value, exact.float())
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_float32_solve_agrees_with_float64(options):
-    torch.manual_seed(0)
-    conv = EnergyConv(3, replicas=4, **options)
-    x = torch.randn(20, 3)
-    exact = conv(x, cycle(20))
-    rough = copy.deepcopy(conv)
-    rough.solve_dtype = None
-    found = rough.embed(x, cycle(20))
-    assert bool(found.converged.all())
-    assert found.residual.dtype == torch.float32
-    torch.testing.assert_close(found.value, exact, rtol=1e-3, atol=1e-3)
-    grads = [
-        torch.autograd.grad(h.square().sum(), list(model.parameters()))
-        for model, h in ((conv, exact), (rough, found.value))
-    ]
-    for a, b in zip(*grads, strict=True):
-        size = max(float(a.abs().max()), 1e-2)
-        torch.testing.assert_close(b, a, rtol=0, atol=2e-2 * size)
 
 
 @pytest.mark.parametrize("solve_dtype", [torch.float64, None])
@@ -432,9 +265,185 @@ def test_autocast_changes_nothing(solve_dtype):
 
 def test_inference_mode_first_then_training():
     """Evaluating before the first epoch leaves nothing that autograd cannot use."""
-    conv, x, edge_index = conv_of(), features(4), cycle(4)
+    conv, x, edge_index = EnergyConv(3).double(), features(4), cycle(4)
     with torch.inference_mode():
         before = conv(x, edge_index)
     after = conv(x, edge_index)
     after.sum().backward()
     assert torch.equal(after, before)
+
+
+HALF = torch.ones(3, 3, dtype=torch.half)
+
+
+@pytest.mark.parametrize(
+    ("error", "call"),
+    [
+        (ConfigError, lambda: EnergyConv(3, solver=Newton)),
+        (ConfigError, lambda: EnergyConv(3, solve_dtype=torch.bfloat16)),
+        (ConfigError, lambda: EnergyConv(3, solve_dtype="float64")),
+        (ConfigError, lambda: EnergyConv(3, heads=True)),
+        (ConfigError, lambda: EnergyConv(3, beta=float("inf"))),
+        (ConfigError, lambda: EnergyGNN(3, 0)),
+        (ConfigError, lambda: Newton(max_iter=1e3)),
+        (ConfigError, lambda: LBFGS(max_backtracks=0)),
+        (HogwildError, lambda: EnergyConv(3)([[1.0] * 3], cycle(3))),
+        (HogwildError, lambda: EnergyConv(3)(torch.randn(3, 3), [[0], [1]])),
+        (HogwildError, lambda: EnergyConv(3)(torch.randn(3, 3), torch.tensor(1))),
+        (HogwildError, lambda: EnergyConv(3)(torch.randn(3, 3), cycle(3), h0=[0.0])),
+        (DTypeError, lambda: EnergyConv(3)(torch.randn(3, 3), cycle(3), h0=torch.ones(3, 2) * 1j)),
+        (FeatureError, lambda: EnergyConv(3).energy(torch.ones(4, 2), torch.ones(3, 3), cycle(3))),
+        (DTypeError, lambda: EnergyConv(3, solve_dtype=None).half()(HALF, cycle(3))),
+        (FeatureError, lambda: PICNN(2, 2, (4, 1))(torch.randn(5, 2), torch.randn(5, 1))),
+    ],
+)  # fmt: skip
+def test_misuse_is_refused(error, call):
+    with pytest.raises(error):
+        call()
+
+
+def test_edge_weight_in_the_place_of_edge_attr():
+    with pytest.raises(FeatureError, match="did you mean edge_weight"):
+        EnergyConv(3)(torch.randn(4, 3), cycle(4), torch.ones(8))
+
+
+class Sandwich(nn.Module):
+    """A user's module: a layer, a solve, a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.conv, self.after = nn.Linear(3, 4), EnergyConv(4, 2), nn.Linear(2, 1)
+
+    def forward(self, x, edge_index, batch):
+        return self.after(self.conv(self.before(x).relu(), edge_index, batch=batch))
+
+
+class Plain(nn.Module):
+    """A model of this library, called as :class:`Sandwich` is."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, edge_index, batch):
+        return self.model(x, edge_index, batch=batch)
+
+
+MODELS = {
+    "own module": Sandwich,
+    "EnergyGNN": lambda: Plain(EnergyGNN(3, 1)),
+    "pooled": lambda: Plain(EnergyGNN(3, 1, pool="mean")),
+    "stack": lambda: Plain(StackedEnergyGNN(3, 1)),
+    "IGNN": lambda: Plain(IGNN(3, 1)),
+    "GSDGNN": lambda: Plain(GSDGNN(3, 1)),
+}
+
+
+@pytest.fixture
+def fresh():
+    """No compiled code, and no counts, of another test."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def graphs(*sizes):
+    """A batch of a chain, a cycle and a star."""
+    made = zip((chain, cycle, star), sizes, strict=True)
+    edge_index, batch = batch_of(*((make(n), n) for make, n in made))
+    return torch.randn(batch.numel(), 3, **DOUBLE), edge_index, batch
+
+
+def same(model, compiled, given):
+    """Values and gradients, with gradients and without."""
+    expected, found = model(*given), compiled(*given)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*given), expected.detach(), rtol=1e-10, atol=1e-12)
+    wanted, got = (
+        torch.autograd.grad(y.square().sum(), list(model.parameters()), allow_unused=True)
+        for y in (expected, found)
+    )
+    for a, b in zip(wanted, got, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("pooled", "stack") else name
+        for name in MODELS
+    ],
+)
+@pytest.mark.usefixtures("fresh")
+def test_compiled_models_give_the_same_answers(name):
+    torch.manual_seed(0)
+    model = MODELS[name]().double()
+    compiled = torch.compile(model, backend="aot_eager" if name == "own module" else "eager")
+    for sizes in ((4, 3, 5), (6, 7, 9)):
+        same(model, compiled, graphs(*sizes))
+    # What comes before and after a solve, with gradients and without, and again for sizes that
+    # vary: a handful of graphs, and none for further sizes.
+    count = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert count <= 24
+    same(model, compiled, graphs(20, 13, 17))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == count
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fresh")
+def test_compiled_by_the_default_backend():
+    torch.manual_seed(0)
+    model = Sandwich().double()
+    same(model, torch.compile(model), graphs(4, 3, 5))
+
+
+COMPILED = {
+    "EnergyGNN": lambda: EnergyGNN(3, 1),
+    "GCN": lambda: GCN(3, 1),
+    "trained": lambda: pyg.GCN(3, 4, 2, 1),
+    "wrapped": lambda: wrap(pyg.GCN(3, 4, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.usefixtures("fresh")
+def test_compiled_models_run_asynchronously_as_the_one_that_was_compiled(name):
+    torch.manual_seed(0)
+    model, data = COMPILED[name]().double(), Data(torch.randn(6, 3, **DOUBLE), cycle(6))
+    compiled = torch.compile(model, backend="eager")
+    expected = simulate(model, data)
+    run = simulate(compiled, data)
+    assert run.rule == expected.rule
+    assert torch.equal(run.predictions, expected.predictions)
+    assert certify(compiled, data).data == certify(model, data).data
+    assert robustness(compiled, data).model == robustness(model, data).model
+
+
+@pytest.mark.usefixtures("fresh")
+def test_certify_takes_a_compiled_layer():
+    conv, data = EnergyConv(3), Data(torch.randn(6, 3), cycle(6))
+    compiled = torch.compile(conv, backend="eager")
+    assert certify(compiled, data).data == certify(conv, data).data
+
+
+@pytest.mark.usefixtures("fresh")
+def test_parts_of_a_trained_model_may_be_compiled():
+    torch.manual_seed(0)
+    model = pyg.GCN(3, 4, 3, 1).double().eval()
+    data = Data(torch.randn(6, 3, **DOUBLE), cycle(6))
+    expected = simulate(model, data).predictions
+    model.convs[0] = torch.compile(model.convs[0], backend="eager")
+    model.convs[1].compile(backend="eager")
+    kept = model.convs[0].forward, model.convs[1]._compiled_call_impl
+    assert torch.equal(simulate(model, data).predictions, expected)
+    assert (model.convs[0].forward, model.convs[1]._compiled_call_impl) == kept
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_compiled_model_is_trained_in_place():
+    model = EnergyGNN(2, 1)
+    before = [p.clone() for p in model.parameters()]
+    train("chains", torch.compile(model, backend="eager"), epochs=1, progress=False)
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from tiny_nodes import ENERGIES, GRAPHS, LOOPS, close, numpy, pose, star
 
 from hogwild import EnergyConv
 from hogwild.ops import gather, mtv, mv, scatter
-from hogwild.testing.problems import Affine, Quadratic, random_graph
+from hogwild.testing.problems import Quadratic, random_graph
 
 VARIANTS = {
     "edge": {},
@@ -53,19 +54,6 @@ def test_some_nodes_compute_what_all_would(name):
     torch.testing.assert_close(some_toward, toward[..., at.edges], rtol=1e-12, atol=1e-12)
 
 
-def test_fixed_point_update_of_some_nodes():
-    graph = random_graph([1, 4, 9], seed=3)
-    problem = Affine.random(graph, replicas=2)
-    h = torch.randn(2, 2, graph.num_nodes, dtype=torch.float64)
-    nodes = torch.tensor([3, 13, 0])
-    at = graph.star(nodes)
-    some = problem.update(h[..., nodes], gather(h, graph.src)[..., at.edges], at)
-    torch.testing.assert_close(some, problem.step(h)[..., nodes])
-    v = torch.randn_like(h)
-    slow = super(Affine, problem).pullback(h, v)
-    torch.testing.assert_close(problem.pullback(h, v), slow)
-
-
 @pytest.mark.parametrize("name", [*VARIANTS, "quadratic"])
 def test_local_quadratic_models_add_up_to_the_hessian(name):
     problem = problems(name)
@@ -100,3 +88,59 @@ def test_majorising_curvature_dominates_the_true_one(name):
     for field in ("b", "c", "u"):
         gap = (getattr(above, field) - getattr(true, field)).movedim(-1, 1)
         assert float(torch.linalg.eigvalsh(gap).min()) >= -1e-10
+
+
+@pytest.mark.parametrize("extra", LOOPS, ids=["simple", "multigraph"])
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("name", ENERGIES)
+def test_local_energies(name, graph, extra):
+    problem, h = pose(name, graph, extra)
+    mine, at = numpy(problem.node), problem.graph.everyone
+    inbox = torch.randn(*h.shape[:2], problem.graph.num_edges).double()
+    far = (h + torch.randn_like(h), inbox + torch.randn_like(inbox))
+    theirs = [
+        problem.node.local(h, inbox, at),
+        problem.node.row_bounds(at),
+        *(
+            tuple(getattr(model, part) for part in ("own", "toward", "b", "x", "c", "j", "u"))
+            for model in (
+                problem.node.quadratic(h, inbox, at),
+                problem.node.quadratic(h, inbox, at, majorise=0.7),
+                problem.node.bounding(h, inbox, at, far),
+            )
+        ),
+    ]
+    h, inbox, at, far = h.numpy(), inbox.numpy(), star(at), tuple(x.numpy() for x in far)
+    own = [
+        mine.local(h, inbox, at),
+        mine.row_bounds(at),
+        *(
+            tuple(getattr(model, part) for part in ("own", "toward", "b", "x", "c", "j", "u"))
+            for model in (
+                mine.quadratic(h, inbox, at),
+                mine.quadratic(h, inbox, at, majorise=0.7),
+                mine.bounding(h, inbox, at, far),
+            )
+        ),
+    ]
+    for place, (ours, others) in enumerate(zip(own, theirs, strict=True)):
+        for a, b in zip(ours, others, strict=True):
+            # The chord of an activation over a short reach is a small difference of large numbers.
+            close(a, b, 1e-12 if place < 4 else 1e-8)
+
+
+def test_parts_keep_the_constants_of_the_whole_graph():
+    """Degrees and normalisations are those of the whole graph, whatever part is looked at."""
+    for name in ("gsd", "ignn", "normalised"):
+        problem, h = pose(name)
+        graph = problem.graph
+        nodes = torch.tensor([2, 4, 5])
+        at = graph.star(nodes)
+        inbox = graph.everyone.current(h)
+        if name == "ignn":
+            whole = problem.node.update(h, inbox, graph.everyone)
+            part = problem.node.update(h[..., nodes], inbox[..., at.edges], at)
+        else:
+            whole = problem.node.local(h, inbox, graph.everyone)[0]
+            part = problem.node.local(h[..., nodes], inbox[..., at.edges], at)[0]
+        close(part, whole[..., nodes])

@@ -1,4 +1,4 @@
-"""The example with PyTorch Lightning: it learns, and its checkpoint is the model it validated."""
+"""The examples run, and what they train learns."""
 
 import runpy
 from pathlib import Path
@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch_geometric.data import Batch
 
-pytest.importorskip("lightning", reason="lightning is not installed: its example is not tested")
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "lightning_module.py"
+LIGHTNING = Path(__file__).parents[1] / "examples" / "lightning_module.py"
 
 
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec")  # Lightning's, about torch
-def test_example(tmp_path):
-    trainer, module = runpy.run_path(str(EXAMPLE))["main"](tmp_path)
+def test_lightning_module(tmp_path):
+    """The checkpoint holds the model that was validated."""
+    pytest.importorskip("lightning", reason="lightning is not installed: its example is not tested")
+    trainer, module = runpy.run_path(str(LIGHTNING))["main"](tmp_path)
     val = Batch.from_data_list(trainer.val_dataloaders.dataset)
     error = F.mse_loss(module(val), val.y).detach()
     constant = val.y.var(correction=0)
@@ -27,3 +27,15 @@ def test_example(tmp_path):
     best = next(c for name, c in kept["callbacks"].items() if "ModelCheckpoint" in name)
     torch.testing.assert_close(error, best["best_model_score"])
     torch.testing.assert_close(error, trainer.callback_metrics["val_loss"])
+
+
+OWN_DATA = Path(__file__).parents[1] / "examples" / "own_data.py"
+
+
+def test_own_data(capsys):
+    result = runpy.run_path(str(OWN_DATA))["main"](epochs=8)
+    first, last = result.history[0]["loss"], result.history[-1]["loss"]
+    assert min(last) < 0.5 * min(first)
+    out = capsys.readouterr().out
+    assert "energy-edge on own data: 3 replicas" in out
+    assert "1 of 1 runs within tolerance" in out

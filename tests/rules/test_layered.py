@@ -1,5 +1,6 @@
 """Rules for layers: who is exact, under what, at what price."""
 
+import helpers
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -14,7 +15,6 @@ from hogwild.asynchrony.impairments import (
     ParetoDelay,
 )
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.testing.problems import random_graph
 
 MODELS = {
     "gcn": lambda: GCN(3, 2, num_layers=4),
@@ -26,13 +26,7 @@ MODELS = {
 
 
 def graphs(sizes=(5, 6), edges=False):
-    graph, rng = random_graph(list(sizes), seed=1), torch.Generator().manual_seed(1)
-    return Data(
-        x=torch.randn(graph.num_nodes, 3, generator=rng, **DOUBLE),
-        edge_index=torch.stack([graph.src, graph.dst]),
-        edge_attr=torch.randn(graph.num_edges, 2, generator=rng, **DOUBLE) if edges else None,
-        batch=graph.batch,
-    )
+    return helpers.graphs(sizes, edge_dim=2 if edges else None)
 
 
 def model_of(name):

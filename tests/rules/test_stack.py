@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from helpers import DOUBLE, chain
+from helpers import graphs as data
 from torch_geometric.data import Data
 
 from hogwild import EIGNN, IGNN, StackedEnergyGNN, simulate
@@ -12,19 +14,6 @@ from hogwild.models.scarselli import ScarselliConv
 from hogwild.models.stack import StackedGNN
 from hogwild.ops import gather, scatter
 from hogwild.rules import gradient_rule, rule_for
-from hogwild.testing.problems import random_graph
-
-DOUBLE = {"dtype": torch.float64}
-
-
-def data(sizes=(1, 5, 12), seed=1):
-    graph = random_graph(list(sizes), seed=seed)
-    rng = torch.Generator().manual_seed(seed)
-    return Data(
-        x=torch.randn(graph.num_nodes, 3, generator=rng, **DOUBLE),
-        edge_index=torch.stack([graph.src, graph.dst]),
-        batch=graph.batch,
-    )
 
 
 def arguments(graphs):
@@ -102,11 +91,6 @@ def test_a_stack_that_diverges_is_reported_and_not_taken_for_bad_input():
 
 
 # -- what a node may know --------------------------------------------------------------------------
-
-
-def chain(n):
-    i = torch.arange(n - 1)
-    return torch.cat([torch.stack([i, i + 1]), torch.stack([i + 1, i])], 1)
 
 
 @pytest.mark.parametrize(

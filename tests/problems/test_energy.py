@@ -14,11 +14,13 @@ from helpers import (
     cycle,
     edges,
     randomise,
+    star,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import EnergyConv, ops
+from hogwild import EnergyConv, Newton, ops
+from hogwild.graph import Pattern
 from hogwild_node.picnn import Tape
 
 VARIANTS = {
@@ -316,3 +318,22 @@ def test_scale_and_noise_are_no_underestimates(options):
     conv.solve_dtype = torch.float32
     rough = conv.problem(*args, **kwargs).detach().evaluate(h.float())
     assert bool(((rough.value.double() - at.value).abs() <= rough.noise).all())
+
+
+def test_a_hub_does_not_form_all_pairs_of_its_neighbours(monkeypatch):
+    """Conjugate gradients never build the pattern, with self-loops and multi-edges either."""
+    monkeypatch.setattr(Pattern, "of", lambda graph: pytest.fail("pattern was built"))
+    edge_index = torch.cat([star(30), torch.tensor([[0, 1, 1], [0, 0, 0]])], 1)
+    conv = EnergyConv(2, solver=Newton(linear="cg")).double()
+    found = conv.embed(torch.randn(30, 2, dtype=torch.float64), edge_index)
+    assert bool(found.converged.all())
+
+
+def test_diagonal_of_a_multigraph_is_exact():
+    """Linear in the edges, and equal to the diagonal of the assembled blocks."""
+    edge_index = torch.cat([cycle(6), torch.tensor([[0, 1, 1, 3], [0, 0, 0, 3]])], 1)
+    conv = EnergyConv(2).double()
+    problem = conv.problem(torch.randn(6, 2, dtype=torch.float64), edge_index).detach()
+    h = torch.randn(1, 2, 6, dtype=torch.float64)
+    diagonal = problem.evaluate(h).hessian().diagonal()
+    torch.testing.assert_close(diagonal, problem.evaluate(h).hessian().blocks()[0])
