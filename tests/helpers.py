@@ -1,7 +1,9 @@
 """Small graphs, random parameters and dense matrices shared by the tests."""
 
 import torch
+from torch_geometric.data import Data
 
+from hogwild import EnergyGNN, Graph
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -9,7 +11,8 @@ from hogwild.asynchrony.impairments import (
     Reordering,
     Stragglers,
 )
-from hogwild.graph import Graph
+from hogwild.asynchrony.trace import Trace
+from hogwild.testing.problems import random_graph
 
 DOUBLE = {"dtype": torch.float64}
 HARSH = [
@@ -113,3 +116,52 @@ def assemble(graph, diagonal, off):
 def graph_of(edge_index, n=None, batch=None):
     n = int(edge_index.max()) + 1 if n is None else n
     return Graph.of(edge_index, n, batch)
+
+
+def record(schedule, ticks):
+    """The trace of a schedule's first ticks."""
+    trace = Trace.of(schedule, {})
+    for t in range(ticks):
+        trace.append(schedule.tick(t))
+    return trace
+
+
+def looks_like_a_picture(path, width=300):
+    """A PNG of some size, with ink on white."""
+    from matplotlib.image import imread
+
+    pixels = imread(path)[..., :3]
+    assert min(pixels.shape[:2]) >= width
+    ink = (pixels.min(-1) < 0.9).mean()
+    return 0.005 < ink < 0.9
+
+
+def features(n, width=3):
+    return torch.randn(n, width, generator=torch.Generator().manual_seed(2), **DOUBLE)
+
+
+def example(edge_index=None, n=6, y=None, seed=1, width=3):
+    """One graph with random features; by default a grid of six nodes."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, width, generator=rng, **DOUBLE)
+    return Data(x=x, edge_index=grid(2, 3) if edge_index is None else edge_index, y=y)
+
+
+def graphs(sizes=(1, 5, 12), seed=1, channels=3, extra=0.5, edge_dim=None):
+    """A batch of random connected graphs with random features."""
+    graph = random_graph(list(sizes), seed=seed, extra=extra)
+    rng = torch.Generator().manual_seed(seed)
+    data = Data(
+        x=torch.randn(graph.num_nodes, channels, generator=rng, **DOUBLE),
+        edge_index=torch.stack([graph.src, graph.dst]),
+    )
+    if edge_dim is not None:
+        data.edge_attr = torch.randn(graph.num_edges, edge_dim, generator=rng, **DOUBLE)
+    data.batch = graph.batch
+    return data
+
+
+def energy(**options):
+    """An energy GNN for :func:`graphs`."""
+    torch.manual_seed(0)
+    return EnergyGNN(3, 2, **options).double()

@@ -7,8 +7,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
+from tiny_runs import graphs
 
 import hogwild
+from hogwild.graph.inputs import SAMPLED
 from hogwild.tasks import TASKS
 from hogwild.training import MODELS, Config
 
@@ -71,3 +74,41 @@ def test_the_configuration_file_is_one():
     (block,) = re.findall(r"```toml\n(.*?)```", (DOCS / "training.md").read_text("utf-8"), re.S)
     config = Config.of(**tomllib.loads(block))
     assert (config.task, config.decay) == ("chains", (0.98, 200))
+
+
+PAGE = DOCS / "models.md"
+
+
+ROWS = re.findall(r"^\| `(.+?)` \| ([\d,]+) \|$", PAGE.read_text(), re.MULTILINE)
+
+
+def test_the_table_is_there():
+    assert len(ROWS) >= 9
+
+
+@pytest.mark.parametrize(("code", "count"), ROWS)
+def test_size(code, count):
+    model = eval(code, {name: getattr(hogwild, name) for name in hogwild.__all__})
+    assert sum(p.numel() for p in model.parameters()) == int(count.replace(",", ""))
+
+
+def test_the_loop_in_the_documentation():
+    """A plain PyG loop, run as it stands there."""
+    text = (DOCS / "training.md").read_text("utf-8")
+    (loop,) = [b for b in re.findall(r"```python\n(.*?)```", text, re.S) if "standardize(" in b]
+    found = []
+    for change in ((1.0, 0.0), (1e6, 0.0)):
+        torch.manual_seed(0)
+        data = graphs(*change, count=8, dtype=torch.float32)
+        names = {"hogwild": hogwild, "torch": torch, "graphs": data}
+        exec(loop, names | {"num_features": 2, "num_classes": 2}, names)
+        model = names["model"]
+        assert model.features.fitted
+        found.append(torch.cat([model(g.x, g.edge_index) for g in data]))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-3)
+
+
+def test_the_documentation_names_what_is_recognised_and_what_is_not():
+    text = (DOCS / "training.md").read_text("utf-8")
+    for name in (*SAMPLED, "RandomNodeLoader", "ClusterLoader", "data.subgraph"):
+        assert f"`{name}" in text

@@ -144,3 +144,13 @@ def test_early_stages_do_not_reach_models(stage):
             seen.add(here)
             todo += imported(here)
     assert not [m for m in seen if m.split(".")[1] in ("models", "testing")]
+
+
+def test_neither_torch_nor_pyg_is_imported():
+    code = (
+        "import sys; sys.modules.update(torch=None, torch_geometric=None, hogwild=None)\n"
+        "import hogwild_node, hogwild_node.tree, hogwild_node.rules.mode\n"
+        "print(sorted(m.split('.')[0] for m in sys.modules if m.startswith(('torch', 'scipy'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['torch', 'torch_geometric']"  # as None: they cannot be imported

@@ -1,9 +1,9 @@
 """Sweeps: every cell is a robustness of its own."""
 
+import numpy as np
 import pytest
 import torch
-from helpers import DOUBLE, grid
-from torch_geometric.data import Data
+from helpers import DOUBLE, example
 
 import hogwild
 from hogwild import GCN, EnergyGNN
@@ -12,13 +12,8 @@ from hogwild.errors import ConfigError
 from hogwild.executors.price import shown, size
 
 
-def example(y=None):
-    rng = torch.Generator().manual_seed(1)
-    return Data(x=torch.randn(6, 3, generator=rng, **DOUBLE), edge_index=grid(2, 3), y=y)
-
-
 def test_cells():
-    model, data = GCN(3, out_channels=2).double(), example(torch.randn(6, 2, **DOUBLE))
+    model, data = GCN(3, 2).double(), example(y=torch.randn(6, 2, **DOUBLE))
     slow = Stragglers(0.5)
     found = hogwild.sweep(
         model, data, staggers=(1, 3), delays=(0, 2, 4), losses=(0.0, 0.3), runs=2, seed=4,
@@ -60,11 +55,7 @@ def test_cells():
 def test_without_a_target(capsys, monkeypatch):
     monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
     found = hogwild.sweep(
-        EnergyGNN(3, out_channels=2).double(),
-        iter([example()]),
-        staggers=(1, 2),
-        delays=(0,),
-        progress=True,
+        EnergyGNN(3, 2).double(), iter([example()]), staggers=(1, 2), delays=(0,), progress=True
     )
     assert torch.equal(found.grid(), found.grid("spread"))
     assert bool((found.grid("converged") == 1.0).all())
@@ -76,7 +67,7 @@ def test_without_a_target(capsys, monkeypatch):
 
 
 def test_bad_settings():
-    model, data = GCN(3, out_channels=2).double(), example()
+    model, data = GCN(3, 2).double(), example()
     for options, message in (
         ({"staggers": ()}, r"staggers=\(\); expected a non-empty"),
         ({"delays": 3}, "delays=3; expected a non-empty"),
@@ -89,3 +80,22 @@ def test_bad_settings():
     ):
         with pytest.raises(ConfigError, match=message):
             hogwild.sweep(model, data, **options)
+
+
+def test_numpy_numbers_mean_the_same_as_python_numbers():
+    data = example(y=torch.ones(6, 1))
+    model = hogwild.GCN(3, 1).double()
+    python = hogwild.sweep(model, data, staggers=(1, 4), delays=(0, 2), losses=(0.0, 0.5), runs=2)
+    numpy = hogwild.sweep(
+        model,
+        data,
+        staggers=np.array([1, 4]),
+        delays=[np.int64(0), np.int64(2)],
+        losses=np.array([0.0, 0.5]),
+        runs=np.int64(2),
+    )
+    assert torch.equal(python.grid(), numpy.grid())
+    assert str(python) == str(numpy)
+    assert numpy.at(np.int64(4), 2).stagger == 4
+    with pytest.raises(ConfigError, match="non-empty"):
+        hogwild.sweep(model, data, staggers=np.array([], int))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import record
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -11,15 +12,14 @@ from hogwild.asynchrony.impairments import (
     Duplication,
     GeometricDelay,
     GilbertElliott,
-    Impairment,
     LinkChurn,
     ParetoDelay,
     Reordering,
     Stragglers,
 )
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.asynchrony.trace import Replay, Trace, check_trace
-from hogwild.errors import ConfigError, TraceError
+from hogwild.asynchrony.trace import check_trace
+from hogwild.errors import ConfigError
 from hogwild.testing.problems import random_graph
 
 BOUNDED = [
@@ -33,13 +33,6 @@ BOUNDED = [
     Crashes(0.3, period=80, downtime=15),
 ]
 UNBOUNDED = [BernoulliLoss(0.5), GilbertElliott()]
-
-
-def record(schedule, ticks):
-    trace = Trace.of(schedule, {})
-    for t in range(ticks):
-        trace.append(schedule.tick(t))
-    return trace
 
 
 def by_itself(test):
@@ -162,77 +155,3 @@ def test_runs_are_independent_of_each_other():
 def test_bad_bounds(options, message):
     with pytest.raises(ConfigError, match=message):
         Schedule(random_graph([3]), **options)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: BernoulliLoss(-0.1),
-        lambda: BernoulliLoss(1.5),
-        lambda: BernoulliLoss(0.5, burst=0),
-        lambda: GilbertElliott(p=2),
-        lambda: GilbertElliott(p=0, r=0),
-        lambda: GeometricDelay(0.0),
-        lambda: GeometricDelay(0.5, cap=-1),
-        lambda: ParetoDelay(alpha=-1),
-        lambda: Stragglers(0.5, slowdown=0),
-        lambda: Crashes(period=10, downtime=10),
-        lambda: Crashes(rejoin="lukewarm"),
-        lambda: LinkChurn(rate=3),
-        lambda: Reordering(-1),
-        lambda: Duplication(2),
-    ],
-)
-def test_bad_impairments(make):
-    with pytest.raises(ConfigError, match="expected"):
-        make()
-
-
-def test_every_impairment_is_a_plain_value():
-    for impairment in [*BOUNDED, *UNBOUNDED]:
-        assert isinstance(impairment, Impairment)
-        assert impairment == type(impairment)(**vars(impairment))
-        hash(impairment)
-
-
-def test_a_trace_survives_the_disk_and_refuses_strangers(tmp_path):
-    graph = random_graph([6, 7], seed=1)
-    impairments = [BernoulliLoss(0.3), Crashes(0.5, rejoin="cold", period=30, downtime=10)]
-    trace = record(Schedule(graph, impairments=impairments), 60)
-    path = trace.save(tmp_path / "deep" / "trace.npz")
-    again = Trace.load(path)
-    assert [p.name for p in path.parent.iterdir()] == ["trace.npz"]  # nothing half-written
-    replay = Replay(again, graph)
-    for tick in trace.ticks:
-        other = replay.tick(tick.time)
-        for name in ("view", "fetched", "lost", "reset"):
-            a, b = getattr(tick, name), getattr(other, name)
-            if b is None:  # a mask that says nothing is written as no mask
-                assert a is None or bool(a.all() if name == "fetched" else ~a.any())
-            else:
-                assert torch.equal(a, b)
-        assert torch.equal(tick.at.nodes, other.at.nodes)
-        assert torch.equal(tick.at.edges, other.at.edges)
-    with pytest.raises(TraceError, match="ends at tick 59"):
-        replay.tick(60)
-    with pytest.raises(TraceError, match="another graph"):
-        Replay(again, random_graph([6, 7], seed=2))
-
-    whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"", b"PK nonsense"):
-        path.write_bytes(damaged)
-        with pytest.raises(TraceError, match="not a readable trace"):
-            Trace.load(path)
-    with pytest.raises(FileNotFoundError):
-        Trace.load(tmp_path / "absent.npz")
-
-
-def test_checker_sees_breaches():
-    graph = random_graph([5], seed=0)
-    trace = record(Schedule(graph, stagger=2, delay=1), 40)
-    assert check_trace(trace, graph, 2).hold
-    assert not check_trace(trace, graph, 1).hold
-    trace.ticks[10].view.fill_(2)
-    assert not check_trace(trace, graph, 2).staleness
-    quiet = Trace(trace.graph, trace.depth, trace.holds, {}, trace.ticks[:3] + trace.ticks[20:])
-    assert not check_trace(quiet, graph, 3).updates

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from tiny_runs import TASK
 
-from cli import TASK
 from hogwild.cli import main
 
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tiny_runs import TASK
 
-from cli import TASK
 from hogwild.cli import main
 
 

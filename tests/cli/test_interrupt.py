@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
+from tiny_runs import TASK
 
-from cli import TASK
 from hogwild.cli import main
 from hogwild.cli.interrupt import Interruptible
 from hogwild.training import log

@@ -1,8 +1,8 @@
 """``hogwild robustness``."""
 
 import pytest
+from tiny_runs import TASK
 
-from cli import TASK
 from hogwild.cli import main, robustness
 from hogwild.metrics import METRICS
 

@@ -4,8 +4,8 @@ import re
 import sys
 
 import pytest
+from tiny_runs import TASK
 
-from cli import TASK
 from hogwild.asynchrony.trace import Trace
 from hogwild.cli import main
 

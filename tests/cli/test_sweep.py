@@ -1,8 +1,8 @@
 """``hogwild sweep``."""
 
 import pytest
+from tiny_runs import TASK
 
-from cli import TASK
 from hogwild.analysis.sweep import VALUES
 from hogwild.cli import main, sweep
 

@@ -5,12 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
+from samples import options
+from tiny_runs import TASK
 
-from cli import TASK
 from hogwild.cli import main
-from hogwild.training import log
+from hogwild.tasks import TASKS
+from hogwild.training import MODELS, log
 
-SOURCE = (Path(__file__).parents[1] / "training" / "tiny_tasks.py").read_text()
+SOURCE = (Path(__file__).parents[1] / "tiny_tasks.py").read_text()
 ATTRIBUTES = (
     "name", "metric_name", "higher_is_better", "in_channels", "out_channels", "edge_dim", "pool",
     "splits", "loss", "metric",
@@ -212,3 +214,17 @@ def test_resolved_options_are_printed(tmp_path, capsys):
     assert (options["config"], options["folder"]) == (str(path), str(folder))
     kept = json.loads((folder / "config.json").read_text())
     assert {name: options[name] for name in kept} == kept
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("task", TASKS)
+def test_trains(task, model, home, tmp_path, capsys):
+    given = [f"{key}={json.dumps(value)}" for key, value in options(task, home).items()]
+    flags = [word for pair in given for word in ("--task-option", pair)]
+    flags += ["--epochs", "2", "--log-every", "1", "--folder", str(tmp_path / "run")]
+    assert main(["train", task, "--model", model, *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["task"], found["model"], found["stops"]) == (task, model, [None])
+    assert all(value is not None for part in found["metrics"].values() for value in part)
+    first, second = (line["loss"][0] for line in log.read(tmp_path / "run" / "metrics.jsonl"))
+    assert second != first  # a step was made, and it was felt

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from helpers import energy, graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_graphs import energy, graphs
+from torch_geometric.data import Data
 
-from hogwild import GCN, EnergyGNN, Inputs, simulate
+from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, LayerTagged, MaxGNN, ScarselliGNN, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -95,9 +96,7 @@ def test_exact_exchange_without_asynchrony_is_gradient_descent(exchange):
     graph = random_graph([3, 8], seed=1)
     model = energy()
     x = torch.randn(11, 3, dtype=torch.float64)
-    problem = model.problem(
-        Inputs(x, torch.stack([graph.src, graph.dst]), None, graph.batch)
-    ).detach()
+    problem = model.problem(x, torch.stack([graph.src, graph.dst]), None, graph.batch).detach()
     simulation = Simulation(
         gradient_rule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0), problem.start(),
         exchange=exchange,
@@ -139,7 +138,7 @@ def test_nothing_from_two_hops_away_reaches_a_node_within_one_hop_of_time():
     other[0] += 1.0
 
     def start(x):
-        problem = model.problem(Inputs(x, edges)).detach()
+        problem = model.problem(x, edges).detach()
         return Simulation(
             gradient_rule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0),
             problem.start(),
@@ -171,9 +170,7 @@ VARIANTS = [{}, {"message": "node"}, {"heads": 2}, {"normalize": True}]
 
 def ends_at_the_solvers_answer(seed, stagger, delay, impairments, variant, exchange):
     torch.manual_seed(seed)
-    model = EnergyGNN(
-        3, out_channels=2, beta=0.5, **variant
-    ).double()  # more convex: ten times fewer ticks
+    model = EnergyGNN(3, 2, beta=0.5, **variant).double()  # more convex: ten times fewer ticks
     data = graphs([int(n) for n in torch.randint(1, 9, (3,))], seed=seed)
     run = simulate(
         model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments,
@@ -230,7 +227,7 @@ def test_certified_steps_converge(exchange):
 
 def test_certified_steps_converge_for_an_energy_gnn():
     torch.manual_seed(1)
-    model = EnergyGNN(3, out_channels=2, beta=1.0).double()
+    model = EnergyGNN(3, 2, beta=1.0).double()
     run = simulate(
         model, graphs([2, 4]), step="certified", stagger=2, delay=1, ticks=30_000, tol=1e-6
     )
@@ -239,7 +236,7 @@ def test_certified_steps_converge_for_an_energy_gnn():
 
 def test_explicit_models_do_not_agree_and_waiting_ones_do():
     torch.manual_seed(0)
-    model, data = GCN(3, out_channels=2).double(), graphs((10, 14))
+    model, data = GCN(3, 2).double(), graphs((10, 14))
     run = simulate(model, data, runs=20)
     assert float(run.deviation.min()) > 1e-3
     assert float(run.predictions.std(0).max()) > 1e-3
@@ -266,14 +263,14 @@ def test_explicit_models_do_not_agree_and_waiting_ones_do():
 def test_waiting_nodes_use_no_packet_without_the_value_they_need(impairment):
     """An overtaken packet, or that of a neighbour that begins anew, has fewer layers filled."""
     torch.manual_seed(0)
-    model = LayerTagged(GCN(3, out_channels=2).double())
+    model = LayerTagged(GCN(3, 2).double())
     run = simulate(model, graphs((10, 14)), runs=20, impairments=impairment)
     assert float(run.deviation.max()) < 1e-12
 
 
 def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
     torch.manual_seed(0)
-    model, data = LayerTagged(GCN(3, out_channels=2).double()), graphs((5, 6))
+    model, data = LayerTagged(GCN(3, 2).double()), graphs((5, 6))
     long = simulate(energy(), data, record=True, tol=None, ticks=100).trace
     run = simulate(model, data, replay=long)
     assert float(run.deviation.max()) < 1e-12
@@ -282,7 +279,7 @@ def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
 
 def test_rare_updates_are_not_taken_for_a_standstill():
     torch.manual_seed(0)
-    model, data = GCN(3, out_channels=2).double(), graphs((2,))
+    model, data = GCN(3, 2).double(), graphs((2,))
     run = simulate(model, data, stagger=4000, ticks=50_000)
     assert bool((run.updates == model.depth).all())
 
@@ -339,3 +336,61 @@ def test_a_letter_that_has_changed_is_worth_sending():
     changed[..., star.slot == 1] += 0.6
     assert simulation._sends(star, node, changed).tolist() == [False, True]
     assert simulation._sends(star, node + 0.6, letters).tolist() == [True, True]
+
+
+MODELS = {
+    "energy": lambda: EnergyGNN(3, 2),
+    "energy, attention": lambda: EnergyGNN(3, 2, heads=2),
+    "denoising": lambda: GSDGNN(3, 2),
+    "IGNN": lambda: IGNN(3, 2),
+    "EIGNN": lambda: EIGNN(3, 2),
+    "Scarselli": lambda: ScarselliGNN(3, 2),
+    "maximum": lambda: MaxGNN(3, 2),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=5, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 6),
+    st.integers(0, 4),
+    st.lists(st.sampled_from(BOUNDED), max_size=2, unique=True),
+)
+def test_every_implicit_model_ends_at_the_solvers_answer(name, seed, stagger, delay, impairments):
+    torch.manual_seed(seed)
+    model = MODELS[name]().double()
+    graph = random_graph([int(n) for n in torch.randint(1, 9, (3,))], seed=seed)
+    data = Data(
+        x=torch.randn(graph.num_nodes, 3, dtype=torch.float64),
+        edge_index=torch.stack([graph.src, graph.dst]),
+        batch=graph.batch,
+    )
+    run = simulate(
+        model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments,
+        ticks=6000, tol=1e-6,
+    )  # fmt: skip
+    assert bool(run.converged.all()), run
+    assert all(run.assumptions.values()) or not run.staleness.bounded
+
+
+@pytest.mark.parametrize("name", ["energy", "denoising"])
+def test_certified_steps_on_small_well_conditioned_cases(name):
+    torch.manual_seed(2)
+    make = {"energy": EnergyGNN, "denoising": GSDGNN}[name]
+    graph = random_graph([2, 4], seed=2)
+    data = Data(
+        x=torch.randn(6, 3, dtype=torch.float64),
+        edge_index=torch.stack([graph.src, graph.dst]),
+        batch=graph.batch,
+    )
+    run = simulate(
+        make(3, 2, beta=1.0).double(),
+        data,
+        step="certified",
+        stagger=2,
+        delay=1,
+        ticks=20_000,
+        tol=1e-6,
+    )
+    assert bool(run.converged.all()), run

@@ -1,9 +1,27 @@
-"""Every variant of the energy GNN through the one conformance suite."""
+"""Energy GNNs: conformance, what odd graphs mean, fresh parameters, raw features."""
 
+import copy
+import io
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
 import pytest
+import torch
+from helpers import DOUBLE, ODD, ODD_NODES, chain, circulant, columns, cycle, edges
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch_geometric.data import Data
+from torch_geometric.datasets import TUDataset
+from torch_geometric.loader import DataLoader
 
-from hogwild import EnergyConv, EnergyGNN
-from hogwild.solvers import Newton
+from hogwild import EnergyConv, EnergyGNN, Newton, StackedEnergyGNN
+from hogwild.errors import (
+    AsynchronyError,
+    ConfigError,
+)
+from hogwild.nn import PICNN
 from hogwild.testing import check_model
 
 VARIANTS = {
@@ -38,10 +56,365 @@ def test_edge_features(name, device):
 
 @pytest.mark.parametrize("pool", [None, "mean"])
 def test_gnn(pool, device):
-    check_model(lambda **kw: EnergyGNN(3, out_channels=2, pool=pool, **kw), device=device)
+    check_model(lambda **kw: EnergyGNN(3, 2, pool=pool, **kw), device=device)
 
 
 def test_stacked(device):
-    check_model(
-        lambda **kw: EnergyGNN(3, out_channels=2, num_layers=2, widths=(2,), **kw), device=device
-    )
+    check_model(lambda **kw: StackedEnergyGNN(3, 2, num_levels=2, widths=(2,), **kw), device=device)
+
+
+TIGHT = Newton(atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"message": "both"}, ["'both'", "'edge' or 'node'"]),
+        ({"aggr": "max"}, ["'max'", "'sum' or 'mean'", "convex"]),
+        ({"in_channels": 0}, ["in_channels=0", "positive integer"]),
+        ({"hidden_channels": -1}, ["hidden_channels=-1", "positive integer"]),
+        ({"message_channels": 0}, ["message_channels=0", "positive integer"]),
+        ({"num_layers": 0}, ["num_layers=0", "positive integer"]),
+        ({"num_layers": 1.5}, ["num_layers=1.5", "positive integer"]),
+        ({"heads": 0}, ["heads=0", "positive integer"]),
+        ({"edge_dim": 0}, ["edge_dim=0", "positive integer"]),
+        ({"replicas": 0}, ["replicas=0", "positive integer"]),
+        ({"beta": 0.0}, ["beta=0.0", "positive"]),
+        ({"beta": -1.0}, ["beta=-1.0", "positive"]),
+        ({"beta": float("nan")}, ["beta=nan", "positive"]),
+        ({"heads": 2, "aggr": "mean"}, ["heads", "aggr='mean'"]),
+        ({"heads": 2, "normalize": True}, ["heads", "normalize=True"]),
+        ({"message": "node", "edge_dim": 2}, ["node-wise", "message='edge'"]),
+        ({"act": "relu"}, ["'relu'", "softplus"]),
+        ({"gate": "abs"}, ["'abs'", "softplus"]),
+        ({"widths": (4, 0)}, ["positive widths", "(4, 0"]),
+        ({"on_failure": "panic"}, ["'panic'", "raise", "warn", "ignore"]),
+    ],
+    ids=str,
+)
+def test_constructor_errors(kwargs, words):
+    with pytest.raises(ConfigError) as caught:
+        EnergyConv(**({"in_channels": 3} | kwargs))
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: StackedEnergyGNN(3, 1, num_levels=0), ["num_levels=0", "positive integer"]),
+        (lambda: EnergyGNN(3, 1, pool="max"), ["'max'", "'mean'"]),
+        (lambda: Newton(atol=-1.0), ["atol=-1.0", "nonnegative"]),
+        (lambda: Newton(rtol=float("nan")), ["rtol=nan", "nonnegative"]),
+        (lambda: Newton(max_iter=-1), ["max_iter=-1", "nonnegative"]),
+        (lambda: Newton(linear="lu"), ["'lu'", "direct", "cg"]),
+    ],
+)
+def test_other_constructor_errors(make, words):
+    with pytest.raises(ConfigError) as caught:
+        make()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def conv_of(**options):
+    torch.manual_seed(1)
+    return EnergyConv(3, solver=TIGHT, **options).double()
+
+
+def features(n):
+    return torch.randn(n, 3, generator=torch.Generator().manual_seed(2), **DOUBLE)
+
+
+OPTIONS = {
+    "edge": {},
+    "node": {"message": "node"},
+    "mean": {"aggr": "mean"},
+    "normalize": {"normalize": True},
+    "heads": {"heads": 2},
+    "two-rounds": {"num_layers": 2},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_isolated_node_equals_a_single_node_graph(options):
+    """An isolated node minimises its own energy, whatever else is in the graph."""
+    conv, x = conv_of(**options), features(ODD_NODES)
+    alone = conv(x[5:], edges())
+    torch.testing.assert_close(conv(x, ODD)[5:], alone, rtol=0, atol=1e-9)
+    assert float((conv(x, ODD)[:1] - conv(x[:1], edges())).detach().abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["edge", "node", "normalize", "two-rounds"])
+def test_multi_edge_counts_and_equals_weight_two(name):
+    """Each of several edges counts: twice the edge is the edge with weight two, and not once."""
+    conv, x = conv_of(**OPTIONS[name]), features(3)
+    once, twice = chain(3), torch.cat([chain(3), chain(3)[:, :1]], 1)
+    weight = torch.ones(4, **DOUBLE)
+    weight[0] = 2.0
+    h = features(3)[:, :2]
+    doubled = conv.energy(h, x, twice)
+    torch.testing.assert_close(doubled, conv.energy(h, x, once, edge_weight=weight))
+    assert float((doubled - conv.energy(h, x, once)).abs().detach()) > 1e-3
+    torch.testing.assert_close(conv(x, twice), conv(x, once, edge_weight=weight), rtol=0, atol=1e-9)
+
+
+def test_self_loop_is_one_more_message():
+    """m_i gains m(h_i, h_i, x_i, x_i), beside the self message that every node has."""
+    conv, x, h = conv_of(), features(1), features(1)[:, :2]
+    m = conv.loop_nets[0](x, h)
+    message = conv.message_nets[0](torch.cat([x, x], 1), h.repeat_interleave(2, 1))
+    for count in range(3):
+        at = torch.cat([m + count * message, h], 1)
+        expected = conv.update_nets[0](x, at)[0, 0] + 0.02 * h.square().sum()
+        got = conv.energy(h, x, edges(*[(0, 0)] * count))[0]
+        torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("name", ["edge", "node", "normalize", "two-rounds"])
+def test_weight_zero_equals_removing_the_edge(name):
+    conv, x = conv_of(**OPTIONS[name]), features(ODD_NODES)
+    weight = torch.ones(ODD.size(1), **DOUBLE)
+    weight[[1, 5, 8]] = 0.0
+    kept = ODD[:, weight > 0]
+    zeroed = conv(x, ODD, edge_weight=weight)
+    torch.testing.assert_close(zeroed, conv(x, kept), rtol=0, atol=1e-9)
+    assert float((zeroed - conv(x, ODD)).detach().abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_weight_one_equals_no_weight(options):
+    conv, x = conv_of(**options), features(ODD_NODES)
+    one = torch.ones(ODD.size(1), **DOUBLE)
+    torch.testing.assert_close(conv(x, ODD, edge_weight=one), conv(x, ODD), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_directed_graphs_solve(options):
+    """The gradient vanishes at the answer, and direction matters."""
+    conv, x = conv_of(**options), features(4)
+    one_way = edges((0, 1), (1, 2), (2, 3), (3, 1))
+    found = conv.embed(x, one_way)
+    assert bool(found.converged.all())
+    h = found.value.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(conv.energy(h, x, one_way).sum(), h)
+    assert float(gradient.abs().max()) <= 1e-11
+    assert float((found.value - conv(x, one_way.flip(0))).detach().abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_graph_without_edges(options):
+    conv, x = conv_of(**options), features(3)
+    together = conv(x, edges())
+    for i in range(3):
+        torch.testing.assert_close(together[i], conv(x[i : i + 1], edges())[0], rtol=0, atol=1e-9)
+    conv(x, edges()).sum().backward()
+
+
+def test_require_asynchronous():
+    """A one-hop energy on an undirected graph can run asynchronously; otherwise the reason."""
+    EnergyConv(3).require_asynchronous(cycle(4), 4)
+    EnergyConv(3, heads=2).require_asynchronous(edges(), 2)
+    with pytest.raises(AsynchronyError) as caught:
+        EnergyConv(3, num_layers=2).require_asynchronous(cycle(4), 4)
+    for word in ("num_layers=2", "2 hops", "num_layers=1", "StackedEnergyGNN"):
+        assert word in str(caught.value)
+    with pytest.raises(AsynchronyError) as caught:
+        EnergyConv(3).require_asynchronous(ODD, ODD_NODES)
+    for word in ("no reverse link", "4 -> 0", "to_undirected"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_float32_solve_agrees_with_float64(options):
+    torch.manual_seed(0)
+    conv = EnergyConv(3, replicas=4, **options)
+    x = torch.randn(20, 3)
+    exact = conv(x, cycle(20))
+    rough = copy.deepcopy(conv)
+    rough.solve_dtype = None
+    found = rough.embed(x, cycle(20))
+    assert bool(found.converged.all())
+    assert found.residual.dtype == torch.float32
+    torch.testing.assert_close(found.value, exact, rtol=1e-3, atol=1e-3)
+    grads = [
+        torch.autograd.grad(h.square().sum(), list(model.parameters()))
+        for model, h in ((conv, exact), (rough, found.value))
+    ]
+    for a, b in zip(*grads, strict=True):
+        size = max(float(a.abs().max()), 1e-2)
+        torch.testing.assert_close(b, a, rtol=0, atol=2e-2 * size)
+
+
+WORST = 1e3
+
+
+# num_layers, PICNN widths, hidden_channels, degree
+QUICK = [
+    (1, 2, 2, 1),
+    (1, 2, 2, 50),
+    (1, 64, 2, 50),
+    (1, 64, 64, 1),
+    (2, 2, 2, 50),
+    (2, 64, 2, 20),
+    (3, 2, 2, 50),
+    (3, 2, 32, 1),
+]
+
+
+GRID = [
+    (rounds, width, k, degree)
+    for rounds in (1, 2, 3)
+    for width in (2, 8, 64)
+    for k in (2, 8, 64)
+    for degree in (1, 5, 50)
+    if k * degree <= 400 and (rounds, width, k, degree) not in QUICK
+]
+
+
+KINDS = {"edge": {}, "node": {"message": "node"}, "heads": {"heads": 2}, "mean": {"aggr": "mean"}}
+
+
+def condition(problem, h, dense):
+    """Condition number of ∇²E(h), [R], up to ``dense`` unknowns; λ_max / β, a bound, beyond."""
+    hessian = problem.evaluate(h).hessian()
+    if h[0].numel() <= dense:
+        spectrum = torch.linalg.eigvalsh(columns(hessian.apply, h))
+        return spectrum[:, -1] / spectrum[:, 0]
+    v = torch.randn_like(h)
+    for _ in range(40):
+        v = v / v.flatten(1).norm(dim=1)[:, None, None]
+        new = hessian.apply(v)
+        top = (new * v).sum((1, 2))
+        v = new
+    return 1.1 * top / problem.beta  # power iteration approaches from below
+
+
+def check(rounds, width, k, degree, kind, *, replicas, dense=120):
+    torch.manual_seed(0)
+    conv = EnergyConv(
+        3,
+        k,
+        num_layers=rounds,
+        widths=(width, width),
+        replicas=replicas,
+        solver=Newton(linear="cg"),
+        **KINDS[kind],
+    ).double()
+    n = degree + 2 + degree % 2
+    x, edge_index = torch.randn(n, 3, **DOUBLE), circulant(n, degree)
+    problem = conv.problem(x, edge_index).detach()
+    assert problem.graph.in_degree.unique().tolist() == [degree]
+    start = problem.zeros(torch.float64, x.device)
+    assert float(condition(problem, start, dense).max()) < WORST
+    found = conv.embed(x, edge_index)
+    solution = found.value.detach().mT.contiguous()
+    assert float(condition(problem, solution, dense).max()) < WORST
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rounds", "width", "k", "degree"), QUICK)
+def test_fresh_energy_is_well_conditioned(rounds, width, k, degree, kind):
+    """λ_max / λ_min < 1e3 at the start and at the solution, at the extremes."""
+    check(rounds, width, k, degree, kind, replicas=8 if k * width < 100 else 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rounds", "width", "k", "degree"), GRID)
+def test_fresh_energy_is_well_conditioned_on_a_grid(rounds, width, k, degree, kind):
+    check(rounds, width, k, degree, kind, replicas=4 if k * degree <= 100 else 1, dense=450)
+
+
+def fading(conv):
+    """Factor by which what the first node of a chain knows fades from hop to hop, [R]."""
+    chain = torch.stack([torch.arange(29), torch.arange(1, 30)])
+    edge_index = torch.cat([chain, chain.flip(0)], 1)
+    x = torch.zeros(2, 30, 2, **DOUBLE)
+    x[0, 0, 0] = x[1, 0, 1] = 1.0
+    one, other = (conv.embed(x_, edge_index).value for x_ in x)
+    difference = (one - other).norm(dim=-1)
+    return (difference[:, 8] / difference[:, 2]) ** (1 / 6)
+
+
+@pytest.mark.parametrize("heads", [None, 2])
+@torch.no_grad()
+def test_fresh_messages_are_about_differences(heads):
+    """What a node knows carries over several hops, unlike with independent weights on both ends of
+    an edge; node-wise messages cannot be about differences."""
+    torch.manual_seed(0)
+    conv = EnergyConv(2, heads=heads, replicas=50).double()
+    assert float(fading(conv).median()) > 0.5
+    assert float(fading(conv).min()) > 0.3
+    for module in conv.modules():
+        if isinstance(module, PICNN):
+            module.reset_parameters()  # without what EnergyConv does to it
+    assert float(fading(conv).median()) < 0.35
+    conv.reset_parameters()
+    assert float(fading(conv).median()) > 0.5
+
+
+@pytest.fixture
+def data_home():
+    """The user's HOGWILD_DATA; the test is skipped without it."""
+    place = os.environ.get("HOGWILD_DATA")
+    if not place:
+        pytest.skip("HOGWILD_DATA is not set: raw features are not tested")
+    return Path(place)
+
+
+def train(graphs, classes, loss, epochs):
+    """Twenty lines of PyG. ``on_failure="raise"`` is the default: a failed solve ends the loop."""
+    torch.manual_seed(1)
+    model = EnergyGNN(graphs[0].x.size(1), classes, pool="mean")
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.005)
+    most = 0
+    for _ in range(epochs):
+        for batch in DataLoader(graphs, batch_size=128, shuffle=True):
+            size = batch.num_graphs
+            found = model.embed(batch.x, batch.edge_index, batch=batch.batch, batch_size=size)
+            most = max(most, int(found.iterations.max()))
+            optimiser.zero_grad()
+            loss(model.readout(found.value, batch.batch, size), batch.y).backward()
+            optimiser.step()
+    return most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MUTAG", "PROTEINS", "ENZYMES"])
+def test_tu_data_sets_train_for_twenty_epochs(name, data_home, tmp_path):
+    source = data_home / "TUDataset" / name / "raw"
+    if not source.is_dir():
+        pytest.skip(f"HOGWILD_DATA has no TUDataset/{name}: it is not tested")
+    shutil.copytree(source, tmp_path / name / "raw")
+    graphs = list(TUDataset(str(tmp_path), name, use_node_attr=True))
+    classes = 1 + max(int(graph.y) for graph in graphs)
+    assert train(graphs, classes, cross_entropy, 20) < 1000
+
+
+@pytest.mark.slow
+def test_peptides_train(data_home):
+    """Categories of atoms as numbers; some hundred graphs."""
+    source = data_home / "peptides-func" / "peptides_func.npz"
+    if not source.is_file():
+        pytest.skip("HOGWILD_DATA has no peptides-func: it is not tested")
+    file = np.load(source)
+    graphs, node, bond = [], 0, 0
+    x, bonds = torch.from_numpy(file["x"]).float(), torch.from_numpy(file["bonds"]).long()
+    for g in range(256):
+        nodes, count = int(file["num_nodes"][g]), int(file["num_bonds"][g])
+        pairs = bonds[bond : bond + count].T
+        edge_index = torch.cat([pairs, pairs.flip(0)], 1)
+        y = torch.from_numpy(file["y"][g]).float().view(1, -1)
+        graphs.append(Data(x=x[node : node + nodes], edge_index=edge_index, y=y))
+        node, bond = node + nodes, bond + count
+    assert train(graphs, graphs[0].y.size(1), binary_cross_entropy_with_logits, 5) < 1000
+
+
+@pytest.mark.parametrize("act", ["softplus", "squareplus"])
+def test_models_pickle(act):
+    model, x = EnergyGNN(3, 1, act=act), torch.randn(5, 3)
+    again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(again(x, cycle(5)), model(x, cycle(5)))
+    buffer = io.BytesIO()
+    torch.save(model, buffer)

@@ -64,7 +64,8 @@ def derivative(value):
 
 @pytest.mark.parametrize("name", FLAT)
 def test_nonexpansive_ones_pass(name):
-    Nonexpansive(name, FLAT[name], derivative(FLAT[name]))
+    found = Nonexpansive(name, FLAT[name], derivative(FLAT[name]))
+    assert found.name == name
 
 
 WRONG = {

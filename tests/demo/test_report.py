@@ -1,0 +1,141 @@
+"""The demonstration: its task, its numbers, its page, its command."""
+
+import base64
+import re
+from html.parser import HTMLParser
+from typing import ClassVar
+
+import pytest
+import torch
+from tiny_runs import TINY
+
+from hogwild.asynchrony.impairments import BernoulliLoss
+from hogwild.demo import Rumour, Study, demo, report, study
+from hogwild.demo.study import MODELS, ROWS
+from hogwild.executors.price import shown, size
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("demo") / "report.html"
+    lines = []
+    found = demo(path, TINY, 3, say=lines.append)
+    return path.read_text("utf-8"), found, lines
+
+
+class Page(HTMLParser):
+    """What is in a page: headings, cells, pictures, and everything that names another address."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.headings, self.cells, self.pictures, self.addresses, self.open = [], [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+        for key, value in attrs:
+            if key in ("src", "href", "srcset", "data", "action"):
+                (self.pictures if tag == "img" else self.addresses).append(value)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+        if self.open and self.open[-1] in ("td", "th"):
+            self.cells.append(data)
+
+
+def test_page_has_every_section_and_is_whole(page):
+    text, _, _ = page
+    found = Page(text)
+    assert found.open == []  # every tag is closed
+    assert found.headings == [
+        "The task",
+        "What happened",
+        "Every node's answer",
+        "Error against delay, stagger and loss",
+        "One node under many schedules",
+        "How the energy GNN gets there",
+        "What to try next",
+    ]
+    assert len(found.pictures) == 5
+    assert "<h1>Graph neural networks, in step and out of step</h1>" in text  # not one a row
+    assert "its gradient steps have no row" in text
+    assert f"3 trained models (GCN, GAT, energy GNN) in {len(ROWS)} rows" in text
+    for picture in found.pictures:
+        head, _, data = picture.partition(",")
+        assert head == "data:image/png;base64"
+        assert base64.b64decode(data, validate=True).startswith(b"\x89PNG")
+
+
+def test_page_needs_no_network(page):
+    text, _, _ = page
+    assert Page(text).addresses == []
+    text = re.sub(r"base64,[\w+/=]+", "", text)
+    assert not re.search(r"https?:|//[a-z]|@import|url\(|<script|<link", text)
+
+
+def test_table_holds_what_was_computed(page):
+    text, found, _ = page
+    cells = Page(text).cells
+    expected = ["nodes that are wrong", "in step", "S=1, D=2", "S=5, D=2", "S=5, D=3",
+                "S=5, D=2, 30% lost", "updates", "packets", "bytes"]  # fmt: skip
+    for model, (name, *_) in ROWS.items():
+        runs, y = found.results[model], torch.cat([g.y for g in Rumour(3, seed=3).graphs[4:]])
+        expected.append(name)
+        before = ((runs[5, 2, 0.0].prediction[:, 0] > 0) != (y == 1)).double().mean()
+        expected.append(f"{100 * float(before):.1f} %")
+        for setting in ((1, 2, 0.0), (5, 2, 0.0), (5, 3, 0.0), (5, 2, 0.3)):
+            outputs = runs[setting].run.predictions[..., 0]  # [Q, N]
+            after = ((outputs > 0) != (y == 1)).double().mean(1)
+            assert (runs[setting].stagger, runs[setting].delay) == setting[:2]
+            lost = (BernoulliLoss(setting[2]),) if setting[2] else ()
+            assert runs[setting].impairments == lost
+            expected.append(f"{100 * float(after.mean()):.1f} % ± {100 * float(after.std()):.1f}")
+        lossy = runs[5, 2, 0.3].run
+        expected += [shown(float(lossy.updates.double().mean())),
+                     shown(float(lossy.messages.double().mean())),
+                     size(float(lossy.bytes.double().mean()))]  # fmt: skip
+    assert cells == expected
+    assert found.guessing == 0.5
+    assert "50 % of the nodes" in text
+
+
+class Told(Study):
+    """A study whose errors are given, by model and setting; elsewhere 0.3 ± 0.01."""
+
+    told: ClassVar[dict] = {}
+
+    def error(self, model, setting=None):
+        return self.told.get((model, setting), (0.3, 0.01))
+
+
+def test_curves_that_fall_are_explained(page):
+    _, found, _ = page
+    study = Told(**vars(found))
+    assert "Not every curve rises" not in report(study)
+    Told.told = {
+        ("gcn", (5, 3, 0.0)): (0.2, 0.02),
+        ("gat", (1, 2, 0.0)): (0.301, 0.01),
+        ("gat", (5, 2, 0.0)): (0.299, 0.01),
+        ("energy-edge", (5, 3, 0.0)): (0.1, 0.0),
+    }
+    text = report(study).split("Not every curve rises: ")[1].split("</p>")[0]
+    assert text.startswith(
+        "the GCN errs on 30.0 % of the nodes at S = 5, D = 0 and on 20.0 % at S = 5, D = 3; "
+        "the GAT errs on 30.1 % of the nodes at S = 1, D = 2 and on 29.9 % at S = 5, D = 2, "
+        "within a standard deviation. "
+    )
+
+
+def test_progress_and_seed(page):
+    _, found, lines = page
+    steps = len(MODELS) + len(ROWS) + 1
+    begun = [line[:5].rstrip("]") for line in lines if line.startswith("[")]
+    assert begun == [f"[{i}/{steps}"[:5] for i in range(1, steps + 1)]
+    again = study(TINY, 3)
+    assert again.rows() == found.rows()
+    assert list(found.convergence) == ["S=1, D=0", "S=5, D=2", "S=5, D=2, 30% lost"]

@@ -1,0 +1,71 @@
+"""PyG's data as everything that runs or trains a model takes them."""
+
+import pytest
+import torch
+from helpers import chain
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.loader import RandomNodeLoader
+
+import hogwild
+from hogwild import GCN, GSDGNN, IGNN
+from hogwild.errors import InputError
+from hogwild.graph.inputs import SAMPLED, require_whole
+
+
+def graph(**more):
+    return Data(x=torch.randn(4, 2), edge_index=chain(4), y=torch.zeros(4), **more)
+
+
+CALLS = {
+    "simulate": lambda data: hogwild.simulate(IGNN(2, 1), data, ticks=1),
+    "certify": lambda data: hogwild.certify(GSDGNN(2, 1), data),
+    "robustness": lambda data: hogwild.robustness(GCN(2, 1), data, runs=1),
+    "sweep": lambda data: hogwild.sweep(GCN(2, 1), data, runs=1),
+    "train": lambda data: hogwild.train(data, model="gcn", epochs=1),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+@pytest.mark.parametrize("key", SAMPLED)
+def test_a_part_of_a_graph_is_refused(call, key):
+    """Degrees and normalisations belong to the whole graph."""
+    part = graph(**{key: torch.arange(4)})
+    for data in (part, [graph(), part], Batch.from_data_list([part])):
+        with pytest.raises(InputError, match=rf"a sampler left {key} on it.*Expected the whole"):
+            call(data)
+
+
+def test_parts_that_carry_no_sign_of_a_sampler_pass():
+    part = next(iter(RandomNodeLoader(graph(), num_parts=2)))
+    for data in (part, graph().subgraph(torch.arange(3))):
+        assert require_whole(data) is None
+
+
+def test_a_part_is_not_the_whole():
+    """Why: the same nodes, without their neighbours, have another answer."""
+    whole = Data(x=torch.randn(6, 2), edge_index=chain(6))
+    part = whole.subgraph(torch.arange(4))
+    for model in (IGNN(2, 1, act="leaky_relu"), GSDGNN(2, 1), GCN(2, 1)):
+        a, b = (model(g.x, g.edge_index)[:4] for g in (whole, part))
+        assert not torch.allclose(a, b, rtol=1e-4)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+def test_several_types_are_refused(call):
+    several = HeteroData()
+    several["sensor"].x = torch.randn(3, 2)
+    for data in (several, [several], [graph(), several]):
+        with pytest.raises(InputError, match=r"HeteroData.*expected a graph of one type"):
+            call(data)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+def test_what_is_missing(call):
+    bare = graph()
+    bare.edge_index = None
+    for data in (bare, [graph(), bare], Data(edge_index=chain(4), y=torch.zeros(4), num_nodes=4)):
+        with pytest.raises(InputError, match="lacks"):
+            call(data)
+    for data in ([], [3]):
+        with pytest.raises(InputError, match="expected"):
+            call(data)

@@ -1,0 +1,17 @@
+"""Linear systems: which method solves them, and what is reported."""
+
+import torch
+from helpers import cycle
+
+from hogwild import EnergyConv
+from hogwild.solvers import LinearSolver, Status
+
+
+def test_an_indefinite_matrix_is_not_solved():
+    """A factorisation that breaks down is reported, not returned as converged."""
+    problem = EnergyConv(3).problem(torch.randn(5, 3), cycle(5)).detach()
+    h = problem.zeros(torch.float64, torch.device("cpu"))
+    hessian = problem.evaluate(h).hessian()
+    hessian.beta = -50.0
+    found = LinearSolver().solve(hessian, torch.ones_like(h), 1e-10)
+    assert found.status.tolist() == [[Status.NOT_FINITE]]

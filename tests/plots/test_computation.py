@@ -1,0 +1,142 @@
+"""The computation graph of a run: the arrows that were read, and their picture."""
+
+from collections import Counter
+from functools import partial
+
+import helpers
+import pytest
+import torch
+from helpers import ODD, ODD_NODES, chain, cycle, grid, looks_like_a_picture
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.nn import SimpleConv
+
+from hogwild import GCN, EnergyGNN, LayeredGNN, LayerTagged, plots, simulate
+from hogwild.asynchrony.impairments import BernoulliLoss, Crashes, Stragglers
+from hogwild.errors import ConfigError, TraceError
+from hogwild.graph import Graph
+from hogwild.plots.computation import Arrow, ComputationGraph, observe
+
+example = partial(helpers.example, width=1)
+
+
+def unit_gnn(layers=3):
+    """A node's next value is the sum of its own and its neighbours'."""
+    convs = [SimpleConv(aggr="sum", combine_root="sum") for _ in range(layers)]
+    return LayeredGNN(convs, 1, 1, hidden_channels=1, act=None, encoder=False).double()
+
+
+GRAPHS = [(chain(5), 5), (cycle(4), 4), (grid(2, 3), 6), (ODD, ODD_NODES)]
+
+
+def by_brute_force(trace, edge_index, depth):
+    """Every node's update times, and for each view the updates its sender had made before."""
+    times = {}
+    for tick in trace.ticks:
+        for i in tick.at.nodes.tolist():
+            times.setdefault(i, []).append(tick.time)
+    views = {
+        (tick.time, edge): view
+        for tick in trace.ticks
+        for edge, view in zip(tick.at.edges.tolist(), tick.view.tolist(), strict=True)
+    }
+    read = []
+    for i, updates in times.items():
+        assert len(updates) == depth
+        for layer, time in enumerate(updates):
+            read.append((i, layer, i, layer + 1))
+            for edge, (j, to) in enumerate(edge_index.T.tolist()):
+                if to == i and j != i:
+                    heard = sum(t < views[time, edge] for t in times[j])
+                    read.append((j, heard, i, layer + 1))
+    return Counter(read)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(GRAPHS), st.integers(1, 4), st.integers(1, 6), st.integers(0, 4),
+    st.integers(0, 10**6), st.sampled_from([(), BernoulliLoss(0.4), Stragglers(0.5)]),
+)  # fmt: skip
+def test_arrows_are_what_was_read(graph, depth, stagger, delay, seed, impairments):
+    edge_index, n = graph
+    run = simulate(
+        GCN(1, 1, 2, num_layers=depth).double(), example(edge_index, n), stagger=stagger,
+        delay=delay, seed=seed, impairments=impairments, record=True,
+    )  # fmt: skip
+    arrows = ComputationGraph.of(run.trace, Graph.of(edge_index, n), depth)
+    expected = by_brute_force(run.trace, edge_index, depth)
+    assert Counter(map(tuple, arrows.read)) == expected
+    links = [(j, i) for j, i in edge_index.T.tolist() if i != j] + [(i, i) for i in range(n)]
+    intended = Counter((j, m, i, m + 1) for j, i in links for m in range(depth))
+    assert Counter(map(tuple, arrows.kept)) == intended & expected
+    assert Counter(map(tuple, arrows.removed)) == intended - expected
+    assert Counter(map(tuple, arrows.unintended)) == expected - intended
+    # As many readings as intended ones; own values are never lost.
+    assert len(arrows.removed) == len(arrows.unintended)
+    assert all(arrow.source != arrow.target for arrow in arrows.removed)
+    if (stagger, delay, impairments) == (1, 0, ()):
+        assert not arrows.removed
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("edge_index", "n"), GRAPHS[:3])
+def test_values_follow_from_the_arrows(edge_index, n, seed):
+    """Summing along the arrows that were read gives what the simulation computed."""
+    data = example(edge_index, n)
+    arrows, values = observe(unit_gnn(), data, stagger=5, delay=2, seed=seed)
+
+    def value(i, layer):
+        if layer == 0:
+            return float(data.x[i])
+        into = [a for a in arrows.read if (a.target, a.after) == (i, layer)]
+        return sum(value(a.source, a.layer) for a in into)
+
+    for i in range(n):
+        for layer in range(4):
+            assert value(i, layer) == pytest.approx(float(values[i, layer]), abs=1e-12)
+    final = simulate(unit_gnn(), data, seed=seed).h[0, :, 0]
+    assert torch.allclose(values[:, -1], final, rtol=0, atol=1e-12)
+
+
+def test_wide_embeddings_have_no_number_to_write():
+    assert observe(GCN(1, 1).double(), example(chain(3), 3), stagger=2, delay=1)[1] is None
+
+
+def test_computation_graph(tmp_path):
+    data, path = example(grid(2, 3), 6), tmp_path / "new" / "graph.png"
+    figure = plots.computation_graph(GCN(1, 1, 1, num_layers=2).double(), data, seed=1, path=path)
+    assert looks_like_a_picture(path)
+    arrows, _ = observe(GCN(1, 1, 2, num_layers=2).double(), data, stagger=5, delay=2, seed=1)
+    first, second = figure.axes
+    assert len(first.patches) == len(arrows.intended)
+    assert len(second.patches) == len(arrows.intended) + len(arrows.unintended)
+    assert {text.get_text() for text in second.get_legend().texts} == {
+        "kept", "removed", "unintended",
+    }  # fmt: skip
+
+
+def test_computation_graph_refuses(tmp_path):
+    data = example(chain(3), 3)
+    for model in (EnergyGNN(1, 1).double(), LayerTagged(GCN(1, 1).double())):
+        with pytest.raises(ConfigError, match="has no computation graph"):
+            plots.computation_graph(model, data)
+    crashes = Crashes(1.0, period=4, downtime=2, rejoin="cold", until=8)
+    with pytest.raises(ConfigError, match="crashes cold"):
+        plots.computation_graph(GCN(1, 1).double(), data, impairments=crashes)
+    run = simulate(GCN(1, 1).double(), data, record=True)
+    with pytest.raises(TraceError, match="another graph"):
+        ComputationGraph.of(run.trace, Graph.of(chain(4), 4), 5)
+    with pytest.raises(TraceError, match="made 5 to 5 updates in this trace; expected 3"):
+        ComputationGraph.of(run.trace, Graph.of(data.edge_index, 3), 3)
+    path = tmp_path / "graph.xyz"
+    with pytest.raises(ConfigError, match=r"expected one of .*pdf, .*png"):
+        plots.computation_graph(GCN(1, 1).double(), data, path=path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arrows_have_names():
+    arrow = Arrow(source=1, layer=0, target=2, after=1)
+    assert (arrow.source, arrow.layer, arrow.target, arrow.after) == arrow
+    arrows, _ = observe(unit_gnn(1), example(chain(3), 3), stagger=1, delay=0)
+    assert arrow not in arrows.unintended
+    assert arrow in arrows.kept

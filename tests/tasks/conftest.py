@@ -1,3 +1,0 @@
-from samples import home, real
-
-__all__ = ["home", "real"]

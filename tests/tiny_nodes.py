@@ -1,0 +1,75 @@
+"""Problems whose nodes compute alone, in NumPy."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import torch
+
+from hogwild.models import EIGNNConv, EnergyConv, GSDConv, IGNNConv
+from hogwild_node import Star
+from hogwild_node.tree import walk
+
+MODELS = {
+    "edge": lambda: EnergyConv(3, 2),
+    "node": lambda: EnergyConv(3, 3, message="node"),
+    "heads": lambda: EnergyConv(3, 2, heads=2),
+    "averaged heads": lambda: EnergyConv(3, 2, heads=2, concat=False),
+    "edge features": lambda: EnergyConv(3, 2, edge_dim=2),
+    "normalised": lambda: EnergyConv(3, 1, normalize=True),
+    "squareplus": lambda: EnergyConv(3, 2, act="squareplus", widths=(5,)),
+    "affine": lambda: EnergyConv(3, 2, widths=()),
+    "replicas": lambda: EnergyConv(3, 2, replicas=3),
+    "wide": lambda: EnergyConv(3, 8),
+    "gsd": lambda: GSDConv(3, 2),
+    "ignn": lambda: IGNNConv(3, 2, act="tanh"),
+    "eignn": lambda: EIGNNConv(3, 2),
+}
+
+
+ENERGIES = [name for name in MODELS if name not in ("ignn", "eignn")]
+
+
+GRAPHS = {
+    "cycles": [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 5), (5, 2)],
+    "lonely": [(0, 1)],
+    "star": [(0, i) for i in range(1, 9)],
+}
+
+
+def numpy(x):
+    """The same structure in NumPy."""
+    return walk(x, lambda array, _: array.detach().numpy())
+
+
+def star(at):
+    found = {f.name: getattr(at, f.name) for f in fields(Star)}
+    return Star(**{k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in found.items()})
+
+
+def pose(name, graph="cycles", extra=()):
+    """A problem, its graph and embeddings; ``extra`` edges may be loops and repeat others."""
+    torch.manual_seed(0)
+    pairs = GRAPHS[graph]
+    n = max(max(pair) for pair in pairs) + 2  # one node has no neighbours
+    edge_index = torch.tensor([*pairs, *[(j, i) for i, j in pairs], *extra]).T.contiguous()
+    conv = MODELS[name]().double()
+    attr = torch.randn(edge_index.size(1), 2).double() if name == "edge features" else None
+    x = torch.randn(n, 3).double()
+    problem = conv.problem(x, edge_index, attr).detach()
+    return problem, torch.randn(problem.replicas, problem.channels, n).double()
+
+
+def close(mine, theirs, tol=1e-12):
+    theirs = theirs.numpy() if isinstance(theirs, torch.Tensor) else theirs
+    np.testing.assert_allclose(mine, theirs, rtol=tol, atol=tol * np.abs(theirs).max(initial=1.0))
+
+
+LOOPS = [(), ((0, 0), (1, 0), (1, 0), (0, 1), (0, 1))]
+
+
+def alone(model, graph, node):
+    """The model and the star of one node: all that a robot has."""
+    at = graph.star(torch.tensor([node]))
+    mine = numpy(model.at(at))
+    at = star(at)
+    return mine, replace(at, nodes=None, edges=None)

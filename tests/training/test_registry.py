@@ -1,0 +1,88 @@
+"""Models by name: what is built, with which solver, on which device."""
+
+import dataclasses
+
+import pytest
+import torch
+from tiny_tasks import Sums
+
+from hogwild import LBFGS, Anderson, Newton, Picard
+from hogwild.errors import ConfigError
+from hogwild.models.base import ImplicitConv, Kind
+from hogwild.training import MODELS, Config
+from hogwild.training.registry import PAPER, at_hand, build, device_of, entry
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("replicas", [None, 2])
+@pytest.mark.parametrize("recipe", ["default", "paper"])
+def test_every_model_builds(name, replicas, recipe):
+    config = Config.of(model=name, recipe=recipe)
+    model = build(config, Sums(), replicas)
+    assert model.kind == entry(name).kind
+    assert model.replicas == replicas
+    assert {p.dtype for p in model.parameters()} == {config.precision}
+
+
+def test_paper_sizes_and_solvers():
+    paper = Config.of(recipe="paper", model="energy-edge")
+    conv = build(paper, Sums(), None).conv
+    assert conv.solver == LBFGS(max_iter=50, atol=1e-5, rtol=0.0)
+    assert conv.hidden_channels == 2
+    assert isinstance(build(Config.of(model="energy-edge"), Sums(), None).conv.solver, Newton)
+    fixed = build(Config.of(recipe="paper", model="scarselli"), Sums(), None).conv
+    assert fixed.solver == Picard(max_iter=500, atol=1e-5, rtol=0.0)
+    attention = build(Config.of(model="energy-attention"), Sums(), None).conv
+    assert (attention.heads, attention.message) == (2, "edge")
+    own = Config.of(solver="lbfgs", solver_options={"max_iter": 7})
+    assert build(own, Sums(), None).conv.solver == LBFGS(max_iter=7)
+
+
+def solver(**options):
+    model = build(Config.of(**options), Sums(), None)
+    return next(part.solver for part in model.modules() if isinstance(part, ImplicitConv))
+
+
+def test_a_recipe_leaves_exact_solves_alone():
+    for name in ("eignn", "max"):
+        assert solver(recipe="paper", model=name) == solver(model=name)
+    iterate = {"model": "eignn", "model_options": {"method": "iterate"}}
+    assert solver(recipe="paper", **iterate) == PAPER[Kind.FIXED_POINT]
+    assert isinstance(solver(model="max", solver="anderson"), Anderson)
+    with pytest.raises(ConfigError, match="method='closed' needs none"):
+        solver(model="eignn", solver="picard")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"model": "energy-ege"}, "did you mean 'energy-edge'"),
+        ({"model_options": {"hiden_channels": 3}}, "did you mean 'hidden_channels'"),
+        ({"model_options": {"bta": 3}}, "did you mean 'beta'"),
+        ({"model_options": {"replicas": 3}}, "decided by the task or the training"),
+        ({"solver": "newtn"}, "did you mean 'newton'"),
+        ({"solver": "newton", "solver_options": {"max_it": 3}}, "did you mean 'max_iter'"),
+        ({"solver_options": {"max_iter": 3}}, "without a solver"),
+        ({"model": "gcn", "solver": "newton"}, "solves nothing"),
+        ({"model": "ignn", "solver": "newton"}, "no energy to minimise; .* anderson, picard"),
+        ({"model": "max", "solver": "lbfgs"}, "no energy to minimise"),
+    ],
+)
+def test_models_refused(given, says):
+    with pytest.raises(ConfigError, match=says):
+        build(Config.of(**given), Sums(), None)
+
+
+def test_a_device_that_is_not_here(monkeypatch):
+    config = Config.of(device="cuda:1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="no CUDA device"):
+        device_of(config)
+    assert at_hand(config) == dataclasses.replace(config, device="cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match="there are 1, from cuda:0 on"):
+        device_of(config)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert device_of(config) == torch.device("cuda:1")
+    assert at_hand(config) is config
