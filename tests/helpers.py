@@ -3,7 +3,7 @@
 import torch
 from torch_geometric.data import Data
 
-from hogwild import EnergyGNN, Graph
+from hogwild import EnergyGNN
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -12,6 +12,7 @@ from hogwild.asynchrony.impairments import (
     Stragglers,
 )
 from hogwild.asynchrony.trace import Trace
+from hogwild.graph import Graph
 from hogwild.testing.problems import random_graph
 
 DOUBLE = {"dtype": torch.float64}
@@ -164,4 +165,4 @@ def graphs(sizes=(1, 5, 12), seed=1, channels=3, extra=0.5, edge_dim=None):
 def energy(**options):
     """An energy GNN for :func:`graphs`."""
     torch.manual_seed(0)
-    return EnergyGNN(3, 2, **options).double()
+    return EnergyGNN(3, out_channels=2, **options).double()

@@ -5,24 +5,25 @@ from dataclasses import fields, replace
 import numpy as np
 import torch
 
+from hogwild import Inputs
 from hogwild.models import EIGNNConv, EnergyConv, GSDConv, IGNNConv
 from hogwild_node import Star
 from hogwild_node.tree import walk
 
 MODELS = {
-    "edge": lambda: EnergyConv(3, 2),
-    "node": lambda: EnergyConv(3, 3, message="node"),
-    "heads": lambda: EnergyConv(3, 2, heads=2),
-    "averaged heads": lambda: EnergyConv(3, 2, heads=2, concat=False),
-    "edge features": lambda: EnergyConv(3, 2, edge_dim=2),
-    "normalised": lambda: EnergyConv(3, 1, normalize=True),
-    "squareplus": lambda: EnergyConv(3, 2, act="squareplus", widths=(5,)),
-    "affine": lambda: EnergyConv(3, 2, widths=()),
-    "replicas": lambda: EnergyConv(3, 2, replicas=3),
-    "wide": lambda: EnergyConv(3, 8),
-    "gsd": lambda: GSDConv(3, 2),
-    "ignn": lambda: IGNNConv(3, 2, act="tanh"),
-    "eignn": lambda: EIGNNConv(3, 2),
+    "edge": lambda: EnergyConv(3, hidden_channels=2),
+    "node": lambda: EnergyConv(3, hidden_channels=3, message="node"),
+    "heads": lambda: EnergyConv(3, hidden_channels=2, heads=2),
+    "averaged heads": lambda: EnergyConv(3, hidden_channels=2, heads=2, concat=False),
+    "edge features": lambda: EnergyConv(3, hidden_channels=2, edge_dim=2),
+    "normalised": lambda: EnergyConv(3, hidden_channels=1, normalize=True),
+    "squareplus": lambda: EnergyConv(3, hidden_channels=2, act="squareplus", widths=(5,)),
+    "affine": lambda: EnergyConv(3, hidden_channels=2, widths=()),
+    "replicas": lambda: EnergyConv(3, hidden_channels=2, replicas=3),
+    "wide": lambda: EnergyConv(3, hidden_channels=8),
+    "gsd": lambda: GSDConv(3, hidden_channels=2),
+    "ignn": lambda: IGNNConv(3, hidden_channels=2, act="tanh"),
+    "eignn": lambda: EIGNNConv(3, hidden_channels=2),
 }
 
 
@@ -55,7 +56,7 @@ def pose(name, graph="cycles", extra=()):
     conv = MODELS[name]().double()
     attr = torch.randn(edge_index.size(1), 2).double() if name == "edge features" else None
     x = torch.randn(n, 3).double()
-    problem = conv.problem(x, edge_index, attr).detach()
+    problem = conv.problem(Inputs(x, edge_index, attr)).detach()
     return problem, torch.randn(problem.replicas, problem.channels, n).double()
 
 

@@ -9,17 +9,7 @@ from helpers import DOUBLE, graphs
 from torch_geometric.data import Data
 
 import hogwild
-from hogwild import (
-    EIGNN,
-    GCN,
-    GSDGNN,
-    IGNN,
-    EnergyGNN,
-    LayerTagged,
-    MaxGNN,
-    ScarselliGNN,
-    StackedEnergyGNN,
-)
+from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, MaxGNN, ScarselliGNN
 from hogwild.analysis.certify import Descent, certify, explain_guarantee
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
@@ -68,7 +58,7 @@ def test_a_euclidean_contraction_may_diverge():
 
 def test_the_constants_of_an_energy():
     torch.manual_seed(0)
-    model, inputs = EnergyGNN(3, 2).double(), data()
+    model, inputs = EnergyGNN(3, out_channels=2).double(), data()
     found = certify(model, inputs, **CERTIFIED)
     assert found.guaranteed
     assert found.kind == Kind.OPTIMISATION
@@ -77,7 +67,10 @@ def test_the_constants_of_an_energy():
     assert found.constants["largest_row_sum"] >= found.constants["largest_eigenvalue"]
     assert found.constants["content_age"] == 2 * 2 + 5
     args = (inputs.x, inputs.edge_index, None, inputs.batch)
-    problem, h = model.problem(*args).detach(), model.embed(*args).value.mT.unsqueeze(0)
+    problem, h = (
+        model.problem(Inputs(*args)).detach(),
+        model.embed(Inputs(*args)).value.mT.unsqueeze(0),
+    )
     values = torch.linalg.eigvalsh(_columns(problem.evaluate(h).hessian().apply, h)[0])
     low, high = found.constants["smallest_eigenvalue"], found.constants["largest_eigenvalue"]
     assert low <= float(values[0]) <= float(values[-1]) <= high
@@ -88,7 +81,7 @@ def test_the_constants_of_an_energy():
 def test_row_bounds_dominate_the_hessian_everywhere(make):
     torch.manual_seed(1)
     model, inputs = make(3, 2).double(), data((6,))
-    problem = model.problem(inputs.x, inputs.edge_index, None, inputs.batch).detach()
+    problem = model.problem(Inputs(inputs.x, inputs.edge_index, None, inputs.batch)).detach()
     rows = problem.row_bounds()[0].flatten()
     for scale in (0.0, 0.3, 3.0, 30.0):
         h = scale * torch.randn(1, 2, 6, dtype=torch.float64)
@@ -133,7 +126,7 @@ def test_the_proved_rate_holds_in_a_run(exchange):
 def test_the_rate_of_a_certificate_is_the_theorems(exchange):
     """Of energies: 1 / (1 + c/C) every S + D' ticks, of the worst graph."""
     torch.manual_seed(0)
-    model, stagger, delay = EnergyGNN(3, 2).double(), 4, 3
+    model, stagger, delay = EnergyGNN(3, out_channels=2).double(), 4, 3
     age = 2 * delay + stagger - (exchange == "exact")
     rates = []
     for sizes in [(12,), (3,), (12, 3)]:
@@ -141,7 +134,7 @@ def test_the_rate_of_a_certificate_is_the_theorems(exchange):
         found = certify(model, inputs, stagger, delay, exchange=exchange, **CERTIFIED)
         assert found.period == stagger + age
         if len(sizes) == 1:
-            problem = model.problem(inputs.x, inputs.edge_index).detach()
+            problem = model.problem(Inputs(inputs.x, inputs.edge_index)).detach()
             a = THETA / (0.5 + age)
             c, mu = 1 / a - 0.5 - age, 0.04 / float(problem.row_bounds().max())
             big = (1 / a**2 + age + stagger) / mu + 0.5 * age
@@ -170,9 +163,9 @@ def _parts(inputs):
 
 def test_the_rate_of_a_contraction_is_its_worst_modulus_every_s_plus_d_ticks():
     torch.manual_seed(0)
-    model, inputs = IGNN(3, 2, replicas=3).double(), data()
+    model, inputs = IGNN(3, out_channels=2, replicas=3).double(), data()
     found = certify(model, inputs, 4, 3)
-    problem = model.problem(inputs.x, inputs.edge_index, None, inputs.batch)
+    problem = model.problem(Inputs(inputs.x, inputs.edge_index, None, inputs.batch))
     moduli = problem.detach().modulus()
     assert found.rate == found.constants["modulus"] == float(moduli.max()) > float(moduli.min())
     assert found.period == 7
@@ -189,7 +182,7 @@ def test_certified_steps_are_local_and_scale_with_the_degree():
 
 def test_where_a_step_of_ones_own_lies():
     torch.manual_seed(0)
-    model, inputs = EnergyGNN(3, 2).double(), data()
+    model, inputs = EnergyGNN(3, out_channels=2).double(), data()
     smallest = float(certify(model, inputs).step.min())
     high = certify(model, inputs).constants["largest_eigenvalue"]
     cases = [
@@ -207,18 +200,22 @@ def test_every_kind_is_told_the_truth(capsys):
     torch.manual_seed(0)
     inputs = data()
     cases = [
-        (EnergyGNN(3, 2), Kind.OPTIMISATION, True),
-        (GSDGNN(3, 2), Kind.OPTIMISATION, True),
-        (StackedEnergyGNN(3, 2), Kind.OPTIMISATION, True),
-        (StackedGNN(lambda p: ScarselliConv(p, 2), 3, 2, 2), Kind.FIXED_POINT, False),
-        (IGNN(3, 2, num_layers=2), Kind.FIXED_POINT, True),
-        (IGNN(3, 2), Kind.FIXED_POINT, True),
-        (EIGNN(3, 2), Kind.FIXED_POINT, True),
-        (ScarselliGNN(3, 2), Kind.FIXED_POINT, False),
-        (MaxGNN(3, 2), Kind.FIXED_POINT, True),
-        (GCN(3, 2), Kind.EXPLICIT, False),
-        (LayerTagged(GCN(3, 2)), Kind.EXPLICIT, True),
-        (EnergyGNN(3, 2, num_layers=2), Kind.OPTIMISATION, False),
+        (EnergyGNN(3, out_channels=2), Kind.OPTIMISATION, True),
+        (GSDGNN(3, out_channels=2), Kind.OPTIMISATION, True),
+        (EnergyGNN(3, out_channels=2, num_layers=2), Kind.OPTIMISATION, True),
+        (
+            StackedGNN(lambda p: ScarselliConv(p, hidden_channels=2), 3, 2, 2),
+            Kind.FIXED_POINT,
+            False,
+        ),
+        (IGNN(3, out_channels=2, num_layers=2), Kind.FIXED_POINT, True),
+        (IGNN(3, out_channels=2), Kind.FIXED_POINT, True),
+        (EIGNN(3, out_channels=2), Kind.FIXED_POINT, True),
+        (ScarselliGNN(3, out_channels=2), Kind.FIXED_POINT, False),
+        (MaxGNN(3, out_channels=2), Kind.FIXED_POINT, True),
+        (GCN(3, out_channels=2), Kind.EXPLICIT, False),
+        (LayerTagged(GCN(3, out_channels=2)), Kind.EXPLICIT, True),
+        (EnergyGNN(3, out_channels=2, rounds=2), Kind.OPTIMISATION, False),
     ]
     for model, kind, guaranteed in cases:
         step = "certified" if kind == Kind.OPTIMISATION else "auto"
@@ -229,7 +226,7 @@ def test_every_kind_is_told_the_truth(capsys):
         assert printed.strip() == str(found)
         assert str(kind) in printed
         assert found.reason in printed
-    assert hogwild.explain_guarantee is explain_guarantee
+    assert hogwild.analysis.certify.explain_guarantee is explain_guarantee
     assert hogwild.certify is certify
 
 
@@ -247,7 +244,7 @@ def test_float32_models(make):
 
 def test_impairments_are_certified_with_the_bounds_they_leave():
     torch.manual_seed(0)
-    model, inputs = EnergyGNN(3, 2).double(), data()
+    model, inputs = EnergyGNN(3, out_channels=2).double(), data()
     plain = certify(model, inputs, **CERTIFIED)
     slow = certify(model, inputs, **CERTIFIED, impairments=Stragglers(0.2, slowdown=4))
     assert float(slow.step.max()) < float(plain.step.max())
@@ -260,7 +257,7 @@ def test_impairments_are_certified_with_the_bounds_they_leave():
 def test_directed_graphs_are_not_certified():
     torch.manual_seed(0)
     one_way = Data(x=data((3,)).x, edge_index=torch.tensor([[0, 1], [1, 2]]))
-    found = certify(EnergyGNN(3, 2).double(), one_way)
+    found = certify(EnergyGNN(3, out_channels=2).double(), one_way)
     assert not found.guaranteed
     assert "no reverse link" in found.reason
 
@@ -281,18 +278,18 @@ def test_directed_graphs_are_not_certified():
 )
 def test_bad_options(options):
     with pytest.raises(ConfigError, match="expected"):
-        certify(EnergyGNN(3, 2).double(), data(), **options)
+        certify(EnergyGNN(3, out_channels=2).double(), data(), **options)
 
 
 def test_a_model_in_training_mode_is_judged_as_it_will_run():
     """Dropout is not taken for a layer that looks beyond its neighbours."""
-    model = GCN(3, 2, dropout=0.5).double().train()
+    model = GCN(3, out_channels=2, dropout=0.5).double().train()
     assert "depends on the schedule" in certify(model, data()).reason
     assert model.training
 
 
 def test_bounds_so_large_that_the_proved_rate_rounds_to_one():
-    found = certify(EnergyGNN(3, 2).double(), data(), 10**15, 10**15, **CERTIFIED)
+    found = certify(EnergyGNN(3, out_channels=2).double(), data(), 10**15, 10**15, **CERTIFIED)
     assert found.rate == pytest.approx(1.0)
     assert math.isfinite(found.updates)
     assert found.updates > 1e6
@@ -303,7 +300,7 @@ def test_bounds_so_large_that_the_proved_rate_rounds_to_one():
 
 def test_a_certificate_speaks_of_the_rule_and_step_that_are_asked_for():
     torch.manual_seed(0)
-    model, inputs = EnergyGNN(3, 2).double(), data()
+    model, inputs = EnergyGNN(3, out_channels=2).double(), data()
     for options, proved, word in [
         ({}, False, "messages are observed"),
         ({"rule": "messages"}, False, "messages are observed"),
@@ -325,17 +322,19 @@ def test_messages_are_proved_for_quadratic_energies_without_cycles():
     tree, loops = data(extra=0.0), data()
     tree.edge_index = torch.cat([tree.edge_index, torch.tensor([[0, 3], [0, 3]])], 1)  # no cycles
     for model, inputs, proved in [
-        (GSDGNN(3, 2), tree, True),
-        (GSDGNN(3, 2), loops, False),
-        (EnergyGNN(3, 2), tree, False),
+        (GSDGNN(3, out_channels=2), tree, True),
+        (GSDGNN(3, out_channels=2), loops, False),
+        (EnergyGNN(3, out_channels=2), tree, False),
     ]:
         found = certify(model.double(), inputs, rule="messages")
         assert found.guaranteed is proved
         assert found.rate is None
-    lossy = certify(GSDGNN(3, 2).double(), tree, impairments=BernoulliLoss(0.3))
+    lossy = certify(GSDGNN(3, out_channels=2).double(), tree, impairments=BernoulliLoss(0.3))
     assert lossy.guaranteed
     assert "probability one" in lossy.reason
-    assert not certify(GSDGNN(3, 2).double(), tree, impairments=Quantisation(0.1)).guaranteed
+    assert not certify(
+        GSDGNN(3, out_channels=2).double(), tree, impairments=Quantisation(0.1)
+    ).guaranteed
 
 
 def test_held_messages_on_a_tree_contract():
@@ -343,7 +342,9 @@ def test_held_messages_on_a_tree_contract():
     old, brings all nearer in the norm with weights v = H⁻¹1."""
     torch.manual_seed(0)
     inputs = data((12,), extra=0.0)
-    problem = GSDGNN(3, 2).double().problem(inputs.x, inputs.edge_index).detach()
+    problem = (
+        GSDGNN(3, out_channels=2).double().problem(Inputs(inputs.x, inputs.edge_index)).detach()
+    )
     dense = _columns(problem.evaluate(problem.start()).hessian().apply, problem.start())[0]
     v = torch.linalg.solve(dense, torch.ones(24, dtype=torch.float64))
     assert bool((dense - dense.diagonal().diag() <= 0.0).all())
@@ -363,11 +364,11 @@ def test_held_messages_on_a_tree_contract():
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        (lambda: IGNN(3, 2, act="tanh", kappa=0.9), {}),
-        (lambda: EIGNN(3, 2), {}),
-        (lambda: MaxGNN(3, 2, least=0.1), {}),
-        (lambda: GSDGNN(3, 2, gamma=4.0, beta=1.0), CERTIFIED),
-        (lambda: EnergyGNN(3, 2, beta=2.0), CERTIFIED),
+        (lambda: IGNN(3, out_channels=2, act="tanh", kappa=0.9), {}),
+        (lambda: EIGNN(3, out_channels=2), {}),
+        (lambda: MaxGNN(3, out_channels=2, least=0.1), {}),
+        (lambda: GSDGNN(3, out_channels=2, gamma=4.0, beta=1.0), CERTIFIED),
+        (lambda: EnergyGNN(3, out_channels=2, beta=2.0), CERTIFIED),
     ],
     ids=["IGNN", "EIGNN", "maximum", "denoising", "energy"],
 )
@@ -429,7 +430,7 @@ def test_gradients_that_are_wrong_lead_near(seed):
 
 def test_stacks_under_wrong_packets_are_not_certified():
     torch.manual_seed(0)
-    model, inputs = IGNN(3, 2, num_layers=2).double(), data()
+    model, inputs = IGNN(3, out_channels=2, num_layers=2).double(), data()
     found = certify(model, inputs, impairments=Quantisation(0.01))
     assert not found.guaranteed
     assert found.near is None
@@ -440,8 +441,8 @@ def test_stacks_under_wrong_packets_are_not_certified():
 def test_maxima_are_near_while_packets_err_by_less_than_an_edge_takes_away():
     """As the table of the documentation has it."""
     torch.manual_seed(0)
-    model, inputs = MaxGNN(3, 2, least=0.1).double(), data()
-    problem = model.problem(inputs.x, inputs.edge_index, None, inputs.batch)
+    model, inputs = MaxGNN(3, out_channels=2, least=0.1).double(), data()
+    problem = model.problem(Inputs(inputs.x, inputs.edge_index, None, inputs.batch))
     least = float(problem.decrement.detach().min())
     found = certify(model, inputs, impairments=EventTriggered(0.9 * least))
     assert 0.0 < found.near < math.inf
@@ -453,7 +454,10 @@ def test_maxima_are_near_while_packets_err_by_less_than_an_edge_takes_away():
 
 @pytest.mark.parametrize(
     ("make", "options"),
-    [(lambda: IGNN(3, 2, act="tanh", kappa=0.9), {}), (lambda: EnergyGNN(3, 2), CERTIFIED)],
+    [
+        (lambda: IGNN(3, out_channels=2, act="tanh", kappa=0.9), {}),
+        (lambda: EnergyGNN(3, out_channels=2), CERTIFIED),
+    ],
     ids=["IGNN", "energy"],
 )
 def test_a_bound_beyond_the_answer_is_said_to_be_worth_nothing(make, options):
@@ -468,14 +472,19 @@ def test_a_bound_beyond_the_answer_is_said_to_be_worth_nothing(make, options):
 
 
 def test_constants_are_plain_numbers():
-    for model in (EnergyGNN(3, 2), GSDGNN(3, 2), IGNN(3, 2), MaxGNN(3, 2)):
+    for model in (
+        EnergyGNN(3, out_channels=2),
+        GSDGNN(3, out_channels=2),
+        IGNN(3, out_channels=2),
+        MaxGNN(3, out_channels=2),
+    ):
         for impairment in (Quantisation(0.01), ()):
             found = certify(model.double(), data(), impairments=impairment)
             assert {type(value) for value in found.constants.values()} <= {float}
 
 
 def test_a_trigger_that_is_never_silent_changes_nothing():
-    model, inputs = IGNN(3, 2).double(), data()
+    model, inputs = IGNN(3, out_channels=2).double(), data()
     assert certify(model, inputs, impairments=EventTriggered(0.0)).guaranteed
 
 
@@ -484,7 +493,7 @@ def test_a_trigger_that_is_never_silent_changes_nothing():
 
 def test_no_rate_before_cold_crashes_end():
     torch.manual_seed(0)
-    model, inputs = IGNN(3, 2).double(), data()
+    model, inputs = IGNN(3, out_channels=2).double(), data()
     cold = certify(model, inputs, impairments=Crashes(rejoin="cold", until=300))
     warm = certify(model, inputs, impairments=Crashes(rejoin="warm", until=300))
     assert cold.guaranteed
@@ -499,10 +508,10 @@ def test_no_rate_before_cold_crashes_end():
 def test_the_rate_holds_once_cold_crashes_have_ended():
     torch.manual_seed(0)
     inputs = data((9,))
-    model = IGNN(3, 2, act="identity", kappa=0.95).double()
+    model = IGNN(3, out_channels=2, act="identity", kappa=0.95).double()
     crashes = Crashes(0.5, period=40, downtime=10, until=45, rejoin="cold")
     found = certify(model, inputs, impairments=crashes)
-    problem = model.problem(inputs.x, inputs.edge_index).detach()
+    problem = model.problem(Inputs(inputs.x, inputs.edge_index)).detach()
     v = problem.adjacency.perron
     run = hogwild.simulate(
         model, inputs, impairments=crashes, tol=None, history=1, keep_embeddings=True, ticks=400
@@ -534,12 +543,18 @@ def test_unbounded_loss(impairment, hope):
     """Fixed points still converge, with probability one; certified steps need a bound."""
     torch.manual_seed(0)
     inputs = data()
-    for model in (IGNN(3, 2), MaxGNN(3, 2), IGNN(3, 2, num_layers=2)):
+    for model in (
+        IGNN(3, out_channels=2),
+        MaxGNN(3, out_channels=2),
+        IGNN(3, out_channels=2, num_layers=2),
+    ):
         found = certify(model.double(), inputs, impairments=impairment)
         assert found.guaranteed is hope
         assert found.rate is None
         assert ("probability one" in found.reason) is hope
-    energy = certify(EnergyGNN(3, 2).double(), inputs, **CERTIFIED, impairments=impairment)
+    energy = certify(
+        EnergyGNN(3, out_channels=2).double(), inputs, **CERTIFIED, impairments=impairment
+    )
     assert not energy.guaranteed
     assert "unbounded" in energy.reason
     assert energy.step is None
@@ -547,7 +562,7 @@ def test_unbounded_loss(impairment, hope):
 
 def test_explain_guarantee_takes_all_that_certify_takes(capsys):
     torch.manual_seed(0)
-    model, inputs = EnergyGNN(3, 2).double(), data()
+    model, inputs = EnergyGNN(3, out_channels=2).double(), data()
     options = {"exchange": "exact", "impairments": Quantisation(0.01)} | CERTIFIED
     found = explain_guarantee(model, inputs, 3, 1, **options)
     assert found.constants["content_age"] == 2 * 1 + 3 - 1
@@ -558,12 +573,17 @@ def test_a_certificate_as_data():
     """What `hogwild certify --json` prints: keys that are names, values that JSON knows."""
     torch.manual_seed(0)
     inputs = data()
-    for model in (EnergyGNN(3, 2), IGNN(3, 2), GCN(3, 2), StackedEnergyGNN(3, 2)):
+    for model in (
+        EnergyGNN(3, out_channels=2),
+        IGNN(3, out_channels=2),
+        GCN(3, out_channels=2),
+        EnergyGNN(3, out_channels=2, num_layers=2),
+    ):
         step = "certified" if model.kind == Kind.OPTIMISATION else "auto"
         found = certify(model.double(), inputs, step=step).data
         assert all(key.isidentifier() and key.isascii() for key in found)
         assert json.loads(json.dumps(found)) == found
-    found = certify(EnergyGNN(3, 2).double(), inputs, step="certified").data
+    found = certify(EnergyGNN(3, out_channels=2).double(), inputs, step="certified").data
     assert found["certified_step_min"] < found["certified_step_max"]
     assert found["strong_convexity"] == 0.04
     assert found["guaranteed"] is True
@@ -571,7 +591,7 @@ def test_a_certificate_as_data():
 
 def test_a_rule_that_cannot_run_is_not_guaranteed():
     one_way = Data(x=torch.randn(3, 2), edge_index=torch.tensor([[0, 1], [1, 2]]))
-    model = GCN(2, 1, num_layers=2)
+    model = GCN(2, out_channels=1, num_layers=2)
     found = certify(model, one_way, rule="resending")
     assert not found.guaranteed
     assert "no reverse link" in found.reason

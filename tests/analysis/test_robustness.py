@@ -12,12 +12,16 @@ from torch import nn
 from torch_geometric.data import Batch, Data
 
 import hogwild
-from hogwild import GCN, IGNN, EnergyGNN, Graph, LayeredGNN, LayerTagged, Picard, simulate
+from hogwild import GCN, IGNN, EnergyGNN, LayeredGNN, simulate
 from hogwild.analysis.robustness import verdict
 from hogwild.asynchrony.impairments import BernoulliLoss, Quantisation
 from hogwild.errors import ConfigError, InputError
-from hogwild.models.base import ImplicitConv, Kind
-from hogwild.models.readout import ImplicitGNN, Readout
+from hogwild.graph import Graph
+from hogwild.models.base import Kind
+from hogwild.models.gnn import ImplicitGNN
+from hogwild.models.implicit import ImplicitConv
+from hogwild.models.readout import Readout
+from hogwild.solvers import Picard
 from hogwild.testing.problems import Affine
 
 
@@ -41,7 +45,7 @@ class Averaging(ImplicitConv):
 class AveragingGNN(ImplicitGNN):
     def __init__(self, kappa=0.5):
         super().__init__()
-        self.conv, self.readout = Averaging(kappa), Readout(2, 2)
+        self.conv, self.readout = Averaging(kappa), Readout(2, out_channels=2)
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -49,7 +53,7 @@ class AveragingGNN(ImplicitGNN):
 
 def test_numbers_are_those_of_the_runs():
     """Against plain Python over what ``simulate`` returned."""
-    model, data = GCN(3, 2).double(), example(y=torch.randn(6, 2, **DOUBLE))
+    model, data = GCN(3, out_channels=2).double(), example(y=torch.randn(6, 2, **DOUBLE))
     result = hogwild.robustness(model, data, runs=4, seed=3, stagger=3, delay=1)
     run = simulate(model, data, runs=4, seed=3, stagger=3, delay=1)
     with torch.no_grad():
@@ -86,9 +90,9 @@ def test_numbers_are_those_of_the_runs():
 
 def test_more_accuracy_is_better():
     data = example(y=torch.tensor([0, 1, 0, 1, 0, 1]))
-    result = hogwild.robustness(GCN(3, 2).double(), data, runs=6)
+    result = hogwild.robustness(GCN(3, out_channels=2).double(), data, runs=6)
     assert torch.equal(result.decrease, result.synchronous - result.asynchronous)
-    errors = hogwild.robustness(GCN(3, 2).double(), data, runs=6, metric="error")
+    errors = hogwild.robustness(GCN(3, out_channels=2).double(), data, runs=6, metric="error")
     assert torch.equal(errors.decrease, errors.asynchronous - errors.synchronous)
 
 
@@ -98,7 +102,7 @@ def test_replicas_lists_and_graphs(pool):
     graphs = [example(), example(chain(4), 4, seed=2), example(cycle(5), 5, seed=3)]
     count = 3 if pool else 15
     y = torch.randn(count, 1, **DOUBLE)
-    model = GCN(3, 1, replicas=2, pool=pool).double()
+    model = GCN(3, out_channels=1, replicas=2, pool=pool).double()
     result = hogwild.robustness(model, iter(graphs), runs=3, target=y)
     batch = Batch.from_data_list(graphs)
     assert torch.equal(hogwild.robustness(model, batch, runs=3, target=y).spread, result.spread)
@@ -106,7 +110,7 @@ def test_replicas_lists_and_graphs(pool):
     assert result.asynchronous.shape == result.decrease.shape == (3, 2)
     assert result.spread.shape == result.distance.shape == (2, count)
     for r in range(2):
-        single = GCN(3, 1, pool=pool).double()
+        single = GCN(3, out_channels=1, pool=pool).double()
         single.load_state_dict({k: v[r] for k, v in model.state_dict().items()})
         alone = hogwild.robustness(single, batch, runs=3, target=y)
         assert torch.allclose(alone.asynchronous, result.asynchronous[:, r], rtol=0, atol=1e-9)
@@ -120,7 +124,7 @@ def test_replicas_lists_and_graphs(pool):
 
 def test_mask():
     y = torch.tensor([0, 1, -1, -1, 0, 1])
-    model, mask = GCN(3, 2).double(), y >= 0
+    model, mask = GCN(3, out_channels=2).double(), y >= 0
     result = hogwild.robustness(model, example(y=y), mask=mask)
     guess = result.run.predictions.argmax(-1)
     expected = (guess[:, mask] == y[mask]).double().mean(1)
@@ -136,16 +140,18 @@ def test_functions_as_metrics():
         return float((prediction - target).max())
 
     data = example(y=torch.zeros(6, 2))
-    result = hogwild.robustness(GCN(3, 2).double(), data, metric=largest)
+    result = hogwild.robustness(GCN(3, out_channels=2).double(), data, metric=largest)
     assert result.metric.name == "largest"
     assert torch.equal(result.asynchronous, result.run.predictions.flatten(1).amax(1))
     assert torch.equal(result.decrease, result.asynchronous - result.synchronous)
-    better = hogwild.robustness(GCN(3, 2).double(), data, metric=largest, higher_is_better=True)
+    better = hogwild.robustness(
+        GCN(3, out_channels=2).double(), data, metric=largest, higher_is_better=True
+    )
     assert torch.equal(better.decrease, better.synchronous - better.asynchronous)
 
 
 def test_the_model_keeps_its_mode():
-    model = GCN(3, 2, dropout=0.5).double()
+    model = GCN(3, out_channels=2, dropout=0.5).double()
     result = hogwild.robustness(model, example(y=torch.randn(6, 2)), stagger=1, delay=0)
     assert model.training
     assert float(result.distance.max()) <= 1e-12
@@ -166,16 +172,26 @@ BOUNDED = {"impairments": BernoulliLoss(0.3, burst=3)}
 @pytest.mark.parametrize(
     ("make", "options", "word", "reason"),
     [
-        (lambda: EnergyGNN(3, 2), {}, "Arrives", "is not proved: "),
-        (lambda: EnergyGNN(3, 2), GRADIENT, "Arrives", "is not proved: "),
-        (lambda: EnergyGNN(3, 2), LOSSY, "Arrives", "is not proved: "),
-        (lambda: EnergyGNN(3, 2, beta=9.0), CERTIFIED, "Immune", "proved: the energy is strongly"),
-        (lambda: IGNN(3, 2), {}, "Immune", "which is proved: the map contracts"),
-        (lambda: IGNN(3, 2), BOUNDED, "Immune", "which is proved: the map contracts"),
+        (lambda: EnergyGNN(3, out_channels=2), {}, "Arrives", "is not proved: "),
+        (lambda: EnergyGNN(3, out_channels=2), GRADIENT, "Arrives", "is not proved: "),
+        (lambda: EnergyGNN(3, out_channels=2), LOSSY, "Arrives", "is not proved: "),
+        (
+            lambda: EnergyGNN(3, out_channels=2, beta=9.0),
+            CERTIFIED,
+            "Immune",
+            "proved: the energy is strongly",
+        ),
+        (lambda: IGNN(3, out_channels=2), {}, "Immune", "which is proved: the map contracts"),
+        (lambda: IGNN(3, out_channels=2), BOUNDED, "Immune", "which is proved: the map contracts"),
         (AveragingGNN, {}, "Arrives", "nothing is proved"),
-        (lambda: LayerTagged(GCN(3, 2)), {}, "Immune", "wait for the layer"),
-        (lambda: GCN(3, 2), IN_STEP, "In step", "update together"),
-        (lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, 2), IN_STEP, "In step", "update together"),
+        (lambda: LayerTagged(GCN(3, out_channels=2)), {}, "Immune", "wait for the layer"),
+        (lambda: GCN(3, out_channels=2), IN_STEP, "In step", "update together"),
+        (
+            lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, out_channels=2),
+            IN_STEP,
+            "In step",
+            "update together",
+        ),
     ],
 )
 def test_who_arrives_and_who_is_proved_to(make, options, word, reason):
@@ -199,7 +215,7 @@ def test_who_arrives_and_who_is_proved_to(make, options, word, reason):
 
 def test_degrades():
     """A model that is right synchronously can only lose."""
-    for model in (GCN(3, 2), LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, 2)):
+    for model in (GCN(3, out_channels=2), LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, out_channels=2)):
         model = model.double()
         with torch.no_grad():
             y = model(DATA.x, DATA.edge_index)
@@ -211,7 +227,7 @@ def test_degrades():
 
 
 def test_depends_on_the_schedule():
-    result = hogwild.robustness(GCN(3, 2).double(), example())
+    result = hogwild.robustness(GCN(3, out_channels=2).double(), example())
     assert result.verdict.startswith("Depends on the schedule")
     assert result.metric is result.synchronous is result.asynchronous is result.decrease is None
     assert set(result.summary()) == {
@@ -220,7 +236,7 @@ def test_depends_on_the_schedule():
 
 
 def test_the_price_is_that_of_the_runs():
-    result = hogwild.robustness(EnergyGNN(3, 2).double(), DATA, runs=3)
+    result = hogwild.robustness(EnergyGNN(3, out_channels=2).double(), DATA, runs=3)
     run, row = result.run, result.summary()
     assert row["ticks"] == run.ticks
     assert row["updates"] == pytest.approx(float(run.updates.double().mean()))
@@ -230,7 +246,7 @@ def test_the_price_is_that_of_the_runs():
 
 
 def test_stalls():
-    model = LayerTagged(GCN(3, 2).double())
+    model = LayerTagged(GCN(3, out_channels=2).double())
     result = hogwild.robustness(model, DATA, runs=4, impairments=BernoulliLoss(0.5))
     assert result.verdict.startswith("Stalls: under 4 of 4 schedules")
 
@@ -238,11 +254,15 @@ def test_stalls():
 @pytest.mark.parametrize(
     ("model", "options", "reason"),
     [
-        (EnergyGNN(3, 2), GRADIENT, "rule='messages' needs fewer updates"),
+        (EnergyGNN(3, out_channels=2), GRADIENT, "rule='messages' needs fewer updates"),
         (AveragingGNN(0.99), {}, "That runs arrive in the end is not proved"),
-        (IGNN(3, 2), {}, "That runs arrive in the end is proved: the map contracts"),
-        (EnergyGNN(3, 2), LOSSY, "That runs arrive in the end is not proved"),
-        (EnergyGNN(3, 2), {"impairments": [Quantisation(0.1)]}, "Quantisation changes what packet"),
+        (IGNN(3, out_channels=2), {}, "That runs arrive in the end is proved: the map contracts"),
+        (EnergyGNN(3, out_channels=2), LOSSY, "That runs arrive in the end is not proved"),
+        (
+            EnergyGNN(3, out_channels=2),
+            {"impairments": [Quantisation(0.1)]},
+            "Quantisation changes what packet",
+        ),
     ],
 )
 def test_not_converged(model, options, reason):
@@ -257,7 +277,7 @@ def test_not_converged(model, options, reason):
 def test_the_ticks_that_are_advised_are_enough(rule):
     """Give half of what a run takes; twice the advice, which is a guess, must be enough."""
     torch.manual_seed(0)
-    model, options = EnergyGNN(3, 2, beta=0.3).double(), {"runs": 2, "rule": rule}
+    model, options = EnergyGNN(3, out_channels=2, beta=0.3).double(), {"runs": 2, "rule": rule}
     whole = hogwild.robustness(model, DATA, **options).run.ticks
     short = hogwild.robustness(model, DATA, ticks=whole // 2, **options)
     advised = int(re.search(r"ticks=(\d+) would be enough", short.verdict)[1])
@@ -280,7 +300,9 @@ def test_no_ticks_are_advised_where_runs_come_no_nearer():
 
 
 def test_print_and_frame():
-    result = hogwild.robustness(GCN(3, 2).double(), DATA, runs=3, impairments=BernoulliLoss(0.25))
+    result = hogwild.robustness(
+        GCN(3, out_channels=2).double(), DATA, runs=3, impairments=BernoulliLoss(0.25)
+    )
     text, row = str(result), result.summary()
     assert "GCN (explicit), 3 schedules, S = 5, D = 2, BernoulliLoss(rate=0.25" in text
     line = next(line for line in text.splitlines() if line.startswith("accuracy"))
@@ -293,7 +315,7 @@ def test_print_and_frame():
     ]  # fmt: skip
     assert frame.asynchronous.tolist() == result.asynchronous.tolist()
     assert frame.distance.max() == pytest.approx(float(result.distance.max()), rel=1e-12)
-    bare = hogwild.robustness(GCN(3, 2).double(), example(), runs=1)
+    bare = hogwild.robustness(GCN(3, out_channels=2).double(), example(), runs=1)
     assert "±" not in str(bare)
     assert "GCN (explicit), 1 schedule, S" in str(bare)
     assert list(bare.to_frame().columns) == ["run", "distance", "converged"]
@@ -303,7 +325,7 @@ def test_print_and_frame():
 
 
 def test_bad_input():
-    model = GCN(3, 2).double()
+    model = GCN(3, out_channels=2).double()
     with pytest.raises(InputError, match=r"GraphSAGE.forward raises .*x \[6, 3\] torch.float64"):
         hogwild.robustness(pyg.GraphSAGE(3, 3, 2), DATA)
     with pytest.raises(InputError, match="metric='mse' was given and data has no y"):
@@ -322,11 +344,16 @@ def test_bad_input():
 
 def test_bad_targets_are_found_before_the_simulation():
     with pytest.raises(InputError, match="the target has shape"):
-        hogwild.robustness(GCN(3, 2).double(), DATA, target=torch.zeros(7), ticks="never read")
+        hogwild.robustness(
+            GCN(3, out_channels=2).double(), DATA, target=torch.zeros(7), ticks="never read"
+        )
 
 
 def test_verdicts_on_loss_without_bounds_and_on_rounded_packets():
-    data, model = Data(x=torch.randn(6, 2), edge_index=cycle(6)), GCN(2, 1, num_layers=2)
+    data, model = (
+        Data(x=torch.randn(6, 2), edge_index=cycle(6)),
+        GCN(2, out_channels=1, num_layers=2),
+    )
     lost = hogwild.robustness(model, data, rule="caching", impairments=BernoulliLoss(0.3), runs=2)
     assert lost.verdict.startswith("Immune")
     assert "With probability one all do, which is proved" in lost.verdict
@@ -339,7 +366,11 @@ def test_verdicts_on_loss_without_bounds_and_on_rounded_packets():
 def test_runs_with_rounded_packets_end_when_they_come_no_nearer():
     torch.manual_seed(0)
     result = hogwild.robustness(
-        EnergyGNN(3, 2).double(), DATA, runs=2, rule="gradient", impairments=Quantisation(0.01)
+        EnergyGNN(3, out_channels=2).double(),
+        DATA,
+        runs=2,
+        rule="gradient",
+        impairments=Quantisation(0.01),
     )
     assert result.run.stalled
     assert 500 < result.run.ticks < 5_000
@@ -350,7 +381,12 @@ def test_runs_with_rounded_packets_end_when_they_come_no_nearer():
 @pytest.mark.parametrize("rule", ["overwriting", "waiting", "caching"])
 def test_no_rule_is_advised_where_no_packet_ever_arrives(rule):
     result = hogwild.robustness(
-        GCN(3, 2).double(), DATA, rule=rule, impairments=BernoulliLoss(1.0), ticks=50, runs=1
+        GCN(3, out_channels=2).double(),
+        DATA,
+        rule=rule,
+        impairments=BernoulliLoss(1.0),
+        ticks=50,
+        runs=1,
     )
     assert "no packet ever arrives under BernoulliLoss(rate=1.0" in result.verdict
     assert "rule=" not in result.verdict
@@ -360,4 +396,4 @@ def test_targets_that_are_no_numbers_are_refused():
     data = Data(x=torch.randn(2, 3), edge_index=torch.tensor([[0, 1], [1, 0]]))
     data.y = torch.tensor([[1.0], [float("nan")]])
     with pytest.raises(InputError, match="the target holds 1 values that are NaN"):
-        hogwild.robustness(EnergyGNN(3, 1), data, runs=1)
+        hogwild.robustness(EnergyGNN(3, out_channels=1), data, runs=1)

@@ -13,7 +13,7 @@ from hogwild.executors.price import shown, size
 
 
 def test_cells():
-    model, data = GCN(3, 2).double(), example(y=torch.randn(6, 2, **DOUBLE))
+    model, data = GCN(3, out_channels=2).double(), example(y=torch.randn(6, 2, **DOUBLE))
     slow = Stragglers(0.5)
     found = hogwild.sweep(
         model, data, staggers=(1, 3), delays=(0, 2, 4), losses=(0.0, 0.3), runs=2, seed=4,
@@ -55,7 +55,11 @@ def test_cells():
 def test_without_a_target(capsys, monkeypatch):
     monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
     found = hogwild.sweep(
-        EnergyGNN(3, 2).double(), iter([example()]), staggers=(1, 2), delays=(0,), progress=True
+        EnergyGNN(3, out_channels=2).double(),
+        iter([example()]),
+        staggers=(1, 2),
+        delays=(0,),
+        progress=True,
     )
     assert torch.equal(found.grid(), found.grid("spread"))
     assert bool((found.grid("converged") == 1.0).all())
@@ -67,7 +71,7 @@ def test_without_a_target(capsys, monkeypatch):
 
 
 def test_bad_settings():
-    model, data = GCN(3, 2).double(), example()
+    model, data = GCN(3, out_channels=2).double(), example()
     for options, message in (
         ({"staggers": ()}, r"staggers=\(\); expected a non-empty"),
         ({"delays": 3}, "delays=3; expected a non-empty"),
@@ -84,7 +88,7 @@ def test_bad_settings():
 
 def test_numpy_numbers_mean_the_same_as_python_numbers():
     data = example(y=torch.ones(6, 1))
-    model = hogwild.GCN(3, 1).double()
+    model = hogwild.GCN(3, out_channels=1).double()
     python = hogwild.sweep(model, data, staggers=(1, 4), delays=(0, 2), losses=(0.0, 0.5), runs=2)
     numpy = hogwild.sweep(
         model,

@@ -9,15 +9,7 @@ from helpers import chain, energy, example, graphs
 from torch_geometric.data import Batch, Data
 
 import hogwild
-from hogwild import (
-    GCN,
-    GSDGNN,
-    IGNN,
-    EnergyGNN,
-    LayerTagged,
-    StackedEnergyGNN,
-    simulate,
-)
+from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -60,10 +52,10 @@ def test_a_run_reports_the_truth(tmp_path):
     assert run.history.shape == (len(run.history_ticks), q, 3)
     assert run.embeddings.shape == (len(run.history_ticks), q, n, 2)
     assert float(run.history[0].min()) > float(run.history[-1].max())
-    torch.testing.assert_close(run.reference, model.embed(*_args(data)).value)
+    torch.testing.assert_close(run.reference, model.embed(Inputs(*_args(data))).value)
 
     # Counts against the trace, which knows who updated.
-    problem = model.problem(*_args(data))
+    problem = model.problem(Inputs(*_args(data)))
     counts = torch.zeros(q * n, dtype=torch.long)
     oldest = 0
     for tick in run.trace.ticks:
@@ -82,7 +74,9 @@ def test_a_run_reports_the_truth(tmp_path):
     again = simulate(model, data, runs=3, replay=tmp_path / "t.npz")
     assert torch.equal(again.h, run.h)
     assert torch.equal(again.updates, run.updates)
-    other = GCN(3, 2).double()  # the schedule is integers only: any model can follow it
+    other = GCN(
+        3, out_channels=2
+    ).double()  # the schedule is integers only: any model can follow it
     assert simulate(other, data, runs=3, replay=run.trace).h.shape == (q, n, 10)
     with pytest.raises(TraceError, match="another graph"):
         simulate(model, graphs(seed=2), runs=3, replay=run.trace)
@@ -104,13 +98,13 @@ def test_every_packet_is_counted_in_bytes():
         run = simulate(energy(), data, runs=q, ticks=30, tol=None, rule=rule, step=step)
         assert torch.equal(run.messages, run.updates * degree)
         assert torch.equal(run.bytes, 4 * count * run.messages)
-        problem = energy().problem(*_args(data)).detach()
+        problem = energy().problem(Inputs(*_args(data))).detach()
         made, start = rule_for(problem, rule, step), problem.start()
         letters = made.begin(start, problem.graph.everyone.current(start))
         assert letters.size(1) == made.letter
-    layers = simulate(GCN(3, 2).double(), data, runs=q)
+    layers = simulate(GCN(3, out_channels=2).double(), data, runs=q)
     assert torch.equal(layers.bytes, 4 * 10 * layers.messages)
-    waiting = simulate(GCN(3, 2).double(), data, runs=q, rule="waiting")
+    waiting = simulate(GCN(3, out_channels=2).double(), data, runs=q, rule="waiting")
     assert torch.equal(waiting.bytes, 4 * (1 + 10) * waiting.messages)
     price = layers.price
     assert price.updates == 5
@@ -123,7 +117,7 @@ def test_every_packet_is_counted_in_bytes():
 def test_nothing_is_sent_along_a_loop(rule):
     x, edge_index = torch.randn(3, 2), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     looped = torch.cat([edge_index, torch.tensor([[0, 1], [0, 1]])], 1)  # links keep their delays
-    model = GCN(2, 1, num_layers=3)
+    model = GCN(2, out_channels=1, num_layers=3)
     with_loops, without = (
         simulate(model, Data(x=x, edge_index=edges), rule=rule, ticks=30, tol=None)
         for edges in (looped, edge_index)
@@ -165,10 +159,10 @@ def test_what_is_kept_back_costs_no_bytes():
         (energy, {"step": 0.05}, "gradient"),
         (energy, {"step": "certified"}, "gradient"),
         (energy, {"rule": "gradient"}, "gradient"),
-        (lambda: GSDGNN(3, 2).double(), {}, "messages"),
-        (lambda: IGNN(3, 2).double(), {}, "fixed-point"),
-        (lambda: GCN(3, 2).double(), {}, "overwriting"),
-        (lambda: LayerTagged(GCN(3, 2).double()), {}, "waiting"),
+        (lambda: GSDGNN(3, out_channels=2).double(), {}, "messages"),
+        (lambda: IGNN(3, out_channels=2).double(), {}, "fixed-point"),
+        (lambda: GCN(3, out_channels=2).double(), {}, "overwriting"),
+        (lambda: LayerTagged(GCN(3, out_channels=2).double()), {}, "waiting"),
     ],
 )
 def test_the_rule_that_is_taken(make, options, rule):
@@ -182,7 +176,9 @@ def test_the_rule_that_is_taken(make, options, rule):
     assert f"rule {rule}" in str(run)
 
 
-@pytest.mark.parametrize("model", [IGNN(3, 2).double(), GCN(3, 2).double()])
+@pytest.mark.parametrize(
+    "model", [IGNN(3, out_channels=2).double(), GCN(3, out_channels=2).double()]
+)
 def test_models_without_steps_are_given_none(model):
     with pytest.raises(ConfigError, match=r"step=0.1 was given .* has no step size"):
         simulate(model, graphs((3,)), step=0.1)
@@ -209,7 +205,7 @@ def _args(data):
 def test_reached_is_the_first_look_within_the_tolerance():
     """And a run with replicas is there when all of them are."""
     torch.manual_seed(0)
-    model, data = EnergyGNN(3, 2, replicas=2, beta=2.0).double(), graphs((5, 12))
+    model, data = EnergyGNN(3, out_channels=2, replicas=2, beta=2.0).double(), graphs((5, 12))
     run = simulate(model, data, runs=2, rule="gradient", tol=1e-3, history=1)
     assert run.reached.shape == (2, 2)
     assert bool(run.converged.all())
@@ -249,7 +245,7 @@ def test_the_certified_step_of_a_run_is_that_of_its_certificate(exchange, impair
     found = hogwild.certify(model, data, rule="gradient", step="certified", **options)
     run = simulate(model, data, rule="gradient", step="certified", ticks=40, tol=None, **options)
 
-    problem = model.problem(*_args(data)).detach()
+    problem = model.problem(Inputs(*_args(data))).detach()
     listed = list(impairments) if isinstance(impairments, tuple) else [impairments]
     schedule = Schedule(problem.graph, stagger=4, delay=3, impairments=listed)
     stagger, delay = schedule.bounds
@@ -300,7 +296,7 @@ def test_content_age_reaches_its_bound_and_not_more():
 def test_the_trace_of_a_run_satisfies_the_assumptions():
     model, data = energy(), graphs((4, 6))
     run = simulate(model, data, runs=2, record=True, tol=None, ticks=100, rule="gradient")
-    graph = model.problem(*_args(data)).graph
+    graph = model.problem(Inputs(*_args(data))).graph
     edges = torch.stack([graph.src, graph.dst])
     double = torch.cat([edges, edges + graph.num_nodes], 1)
     from hogwild.graph import Graph
@@ -320,7 +316,7 @@ def test_runs_and_graphs_do_not_depend_on_their_company():
 
 def test_replicas_share_a_schedule():
     torch.manual_seed(3)
-    model = EnergyGNN(3, 2, replicas=2).double()
+    model = EnergyGNN(3, out_channels=2, replicas=2).double()
     data = graphs()
     options = {"runs": 2, "ticks": 50, "tol": None, "rule": "gradient"}
     run = simulate(model, data, **options)
@@ -328,7 +324,7 @@ def test_replicas_share_a_schedule():
     assert run.predictions.shape == (2, 2, data.num_nodes, 2)
     assert run.deviation.shape == (2, 2, 3)
     for r in range(2):
-        single = EnergyGNN(3, 2).double()
+        single = EnergyGNN(3, out_channels=2).double()
         single.load_state_dict({k: v[r] for k, v in model.state_dict().items()})
         alone = simulate(single, data, **options)
         torch.testing.assert_close(run.h[:, r], alone.h, rtol=0, atol=1e-12)
@@ -338,7 +334,7 @@ def test_features_of_every_replica():
     torch.manual_seed(0)
     data = graphs((6,))
     several = Data(x=torch.stack([data.x, -data.x]), edge_index=data.edge_index)
-    model = EnergyGNN(3, 2, replicas=2, beta=1.0).double()
+    model = EnergyGNN(3, out_channels=2, replicas=2, beta=1.0).double()
     run = simulate(model, several, runs=3)
     assert run.predictions.shape == (3, 2, 6, 2)
     assert bool(run.converged.all())
@@ -346,7 +342,7 @@ def test_features_of_every_replica():
 
 def test_graph_level_models_and_lists_of_graphs():
     torch.manual_seed(0)
-    model = EnergyGNN(3, 2, pool="mean", beta=1.0).double()
+    model = EnergyGNN(3, out_channels=2, pool="mean", beta=1.0).double()
     data = [Data(x=graphs((n,)).x, edge_index=graphs((n,)).edge_index) for n in (3, 5, 2)]
     run = simulate(model, data, runs=2)
     assert run.predictions.shape == (2, 3, 2)
@@ -360,7 +356,7 @@ def test_stacks_do_not_stop_short_of_the_tolerance_that_is_asked_for():
     data = Data(x=graphs((5,)).x, edge_index=graphs((5,)).edge_index)
     for seed in range(3):
         torch.manual_seed(seed)
-        model = StackedEnergyGNN(3, 1, beta=0.5).double()
+        model = EnergyGNN(3, out_channels=1, beta=0.5, num_layers=2).double()
         run = simulate(model, data, runs=2, ticks=2000, rule="gradient")
         assert bool(run.converged.all()), float(run.deviation.max())
 
@@ -372,7 +368,7 @@ def test_self_loops_and_multi_edges():
     data = Data(x=torch.randn(3, 3, dtype=torch.float64), edge_index=edges)
     for exchange in ("packet", "exact"):
         assert bool(simulate(model, data, exchange=exchange).converged.all())
-    problem = model.problem(data.x, edges).detach()
+    problem = model.problem(Inputs(data.x, edges)).detach()
     simulation = Simulation(
         gradient_rule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0), problem.start(),
         exchange="exact",
@@ -481,7 +477,7 @@ def test_the_price_does_not_depend_on_who_looks():
     """A run ends when it arrives, to 2 % of its ticks."""
     path = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
     data = Data(x=torch.randn(4, 3, dtype=torch.float64), edge_index=path)
-    model = hogwild.GCN(3, 1, num_layers=3).double()
+    model = hogwild.GCN(3, out_channels=1, num_layers=3).double()
     usual, watched = (
         simulate(model, data, rule="caching", stagger=1, delay=0, history=h) for h in (None, 1)
     )
@@ -492,7 +488,7 @@ def test_the_price_does_not_depend_on_who_looks():
 @pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64, np.uint16])
 def test_numpy_integers_mean_the_same_as_python_integers(kind, tmp_path):
     data = example(chain(3), 3, torch.ones(3, 1), width=2)
-    model = hogwild.EnergyGNN(kind(2), kind(1), kind(2)).double()
+    model = hogwild.EnergyGNN(kind(2), out_channels=kind(1), hidden_channels=kind(2)).double()
     options = {"stagger": 3, "delay": 1, "seed": 7, "runs": 2, "ticks": 50, "history": 5}
     expected = hogwild.simulate(model, data, record=True, **options)
     found = hogwild.simulate(
@@ -508,7 +504,7 @@ def test_numpy_integers_mean_the_same_as_python_integers(kind, tmp_path):
 
 def test_numpy_numbers_in_seeds_and_impairments():
     data = example(chain(3), 3, torch.ones(3, 1), width=2)
-    model = hogwild.GCN(2, 1).double()
+    model = hogwild.GCN(2, out_channels=1).double()
     python = (GeometricDelay(0.5, cap=4), BernoulliLoss(0.25, burst=3))
     numpy = (
         GeometricDelay(np.float32(0.5), cap=np.int64(4)),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, LayerTagged, MaxGNN, ScarselliGNN, simulate
+from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, MaxGNN, ScarselliGNN, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -96,7 +96,9 @@ def test_exact_exchange_without_asynchrony_is_gradient_descent(exchange):
     graph = random_graph([3, 8], seed=1)
     model = energy()
     x = torch.randn(11, 3, dtype=torch.float64)
-    problem = model.problem(x, torch.stack([graph.src, graph.dst]), None, graph.batch).detach()
+    problem = model.problem(
+        Inputs(x, torch.stack([graph.src, graph.dst]), None, graph.batch)
+    ).detach()
     simulation = Simulation(
         gradient_rule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0), problem.start(),
         exchange=exchange,
@@ -138,7 +140,7 @@ def test_nothing_from_two_hops_away_reaches_a_node_within_one_hop_of_time():
     other[0] += 1.0
 
     def start(x):
-        problem = model.problem(x, edges).detach()
+        problem = model.problem(Inputs(x, edges)).detach()
         return Simulation(
             gradient_rule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0),
             problem.start(),
@@ -170,7 +172,9 @@ VARIANTS = [{}, {"message": "node"}, {"heads": 2}, {"normalize": True}]
 
 def ends_at_the_solvers_answer(seed, stagger, delay, impairments, variant, exchange):
     torch.manual_seed(seed)
-    model = EnergyGNN(3, 2, beta=0.5, **variant).double()  # more convex: ten times fewer ticks
+    model = EnergyGNN(
+        3, out_channels=2, beta=0.5, **variant
+    ).double()  # more convex: ten times fewer ticks
     data = graphs([int(n) for n in torch.randint(1, 9, (3,))], seed=seed)
     run = simulate(
         model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments,
@@ -227,7 +231,7 @@ def test_certified_steps_converge(exchange):
 
 def test_certified_steps_converge_for_an_energy_gnn():
     torch.manual_seed(1)
-    model = EnergyGNN(3, 2, beta=1.0).double()
+    model = EnergyGNN(3, out_channels=2, beta=1.0).double()
     run = simulate(
         model, graphs([2, 4]), step="certified", stagger=2, delay=1, ticks=30_000, tol=1e-6
     )
@@ -236,7 +240,7 @@ def test_certified_steps_converge_for_an_energy_gnn():
 
 def test_explicit_models_do_not_agree_and_waiting_ones_do():
     torch.manual_seed(0)
-    model, data = GCN(3, 2).double(), graphs((10, 14))
+    model, data = GCN(3, out_channels=2).double(), graphs((10, 14))
     run = simulate(model, data, runs=20)
     assert float(run.deviation.min()) > 1e-3
     assert float(run.predictions.std(0).max()) > 1e-3
@@ -263,14 +267,14 @@ def test_explicit_models_do_not_agree_and_waiting_ones_do():
 def test_waiting_nodes_use_no_packet_without_the_value_they_need(impairment):
     """An overtaken packet, or that of a neighbour that begins anew, has fewer layers filled."""
     torch.manual_seed(0)
-    model = LayerTagged(GCN(3, 2).double())
+    model = LayerTagged(GCN(3, out_channels=2).double())
     run = simulate(model, graphs((10, 14)), runs=20, impairments=impairment)
     assert float(run.deviation.max()) < 1e-12
 
 
 def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
     torch.manual_seed(0)
-    model, data = LayerTagged(GCN(3, 2).double()), graphs((5, 6))
+    model, data = LayerTagged(GCN(3, out_channels=2).double()), graphs((5, 6))
     long = simulate(energy(), data, record=True, tol=None, ticks=100).trace
     run = simulate(model, data, replay=long)
     assert float(run.deviation.max()) < 1e-12
@@ -279,7 +283,7 @@ def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
 
 def test_rare_updates_are_not_taken_for_a_standstill():
     torch.manual_seed(0)
-    model, data = GCN(3, 2).double(), graphs((2,))
+    model, data = GCN(3, out_channels=2).double(), graphs((2,))
     run = simulate(model, data, stagger=4000, ticks=50_000)
     assert bool((run.updates == model.depth).all())
 
@@ -339,13 +343,13 @@ def test_a_letter_that_has_changed_is_worth_sending():
 
 
 MODELS = {
-    "energy": lambda: EnergyGNN(3, 2),
-    "energy, attention": lambda: EnergyGNN(3, 2, heads=2),
-    "denoising": lambda: GSDGNN(3, 2),
-    "IGNN": lambda: IGNN(3, 2),
-    "EIGNN": lambda: EIGNN(3, 2),
-    "Scarselli": lambda: ScarselliGNN(3, 2),
-    "maximum": lambda: MaxGNN(3, 2),
+    "energy": lambda: EnergyGNN(3, out_channels=2),
+    "energy, attention": lambda: EnergyGNN(3, out_channels=2, heads=2),
+    "denoising": lambda: GSDGNN(3, out_channels=2),
+    "IGNN": lambda: IGNN(3, out_channels=2),
+    "EIGNN": lambda: EIGNN(3, out_channels=2),
+    "Scarselli": lambda: ScarselliGNN(3, out_channels=2),
+    "maximum": lambda: MaxGNN(3, out_channels=2),
 }
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch_geometric.data import Batch, Data
 
-from hogwild import GAT, GCN, EnergyGNN, LayeredGNN, LayerTagged, simulate
+from hogwild import GAT, GCN, EnergyGNN, LayeredGNN, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -22,9 +22,9 @@ from hogwild.errors import AsynchronyError, ConfigError, InputError
 from hogwild.executors.unrolled import asynchronous_forward
 
 MODELS = {
-    "gcn": lambda **kw: GCN(3, 2, **kw),
-    "gat": lambda **kw: GAT(3, 2, **kw),
-    "graphsage": lambda **kw: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, 2, **kw),
+    "gcn": lambda **kw: GCN(3, out_channels=2, **kw),
+    "gat": lambda **kw: GAT(3, out_channels=2, **kw),
+    "graphsage": lambda **kw: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, out_channels=2, **kw),
 }
 
 
@@ -59,7 +59,7 @@ IMPAIRMENTS = [
 
 @pytest.mark.parametrize("impairment", IMPAIRMENTS, ids=lambda i: type(i).__name__)
 def test_equals_the_impaired_simulator(impairment):
-    model, data = GCN(3, 2).double(), example()
+    model, data = GCN(3, out_channels=2).double(), example()
     options = {"stagger": 3, "delay": 2, "seed": 5, "impairments": impairment}
     expected = simulate(model, data, **options).predictions[0]
     out = asynchronous_forward(model, data, **options)
@@ -69,11 +69,11 @@ def test_equals_the_impaired_simulator(impairment):
 def test_edge_features_and_weights():
     data = example()
     data.edge_attr = torch.randn(data.num_edges, 2, **DOUBLE)
-    model = GAT(3, 2, edge_dim=2).double()
+    model = GAT(3, out_channels=2, edge_dim=2).double()
     out = asynchronous_forward(model, data, seed=3)
     assert torch.allclose(out, simulate(model, data, seed=3).predictions[0], rtol=0, atol=1e-12)
     data.edge_attr, data.edge_weight = None, torch.rand(data.num_edges, **DOUBLE)
-    model = GCN(3, 2).double()
+    model = GCN(3, out_channels=2).double()
     out = asynchronous_forward(model, data, seed=3)
     assert torch.allclose(out, simulate(model, data, seed=3).predictions[0], rtol=0, atol=1e-12)
     tensors = (data.x, data.edge_index)
@@ -108,7 +108,7 @@ def test_gradients(make, replicas):
 
 
 def test_isolated_nodes():
-    model = GCN(3, 2).double()
+    model = GCN(3, out_channels=2).double()
     data = example(torch.zeros(2, 0, dtype=torch.long), 3)
     out = asynchronous_forward(model, data)
     assert torch.allclose(out, model(data.x, data.edge_index), rtol=0, atol=1e-12)
@@ -133,7 +133,7 @@ def test_training_under_schedules_helps():
     models = {}
     for name in ("synchronous", "asynchronous"):
         torch.manual_seed(3)
-        models[name] = model = GCN(1, 1, num_layers=2, act="tanh").double()
+        models[name] = model = GCN(1, out_channels=1, num_layers=2, act="tanh").double()
         optimiser = torch.optim.Adam(model.parameters(), 0.02)
         for step in range(150):
             if name == "synchronous":
@@ -159,7 +159,7 @@ def test_training_under_schedules_helps():
 
 
 def test_dropout_is_drawn_and_the_mode_left_alone():
-    model, data = GCN(3, 2, dropout=0.5).double(), example()
+    model, data = GCN(3, out_channels=2, dropout=0.5).double(), example()
     one, two = (asynchronous_forward(model, data) for _ in range(2))
     assert (one - two).abs().max() > 1e-3
     assert all(module.training for module in model.modules())
@@ -170,7 +170,7 @@ def test_dropout_is_drawn_and_the_mode_left_alone():
 
 
 def test_batch_norm():
-    model, data = GCN(3, 2, norm="batch_norm").double(), example()
+    model, data = GCN(3, out_channels=2, norm="batch_norm").double(), example()
     with pytest.raises(AsynchronyError, match="BatchNorm in training mode"):
         asynchronous_forward(model, data)
     model.eval()
@@ -183,7 +183,7 @@ def test_batch_norm():
 
 @pytest.mark.parametrize(
     "model",
-    [EnergyGNN(3, 2), LayerTagged(GCN(3, 2)), nn.Linear(3, 2)],
+    [EnergyGNN(3, out_channels=2), LayerTagged(GCN(3, out_channels=2)), nn.Linear(3, 2)],
     ids=lambda m: type(m).__name__,
 )
 def test_only_explicit_models(model):
@@ -192,7 +192,7 @@ def test_only_explicit_models(model):
 
 
 def test_bad_input():
-    model, data = GCN(3, 2).double(), example()
+    model, data = GCN(3, out_channels=2).double(), example()
     with pytest.raises(InputError, match="either data alone"):
         asynchronous_forward(model, data, data.edge_index)
     with pytest.raises(InputError, match="without edge_index"):

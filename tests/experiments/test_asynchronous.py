@@ -11,7 +11,7 @@ from experiments.asynchronous import BASELINES, exact, sample
 from experiments.experiment import Results, Work, run
 from experiments.protocols import Protocol
 from experiments.registry import EXPERIMENTS
-from hogwild import robustness
+from hogwild import Inputs, robustness
 from hogwild.errors import ConfigError
 from hogwild.executors.unrolled import asynchronous_forward
 
@@ -154,7 +154,7 @@ def test_training_under_schedules(model, work):
     data = [plain.graph(i, torch.float64) for i in (0, 1)]
     batch = Batch.from_data_list(data)
     ensemble = plain.ensemble.eval()
-    found = ensemble.embed(batch.x, batch.edge_index, None, batch.batch)
+    found = ensemble.embed(Inputs(batch.x, batch.edge_index, None, batch.batch))
     expected = asynchronous_forward(ensemble, batch, seed=0)
     assert torch.equal(ensemble.readout(found.value, batch.batch, 2), expected)
     synchronous = exact(plain, 0)(batch.x, batch.edge_index, None, batch.batch)

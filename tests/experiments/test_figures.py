@@ -16,6 +16,7 @@ from experiments.protocols import Protocol
 from experiments.registry import EXPERIMENTS
 from experiments.report import part
 from experiments.staleness import needed
+from hogwild import Inputs
 from hogwild.models import GCN, EnergyGNN
 from hogwild.tasks import Sums
 from hogwild.tasks.families import edges
@@ -97,7 +98,10 @@ def test_influence_is_the_jacobian():
     """Of an explicit model by autograd's own, of an energy by central differences."""
     data, targets = chain(7), torch.tensor([0, 3])
     torch.manual_seed(1)
-    for model in (GCN(2, 1, hidden_channels=3).double(), EnergyGNN(2, 1).double()):
+    for model in (
+        GCN(2, out_channels=1, hidden_channels=3).double(),
+        EnergyGNN(2, out_channels=1).double(),
+    ):
         found = influence(model, data, targets)
         expected = torch.zeros(2, 7, dtype=torch.float64)
         for j in range(7):
@@ -114,7 +118,7 @@ def test_influence_is_the_jacobian():
 
 def test_a_gcn_reaches_as_far_as_its_layers():
     torch.manual_seed(0)
-    model = GCN(2, 1, num_layers=3).double()
+    model = GCN(2, out_channels=1, num_layers=3).double()
     curves = fade(model, chain(9))
     assert [len(c) for c in curves] == [9, 7, 5, 7, 9]  # farthest node from 0, 2, 4, 6, 8
     assert all(float(c[4:].sum()) == 0 for c in curves)
@@ -125,9 +129,9 @@ def test_a_gcn_reaches_as_far_as_its_layers():
 def test_condition_number():
     """The largest eigenvalue over the smallest, from the dense Hessian."""
     torch.manual_seed(0)
-    model, data = EnergyGNN(2, 1, hidden_channels=2).double(), chain(4)
+    model, data = EnergyGNN(2, out_channels=1, hidden_channels=2).double(), chain(4)
     h = embed(model, data).detach().mT.unsqueeze(0)
-    problem = model.problem(data.x, data.edge_index).detach()
+    problem = model.problem(Inputs(data.x, data.edge_index)).detach()
     apply = problem.evaluate(h).hessian().apply
     columns = [apply(e.view_as(h)).flatten() for e in torch.eye(h.numel(), dtype=h.dtype)]
     values = np.linalg.eigvalsh(torch.stack(columns).detach().numpy())

@@ -4,8 +4,8 @@ import pytest
 import torch
 from helpers import ODD, ODD_NODES, batch_of, chain, cycle, edges
 
-from hogwild import Graph
 from hogwild.errors import AsynchronyError
+from hogwild.graph import Graph
 from hogwild.testing import random_graph
 
 

@@ -17,10 +17,10 @@ def graph(**more):
 
 
 CALLS = {
-    "simulate": lambda data: hogwild.simulate(IGNN(2, 1), data, ticks=1),
-    "certify": lambda data: hogwild.certify(GSDGNN(2, 1), data),
-    "robustness": lambda data: hogwild.robustness(GCN(2, 1), data, runs=1),
-    "sweep": lambda data: hogwild.sweep(GCN(2, 1), data, runs=1),
+    "simulate": lambda data: hogwild.simulate(IGNN(2, out_channels=1), data, ticks=1),
+    "certify": lambda data: hogwild.certify(GSDGNN(2, out_channels=1), data),
+    "robustness": lambda data: hogwild.robustness(GCN(2, out_channels=1), data, runs=1),
+    "sweep": lambda data: hogwild.sweep(GCN(2, out_channels=1), data, runs=1),
     "train": lambda data: hogwild.train(data, model="gcn", epochs=1),
 }
 
@@ -45,7 +45,11 @@ def test_a_part_is_not_the_whole():
     """Why: the same nodes, without their neighbours, have another answer."""
     whole = Data(x=torch.randn(6, 2), edge_index=chain(6))
     part = whole.subgraph(torch.arange(4))
-    for model in (IGNN(2, 1, act="leaky_relu"), GSDGNN(2, 1), GCN(2, 1)):
+    for model in (
+        IGNN(2, out_channels=1, act="leaky_relu"),
+        GSDGNN(2, out_channels=1),
+        GCN(2, out_channels=1),
+    ):
         a, b = (model(g.x, g.edge_index)[:4] for g in (whole, part))
         assert not torch.allclose(a, b, rtol=1e-4)
 

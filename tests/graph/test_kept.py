@@ -4,8 +4,7 @@ import pytest
 import torch
 from helpers import chain
 
-from hogwild import Graph
-from hogwild.graph import kept
+from hogwild.graph import Graph, kept
 
 
 def test_kept_once_for_each_function_graph_and_arguments():

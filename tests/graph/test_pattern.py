@@ -5,7 +5,7 @@ from helpers import ODD, ODD_NODES, complete, cycle, edges, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import Graph
+from hogwild.graph import Graph
 
 MANY = {
     "odd": (ODD, ODD_NODES),

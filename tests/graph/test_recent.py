@@ -7,8 +7,8 @@ import pytest
 import torch
 from helpers import batch_of, chain, cycle, edges
 
-from hogwild import Graph
 from hogwild.errors import GraphError
+from hogwild.graph import Graph
 from hogwild.graph.recent import Recent
 
 

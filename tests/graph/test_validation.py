@@ -4,8 +4,8 @@ import pytest
 import torch
 from helpers import chain, edges
 
-from hogwild import Graph
 from hogwild.errors import DTypeError, GraphError
+from hogwild.graph import Graph
 
 PAIR = [0, 0, 1, 1]
 

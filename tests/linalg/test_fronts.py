@@ -19,10 +19,11 @@ from helpers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import EnergyConv, Graph, Newton
+from hogwild import EnergyConv, Inputs
 from hogwild.errors import ConfigError
+from hogwild.graph import Graph
 from hogwild.linalg import dissection, fronts
-from hogwild.solvers import LinearSolver
+from hogwild.solvers import LinearSolver, Newton
 
 DISSECT, DENSE = 0, 1 << 30
 GRAPHS = {
@@ -200,7 +201,7 @@ def test_newton_falls_back_to_cg_with_the_same_answer(monkeypatch):
     monkeypatch.setattr(fronts, "MAX_WIDTH", 24)
     monkeypatch.setattr(fronts, "DENSE_WORK", 0.0)
     again = edge_index.clone()  # a graph without a memoised plan
-    problem = conv.problem(x, again).detach()
+    problem = conv.problem(Inputs(x, again)).detach()
     assert fronts.plan_for(problem.graph, 2, 1) is None
     torch.testing.assert_close(conv(x, again), expected, rtol=0, atol=1e-9)
     hessian = problem.evaluate(problem.zeros(torch.float64, x.device)).hessian()

@@ -4,9 +4,8 @@ import pytest
 import torch
 from helpers import DOUBLE, columns
 
-from hogwild import Status
 from hogwild.linalg.krylov import block_jacobi
-from hogwild.solvers import bicgstab, cg, gmres
+from hogwild.solvers import Status, bicgstab, cg, gmres
 from hogwild.testing import Affine, Quadratic, random_graph
 
 SIZES = [1, 2, 5, 30]

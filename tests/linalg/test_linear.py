@@ -3,13 +3,13 @@
 import torch
 from helpers import cycle
 
-from hogwild import EnergyConv
+from hogwild import EnergyConv, Inputs
 from hogwild.solvers import LinearSolver, Status
 
 
 def test_an_indefinite_matrix_is_not_solved():
     """A factorisation that breaks down is reported, not returned as converged."""
-    problem = EnergyConv(3).problem(torch.randn(5, 3), cycle(5)).detach()
+    problem = EnergyConv(3).problem(Inputs(torch.randn(5, 3), cycle(5))).detach()
     h = problem.zeros(torch.float64, torch.device("cpu"))
     hessian = problem.evaluate(h).hessian()
     hessian.beta = -50.0

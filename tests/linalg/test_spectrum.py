@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.sparse import csc_matrix, diags
 
-from hogwild import GSDGNN, EnergyGNN
+from hogwild import GSDGNN, EnergyGNN, Inputs
 from hogwild.linalg import spectrum as of
 from hogwild.linalg.spectrum import definite, extremes, matrices, spectrum
 from hogwild.testing.problems import Quadratic, _columns, random_graph
@@ -22,7 +22,7 @@ def test_against_dense_eigenvalues(make, sizes, dense, monkeypatch):
     edges = torch.stack([graph.src, graph.dst])
     edges = torch.cat([edges, edges[:, :2], edges[:, :2].flip(0), torch.tensor([[0], [0]])], 1)
     model = make(3, 2, replicas=2).double()
-    problem = model.problem(torch.randn(n, 3, dtype=torch.float64), edges).detach()
+    problem = model.problem(Inputs(torch.randn(n, 3, dtype=torch.float64), edges)).detach()
     h = torch.randn(2, 2, n, dtype=torch.float64)
     hessian = problem.evaluate(h).hessian()
     found = matrices(hessian)

@@ -6,7 +6,7 @@ import torch
 from adjacencies import GRAPHS, dense, radius
 from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, star
 
-from hogwild import Graph
+from hogwild.graph import Graph
 from hogwild.models.adjacency import adjacency
 
 

@@ -13,11 +13,9 @@ from hogwild import (
     GCN,
     GSDGNN,
     IGNN,
-    LBFGS,
     EnergyConv,
     EnergyGNN,
-    Newton,
-    StackedEnergyGNN,
+    Inputs,
     certify,
     robustness,
     simulate,
@@ -34,6 +32,7 @@ from hogwild.errors import (
     InputError,
 )
 from hogwild.nn import PICNN
+from hogwild.solvers import LBFGS, Newton
 
 NAN, INF = float("nan"), float("inf")
 
@@ -152,7 +151,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("make", [EnergyConv, EnergyGNN, StackedEnergyGNN])
+@pytest.mark.parametrize("make", [EnergyConv, EnergyGNN, EnergyGNN])
 def test_bad_input_is_named(name, make):
     """Every bad input raises its own class, saying what was given and what was expected."""
     changes, error, words = BAD[name]
@@ -233,7 +232,7 @@ def test_float32_parameters_solve_in_float64_by_default():
     conv = EnergyConv(3)
     assert conv.solve_dtype == torch.float64
     x = torch.randn(6, 3)
-    found = conv.embed(x, cycle(6))
+    found = conv.embed(Inputs(x, cycle(6)))
     assert found.value.dtype == torch.float32
     assert found.residual.dtype == torch.float64
     assert float(found.residual) <= 1e-8
@@ -249,13 +248,13 @@ def test_autocast_changes_nothing(solve_dtype):
     x, parameters = torch.randn(6, 3), list(conv.parameters())
     h = conv(x, cycle(6))
     grads = torch.autograd.grad(h.square().sum(), parameters)
-    energy = conv.energy(h.detach(), x, cycle(6))
+    energy = conv.energy(h.detach(), Inputs(x, cycle(6)))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         again = conv(x, cycle(6))
         assert torch.equal(again, h)
         with torch.inference_mode():
             assert torch.equal(conv(x, cycle(6)), h)
-        energy_again = conv.energy(h.detach(), x, cycle(6))
+        energy_again = conv.energy(h.detach(), Inputs(x, cycle(6)))
     # Backward outside of autocast, as PyTorch asks.
     grads_again = torch.autograd.grad(again.square().sum(), parameters)
     torch.testing.assert_close(energy_again, energy)
@@ -284,7 +283,7 @@ HALF = torch.ones(3, 3, dtype=torch.half)
         (ConfigError, lambda: EnergyConv(3, solve_dtype="float64")),
         (ConfigError, lambda: EnergyConv(3, heads=True)),
         (ConfigError, lambda: EnergyConv(3, beta=float("inf"))),
-        (ConfigError, lambda: EnergyGNN(3, 0)),
+        (ConfigError, lambda: EnergyGNN(3, out_channels=0)),
         (ConfigError, lambda: Newton(max_iter=1e3)),
         (ConfigError, lambda: LBFGS(max_backtracks=0)),
         (HogwildError, lambda: EnergyConv(3)([[1.0] * 3], cycle(3))),
@@ -292,7 +291,7 @@ HALF = torch.ones(3, 3, dtype=torch.half)
         (HogwildError, lambda: EnergyConv(3)(torch.randn(3, 3), torch.tensor(1))),
         (HogwildError, lambda: EnergyConv(3)(torch.randn(3, 3), cycle(3), h0=[0.0])),
         (DTypeError, lambda: EnergyConv(3)(torch.randn(3, 3), cycle(3), h0=torch.ones(3, 2) * 1j)),
-        (FeatureError, lambda: EnergyConv(3).energy(torch.ones(4, 2), torch.ones(3, 3), cycle(3))),
+        (FeatureError, lambda: EnergyConv(3).energy(torch.ones(4, 2), Inputs(torch.ones(3, 3), cycle(3)))),
         (DTypeError, lambda: EnergyConv(3, solve_dtype=None).half()(HALF, cycle(3))),
         (FeatureError, lambda: PICNN(2, 2, (4, 1))(torch.randn(5, 2), torch.randn(5, 1))),
     ],
@@ -312,7 +311,11 @@ class Sandwich(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.before, self.conv, self.after = nn.Linear(3, 4), EnergyConv(4, 2), nn.Linear(2, 1)
+        self.before, self.conv, self.after = (
+            nn.Linear(3, 4),
+            EnergyConv(4, hidden_channels=2),
+            nn.Linear(2, 1),
+        )
 
     def forward(self, x, edge_index, batch):
         return self.after(self.conv(self.before(x).relu(), edge_index, batch=batch))
@@ -331,11 +334,11 @@ class Plain(nn.Module):
 
 MODELS = {
     "own module": Sandwich,
-    "EnergyGNN": lambda: Plain(EnergyGNN(3, 1)),
-    "pooled": lambda: Plain(EnergyGNN(3, 1, pool="mean")),
-    "stack": lambda: Plain(StackedEnergyGNN(3, 1)),
-    "IGNN": lambda: Plain(IGNN(3, 1)),
-    "GSDGNN": lambda: Plain(GSDGNN(3, 1)),
+    "EnergyGNN": lambda: Plain(EnergyGNN(3, out_channels=1)),
+    "pooled": lambda: Plain(EnergyGNN(3, out_channels=1, pool="mean")),
+    "stack": lambda: Plain(EnergyGNN(3, out_channels=1, num_layers=2)),
+    "IGNN": lambda: Plain(IGNN(3, out_channels=1)),
+    "GSDGNN": lambda: Plain(GSDGNN(3, out_channels=1)),
 }
 
 
@@ -400,8 +403,8 @@ def test_compiled_by_the_default_backend():
 
 
 COMPILED = {
-    "EnergyGNN": lambda: EnergyGNN(3, 1),
-    "GCN": lambda: GCN(3, 1),
+    "EnergyGNN": lambda: EnergyGNN(3, out_channels=1),
+    "GCN": lambda: GCN(3, out_channels=1),
     "trained": lambda: pyg.GCN(3, 4, 2, 1),
     "wrapped": lambda: wrap(pyg.GCN(3, 4, 2, 1)),
 }
@@ -443,7 +446,7 @@ def test_parts_of_a_trained_model_may_be_compiled():
 
 @pytest.mark.usefixtures("fresh")
 def test_a_compiled_model_is_trained_in_place():
-    model = EnergyGNN(2, 1)
+    model = EnergyGNN(2, out_channels=1)
     before = [p.clone() for p in model.parameters()]
     train("chains", torch.compile(model, backend="eager"), epochs=1, progress=False)
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

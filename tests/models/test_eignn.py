@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from hogwild import EIGNN, Anderson, EIGNNConv, Picard, SemismoothNewton
+from hogwild import EIGNN, EIGNNConv, Inputs
 from hogwild.errors import ConfigError, FeatureError, GraphError
 from hogwild.ops import gather
+from hogwild.solvers import Anderson, Picard, SemismoothNewton
 from hogwild.testing import check_model, random_graph
 
 NAN = float("nan")
@@ -33,10 +34,12 @@ class Weighted(nn.Module):
 
     def embed(self, x, edge_index, edge_attr=None, batch=None, **kwargs):
         weight = torch.sigmoid(x[edge_index[0]] * x[edge_index[1]]).sum(-1)
-        return self.model.embed(x, edge_index, edge_attr, batch, edge_weight=weight, **kwargs)
+        return self.model.embed(
+            Inputs(x, edge_index, edge_attr, batch, edge_weight=weight, **kwargs)
+        )
 
     def forward(self, *args, **kwargs):
-        return self.embed(*args, **kwargs).value
+        return self.embed(Inputs(*args, **kwargs)).value
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
@@ -47,7 +50,9 @@ def test_conv(options, device):
 @pytest.mark.parametrize("pool", [None, "mean"])
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_gnn(pool, num_layers, device):
-    check_model(lambda **kw: EIGNN(3, 2, pool=pool, num_layers=num_layers, **kw), device=device)
+    check_model(
+        lambda **kw: EIGNN(3, out_channels=2, pool=pool, num_layers=num_layers, **kw), device=device
+    )
 
 
 @pytest.mark.parametrize("method", ["closed", "iterate"])
@@ -90,7 +95,11 @@ def test_closed_equals_iterated(gamma, channels):
     """To 1e-9, with the same gradients."""
     conv, _, inputs = pose([1, 2, 9, 9, 30], gamma=gamma, hidden_channels=channels)
     other = EIGNNConv(
-        3, channels, gamma=gamma, method="iterate", solver=Picard(atol=1e-13, max_iter=100_000)
+        3,
+        hidden_channels=channels,
+        gamma=gamma,
+        method="iterate",
+        solver=Picard(atol=1e-13, max_iter=100_000),
     ).double()
     other.load_state_dict(conv.state_dict())
     one, two = conv(*inputs), other(*inputs)
@@ -130,19 +139,21 @@ def test_equals_a_dense_solve_with_its_gradient(edge_index, special):
 
 def test_closed_form_takes_one_step_and_no_iteration():
     conv, _, inputs = pose([3, 5, 5, 40])
-    found = conv.embed(*inputs)
+    found = conv.embed(Inputs(*inputs))
     assert found.iterations.tolist() == [1] * 4
     assert float(found.residual.max()) < 1e-13
-    kept = conv.problem(*inputs).spectrum
-    conv.embed(*inputs)
-    assert conv.problem(*inputs).spectrum is kept
+    kept = conv.problem(Inputs(*inputs)).spectrum
+    conv.embed(Inputs(*inputs))
+    assert conv.problem(Inputs(*inputs)).spectrum is kept
     assert [tuple(q.shape) for *_, q in kept.groups] == [(1, 3, 3), (2, 5, 5), (1, 40, 40)]
 
 
 def test_some_graphs_of_a_closed_problem():
     conv, _, inputs = pose([3, 6, 4], replicas=2)
     whole = conv(*inputs)
-    sub, nodes = conv.problem(*inputs).detach().select(torch.tensor([1]), torch.tensor([0, 2]))
+    sub, nodes = (
+        conv.problem(Inputs(*inputs)).detach().select(torch.tensor([1]), torch.tensor([0, 2]))
+    )
     tangent = sub.linearise(torch.zeros_like(sub.bias))
     torch.testing.assert_close(tangent.inverse(sub.bias, False), whole[1:, nodes].mT)
 
@@ -155,7 +166,7 @@ def test_some_graphs_of_a_closed_problem():
 def test_modulus_is_at_most_gamma_and_bounds_the_blocks(seed, gamma):
     """The spectral radius of the matrix of block norms, which is what asynchrony needs."""
     conv, _, inputs = pose([1, 6], seed, gamma=gamma, hidden_channels=3, method="iterate")
-    problem = conv.problem(*inputs).detach()
+    problem = conv.problem(Inputs(*inputs)).detach()
     modulus = problem.modulus()
     assert float(modulus.max()) <= gamma * (1 + 1e-9)
     h = torch.randn(1, 3, 7, **DOUBLE)
@@ -166,7 +177,7 @@ def test_modulus_is_at_most_gamma_and_bounds_the_blocks(seed, gamma):
 
 def test_update_of_some_nodes_equals_the_step():
     conv, graph, inputs = pose([1, 4, 9], replicas=2)
-    problem = conv.problem(*inputs).detach()
+    problem = conv.problem(Inputs(*inputs)).detach()
     h = torch.randn(2, 2, 14, **DOUBLE)
     nodes = torch.tensor([13, 0, 3])
     at = graph.star(nodes)
@@ -211,7 +222,7 @@ def test_closed_form_refuses_what_is_not_symmetric():
     weight = torch.tensor([1.0, 2.0, 1.0, 1.0], **DOUBLE)
     with pytest.raises(GraphError, match="not symmetric"):
         EIGNNConv(3).double()(x[:3], chain(3), edge_weight=weight)
-    found = EIGNNConv(3, method="iterate").double().embed(x, edge_index, None, batch)
+    found = EIGNNConv(3, method="iterate").double().embed(Inputs(x, edge_index, None, batch))
     assert bool(found.converged.all())
 
 

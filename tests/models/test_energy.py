@@ -16,12 +16,13 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import TUDataset
 from torch_geometric.loader import DataLoader
 
-from hogwild import EnergyConv, EnergyGNN, Newton, StackedEnergyGNN
+from hogwild import EnergyConv, EnergyGNN, Inputs
 from hogwild.errors import (
     AsynchronyError,
     ConfigError,
 )
 from hogwild.nn import PICNN
+from hogwild.solvers import Newton
 from hogwild.testing import check_model
 
 VARIANTS = {
@@ -56,11 +57,13 @@ def test_edge_features(name, device):
 
 @pytest.mark.parametrize("pool", [None, "mean"])
 def test_gnn(pool, device):
-    check_model(lambda **kw: EnergyGNN(3, 2, pool=pool, **kw), device=device)
+    check_model(lambda **kw: EnergyGNN(3, out_channels=2, pool=pool, **kw), device=device)
 
 
 def test_stacked(device):
-    check_model(lambda **kw: StackedEnergyGNN(3, 2, num_levels=2, widths=(2,), **kw), device=device)
+    check_model(
+        lambda **kw: EnergyGNN(3, out_channels=2, num_layers=2, widths=(2,), **kw), device=device
+    )
 
 
 TIGHT = Newton(atol=1e-12)
@@ -102,8 +105,8 @@ def test_constructor_errors(kwargs, words):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: StackedEnergyGNN(3, 1, num_levels=0), ["num_levels=0", "positive integer"]),
-        (lambda: EnergyGNN(3, 1, pool="max"), ["'max'", "'mean'"]),
+        (lambda: EnergyGNN(3, out_channels=1, num_layers=0), ["num_levels=0", "positive integer"]),
+        (lambda: EnergyGNN(3, out_channels=1, pool="max"), ["'max'", "'mean'"]),
         (lambda: Newton(atol=-1.0), ["atol=-1.0", "nonnegative"]),
         (lambda: Newton(rtol=float("nan")), ["rtol=nan", "nonnegative"]),
         (lambda: Newton(max_iter=-1), ["max_iter=-1", "nonnegative"]),
@@ -153,9 +156,9 @@ def test_multi_edge_counts_and_equals_weight_two(name):
     weight = torch.ones(4, **DOUBLE)
     weight[0] = 2.0
     h = features(3)[:, :2]
-    doubled = conv.energy(h, x, twice)
-    torch.testing.assert_close(doubled, conv.energy(h, x, once, edge_weight=weight))
-    assert float((doubled - conv.energy(h, x, once)).abs().detach()) > 1e-3
+    doubled = conv.energy(h, Inputs(x, twice))
+    torch.testing.assert_close(doubled, conv.energy(h, Inputs(x, once, edge_weight=weight)))
+    assert float((doubled - conv.energy(h, Inputs(x, once))).abs().detach()) > 1e-3
     torch.testing.assert_close(conv(x, twice), conv(x, once, edge_weight=weight), rtol=0, atol=1e-9)
 
 
@@ -167,7 +170,7 @@ def test_self_loop_is_one_more_message():
     for count in range(3):
         at = torch.cat([m + count * message, h], 1)
         expected = conv.update_nets[0](x, at)[0, 0] + 0.02 * h.square().sum()
-        got = conv.energy(h, x, edges(*[(0, 0)] * count))[0]
+        got = conv.energy(h, Inputs(x, edges(*[(0, 0)] * count)))[0]
         torch.testing.assert_close(got, expected)
 
 
@@ -194,10 +197,10 @@ def test_directed_graphs_solve(options):
     """The gradient vanishes at the answer, and direction matters."""
     conv, x = conv_of(**options), features(4)
     one_way = edges((0, 1), (1, 2), (2, 3), (3, 1))
-    found = conv.embed(x, one_way)
+    found = conv.embed(Inputs(x, one_way))
     assert bool(found.converged.all())
     h = found.value.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(conv.energy(h, x, one_way).sum(), h)
+    (gradient,) = torch.autograd.grad(conv.energy(h, Inputs(x, one_way)).sum(), h)
     assert float(gradient.abs().max()) <= 1e-11
     assert float((found.value - conv(x, one_way.flip(0))).detach().abs().max()) > 1e-3
 
@@ -216,7 +219,7 @@ def test_require_asynchronous():
     EnergyConv(3).require_asynchronous(cycle(4), 4)
     EnergyConv(3, heads=2).require_asynchronous(edges(), 2)
     with pytest.raises(AsynchronyError) as caught:
-        EnergyConv(3, num_layers=2).require_asynchronous(cycle(4), 4)
+        EnergyConv(3, rounds=2).require_asynchronous(cycle(4), 4)
     for word in ("num_layers=2", "2 hops", "num_layers=1", "StackedEnergyGNN"):
         assert word in str(caught.value)
     with pytest.raises(AsynchronyError) as caught:
@@ -233,7 +236,7 @@ def test_float32_solve_agrees_with_float64(options):
     exact = conv(x, cycle(20))
     rough = copy.deepcopy(conv)
     rough.solve_dtype = None
-    found = rough.embed(x, cycle(20))
+    found = rough.embed(Inputs(x, cycle(20)))
     assert bool(found.converged.all())
     assert found.residual.dtype == torch.float32
     torch.testing.assert_close(found.value, exact, rtol=1e-3, atol=1e-3)
@@ -294,8 +297,8 @@ def check(rounds, width, k, degree, kind, *, replicas, dense=120):
     torch.manual_seed(0)
     conv = EnergyConv(
         3,
-        k,
-        num_layers=rounds,
+        hidden_channels=k,
+        rounds=rounds,
         widths=(width, width),
         replicas=replicas,
         solver=Newton(linear="cg"),
@@ -303,11 +306,11 @@ def check(rounds, width, k, degree, kind, *, replicas, dense=120):
     ).double()
     n = degree + 2 + degree % 2
     x, edge_index = torch.randn(n, 3, **DOUBLE), circulant(n, degree)
-    problem = conv.problem(x, edge_index).detach()
+    problem = conv.problem(Inputs(x, edge_index)).detach()
     assert problem.graph.in_degree.unique().tolist() == [degree]
     start = problem.zeros(torch.float64, x.device)
     assert float(condition(problem, start, dense).max()) < WORST
-    found = conv.embed(x, edge_index)
+    found = conv.embed(Inputs(x, edge_index))
     solution = found.value.detach().mT.contiguous()
     assert float(condition(problem, solution, dense).max()) < WORST
 
@@ -332,7 +335,7 @@ def fading(conv):
     edge_index = torch.cat([chain, chain.flip(0)], 1)
     x = torch.zeros(2, 30, 2, **DOUBLE)
     x[0, 0, 0] = x[1, 0, 1] = 1.0
-    one, other = (conv.embed(x_, edge_index).value for x_ in x)
+    one, other = (conv.embed(Inputs(x_, edge_index)).value for x_ in x)
     difference = (one - other).norm(dim=-1)
     return (difference[:, 8] / difference[:, 2]) ** (1 / 6)
 
@@ -366,13 +369,15 @@ def data_home():
 def train(graphs, classes, loss, epochs):
     """Twenty lines of PyG. ``on_failure="raise"`` is the default: a failed solve ends the loop."""
     torch.manual_seed(1)
-    model = EnergyGNN(graphs[0].x.size(1), classes, pool="mean")
+    model = EnergyGNN(graphs[0].x.size(1), out_channels=classes, pool="mean")
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.005)
     most = 0
     for _ in range(epochs):
         for batch in DataLoader(graphs, batch_size=128, shuffle=True):
             size = batch.num_graphs
-            found = model.embed(batch.x, batch.edge_index, batch=batch.batch, batch_size=size)
+            found = model.embed(
+                Inputs(batch.x, batch.edge_index, batch=batch.batch, batch_size=size)
+            )
             most = max(most, int(found.iterations.max()))
             optimiser.zero_grad()
             loss(model.readout(found.value, batch.batch, size), batch.y).backward()
@@ -413,7 +418,7 @@ def test_peptides_train(data_home):
 
 @pytest.mark.parametrize("act", ["softplus", "squareplus"])
 def test_models_pickle(act):
-    model, x = EnergyGNN(3, 1, act=act), torch.randn(5, 3)
+    model, x = EnergyGNN(3, out_channels=1, act=act), torch.randn(5, 3)
     again = pickle.loads(pickle.dumps(model))
     assert torch.equal(again(x, cycle(5)), model(x, cycle(5)))
     buffer = io.BytesIO()

@@ -10,7 +10,7 @@ from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, cycle, edges, featu
 from torch import nn
 from torch_geometric.utils import softmax
 
-from hogwild import GAT, GCN, LayeredGNN, LayerTagged
+from hogwild import GAT, GCN, Inputs, LayeredGNN
 from hogwild.errors import (
     ConfigError,
     DTypeError,
@@ -33,20 +33,24 @@ def by_hand(model, convs, x, edge_index, act=torch.relu, **options):
 # -- conformance ----------------------------------------------------------------------------------
 
 SIZES = {
-    "gcn": lambda **kw: GCN(3, 2, **kw),
-    "gcn, small": lambda **kw: GCN(3, 2, 4, num_layers=2, bias=False, act="tanh", **kw),
-    "gat": lambda **kw: GAT(3, 2, **kw),
-    "gat, one head": lambda **kw: GAT(3, 2, 4, heads=1, num_layers=1, **kw),
-    "graphsage": lambda **kw: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, 2, **kw),
+    "gcn": lambda **kw: GCN(3, out_channels=2, **kw),
+    "gcn, small": lambda **kw: GCN(
+        3, out_channels=2, hidden_channels=4, num_layers=2, bias=False, act="tanh", **kw
+    ),
+    "gat": lambda **kw: GAT(3, out_channels=2, **kw),
+    "gat, one head": lambda **kw: GAT(
+        3, out_channels=2, hidden_channels=4, heads=1, num_layers=1, **kw
+    ),
+    "graphsage": lambda **kw: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, out_channels=2, **kw),
     "list": lambda **kw: LayeredGNN(
         [pyg.GCNConv(4, 4), pyg.GATv2Conv(4, 2, heads=2), pyg.GraphConv(4, 4)],
         3,
-        2,
+        out_channels=2,
         act="elu",
         norm=nn.LayerNorm(4),
         **kw,
     ),
-    "tagged": lambda **kw: LayerTagged(GCN(3, 2, num_layers=2, **kw)),
+    "tagged": lambda **kw: LayerTagged(GCN(3, out_channels=2, num_layers=2, **kw)),
 }
 
 
@@ -57,12 +61,12 @@ def test_conformance(make, pool, device):
 
 
 def test_conformance_with_edge_features(device):
-    check_model(lambda **kw: GAT(3, 2, edge_dim=2, **kw), edge_dim=2, device=device)
+    check_model(lambda **kw: GAT(3, out_channels=2, edge_dim=2, **kw), edge_dim=2, device=device)
 
 
 def test_sizes_are_the_papers():
     """Five layers of width 10, and five of three heads of width 3."""
-    gcn, gat = GCN(3, 1), GAT(3, 1)
+    gcn, gat = GCN(3, out_channels=1), GAT(3, out_channels=1)
     assert [tuple(layer.conv.lin.weight.shape) for layer in gcn.layers] == [(10, 10)] * 5
     assert [tuple(layer.conv.lin.weight.shape) for layer in gat.layers] == [(9, 9)] * 5
     assert [(layer.conv.heads, layer.conv.out_channels) for layer in gat.layers] == [(3, 3)] * 5
@@ -76,7 +80,7 @@ def test_sizes_are_the_papers():
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gcn_is_the_papers_equation(weighted):
     """H⁽ˡ⁺¹⁾ = ReLU(Ã H W), Ã = (D + I)^{-1/2} (A + I) (D + I)^{-1/2}, with dense matrices."""
-    model, n = GCN(3, 2, bias=False).double(), 6
+    model, n = GCN(3, out_channels=2, bias=False).double(), 6
     edge_index, x = torch.cat([cycle(n), cycle(n)[:, :1]], 1), features(n)  # one edge doubled
     weight = torch.rand(edge_index.size(1), **DOUBLE) if weighted else None
     entries = torch.ones(edge_index.size(1), **DOUBLE) if weight is None else weight
@@ -86,13 +90,13 @@ def test_gcn_is_the_papers_equation(weighted):
     h = model.encoder(x)
     for layer in model.layers:
         h = torch.relu(a @ h @ layer.conv.lin.weight.mT)
-    out = model.embed(x, edge_index, edge_weight=weight).value
+    out = model.embed(Inputs(x, edge_index, edge_weight=weight)).value
     torch.testing.assert_close(out, h, rtol=1e-12, atol=1e-12)
 
 
 def test_gat_is_the_papers_equation():
     """Softmax over N(i) ∪ {i} of LeakyReLU(aᵀ[W h_i ‖ W h_j]), heads concatenated."""
-    model, n = GAT(3, 2, bias=False).double(), 6
+    model, n = GAT(3, out_channels=2, bias=False).double(), 6
     edge_index, x = cycle(n), features(n)
     src, dst = torch.cat([edge_index, torch.arange(n).expand(2, n)], 1)
     h = model.encoder(x)
@@ -104,7 +108,7 @@ def test_gat_is_the_papers_equation():
         alpha = softmax(score, dst, num_nodes=n)
         h = torch.zeros(n, 3, 3, **DOUBLE).index_add(0, dst, alpha.unsqueeze(-1) * z[src])
         h = torch.relu(h.flatten(1))
-    torch.testing.assert_close(model.embed(x, edge_index).value, h, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(model.embed(Inputs(x, edge_index)).value, h, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -113,10 +117,10 @@ def test_gcnconv_is_pygs(options, weighted):
     """Weights normalised once, outside of the layers, are those that PyG normalises in each: on a
     graph with loops, doubled and one-way edges; values and gradients."""
     make = lambda: [pyg.GCNConv(4, 4, **options) for _ in range(3)]  # noqa: E731
-    model, x = LayeredGNN(make(), 3, 2).double(), features(ODD_NODES)
+    model, x = LayeredGNN(make(), 3, out_channels=2).double(), features(ODD_NODES)
     weight = torch.rand(ODD.size(1), **DOUBLE).requires_grad_() if weighted else None
     expected = by_hand(model, make(), x, ODD, edge_weight=weight)
-    out = model.embed(x, ODD, edge_weight=weight).value
+    out = model.embed(Inputs(x, ODD, edge_weight=weight)).value
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
     assert all(layer.conv.normalize for layer in model.layers)  # the user's layers are untouched
     if weighted:
@@ -127,32 +131,36 @@ def test_gcnconv_is_pygs(options, weighted):
 
 def test_embed_reports_its_layers():
     edge_index, batch = batch_of((chain(3), 3), (cycle(4), 4))
-    found = GCN(3, 2).double().embed(features(7), edge_index, None, batch)
+    found = GCN(3, out_channels=2).double().embed(Inputs(features(7), edge_index, None, batch))
     assert found.iterations.tolist() == [5, 5]
     assert found.residual.tolist() == [0.0, 0.0]
     assert bool(found.converged.all())
-    found = GCN(3, 2, replicas=4).double().embed(features(7), edge_index, None, batch)
+    found = (
+        GCN(3, out_channels=2, replicas=4)
+        .double()
+        .embed(Inputs(features(7), edge_index, None, batch))
+    )
     assert found.status.shape == (4, 2)
 
 
 def test_without_an_encoder_the_features_are_the_start():
-    model = GCN(10, 2, encoder=False).double()
+    model = GCN(10, out_channels=2, encoder=False).double()
     assert model.encoder is None
     x = features(4, 10)
-    assert torch.equal(model.problem(x, cycle(4)).start(), x.mT.unsqueeze(0))
-    ensemble = GCN(10, 2, encoder=False, replicas=2).double()
+    assert torch.equal(model.problem(Inputs(x, cycle(4))).start(), x.mT.unsqueeze(0))
+    ensemble = GCN(10, out_channels=2, encoder=False, replicas=2).double()
     assert ensemble(x, cycle(4)).shape == (2, 4, 2)
 
 
 def test_replicas_take_features_of_their_own():
-    model, own = GAT(3, 2, replicas=2).double(), torch.randn(2, 4, 3, **DOUBLE)
+    model, own = GAT(3, out_channels=2, replicas=2).double(), torch.randn(2, 4, 3, **DOUBLE)
     out = model(own, cycle(4))
     for r in range(2):
         torch.testing.assert_close(out[r], model(own[r], cycle(4))[r], rtol=0, atol=1e-12)
 
 
 def test_reset_parameters_redraws_everything():
-    model = GAT(3, 2)
+    model = GAT(3, out_channels=2)
     before = copy.deepcopy(dict(model.named_parameters()))
     model.reset_parameters()
     changed = {k for k, v in model.named_parameters() if not torch.equal(v, before[k])}
@@ -162,13 +170,13 @@ def test_reset_parameters_redraws_everything():
 @pytest.mark.parametrize("replicas", [None, 2])
 def test_inference_mode_first_then_training(replicas):
     """What is kept with the graph serves autograd, too, and other models."""
-    model, edge_index = GCN(3, 2, replicas=replicas).double(), cycle(4)
+    model, edge_index = GCN(3, out_channels=2, replicas=replicas).double(), cycle(4)
     with torch.inference_mode():
         before = model(features(4), edge_index)
     after = model(features(4), edge_index)
     after.sum().backward()
     assert torch.equal(after, before)
-    single = GCN(3, 2).double()
+    single = GCN(3, out_channels=2).double()
     fresh = single(features(4), edge_index.clone())
     torch.testing.assert_close(single(features(4), edge_index), fresh, rtol=0, atol=1e-15)
 
@@ -199,7 +207,7 @@ BAD = {
 def test_bad_input_is_named(name, wrap):
     changes, error, words = BAD[name]
     given = {"x": features(4), "edge_index": cycle(4), "edge_attr": features(8, 2)} | changes
-    model = wrap(GAT(3, 2, edge_dim=2).double())
+    model = wrap(GAT(3, out_channels=2, edge_dim=2).double())
     with pytest.raises(error) as caught:
         model(given.pop("x"), given.pop("edge_index"), **given)
     for word in words:
@@ -208,7 +216,7 @@ def test_bad_input_is_named(name, wrap):
 
 def test_unexpected_edge_attr():
     with pytest.raises(FeatureError, match=r"\(8, 2\).*edge_dim=2"):
-        GCN(3, 2).double()(features(4), cycle(4), features(8, 2))
+        GCN(3, out_channels=2).double()(features(4), cycle(4), features(8, 2))
 
 
 # -- the local synchroniser -----------------------------------------------------------------------
@@ -216,14 +224,16 @@ def test_unexpected_edge_attr():
 
 @pytest.mark.parametrize("replicas", [None, 2])
 def test_layer_tagged_only_waits(replicas):
-    model = GCN(3, 2, replicas=replicas).double()
+    model = GCN(3, out_channels=2, replicas=replicas).double()
     tagged = LayerTagged(model)
     x, edge_index = features(4), cycle(4)
     assert torch.equal(tagged(x, edge_index), model(x, edge_index))
-    assert torch.equal(tagged.embed(x, edge_index).value, model.embed(x, edge_index).value)
+    assert torch.equal(
+        tagged.embed(Inputs(x, edge_index)).value, model.embed(Inputs(x, edge_index)).value
+    )
     assert tagged.replicas == replicas
     assert tagged.readout is model.readout
-    plain, waiting = model.problem(x, edge_index), tagged.problem(x, edge_index)
+    plain, waiting = model.problem(Inputs(x, edge_index)), tagged.problem(Inputs(x, edge_index))
     assert (plain.usual, waiting.usual) == ("overwriting", "waiting")
     assert torch.equal(plain.start(), waiting.start())
     tagged.require_asynchronous(edge_index, 4)
@@ -233,7 +243,11 @@ def test_layer_tagged_only_waits(replicas):
 
 
 def test_graph_without_edges():
-    for model in (GCN(3, 2), GAT(3, 2), GCN(3, 2, replicas=2)):
+    for model in (
+        GCN(3, out_channels=2),
+        GAT(3, out_channels=2),
+        GCN(3, out_channels=2, replicas=2),
+    ):
         model.double()
         x = features(3)
         together = model(x, edges())

@@ -9,32 +9,21 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
 import hogwild
-from hogwild import (
-    EIGNN,
-    GAT,
-    GCN,
-    GSDGNN,
-    IGNN,
-    EnergyGNN,
-    LayerTagged,
-    MaxGNN,
-    ScarselliGNN,
-    StackedEnergyGNN,
-)
+from hogwild import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, MaxGNN, ScarselliGNN
 from hogwild.errors import DTypeError, FeatureError, HogwildError, InputError
 
 MODELS = {
-    "energy-edge": lambda **o: EnergyGNN(3, 2, edge_dim=2, **o),
-    "energy-attention": lambda **o: EnergyGNN(3, 2, edge_dim=2, heads=2, **o),
-    "stacked energies": lambda **o: StackedEnergyGNN(3, 2, **o),
-    "gsdgnn": lambda **o: GSDGNN(3, 2, **o),
-    "ignn": lambda **o: IGNN(3, 2, **o),
-    "stacked ignn": lambda **o: IGNN(3, 2, num_layers=2, act="leaky_relu", **o),
-    "eignn": lambda **o: EIGNN(3, 2, **o),
-    "scarselli": lambda **o: ScarselliGNN(3, 2, edge_dim=2, **o),
-    "max": lambda **o: MaxGNN(3, 2, edge_dim=2, **o),
-    "gcn": lambda **o: GCN(3, 2, **o),
-    "gat": lambda **o: GAT(3, 2, edge_dim=2, **o),
+    "energy-edge": lambda **o: EnergyGNN(3, out_channels=2, edge_dim=2, **o),
+    "energy-attention": lambda **o: EnergyGNN(3, out_channels=2, edge_dim=2, heads=2, **o),
+    "stacked energies": lambda **o: EnergyGNN(3, out_channels=2, **o, num_layers=2),
+    "gsdgnn": lambda **o: GSDGNN(3, out_channels=2, **o),
+    "ignn": lambda **o: IGNN(3, out_channels=2, **o),
+    "stacked ignn": lambda **o: IGNN(3, out_channels=2, num_layers=2, act="leaky_relu", **o),
+    "eignn": lambda **o: EIGNN(3, out_channels=2, **o),
+    "scarselli": lambda **o: ScarselliGNN(3, out_channels=2, edge_dim=2, **o),
+    "max": lambda **o: MaxGNN(3, out_channels=2, edge_dim=2, **o),
+    "gcn": lambda **o: GCN(3, out_channels=2, **o),
+    "gat": lambda **o: GAT(3, out_channels=2, edge_dim=2, **o),
 }
 LATE = {"stacked energies", "stacked ignn"}  # pose one problem a level
 
@@ -70,20 +59,22 @@ def test_everything_sees_standardised_features(name):
     other = by_hand(model, data)
     mine, theirs = ((g.x, g.edge_index, g.edge_attr) for g in (data, other))
     assert torch.equal(model(*mine), plain(*theirs))
-    found, expected = model.embed(*mine), plain.embed(*theirs)
+    found, expected = model.embed(Inputs(*mine)), plain.embed(Inputs(*theirs))
     assert torch.equal(found.value, expected.value)
-    assert not torch.allclose(found.value, plain.embed(*mine).value)
+    assert not torch.allclose(found.value, plain.embed(Inputs(*mine)).value)
     named = {"x": data.x, "edge_index": data.edge_index, "edge_attr": data.edge_attr}
-    assert torch.equal(model.embed(**named).value, expected.value)
+    assert torch.equal(model.embed(Inputs(**named)).value, expected.value)
     if name not in LATE:
-        assert torch.equal(model.problem(*mine).start(), plain.problem(*theirs).start())
+        assert torch.equal(
+            model.problem(Inputs(*mine)).start(), plain.problem(Inputs(*theirs)).start()
+        )
     if isinstance(model, EnergyGNN):
         h = torch.randn_like(found.value)
-        assert torch.equal(model.energy(h, *mine), plain.energy(h, *theirs))
+        assert torch.equal(model.energy(h, Inputs(*mine)), plain.energy(h, Inputs(*theirs)))
     if isinstance(model, ScarselliGNN):
         h = torch.randn_like(found.value)
-        assert torch.equal(model.penalty(h, *mine), plain.penalty(h, *theirs))
-        a, b = model.contractivity(h, *mine), plain.contractivity(h, *theirs)
+        assert torch.equal(model.penalty(h, Inputs(*mine)), plain.penalty(h, Inputs(*theirs)))
+        a, b = model.contractivity(h, Inputs(*mine)), plain.contractivity(h, Inputs(*theirs))
         assert torch.equal(a.rho, b.rho)
 
 
@@ -113,7 +104,7 @@ def test_simulate_and_certify_see_them_too(name, rule):
 
 
 def test_layer_tagged():
-    model = LayerTagged(GCN(3, 2).double())
+    model = LayerTagged(GCN(3, out_channels=2).double())
     data = graph(False)
     assert model.standardize(data) is model
     other = by_hand(model, data)
@@ -149,18 +140,18 @@ def test_replicas_with_statistics_of_their_own_are_the_models_alone():
 
 
 def test_a_number_an_edge():
-    model = EnergyGNN(3, 2, edge_dim=1).double()
+    model = EnergyGNN(3, out_channels=2, edge_dim=1).double()
     data = graph()
     flat, column = data.edge_attr[:, 0], data.edge_attr[:, :1]
     a, b = model(data.x, data.edge_index, flat), model(data.x, data.edge_index, column)
     assert torch.equal(a, b)
     data.edge_attr = flat
     run = hogwild.simulate(model.standardize(data), data, runs=3, ticks=5, tol=None)
-    assert torch.equal(run.reference, model.embed(data.x, data.edge_index, flat).value)
+    assert torch.equal(run.reference, model.embed(Inputs(data.x, data.edge_index, flat)).value)
 
 
 def test_edge_features_that_are_left_out():
-    model, data = GCN(3, 2).double(), graph()
+    model, data = GCN(3, out_channels=2).double(), graph()
     args = (data.x, data.edge_index)
     with pytest.raises(FeatureError, match="built without edge features"):
         model(*args, data.edge_attr)
@@ -175,10 +166,10 @@ def test_the_condition_of_a_fresh_model():
     random = torch.Generator().manual_seed(0)
     x = 40 * torch.randn(12, 1, generator=random, **DOUBLE).mul(1.2).exp()  # up to some hundreds
     data = Data(x=x, edge_index=chain(12))
-    raw, conditions = EnergyGNN(1, 1).double(), []
+    raw, conditions = EnergyGNN(1, out_channels=1).double(), []
     for model in (raw, copy.deepcopy(raw).standardize(data)):
-        problem = model.problem(data.x, data.edge_index).detach()
-        h = model.embed(data.x, data.edge_index).value.detach()
+        problem = model.problem(Inputs(data.x, data.edge_index)).detach()
+        h = model.embed(Inputs(data.x, data.edge_index)).value.detach()
         hessian = problem.evaluate(h.mT.unsqueeze(0)).hessian()
         basis = torch.eye(h.numel(), **DOUBLE).view(-1, 1, h.size(1), h.size(0))
         dense = torch.stack([hessian.apply(v).flatten() for v in basis])

@@ -20,12 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.nn import APPNP
 
-from hogwild import GSDGNN, Anderson, GradientDescent, Graph, GSDConv, Newton, Picard
+from hogwild import GSDGNN, GSDConv, Inputs
 from hogwild.errors import AsynchronyError, ConfigError, FeatureError, GraphError
+from hogwild.graph import Graph
 from hogwild.models import gsd
 from hogwild.models.base import Kind
 from hogwild.ops import gather, scatter
-from hogwild.solvers import LinearSolver, solve
+from hogwild.solvers import Anderson, GradientDescent, LinearSolver, Newton, Picard, solve
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph
 
@@ -73,11 +74,11 @@ def test_conv(options, device):
 
 @pytest.mark.parametrize("pool", [None, "mean"])
 def test_gnn(pool, device):
-    check_model(lambda **kw: GSDGNN(3, 2, pool=pool, **kw), device=device)
+    check_model(lambda **kw: GSDGNN(3, out_channels=2, pool=pool, **kw), device=device)
 
 
 def test_the_papers_sizes():
-    model = GSDGNN(3, 2)
+    model = GSDGNN(3, out_channels=2)
     assert model.kind == Kind.OPTIMISATION
     assert model.conv.encoder.channels == (3, 16, 16, 16, 2)
     assert (model.conv.gamma, model.conv.beta) == (1.0, 5.0)
@@ -91,7 +92,7 @@ def test_minimiser_is_the_dense_solution(name, solver):
     conv, x = conv_of(solver=solver), torch.randn(n, 3, **DOUBLE)
     weight = torch.rand(edge_index.size(1), **DOUBLE)
     for w in (None, weight):
-        found = conv.embed(x, edge_index, edge_weight=w)
+        found = conv.embed(Inputs(x, edge_index, edge_weight=w))
         torch.testing.assert_close(
             found.value, minimiser(conv, x, edge_index, w), rtol=0, atol=1e-8
         )
@@ -134,11 +135,11 @@ def test_any_graph(data):
     torch.manual_seed(data.draw(st.integers(0, 1000)))
     edge_index, x = edges(*pairs), torch.randn(n, 3, **DOUBLE)
     conv = conv_of(gamma=gamma, beta=beta, widths=(4,))
-    found = conv.embed(x, edge_index, edge_weight=weight)
+    found = conv.embed(Inputs(x, edge_index, edge_weight=weight))
     exact = minimiser(conv, x, edge_index, weight)
     torch.testing.assert_close(found.value, exact, rtol=1e-9, atol=1e-8)
     assert int(found.iterations) <= 2
-    problem = conv.problem(x, edge_index, edge_weight=weight).detach()
+    problem = conv.problem(Inputs(x, edge_index, edge_weight=weight)).detach()
     hessian = columns(problem.evaluate(problem.target).hessian().apply, problem.target)
     least, *_, most = torch.linalg.eigvalsh(hessian[0]).tolist()
     assert least >= 2 * gamma * (1 - 1e-9)
@@ -160,7 +161,7 @@ def test_gradient_steps_are_appnp(name, weighted, gamma, beta):
         weight = torch.rand(n, n, **DOUBLE)
         weight = (weight + weight.T)[edge_index[0], edge_index[1]]
     with torch.no_grad():
-        problem = conv.problem(x, edge_index, edge_weight=weight)
+        problem = conv.problem(Inputs(x, edge_index, edge_weight=weight))
         h = stepped = problem.target
         for count in range(1, 11):
             stepped = problem.step(stepped)
@@ -175,7 +176,9 @@ def test_the_step_contracts_in_the_weighted_maximum_norm():
     """By β/(γ+β) with weights √d, and the bound is attained."""
     graph = random_graph([9], seed=1)
     problem = (
-        conv_of().problem(torch.randn(9, 3, **DOUBLE), torch.stack([graph.src, graph.dst])).detach()
+        conv_of()
+        .problem(Inputs(torch.randn(9, 3, **DOUBLE), torch.stack([graph.src, graph.dst])))
+        .detach()
     )
     top = 1.0 / problem.root
     for h in (top.expand(1, 2, 9), torch.randn(1, 2, 9, **DOUBLE)):
@@ -192,7 +195,9 @@ def test_the_step_contracts_in_the_weighted_maximum_norm():
 def problem_on(edge_index, n, batch=None, **options):
     weight = torch.rand(edge_index.size(1), **DOUBLE)
     x = torch.randn(n, 3, **DOUBLE)
-    return conv_of(**options).problem(x, edge_index, None, batch, edge_weight=weight).detach()
+    return (
+        conv_of(**options).problem(Inputs(x, edge_index, None, batch, edge_weight=weight)).detach()
+    )
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -256,7 +261,7 @@ def test_lipschitz_is_tight_and_per_graph():
     graphs = [(edges(), 1), (chain(2), 2), (cycle(6), 6), (complete(5), 5), (star(9), 9)]
     edge_index, batch = batch_of(*graphs)
     x = torch.randn(batch.numel(), 3, **DOUBLE)
-    problem = conv_of(replicas=2).problem(x, edge_index, None, batch).detach()
+    problem = conv_of(replicas=2).problem(Inputs(x, edge_index, None, batch)).detach()
     bound = problem.lipschitz()
     assert bound.shape == (2, 5)
     top = [2.0 + 10.0 * float(torch.linalg.eigvalsh(dense_laplacian(e, n))[-1]) for e, n in graphs]
@@ -298,8 +303,8 @@ def test_by_conjugate_gradients_where_factors_would_fill_in():
     graph = random_graph([500], extra=6.0)
     edge_index = torch.stack([graph.src, graph.dst])
     conv, x = conv_of(), torch.randn(500, 3, **DOUBLE)
-    assert not LinearSolver().is_direct(conv.problem(x, edge_index))
-    found = conv.embed(x, edge_index)
+    assert not LinearSolver().is_direct(conv.problem(Inputs(x, edge_index)))
+    found = conv.embed(Inputs(x, edge_index))
     torch.testing.assert_close(found.value, minimiser(conv, x, edge_index), rtol=0, atol=1e-8)
 
 
@@ -342,7 +347,7 @@ def test_bad_input():
 
 
 def test_asynchronous_needs_reverse_links():
-    GSDGNN(3, 1).require_asynchronous(cycle(4), 4)
+    GSDGNN(3, out_channels=1).require_asynchronous(cycle(4), 4)
     with pytest.raises(AsynchronyError, match="no reverse link"):
         GSDConv(3).require_asynchronous(ODD, ODD_NODES)
 

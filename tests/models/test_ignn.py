@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import root
 from torch import nn
 
-from hogwild import IGNN, Anderson, IGNNConv, Picard, SemismoothNewton
+from hogwild import IGNN, IGNNConv, Inputs
 from hogwild.errors import (
     ConfigError,
     DTypeError,
@@ -24,6 +24,7 @@ from hogwild.errors import (
 from hogwild.models.ignn import onto_ball
 from hogwild.nn import Nonexpansive, leaky_relu
 from hogwild.ops import gather
+from hogwild.solvers import Anderson, Picard, SemismoothNewton
 from hogwild.testing import check_model, random_graph
 
 NAN = float("nan")
@@ -48,10 +49,12 @@ class Weighted(nn.Module):
     def embed(self, x, edge_index, edge_attr=None, batch=None, **kwargs):
         src, dst = edge_index
         weight = 0.5 + torch.sigmoid(x[..., 0][src] + x[..., 1][src] * x[..., 2][dst])
-        return self.model.embed(x, edge_index, edge_attr, batch, edge_weight=weight, **kwargs)
+        return self.model.embed(
+            Inputs(x, edge_index, edge_attr, batch, edge_weight=weight, **kwargs)
+        )
 
     def forward(self, *args, **kwargs):
-        return self.embed(*args, **kwargs).value
+        return self.embed(Inputs(*args, **kwargs)).value
 
 
 # -- conformance ----------------------------------------------------------------------------------
@@ -85,7 +88,9 @@ def test_projected_conv(normalize, device):
 @pytest.mark.parametrize("pool", [None, "mean"])
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_gnn(pool, num_layers, device):
-    check_model(lambda **kw: IGNN(3, 2, pool=pool, num_layers=num_layers, **kw), device=device)
+    check_model(
+        lambda **kw: IGNN(3, out_channels=2, pool=pool, num_layers=num_layers, **kw), device=device
+    )
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -102,7 +107,7 @@ def test_edge_weights(normalize, device):
 def test_identity_equals_a_linear_solve(name, normalize):
     """vec H = (I − Ã ⊗ W)⁻¹ vec g(X), its gradient being that of the dense solve."""
     edge_index, n = GRAPHS[name]
-    conv = IGNNConv(3, 3, act="identity", normalize=normalize).double()
+    conv = IGNNConv(3, hidden_channels=3, act="identity", normalize=normalize).double()
     x = torch.randn(n, 3, **DOUBLE)
     a = torch.from_numpy(dense(edge_index, n, normalize=normalize))
     system = torch.eye(3 * n, **DOUBLE) - torch.kron(a, conv.matrix)
@@ -123,7 +128,7 @@ def test_identity_equals_a_linear_solve(name, normalize):
 def test_equals_scipy(act, weighted):
     """SciPy's root finder on H = φ(W H Ã + g(X)), written in NumPy."""
     edge_index, n = chain(6), 6
-    conv = IGNNConv(3, 2, act=act).double()
+    conv = IGNNConv(3, hidden_channels=2, act=act).double()
     x = torch.randn(n, 3, **DOUBLE)
     weight = 0.1 + 2.0 * torch.rand(edge_index.size(1), **DOUBLE) if weighted else None
     a = dense(edge_index, n, weight)
@@ -146,7 +151,7 @@ def test_solvers_agree():
     graph = random_graph([3, 20, 60], seed=4)
     edge_index = torch.stack([graph.src, graph.dst])
     x = torch.randn(graph.num_nodes, 3, **DOUBLE)
-    conv = IGNNConv(3, 4, constraint="project", solver=TIGHT).double()
+    conv = IGNNConv(3, hidden_channels=4, constraint="project", solver=TIGHT).double()
     with torch.no_grad():
         conv.weight.copy_(0.95 * torch.eye(4, **DOUBLE))
     expected = conv(x, edge_index, None, graph.batch)
@@ -167,7 +172,7 @@ FINITE = st.floats(-1e300, 1e300, allow_nan=False)
 def test_parametrised_norm_is_below_kappa(k, data, kappa):
     """For any raw parameters whatsoever."""
     raw = data.draw(st.lists(FINITE, min_size=k * k, max_size=k * k))
-    conv = IGNNConv(1, k, kappa=kappa, widths=()).double()
+    conv = IGNNConv(1, hidden_channels=k, kappa=kappa, widths=()).double()
     with torch.no_grad():
         conv.weight.copy_(torch.tensor(raw, **DOUBLE).view(k, k))
     norm = float(conv.matrix.detach().abs().sum(-1).max())
@@ -176,7 +181,7 @@ def test_parametrised_norm_is_below_kappa(k, data, kappa):
 
 def test_parametrised_matrix_fills_the_ball():
     """Short rows are kept, long ones reach the sphere."""
-    conv = IGNNConv(1, 2, kappa=0.9, widths=()).double()
+    conv = IGNNConv(1, hidden_channels=2, kappa=0.9, widths=()).double()
     for size, expected in ((1e-3, 0.9e-3), (1e3, 0.9)):
         with torch.no_grad():
             conv.weight.fill_(size / 2)
@@ -199,7 +204,7 @@ def test_projection_is_the_nearest_point(k, seed, radius):
 
 
 def test_project_warns_by_how_much():
-    conv = IGNNConv(3, 2, kappa=0.9, constraint="project").double()
+    conv = IGNNConv(3, hidden_channels=2, kappa=0.9, constraint="project").double()
     with torch.no_grad():
         conv.weight.copy_(torch.tensor([[1.0, -0.4], [0.1, 0.2]]))
     with pytest.warns(ProjectionWarning, match=r"exceeded kappa=0\.9 by 0\.5 "):
@@ -217,7 +222,7 @@ def test_project_warns_by_how_much():
 
 
 def test_forward_projects_what_the_optimiser_left_outside():
-    model = IGNN(3, 1, constraint="project", num_layers=2, replicas=2).double()
+    model = IGNN(3, out_channels=1, constraint="project", num_layers=2, replicas=2).double()
     x = torch.randn(4, 3, **DOUBLE)
     with torch.no_grad():
         model.levels[1].weight[1].mul_(10.0)
@@ -251,7 +256,7 @@ def posed(seed, *, replicas=2, sizes=(1, 4, 7), **options):
     x = torch.randn(graph.num_nodes, 3, **DOUBLE)
     weight = 0.1 + torch.rand(graph.num_edges, **DOUBLE)
     edge_index = torch.stack([graph.src, graph.dst])
-    problem = conv.problem(x, edge_index, None, graph.batch, edge_weight=weight).detach()
+    problem = conv.problem(Inputs(x, edge_index, None, graph.batch, edge_weight=weight)).detach()
     return conv, problem, torch.randn(replicas, conv.hidden_channels, graph.num_nodes, **DOUBLE)
 
 
@@ -336,11 +341,13 @@ def test_pullback_equals_autograd(act):
 
 
 def test_problem_of_a_model():
-    model = IGNN(3, 1).double()
+    model = IGNN(3, out_channels=1).double()
     x = torch.randn(4, 3, **DOUBLE)
-    assert float(model.problem(x, cycle(4)).modulus().detach().max()) < 0.95
+    assert float(model.problem(Inputs(x, cycle(4))).modulus().detach().max()) < 0.95
     model.require_asynchronous(edges((0, 1)), 2)  # nothing travels against the edges
-    stack = IGNN(3, 1, num_layers=2).double().problem(x, cycle(4))  # one problem a level
+    stack = (
+        IGNN(3, out_channels=1, num_layers=2).double().problem(Inputs(x, cycle(4)))
+    )  # one problem a level
     assert stack.widths == [2, 2]
     assert all(float(level.modulus().max()) < 0.95 for level in stack.begun)
 
@@ -352,7 +359,7 @@ def test_adjoint_reuses_the_last_factor(monkeypatch):
     calls, factor = [], Plan.factor
     monkeypatch.setattr(Plan, "factor", lambda *a: calls.append(1) or factor(*a))
     conv = IGNNConv(3, act="identity").double()
-    found = conv.embed(torch.randn(30, 3, **DOUBLE), chain(30))
+    found = conv.embed(Inputs(torch.randn(30, 3, **DOUBLE), chain(30)))
     found.value.sum().backward()
     assert int(found.iterations) == len(calls) == 1
 
@@ -360,13 +367,13 @@ def test_adjoint_reuses_the_last_factor(monkeypatch):
 def test_float32_parameters_solve_in_float64():
     conv = IGNNConv(3)
     x = torch.randn(6, 3)
-    found = conv.embed(x, cycle(6))
+    found = conv.embed(Inputs(x, cycle(6)))
     assert found.value.dtype == torch.float32
     assert found.residual.dtype == torch.float64
     exact = copy.deepcopy(conv).double()(x.double(), cycle(6))
     torch.testing.assert_close(found.value, exact.float(), rtol=2e-7, atol=1e-12)
     conv.solve_dtype = None
-    rough = conv.embed(x, cycle(6))
+    rough = conv.embed(Inputs(x, cycle(6)))
     assert rough.residual.dtype == torch.float32
     torch.testing.assert_close(rough.value, found.value, rtol=1e-4, atol=1e-5)
 
@@ -425,7 +432,7 @@ def test_expansive_activations_are_refused():
     with pytest.raises(ConfigError, match="nonexpansive"):
         leaky_relu(NAN)
     with pytest.raises(ConfigError, match="num_layers=0"):
-        IGNN(3, 1, num_layers=0)
+        IGNN(3, out_channels=1, num_layers=0)
 
 
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), **DOUBLE)

@@ -8,7 +8,7 @@ import torch_geometric.nn as pyg
 from helpers import ODD, ODD_NODES, cycle, features
 from torch import nn
 
-from hogwild import GAT, GCN, EnergyGNN, LayeredGNN, LayerTagged
+from hogwild import GAT, GCN, EnergyGNN, Inputs, LayeredGNN
 from hogwild.errors import (
     AsynchronyError,
     ConfigError,
@@ -34,7 +34,7 @@ PYG_MODELS = {
 def test_a_pyg_model_keeps_its_forward(make, options):
     """Encoder, then exactly what PyG's model computes, then the readout."""
     inner = make(8, 8, 3, **options)
-    model = LayeredGNN(inner, 3, 2).double().eval()
+    model = LayeredGNN(inner, 3, out_channels=2).double().eval()
     for layer, conv, norm in zip(model.layers, inner.convs, inner.norms, strict=True):
         conv.load_state_dict(layer.conv.state_dict())  # the model's own, freshly drawn
         if layer.norm is not None:
@@ -42,7 +42,7 @@ def test_a_pyg_model_keeps_its_forward(make, options):
     inner.double().eval()
     attr = {"edge_attr": features(ODD.size(1), 2)} if "edge_dim" in options else {}
     expected = inner(model.encoder(features(ODD_NODES)), ODD, **attr)
-    found = model.embed(features(ODD_NODES), ODD, **attr)
+    found = model.embed(Inputs(features(ODD_NODES), ODD, **attr))
     torch.testing.assert_close(found.value, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(
         model(features(ODD_NODES), ODD, **attr), model.readout(expected), rtol=1e-12, atol=1e-12
@@ -57,7 +57,7 @@ def test_a_new_model_has_parameters_of_its_own():
         ([pyg.SAGEConv(8, 8), pyg.SAGEConv(8, 8)], lambda g: g[0]),
     ):
         before = copy.deepcopy(conv(given).state_dict())
-        own = LayeredGNN(given, 3, 2).layers[0].conv
+        own = LayeredGNN(given, 3, out_channels=2).layers[0].conv
         assert own is not conv(given)
         for name, value in conv(given).state_dict().items():
             assert torch.equal(value, before[name])
@@ -69,13 +69,13 @@ def test_layers_in_training_are_refused():
     inner(torch.randn(4, 8), cycle(4)).sum().backward()
     for layers in (inner, list(inner.convs)):
         with pytest.raises(ConfigError, match=r"GCN.* have gradients.*hogwild\.wrap"):
-            LayeredGNN(layers, 3, 2)
+            LayeredGNN(layers, 3, out_channels=2)
 
 
 def test_replicas_draw_anew_and_keep_the_pattern():
     """The given layers are only copied."""
     conv = pyg.GCNConv(4, 4)
-    ensemble = LayeredGNN([conv], 3, 2, replicas=3)
+    ensemble = LayeredGNN([conv], 3, out_channels=2, replicas=3)
     assert conv.lin.weight.shape == (4, 4)
     weight = ensemble.layers[0].conv.lin.weight
     assert weight.shape == (3, 4, 4)
@@ -87,7 +87,7 @@ def test_replicas_draw_anew_and_keep_the_pattern():
 
 
 def of(*convs, **options):
-    return lambda: LayeredGNN(list(convs), 3, 2, **({"hidden_channels": 4} | options))
+    return lambda: LayeredGNN(list(convs), 3, out_channels=2, **({"hidden_channels": 4} | options))
 
 
 class PerNode(pyg.MessagePassing):
@@ -109,19 +109,19 @@ MISFITS = {
     "heads": (of(pyg.GATConv(4, 4, heads=3)), ["GATConv", "[3, 12]", "width 4 to width 4"]),
     "input": (of(pyg.SAGEConv(3, 4)), ["layer 0 (SAGEConv) raised", "width 4 to width 4"]),
     "told": (
-        lambda: LayeredGNN([pyg.GCNConv(3, 4), pyg.GCNConv(4, 4)], 3, 2),
+        lambda: LayeredGNN([pyg.GCNConv(3, 4), pyg.GCNConv(4, 4)], 3, out_channels=2),
         ["in_channels=3, 4", "width k to width k", "encoder"],
     ),
     "pyg model": (
-        lambda: LayeredGNN(pyg.GraphSAGE(3, 8, 2), 3, 2),
+        lambda: LayeredGNN(pyg.GraphSAGE(3, 8, 2), 3, out_channels=2),
         ["layer 0 (SAGEConv)", "width 8 to width 8", "encoder"],
     ),
     "width unknown": (
-        lambda: LayeredGNN([pyg.GINConv(nn.Linear(4, 4))], 3, 2),
+        lambda: LayeredGNN([pyg.GINConv(nn.Linear(4, 4))], 3, out_channels=2),
         ["hidden_channels=k", "do not tell"],
     ),
     "width contradicted": (
-        lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 2), 3, 2, hidden_channels=4),
+        lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 2), 3, out_channels=2, hidden_channels=4),
         ["hidden_channels=4", "width 8"],
     ),
     "lazy": (of(pyg.SAGEConv(-1, 4)), ["SAGEConv", "in_channels=4"]),
@@ -129,7 +129,10 @@ MISFITS = {
     "initial values": (of(pyg.GCN2Conv(4, 0.1)), ["GCN2Conv", "x_0", "layer(x, edge_index)"]),
     "no edges": (of(nn.Linear(4, 4)), ["Linear.forward", "layer(x, edge_index)"]),
     "not a module": (of(torch.relu), ["builtin_function", "torch.nn.Module"]),
-    "not a list": (lambda: LayeredGNN(pyg.GCNConv(4, 4), 3, 2), ["one GCNConv", "a list"]),
+    "not a list": (
+        lambda: LayeredGNN(pyg.GCNConv(4, 4), 3, out_channels=2),
+        ["one GCNConv", "a list"],
+    ),
     "empty": (of(), ["empty", "at least one"]),
     "no encoder": (of(pyg.GCNConv(4, 4), encoder=False), ["in_channels=3", "encoder=True"]),
     "edge_dim": (of(pyg.GCNConv(4, 4), edge_dim=2), ["edge_dim=2", "edge_attr"]),
@@ -140,16 +143,25 @@ MISFITS = {
     "act": (of(pyg.GCNConv(4, 4), act="wavy"), ["act='wavy'"]),
     "norm": (of(pyg.GCNConv(4, 4), norm="wavy"), ["norm='wavy'"]),
     "two acts": (
-        lambda: LayeredGNN(pyg.GCN(8, 8, 2), 3, 2, act="tanh"),
+        lambda: LayeredGNN(pyg.GCN(8, 8, 2), 3, out_channels=2, act="tanh"),
         ["GCN brings its own activation", "act"],
     ),
     "replicas": (of(PerNode(), replicas=2), ["PerNode", "reset_parameters()"]),
     "pool": (of(pyg.GCNConv(4, 4), pool="max"), ["'max'", "'mean'"]),
-    "num_layers": (lambda: GCN(3, 2, num_layers=0), ["num_layers=0", "positive integer"]),
-    "heads zero": (lambda: GAT(3, 2, heads=0), ["heads=0", "positive integer"]),
-    "gat edge_dim": (lambda: GAT(3, 2, edge_dim=0), ["edge_dim=0", "positive integer"]),
-    "in_channels": (lambda: GCN(0, 2), ["in_channels=0", "positive integer"]),
-    "tagged": (lambda: LayerTagged(EnergyGNN(3, 2)), ["EnergyGNN", "no layers", "LayeredGNN"]),
+    "num_layers": (
+        lambda: GCN(3, out_channels=2, num_layers=0),
+        ["num_layers=0", "positive integer"],
+    ),
+    "heads zero": (lambda: GAT(3, out_channels=2, heads=0), ["heads=0", "positive integer"]),
+    "gat edge_dim": (
+        lambda: GAT(3, out_channels=2, edge_dim=0),
+        ["edge_dim=0", "positive integer"],
+    ),
+    "in_channels": (lambda: GCN(0, out_channels=2), ["in_channels=0", "positive integer"]),
+    "tagged": (
+        lambda: LayerTagged(EnergyGNN(3, out_channels=2)),
+        ["EnergyGNN", "no layers", "LayeredGNN"],
+    ),
 }
 
 
@@ -178,11 +190,14 @@ BEYOND = {
         ["BatchNorm1d(track_running_stats=False)", "all nodes"],
     ),
     "inside": (
-        lambda: LayeredGNN(pyg.GIN(4, 4, 2, norm="graph_norm"), 3, 2),
+        lambda: LayeredGNN(pyg.GIN(4, 4, 2, norm="graph_norm"), 3, out_channels=2),
         ["GraphNorm", "all nodes"],
     ),
-    "jk": (lambda: LayeredGNN(pyg.GCN(4, 4, 2, jk="cat"), 3, 2), ["jk='cat'", "jk=None"]),
-    "jk last": (lambda: LayeredGNN(pyg.GCN(4, 4, 2, jk="last"), 3, 2), ["jk='last'"]),
+    "jk": (
+        lambda: LayeredGNN(pyg.GCN(4, 4, 2, jk="cat"), 3, out_channels=2),
+        ["jk='cat'", "jk=None"],
+    ),
+    "jk last": (lambda: LayeredGNN(pyg.GCN(4, 4, 2, jk="last"), 3, out_channels=2), ["jk='last'"]),
     "GPSConv": (of(pyg.GPSConv(4, conv())), ["GPSConv", "attends to all nodes"]),
     "APPNP": (of(pyg.APPNP(3, 0.1)), ["APPNP", "3 hops"]),
     "SGConv": (of(pyg.SGConv(4, 4, K=2)), ["SGConv", "2 hops", "layers of one hop"]),
@@ -211,6 +226,8 @@ def test_replicas_of_a_layer_that_cannot_be_vectorised():
         def forward(self, x, edge_index):
             return super().forward(x, edge_index) if float(x.detach().sum()) > 0 else x
 
-    assert LayeredGNN([Branching(4, 4)], 3, 2).double()(features(4), cycle(4)).shape == (4, 2)
+    assert LayeredGNN([Branching(4, 4)], 3, out_channels=2).double()(
+        features(4), cycle(4)
+    ).shape == (4, 2)
     with pytest.raises(ConfigError, match=r"Branching\), 2 replicas at once, raised"):
-        LayeredGNN([Branching(4, 4)], 3, 2, replicas=2)
+        LayeredGNN([Branching(4, 4)], 3, out_channels=2, replicas=2)

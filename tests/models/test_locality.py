@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch_geometric.utils import add_self_loops, degree
 
-from hogwild import GAT, GCN, Graph, LayeredGNN
+from hogwild import GAT, GCN, Inputs, LayeredGNN
 from hogwild.errors import AsynchronyError
+from hogwild.graph import Graph
 from hogwild.ops import gather
 from hogwild.testing.problems import random_graph
 
@@ -97,7 +98,7 @@ def model_of(name, replicas=None, depth=2, **options):
     torch.manual_seed(0)
     convs = [make() for _ in range(depth)]
     return LayeredGNN(
-        convs, 3, 2, hidden_channels=K, edge_dim=edge_dim, replicas=replicas, **options
+        convs, 3, out_channels=2, hidden_channels=K, edge_dim=edge_dim, replicas=replicas, **options
     ).double()
 
 
@@ -131,7 +132,7 @@ def test_every_layer_at_all_nodes_and_at_some(name, replicas):
     model's forward pass. On a graph with loops, doubled, one-way and no edges."""
     model, needs_degrees = model_of(name, replicas), LAYERS[name][2]
     inputs = inputs_of(model, ODD, ODD_NODES)
-    problem = model.problem(*inputs)
+    problem = model.problem(Inputs(*inputs))
     graph = problem.graph
     assert (problem.replicas, problem.channels, problem.depth) == (replicas or 1, K, 2)
     assert problem.surrounded == (needs_degrees,) * 2
@@ -155,7 +156,7 @@ def test_every_layer_at_all_nodes_and_at_some(name, replicas):
 def test_the_inbox_is_what_is_read(name):
     """A node's value changes with its own inbox, and with nobody else's."""
     model = model_of(name, act=None)
-    problem = model.problem(*inputs_of(model, grid(3, 3), 9))
+    problem = model.problem(Inputs(*inputs_of(model, grid(3, 3), 9)))
     graph = problem.graph
     h, inbox = problem.start(), torch.randn(1, K, graph.num_edges, **DOUBLE)
     before = problem.update(0, h, inbox, graph.everyone)
@@ -174,7 +175,7 @@ def test_edge_weights(name):
     model = model_of(name)
     weight = torch.rand(ODD.size(1), generator=torch.Generator().manual_seed(3), **DOUBLE)
     inputs = inputs_of(model, ODD, ODD_NODES)
-    problem = model.problem(*inputs, edge_weight=weight)
+    problem = model.problem(Inputs(*inputs, edge_weight=weight))
     h, graph = problem.start(), problem.graph
     expected = reference(name, model, 0, h, inputs, weight)
     found = problem.update(0, h, gather(h, graph.src), graph.everyone)
@@ -186,12 +187,12 @@ def test_updates_are_differentiable():
     """In the parameters, the features and the edge weights, like the forward pass."""
     model, x = model_of("GCNConv"), torch.randn(ODD_NODES, 3, **DOUBLE).requires_grad_()
     weight = torch.rand(ODD.size(1), **DOUBLE).requires_grad_()
-    problem = model.problem(x, ODD, edge_weight=weight)
+    problem = model.problem(Inputs(x, ODD, edge_weight=weight))
     h = problem.start()
     for layer in range(problem.depth):
         h = problem.update(layer, h, gather(h, problem.graph.src), problem.graph.everyone)
     leaves = [x, weight, *model.encoder.parameters(), *model.layers.parameters()]
-    expected = model.embed(x, ODD, edge_weight=weight).value
+    expected = model.embed(Inputs(x, ODD, edge_weight=weight)).value
     one = torch.autograd.grad(h.square().sum(), leaves)
     two = torch.autograd.grad(expected.square().sum(), leaves)
     for a, b in zip(one, two, strict=True):
@@ -215,11 +216,11 @@ def test_on_any_graph_some_nodes_compute_what_all_would(name, case):
     edge_index, n, nodes = case
     model = model_of(name, depth=1)
     inputs = inputs_of(model, edge_index, n)
-    problem = model.problem(*inputs)
+    problem = model.problem(Inputs(*inputs))
     graph, h = problem.graph, problem.start()
     at = graph.star(nodes)
     found = problem.update(0, h[..., nodes], gather(h, graph.src)[..., at.edges], at)
-    whole = model.embed(*inputs).value.mT.unsqueeze(0)
+    whole = model.embed(Inputs(*inputs)).value.mT.unsqueeze(0)
     torch.testing.assert_close(found, whole[..., nodes], rtol=1e-12, atol=1e-12)
 
 
@@ -269,11 +270,13 @@ GRAPHS = {"cycle": cycle(12), "circulant": circulant(12, 4), "path": chain(12)}
 @pytest.mark.parametrize("name", BEYOND)
 def test_layers_that_look_further_are_found_out(name, edge_index):
     """On regular graphs as well, where statistics over all stars are those over all nodes."""
-    model = LayeredGNN([pyg.SAGEConv(K, K), BEYOND[name]()], 3, 2, hidden_channels=K).double()
+    model = LayeredGNN(
+        [pyg.SAGEConv(K, K), BEYOND[name]()], 3, out_channels=2, hidden_channels=K
+    ).double()
     x = torch.randn(12, 3, **DOUBLE)
     assert model(x, edge_index).shape == (12, 2)  # synchronously there is nothing wrong with it
     with pytest.raises(AsynchronyError) as caught:
-        model.eval().problem(x, edge_index)
+        model.eval().problem(Inputs(x, edge_index))
     for word in ("layer 1", "beyond a node", "one hop"):
         assert word in str(caught.value)
     assert "eval()" not in str(caught.value)
@@ -283,14 +286,18 @@ def test_layers_that_look_further_are_found_out(name, edge_index):
 
 def test_on_a_complete_graph_everyone_is_a_neighbour():
     """Where one hop is everything, nothing is refused."""
-    model = LayeredGNN([Centred(K, K)], 3, 2, hidden_channels=K).double()
+    model = LayeredGNN([Centred(K, K)], 3, out_channels=2, hidden_channels=K).double()
     assert model.require_asynchronous(chain(2), 2) is None
     with pytest.raises(AsynchronyError):
         model.require_asynchronous(chain(3), 3)
 
 
 def test_models_that_can_run_asynchronously():
-    for model in (GCN(3, 2), GAT(3, 2, edge_dim=2), GCN(3, 2, replicas=2)):
+    for model in (
+        GCN(3, out_channels=2),
+        GAT(3, out_channels=2, edge_dim=2),
+        GCN(3, out_channels=2, replicas=2),
+    ):
         # One-way edges carry values, and that is enough.
         assert model.require_asynchronous(ODD, ODD_NODES) is None
         assert model.double().require_asynchronous(cycle(4), 4) is None
@@ -303,26 +310,26 @@ def test_training_mode():
         (lambda: pyg.GraphSAGE(K, K, 2, norm="batch_norm"), ["BatchNorm", "model.eval()"]),
         (lambda: pyg.GAT(K, K, 2, dropout=0.5), ["training mode", "dropout", "model.eval()"]),
     ):
-        model = LayeredGNN(make(), 3, 2).double()
+        model = LayeredGNN(make(), 3, out_channels=2).double()
         model(x, edge_index).sum().backward()
         buffers = {name: b.clone() for name, b in model.named_buffers()}
         with pytest.raises(AsynchronyError) as caught:
-            model.problem(x, edge_index)
+            model.problem(Inputs(x, edge_index))
         for word in words:
             assert word in str(caught.value)
         for name, b in model.named_buffers():
             assert torch.equal(b, buffers[name])  # asking leaves no trace
-        problem = model.eval().problem(x, edge_index)
+        problem = model.eval().problem(Inputs(x, edge_index))
         h, graph = problem.start(), problem.graph
         for layer in range(2):
             h = problem.update(layer, h, gather(h, graph.src), graph.everyone)
-        torch.testing.assert_close(h[0].mT, model.embed(x, edge_index).value)
+        torch.testing.assert_close(h[0].mT, model.embed(Inputs(x, edge_index)).value)
 
 
 def test_asking_draws_no_random_numbers():
-    model, x = GCN(3, 2).double(), torch.randn(4, 3, **DOUBLE)
+    model, x = GCN(3, out_channels=2).double(), torch.randn(4, 3, **DOUBLE)
     state = torch.get_rng_state()
-    model.problem(x, cycle(4))
+    model.problem(Inputs(x, cycle(4)))
     model.require_asynchronous(cycle(4), 4)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -333,17 +340,19 @@ def test_float32(make):
     model, graph = make(3, 2, replicas=2), random_graph([20])
     x = torch.randn(20, 3)
     edge_index = torch.stack([graph.src, graph.dst])
-    problem = model.problem(x, edge_index)
+    problem = model.problem(Inputs(x, edge_index))
     h = problem.start()
     for layer in range(5):
         h = problem.update(layer, h, gather(h, graph.src), problem.graph.everyone)
-    torch.testing.assert_close(h.mT, model.embed(x, edge_index).value, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(h.mT, model.embed(Inputs(x, edge_index)).value, rtol=1e-4, atol=1e-5)
 
 
 def test_a_problem_travels():
     """It survives pickling and copying, as agents in other processes need."""
-    model, graph = GCN(3, 2).double(), random_graph([5])
-    problem = model.problem(torch.randn(5, 3, **DOUBLE), torch.stack([graph.src, graph.dst]))
+    model, graph = GCN(3, out_channels=2).double(), random_graph([5])
+    problem = model.problem(
+        Inputs(torch.randn(5, 3, **DOUBLE), torch.stack([graph.src, graph.dst]))
+    )
     with torch.no_grad():
         h = problem.start()
         expected = problem.update(0, h, gather(h, graph.src), graph.everyone)

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import dijkstra
 
-from hogwild import Anderson, Graph, MaxConv, MaxGNN, Picard
+from hogwild import Inputs, MaxConv, MaxGNN
 from hogwild.errors import ConfigError, FeatureError, GraphError
+from hogwild.graph import Graph
 from hogwild.models.base import Kind
 from hogwild.models.maximum import MaxProblem
 from hogwild.problems.base import FixedPoint
-from hogwild.solvers import solve
+from hogwild.solvers import Anderson, Picard, solve
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph
 
@@ -31,7 +32,7 @@ def test_edge_features(device):
 
 @pytest.mark.parametrize("pool", [None, "mean"])
 def test_gnn(pool, device):
-    check_model(lambda **kw: MaxGNN(3, 2, pool=pool, **kw), device=device)
+    check_model(lambda **kw: MaxGNN(3, out_channels=2, pool=pool, **kw), device=device)
 
 
 # -- the answer -----------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ def test_solution_is_the_best_walk(problem):
 
 def test_model_against_the_best_walk():
     """Encoder and decrements as documented, on a graph with everything odd."""
-    conv = MaxConv(3, 2, edge_dim=2, least=0.02).double()
+    conv = MaxConv(3, hidden_channels=2, edge_dim=2, least=0.02).double()
     x, attr = torch.randn(ODD_NODES, 3, **DOUBLE), torch.randn(ODD.size(1), 2, **DOUBLE)
     weight, bias = conv.decrement.weight[0], conv.decrement.bias[0]
     ends = torch.cat([x[ODD[1]], x[ODD[0]], attr], 1)  # receiver, sender, edge
@@ -95,7 +96,7 @@ def test_model_against_the_best_walk():
         conv.encoder(x).detach().T.unsqueeze(0),
         decrement.detach().T.unsqueeze(0),
     )
-    found = conv.embed(x, ODD, attr)
+    found = conv.embed(Inputs(x, ODD, attr))
     torch.testing.assert_close(found.value.detach(), best_walks(problem)[0].T)
     torch.testing.assert_close(found.value[5], conv.encoder(x)[5])  # isolated: its own encoding
     assert float(found.residual) == 0.0
@@ -103,8 +104,8 @@ def test_model_against_the_best_walk():
 
 def test_fresh_values_travel():
     """The decrements start small: a clear leader is heard ten hops away."""
-    conv = MaxConv(1, 1).double()
-    problem = conv.problem(torch.zeros(11, 1, **DOUBLE), chain(11)).detach()
+    conv = MaxConv(1, hidden_channels=1).double()
+    problem = conv.problem(Inputs(torch.zeros(11, 1, **DOUBLE), chain(11))).detach()
     assert 0.01 < float(problem.decrement.max()) < 0.2
     problem.encoding[..., 0] += 2.0
     found = solve(problem, EXACT, problem.encoding.clone())
@@ -124,7 +125,7 @@ def test_other_solvers(solver):
 def test_float32():
     conv = MaxConv(3, solve_dtype=None)
     x = torch.randn(8, 3)
-    found = conv.embed(x, cycle(8))
+    found = conv.embed(Inputs(x, cycle(8)))
     assert found.value.dtype == torch.float32
     assert float(found.residual) == 0.0
     conv.solve_dtype = torch.float64
@@ -206,7 +207,7 @@ def test_monotone_and_nonexpansive(problem):
 
 def test_it_is_no_contraction():
     """A wrong value above all others moves its neighbour as far as it is moved itself."""
-    problem = MaxConv(3).double().problem(torch.randn(2, 3, **DOUBLE), chain(2)).detach()
+    problem = MaxConv(3).double().problem(Inputs(torch.randn(2, 3, **DOUBLE), chain(2))).detach()
     h = torch.full((1, 2, 2), 50.0, **DOUBLE)
     torch.testing.assert_close(problem.step(h + 1.0) - problem.step(h), torch.ones_like(h))
     assert problem.modulus() is None
@@ -218,7 +219,9 @@ def test_some_nodes_compute_what_all_would():
     graph = random_graph([1, 4, 9], seed=3)
     conv = MaxConv(3, replicas=2).double()
     edge_index = torch.stack([graph.src, graph.dst])
-    problem = conv.problem(torch.randn(14, 3, **DOUBLE), edge_index, None, graph.batch).detach()
+    problem = conv.problem(
+        Inputs(torch.randn(14, 3, **DOUBLE), edge_index, None, graph.batch)
+    ).detach()
     inbox = torch.randn(2, 2, graph.num_edges, **DOUBLE)  # stale, unrelated to h
     h, nodes = torch.randn(2, 2, 14, **DOUBLE), torch.tensor([3, 13, 0])
     at = graph.star(nodes)
@@ -229,7 +232,7 @@ def test_some_nodes_compute_what_all_would():
 def test_batches_are_their_graphs_to_the_bit():
     edge_index, batch = batch_of((chain(4), 4), (ODD, ODD_NODES), (star(5), 5))
     conv, x = MaxConv(3, replicas=3).double(), torch.randn(15, 3, **DOUBLE)
-    problem = conv.problem(x, edge_index, None, batch).detach()
+    problem = conv.problem(Inputs(x, edge_index, None, batch)).detach()
     whole = solve(problem, EXACT, problem.encoding.clone()).value
     sub, nodes = problem.select(torch.tensor([2, 0]), torch.tensor([1, 2]))
     part = solve(sub, EXACT, sub.encoding.clone()).value
@@ -270,14 +273,14 @@ def test_ties_go_to_oneself_then_to_the_first_edge():
 def test_gradient_along_a_long_chain():
     """Every edge of the best walk counts once for each node beyond it, 400 hops and exactly."""
     n = 401
-    conv, x = MaxConv(1, 1, widths=()).double(), torch.zeros(n, 1, **DOUBLE)
+    conv, x = MaxConv(1, hidden_channels=1, widths=()).double(), torch.zeros(n, 1, **DOUBLE)
     with torch.no_grad():
         conv.encoder.weight[0].fill_(1.0)
         conv.encoder.bias[0].zero_()
         conv.decrement.weight[0].zero_()
     x[0] = 1000.0
     x.requires_grad_()
-    found = conv.embed(x, chain(n))
+    found = conv.embed(Inputs(x, chain(n)))
     assert int(found.iterations) == n - 1
     found.value.sum().backward()
     assert float(x.grad[0]) == n
@@ -328,7 +331,7 @@ def test_bad_input():
 
 
 def test_directed_graphs_need_no_reverse_links():
-    MaxGNN(3, 1).require_asynchronous(ODD, ODD_NODES)
+    MaxGNN(3, out_channels=1).require_asynchronous(ODD, ODD_NODES)
     conv, x = MaxConv(3).double(), torch.randn(3, 3, **DOUBLE)
     moved = x.clone()
     moved[2] += 1.0  # 0 -> 1 -> 2: the last node is heard by nobody

@@ -8,12 +8,13 @@ from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, circulant, cycle, e
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import Picard, ScarselliConv, ScarselliGNN
+from hogwild import Inputs, ScarselliConv, ScarselliGNN
 from hogwild.errors import ConfigError, ConvergenceError, FeatureError, GraphError
 from hogwild.models.base import Kind
 from hogwild.models.jacobian import Jacobian
 from hogwild.ops import gather
 from hogwild.problems.base import FixedPoint
+from hogwild.solvers import Picard
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph
 
@@ -36,7 +37,7 @@ def test_edge_features(device):
 
 @pytest.mark.parametrize("pool", [None, "mean"])
 def test_gnn(pool, device):
-    check_model(lambda **kw: ScarselliGNN(3, 2, pool=pool, **kw), device=device)
+    check_model(lambda **kw: ScarselliGNN(3, out_channels=2, pool=pool, **kw), device=device)
 
 
 # -- the map --------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ def test_map_and_fixed_point_by_hand(widths):
     conv = ScarselliConv(3, edge_dim=2, widths=widths).double()
     x, edge_index, attr, weight = odd_inputs()
     h = torch.randn(ODD_NODES, 2, **DOUBLE)
-    problem = conv.problem(x, edge_index, attr, edge_weight=weight)
+    problem = conv.problem(Inputs(x, edge_index, attr, edge_weight=weight))
     expected = by_hand(conv, h, x, edge_index, attr, weight)
     torch.testing.assert_close(problem.step(h.T.unsqueeze(0))[0].T, expected)
     solution = conv(x, edge_index, attr, edge_weight=weight)
@@ -88,7 +89,9 @@ def test_some_nodes_compute_what_all_would():
     graph = random_graph([1, 4, 9], seed=3)
     conv = ScarselliConv(3, replicas=2).double()
     edge_index = torch.stack([graph.src, graph.dst])
-    problem = conv.problem(torch.randn(14, 3, **DOUBLE), edge_index, None, graph.batch).detach()
+    problem = conv.problem(
+        Inputs(torch.randn(14, 3, **DOUBLE), edge_index, None, graph.batch)
+    ).detach()
     h = torch.randn(2, 2, 14, **DOUBLE)
     inbox = torch.randn(2, 2, graph.num_edges, **DOUBLE)  # stale, unrelated to h
     nodes = torch.tensor([3, 13, 0])
@@ -103,7 +106,7 @@ def test_select_is_the_problem_alone():
     weight = torch.rand(edge_index.size(1), **DOUBLE)
     conv = ScarselliConv(3, replicas=3).double()
     problem = conv.problem(
-        torch.randn(n, 3, **DOUBLE), edge_index, None, batch, edge_weight=weight
+        Inputs(torch.randn(n, 3, **DOUBLE), edge_index, None, batch, edge_weight=weight)
     ).detach()
     h = torch.randn(3, 2, n, **DOUBLE)
     sub, nodes = problem.select(torch.tensor([2, 0]), torch.tensor([1, 2]))
@@ -117,7 +120,7 @@ def test_select_is_the_problem_alone():
 def odd_problem(**options):
     conv = ScarselliConv(3, edge_dim=2, **options).double()
     x, edge_index, attr, weight = odd_inputs()
-    return conv.problem(x, edge_index, attr, edge_weight=weight).detach()
+    return conv.problem(Inputs(x, edge_index, attr, edge_weight=weight)).detach()
 
 
 def dense_jacobian(problem, h):
@@ -161,10 +164,10 @@ def test_penalty_is_the_squared_hinge_on_columns():
     conv = ScarselliConv(3, edge_dim=2).double()
     x, edge_index, attr, weight = odd_inputs()
     h = torch.rand(ODD_NODES, 2, **DOUBLE)
-    problem = conv.problem(x, edge_index, attr, edge_weight=weight).detach()
+    problem = conv.problem(Inputs(x, edge_index, attr, edge_weight=weight)).detach()
     columns = dense_jacobian(problem, h.T.unsqueeze(0)).abs().sum(0)
     for target in (0.0, 0.05, 0.9):
-        found = conv.penalty(h, x, edge_index, attr, edge_weight=weight, target=target)
+        found = conv.penalty(h, Inputs(x, edge_index, attr, edge_weight=weight), target=target)
         expected = (columns - target).clamp_min(0).square().sum()
         torch.testing.assert_close(found, expected[None])
     assert float(columns.max()) < 0.9
@@ -175,19 +178,21 @@ def test_penalty_per_graph_and_replica():
     conv = ScarselliConv(3, replicas=2).double()
     edge_index, batch = batch_of((chain(3), 3), (cycle(4), 4))
     x, h = torch.randn(7, 3, **DOUBLE), torch.rand(2, 7, 2, **DOUBLE)
-    found = conv.penalty(h, x, edge_index, None, batch, target=0.0)
+    found = conv.penalty(h, Inputs(x, edge_index, None, batch), target=0.0)
     assert found.shape == (2, 2)
-    alone = conv.penalty(h[:, :3], x[:3], chain(3), target=0.0)
+    alone = conv.penalty(h[:, :3], Inputs(x[:3], chain(3)), target=0.0)
     torch.testing.assert_close(found[:, :1], alone)
 
 
 def test_penalty_differentiates_through_the_solution():
     """d/dθ of the penalty at h*(θ), against central differences."""
-    model = ScarselliGNN(3, 1, solver=Picard(atol=1e-13)).double()
+    model = ScarselliGNN(3, out_channels=1, solver=Picard(atol=1e-13)).double()
     x, edge_index = torch.randn(5, 3, **DOUBLE), cycle(5)
 
     def loss():
-        return model.penalty(model.embed(x, edge_index).value, x, edge_index, target=0.0).sum()
+        return model.penalty(
+            model.embed(Inputs(x, edge_index)).value, Inputs(x, edge_index), target=0.0
+        ).sum()
 
     parameters = list(model.conv.parameters())
     grads = torch.autograd.grad(loss(), parameters)
@@ -210,19 +215,19 @@ def test_descending_the_penalty_restores_contraction():
         conv.update_net.weight[0][:, 2:4].mul_(10.0)
         conv.message_net.weight[0][:, :4].mul_(30.0)
     x, edge_index = torch.randn(8, 3, **DOUBLE), circulant(8, 4)
-    before = conv.contractivity(conv(x, edge_index), x, edge_index)
+    before = conv.contractivity(conv(x, edge_index), Inputs(x, edge_index))
     assert float(before.one_norm) > 1.5
     assert not bool(before.asynchronous.all())
     optimiser = torch.optim.Adam(conv.parameters(), lr=0.01)
     for _ in range(100):
         optimiser.zero_grad()
-        loss = conv.penalty(conv(x, edge_index), x, edge_index).sum()
+        loss = conv.penalty(conv(x, edge_index), Inputs(x, edge_index)).sum()
         if float(loss.detach()) == 0.0:
             break
         loss.backward()
         optimiser.step()
-    found = conv.embed(x, edge_index)
-    after = conv.contractivity(found.value, x, edge_index)
+    found = conv.embed(Inputs(x, edge_index))
+    after = conv.contractivity(found.value, Inputs(x, edge_index))
     assert bool(found.converged.all())
     assert float(after.one_norm) <= 0.9 + 1e-9
     assert bool(after.asynchronous.all())
@@ -250,9 +255,9 @@ def test_contractivity_is_that_of_the_dense_jacobian(n, extra, seed, k):
     """On connected graphs: ρ from above, the 1-norm exactly, the 2-norm from below."""
     graph = random_graph([n], extra=extra, seed=seed)
     torch.manual_seed(seed)
-    conv = ScarselliConv(3, k).double()
+    conv = ScarselliConv(3, hidden_channels=k).double()
     problem = conv.problem(
-        torch.randn(n, 3, **DOUBLE), torch.stack([graph.src, graph.dst])
+        Inputs(torch.randn(n, 3, **DOUBLE), torch.stack([graph.src, graph.dst]))
     ).detach()
     h = torch.randn(1, k, n, **DOUBLE)
     found = problem.contractivity(h)
@@ -270,8 +275,8 @@ def test_contractivity_of_odd_graphs_and_batches():
     n = batch.numel()
     conv = ScarselliConv(3, replicas=2).double()
     x, h = torch.randn(n, 3, **DOUBLE), torch.rand(2, n, 2, **DOUBLE)
-    found = conv.contractivity(h, x, edge_index, None, batch)
-    problem = conv.problem(x, edge_index, None, batch).detach()
+    found = conv.contractivity(h, Inputs(x, edge_index, None, batch))
+    problem = conv.problem(Inputs(x, edge_index, None, batch)).detach()
     for g in range(3):
         for r in range(2):
             alone, nodes = problem.select(torch.tensor([r]), torch.tensor([g]))
@@ -313,8 +318,8 @@ def test_asynchronous_updates_return_where_the_diagnosis_says_so():
     graph = random_graph([10], extra=1.0)
     edge_index, x = torch.stack([graph.src, graph.dst]), torch.randn(10, 3, **DOUBLE)
     solution = conv(x, edge_index).detach()
-    assert bool(conv.contractivity(solution, x, edge_index).asynchronous.all())
-    problem = conv.problem(x, edge_index).detach()
+    assert bool(conv.contractivity(solution, Inputs(x, edge_index)).asynchronous.all())
+    problem = conv.problem(Inputs(x, edge_index)).detach()
     exact = solution.T.unsqueeze(0)
     history = [exact + 0.1 * torch.randn_like(exact)]
     for _ in range(1000):
@@ -338,7 +343,12 @@ def test_asynchronous_updates_return_where_the_diagnosis_says_so():
 def test_fresh_models_contract_up_to_degree_ten(widths, k):
     """By plain iteration, from the corners of the cube, with ρ < 1 at the solution."""
     conv = ScarselliConv(
-        3, k, widths=widths, message_channels=k, replicas=20, solver=Picard(max_iter=300)
+        3,
+        hidden_channels=k,
+        widths=widths,
+        message_channels=k,
+        replicas=20,
+        solver=Picard(max_iter=300),
     ).double()
     graphs = [(circulant(22, d), 22) for d in (2, 5, 10)]
     random = random_graph([60], extra=1.5)
@@ -346,16 +356,16 @@ def test_fresh_models_contract_up_to_degree_ten(widths, k):
     edge_index, batch = batch_of(*graphs, (torch.stack([random.src, random.dst]), 60))
     n = batch.numel()
     x = torch.randn(n, 3, **DOUBLE)
-    found = conv.embed(x, edge_index, None, batch)
-    corner = conv.embed(x, edge_index, None, batch, h0=torch.randn(n, k, **DOUBLE).sign())
+    found = conv.embed(Inputs(x, edge_index, None, batch))
+    corner = conv.embed(Inputs(x, edge_index, None, batch), h0=torch.randn(n, k, **DOUBLE).sign())
     torch.testing.assert_close(corner.value, found.value, rtol=0, atol=1e-6)
-    diagnosis = conv.contractivity(found.value, x, edge_index, None, batch)
+    diagnosis = conv.contractivity(found.value, Inputs(x, edge_index, None, batch))
     assert bool(diagnosis.asynchronous.all())
 
 
 def test_nothing_is_proved():
     conv = ScarselliConv(3).double()
-    problem = conv.problem(torch.randn(4, 3, **DOUBLE), cycle(4))
+    problem = conv.problem(Inputs(torch.randn(4, 3, **DOUBLE), cycle(4)))
     assert conv.kind == Kind.FIXED_POINT
     assert problem.modulus() is None
     assert not problem.monotone
@@ -363,7 +373,9 @@ def test_nothing_is_proved():
 
 def test_failure_is_reported():
     """A map without a stable fixed point: plain iteration says that it did not converge."""
-    conv = ScarselliConv(1, 1, message_channels=1, widths=(), solver=Picard(max_iter=200)).double()
+    conv = ScarselliConv(
+        1, hidden_channels=1, message_channels=1, widths=(), solver=Picard(max_iter=200)
+    ).double()
     with torch.no_grad():  # h_i = tanh(-5 Σ_j h_j): the two nodes chase each other
         for p in conv.parameters():
             p.zero_()
@@ -373,9 +385,9 @@ def test_failure_is_reported():
     with pytest.raises(ConvergenceError, match="200 iterations"):
         conv(x, chain(2), h0=start)
     conv.on_failure = "ignore"
-    found = conv.embed(x, chain(2), h0=start)
+    found = conv.embed(Inputs(x, chain(2)), h0=start)
     assert not bool(found.converged.any())
-    unstable = conv.contractivity(torch.zeros(2, 1, **DOUBLE), x, chain(2))
+    unstable = conv.contractivity(torch.zeros(2, 1, **DOUBLE), Inputs(x, chain(2)))
     assert float(unstable.rho) == pytest.approx(5.0)
 
 
@@ -417,11 +429,11 @@ def test_bad_input():
     h = torch.zeros(4, 2, **DOUBLE)
     for target in (1.0, -0.1, float("nan")):
         with pytest.raises(ConfigError, match="target"):
-            conv.penalty(h, x, cycle(4), attr, target=target)
+            conv.penalty(h, Inputs(x, cycle(4), attr), target=target)
     with pytest.raises(FeatureError, match=r"h has shape \(3, 2\)"):
-        conv.penalty(h[:3], x, cycle(4), attr)
+        conv.penalty(h[:3], Inputs(x, cycle(4), attr))
     with pytest.raises(FeatureError, match=r"h has shape \(3, 2\)"):
-        conv.contractivity(h[:3], x, cycle(4), attr)
+        conv.contractivity(h[:3], Inputs(x, cycle(4), attr))
 
 
 def test_directed_graphs_need_no_reverse_links():

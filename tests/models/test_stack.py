@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import DOUBLE, batch_of, chain, cycle
 
-from hogwild import StackedEnergyGNN
+from hogwild import EnergyGNN, Inputs
 
 
 def features(n):
@@ -16,7 +16,7 @@ def features(n):
 def test_stack_equals_composing_by_hand(replicas, pool):
     """H⁽ˢ⁾ = argmin E⁽ˢ⁾(H; [X ‖ H⁽ˢ⁻¹⁾]), with the gradients of the composition."""
     torch.manual_seed(0)
-    model = StackedEnergyGNN(3, 1, num_levels=3, replicas=replicas, pool=pool).double()
+    model = EnergyGNN(3, out_channels=1, num_layers=3, replicas=replicas, pool=pool).double()
     edge_index, batch = batch_of((chain(3), 3), (cycle(4), 4))
     x = features(7)
     h = model.convs[0](x, edge_index, None, batch)
@@ -36,10 +36,10 @@ def test_stack_equals_composing_by_hand(replicas, pool):
 def test_stack_diagnostics():
     """Iterations are summed over the levels; residuals and statuses are the worst."""
     torch.manual_seed(0)
-    model = StackedEnergyGNN(3, 1, num_levels=2).double()
+    model = EnergyGNN(3, out_channels=1, num_layers=2).double()
     x = features(4)
-    first = model.convs[0].embed(x, cycle(4))
-    second = model.convs[1].embed(torch.cat([x, first.value], 1), cycle(4))
-    found = model.embed(x, cycle(4))
+    first = model.convs[0].embed(Inputs(x, cycle(4)))
+    second = model.convs[1].embed(Inputs(torch.cat([x, first.value], 1), cycle(4)))
+    found = model.embed(Inputs(x, cycle(4)))
     assert torch.equal(found.iterations, first.iterations + second.iterations)
     assert torch.equal(found.residual, torch.maximum(first.residual, second.residual))

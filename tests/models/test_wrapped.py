@@ -406,7 +406,10 @@ def test_a_module_around_a_model_of_the_library_is_told_what_to_do(make):
 
 
 def test_an_implicit_layer_needs_a_readout():
-    for model in (hogwild.EnergyConv(3, 1), Head(hogwild.EnergyConv(3, 1))):
+    for model in (
+        hogwild.EnergyConv(3, hidden_channels=1),
+        Head(hogwild.EnergyConv(3, hidden_channels=1)),
+    ):
         with pytest.raises(ConfigError, match=r"EnergyConv of hogwild.*such as hogwild.EnergyGNN"):
             simulate(model, graphs())
 
@@ -643,7 +646,7 @@ def test_overwriting_is_the_papers():
     data = graphs()
     data.x, data.edge_attr, data.edge_weight = torch.randn(16, 8, **DOUBLE), None, None
     inner = pyg.GCN(8, 8, 3).double().eval()
-    layered = LayeredGNN(inner, 8, 2, encoder=False).double()
+    layered = LayeredGNN(inner, 8, out_channels=2, encoder=False).double()
     for layer, conv in zip(layered.layers, inner.convs, strict=True):
         conv.load_state_dict(layer.conv.state_dict())
     expected = simulate(layered, data, runs=3)
@@ -706,7 +709,7 @@ def test_a_list_of_graphs_and_one_graph_without_a_batch():
 
 def test_exported():
     assert hogwild.wrap is wrap
-    assert hogwild.WrappedGNN is WrappedGNN
+    assert hogwild.models.WrappedGNN is WrappedGNN
     assert "GCN(" in repr(wrap(pyg.GCN(3, 8, 2)))
 
 

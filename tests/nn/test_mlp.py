@@ -3,8 +3,8 @@
 import torch
 from helpers import DOUBLE
 
-from hogwild import MLP
 from hogwild.models import Readout
+from hogwild.nn import MLP
 
 
 def test_replicas_equal_singles():
@@ -47,7 +47,7 @@ def test_formula():
 
 def test_pooled_readout_is_the_mean_through_a_second_mlp():
     """Graph predictions are graph-MLP(mean of node-MLP), per replica, with or without ``batch``."""
-    net = Readout(2, 3, pool="mean", replicas=2).double()
+    net = Readout(2, out_channels=3, pool="mean", replicas=2).double()
     h, batch = torch.randn(2, 5, 2, **DOUBLE), torch.tensor([0, 0, 0, 1, 1])
     y = net.node(h)
     expected = net.graph(torch.stack([y[:, :3].mean(1), y[:, 3:].mean(1)], 1))

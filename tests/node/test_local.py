@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_nodes import ENERGIES, GRAPHS, LOOPS, close, numpy, pose, star
 
-from hogwild import EnergyConv
+from hogwild import EnergyConv, Inputs
 from hogwild.ops import gather, mtv, mv, scatter
 from hogwild.testing.problems import Quadratic, random_graph
 
@@ -22,10 +22,12 @@ def problems(name):
     graph = random_graph([1, 4, 9], seed=3)
     if name == "quadratic":
         return Quadratic.random(graph, replicas=2)
-    conv = EnergyConv(3, 2, **VARIANTS[name]).double()
+    conv = EnergyConv(3, hidden_channels=2, **VARIANTS[name]).double()
     x = torch.randn(graph.num_nodes, 3, dtype=torch.float64)
     with torch.no_grad():
-        return conv.problem(x, torch.stack([graph.src, graph.dst]), None, graph.batch).detach()
+        return conv.problem(
+            Inputs(x, torch.stack([graph.src, graph.dst]), None, graph.batch)
+        ).detach()
 
 
 @pytest.mark.parametrize("name", [*VARIANTS, "quadratic"])

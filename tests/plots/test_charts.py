@@ -26,7 +26,7 @@ def bars(ax):
 
 def test_convergence(tmp_path):
     data = example(grid(2, 3), 6)
-    energy, gcn = EnergyGNN(1, 1).double(), GCN(1, 1, act="tanh").double()
+    energy, gcn = EnergyGNN(1, out_channels=1).double(), GCN(1, out_channels=1, act="tanh").double()
     run = simulate(energy, data, runs=3, history=5, record=True)
     figure = plots.convergence(run, tmp_path / "one.png")
     assert looks_like_a_picture(tmp_path / "one.png")
@@ -47,7 +47,7 @@ def test_convergence(tmp_path):
 
 def test_convergence_over_updates():
     """At the end of the axis stands the mean of the updates counted by the simulation."""
-    data, model = example(grid(2, 3), 6), EnergyGNN(1, 1, beta=1.0).double()
+    data, model = example(grid(2, 3), 6), EnergyGNN(1, out_channels=1, beta=1.0).double()
     run = simulate(model, data, runs=2, history=1, record=True)
     (ax,) = plots.convergence(run, x="updates").axes
     for number, line in enumerate(ax.lines):
@@ -63,7 +63,8 @@ def test_convergence_over_updates():
 def test_output_histogram(tmp_path):
     data = example(chain(4), 4)
     results = [
-        hogwild.robustness(model.double(), data, runs=30) for model in (GCN(1, 2), EnergyGNN(1, 2))
+        hogwild.robustness(model.double(), data, runs=30)
+        for model in (GCN(1, out_channels=2), EnergyGNN(1, out_channels=2))
     ]
     figure = plots.output_histogram(results, 1, 1, titles=["a", "b"], path=tmp_path / "h.png")
     assert looks_like_a_picture(tmp_path / "h.png")
@@ -80,7 +81,9 @@ def test_output_histogram(tmp_path):
     size = float(results[1].prediction.abs().max())
     assert np.ptp(beside.get_xlim()) <= 1.2 * size
     with pytest.raises(ConfigError, match="replicas"):
-        plots.output_histogram(hogwild.robustness(GCN(1, 1, replicas=2).double(), data))
+        plots.output_histogram(
+            hogwild.robustness(GCN(1, out_channels=1, replicas=2).double(), data)
+        )
 
 
 @pytest.mark.parametrize("replicas", [None, 2])
@@ -88,7 +91,7 @@ def test_output_histogram(tmp_path):
 def test_robustness_plot(tmp_path, target, replicas):
     data = example(chain(4), 4)
     y = torch.randn(4, 1, **DOUBLE) if target else None
-    result = hogwild.robustness(GCN(1, 1, replicas=replicas).double(), data, target=y)
+    result = hogwild.robustness(GCN(1, out_channels=1, replicas=replicas).double(), data, target=y)
     figure = result.plot(tmp_path / "r.png")
     assert looks_like_a_picture(tmp_path / "r.png")
     assert len(figure.axes) == 1 + target
@@ -120,7 +123,12 @@ def test_sweep_plot(tmp_path):
     data = example(chain(4), 4)
     data.y = torch.randn(4, 1, **DOUBLE)
     found = hogwild.sweep(
-        GCN(1, 1).double(), data, staggers=(1, 3), delays=(0, 2), losses=(0.0, 0.2), runs=2
+        GCN(1, out_channels=1).double(),
+        data,
+        staggers=(1, 3),
+        delays=(0, 2),
+        losses=(0.0, 0.2),
+        runs=2,
     )
     for value in (None, "spread", "distance", "converged"):
         figure = found.plot(tmp_path / f"{value}.png", value=value)
@@ -135,7 +143,7 @@ def test_rounding_is_not_painted(value):
     """An energy GNN ends at the synchronous answer under every schedule: one colour for all."""
     data = example(chain(4), 4)
     found = hogwild.sweep(
-        EnergyGNN(1, 1).double(), data, staggers=(1, 3), delays=(0, 2), runs=2,
+        EnergyGNN(1, out_channels=1).double(), data, staggers=(1, 3), delays=(0, 2), runs=2,
         target=torch.randn(4, 1, **DOUBLE),
     )  # fmt: skip
     image = found.plot(value=value).axes[0].images[0]
@@ -147,7 +155,7 @@ def test_rounding_is_not_painted(value):
 def test_axes_of_errors_and_shares_end_where_the_values_do():
     data = example(chain(4), 4)
     torch.manual_seed(0)
-    model = GCN(1, 1).double()
+    model = GCN(1, out_channels=1).double()
     with torch.no_grad():
         right = model(data.x, data.edge_index)
     errors = hogwild.robustness(model, data, target=right)  # rmse: 0 in step

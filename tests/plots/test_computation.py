@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.nn import SimpleConv
 
-from hogwild import GCN, EnergyGNN, LayeredGNN, LayerTagged, plots, simulate
+from hogwild import GCN, EnergyGNN, LayeredGNN, plots, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes, Stragglers
 from hogwild.errors import ConfigError, TraceError
 from hogwild.graph import Graph
@@ -23,7 +23,7 @@ example = partial(helpers.example, width=1)
 def unit_gnn(layers=3):
     """A node's next value is the sum of its own and its neighbours'."""
     convs = [SimpleConv(aggr="sum", combine_root="sum") for _ in range(layers)]
-    return LayeredGNN(convs, 1, 1, hidden_channels=1, act=None, encoder=False).double()
+    return LayeredGNN(convs, 1, out_channels=1, hidden_channels=1, act=None, encoder=False).double()
 
 
 GRAPHS = [(chain(5), 5), (cycle(4), 4), (grid(2, 3), 6), (ODD, ODD_NODES)]
@@ -60,7 +60,7 @@ def by_brute_force(trace, edge_index, depth):
 def test_arrows_are_what_was_read(graph, depth, stagger, delay, seed, impairments):
     edge_index, n = graph
     run = simulate(
-        GCN(1, 1, 2, num_layers=depth).double(), example(edge_index, n), stagger=stagger,
+        GCN(1, out_channels=1, hidden_channels=2, num_layers=depth).double(), example(edge_index, n), stagger=stagger,
         delay=delay, seed=seed, impairments=impairments, record=True,
     )  # fmt: skip
     arrows = ComputationGraph.of(run.trace, Graph.of(edge_index, n), depth)
@@ -99,14 +99,25 @@ def test_values_follow_from_the_arrows(edge_index, n, seed):
 
 
 def test_wide_embeddings_have_no_number_to_write():
-    assert observe(GCN(1, 1).double(), example(chain(3), 3), stagger=2, delay=1)[1] is None
+    assert (
+        observe(GCN(1, out_channels=1).double(), example(chain(3), 3), stagger=2, delay=1)[1]
+        is None
+    )
 
 
 def test_computation_graph(tmp_path):
     data, path = example(grid(2, 3), 6), tmp_path / "new" / "graph.png"
-    figure = plots.computation_graph(GCN(1, 1, 1, num_layers=2).double(), data, seed=1, path=path)
+    figure = plots.computation_graph(
+        GCN(1, out_channels=1, hidden_channels=1, num_layers=2).double(), data, seed=1, path=path
+    )
     assert looks_like_a_picture(path)
-    arrows, _ = observe(GCN(1, 1, 2, num_layers=2).double(), data, stagger=5, delay=2, seed=1)
+    arrows, _ = observe(
+        GCN(1, out_channels=1, hidden_channels=2, num_layers=2).double(),
+        data,
+        stagger=5,
+        delay=2,
+        seed=1,
+    )
     first, second = figure.axes
     assert len(first.patches) == len(arrows.intended)
     assert len(second.patches) == len(arrows.intended) + len(arrows.unintended)
@@ -117,20 +128,23 @@ def test_computation_graph(tmp_path):
 
 def test_computation_graph_refuses(tmp_path):
     data = example(chain(3), 3)
-    for model in (EnergyGNN(1, 1).double(), LayerTagged(GCN(1, 1).double())):
+    for model in (
+        EnergyGNN(1, out_channels=1).double(),
+        LayerTagged(GCN(1, out_channels=1).double()),
+    ):
         with pytest.raises(ConfigError, match="has no computation graph"):
             plots.computation_graph(model, data)
     crashes = Crashes(1.0, period=4, downtime=2, rejoin="cold", until=8)
     with pytest.raises(ConfigError, match="crashes cold"):
-        plots.computation_graph(GCN(1, 1).double(), data, impairments=crashes)
-    run = simulate(GCN(1, 1).double(), data, record=True)
+        plots.computation_graph(GCN(1, out_channels=1).double(), data, impairments=crashes)
+    run = simulate(GCN(1, out_channels=1).double(), data, record=True)
     with pytest.raises(TraceError, match="another graph"):
         ComputationGraph.of(run.trace, Graph.of(chain(4), 4), 5)
     with pytest.raises(TraceError, match="made 5 to 5 updates in this trace; expected 3"):
         ComputationGraph.of(run.trace, Graph.of(data.edge_index, 3), 3)
     path = tmp_path / "graph.xyz"
     with pytest.raises(ConfigError, match=r"expected one of .*pdf, .*png"):
-        plots.computation_graph(GCN(1, 1).double(), data, path=path)
+        plots.computation_graph(GCN(1, out_channels=1).double(), data, path=path)
     assert list(tmp_path.iterdir()) == []
 
 

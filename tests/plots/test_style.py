@@ -24,7 +24,7 @@ def test_formats(tmp_path, suffix):
 
 @pytest.mark.parametrize("missing", ["matplotlib", "pandas"])
 def test_without_the_extra(monkeypatch, missing):
-    result = hogwild.robustness(GCN(1, 1).double(), example(chain(3), 3), runs=1)
+    result = hogwild.robustness(GCN(1, out_channels=1).double(), example(chain(3), 3), runs=1)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=rf"{missing} is missing.*hogwild-gnn\[plots\]"):
         result.plot() if missing == "matplotlib" else result.to_frame()

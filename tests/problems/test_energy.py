@@ -19,8 +19,9 @@ from helpers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import EnergyConv, Newton, ops
+from hogwild import EnergyConv, Inputs, ops
 from hogwild.graph import Pattern
+from hogwild.solvers import Newton
 from hogwild_node.picnn import Tape
 
 VARIANTS = {
@@ -67,7 +68,7 @@ def pose(options, graph="odd", *, replicas=None, scale=None, seed=0):
     attr = None if conv.edge_dim is None else torch.randn(e, conv.edge_dim, **DOUBLE)
     weight = 2.0 * torch.rand(e, **DOUBLE) if weighted else None
     args, kwargs = (x, edge_index, attr, batch), {"edge_weight": weight}
-    problem = conv.problem(*args, **kwargs).detach()
+    problem = conv.problem(Inputs(*args, **kwargs)).detach()
     h = torch.randn(problem.replicas, conv.hidden_channels, n, **DOUBLE)
     return conv, args, kwargs, problem, h
 
@@ -198,17 +199,19 @@ def test_lipschitz_bounds_the_largest_eigenvalue(options, scale):
 def test_energy_adds_up_over_graphs(options):
     """One energy a graph: each equals the graph's alone, and ``energy`` is ``evaluate``."""
     conv, (x, edge_index, attr, batch), kwargs, problem, h = pose(options, "batch")
-    whole = conv.energy(h[0].T, x, edge_index, attr, batch, **kwargs)
+    whole = conv.energy(h[0].T, Inputs(x, edge_index, attr, batch, **kwargs))
     close(whole, problem.evaluate(h).value[0])
     for g in range(3):
         sub, nodes, kept = problem.graph.select(torch.tensor([g]))
         weight = kwargs["edge_weight"]
         alone = conv.energy(
             h[0].T[nodes],
-            x[nodes],
-            torch.stack([sub.src, sub.dst]),
-            None if attr is None else attr[kept],
-            edge_weight=None if weight is None else weight[kept],
+            Inputs(
+                x[nodes],
+                torch.stack([sub.src, sub.dst]),
+                None if attr is None else attr[kept],
+                edge_weight=None if weight is None else weight[kept],
+            ),
         )
         close(alone[0], whole[g])
 
@@ -257,7 +260,7 @@ def test_energy_equals_the_formula(heads, concat, message, weighted, edge_dim):
     if message == "node":
         attr = None
     expected = by_hand(conv, h[0].T, x, edge_index, attr, weight)
-    torch.testing.assert_close(conv.energy(h[0].T, *args, **kwargs)[0], expected)
+    torch.testing.assert_close(conv.energy(h[0].T, Inputs(*args, **kwargs))[0], expected)
 
 
 def test_mean_and_normalized_weights_equal_the_formula():
@@ -266,7 +269,7 @@ def test_mean_and_normalized_weights_equal_the_formula():
     x, edge_index, *_ = args
     degree = torch.bincount(edge_index[1], minlength=x.size(0)).double()
     expected = by_hand(conv, h[0].T, x, edge_index, None, 1.0 / degree[edge_index[1]])
-    torch.testing.assert_close(conv.energy(h[0].T, *args)[0], expected)
+    torch.testing.assert_close(conv.energy(h[0].T, Inputs(*args))[0], expected)
 
     conv, args, kwargs, problem, h = pose({"normalize": True, "edge_weight": True}, "batch")
     x, edge_index, *_ = args
@@ -288,7 +291,7 @@ def test_a_node_hears_its_sources():
     for source, target in ((0, 1), (1, 0)):
         edge_index = edges((source, target))
         weight = torch.ones(1, **DOUBLE, requires_grad=True)
-        energy = conv.energy(h, x, edge_index, edge_weight=weight)
+        energy = conv.energy(h, Inputs(x, edge_index, edge_weight=weight))
         m = conv.loop_nets[0](x, h)
         m[target] = m[target] + conv.message_nets[0](x, h)[source]
         expected = conv.update_nets[0](x, torch.cat([m, h], 1)).sum() + 0.02 * h.square().sum()
@@ -316,7 +319,7 @@ def test_scale_and_noise_are_no_underestimates(options):
     at = problem.evaluate(h)
     assert bool((at.scale >= problem.graph.norm(at.gradient) * (1 - 1e-12)).all())
     conv.solve_dtype = torch.float32
-    rough = conv.problem(*args, **kwargs).detach().evaluate(h.float())
+    rough = conv.problem(Inputs(*args, **kwargs)).detach().evaluate(h.float())
     assert bool(((rough.value.double() - at.value).abs() <= rough.noise).all())
 
 
@@ -325,7 +328,7 @@ def test_a_hub_does_not_form_all_pairs_of_its_neighbours(monkeypatch):
     monkeypatch.setattr(Pattern, "of", lambda graph: pytest.fail("pattern was built"))
     edge_index = torch.cat([star(30), torch.tensor([[0, 1, 1], [0, 0, 0]])], 1)
     conv = EnergyConv(2, solver=Newton(linear="cg")).double()
-    found = conv.embed(torch.randn(30, 2, dtype=torch.float64), edge_index)
+    found = conv.embed(Inputs(torch.randn(30, 2, dtype=torch.float64), edge_index))
     assert bool(found.converged.all())
 
 
@@ -333,7 +336,7 @@ def test_diagonal_of_a_multigraph_is_exact():
     """Linear in the edges, and equal to the diagonal of the assembled blocks."""
     edge_index = torch.cat([cycle(6), torch.tensor([[0, 1, 1, 3], [0, 0, 0, 3]])], 1)
     conv = EnergyConv(2).double()
-    problem = conv.problem(torch.randn(6, 2, dtype=torch.float64), edge_index).detach()
+    problem = conv.problem(Inputs(torch.randn(6, 2, dtype=torch.float64), edge_index)).detach()
     h = torch.randn(1, 2, 6, dtype=torch.float64)
     diagonal = problem.evaluate(h).hessian().diagonal()
     torch.testing.assert_close(diagonal, problem.evaluate(h).hessian().blocks()[0])

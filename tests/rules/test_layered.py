@@ -7,7 +7,7 @@ import torch_geometric.nn as pyg
 from helpers import DOUBLE, HARSH, ODD, ODD_NODES, chain, grid
 from torch_geometric.data import Data
 
-from hogwild import GAT, GCN, LayeredGNN, LayerTagged, certify, simulate
+from hogwild import GAT, GCN, LayeredGNN, certify, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -17,10 +17,10 @@ from hogwild.asynchrony.impairments import (
 from hogwild.errors import AsynchronyError, ConfigError
 
 MODELS = {
-    "gcn": lambda: GCN(3, 2, num_layers=4),
-    "gcn, replicas": lambda: GCN(3, 2, num_layers=3, replicas=2),
-    "gat": lambda: GAT(3, 2, num_layers=3, edge_dim=2),
-    "layered": lambda: LayeredGNN(pyg.GraphSAGE(4, 4, 3, norm="batch_norm"), 3, 2),
+    "gcn": lambda: GCN(3, out_channels=2, num_layers=4),
+    "gcn, replicas": lambda: GCN(3, out_channels=2, num_layers=3, replicas=2),
+    "gat": lambda: GAT(3, out_channels=2, num_layers=3, edge_dim=2),
+    "layered": lambda: LayeredGNN(pyg.GraphSAGE(4, 4, 3, norm="batch_norm"), 3, out_channels=2),
     "wrapped": lambda: pyg.GAT(3, 6, 3, 2, heads=2, edge_dim=2, jk="cat"),
 }
 
@@ -165,7 +165,9 @@ def test_numbers_in_packets():
         assert run.messages.tolist() == [[packets] * 2], rule
         assert run.bytes.tolist() == [[4 * numbers] * 2], rule
         assert run.updates.tolist() == [[19 if rule == "caching" else 3] * 2], rule
-    overwriting = simulate(GCN(3, 2).double(), data, rule="overwriting", stagger=1, delay=0)
+    overwriting = simulate(
+        GCN(3, out_channels=2).double(), data, rule="overwriting", stagger=1, delay=0
+    )
     assert overwriting.bytes.tolist() == [[4 * 5 * 10] * 2]
 
 
@@ -192,8 +194,8 @@ def test_resending_needs_reverse_links():
     with pytest.raises(
         AsynchronyError, match=r"2 of 10 edges have no reverse link.*rule='caching'"
     ):
-        simulate(GCN(3, 2).double(), data, rule="resending")
-    run = simulate(GCN(3, 2).double(), data, rule="caching", tol=1e-12)
+        simulate(GCN(3, out_channels=2).double(), data, rule="resending")
+    run = simulate(GCN(3, out_channels=2).double(), data, rule="caching", tol=1e-12)
     assert bool(run.converged.all())
 
 
@@ -201,7 +203,7 @@ def test_loops_and_doubled_edges():
     index = torch.cat([grid(2, 3), torch.tensor([[0, 1, 2], [1, 0, 2]])], 1)
     data = Data(x=torch.randn(6, 3, **DOUBLE), edge_index=index)
     for rule in ("waiting", "resending", "caching"):
-        for model in (GCN(3, 2).double(), pyg.GraphConv(3, 2).double()):
+        for model in (GCN(3, out_channels=2).double(), pyg.GraphConv(3, 2).double()):
             run = simulate(model, data, runs=2, rule=rule, tol=1e-12)
             assert float(run.deviation.max()) <= 1e-12, rule
 
@@ -209,4 +211,4 @@ def test_loops_and_doubled_edges():
 def test_rules_of_other_models_are_refused():
     for rule in ("gradient", "messages", "fixed-point"):
         with pytest.raises(ConfigError, match=f"rule='{rule}' does not fit.*overwriting.*caching"):
-            simulate(GCN(3, 2).double(), graphs(), rule=rule)
+            simulate(GCN(3, out_channels=2).double(), graphs(), rule=rule)

@@ -6,7 +6,7 @@ from helpers import DOUBLE, chain
 from helpers import graphs as data
 from torch_geometric.data import Data
 
-from hogwild import EIGNN, IGNN, StackedEnergyGNN, simulate
+from hogwild import EIGNN, IGNN, EnergyGNN, Inputs, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes
 from hogwild.models.gsd import GSDConv
 from hogwild.models.maximum import MaxConv
@@ -26,22 +26,37 @@ def stack(layer, **options):
 
 GRADIENT = {"rule": "gradient"}
 STACKS = {
-    "energies": (lambda: StackedEnergyGNN(3, 2, beta=2.0), GRADIENT),
-    "energies, attention": (lambda: StackedEnergyGNN(3, 2, heads=2, beta=2.0), GRADIENT),
-    "energies, node-wise": (lambda: StackedEnergyGNN(3, 2, message="node", beta=2.0), GRADIENT),
-    "energies, three levels": (lambda: StackedEnergyGNN(3, 2, num_levels=3, beta=2.0), GRADIENT),
-    "energies, replicas": (lambda: StackedEnergyGNN(3, 2, replicas=2, beta=2.0), GRADIENT),
+    "energies": (lambda: EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2), GRADIENT),
+    "energies, attention": (
+        lambda: EnergyGNN(3, out_channels=2, heads=2, beta=2.0, num_layers=2),
+        GRADIENT,
+    ),
+    "energies, node-wise": (
+        lambda: EnergyGNN(3, out_channels=2, message="node", beta=2.0, num_layers=2),
+        GRADIENT,
+    ),
+    "energies, three levels": (
+        lambda: EnergyGNN(3, out_channels=2, num_layers=3, beta=2.0),
+        GRADIENT,
+    ),
+    "energies, replicas": (
+        lambda: EnergyGNN(3, out_channels=2, replicas=2, beta=2.0, num_layers=2),
+        GRADIENT,
+    ),
     "energies, exact exchange": (
-        lambda: StackedEnergyGNN(3, 2, beta=2.0),
+        lambda: EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2),
         GRADIENT | {"exchange": "exact"},
     ),
-    "energies, messages": (lambda: StackedEnergyGNN(3, 2, beta=2.0), {"rule": "messages"}),
+    "energies, messages": (
+        lambda: EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2),
+        {"rule": "messages"},
+    ),
     "denoising, certified": (
         stack(GSDConv, gamma=9.0, beta=1.0),
         GRADIENT | {"step": "certified"},
     ),
-    "IGNN": (lambda: IGNN(3, 2, num_layers=3), {}),
-    "EIGNN": (lambda: EIGNN(3, 2, num_layers=2), {}),
+    "IGNN": (lambda: IGNN(3, out_channels=2, num_layers=3), {}),
+    "EIGNN": (lambda: EIGNN(3, out_channels=2, num_layers=2), {}),
     "Scarselli": (stack(ScarselliConv), {}),
     "maximum": (stack(MaxConv), {}),
 }
@@ -55,7 +70,7 @@ def test_stacks_end_at_their_synchronous_answer(name):
     loss = BernoulliLoss(0.2, burst=1)
     run = simulate(model, graphs, runs=2, stagger=5, delay=2, impairments=loss, **options)
     assert bool(run.converged.all()), float(run.deviation.max())
-    found = model.embed(*arguments(graphs)).value
+    found = model.embed(Inputs(*arguments(graphs))).value
     torch.testing.assert_close(run.h[1], found, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(run.reference, found, rtol=0, atol=0)
     torch.testing.assert_close(run.predictions[0], model(*arguments(graphs)), rtol=1e-4, atol=1e-4)
@@ -64,7 +79,7 @@ def test_stacks_end_at_their_synchronous_answer(name):
 def test_levels_run_together():
     """Level 2 moves long before level 1 has settled, on one schedule, which can be replayed."""
     torch.manual_seed(0)
-    model, graphs = StackedEnergyGNN(3, 2, beta=2.0).double(), data()
+    model, graphs = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2).double(), data()
     options = GRADIENT | {"history": 1, "keep_embeddings": True, "tol": None, "ticks": 20}
     run = simulate(model, graphs, record=True, **options)
     assert run.ticks == 20
@@ -76,7 +91,7 @@ def test_levels_run_together():
 
 def test_cold_crashes_do_not_keep_a_stack_from_its_answer():
     torch.manual_seed(0)
-    model, graphs = StackedEnergyGNN(3, 2, beta=2.0).double(), data((6,))
+    model, graphs = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2).double(), data((6,))
     crashes = Crashes(0.5, period=30, downtime=10, until=40, rejoin="cold")
     for exchange in ("packet", "exact"):
         run = simulate(model, graphs, impairments=crashes, exchange=exchange, **GRADIENT)
@@ -85,7 +100,7 @@ def test_cold_crashes_do_not_keep_a_stack_from_its_answer():
 
 def test_a_stack_that_diverges_is_reported_and_not_taken_for_bad_input():
     torch.manual_seed(0)
-    model, graphs = StackedEnergyGNN(3, 2).double(), data((6,))
+    model, graphs = EnergyGNN(3, out_channels=2, num_layers=2).double(), data((6,))
     run = simulate(model, graphs, rule="gradient", step=1e3, ticks=300)
     assert not bool(run.converged.any())
 
@@ -96,8 +111,8 @@ def test_a_stack_that_diverges_is_reported_and_not_taken_for_bad_input():
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        (lambda: StackedEnergyGNN(3, 2), GRADIENT),
-        (lambda: IGNN(3, 2, num_layers=2, act="tanh"), {}),
+        (lambda: EnergyGNN(3, out_channels=2, num_layers=2), GRADIENT),
+        (lambda: IGNN(3, out_channels=2, num_layers=2, act="tanh"), {}),
     ],
     ids=["energies", "IGNN"],
 )
@@ -125,7 +140,7 @@ def test_an_update_depends_on_the_inbox_alone(name):
     """Whatever the others have done and heard in the meantime."""
     torch.manual_seed(0)
     graphs, model = data((9,)), STACKS[name][0]().double()
-    problem = model.problem(*arguments(graphs))
+    problem = model.problem(Inputs(*arguments(graphs)))
     graph, start = problem.graph, problem.start()
     one = graph.star(torch.tensor([4]))
     others = graph.star(torch.tensor([i for i in range(9) if i != 4]))
@@ -160,8 +175,8 @@ def test_an_update_depends_on_the_inbox_alone(name):
 def test_neighbours_shares_add_up_to_the_row_bounds(options):
     torch.manual_seed(0)
     graphs = data()
-    conv = StackedEnergyGNN(3, 2, **options).double().levels[0]
-    problem = conv.problem(*arguments(graphs)).detach()
+    conv = EnergyGNN(3, out_channels=2, **options, num_layers=2).double().levels[0]
+    problem = conv.problem(Inputs(*arguments(graphs))).detach()
     graph = problem.graph
     own, toward = problem.node.row_bounds(graph.everyone)
     total = own + scatter(toward[..., graph.reverse], graph.dst, graph.num_nodes)
@@ -176,9 +191,9 @@ def test_the_certified_step_of_a_settled_level_is_the_one_it_has_alone():
     """Once the level below stands still, and word of it has got round, the step is
     θ / ((½ + D') r) with the row bounds at those features."""
     torch.manual_seed(0)
-    model, graphs, age = StackedEnergyGNN(3, 2).double(), data((7,)), 9
-    settled = model.solutions(*arguments(graphs))[0].value.mT.unsqueeze(0)
-    stacked = model.problem(*arguments(graphs))
+    model, graphs, age = EnergyGNN(3, out_channels=2, num_layers=2).double(), data((7,)), 9
+    settled = model.solutions(Inputs(*arguments(graphs)))[0].value.mT.unsqueeze(0)
+    stacked = model.problem(Inputs(*arguments(graphs)))
     graph = stacked.graph
     problem = stacked.pose(1, settled, gather(settled, graph.src))
     alone = gradient_rule(problem, "certified", age=age)

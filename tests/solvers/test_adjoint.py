@@ -8,10 +8,10 @@ import torch
 from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, columns, cycle, edges
 from torch.func import functional_call
 
-from hogwild import LBFGS, EnergyConv, GradientDescent, Newton
+from hogwild import EnergyConv, Inputs
 from hogwild.errors import ConvergenceError, ConvergenceWarning
 from hogwild.models import base
-from hogwild.solvers import LinearSolver
+from hogwild.solvers import LBFGS, GradientDescent, LinearSolver, Newton
 from hogwild.solvers.adjoint import differentiable
 from hogwild.testing import Affine, Quadratic, random_graph
 
@@ -82,13 +82,13 @@ def test_gradcheck_parameters(name):
 def test_equals_unrolled_differentiation(name):
     """The implicit gradient is the limit of differentiating through gradient descent."""
     conv, x, _, weight = pose(beta=1.0, **KINDS[name])
-    problem = conv.problem(x, SMALL, edge_weight=weight).detach()
+    problem = conv.problem(Inputs(x, SMALL, edge_weight=weight)).detach()
     h = torch.zeros(3, 2, **DOUBLE)
     at = problem.evaluate(h.T[None]).hessian()
     rate = 0.9 / float(torch.linalg.eigvalsh(columns(at.apply, h.T[None]))[0, -1])
     h.requires_grad_()
     for _ in range(250):
-        energy = conv.energy(h, x, SMALL, edge_weight=weight).sum()
+        energy = conv.energy(h, Inputs(x, SMALL, edge_weight=weight)).sum()
         (step,) = torch.autograd.grad(energy, h, create_graph=True)
         h = h - rate * step
     solution = conv(x, SMALL, edge_weight=weight)
@@ -183,7 +183,7 @@ def test_memory_does_not_grow_with_iterations():
 
         conv.solver = solver
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            found = conv.embed(x, edge_index, h0=h0)
+            found = conv.embed(Inputs(x, edge_index), h0=h0)
         found.value.sum().backward()
         return int(found.iterations), total
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, tree
 
-from hogwild import LBFGS, Anderson, EnergyConv, GradientDescent, Newton, Picard, Solution
+from hogwild import EnergyConv, Inputs, Solution
 from hogwild.errors import (
     ConfigError,
     ConvergenceError,
     ConvergenceWarning,
 )
 from hogwild.linalg import capture, fronts
-from hogwild.solvers import Status, loop, solve
+from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard, Status, loop, solve
 from hogwild.testing import Affine, Quadratic, random_graph
 
 OBJECTIVE = [
@@ -105,7 +105,7 @@ def test_nonlinear_shrinking_equals_alone(shrink):
         cold = warm.clone()
         cold[0, 50:] = 0.0  # only the last graph of the first replica has work to do
         cold[2, :3] += 1.0
-        found = conv.embed(x, edge_index, None, batch, h0=cold)
+        found = conv.embed(Inputs(x, edge_index, None, batch), h0=cold)
         torch.testing.assert_close(found.value, warm, rtol=0, atol=1e-10)
         assert found.iterations[1].tolist() == [0, 0, 0, 0]
         assert int(found.iterations[0, 3]) > 0
@@ -120,10 +120,10 @@ def test_sizes_in_one_batch_equal_alone(options):
     edge_index, batch = batch_of(*parts)
     conv = EnergyConv(3, solver=Newton(atol=1e-12), **options).double()
     x = torch.randn(108, 3, **DOUBLE)
-    together = conv.embed(x, edge_index, None, batch)
+    together = conv.embed(Inputs(x, edge_index, None, batch))
     at = 0
     for g, (own, n) in enumerate(parts):
-        alone = conv.embed(x[at : at + n], own)
+        alone = conv.embed(Inputs(x[at : at + n], own))
         gap = (alone.value - together.value[at : at + n]).detach().abs().max()
         assert float(gap) <= 1e-10
         assert abs(int(alone.iterations[0]) - int(together.iterations[g])) <= 1
@@ -175,27 +175,27 @@ def test_failure_can_warn_or_be_ignored(recwarn):
     """Both return the last iterate and its true diagnostics; one of them says so."""
     conv, inputs = hopeless("warn")
     with pytest.warns(ConvergenceWarning, match="graph 1: residual"):
-        warned = conv.embed(*inputs)
+        warned = conv.embed(Inputs(*inputs))
     recwarn.clear()
     conv, inputs = hopeless("ignore")
-    quiet = conv.embed(*inputs)
+    quiet = conv.embed(Inputs(*inputs))
     assert not recwarn.list
     assert torch.equal(warned.value, quiet.value)
     assert quiet.status.tolist() == [Status.MAX_ITERATIONS] * 2
     assert quiet.iterations.tolist() == [2, 2]
     h = quiet.value.detach().requires_grad_()
-    (g,) = torch.autograd.grad(conv.energy(h, *inputs).sum(), h)
+    (g,) = torch.autograd.grad(conv.energy(h, Inputs(*inputs)).sum(), h)
     torch.testing.assert_close(g[1:].abs().max(), quiet.residual[1])
 
 
 def test_max_iter_is_exact():
     """Given just enough iterations it converges; given one less it does not."""
     conv, inputs = hopeless("ignore", Newton())
-    enough = int(conv.embed(*inputs).iterations.max())
+    enough = int(conv.embed(Inputs(*inputs)).iterations.max())
     conv.solver = Newton(max_iter=enough)
-    assert bool(conv.embed(*inputs).converged.all())
+    assert bool(conv.embed(Inputs(*inputs)).converged.all())
     conv.solver = Newton(max_iter=enough - 1)
-    found = conv.embed(*inputs)
+    found = conv.embed(Inputs(*inputs))
     assert int(found.iterations.max()) == enough - 1
     assert Status.MAX_ITERATIONS in found.status.tolist()
 
@@ -210,7 +210,7 @@ def test_non_finite_parameters(solver, bad):
     with pytest.raises(ConvergenceError, match="NaN or infinity"):
         conv(*inputs)
     conv.on_failure = "ignore"
-    found = conv.embed(*inputs)
+    found = conv.embed(Inputs(*inputs))
     assert found.status.tolist() == [Status.NOT_FINITE] * 2
 
 
@@ -225,10 +225,10 @@ def test_nan_in_one_graph_does_not_touch_the_others(solver):
     solver = replace(solver, atol=1e-9)
     conv = EnergyConv(3, beta=0.5, solver=solver, validate=False, on_failure="ignore").double()
     x = torch.randn(26, 3, **DOUBLE)
-    clean = conv.embed(x, edge_index, None, batch)
+    clean = conv.embed(Inputs(x, edge_index, None, batch))
     assert bool(clean.converged.all())
     x[7] = float("nan")  # the second graph
-    found = conv.embed(x, edge_index, None, batch)
+    found = conv.embed(Inputs(x, edge_index, None, batch))
     assert found.status.tolist() == [0, Status.NOT_FINITE, 0, 0]
     healthy = batch != 1
     torch.testing.assert_close(found.value[healthy], clean.value[healthy], rtol=0, atol=1e-6)
@@ -242,10 +242,10 @@ def test_nan_in_one_graph_does_not_touch_other_fronts(monkeypatch):
     edge_index, batch = batch_of(*[(tree(n), n) for n in sizes])
     conv = EnergyConv(3, validate=False, on_failure="ignore").double()
     x = torch.randn(sum(sizes), 3, **DOUBLE)
-    clean = conv.embed(x, edge_index, None, batch)
+    clean = conv.embed(Inputs(x, edge_index, None, batch))
     assert bool(clean.converged.all())
     x[40] = float("nan")  # the second graph
-    found = conv.embed(x, edge_index, None, batch)
+    found = conv.embed(Inputs(x, edge_index, None, batch))
     assert found.status.tolist() == [0, Status.NOT_FINITE, 0, 0]
     healthy = batch != 1
     torch.testing.assert_close(found.value[healthy], clean.value[healthy], rtol=0, atol=1e-6)
@@ -256,7 +256,7 @@ def test_nan_in_one_replica_does_not_touch_the_others():
     clean = conv(*inputs)
     with torch.no_grad():
         conv.update_nets[0].feature_bias[0][1] = float("nan")
-    found = conv.embed(*inputs)
+    found = conv.embed(Inputs(*inputs))
     assert found.status.tolist() == [[0, 0], [3, 3], [0, 0]]
     torch.testing.assert_close(found.value[[0, 2]], clean[[0, 2]], rtol=0, atol=1e-9)
 
@@ -267,7 +267,7 @@ def test_impossible_tolerance_is_reported_as_such():
     with torch.no_grad():
         for p in conv.parameters():
             p.mul_(3.0)
-    found = conv.embed(*inputs)
+    found = conv.embed(Inputs(*inputs))
     failed = found.residual > 0
     assert bool((found.status[failed] != Status.CONVERGED).all())
     assert bool(failed.any())
@@ -334,7 +334,7 @@ def test_every_solver_reaches_newtons_answer(solver, options):
     x = torch.randn(9, 3, **DOUBLE)
     expected = conv(x, edge_index, None, batch)
     conv.solver = solver
-    found = conv.embed(x, edge_index, None, batch)
+    found = conv.embed(Inputs(x, edge_index, None, batch))
     assert bool(found.converged.all())
     torch.testing.assert_close(found.value, expected, rtol=0, atol=1e-7)
 

@@ -6,9 +6,9 @@ import torch
 from helpers import DOUBLE, batch_of, chain, cycle, grid, tree
 
 import hogwild
-from hogwild import EnergyConv, GSDConv, Newton
+from hogwild import EnergyConv, GSDConv, Inputs
 from hogwild.errors import ConvergenceError
-from hogwild.solvers import LinearSolver, Status, newton, solve
+from hogwild.solvers import LinearSolver, Newton, Status, newton, solve
 
 
 class Recorder:
@@ -29,11 +29,13 @@ def problem(weight, seed=0, replicas=3):
     torch.manual_seed(seed)
     parts = [(chain(30), 30), (tree(25), 25), (cycle(12), 12), (grid(4, 5), 20), (chain(2), 2)]
     edge_index, batch = batch_of(*parts)
-    conv = EnergyConv(2, 2, replicas=replicas).double()
+    conv = EnergyConv(2, hidden_channels=2, replicas=replicas).double()
     with torch.no_grad():
         for p in conv.parameters():
             p.add_(weight * torch.randn_like(p))
-        found = conv.problem(torch.randn(batch.numel(), 2, **DOUBLE), edge_index, batch=batch)
+        found = conv.problem(
+            Inputs(torch.randn(batch.numel(), 2, **DOUBLE), edge_index, batch=batch)
+        )
     return found.detach(), torch.zeros(replicas, 2, batch.numel(), **DOUBLE)
 
 
@@ -113,7 +115,7 @@ def steep(replicas=None, scale=800.0, weight=0.0, **options):
     tail = torch.randn(batch.numel(), **DOUBLE).exp().square()
     tail = tail * (scale / tail.max())
     x[:, 0] = torch.where(batch < 3, tail, x[:, 0])
-    conv = EnergyConv(2, 2, replicas=replicas, **options).double()
+    conv = EnergyConv(2, hidden_channels=2, replicas=replicas, **options).double()
     with torch.no_grad():
         for p in conv.parameters():
             p.add_(weight * torch.randn_like(p))
@@ -124,7 +126,7 @@ def test_kinks_are_not_passed_one_by_one():
     """With the Hessian alone some of these graphs take more than 500 iterations. Ordinary graphs
     beside them take the same ones as ever."""
     conv, x, edge_index, batch = steep(replicas=6, weight=0.5)
-    energy = conv.problem(x, edge_index, batch=batch).detach()
+    energy = conv.problem(Inputs(x, edge_index, batch=batch)).detach()
     h0 = energy.start()
     found = solve(energy, Newton(max_iter=500), h0)
     assert bool(found.converged.all())
@@ -141,7 +143,7 @@ def test_kinks_are_not_passed_one_by_one():
 def test_a_factorisation_that_rounding_broke_is_survived(monkeypatch):
     """Where curvatures differ by 10¹⁶ it may end in NaN; the gradient still leads downhill."""
     conv, x, edge_index, batch = steep(replicas=2, weight=0.01)
-    energy = conv.problem(x, edge_index, batch=batch).detach()
+    energy = conv.problem(Inputs(x, edge_index, batch=batch)).detach()
     expected = solve(energy, Newton(), energy.start())
     honest, calls = LinearSolver.solve, []
 
@@ -162,7 +164,7 @@ def test_a_factorisation_that_rounding_broke_is_survived(monkeypatch):
 def test_a_straggler_does_not_depend_on_its_batch_mates():
     """Every graph has a reach of its own, in every replica."""
     conv, x, edge_index, batch = steep(replicas=2)
-    energy = conv.problem(x, edge_index, batch=batch).detach()
+    energy = conv.problem(Inputs(x, edge_index, batch=batch)).detach()
     h0 = energy.start()
     together = solve(energy, Newton(), h0)
     assert int(together.iterations.max()) > 25
@@ -177,7 +179,7 @@ def test_a_straggler_does_not_depend_on_its_batch_mates():
 
 def test_a_recording_leaves_secant_curvature_to_the_other_path(monkeypatch):
     conv, x, edge_index, batch = steep()
-    energy = conv.problem(x, edge_index, batch=batch).detach()
+    energy = conv.problem(Inputs(x, edge_index, batch=batch)).detach()
     launched = solve(energy, Newton(), energy.start())
     recorder = Recorder()
     monkeypatch.setattr(newton, "replay", recorder)
@@ -193,7 +195,7 @@ def test_a_recording_leaves_secant_curvature_to_the_other_path(monkeypatch):
 def test_secant_curvature_bounds_the_true_one(options):
     """vᵀSv ≥ vᵀHv, growing with the reach; and the Hessian, to the bit, on graphs without one."""
     conv, x, edge_index, batch = steep(replicas=2, scale=10.0, **options)
-    energy = conv.problem(x, edge_index, batch=batch).detach()
+    energy = conv.problem(Inputs(x, edge_index, batch=batch)).detach()
     graph = energy.graph
     h, v = torch.randn(2, 2, 2, batch.numel(), **DOUBLE)
     at = energy.evaluate(h)
@@ -212,9 +214,13 @@ def test_secant_curvature_bounds_the_true_one(options):
 
 def test_secant_curvature_from_the_start():
     """The end is Newton's also where no step is taken with the Hessian, whatever the energy."""
-    for conv in (EnergyConv(2, 2), EnergyConv(2, 2, num_layers=2), GSDConv(2, 2)):
+    for conv in (
+        EnergyConv(2, hidden_channels=2),
+        EnergyConv(2, hidden_channels=2, rounds=2),
+        GSDConv(2, hidden_channels=2),
+    ):
         _, x, edge_index, batch = steep(scale=2.0)
-        energy = conv.double().problem(x, edge_index, batch=batch).detach()
+        energy = conv.double().problem(Inputs(x, edge_index, batch=batch)).detach()
         secant, plain = (solve(energy, Newton(patience=p), energy.start()) for p in (0, 1000))
         assert bool(secant.converged.all())
         assert int(secant.iterations.max()) <= int(plain.iterations.max()) + 6
@@ -238,4 +244,4 @@ def test_the_error_names_large_features():
 
 
 def test_numpy_integers_are_taken():
-    assert hogwild.Newton(max_iter=np.int64(7)) == hogwild.Newton(max_iter=7)
+    assert hogwild.solvers.Newton(max_iter=np.int64(7)) == hogwild.solvers.Newton(max_iter=7)

@@ -4,14 +4,14 @@ import pytest
 import torch
 from helpers import DOUBLE, ODD, ODD_NODES, assemble, batch_of, chain, columns
 
-from hogwild import Graph, Picard, SemismoothNewton, Status
 from hogwild.errors import ConfigError
+from hogwild.graph import Graph
 from hogwild.linalg.normal import NormalEquations
 from hogwild.models.adjacency import adjacency
 from hogwild.models.contraction import Contraction
 from hogwild.nn import Nonexpansive, leaky_relu
 from hogwild.nn.nonexpansive import resolve
-from hogwild.solvers import LinearSolver, semismooth, solve
+from hogwild.solvers import LinearSolver, Picard, SemismoothNewton, Status, semismooth, solve
 from hogwild.testing import Affine, random_graph
 
 

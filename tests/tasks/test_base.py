@@ -82,7 +82,7 @@ def test_a_model_learns_from_it(name, home):
     data = batch(task.graphs)
     model = EnergyGNN(
         task.in_channels,
-        task.out_channels,
+        out_channels=task.out_channels,
         edge_dim=task.edge_dim,
         pool=task.pool,
         replicas=2,

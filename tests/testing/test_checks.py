@@ -2,7 +2,7 @@
 
 import pytest
 
-from hogwild import LBFGS, Anderson, GradientDescent, Newton, Picard, SemismoothNewton
+from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard, SemismoothNewton
 from hogwild.testing import check_solver
 
 OBJECTIVE = [

@@ -33,7 +33,10 @@ def test_round_trip_is_exact(tmp_path):
 
 
 def test_model_round_trip(tmp_path):
-    first, second = EnergyGNN(2, 1, replicas=3), EnergyGNN(2, 1, replicas=3)
+    first, second = (
+        EnergyGNN(2, out_channels=1, replicas=3),
+        EnergyGNN(2, out_channels=1, replicas=3),
+    )
     checkpoint.save(tmp_path, first)
     checkpoint.load(tmp_path, second)
     assert all(
@@ -42,8 +45,12 @@ def test_model_round_trip(tmp_path):
 
 
 def test_another_model_is_refused_and_left_alone(tmp_path):
-    checkpoint.save(tmp_path, EnergyGNN(2, 1))
-    for other in (EnergyGNN(3, 1), EnergyGNN(2, 1, heads=2), EnergyGNN(2, 1, replicas=2)):
+    checkpoint.save(tmp_path, EnergyGNN(2, out_channels=1))
+    for other in (
+        EnergyGNN(3, out_channels=1),
+        EnergyGNN(2, out_channels=1, heads=2),
+        EnergyGNN(2, out_channels=1, replicas=2),
+    ):
         before = [p.clone() for p in other.parameters()]
         with pytest.raises(CheckpointError, match="does not fit this EnergyGNN"):
             checkpoint.load(tmp_path, other)

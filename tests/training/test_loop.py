@@ -114,7 +114,7 @@ def test_an_adjoint_that_fails_stops_the_replica(monkeypatch):
     def stingy(*args, **kwargs):
         found = exact(*args, **kwargs)
         status = found.status.clone()
-        status[1] = int(hogwild.Status.MAX_ITERATIONS)
+        status[1] = int(hogwild.solvers.Status.MAX_ITERATIONS)
         return hogwild.Solution(found.value, status, found.iterations, found.residual)
 
     monkeypatch.setattr(LinearSolver, "solve_tangent", stingy)
@@ -208,7 +208,7 @@ def test_a_target_that_is_no_number_stops_only_who_trains_on_it(model):
 
 
 def test_a_model_without_parameters_to_train():
-    model = GCN(1, 1).requires_grad_(False)
+    model = GCN(1, out_channels=1).requires_grad_(False)
     with pytest.raises(ConfigError, match="no parameter of GCN requires a gradient"):
         train(Sums(), model, epochs=1)
 
@@ -236,7 +236,7 @@ def test_generators_of_the_user_are_left_alone(monkeypatch):
 @pytest.mark.parametrize("replicas", [None, 2])
 def test_a_model_instead_of_a_name(replicas):
     torch.manual_seed(1)
-    model = EnergyGNN(1, 1, pool="mean", replicas=replicas)
+    model = EnergyGNN(1, out_channels=1, pool="mean", replicas=replicas)
     before = [p.clone() for p in model.parameters()]
     result = train(Sums(), model, epochs=5)
     assert result.model is model
@@ -245,11 +245,11 @@ def test_a_model_instead_of_a_name(replicas):
 
 
 def test_a_model_object_is_loaded_by_hand(tmp_path):
-    model = EnergyGNN(1, 1, pool="mean")
+    model = EnergyGNN(1, out_channels=1, pool="mean")
     train(Sums(), model, epochs=2, folder=tmp_path)
     with pytest.raises(ConfigError, match=r"EnergyGNN that was built by hand.*checkpoint\.load"):
         load(tmp_path, task=Sums())
-    again = EnergyGNN(1, 1, pool="mean").double()
+    again = EnergyGNN(1, out_channels=1, pool="mean").double()
     hogwild.training.checkpoint.load(tmp_path / "model", again)
     for p, q in zip(again.parameters(), model.parameters(), strict=True):
         assert torch.equal(p, q)
@@ -260,7 +260,7 @@ def test_a_model_object_is_loaded_by_hand(tmp_path):
 )
 def test_options_of_a_model_that_is_built_already(option):
     with pytest.raises(ConfigError, match=f"{next(iter(option))}=.*model's constructor"):
-        train(Sums(), EnergyGNN(1, 1, pool="mean", replicas=2), epochs=1, **option)
+        train(Sums(), EnergyGNN(1, out_channels=1, pool="mean", replicas=2), epochs=1, **option)
 
 
 @pytest.mark.parametrize("task", [3, iter([])])
@@ -286,7 +286,7 @@ def test_refused():
 
 
 def test_batch_norm_keeps_its_statistics_with_the_best_parameters():
-    model = GCN(1, 1, pool="mean", norm="BatchNorm", replicas=2)
+    model = GCN(1, out_channels=1, pool="mean", norm="BatchNorm", replicas=2)
     result = train(Sums(), model, epochs=6, validate_every=2)
     torch.testing.assert_close(result.evaluate()["val"], result.metrics["val"])
 
@@ -306,7 +306,7 @@ def test_options_of_a_name_are_kept_with_the_run(tmp_path, monkeypatch):
 
 def test_a_model_of_another_width_than_the_tasks():
     with pytest.raises(ConfigError, match=r"reads 1 features.*chains have 2.*EnergyGNN\(2, 1"):
-        train("chains", EnergyGNN(1, 1))
+        train("chains", EnergyGNN(1, out_channels=1))
 
 
 def test_numpy_numbers_mean_the_same_as_python_numbers(tmp_path):
@@ -403,7 +403,7 @@ def test_predictions_may_be_of_another_level_than_the_task_says(pool, own):
 
     task = Other()
     task.pool = pool
-    result = train(task, GCN(1, 1, pool=own), epochs=2)
+    result = train(task, GCN(1, out_channels=1, pool=own), epochs=2)
     assert bool(result.metrics["test"].isfinite().all())
 
 
@@ -512,7 +512,7 @@ def test_checkpoints_keep_the_statistics(tmp_path):
     assert again.model.features.fitted
     assert torch.equal(predictions(again, data), predictions(result, data))
     assert torch.equal(again.evaluate()["test"], result.metrics["test"])
-    model = EnergyGNN(2, 2, edge_dim=1, pool="mean", replicas=1).double()
+    model = EnergyGNN(2, out_channels=2, edge_dim=1, pool="mean", replicas=1).double()
     hogwild.training.checkpoint.load(tmp_path / "model", model)
     assert torch.equal(model.features.edges.offset, result.ensemble.features.edges.offset)
 
@@ -547,13 +547,13 @@ def test_folders_of_older_versions(tmp_path):
 
 def test_a_model_that_has_statistics_keeps_them():
     data = graphs()
-    model = EnergyGNN(2, 2, edge_dim=1, pool="mean").double()
+    model = EnergyGNN(2, out_channels=2, edge_dim=1, pool="mean").double()
     train(data, model, epochs=1)
     first = model.features.nodes.offset.clone()
     assert model.features.fitted
     train(graphs(1.0, 5.0), model, epochs=1)
     assert torch.equal(model.features.nodes.offset, first)
-    raw = EnergyGNN(2, 2, edge_dim=1, pool="mean").double()
+    raw = EnergyGNN(2, out_channels=2, edge_dim=1, pool="mean").double()
     train(data, raw, epochs=1, standardize=False)
     assert not raw.features.fitted
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from tiny_tasks import Sums, chain
 from torch_geometric.data import Batch, Data
 
-from hogwild import EnergyGNN, simulate, train
+from hogwild import EnergyGNN, Inputs, simulate, train
 from hogwild.errors import CheckpointError, ConfigError, InputError
 from hogwild.training.own import OwnTask, parts
 from hogwild.training.registry import entry
@@ -71,7 +71,7 @@ def test_the_model_takes_the_graphs_it_was_trained_on(model, width, dtype, recwa
         out = result.model(g.x, g.edge_index, g.edge_attr)
         assert out.dtype == dtype
         run = simulate(result.model, g, ticks=5, tol=None)
-        expected = result.model.embed(g.x, g.edge_index, g.edge_attr).value
+        expected = result.model.embed(Inputs(g.x, g.edge_index, g.edge_attr)).value
         torch.testing.assert_close(run.reference, expected)
         if not reads:
             assert torch.equal(out, result.model(g.x, g.edge_index))
@@ -91,7 +91,7 @@ def test_one_model_object():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_model_of_ones_own_stays_what_it_is(dtype):
-    model = EnergyGNN(2, 3, pool="mean", on_failure="warn").to(dtype)
+    model = EnergyGNN(2, out_channels=3, pool="mean", on_failure="warn").to(dtype)
     graphs = classes(12)
     result = train(graphs, model, epochs=2)
     assert result.model is model
@@ -99,7 +99,7 @@ def test_a_model_of_ones_own_stays_what_it_is(dtype):
     assert {p.dtype for p in model.parameters()} == {dtype}
     assert model.conv.on_failure == "warn"
     model(graphs[0].x.to(dtype), graphs[0].edge_index)
-    chains = EnergyGNN(2, 1).to(dtype)
+    chains = EnergyGNN(2, out_channels=1).to(dtype)
     train("chains", chains, epochs=1, task_options={"length": 3})
     assert {p.dtype for p in chains.parameters()} == {dtype}
     other = {torch.float32: "float64", torch.float64: "float32"}[dtype]

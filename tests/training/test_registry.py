@@ -6,9 +6,10 @@ import pytest
 import torch
 from tiny_tasks import Sums
 
-from hogwild import LBFGS, Anderson, Newton, Picard
 from hogwild.errors import ConfigError
-from hogwild.models.base import ImplicitConv, Kind
+from hogwild.models.base import Kind
+from hogwild.models.implicit import ImplicitConv
+from hogwild.solvers import LBFGS, Anderson, Newton, Picard
 from hogwild.training import MODELS, Config
 from hogwild.training.registry import PAPER, at_hand, build, device_of, entry
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from hogwild import GSDGNN, EnergyGNN, simulate
+from hogwild import GSDGNN, EnergyGNN, Inputs, simulate
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.graph import Graph
@@ -68,17 +68,17 @@ def test_quadratic_energies_on_trees_are_exact_after_the_diameter(name):
 def test_denoising_on_a_tree_is_exact_after_the_diameter():
     torch.manual_seed(0)
     graph, diameter = TREES["binary"]
-    model = GSDGNN(3, 2).double()
+    model = GSDGNN(3, out_channels=2).double()
     x = torch.randn(15, 3, dtype=torch.float64)
     edges = torch.stack([graph.src, graph.dst])
-    problem = model.problem(x, edges).detach()
+    problem = model.problem(Inputs(x, edges)).detach()
     simulation = Simulation(
         message_rule(problem), Schedule(problem.graph, stagger=1, delay=0), problem.start()
     )
     for _ in range(diameter + 1):
         simulation.step()
     torch.testing.assert_close(
-        simulation.h[0].mT, model.embed(x, edges).value.detach(), rtol=1e-8, atol=1e-9
+        simulation.h[0].mT, model.embed(Inputs(x, edges)).value.detach(), rtol=1e-8, atol=1e-9
     )
 
 
@@ -93,7 +93,7 @@ def test_any_schedule_on_trees_and_graphs_with_cycles(seed, stagger, delay, cycl
         batch=graph.batch,
     )
     run = simulate(
-        EnergyGNN(3, 2).double(), data, rule="messages", stagger=stagger, delay=delay, seed=seed,
+        EnergyGNN(3, out_channels=2).double(), data, rule="messages", stagger=stagger, delay=delay, seed=seed,
         ticks=3000,
     )  # fmt: skip
     assert bool(run.converged.all()), run
@@ -106,7 +106,7 @@ def test_every_variant(options):
     data = Data(
         x=torch.randn(12, 3, dtype=torch.float64), edge_index=torch.stack([graph.src, graph.dst])
     )
-    run = simulate(EnergyGNN(3, 2, **options).double(), data, rule="messages", runs=2)
+    run = simulate(EnergyGNN(3, out_channels=2, **options).double(), data, rule="messages", runs=2)
     assert bool(run.converged.all()), run
 
 
@@ -200,7 +200,7 @@ def test_self_loops_and_multi_edges():
     torch.manual_seed(0)
     edges = torch.tensor([[0, 1, 1, 2, 0, 1, 0, 2], [1, 0, 2, 1, 1, 0, 0, 2]])
     data = Data(x=torch.randn(3, 3, dtype=torch.float64), edge_index=edges)
-    run = simulate(EnergyGNN(3, 2).double(), data, rule="messages", runs=2)
+    run = simulate(EnergyGNN(3, out_channels=2).double(), data, rule="messages", runs=2)
     assert bool(run.converged.all()), run
 
 
@@ -208,7 +208,7 @@ def test_a_search_that_stands_still_is_not_taken_for_arrival(monkeypatch):
     """Nodes whose search for their cluster's minimum gets nowhere take gradient steps instead."""
     monkeypatch.setattr(mode, "PASSES", 0)
     torch.manual_seed(0)
-    model = EnergyGNN(3, 1, beta=1.0).double()
+    model = EnergyGNN(3, out_channels=1, beta=1.0).double()
     there = torch.arange(5)
     edge_index = torch.stack([torch.cat([there, there + 1]), torch.cat([there + 1, there])])
     data = Data(x=torch.randn(6, 3, dtype=torch.float64), edge_index=edge_index)

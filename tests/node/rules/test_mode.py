@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
-from hogwild import GSDGNN, EnergyGNN, simulate
+from hogwild import GSDGNN, EnergyGNN, Inputs, simulate
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.ops import gather
@@ -21,11 +21,11 @@ from hogwild_node.rules import mode
 # Of features; embeddings of 1 to more than 100. Far beyond, a search's decisions hang on rounding.
 SCALES = (1.0, 30.0)
 VARIANTS = {
-    "edge": lambda: EnergyGNN(3, 2),
-    "node": lambda: EnergyGNN(3, 2, message="node"),
-    "heads": lambda: EnergyGNN(3, 2, heads=2),
-    "replicas": lambda: EnergyGNN(3, 2, replicas=3),
-    "denoising": lambda: GSDGNN(3, 2),
+    "edge": lambda: EnergyGNN(3, out_channels=2),
+    "node": lambda: EnergyGNN(3, out_channels=2, message="node"),
+    "heads": lambda: EnergyGNN(3, out_channels=2, heads=2),
+    "replicas": lambda: EnergyGNN(3, out_channels=2, replicas=3),
+    "denoising": lambda: GSDGNN(3, out_channels=2),
 }
 
 
@@ -38,7 +38,9 @@ def graph_of(nodes, scale, seed):
 
 def posed(variant, data, seed):
     torch.manual_seed(seed)
-    problem = VARIANTS[variant]().double().problem(data.x, data.edge_index, None, data.batch)
+    problem = (
+        VARIANTS[variant]().double().problem(Inputs(data.x, data.edge_index, None, data.batch))
+    )
     return problem.detach()
 
 

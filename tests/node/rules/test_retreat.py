@@ -26,7 +26,7 @@ def test_badly_scaled_energies_stay_bounded(stagger, delay):
     graph = random_graph([5], seed=0, extra=0.7)
     x = 1000.0 * torch.randn(5, 3, dtype=torch.float64)
     data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
-    model = EnergyGNN(3, 2, replicas=2, on_failure="ignore").double()
+    model = EnergyGNN(3, out_channels=2, replicas=2, on_failure="ignore").double()
     run = simulate(
         model, data, rule="messages", stagger=stagger, delay=delay, ticks=150, tol=None,
         history=list(range(100, 150, 5)),
