@@ -1,11 +1,13 @@
 """The names of ``hogwild``, in one place; :mod:`hogwild` gets them from here when asked for one."""
 
 from hogwild import __version__, errors, plots
-from hogwild.analysis.certify import Certificate, certify, explain_guarantee
+from hogwild.analysis.certificate import Certificate
+from hogwild.analysis.certify import certify, explain_guarantee
 from hogwild.analysis.robustness import robustness
 from hogwild.analysis.sweep import sweep
 from hogwild.errors import HogwildError
-from hogwild.executors.run import Run, simulate
+from hogwild.executors.run import Run
+from hogwild.executors.simulate import simulate
 from hogwild.graph import Graph
 from hogwild.models import (
     EIGNN,
