@@ -27,12 +27,14 @@ from hogwild.graph import Graph, Star
 from hogwild.linalg.solution import Solution, Status
 from hogwild.models.base import Kind, Reader
 from hogwild.models.features import Features, Standardized
+from hogwild.models.gcn_node import gcn_node
 from hogwild.models.layer import Layer, build, try_out
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_needed
 from hogwild.models.readout import Readout
 from hogwild.nn import replicas as ensemble
 from hogwild.nn.mlp import MLP
+from hogwild_node.layers import LocalLayers
 
 
 @dataclass(eq=False)
@@ -59,6 +61,10 @@ class LayeredGNNProblem(LayeredProblem):
         edges = StarEdges.of(self.edges, at, self.surrounded[layer])
         x = edges.values(h.mT, inbox.mT)
         return self.model.layer(layer, x, edges)[:, : at.size].mT
+
+    @property
+    def node(self) -> LocalLayers:
+        return gcn_node(self.model._stack, self.edges, self.encoded) or self
 
 
 class LayeredGNN(Standardized, Reader):
