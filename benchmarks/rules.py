@@ -30,7 +30,7 @@ from training_step import THREADS, described, environment, limit_threads, table,
 
 import hogwild
 from hogwild import GSDGNN, EnergyGNN, Inputs, simulate
-from hogwild.analysis.certify import spectrum
+from hogwild.linalg.spectrum import spectrum
 from hogwild.tasks import get
 
 STAGGER, DELAY = 5, 2

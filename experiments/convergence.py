@@ -28,7 +28,7 @@ from experiments.asynchronous import DELAY, SCHEDULES, STAGGER, exact, sample
 from experiments.experiment import Work
 from experiments.figures import NEAR, Figure
 from experiments.record import Record
-from hogwild.executors.run import simulate
+from hogwild.executors.simulate import simulate
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 from hogwild.plots.style import BLUE, GREEN, INK, RED, figure

@@ -35,7 +35,7 @@ from experiments.experiment import Work
 from experiments.figures import NEAR, Figure
 from experiments.record import Record
 from experiments.tables import ORDER
-from hogwild.executors.run import simulate
+from hogwild.executors.simulate import simulate
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.spectrum import matrices, spectrum
 from hogwild.models.base import Model

@@ -104,8 +104,8 @@ def measured(work: Work, *, model: str) -> Record:
         "synchronous": float(seen.prediction[MIDDLE, 0]),
         "deviation": float(seen.run.deviation.max()),
         "converged": seen.converged,
-        "stagger": seen.stagger,
-        "delay": seen.delay,
+        "stagger": seen.settings.stagger,
+        "delay": seen.settings.delay,
     }
 
 

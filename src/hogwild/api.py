@@ -9,7 +9,8 @@ from hogwild.analysis.certify import certify
 from hogwild.analysis.robustness import robustness
 from hogwild.analysis.sweep import sweep
 from hogwild.errors import HogwildError
-from hogwild.executors.run import Run, simulate
+from hogwild.executors.run import Run
+from hogwild.executors.simulate import simulate
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models import (

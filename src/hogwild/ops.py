@@ -160,6 +160,14 @@ class Torch:
         return mask.to(like.dtype)
 
     @staticmethod
+    def integers(x: Tensor) -> Tensor:
+        return x.round().to(torch.long)
+
+    @staticmethod
+    def replaced(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+        return x.index_copy(-1, mask.nonzero()[:, 0], value)
+
+    @staticmethod
     def positions(numbers: tuple[int, ...], like: Tensor) -> Tensor:
         return _positions(numbers, like.device)
 

@@ -91,9 +91,9 @@ def test_table_holds_what_was_computed(page):
         for setting in ((1, 2, 0.0), (5, 2, 0.0), (5, 3, 0.0), (5, 2, 0.3)):
             outputs = runs[setting].run.predictions[..., 0]  # [Q, N]
             after = ((outputs > 0) != (y == 1)).double().mean(1)
-            assert (runs[setting].stagger, runs[setting].delay) == setting[:2]
+            assert (runs[setting].settings.stagger, runs[setting].settings.delay) == setting[:2]
             lost = (BernoulliLoss(setting[2]),) if setting[2] else ()
-            assert runs[setting].impairments == lost
+            assert runs[setting].settings.impaired == lost
             expected.append(f"{100 * float(after.mean()):.1f} % ± {100 * float(after.std()):.1f}")
         lossy = runs[5, 2, 0.3].run
         expected += [shown(float(lossy.updates.double().mean())),

@@ -20,8 +20,8 @@ from hogwild.asynchrony.impairments import (
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import Trace, check_trace
 from hogwild.errors import AsynchronyError, ConfigError, InputError, TraceError
-from hogwild.executors.run import PATIENCE, _Stall
 from hogwild.executors.simulated import Simulation
+from hogwild.executors.watch import PATIENCE, Stall
 from hogwild.ops import gather, scatter
 from hogwild.rules import gradient_rule, rule_for
 from hogwild.rules.steps import THETA
@@ -129,14 +129,14 @@ def test_nothing_is_sent_along_a_loop(rule):
 def test_a_run_whose_word_still_travels_has_not_stalled():
     """The largest distance stays where it was until word has come to the last node; the sum of all
     does not."""
-    far, travelling, done = _Stall(), _Stall(), []
+    far, travelling, done = Stall(), Stall(), []
     for t in range(0, 2000, 10):
         flat = torch.ones(1, 1, 1)
         sums = torch.full((1, 1, 1), 1.0 - t / 2000)
         done.append(bool(far.look(t, torch.cat([flat, flat]))))
         assert not bool(travelling.look(t, torch.cat([flat, sums])))
     assert done.index(True) == PATIENCE // 10
-    late = _Stall()
+    late = Stall()
     for t in range(0, 4000, 10):  # patience grows with the ticks
         distance = torch.full((1, 1, 1), max(1.0 - t / 3000, 0.5))
         if bool(late.look(t, distance)):

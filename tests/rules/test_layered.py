@@ -130,7 +130,7 @@ def test_what_is_proved(rule):
     lossy = certify(model_of("gcn"), graphs(), rule=rule, impairments=BernoulliLoss(0.1, burst=3))
     assert lossy.guaranteed == (rule in ("resending", "caching"))
     word = {
-        "overwriting": "depends on the schedule", "waiting": "a single lost message stops",
+        "overwriting": "depends on the schedule", "waiting": "a single lost packet stops",
         "resending": "acknowledged", "caching": "crossed L hops",
     }[rule]  # fmt: skip
     assert word in found.reason

@@ -1,31 +1,49 @@
 """What a node of a network computes, in NumPy alone: no torch, no PyG, no graph beyond one hop.
 
 A node has a model (:mod:`~hogwild_node.energy`, :mod:`~hogwild_node.gsd`,
-:mod:`~hogwild_node.contraction`), a rule (:mod:`~hogwild_node.rules`) and what it last heard, a
-:class:`~hogwild_node.star.Star`. ``hogwild`` computes whole graphs with the same code, in torch: it
-is written once, against the array API (:mod:`~hogwild_node.ops`).
+:mod:`~hogwild_node.contraction`, :mod:`~hogwild_node.gcn`), a rule (:mod:`~hogwild_node.rules`) and
+what it last heard, a :class:`~hogwild_node.star.Star`. ``hogwild`` computes whole graphs with the
+same code, in torch: the code is written once, against the array API (:mod:`~hogwild_node.ops`).
 """
 
 from hogwild_node.contraction import Contraction
 from hogwild_node.energy import Energy
+from hogwild_node.gcn import GCN, GCNLayer
 from hogwild_node.gsd import GSD
+from hogwild_node.layers import LocalLayers
 from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.ops import namespace
 from hogwild_node.quadratic import LocalQuadratic
-from hogwild_node.rules import FixedPointRule, GradientRule, MessageRule, Rule
+from hogwild_node.rules import (
+    CachingRule,
+    FixedPointRule,
+    GradientRule,
+    MessageRule,
+    OverwritingRule,
+    ResendingRule,
+    Rule,
+    WaitingRule,
+)
 from hogwild_node.star import Star
 
 __all__ = [
+    "GCN",
     "GSD",
+    "CachingRule",
     "Contraction",
     "Energy",
     "FixedPointRule",
+    "GCNLayer",
     "GradientRule",
     "LocalEnergy",
+    "LocalLayers",
     "LocalMap",
     "LocalQuadratic",
     "MessageRule",
+    "OverwritingRule",
+    "ResendingRule",
     "Rule",
     "Star",
+    "WaitingRule",
     "namespace",
 ]

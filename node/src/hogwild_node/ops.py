@@ -30,6 +30,8 @@ hook                           computes                                       sh
 ``true_at(mask)``              positions of the true entries                  [n]
 ``add_diagonal(x, value)``     x plus a multiple of the identity; x may change [R,k,k,n]
 ``as_numbers(mask, x)``         zeros and ones of the type of x                any
+``integers(x)``                the nearest whole numbers                      any
+``replaced(x, mask, value)``   a copy of x with ``value`` where the mask holds [...,n], [n], [...,m]
 ``positions(numbers, x)``      whole numbers to index x with                  [n]
 ``filled(shape, value, x)``    a constant array of the type of x              any
 ``identity(k, x)``             the identity of the type of x                  [k,k]
@@ -134,6 +136,16 @@ class NumPy:
     @staticmethod
     def as_numbers(mask: Array, like: Array) -> Array:
         return mask.astype(like.dtype)
+
+    @staticmethod
+    def integers(x: Array) -> Array:
+        return np.rint(x).astype(np.intp)
+
+    @staticmethod
+    def replaced(x: Array, mask: Array, value: Array) -> Array:
+        out = x.copy()
+        out[..., mask] = value
+        return out
 
     @staticmethod
     def positions(numbers: tuple[int, ...], like: Array) -> Array:

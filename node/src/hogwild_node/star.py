@@ -85,6 +85,12 @@ class Star:
         assert self.ends is not None, "only the star of all nodes knows its senders"
         return namespace(h).gather(h, self.ends[self.degree :])
 
+    def own_view(self, h: Array, inbox: Array) -> Array:
+        """The inbox in which every edge from a node to itself holds the node's own value, [R, k, A]
+        and [R, k, E'] -> [R, k, E']: a node's view of itself is never old."""
+        loops = self.loops
+        return inbox if loops is None else namespace(h).where(loops, self.spread(h), inbox)
+
     def part(self, some: Array) -> tuple[Star, Array]:
         """The star of some of these nodes (a mask [A]), and which of the edges are its own [E']."""
         xp = namespace(some)

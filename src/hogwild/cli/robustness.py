@@ -48,7 +48,7 @@ class Options(Traced, Schedules, Setting):
 def run(options: Options) -> Outcome:
     """Call :func:`hogwild.robustness`."""
     from hogwild.analysis.robustness import robustness
-    from hogwild.executors.run import simulate
+    from hogwild.executors.simulate import simulate
 
     check_picture(options.plot)
     found = options.chosen()

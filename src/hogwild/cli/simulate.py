@@ -45,7 +45,8 @@ class Options(Traced, Schedules, Setting):
 
 def run(options: Options) -> Outcome:
     """Call :func:`hogwild.simulate`."""
-    from hogwild.executors.run import looks, simulate
+    from hogwild.executors.simulate import simulate
+    from hogwild.executors.watch import looks
 
     check_picture(options.plot)
     found = options.chosen()

@@ -58,7 +58,7 @@ def run(options: Options) -> Outcome:
     """Call :func:`hogwild.sweep`."""
     from hogwild.analysis.robustness import robustness
     from hogwild.analysis.sweep import sweep
-    from hogwild.executors.run import simulate
+    from hogwild.executors.simulate import simulate
 
     check_picture(options.plot)
     found = options.chosen()

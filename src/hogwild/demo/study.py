@@ -15,7 +15,8 @@ from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.demo.rumour import Rumour
 from hogwild.executors.price import shown, size
-from hogwild.executors.run import Run, simulate
+from hogwild.executors.run import Run
+from hogwild.executors.simulate import simulate
 from hogwild.training import train
 
 

@@ -26,24 +26,11 @@ from torch import Tensor
 from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.schedule import Tick, Timetable
-from hogwild.errors import ConfigError
 from hogwild.graph import Star
 from hogwild_node.rules.base import Rule
 
-EXCHANGES = ("packet", "exact")
 STUCK = 1000
 """Ticks in a row at which all whose turn it is can only wait, after which a run is given up."""
-
-
-def check_exchange(exchange: str, impairments: Sequence[Impairment]) -> None:
-    """Raise unless packets are exchanged in a known way that these impairments leave possible."""
-    if exchange not in EXCHANGES:
-        raise ConfigError(f"exchange={exchange!r}; expected one of {EXCHANGES}")
-    if exchange == "exact" and any(i.triggers for i in impairments):
-        raise ConfigError(
-            "EventTriggered was combined with exchange='exact', whose first exchange always sends; "
-            "expected exchange='packet'"
-        )
 
 
 @dataclass

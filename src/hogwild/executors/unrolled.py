@@ -38,7 +38,7 @@ from hogwild.graph.inputs import Inputs
 from hogwild.models.layered import ExplicitGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.mode import evaluating
-from hogwild.rules.layered import LayeredRule
+from hogwild_node.rules import OverwritingRule
 
 
 def asynchronous_forward(
@@ -105,7 +105,8 @@ def asynchronous_embed(
 
 def _last_layer(problem: LayeredProblem, schedule: Schedule) -> Tensor:
     """What the nodes hold when all have made their last update, [R, k, N]."""
-    graph, rule = problem.graph, LayeredRule(problem)
+    graph = problem.graph
+    rule = OverwritingRule(problem, graph.everyone, problem.channels)
     start = problem.start()
     rule.begin(start, graph.everyone.current(start))
     sent = [start]  # sent[t]: what packets of time t say, [R, k, N]

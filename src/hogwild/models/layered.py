@@ -28,12 +28,14 @@ from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv, Kind
 from hogwild.models.gnn import ConvGNN
+from hogwild.models.gcn_node import gcn_node
 from hogwild.models.layer import Layer, build, try_out
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_needed
 from hogwild.models.readout import Readout
 from hogwild.nn import replicas as ensemble
 from hogwild.nn.mlp import MLP
+from hogwild_node.layers import LocalLayers
 
 
 @dataclass(eq=False)
@@ -60,6 +62,10 @@ class LayeredGNNProblem(LayeredProblem):
         edges = StarEdges.of(self.edges, at, self.surrounded[layer])
         x = edges.values(h.mT, inbox.mT)
         return self.conv.layer(layer, x, edges)[:, : at.size].mT
+
+    @property
+    def node(self) -> LocalLayers:
+        return gcn_node(self.conv._stack, self.edges, self.encoded) or self
 
 
 class Layers(Conv):

@@ -184,7 +184,9 @@ def comparison(result: Robustness, path: str | Path | None = None) -> Figure:
             _performance(axes[0], result)
         _diagonal(axes[-1], result)
         fig.suptitle(
-            f"{result.model} ({result.kind}), S = {result.stagger}, D = {result.delay}", fontsize=9
+            f"{result.model} ({result.kind}), S = {result.settings.stagger}, "
+            f"D = {result.settings.delay}",
+            fontsize=9,
         )
     return fig
 

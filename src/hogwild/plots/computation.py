@@ -25,7 +25,7 @@ from torch_geometric.data import Data
 from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.trace import Trace, fingerprint
 from hogwild.errors import ConfigError, TraceError
-from hogwild.executors.run import simulate
+from hogwild.executors.simulate import simulate
 from hogwild.graph import Graph
 from hogwild.models.layered import ExplicitGNN
 from hogwild.plots.style import GREY, INK, RED, figure, need

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.levels import StackProblem
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.rules.caching import CachingRule
-from hogwild.rules.layered import LayeredRule, WaitingRule
-from hogwild.rules.resending import ResendingRule
+from hogwild.rules.layered import LAYERED, layered_rule
 from hogwild.rules.stack import StackRule
 from hogwild.rules.steps import gradient_rule
-from hogwild_node.rules import FixedPointRule, GradientRule, MessageRule, Rule
+from hogwild_node.rules import FixedPointRule, MessageRule, Rule
 
 Fitting = dict[str, Callable[..., Rule]]
 
@@ -29,12 +28,6 @@ def message_rule(problem: Objective, step: str | float = "auto", **options: Any)
     return MessageRule(gradient_rule(problem, step, **options))
 
 
-LAYERED: Fitting = {
-    "overwriting": LayeredRule,
-    "waiting": WaitingRule,
-    "resending": ResendingRule,
-    "caching": CachingRule,
-}
 RULES = ("gradient", "messages", "fixed-point", *LAYERED)
 """The names of all rules; beside them ``"auto"``, the first of :func:`fitting`."""
 
@@ -51,7 +44,8 @@ def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
     if isinstance(problem, StackProblem):
         return fitting(problem.first)
     if isinstance(problem, LayeredProblem):
-        return {problem.usual: LAYERED[problem.usual]} | LAYERED
+        names = dict.fromkeys([problem.usual, *LAYERED])
+        return {name: partial(layered_rule, name=name) for name in names}
     if isinstance(problem, FixedPoint):
         return {"fixed-point": fixed_point_rule}
     if isinstance(problem, Objective):
@@ -117,19 +111,12 @@ def rule_for(
 __all__ = [
     "LAYERED",
     "RULES",
-    "CachingRule",
-    "FixedPointRule",
-    "GradientRule",
-    "LayeredRule",
-    "MessageRule",
-    "ResendingRule",
-    "Rule",
     "StackRule",
-    "WaitingRule",
     "choose",
     "fitting",
     "fixed_point_rule",
     "gradient_rule",
+    "layered_rule",
     "message_rule",
     "rule_for",
 ]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hogwild.graph import Star
 from hogwild.models.levels import StackProblem
-from hogwild_node.rules.base import Rule, own_view
+from hogwild_node.rules.base import Rule
 
 
 class StackRule(Rule):
@@ -61,7 +61,7 @@ class StackRule(Rule):
 
     def _hear(self, h: Tensor, inbox: Tensor, at: Star) -> list[Tensor]:
         """Remember what came in; the levels of the inbox."""
-        news = self._levels(own_view(h, inbox, at))
+        news = self._levels(at.own_view(h, inbox))
         for level, (mine, new) in enumerate(zip(self._levels(h), news, strict=True)):
             self.own[level] = at.put(self.own[level], mine)
             self.heard[level] = at.put_edges(self.heard[level], new)

@@ -1,8 +1,21 @@
 """What a node does when it is its turn: one file a rule, each written over inboxes."""
 
 from hogwild_node.rules.base import Rule
+from hogwild_node.rules.caching import CachingRule
 from hogwild_node.rules.fixed_point import FixedPointRule
 from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.messages import MessageRule
+from hogwild_node.rules.overwriting import OverwritingRule
+from hogwild_node.rules.resending import ResendingRule
+from hogwild_node.rules.waiting import WaitingRule
 
-__all__ = ["FixedPointRule", "GradientRule", "MessageRule", "Rule"]
+__all__ = [
+    "CachingRule",
+    "FixedPointRule",
+    "GradientRule",
+    "MessageRule",
+    "OverwritingRule",
+    "ResendingRule",
+    "Rule",
+    "WaitingRule",
+]

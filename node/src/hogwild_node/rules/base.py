@@ -84,13 +84,6 @@ class Rule(ABC):
         return None
 
 
-def own_view(h: Array, inbox: Array, at: Star) -> Array:
-    """The inbox in which every edge from a node to itself holds the node's embedding: a node's view
-    of itself is never stale."""
-    loops = at.loops
-    return inbox if loops is None else namespace(h).where(loops, at.spread(h), inbox)
-
-
 def to_self(own: Array, letters: Array, at: Star) -> tuple[Array, Array]:
     """What nodes would send to themselves is theirs at once: ``own`` [R, m, A] with such letters
     [R, m, E'] added, and the letters without."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from hogwild_node.local import LocalMap
 from hogwild_node.ops import Array
-from hogwild_node.rules.base import Rule, own_view
+from hogwild_node.rules.base import Rule
 from hogwild_node.star import Star
 
 
@@ -35,7 +35,7 @@ class FixedPointRule(Rule):
     def update(
         self, h: Array, inbox: Array, mail: Array | None, at: Star
     ) -> tuple[Array, Array | None]:
-        return self.model.update(h, own_view(h, inbox, at), at), None
+        return self.model.update(h, at.own_view(h, inbox), at), None
 
     def forget(self, nodes: Array) -> None:
         pass  # nothing but the embedding itself is remembered

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from hogwild_node.local import LocalEnergy
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Rule, own_view, to_self
+from hogwild_node.rules.base import Rule, to_self
 from hogwild_node.star import Star
 
 DAMPING = 0.6
@@ -89,7 +89,7 @@ class GradientRule(Rule):
     def refresh(self, h: Array, inbox: Array, at: Star) -> Array:
         """Recompute the gradients (and blocks) of the nodes' energies; returns the letters."""
         xp = namespace(h)
-        inbox = own_view(h, inbox, at)
+        inbox = at.own_view(h, inbox)
         blocks: Array | None = None
         if self.auto:
             model = self.model.quadratic(h, inbox, at, majorise=1.0)

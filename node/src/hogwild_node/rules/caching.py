@@ -1,0 +1,59 @@
+r"""Layers, exactly and without a clock: a node keeps its neighbours' newest value of *every* layer,
+recomputes all its layers at each update, and sends them all.
+
+.. math::
+    z_i^\ell \leftarrow f^\ell_i\bigl(v_i^\ell, \{v_j^\ell(\tau^i_j) : j \in N(i)\}\bigr),
+    \qquad \ell = 0, \dots, L - 1, \qquad
+    \text{packet: } (v_i^0, \dots, v_i^{L-1}).
+
+The values of layer 0 are functions of a node's own features and always right. If all values of
+layer ℓ are right from some time on, then so is every packet sent since, every update made from such
+packets, and with it every value of layer ℓ + 1. By induction the answer is the synchronous one as
+soon as values have crossed L hops, in any order, with any loss and delay: a lost packet costs time
+only, because the next one repeats it. The price is the packet, which has the widths of all layers
+instead of one. The proof is in the documentation ("Asynchrony").
+
+A node cannot know that it has its answer; it goes on for ever, as with energies.
+"""
+
+from __future__ import annotations
+
+from hogwild_node.layers import LocalLayers
+from hogwild_node.ops import Array, namespace
+from hogwild_node.rules.base import Rule
+from hogwild_node.star import Star
+
+
+class CachingRule(Rule):
+    """All layers at every update, from the neighbours' newest values of all layers.
+
+    Args:
+        model: The layers.
+        everyone: The star of all nodes.
+        channels: Width of a state.
+    """
+
+    def __init__(self, model: LocalLayers, everyone: Star, channels: int) -> None:
+        self.model, self.everyone, self.channels = model, everyone, channels
+        self.width = sum(model.widths[:-1])
+
+    def begin(self, h: Array, inbox: Array) -> None:
+        xp, first = namespace(h), self.model.value(0, h, self.everyone)
+        rest = xp.filled((h.shape[0], self.width - first.shape[1], h.shape[-1]), 0.0, h)
+        self.values = xp.concat([first, rest], axis=1)
+
+    def forget(self, nodes: Array) -> None:
+        self.values[:, self.model.widths[0] :, nodes] = 0.0  # its own features are still there
+
+    def update(
+        self, h: Array, inbox: Array, mail: Array | None, at: Star
+    ) -> tuple[Array, Array | None]:
+        h, values = self.model.recompute(inbox, at)
+        self.values = at.put(self.values, values)
+        return h, None
+
+    def broadcast(self, h: Array, at: Star) -> Array:
+        return at.at_nodes(self.values)
+
+    def numbers(self, at: Star) -> int:
+        return self.width

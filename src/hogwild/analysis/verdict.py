@@ -1,0 +1,152 @@
+"""What happened to a model under asynchrony, in a few sentences, with advice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hogwild.asynchrony.impairments import BernoulliLoss
+from hogwild.executors.price import shown as count
+from hogwild.models.base import Kind
+
+if TYPE_CHECKING:
+    from hogwild.analysis.robustness import Robustness
+
+
+def verdict(of: Robustness) -> str:
+    """What happened, what of it is proved, and what to do about it."""
+    run = of.run
+    total = run.converged.size(0)
+    good = int(run.converged.flatten(1).all(1).sum())
+    if good == total:
+        word, why = _arrived(of)
+        return (
+            f"{word}: {good} of {schedules(total)} end at the synchronous answer (relative "
+            f"deviation at most {float(run.deviation.max()):.1g}). {why}."
+        )
+    effect = _effect(of)
+    if silent := [
+        i
+        for i in of.settings.impaired
+        if not i.recurs and not i.bound(of.settings.stagger, of.settings.delay)
+    ]:
+        total_loss = BernoulliLoss(1.0) in silent
+        return (
+            f"Not converged, and no further tick helps: "
+            f"{'no packet ever arrives' if total_loss else 'some packets may never arrive'} under "
+            f"{silent[0]!r}, so that {total - good} of {schedules(total)} are up to "
+            f"{float(run.deviation.max()):.2g} (relative) from the synchronous answer{effect}. "
+            f"What a node never hears it cannot know, whatever the rule. What to do: let packets "
+            f"through now and then."
+        )
+    if run.rule == "waiting" and not _completed(of):
+        return (
+            f"Stalls: under {total - good} of {schedules(total)} some nodes still wait for values "
+            f"of the layer they need{effect}. A layer's value is sent once: lost, it is missing "
+            f"for ever. What to do: {REMEDY}."
+        )
+    if run.rule == "overwriting":
+        worse = of.decrease is not None and float(of.decrease.mean()) > 0
+        return (
+            f"{'Degrades' if worse else 'Depends on the schedule'}: predictions move by up to "
+            f"{float(of.distance.max()):.2g} of the largest{effect}, since a node applies its "
+            f"layers to whichever layer's values it last heard. What to do: {REMEDY}."
+        )
+    ended = f"Not converged within the {run.ticks} ticks"
+    if run.stalled:
+        ended = f"Stopped at tick {run.ticks}, as runs no longer come nearer"
+    return (
+        f"{ended}: {total - good} of {schedules(total)} are "
+        f"still up to {float(run.deviation.max()):.2g} (relative) from the synchronous answer"
+        f"{effect}. {_missing(of)}."
+    )
+
+
+REMEDY = (
+    "rule='caching' gives the synchronous answer in any order and with losses, in packets of all "
+    "layers; rule='resending' in smaller packets that are acknowledged"
+)
+
+
+def _arrived(of: Robustness) -> tuple[str, str]:
+    """Whether others would arrive, too: in a word, and why. Only a theorem makes it immune."""
+    if (
+        of.kind is Kind.EXPLICIT
+        and of.settings.stagger == 1
+        and of.settings.delay == 0
+        and not of.settings.impaired
+    ):
+        return "In step", "With S = 1 and D = 0 all nodes update together"
+    if of.certificate.guaranteed:
+        bounded = of.run.staleness.bounded
+        who = "Every schedule with these bounds does" if bounded else "With probability one all do"
+        why = f"{who}, which is proved: {_reason(of)}"
+        return "Immune", why
+    return "Arrives", f"That was seen in these runs and is not proved: {_reason(of)}"
+
+
+def _completed(of: Robustness) -> bool:
+    """Whether nodes that wait for layers have had all of them, from packets that were wrong."""
+    layers = of.certificate.constants["layers"]
+    return not all(i.exact for i in of.settings.impaired) and bool((of.run.updates >= layers).all())
+
+
+def _missing(of: Robustness) -> str:
+    """Why runs have not arrived, and what to do."""
+    inexact = [type(i).__name__ for i in of.settings.impaired if not i.exact]
+    if inexact and float(of.run.deviation.max()) < 1.0:
+        packets = " and ".join(
+            dict.fromkeys(i.packets for i in of.settings.impaired if not i.exact)
+        )
+        return (
+            f"{packets[0].upper()}{packets[1:]} end near the answer and not at it: "
+            f"{', '.join(inexact)} changes what packets say ({_reason(of)}). What to do: compare "
+            f"the distance above with what you can bear, or send finer packets"
+        )
+    if inexact:
+        other = "; rule='gradient' bears coarser ones" if of.run.rule == "messages" else ""
+        return (
+            f"{', '.join(inexact)} changes what packets say, so much that runs do not even come "
+            f"near. What to do: send finer packets{other}"
+        )
+    needed = of.run.ticks_needed()
+    if needed is None:
+        said = ["their distance has not fallen in the second half of these ticks"]
+    else:
+        said = [
+            f"at the pace of the second half of these ticks, ticks={needed} would be enough, "
+            f"{count(needed / of.run.ticks)} times as many"
+        ]
+    if of.run.rule == "gradient":
+        said.append("rule='messages' needs fewer updates as a rule, most of all on long paths")
+    elif of.run.rule == "messages" and needed is None:
+        said.append("rule='gradient' may arrive where messages do not")
+    elif of.kind is Kind.FIXED_POINT and needed is None and not of.certificate.guaranteed:
+        said.append(
+            "out of step the map need not converge unless it contracts in a (weighted) maximum "
+            "norm over the nodes: look for such a norm"
+        )
+    proved = "is" if of.certificate.guaranteed else "is not"
+    return (
+        f"What to do: {'; '.join(said)}. That runs arrive in the end {proved} proved: {_reason(of)}"
+    )
+
+
+def _reason(of: Robustness) -> str:
+    return of.certificate.reason.rstrip(".")
+
+
+def schedules(count: int) -> str:
+    """So many, in words."""
+    return f"{count} schedule{'s' if count > 1 else ''}"
+
+
+def _effect(of: Robustness) -> str:
+    """What it means for the metric, as a clause."""
+    if of.metric is None:
+        return ""
+    row = of.summary()
+    before, after = of.metric.show(row["synchronous"]), of.shown("asynchronous")
+    if before == of.metric.show(row["asynchronous"]):
+        return f" and {of.metric.name} stays {before}"
+    moves = "falls" if row["asynchronous"] < row["synchronous"] else "rises"
+    return f" and {of.metric.name} {moves} from {before} to {after}"

@@ -1,0 +1,163 @@
+"""``hogwild.simulate``: run a model on graphs asynchronously."""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data
+
+from hogwild.asynchrony.impairments import Impairment
+from hogwild.asynchrony.schedule import Timetable
+from hogwild.asynchrony.trace import Replay, Trace
+from hogwild.executors.run import Run, report
+from hogwild.executors.settings import Settings
+from hogwild.executors.simulated import Simulation
+from hogwild.executors.watch import Watch, looks
+from hogwild.graph.inputs import Inputs
+from hogwild.models.base import Model
+from hogwild.models.check import runnable
+from hogwild.models.mode import evaluating
+from hogwild.ops import as_field
+from hogwild.problems.base import Problem
+from hogwild.progress import bar
+from hogwild.rules import choose, rule_for
+
+
+def simulate(
+    model: nn.Module,
+    data: Data | Batch | Iterable[Data],
+    *,
+    stagger: int = 5,
+    delay: int = 2,
+    seed: int = 0,
+    runs: int = 1,
+    rule: str = "auto",
+    step: str | float = "auto",
+    exchange: str = "packet",
+    impairments: Impairment | Sequence[Impairment] = (),
+    ticks: int = 20_000,
+    tol: float | None = 1e-6,
+    history: int | Collection[int] | None = None,
+    keep_embeddings: bool = False,
+    record: bool | str | Path = False,
+    replay: Trace | str | Path | None = None,
+    progress: bool = False,
+) -> Run:
+    """Run a model asynchronously (Algorithm 1), on many graphs and under many schedules at once.
+
+    The levels of a stack run together: each level reads the moving embeddings of the level below
+    (:mod:`hogwild.rules.stack`).
+
+    Args:
+        model: Any model of this library, or a trained GNN of PyG's convolutions, which runs as it
+            is (:func:`hogwild.wrap`).
+        data: A PyG ``Data``, ``Batch`` or list of ``Data``: whole graphs. Parts of a graph are
+            refused where a sampler has marked them (``n_id`` and the like). Parts without such a
+            mark, such as those of ``Data.subgraph``, cannot be recognised.
+        stagger: S, the largest number of ticks between two turns of a node; 1: all together.
+        delay: D, the largest age of a packet in ticks; 0: no delay.
+        seed: The schedules are a function of this number, on every machine.
+        runs: Number of independent schedules.
+        rule: What a node does: ``"auto"``, or the name of a rule that fits the model
+            (:func:`hogwild.rules.fitting`). ``"auto"`` is ``"messages"`` for energies,
+            ``"overwriting"`` (the paper's rule) for layers, and ``"caching"`` (which is exact) for
+            trained models that were wrapped. The paper's gradient steps are ``"gradient"``.
+        step: ``"auto"``, ``"certified"`` or a number, for gradient steps. With ``rule="auto"``, a
+            number or ``"certified"`` selects gradient steps.
+        exchange: ``"packet"`` (Algorithm 1) or ``"exact"`` (the paper's equation).
+        impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).
+        ticks: The simulation ends after this many ticks in any case.
+        tol: A run ends when its relative deviation from the synchronous embeddings is at most
+            this. ``None``: runs go on for all ticks. Runs with impairments that make packets wrong
+            (``exact = False``) also end when they stall: when the best distance of each run has
+            not improved by 1 % during half of all ticks so far, and during at least 500.
+        history: Record the deviation every so many ticks, or at these ticks.
+        keep_embeddings: Record the embeddings at the same ticks, too.
+        record: Keep the schedule in ``Run.trace``. A path also writes it to this file.
+        replay: A trace to follow instead of a new schedule, with the bounds that it was drawn
+            with; ``stagger``, ``delay`` and ``seed`` are then not used.
+        progress: Show a progress bar.
+    """
+    model = runnable(model)
+    settings = Settings(
+        stagger, delay, seed, runs, rule, step, exchange, impairments, ticks, tol, history,
+        keep_embeddings,
+    )  # fmt: skip
+    if isinstance(replay, str | Path):
+        replay = Trace.load(replay)
+    inputs = Inputs.of(data)
+    with evaluating(model), torch.no_grad():
+        return _run(model, inputs, settings, record, replay, progress)
+
+
+def _run(
+    model: Model,
+    inputs: Inputs,
+    settings: Settings,
+    record: bool | str | Path,
+    replay: Trace | None,
+    progress: bool,
+) -> Run:
+    begun = clock.perf_counter()
+    model.require_asynchronous(inputs)
+    many = inputs.repeat(settings.runs)
+    answers = [found.value for found in model.solutions(inputs)]  # of every layer that is solved
+    problem = model.problem(many).detach()
+    timetable, about, ticks = _timetable(problem.graph, settings, replay)
+    bounds = None if about["bounds"] is None else tuple(about["bounds"])
+    age = None if bounds is None else settings.content_age(bounds)
+    settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
+    rule, start = rule_for(problem, settings.rule, settings.step, age), problem.start()
+    simulation = Simulation(
+        rule, timetable, start, exchange=settings.exchange, impairments=settings.impaired
+    )
+    targets = [as_field(answer, start.dtype).repeat(1, 1, settings.runs) for answer in answers]
+    watch = Watch(simulation, targets, settings, ticks)
+    trace = Trace.of(timetable, about) if record else None
+    _tick(watch, trace, progress)
+    if trace is not None and not isinstance(record, bool):
+        trace.save(record)
+    seconds = clock.perf_counter() - begun
+    return report(model, watch, inputs, bounds, answers[-1], trace, seconds)
+
+
+def _timetable(
+    graph: Any, settings: Settings, replay: Trace | None
+) -> tuple[Timetable, dict[str, Any], int]:
+    """A schedule or a replayed trace; what it was drawn with; and for how many ticks it goes."""
+    about: dict[str, Any] = {
+        "stagger": settings.stagger,
+        "delay": settings.delay,
+        "seed": settings.seed,
+        "runs": settings.runs,
+        "impairments": [repr(impairment) for impairment in settings.impaired],
+        "bounds": settings.bounds,
+    }
+    if replay is None:
+        return settings.schedule(graph), about, settings.ticks
+    timetable = Replay(replay, graph)
+    # The bounds of a recorded schedule are those of the recording, not of this call.
+    return timetable, about | replay.about, min(settings.ticks, timetable.length)
+
+
+def _tick(watch: Watch, trace: Trace | None, progress: bool) -> None:
+    """Run until nothing is left to do, or to the last tick."""
+    simulation, ticks = watch.simulation, watch.ticks
+    goal = "" if watch.goal is None else f" of {watch.goal:.0e}"
+    total = ticks if watch.goal is None and not simulation.rule.ends else None
+    with bar(total, progress, "tick", "simulating") as shown:
+        for t in range(ticks):
+            tick = simulation.step()
+            shown.update()
+            if trace is not None:
+                trace.append(tick)
+            if watch.look(t):
+                break
+            if progress and looks(t):
+                shown.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}{goal}", False)

@@ -1,0 +1,122 @@
+"""A view of a simulation from outside: how far each run is from the synchronous answer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hogwild.executors.settings import Settings
+from hogwild.executors.simulated import Simulation
+
+PATIENCE = 500
+"""Fewest ticks without progress after which runs with wrong packets have stalled."""
+SHARE = 50
+"""Looks at a run are at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
+
+
+def looks(t: int) -> bool:
+    """Whether a run is looked at after tick ``t``: after every tick at first, less often later."""
+    return t % max(1, t // SHARE) == 0
+
+
+class Watch:
+    """Measures the distance of every run from the synchronous answer, and ends runs.
+
+    Args:
+        simulation: The simulation.
+        targets: The answers of all levels, [R, k, Q·N] each; the last one is the answer of the run.
+        settings: The tolerance, what is recorded, and the impairments.
+        ticks: Ticks after which the simulation ends in any case.
+    """
+
+    def __init__(
+        self, simulation: Simulation, targets: list[Tensor], settings: Settings, ticks: int
+    ) -> None:
+        self.simulation, self.graph, self.targets = simulation, simulation.graph, targets
+        self.settings, self.ticks = settings, ticks
+        self.widths = [target.size(1) for target in targets]
+        tiny = torch.finfo(targets[-1].dtype).tiny
+        self.scales = [self.graph.norm(target).clamp_min(tiny) for target in targets]  # [R, Q·G]
+        self.deviation = self._distance()
+        self.halfway: tuple[int, Tensor] | None = None
+        self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
+        exact = all(impairment.exact for impairment in settings.impaired)
+        self.stall = None if exact else Stall()
+        self.stalled = False
+        self.times: list[int] = []
+        self.history: list[Tensor] = []
+        self.embeddings: list[Tensor] = []
+
+    @property
+    def goal(self) -> float | None:
+        """The deviation at which runs end; ``None``: they do not end at a deviation."""
+        return None if self.simulation.rule.ends else self.settings.tol
+
+    @property
+    def h(self) -> Tensor:
+        """The embeddings of the last level, [R, k, Q·N]."""
+        return self.simulation.h[:, -self.widths[-1] :]
+
+    def _distance(self) -> Tensor:
+        """Distance relative to the level's answer, largest over the levels, [R, Q·G]."""
+        levels = self.simulation.h.split(self.widths, 1)
+        found = [
+            self.graph.norm(h - target) / scale
+            for h, target, scale in zip(levels, self.targets, self.scales, strict=True)
+        ]
+        return torch.stack(found).amax(0)
+
+    def look(self, t: int) -> bool:
+        """Look at the runs after tick ``t``; returns whether nothing is left to do."""
+        times, half = self.settings.history, self.ticks // 2
+        record = t % times == 0 if isinstance(times, int) else times is not None and t in times
+        if not (record or looks(t) or t in (half, self.ticks - 1)):
+            return False
+        self.deviation = self._distance()
+        if self.halfway is None and t >= half:
+            self.halfway = t, self.deviation
+        if record:
+            self.times.append(t)
+            self.history.append(self.deviation.clone())
+            if self.settings.keep_embeddings:
+                self.embeddings.append(self.h.clone())
+        if self.simulation.rule.ends:
+            return self.simulation.finished
+        if self.goal is None:
+            return False
+        fresh = (self.deviation <= self.goal).all(0) & (self.reached < 0)
+        if bool(fresh.any()):
+            self.reached[fresh] = t
+            self.simulation.retire(fresh[self.graph.batch].nonzero()[:, 0])
+        over = self.reached >= 0
+        if self.stall is not None and not bool(over.all()):
+            over = over | self.stall.look(t, torch.stack([self.deviation, self._total()]))
+            self.stalled = bool(over.all())
+        return bool(over.all())
+
+    def _total(self) -> Tensor:
+        """Sum of all distances from the answers, [R, Q·G]. While news still travels, this sum
+        falls even where the largest distance does not."""
+        gaps = (self.simulation.h - torch.cat(self.targets, 1)).abs().sum(1)
+        return self.graph.sum(gaps)
+
+
+class Stall:
+    """Knows when runs last came nearer to the answer, by at least 1 % of any of their distances."""
+
+    def __init__(self) -> None:
+        self.best = self.since = torch.empty(0)
+
+    def look(self, t: int, distances: Tensor) -> Tensor:
+        """Which runs have not come nearer for half of all ticks, and for long, [Q·G].
+
+        Args:
+            t: The tick.
+            distances: Distances of several kinds, [kinds, R, Q·G].
+        """
+        if not self.best.numel():
+            self.best, self.since = distances, torch.full_like(distances, t)
+        better = distances < 0.99 * self.best
+        self.best = torch.where(better, distances, self.best)
+        self.since = torch.where(better, t, self.since)
+        return (t - self.since >= max(PATIENCE, t // 2)).flatten(0, 1).all(0)

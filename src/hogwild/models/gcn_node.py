@@ -1,0 +1,60 @@
+"""The numbers of a trained GCN, in the form in which a node computes it without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+
+from hogwild.models.layer import Layer
+from hogwild.models.locality import AllEdges
+from hogwild_node.gcn import GCN, GCNLayer
+from hogwild_node.nonexpansive import identity, leaky_relu, tanh
+
+_ACTS = {type(None): identity, nn.Identity: identity, nn.ReLU: leaky_relu, nn.Tanh: tanh}
+
+
+def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCN | None:
+    """The layers as :class:`hogwild_node.GCN`; ``None`` where any of them is something else.
+
+    Args:
+        layers: The layers, with parameters [R, …] where there are replicas.
+        edges: The edges of the whole graph.
+        encoded: Values before the first layer, [R, k, N].
+    """
+    acts = [_activation(layer) for layer in layers]
+    convs: list[Any] = [layer.conv for layer in layers]
+    alike = {(conv.improved, conv.add_self_loops) for conv in convs if _is_plain(conv)}
+    if None in acts or not all(map(_is_plain, convs)) or len(alike) != 1:
+        return None
+    r, k = encoded.shape[:2]
+    count = edges.graph.num_edges
+    improved, loops = alike.pop()
+    weight = edges.normalised(improved, loops, encoded.dtype)[1]
+    parameters = [
+        GCNLayer(
+            conv.lin.weight.reshape(r, k, k),
+            encoded.new_zeros(r, k, 1) if conv.bias is None else conv.bias.reshape(r, k, 1),
+            act or identity,
+        )
+        for conv, act in zip(convs, acts, strict=True)
+    ]
+    loop = weight[count:] if loops else None
+    return GCN(encoded, tuple(parameters), weight[:count], loop, (k,) * (len(convs) + 1))
+
+
+def _is_plain(conv: nn.Module) -> bool:
+    return type(conv) is GCNConv and conv.normalize and conv.aggr in ("add", "sum")
+
+
+def _activation(layer: Layer) -> Callable[..., Any] | None:
+    """The activation of a layer; ``None`` where the layer does something else with a node."""
+    random = layer.dropout is not None and layer.training
+    if layer.norm is not None or random:
+        return None
+    if isinstance(layer.act, nn.LeakyReLU):
+        return partial(leaky_relu, negative_slope=layer.act.negative_slope)
+    return _ACTS.get(type(layer.act))
