@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
@@ -70,6 +71,23 @@ class Solution:
     status: Tensor
     iterations: Tensor
     residual: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        value: Tensor,
+        residual: Tensor,
+        limit: float | Tensor,
+        iterations: Tensor,
+        stalled: Tensor | None = None,
+    ) -> Solution:
+        """With the status that follows from the residual: converged up to ``limit``."""
+        status = torch.full(residual.shape, int(Status.MAX_ITERATIONS), device=residual.device)
+        if stalled is not None:
+            status.masked_fill_(stalled, int(Status.STALLED))
+        status.masked_fill_(residual <= limit, int(Status.CONVERGED))
+        status.masked_fill_(~torch.isfinite(residual), int(Status.NOT_FINITE))
+        return cls(value, status, iterations, residual)
 
     @property
     def converged(self) -> Tensor:
