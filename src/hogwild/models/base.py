@@ -23,7 +23,6 @@ from hogwild.errors import (
     require_positive,
 )
 from hogwild.graph import Graph
-from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution, check_on_failure
 from hogwild.problems.base import Problem
 from hogwild.solvers.adjoint import differentiable
@@ -171,9 +170,7 @@ class ImplicitConv(Reader):
             h = found.value
             found.check(self.on_failure, cause=lambda: large_features(x=x, edge_attr=edge_attr))
             if torch.is_grad_enabled():
-                linear = LinearSolver(getattr(self.solver, "linear", "auto"))
-                rtol = 1e-10 if dtype == torch.float64 else 1e-5
-                h = differentiable(attached, h, linear, rtol, self.on_failure)
+                h = differentiable(attached, h, self.solver.adjoint, self.on_failure)
             return self._report(replace(found, value=h.mT.to(x.dtype)))
 
     def require_asynchronous(self, edge_index: Tensor, num_nodes: int) -> None:
