@@ -21,7 +21,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
 from hogwild.models.layers import LayeredProblem
 from hogwild.rules.layered import ValueByValue
@@ -41,15 +40,9 @@ class ResendingRule(ValueByValue):
     def __init__(self, problem: LayeredProblem) -> None:
         super().__init__(problem)
         graph = problem.graph
-        missing = graph.missing_reverse_links()
-        if missing.numel():
-            j, i = missing[:, 0].tolist()
-            raise AsynchronyError(
-                f"rule='resending' needs an acknowledgement for every value, and "
-                f"{missing.size(1)} of {graph.num_edges} edges have no reverse link for it (first: "
-                f"{j} -> {i}). Expected an undirected communication graph "
-                f"(torch_geometric.utils.to_undirected), or rule='caching', which needs none"
-            )
+        graph.require_reverse_links(
+            "With rule='resending' a node acknowledges every value; rule='caching' does without"
+        )
         self.own = graph.src == graph.dst  # nothing is sent along a loop
 
     def begin(self, h: Tensor, inbox: Tensor) -> Tensor:
