@@ -4,8 +4,8 @@ import pytest
 import torch
 from helpers import DOUBLE, columns
 
-from hogwild.linalg.krylov import block_jacobi
-from hogwild.solvers import Status, bicgstab, cg, gmres
+from hogwild.linalg.krylov import System, bicgstab, block_jacobi, cg, gmres
+from hogwild.solvers import Status
 from hogwild.testing import Affine, Quadratic, random_graph
 
 SIZES = [1, 2, 5, 30]
@@ -31,8 +31,8 @@ def unsymmetric(sizes=SIZES, replicas=3):
 @pytest.mark.parametrize("precondition", [False, True])
 def test_cg_equals_dense(precondition):
     problem, hessian, b, answer = symmetric()
-    inverse = block_jacobi(hessian) if precondition else None
-    found = cg(hessian.apply, b, problem.graph, precondition=inverse, rtol=1e-12)
+    options = {"precondition": block_jacobi(hessian)} if precondition else {}
+    found = cg(System(hessian.apply, b, problem.graph, rtol=1e-12), **options)
     assert bool(found.converged.all())
     torch.testing.assert_close(found.value, answer, rtol=1e-9, atol=1e-11)
     assert found.status.shape == found.residual.shape == found.iterations.shape == (3, 4)
@@ -41,7 +41,7 @@ def test_cg_equals_dense(precondition):
 @pytest.mark.parametrize("method", [gmres, bicgstab])
 def test_unsymmetric_equals_dense(method):
     problem, apply, b, answer = unsymmetric()
-    found = method(apply, b, problem.graph, rtol=1e-12)
+    found = method(System(apply, b, problem.graph, rtol=1e-12))
     assert bool(found.converged.all())
     torch.testing.assert_close(found.value, answer, rtol=1e-9, atol=1e-11)
 
@@ -49,8 +49,8 @@ def test_unsymmetric_equals_dense(method):
 def test_gmres_restarts():
     """With few vectors between restarts it still converges, in more iterations."""
     problem, apply, b, answer = unsymmetric([40], 1)
-    short = gmres(apply, b, problem.graph, rtol=1e-10, restart=4)
-    long = gmres(apply, b, problem.graph, rtol=1e-10, restart=60)
+    short = gmres(System(apply, b, problem.graph, rtol=1e-10), restart=4)
+    long = gmres(System(apply, b, problem.graph, rtol=1e-10), restart=60)
     torch.testing.assert_close(short.value, answer, rtol=1e-7, atol=1e-9)
     assert int(short.iterations) > 4
     assert int(long.iterations) <= 60
@@ -59,7 +59,7 @@ def test_gmres_restarts():
 def test_gmres_beats_its_dimension():
     """An exhausted Krylov space holds the exact answer, also beside larger graphs."""
     problem, apply, b, answer = unsymmetric([1, 1, 3], 1)
-    found = gmres(apply, b, problem.graph, rtol=1e-13, restart=30, max_iter=30)
+    found = gmres(System(apply, b, problem.graph, rtol=1e-13), restart=30, max_iter=30)
     assert bool(found.converged.all())
     torch.testing.assert_close(found.value, answer, rtol=1e-11, atol=1e-12)
 
@@ -68,7 +68,7 @@ def test_gmres_beats_its_dimension():
 def test_reported_residual_is_true(scale):
     """‖b − A x‖₂ of every graph, at any scale of b."""
     problem, hessian, b, _ = symmetric()
-    found = cg(hessian.apply, scale * b, problem.graph, rtol=1e-8)
+    found = cg(System(hessian.apply, scale * b, problem.graph, rtol=1e-8))
     r = scale * b - hessian.apply(found.value)
     true = problem.graph.dot(r, r).sqrt()
     norm = problem.graph.dot(b, b).sqrt() * scale
@@ -79,13 +79,13 @@ def test_reported_residual_is_true(scale):
 METHODS = ["cg", "gmres", "bicgstab"]
 
 
-def run(method, operator, b, graph, **options):
+def run(method, operator, b, graph, rtol=1e-10, **options):
     """The method on a Hessian (CG) or on a function (the others)."""
     if method == "cg":
-        return cg(operator.apply, b, graph, **options)
+        return cg(System(operator.apply, b, graph, rtol), **options)
     if method == "gmres":
-        return gmres(operator, b, graph, **options)
-    return bicgstab(operator, b, graph, **options)
+        return gmres(System(operator, b, graph, rtol), **options)
+    return bicgstab(System(operator, b, graph, rtol), **options)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -154,20 +154,20 @@ def test_bicgstab_says_where_it_breaks_down():
         return torch.stack([-v[:, 1], v[:, 0]], 1)
 
     b = torch.randn(1, 2, 3, **DOUBLE)
-    found = bicgstab(turn, b, problem.graph, max_iter=50)
+    found = bicgstab(System(turn, b, problem.graph), max_iter=50)
     assert found.status.tolist() == [[Status.MAX_ITERATIONS] * 2]
     assert bool(torch.isfinite(found.value).all())
-    assert bool(gmres(turn, b, problem.graph).converged.all())
+    assert bool(gmres(System(turn, b, problem.graph)).converged.all())
 
 
 def test_absolute_tolerance_and_tolerance_per_graph():
     problem, hessian, b, _ = symmetric()
     tight = torch.tensor([1e-12, 1e-12, 1e-12, 1e-2], **DOUBLE).expand(3, 4)
-    mixed = cg(hessian.apply, b, problem.graph, rtol=tight)
-    full = cg(hessian.apply, b, problem.graph, rtol=1e-12)
+    mixed = cg(System(hessian.apply, b, problem.graph, rtol=tight))
+    full = cg(System(hessian.apply, b, problem.graph, rtol=1e-12))
     assert bool((mixed.iterations[:, 3] < full.iterations[:, 3]).all())
     assert torch.equal(mixed.iterations[:, :3], full.iterations[:, :3])
-    loose = cg(hessian.apply, b, problem.graph, rtol=0.0, atol=1e6)
+    loose = cg(System(hessian.apply, b, problem.graph, rtol=0.0), floor=1e6)
     assert int(loose.iterations.max()) == 0
     assert bool(loose.converged.all())
 

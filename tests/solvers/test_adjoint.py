@@ -10,9 +10,7 @@ from torch.func import functional_call
 
 from hogwild import EnergyConv, Inputs
 from hogwild.errors import ConvergenceError, ConvergenceWarning
-from hogwild.models import base
-from hogwild.solvers import LBFGS, GradientDescent, LinearSolver, Newton
-from hogwild.solvers.adjoint import differentiable
+from hogwild.solvers import LBFGS, Adjoint, GradientDescent, LinearSolver, Newton, Solver, differentiable
 from hogwild.testing import Affine, Quadratic, random_graph
 
 TIGHT = Newton(atol=1e-12)
@@ -141,7 +139,7 @@ def test_any_solver_has_the_same_gradient():
 @pytest.fixture
 def impatient(monkeypatch):
     """An adjoint solver that gives up after one iteration of CG."""
-    monkeypatch.setattr(base, "LinearSolver", lambda kind: LinearSolver("cg", max_iter=1))
+    monkeypatch.setattr(Solver, "adjoint", Adjoint(LinearSolver("cg", max_iter=1)))
 
 
 def test_adjoint_failure_raises(impatient):
@@ -245,7 +243,7 @@ def test_fixed_point_adjoint_equals_dense(sizes):
     coefficient = torch.randn_like(dense)
     leaves = [problem.w, problem.b]
     expected = torch.autograd.grad((coefficient * dense).sum(), leaves)
-    h = differentiable(problem, dense.detach(), LinearSolver(), 1e-12)
+    h = differentiable(problem, dense.detach(), Adjoint(rtol=1e-12))
     assert torch.equal(h, dense)
     close(torch.autograd.grad((coefficient * h).sum(), leaves), expected, 1e-9)
 
@@ -260,7 +258,7 @@ def test_objective_adjoint_equals_dense(linear):
     coefficient = torch.randn_like(dense)
     leaves = [problem.q, problem.b]
     expected = torch.autograd.grad((coefficient * dense).sum(), leaves)
-    h = differentiable(problem, dense.detach(), LinearSolver(linear), 1e-12)
+    h = differentiable(problem, dense.detach(), Adjoint(LinearSolver(linear), 1e-12))
     close(torch.autograd.grad((coefficient * h).sum(), leaves), expected, 1e-9)
 
 
@@ -270,7 +268,7 @@ def test_fixed_point_adjoint_failure_raises():
     problem = Affine.random(graph, channels=1, kappa=1.0)  # W = ±1, the mean keeps constants
     problem.w.fill_(1.0)
     problem.b.requires_grad_()
-    h = differentiable(problem, torch.zeros(1, 1, 3, **DOUBLE), LinearSolver(), 1e-10)
+    h = differentiable(problem, torch.zeros(1, 1, 3, **DOUBLE))
     with pytest.raises(ConvergenceError, match="adjoint solve"):
         h.sum().backward()
 

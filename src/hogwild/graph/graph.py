@@ -1,33 +1,38 @@
-r"""A batch of graphs as the solvers see it: who hears whom, and which node belongs to which graph.
+r"""A batch of graphs as the solvers see it: the edges, and which node belongs to which graph.
 
 PyG's conventions hold: ``edge_index`` [2, E] has the *source* j in row 0 and the *target* i in
 row 1; :math:`\mathcal N(i)` are the sources of the edges into i. The local energy :math:`e^i`
-reads :math:`h_i` and :math:`h_j, j \in \mathcal N(i)`; its gradient :math:`g_{ij}` with respect
-to :math:`h_j` therefore travels *against* the edge, from i to j. A synchronous solve does not
-care; an asynchronous run needs the reverse link, and :meth:`Graph.require_reverse_links` says so.
+reads :math:`h_i` and :math:`h_j, j \in \mathcal N(i)`. Its gradient :math:`g_{ij}` with respect to
+:math:`h_j` travels *against* the edge, from i to j. A synchronous solve needs no reverse link for
+it, an asynchronous run does: see :meth:`Graph.require_reverse_links`.
 
-Everything derived from the connectivity (block patterns, elimination orders) is kept on the
-:class:`Graph`, outside of any layer: as one of its properties, or by a function that is
-:func:`~hogwild.graph.kept.kept`. And :meth:`Graph.of` returns the same object for the same
-unchanged tensors: a training loop pays for the analysis once.
+The :class:`Graph` owns everything that is derived from the connectivity (block patterns,
+elimination orders): a property that is :class:`~hogwild.graph.kept.derived`, or the value of a
+function that is :func:`~hogwild.graph.kept.kept`. :meth:`Graph.of` returns the same object for the
+same unchanged tensors, so that a training loop pays for the analysis once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from hogwild.errors import AsynchronyError, GraphError
+from hogwild.graph.kept import derived
 from hogwild.graph.pattern import Pattern
 from hogwild.graph.recent import Recent
 from hogwild.graph.validation import check_batch, check_batch_values, check_edge_index
 from hogwild.ops import gather, scatter
 from hogwild_node.star import Star
+
+GRADIENTS = (
+    "A node sends its neighbours the gradient of its energy, so an energy GNN on a directed graph "
+    "can be solved synchronously only"
+)
 
 
 @dataclass(eq=False)
@@ -42,7 +47,7 @@ class Graph:
     # The batch that these graphs were selected from, and which of its graphs they are.
     origin: tuple[Graph, Tensor] | None = field(default=None, repr=False)
     analyses: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
-    """What functions derived from the graph, each under a key of its own: see :func:`kept`."""
+    """Values of functions that are :func:`kept`, by function and arguments."""
 
     recent: ClassVar[Recent[Graph]] = Recent(256)
     """The last 256 graphs that :meth:`of` made, for the same tensors again."""
@@ -129,33 +134,28 @@ class Graph:
     def num_edges(self) -> int:
         return self.src.numel()
 
-    @cached_property
-    @torch.inference_mode(False)
+    @derived
     def ends(self) -> Tensor:
         """Receivers, then senders, [2E]: one gather reads both ends of every edge."""
         return torch.cat([self.dst, self.src])
 
-    @cached_property
-    @torch.inference_mode(False)
+    @derived
     def sizes(self) -> Tensor:
         """Nodes in each graph, [G]."""
         return torch.bincount(self.batch, minlength=self.num_graphs)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @derived
     def in_degree(self) -> Tensor:
         """Number of edges into each node, [N]."""
         return torch.bincount(self.dst, minlength=self.num_nodes)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @derived
     def self_loops(self) -> Tensor | None:
         """Edges from a node to itself, or ``None``."""
         found = (self.src == self.dst).nonzero()[:, 0]
         return found if found.numel() else None
 
-    @cached_property
-    @torch.inference_mode(False)
+    @derived
     def parallel(self) -> tuple[Tensor, Tensor] | None:
         """Of a multigraph: for every edge the number of its (source, target) pair, and one edge of
         every pair; ``None`` where all edges differ."""
@@ -167,21 +167,19 @@ class Graph:
         )
         return number, one
 
-    @cached_property
-    @torch.inference_mode(False)
+    @derived
     def pattern(self) -> Pattern:
         """Off-diagonal blocks of the Hessian of a one-hop energy (see :class:`Pattern`)."""
         return Pattern.of(self)
 
-    @cached_property
+    @derived
     def num_blocks(self) -> int:
-        """Number of pairs of nodes in :attr:`pattern`, E + W, without building it; waits for the
-        device once."""
+        """Number of pairs of nodes in :attr:`pattern`, E + W, without building the pattern; waits
+        for the device once."""
         degree = self.in_degree
         return self.num_edges + int((degree * (degree - 1) // 2).sum())
 
-    @cached_property
-    @torch.inference_mode(False)
+    @derived
     def reverse(self) -> Tensor:
         """For every edge j → i the edge i → j, [E]; parallel edges pair up in their order."""
         forward = self.src * self.num_nodes + self.dst
@@ -195,15 +193,13 @@ class Graph:
             )
         return torch.empty_like(ahead).scatter_(0, ahead, back)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @derived
     def everyone(self) -> Star:
         """All nodes and all edges: the synchronous case of a node's rule."""
         labels, senders = self._labels
         return Star(self.num_nodes, self.dst, senders=senders, labels=labels, ends=self.ends)
 
-    @cached_property
-    @torch.inference_mode(False)
+    @derived
     def _labels(self) -> tuple[Tensor, Tensor] | tuple[None, None]:
         """Labels of nodes and of edges' senders, where a node may have itself or one neighbour
         twice for a neighbour."""
@@ -211,8 +207,7 @@ class Graph:
             return None, None
         return torch.arange(self.num_nodes, device=self.src.device), self.src
 
-    @cached_property
-    @torch.inference_mode(False)
+    @derived
     def _rows(self) -> tuple[Tensor, Tensor]:
         """Edges grouped by receiver [E], and where each receiver's group starts [N + 1]."""
         order = torch.argsort(self.dst, stable=True)
@@ -239,17 +234,20 @@ class Graph:
         missing = ~torch.isin(forward, backward)
         return torch.stack([self.src[missing], self.dst[missing]])
 
-    def require_reverse_links(self) -> None:
-        """Raise unless every edge has its reverse: an energy's gradients travel against edges."""
+    def require_reverse_links(self, why: str = GRADIENTS) -> None:
+        """Raise :class:`~hogwild.errors.AsynchronyError` unless every edge j → i has an edge i → j.
+
+        Args:
+            why: What needs the reverse links, and what does not, in a sentence.
+        """
         missing = self.missing_reverse_links()
         if missing.numel():
             j, i = missing[:, 0].tolist()
             raise AsynchronyError(
                 f"{missing.size(1)} of {self.num_edges} edges have no reverse link (first: "
-                f"{j} -> {i}, so node {i} hears {j} but cannot send it the gradient of its "
-                f"energy). An energy GNN on a directed graph can be solved synchronously, not "
-                f"asynchronously; expected an undirected communication graph: add the reverse "
-                f"edges (torch_geometric.utils.to_undirected)."
+                f"{j} -> {i}, so node {i} hears {j} but cannot send to it). {why}; expected an "
+                f"undirected communication graph: add the reverse edges "
+                f"(torch_geometric.utils.to_undirected)"
             )
 
     def select(self, graphs: Tensor) -> tuple[Graph, Tensor, Tensor]:

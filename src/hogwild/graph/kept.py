@@ -1,10 +1,10 @@
-"""What is derived from a graph: computed once, and kept on it."""
+"""Analyses of a graph: computed once and kept on the graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
@@ -15,20 +15,28 @@ P = ParamSpec("P")
 V = TypeVar("V")
 
 
+class derived(cached_property[V]):
+    """A property of a graph that is computed once, outside of inference mode: a value that is kept
+    must serve training, too."""
+
+    def __init__(self, analysis: Callable[[Any], V]) -> None:
+        super().__init__(wraps(analysis)(torch.inference_mode(False)(analysis)))
+
+
 def kept(analysis: Callable[Concatenate[Graph, P], V]) -> Callable[Concatenate[Graph, P], V]:
     """A function of a graph, and of hashable arguments, that is computed once for each of them.
 
-    The value lies on the graph, in a place that belongs to the function alone, and goes with the
-    graph. A function that returns an empty table declares a place for what is found later::
+    The graph owns the value, under the function itself as a key: no two functions share a value. A
+    function that returns an empty table declares a place for later results::
 
         @kept
         def components(graph: Graph) -> Components: ...  # the same object at every call
 
         @kept
         def plans(graph: Graph) -> dict[Key, Plan]:
-            return {}  # filled by whoever makes plans for this graph
+            return {}  # filled by the function that makes plans for this graph
 
-    It runs outside of inference mode: what is kept must serve training, too.
+    As with :class:`derived`, the function runs outside of inference mode.
     """
 
     @wraps(analysis)

@@ -1,11 +1,11 @@
-"""Values that were made of tensors, found again while these are alive and unchanged."""
+"""A table of values that were made from tensors, for as long as the tensors live unchanged."""
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
@@ -14,12 +14,12 @@ Ref = Callable[[], Tensor | None]
 
 
 class Recent(Generic[V]):
-    """The last ``size`` values, each by the identity and version of the two tensors it was made of
-    (the second may be ``None``), and by other options.
+    """The last ``size`` values, each by the identity and version of the two tensors it was made
+    from (the second may be ``None``), and by other options.
 
-    No tensor is kept alive, and a value goes with the first of its tensors that is freed. Torch
-    counts changes in place (``Tensor._version``), except of tensors made in inference mode: what is
-    made of those is not kept.
+    The table keeps no tensor alive, and drops a value as soon as one of its tensors is freed. Torch
+    counts changes in place (``Tensor._version``), but not of tensors made in inference mode: values
+    made from those are not kept.
     """
 
     def __init__(self, size: int) -> None:
@@ -30,7 +30,7 @@ class Recent(Generic[V]):
         return len(self._kept)
 
     def get(self, one: Tensor, other: Tensor | None, *options: Hashable) -> V | None:
-        """What was put there for these tensors and options; ``None``: nothing."""
+        """The value that was put there for these tensors and options, or ``None``."""
         key = _key(one, other, options)
         found = self._kept.get(key)
         if found is None or found[0]() is not one or found[1]() is not other:
@@ -39,7 +39,7 @@ class Recent(Generic[V]):
         return found[2]
 
     def put(self, value: V, one: Tensor, other: Tensor | None, *options: Hashable) -> None:
-        """Keep a value, unless changes of its tensors would go unnoticed."""
+        """Keep a value, if changes of its tensors are counted."""
         key = _key(one, other, options)
         if key is not None:
             self._kept[key] = self._ref(one, key), self._ref(other, key), value
@@ -53,12 +53,9 @@ class Recent(Generic[V]):
         return weakref.ref(x, lambda _: self._kept.pop(key, None))
 
 
-def _key(one: Tensor, other: Tensor | None, options: tuple[Hashable, ...]) -> Any:
+def _key(one: Tensor, other: Tensor | None, options: tuple[Hashable, ...]) -> Hashable | None:
     """Identity and version of the tensors, with the options; ``None``: torch counts no versions."""
-    if one.is_inference():
+    tensors = (one,) if other is None else (one, other)
+    if any(x.is_inference() for x in tensors):
         return None
-    if other is None:
-        return id(one), one._version, one.data_ptr(), one.shape, options
-    if other.is_inference():
-        return None
-    return id(one), one._version, one.data_ptr(), one.shape, options, id(other), other._version
+    return tuple((id(x), x._version, x.data_ptr(), x.shape) for x in tensors), options

@@ -132,18 +132,18 @@ def recorded(graph: Graph) -> Recorded:
 
 @torch.no_grad()
 def replay(
-    name: str, body: Body, problem: Recordable, *inputs: Tensor
+    key: Hashable, body: Body, problem: Recordable, *inputs: Tensor
 ) -> tuple[Tensor, ...] | None:
     """Outputs of ``body(problem, *inputs)`` by replay; ``None`` where recording does not apply.
 
-    ``body`` must not wait for the device, and what it computes may depend only on ``name``, the
+    ``body`` must not wait for the device, and what it computes may depend only on ``key``, the
     problem's :attr:`Recordable.signature`, its graph and its tensors.
     """
     graph, h = problem.graph, inputs[0]
     if not (enabled and h.is_cuda and problem.has_blocks and is_small(h)):
         return None
     known = recorded(graph)
-    key = (name, problem.signature, h.dtype, tuple(x.shape for x in leaves(problem)))
+    key = (key, problem.signature, h.dtype, tuple(x.shape for x in leaves(problem)))
     if key not in known.seen:  # what is seen once may never come again: record at the second sight
         known.seen.add(key)
         return None

@@ -1,116 +1,142 @@
-r"""Linear solves by matrix–vector products alone, one Krylov process per graph and replica.
+r"""Linear solves by matrix–vector products alone, one Krylov process for each graph and replica.
 
-Inner products run over each graph's own nodes, every graph has its own step lengths and stops by
-its own residual: a graph's answer does not depend on its batch mates.
+Inner products run over each graph's own nodes. Every graph has its own step lengths and stops by
+its own residual: its answer does not depend on the other graphs of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian
-from hogwild.linalg.solution import Solution, Status
+from hogwild.linalg.solution import Solution
 from hogwild.ops import mv
 
 LinearMap = Callable[[Tensor], Tensor]
 
 
+@dataclass(frozen=True)
+class System:
+    r"""Linear systems :math:`A x = b`, one on each graph and replica.
+
+    A graph is solved when :math:`\|b - A x\|_2 \le \max(\text{rtol} \|b\|_2, \text{atol})`.
+
+    Args:
+        apply: A on [R, k, N], block diagonal over graphs.
+        rhs: b, [R, k, N].
+        graph: The graphs.
+        rtol: Relative tolerance, a number or [R, G].
+        atol: Absolute tolerance, likewise.
+    """
+
+    apply: LinearMap
+    rhs: Tensor
+    graph: Graph
+    rtol: float | Tensor = 1e-10
+    atol: float | Tensor = 0.0
+
+    @cached_property
+    def limit(self) -> Tensor:
+        """The residual norm [R, G] at which a graph is solved."""
+        norm = self.norm(self.rhs)
+        atol = torch.as_tensor(self.atol, dtype=norm.dtype, device=norm.device)
+        return torch.clamp_min(norm * self.rtol, atol)
+
+    def norm(self, r: Tensor) -> Tensor:
+        """Euclidean norm over each graph: [R, k, N] -> [R, G]."""
+        return self.graph.dot(r, r).sqrt()
+
+    def residual(self, x: Tensor) -> Tensor:
+        """b − A x."""
+        return self.rhs - self.apply(x)
+
+    def begin(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        r"""At x = 0: x, the residual norm, the graphs that are not solved yet, and the iterations
+        so far."""
+        norm = self.norm(self.rhs)
+        count = torch.zeros(norm.shape, dtype=torch.long, device=norm.device)
+        return torch.zeros_like(self.rhs), norm, (norm > self.limit) & torch.isfinite(norm), count
+
+
+def idle(active: Tensor, iteration: int) -> bool:
+    """Whether no graph moves any more; on a GPU only every eighth iteration asks, since reading a
+    mask waits for the device."""
+    return iteration % (8 if active.is_cuda else 1) == 0 and not bool(active.any())
+
+
 def block_jacobi(hessian: Hessian) -> LinearMap:
-    r"""Preconditioner: the inverse of every node's own k × k block, an SPD block each."""
+    """Preconditioner: the inverse of every node's own k × k block, which is positive definite."""
     diagonal = hessian.diagonal()
     if diagonal is None:
         return lambda r: r
     inverse = torch.linalg.inv_ex(diagonal.permute(0, 3, 1, 2))[0]  # [R, N, k, k]
     inverse = inverse.permute(0, 2, 3, 1).contiguous()
-
-    def apply(r: Tensor) -> Tensor:
-        return mv(inverse, r)
-
-    return apply
+    return lambda r: mv(inverse, r)
 
 
 def cg(
-    apply: LinearMap,
-    rhs: Tensor,
-    graph: Graph,
+    system: System,
     *,
-    precondition: LinearMap | None = None,
-    rtol: float | Tensor = 1e-10,
-    atol: float | Tensor = 0.0,
+    precondition: LinearMap = lambda r: r,
+    floor: float = 0.0,
     max_iter: int = 1000,
 ) -> Solution:
-    r"""Preconditioned conjugate gradients for :math:`A x = b`, A symmetric positive definite.
-
-    Stops a graph when :math:`\|b - A x\|_2 \le \text{rtol} \|b\|_2` or
-    :math:`\|b - A x\|_\infty \le \text{atol}`.
+    r"""Preconditioned conjugate gradients, for symmetric positive definite A.
 
     Args:
-        apply: ``A`` on [R, k, N].
-        rhs: ``b`` [R, k, N].
-        rtol: Relative tolerance, a number or [R, G].
+        system: The systems.
+        precondition: An approximation of :math:`A^{-1}`.
+        floor: A graph is solved, too, when :math:`\|b - A x\|_\infty` is at most this.
+        max_iter: Iterations after which a graph is given up.
     """
-    precondition = precondition or (lambda r: r)
-    norm, limit, iterations = _begin(rhs, graph, rtol, 0.0)
-    x, r = torch.zeros_like(rhs), rhs
-    z = precondition(r)
-    p, rz = z, graph.dot(r, z)
-    residual = norm
-    stride = _stride(rhs)
-    active = (residual > limit) & (graph.norm(r) > atol)
+    graph, limit, apply = system.graph, system.limit, system.apply
+    x, residual, active, iterations = system.begin()
+    r = system.rhs
+    p = precondition(r)
+    rz = graph.dot(r, p)
+    active = active & (graph.norm(r) > floor)
     for i in range(max_iter):
-        if i % stride == 0 and not bool(active.any()):
+        if idle(active, i):
             break
         ap = apply(p)
-        curvature = graph.dot(p, ap)
-        step = torch.where(active, rz / curvature, torch.zeros_like(rz))
+        step = torch.where(active, rz / graph.dot(p, ap), 0.0)
         wide = graph.wide(step)
         x = torch.addcmul(x, wide, p)
         r = torch.addcmul(r, wide, ap, value=-1.0)
         z = precondition(r)
         new_rz = graph.dot(r, z)
-        ratio = torch.where(active, new_rz / rz, torch.zeros_like(rz))
+        ratio = torch.where(active, new_rz / rz, 0.0)
         p = torch.addcmul(z, graph.wide(ratio), p)
         rz = torch.where(active, new_rz, rz)
-        residual = graph.dot(r, r).sqrt()
+        residual = system.norm(r)
         iterations = iterations + active
         active = active & (residual > limit) & torch.isfinite(residual)
-        if not isinstance(atol, float) or atol > 0.0:
-            active = active & (graph.norm(r) > atol)
-    # What stopped before the last iteration met one of the two tolerances.
+        if floor > 0.0:
+            active = active & (graph.norm(r) > floor)
+    # A graph that stopped before the last iteration met one of the two tolerances.
     limit = torch.where(active, limit, torch.maximum(limit, residual))
-    return solution(x, residual, limit, iterations)
+    return Solution.of(x, residual, limit, iterations)
 
 
-def gmres(
-    apply: LinearMap,
-    rhs: Tensor,
-    graph: Graph,
-    *,
-    rtol: float | Tensor = 1e-10,
-    atol: float | Tensor = 0.0,
-    restart: int = 30,
-    max_iter: int = 1000,
-) -> Solution:
-    r"""Restarted GMRES for :math:`A x = b` with any nonsingular A (a fixed point's adjoint).
+def gmres(system: System, *, restart: int = 30, max_iter: int = 1000) -> Solution:
+    r"""Restarted GMRES, for any nonsingular A (a fixed point's adjoint).
 
-    Stops a graph when :math:`\|b - A x\|_2 \le \max(\text{rtol} \|b\|_2, \text{atol})`. Other
-    arguments as in :func:`cg`; ``restart`` vectors are kept between restarts.
+    Args:
+        system: The systems.
+        restart: Vectors that are kept between restarts.
+        max_iter: Iterations after which a graph is given up.
     """
+    graph, limit, apply, rhs = system.graph, system.limit, system.apply, system.rhs
     tiny = torch.finfo(rhs.dtype).tiny
-    norm, limit, iterations = _begin(rhs, graph, rtol, atol)
-    x, r = torch.zeros_like(rhs), rhs
-    residual = norm
-    stride = _stride(rhs)
-
-    total = 0
-    while total < max_iter:
-        active = (residual > limit) & torch.isfinite(residual)
-        if not bool(active.any()):
-            break
+    x, residual, active, iterations = system.begin()
+    r, total = rhs, 0
+    while total < max_iter and bool(active.any()):
         m = min(restart, max_iter - total)
         beta = residual
         basis = rhs.new_empty(m + 1, *rhs.shape)
@@ -120,7 +146,7 @@ def gmres(
         upper = r.new_zeros(*beta.shape, m, m)
         going, size = active, m
         for j in range(m):
-            if j % stride == 0 and not bool(going.any()):
+            if idle(going, j):
                 size = j
                 break
             w, known = apply(basis[j]), basis[: j + 1]
@@ -129,7 +155,7 @@ def gmres(
                 c = graph.dot(known, w)  # [j + 1, R, G]
                 w = w - (graph.wide(c) * known).sum(0)
                 column[..., : j + 1] += c.movedim(0, -1)
-            length = graph.dot(w, w).sqrt()
+            length = system.norm(w)
             # A graph whose Krylov space is exhausted has its exact answer: zero directions.
             exhausted = length <= 1e-14 * column.norm(dim=-1)
             column[..., j + 1] = length.masked_fill(exhausted, 0.0)
@@ -154,39 +180,34 @@ def gmres(
         solved = torch.linalg.solve_triangular(upper[..., :size, :size], target, upper=True)
         solved = torch.where(active[..., None], solved[..., 0], 0.0).movedim(-1, 0)  # [m, R, G]
         x = x + (graph.wide(solved) * basis[:size]).sum(0)
-        r = rhs - apply(x)
-        residual = torch.where(active, graph.dot(r, r).sqrt(), residual)
+        r = system.residual(x)
+        residual = torch.where(active, system.norm(r), residual)
+        active = (residual > limit) & torch.isfinite(residual)
         total += size
-    return solution(x, residual, limit, iterations)
+    return Solution.of(x, residual, limit, iterations)
 
 
-def bicgstab(
-    apply: LinearMap,
-    rhs: Tensor,
-    graph: Graph,
-    *,
-    rtol: float | Tensor = 1e-10,
-    atol: float | Tensor = 0.0,
-    max_iter: int = 1000,
-) -> Solution:
-    r"""Stabilised biconjugate gradients for :math:`A x = b` with any nonsingular A.
+def bicgstab(system: System, *, max_iter: int = 1000) -> Solution:
+    r"""Stabilised biconjugate gradients, for any nonsingular A.
 
-    Two products and a fixed number of vectors an iteration, where GMRES orthogonalises against
-    all earlier ones; but it can break down: the status says on which graphs. Arguments as in
-    :func:`gmres`.
+    An iteration takes two products and a fixed number of vectors, where GMRES orthogonalises
+    against all earlier vectors. It can break down: the status says on which graphs.
+
+    Args:
+        system: The systems.
+        max_iter: Iterations after which a graph is given up.
     """
-    norm, limit, iterations = _begin(rhs, graph, rtol, atol)
-    x, r, shadow, p = torch.zeros_like(rhs), rhs, rhs, rhs
+    graph, limit, apply = system.graph, system.limit, system.apply
+    x, norm, active, iterations = system.begin()
+    r = shadow = p = system.rhs
     rho = norm.square()
-    stride = _stride(rhs)
-    active = (norm > limit) & torch.isfinite(norm)
 
     def ratio(a: Tensor, b: Tensor) -> Tensor:
-        """a / b where a graph still moves; zero elsewhere and where it breaks down."""
+        """a / b on active graphs; zero elsewhere and where a graph breaks down."""
         return torch.nan_to_num(torch.where(active, a / b, 0.0), 0.0, 0.0, 0.0)
 
     for i in range(max_iter):
-        if i % stride == 0 and not bool(active.any()):
+        if idle(active, i):
             break
         v = apply(p)
         alpha = ratio(rho, graph.dot(shadow, v))
@@ -201,65 +222,36 @@ def bicgstab(
         p = torch.addcmul(r, graph.wide(beta), torch.addcmul(p, wide, v, value=-1.0))
         rho = new
         iterations = iterations + active
-        # Half: what is updated drifts from the true residual, which has to pass in the end.
+        # Half the limit: the updated residual drifts from the true one, which is tested in the end.
         active = active & (square.sqrt() > 0.5 * limit) & (beta != 0)
-    r = rhs - apply(x)
-    return solution(x, graph.dot(r, r).sqrt(), limit, iterations)
+    return Solution.of(x, system.norm(system.residual(x)), limit, iterations)
 
 
-def richardson(
-    apply: LinearMap,
-    rhs: Tensor,
-    graph: Graph,
-    *,
-    rtol: float | Tensor = 1e-10,
-    atol: float | Tensor = 0.0,
-    max_iter: int = 48,
-) -> Solution:
+def richardson(system: System, *, max_iter: int = 48) -> Solution:
     r"""The plain iteration :math:`x \leftarrow x + (b - A x)`, for A near the identity.
 
-    Nothing is cheaper where it converges fast; a graph on which, at its present rate, ``max_iter``
-    more iterations would not do is given up at once. Arguments as in :func:`gmres`.
+    It is the cheapest method where it converges fast. A graph is given up as soon as ``max_iter``
+    more iterations would not suffice at its present rate.
+
+    Args:
+        system: The systems.
+        max_iter: Iterations that a graph may take.
     """
-    norm, limit, iterations = _begin(rhs, graph, rtol, atol)
-    x, r, residual = torch.zeros_like(rhs), rhs, norm
-    active = (norm > limit) & torch.isfinite(norm)
-    block = 4  # checking a step costs about as much as taking it
+    graph, limit, rhs = system.graph, system.limit, system.rhs
+    x, residual, active, iterations = system.begin()
+    r = rhs
+    block = 4  # checking a step costs about as much as taking it: benchmarks/ignn.py
     for _ in range(0, max_iter, block):
-        if not bool(active.any()):
+        if idle(active, 0):
             break
         y, s = x, r
         for _ in range(block):
             y = y + s
-            s = rhs - apply(y)
+            s = system.residual(y)
         wide = graph.wide(active)
         x, r = torch.where(wide, y, x), torch.where(wide, s, r)
-        new = torch.where(active, graph.dot(r, r).sqrt(), residual)
+        new = torch.where(active, system.norm(r), residual)
         iterations = iterations + block * active
         soon = new * (new / residual).pow(max_iter / block) <= limit
         active, residual = active & (new > limit) & soon, new
-    return solution(x, residual, limit, iterations)
-
-
-def _begin(
-    rhs: Tensor, graph: Graph, rtol: float | Tensor, atol: float | Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    r""":math:`\|b\|_2`, the norm :math:`\max(\text{rtol} \|b\|_2, \text{atol})` of a residual that
-    is small enough, and the number of iterations so far, none; [R, G] each."""
-    norm = graph.dot(rhs, rhs).sqrt()
-    least = torch.as_tensor(atol, dtype=norm.dtype, device=norm.device)
-    iterations = torch.zeros(norm.shape, dtype=torch.long, device=norm.device)
-    return norm, torch.clamp_min(norm * rtol, least), iterations
-
-
-def _stride(x: Tensor) -> int:
-    """Iterations between two looks at a mask: reading one on the host stalls a GPU's queue."""
-    return 8 if x.is_cuda else 1
-
-
-def solution(x: Tensor, residual: Tensor, limit: Tensor, iterations: Tensor) -> Solution:
-    """``x`` with the status that its residual deserves."""
-    status = torch.full(residual.shape, int(Status.MAX_ITERATIONS), device=residual.device)
-    status.masked_fill_(residual <= limit, int(Status.CONVERGED))
-    status.masked_fill_(~torch.isfinite(residual), int(Status.NOT_FINITE))
-    return Solution(x, status, iterations, residual)
+    return Solution.of(x, residual, limit, iterations)

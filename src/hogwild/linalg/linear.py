@@ -13,12 +13,12 @@ from hogwild.graph import Graph
 from hogwild.linalg import fronts
 from hogwild.linalg.krylov import (
     LinearMap,
+    System,
     bicgstab,
     block_jacobi,
     cg,
     gmres,
     richardson,
-    solution,
 )
 from hogwild.linalg.normal import NormalEquations
 from hogwild.linalg.operator import Hessian, Posed, Tangent
@@ -48,26 +48,16 @@ class LinearSolver:
             raise ConfigError(f"linear={self.kind!r}; expected one of {LINEAR}")
 
     def solve(
-        self,
-        hessian: Hessian,
-        rhs: Tensor,
-        rtol: float | Tensor,
-        atol: float | Tensor = 0.0,
+        self, hessian: Hessian, rhs: Tensor, rtol: float | Tensor, floor: float = 0.0
     ) -> Solution:
-        """``H⁻¹ b``; a direct factorisation is exact whatever the tolerances."""
-        if self.kind != "cg":
-            factor = self._factor(hessian, rhs)
-            if factor is not None:
-                return self.exactly(factor.solve(rhs), hessian.graph)
-            if self.kind == "direct":
-                raise ConfigError(_NO_SEPARATORS)
+        """``H⁻¹ b``; a factorisation is exact, whatever the tolerances of :func:`cg`."""
+        factor = self._factor(hessian, rhs)
+        if factor is not None:
+            return self.exactly(factor.solve(rhs), hessian.graph)
         return cg(
-            hessian.apply,
-            rhs,
-            hessian.graph,
+            System(hessian.apply, rhs, hessian.graph, rtol),
             precondition=block_jacobi(hessian),
-            rtol=rtol,
-            atol=atol,
+            floor=floor,
             max_iter=self.max_iter,
         )
 
@@ -82,43 +72,40 @@ class LinearSolver:
     def solve_tangent(
         self, tangent: Tangent, rhs: Tensor, rtol: float | Tensor, *, transpose: bool = False
     ) -> Solution:
-        r""":math:`(I - J)^{-1} b`, or with the transpose: in closed form where there is one, by a
-        factorisation of the normal equations where the graph has small separators, else by plain
-        iterations, by BiCGSTAB where these are slow, and by GMRES where that breaks down. Of these
-        a residual of ``SLACK`` times what was asked for passes, since they add up.
+        r""":math:`(I - J)^{-1} b`, or with the transpose.
+
+        The first of these that applies: the inverse in closed form; a factorisation of the normal
+        equations, where the graph has small separators; plain iterations, then BiCGSTAB where these
+        are slow, then GMRES where that breaks down. The corrections of the iterative methods add
+        up, so that a residual of ``SLACK`` times the tolerance passes.
         """
-        graph = tangent.graph
         apply = tangent.transpose if transpose else tangent.apply
-        limit = rtol * graph.dot(rhs, rhs).sqrt()
+        system = System(apply, rhs, tangent.graph, rtol)
         direct = self._direct(tangent, rhs, transpose)
         if direct is not None:
             x = direct(rhs)
             for more in reversed(range(REFINEMENTS + 1)):
-                r = rhs - apply(x)
-                residual = graph.dot(r, r).sqrt()
-                if not more or bool((residual <= limit).all()):
+                r = system.residual(x)
+                norm = system.norm(r)
+                if not more or bool((norm <= system.limit).all()):
                     break
                 x = x + direct(r)
-            return solution(x, residual, limit, torch.ones_like(residual, dtype=torch.long))
-        found = richardson(apply, rhs, graph, rtol=0.0, atol=limit)
+            return Solution.of(x, norm, system.limit, torch.ones_like(norm, dtype=torch.long))
+        found = richardson(system)
         for method in (bicgstab, gmres):  # the fast one, then the sure one
             if bool(found.converged.all()):
                 break
-            found = _refined(apply, rhs, graph, limit, found, method)
+            found = _refined(system, found, method)
         return found
 
     def _direct(self, tangent: Tangent, rhs: Tensor, transpose: bool) -> LinearMap | None:
-        r""":math:`(I - J)^{-1}` to rounding, where it can be had."""
+        r""":math:`(I - J)^{-1}` to rounding, where there is a direct way."""
         if tangent.has_inverse:
             return lambda b: tangent.inverse(b, transpose)
-        if self.kind == "cg":
-            return None
         # The factor of the normal equations MᵀM is kept with the tangent.
-        if self.kind not in tangent.factors and tangent.has_blocks:
+        if self.kind not in tangent.factors:
             tangent.factors[self.kind] = self._factor(NormalEquations(tangent.graph, tangent), rhs)
-        factor = tangent.factors.get(self.kind)
-        if factor is None and self.kind == "direct":
-            raise ConfigError(_NO_SEPARATORS)
+        factor = tangent.factors[self.kind]
         if factor is None:
             return None
         if transpose:
@@ -126,44 +113,44 @@ class LinearSolver:
         return lambda b: factor.solve(tangent.transpose(b))
 
     def is_direct(self, problem: Posed) -> bool:
-        """Whether a Hessian (or tangent) of this problem will be factorised."""
-        if self.kind == "cg" or not problem.has_blocks:
-            return False
-        force = self.kind == "direct"
-        plan = fronts.plan_for(problem.graph, problem.channels, problem.replicas, force=force)
-        return plan is not None
+        """Whether the Hessians (or tangents) of this problem are factorised."""
+        shape = (problem.replicas, problem.channels)
+        return self._plan(problem.graph, problem.has_blocks, *shape) is not None
 
     def _factor(self, hessian: Hessian, rhs: Tensor) -> fronts.Factor | None:
-        if not hessian.has_blocks:
-            return None
+        """The factor of a matrix; ``None`` where Krylov methods are to be used."""
         replicas, channels, _ = rhs.shape
-        force = self.kind == "direct"
-        plan = fronts.plan_for(hessian.graph, channels, replicas, force=force)
+        plan = self._plan(hessian.graph, hessian.has_blocks, replicas, channels)
+        if plan is None and self.kind == "direct":
+            raise ConfigError(_NO_SEPARATORS)
         return None if plan is None else plan.factor(*hessian.blocks())
 
+    def _plan(
+        self, graph: Graph, has_blocks: bool, replicas: int, channels: int
+    ) -> fronts.Plan | None:
+        if self.kind == "cg" or not has_blocks:
+            return None
+        return fronts.plan_for(graph, channels, replicas, force=self.kind == "direct")
 
-def _refined(
-    apply: LinearMap,
-    rhs: Tensor,
-    graph: Graph,
-    limit: Tensor,
-    found: Solution,
-    method: Callable[..., Solution],
-) -> Solution:
-    """A solution with a correction where it had not converged; with a new one where it had gone
-    astray, since what cancels something huge is not exact. What counts is the residual of the
-    sum."""
+
+def _refined(system: System, found: Solution, method: Callable[[System], Solution]) -> Solution:
+    """A solution with a correction on graphs that have not converged.
+
+    A graph whose residual has grown starts again from zero, since correcting a huge error is not
+    exact. A correction that does not lower the residual is dropped.
+    """
+    graph, rhs = system.graph, system.rhs
     done = graph.wide(found.converged)
-    left = rhs - apply(found.value)
-    useful = graph.dot(left, left) < graph.dot(rhs, rhs)  # false where not a number
-    start = torch.where(done | graph.wide(useful), found.value, 0.0)
-    left = torch.where(graph.wide(useful), left, rhs)
-    more = method(apply, torch.where(done, 0.0, left), graph, rtol=0.0, atol=limit)
+    left = system.residual(found.value)
+    useful = graph.wide(graph.dot(left, left) < graph.dot(rhs, rhs))  # false for NaN
+    start = torch.where(done | useful, found.value, 0.0)
+    left = torch.where(useful, left, rhs)
+    part = replace(system, rhs=torch.where(done, 0.0, left), rtol=0.0, atol=system.limit)
+    more = method(part)
     x = start + more.value
-    after = rhs - apply(x)
-    before, norm = (graph.dot(r, r).sqrt() for r in (left, after))
-    worse = ~(norm <= before)  # also where it is not a number
+    before, after = system.norm(left), system.norm(system.residual(x))
+    worse = ~(after <= before)  # true for NaN
     x = torch.where(graph.wide(worse), start, x)
-    residual = torch.where(found.converged, found.residual, torch.where(worse, before, norm))
-    out = solution(x, residual, SLACK * limit, found.iterations + more.iterations)
+    residual = torch.where(found.converged, found.residual, torch.where(worse, before, after))
+    out = Solution.of(x, residual, SLACK * system.limit, found.iterations + more.iterations)
     return replace(out, status=torch.where(found.converged, found.status, out.status))

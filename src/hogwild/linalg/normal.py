@@ -20,11 +20,13 @@ from hogwild.ops import gather, mtm, scatter
 
 @dataclass
 class NormalEquations(Hessian):
-    """:math:`M^\\top M` of a tangent with blocks."""
+    """:math:`M^\\top M` of a tangent; it has blocks where the tangent has."""
 
     graph: Graph
     tangent: Tangent
-    has_blocks = True
+
+    def __post_init__(self) -> None:
+        self.has_blocks = self.tangent.has_blocks
 
     def apply(self, v: Tensor) -> Tensor:
         return self.tangent.transpose(self.tangent.apply(v))

@@ -79,6 +79,23 @@ class Solution:
         status = torch.full(shape, int(Status.CONVERGED), device=value.device)
         return cls(value, status, torch.full_like(status, iterations), value.new_zeros(shape))
 
+    @classmethod
+    def of(
+        cls,
+        value: Tensor,
+        residual: Tensor,
+        limit: float | Tensor,
+        iterations: Tensor,
+        stalled: Tensor | None = None,
+    ) -> Solution:
+        """With the status that follows from the residual: converged up to ``limit``."""
+        status = torch.full(residual.shape, int(Status.MAX_ITERATIONS), device=residual.device)
+        if stalled is not None:
+            status.masked_fill_(stalled, int(Status.STALLED))
+        status.masked_fill_(residual <= limit, int(Status.CONVERGED))
+        status.masked_fill_(~torch.isfinite(residual), int(Status.NOT_FINITE))
+        return cls(value, status, iterations, residual)
+
     @property
     def converged(self) -> Tensor:
         """Whether each graph converged, same shape as :attr:`status`."""

@@ -18,7 +18,6 @@ from hogwild.errors import (
     require_positive,
 )
 from hogwild.graph.inputs import Inputs
-from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution, check_on_failure
 from hogwild.models.base import Conv
 from hogwild.models.mode import opaque
@@ -103,9 +102,7 @@ class ImplicitConv(Conv):
             h, x, edge_attr = found.value, inputs.x, inputs.edge_attr
             found.check(self.on_failure, cause=lambda: large_features(x=x, edge_attr=edge_attr))
             if torch.is_grad_enabled():
-                linear = LinearSolver(getattr(self.solver, "linear", "auto"))
-                rtol = 1e-10 if dtype == torch.float64 else 1e-5
-                h = differentiable(attached, h, linear, rtol, self.on_failure)
+                h = differentiable(attached, h, self.solver.adjoint, self.on_failure)
             return self._without_replicas(replace(found, value=h.mT.to(x.dtype)))
 
     @property

@@ -64,28 +64,6 @@ class Evaluation(ABC):
         """
         return self.hessian()
 
-    def improves(
-        self, before: Evaluation, graph: Graph, d: Tensor, t: Tensor, slope: Tensor
-    ) -> Tensor:
-        r"""Whether a step ``t d`` from ``before`` to here is acceptable on each graph, [R, G].
-
-        Armijo's condition; or, where the decrease is smaller than the rounding of the energy, a
-        slope along the step that has not turned steeply upwards (Hager & Zhang's approximate Wolfe
-        condition). NaN fails both conditions.
-        """
-        armijo = self.value <= before.value + 1e-4 * t * slope
-        if not armijo.is_cuda and bool(armijo.all()):  # on a GPU looking costs more than computing
-            return armijo
-        turned = graph.dot(self.gradient, d) > 0.8 * slope.abs()
-        return armijo | ((self.value <= before.value + before.noise) & ~turned)
-
-    def shorten(self, before: Evaluation, t: Tensor, slope: Tensor) -> Tensor:
-        """A shorter step after ``t`` was refused: the minimiser of the parabola through the two
-        values and the slope, between a tenth and a half of ``t``."""
-        excess = self.value - before.value - slope * t  # > 0 for a convex function
-        share = torch.nan_to_num(-0.5 * slope * t / excess, nan=0.1, posinf=0.5, neginf=0.1)
-        return t * share.clamp(0.1, 0.5)
-
 
 class Solvable(OnGraph, ABC):
     """What a solver needs: independent problems on R replicas × G graphs.

@@ -1,10 +1,11 @@
 """Solvers: one small class each behind one loop, per graph and per replica."""
 
-from hogwild.linalg.krylov import bicgstab, cg, gmres
+from hogwild.linalg.krylov import System, bicgstab, cg, gmres
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.operator import Hessian, Tangent
 from hogwild.linalg.solution import Solution, Status
 from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
+from hogwild.solvers.adjoint import Adjoint, differentiable
 from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.gradient import GradientDescent
 from hogwild.solvers.lbfgs import LBFGS
@@ -15,6 +16,7 @@ from hogwild.solvers.semismooth import SemismoothNewton
 
 __all__ = [
     "LBFGS",
+    "Adjoint",
     "Anderson",
     "Evaluation",
     "FixedPoint",
@@ -30,9 +32,11 @@ __all__ = [
     "Solver",
     "State",
     "Status",
+    "System",
     "Tangent",
     "bicgstab",
     "cg",
+    "differentiable",
     "gmres",
     "solve",
 ]

@@ -1,4 +1,4 @@
-r"""Implicit differentiation: the dual system of the paper's appendix, and nothing else.
+r"""Implicit differentiation: the gradient of a loss through a solve, by one linear system.
 
 At the solution the residual vanishes, :math:`g(h^*, \theta) = 0`, with :math:`g = \nabla_h E` for
 an energy and :math:`g = F(h) - h` for a fixed point. For a loss :math:`\mathcal L(h^*)`,
@@ -8,15 +8,16 @@ an energy and :math:`g = F(h) - h` for a fixed point. For a loss :math:`\mathcal
         = \frac{\partial \mathcal L}{\partial h^*}, \qquad
     \frac{d \mathcal L}{d \theta} = - \lambda^\top \frac{\partial g}{\partial \theta}.
 
-:func:`attach` takes the *residual tensor*, evaluated once at the detached solution with autograd
-on: its backward solves for :math:`\lambda` and hands :math:`-\lambda` to the residual as its
-gradient, and autograd finds the parameters, features, edge features and edge weights by itself.
-Memory does not grow with the number of solver iterations: none of them is recorded.
+:func:`differentiable` evaluates the residual once, at the detached solution and with autograd on.
+The backward pass solves for :math:`\lambda` and gives :math:`-\lambda` to the residual as its
+gradient; autograd carries it on to parameters, features, edge features and edge weights. No
+iteration of the solver is recorded, so memory does not grow with their number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +31,80 @@ from hogwild.linalg.solution import Solution, check_on_failure
 from hogwild.problems.base import FixedPoint, Objective, Problem
 
 DualSolve = Callable[[Tensor], Solution]
-"""From :math:`\\partial L / \\partial h^*` [R, k, N] to a :class:`Solution` holding λ."""
+"""From :math:`\\partial L / \\partial h^*` [R, k, N] to a :class:`Solution` with the value λ."""
+
+
+@dataclass(frozen=True)
+class Adjoint:
+    """How the adjoint system is solved.
+
+    Args:
+        linear: The linear solver.
+        rtol: Relative tolerance of iterative linear solvers; ``None`` is 1e-10 in float64 and 1e-5
+            in float32.
+    """
+
+    linear: LinearSolver = field(default_factory=LinearSolver)
+    rtol: float | None = None
+
+    def tolerance(self, dtype: torch.dtype) -> float:
+        """The relative tolerance for this dtype."""
+        if self.rtol is not None:
+            return self.rtol
+        return 1e-10 if dtype == torch.float64 else 1e-5
+
+
+def differentiable(
+    problem: Problem, h: Tensor, adjoint: Adjoint | None = None, on_failure: str = "raise"
+) -> Tensor:
+    r"""The solution ``h`` [R, k, N] as a differentiable function of all that the problem is made
+    of.
+
+    An energy's Hessian is symmetric and positive definite: its system is solved by the
+    factorisation of Newton's method, or by conjugate gradients. A fixed point's :math:`J^\top - I`
+    is neither: see :meth:`LinearSolver.solve_tangent`, unless the problem knows its adjoint in
+    closed form.
+
+    Args:
+        problem: The problem, attached to autograd.
+        h: Its solution.
+        adjoint: How the linear system is solved.
+        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when the linear solve misses its
+            tolerance.
+    """
+    h, adjoint = h.detach(), adjoint or Adjoint()
+    linear, rtol = adjoint.linear, adjoint.tolerance(h.dtype)
+    if isinstance(problem, Objective):
+        at = problem.evaluate(h)  # the Hessian uses its intermediate results, too
+        residual = at.gradient
+
+        def dual(grad: Tensor) -> Solution:
+            if grad.is_cuda and linear.is_direct(problem):
+                key = (differentiable, linear)
+                found = replay(key, factor_and_solve, problem.detach(), h, grad)
+                if found is not None:
+                    return linear.exactly(found[0], problem.graph)
+            return linear.solve(at.hessian(), grad, rtol)
+
+        def factor_and_solve(problem: Objective, h: Tensor, grad: Tensor) -> tuple[Tensor]:
+            return (linear.solve(problem.evaluate(h).hessian(), grad, rtol).value,)
+
+    elif isinstance(problem, FixedPoint):
+        residual, cut = problem.residual(h), problem.detach()
+
+        def dual(grad: Tensor) -> Solution:
+            with torch.no_grad():
+                known = cut.adjoint(h, grad)
+                if known is not None:
+                    return linear.exactly(known, cut.graph)
+                return linear.solve_tangent(cut.linearise(h), -grad, rtol, transpose=True)
+
+    else:
+        raise TypeError(f"expected an Objective or a FixedPoint, got {type(problem).__name__}")
+    if not residual.requires_grad:
+        return h
+    out: Tensor = _Attach.apply(residual, h, dual, check_on_failure(on_failure))
+    return out
 
 
 class _Attach(torch.autograd.Function):
@@ -53,61 +127,3 @@ class _Attach(torch.autograd.Function):
             )
         found.check(ctx.on_failure, what="adjoint solve")
         return -found.value, None, None, None
-
-
-def attach(residual: Tensor, h: Tensor, dual: DualSolve, on_failure: str = "raise") -> Tensor:
-    """The solution ``h`` as a differentiable function of whatever ``residual`` depends on.
-
-    Args:
-        residual: g(h, θ) at the detached solution, [R, k, N], with its autograd graph.
-        h: The detached solution, [R, k, N].
-        dual: Solves the dual system; its status is checked, a failure is never silent.
-        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"``.
-    """
-    out: Tensor = _Attach.apply(residual, h, dual, check_on_failure(on_failure))
-    return out
-
-
-def differentiable(
-    problem: Problem, h: Tensor, linear: LinearSolver, rtol: float, on_failure: str = "raise"
-) -> Tensor:
-    """The solution ``h`` [R, k, N] of a problem, as a differentiable function of all it depends on.
-
-    An energy's Hessian is symmetric and positive definite: its dual system is solved with the
-    Newton factor or CG. A fixed point's :math:`J^\\top - I` is neither: GMRES,
-    unless the problem knows its adjoint.
-
-    Args:
-        problem: The problem, attached to autograd.
-        h: Its detached solution.
-        linear: Solver for Hessian systems.
-        rtol: Relative tolerance of the dual system.
-    """
-    h = h.detach()
-    if isinstance(problem, Objective):
-        at = problem.evaluate(h)  # its intermediate results serve the Hessian, too
-        residual = at.gradient
-
-        def dual(grad: Tensor) -> Solution:
-            if grad.is_cuda and linear.is_direct(problem):
-                found = replay(f"dual-{linear.kind}", factor_and_solve, problem.detach(), h, grad)
-                if found is not None:
-                    return linear.exactly(found[0], problem.graph)
-            return linear.solve(at.hessian(), grad, rtol)
-
-        def factor_and_solve(problem: Objective, h: Tensor, grad: Tensor) -> tuple[Tensor]:
-            return (linear.solve(problem.evaluate(h).hessian(), grad, rtol).value,)
-
-    elif isinstance(problem, FixedPoint):
-        residual, cut = problem.residual(h), problem.detach()
-
-        def dual(grad: Tensor) -> Solution:
-            with torch.no_grad():
-                known = cut.adjoint(h, grad)
-                if known is not None:
-                    return linear.exactly(known, cut.graph)
-                return linear.solve_tangent(cut.linearise(h), -grad, rtol, transpose=True)
-
-    else:
-        raise TypeError(f"expected an Objective or a FixedPoint, got {type(problem).__name__}")
-    return attach(residual, h, dual, on_failure) if residual.requires_grad else h

@@ -1,8 +1,8 @@
-r"""Limited-memory BFGS (the paper's solver), with its own history and line search per graph.
+r"""Limited-memory BFGS (the paper's solver), with a history and a line search for every graph.
 
 The direction is Nocedal's two-loop recursion over the last ``memory`` pairs
-:math:`s = h' - h, y = \nabla E(h') - \nabla E(h)`; a step is shortened until the energy
-decreases enough.
+:math:`s = h' - h, y = \nabla E(h') - \nabla E(h)`; :mod:`hogwild.solvers.search` finds the
+length of a step.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import require_positive
-from hogwild.problems.base import Evaluation, Objective
+from hogwild.problems.base import Objective
 from hogwild.solvers.loop import Solver, State
+from hogwild.solvers.search import search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class LBFGS(Solver[Objective]):
 
     Args:
         memory: Number of pairs kept.
-        max_backtracks: Refused steps after which a graph counts as stalled.
+        max_backtracks: Refused steps after which a graph has stalled.
     """
 
     max_iter: int = 1000
@@ -49,7 +50,6 @@ class LBFGS(Solver[Objective]):
 
     def step(self, problem: Objective, state: State, active: Tensor) -> State:
         graph, h, g = problem.graph, state.nodes["h"], state.nodes["gradient"]
-
         s, y, rho = state.nodes["s"], state.nodes["y"], state.graphs["rho"]
         q, alphas = g, []
         for i in range(self.memory - 1, -1, -1):  # newest pair last in memory
@@ -60,21 +60,10 @@ class LBFGS(Solver[Objective]):
         for i, alpha in zip(range(self.memory), reversed(alphas), strict=True):
             q = q + graph.wide(alpha - rho[i] * graph.dot(y[i], q)) * s[i]
         d = torch.where(graph.wide(active), -q, 0.0)
+        now = state.at or problem.evaluate(h)
         slope = graph.dot(g, d)
-
-        now = state.cache if isinstance(state.cache, Evaluation) else problem.evaluate(h)
-        t = torch.ones_like(slope)
-        for _ in range(self.max_backtracks):
-            new = h + graph.wide(t) * d
-            at: Evaluation = problem.evaluate(new)
-            reject = active & ~at.improves(now, graph, d, t, slope)
-            if not bool(reject.any()):
-                break
-            t = torch.where(reject, at.shorten(now, t, slope), t)
-        else:
-            t = t.masked_fill(reject, 0.0)
-            new = h + graph.wide(t) * d
-            at = problem.evaluate(new)
+        one = torch.ones_like(slope)
+        new, at, _, refused = search(problem, h, now, d, slope, one, active, self.max_backtracks)
 
         out = self.objective_state(problem, new, at)
         ds, dy = new - h, at.gradient - g
@@ -91,6 +80,6 @@ class LBFGS(Solver[Objective]):
         out.graphs |= {
             "rho": torch.where(use, torch.cat([rho[1:], fresh_rho[None]]), rho),
             "gamma": torch.where(use, sy / yy, state.graphs["gamma"]),
-            "stalled": reject & (t == 0.0),
+            "stalled": refused,
         }
         return out

@@ -1,38 +1,40 @@
 r"""Solvers, and the one loop that runs them on a :class:`~hogwild.problems.base.Problem`.
 
-A *solver* is one small class with :meth:`Solver.init` and :meth:`Solver.step`; it must leave the
-problems outside ``active`` exactly as they are. The loop, :func:`solve`, is the only one: it stops
-each problem by its own residual, freezes it, and shrinks the batch to the replicas and graphs
-that still move, so that a graph's answer depends neither on its batch mates nor on when they stop.
+A *solver* is a small class with :meth:`Solver.init` and :meth:`Solver.step`. A step must leave the
+problems outside ``active`` exactly as they are. All solvers run in one loop, :func:`solve`. It
+stops each problem by its own residual, freezes it, and shrinks the batch to the replicas and graphs
+that still move: a graph's answer does not depend on the other graphs of its batch.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, is_integer, is_number
 from hogwild.linalg.capture import is_small
-from hogwild.linalg.solution import Solution, Status
+from hogwild.linalg.linear import LinearSolver
+from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Evaluation, Objective, Problem
+from hogwild.solvers.adjoint import Adjoint
 
 
 @dataclass
 class State:
-    """A solver's memory; tensors are filed by shape so that the loop can drop what has converged.
+    """A solver's memory, by shape, so that the loop can drop graphs that have converged.
 
     ``nodes`` holds tensors [..., R, k, N], ``graphs`` tensors [..., R, G]. ``nodes["h"]`` is the
-    iterate and ``graphs["residual"]`` its residual; a solver may set ``graphs["stalled"]``.
-    ``cache`` holds anything else and is dropped when the batch shrinks.
+    iterate and ``graphs["residual"]`` its residual. A solver may set ``graphs["stalled"]``.
+    ``at`` is the objective at the iterate; ``None`` where it must be evaluated again.
     """
 
     nodes: dict[str, Tensor]
     graphs: dict[str, Tensor]
-    cache: object | None = field(default=None)
+    at: Evaluation | None = None
 
     def select(self, replicas: Tensor, graphs: Tensor, nodes: Tensor) -> State:
         return State(
@@ -49,29 +51,41 @@ class Solver(ABC, Generic[P]):
     r"""Base class of the solvers.
 
     A problem has converged when its residual (the largest absolute entry of the gradient, or of
-    :math:`F(h) - h`) is at most ``atol + rtol · scale``, ``scale`` being the size of the terms
-    that cancel in it.
+    :math:`F(h) - h`) is at most ``atol + rtol · scale``. The scale is the size of the terms that
+    cancel in the residual.
 
     Args:
-        atol: Absolute tolerance; ``None`` is 1e-8 in float64 and 0 in float32, where rounding
-            alone exceeds any fixed absolute tolerance once weights have grown.
-        rtol: Relative tolerance; ``None`` is 2e-6 in float32, and in float64 1e-10 unless ``atol``
-            is given. Not 0: with embeddings in the hundreds and curvatures in the thousands, the
-            rounding of h alone moves the gradient by more than 1e-8.
+        atol: Absolute tolerance; ``None`` is 1e-8 in float64. In float32 it is 0: rounding alone
+            exceeds any fixed absolute tolerance once weights have grown.
+        rtol: Relative tolerance; ``None`` is 2e-6 in float32 and 1e-10 in float64 (0 if ``atol`` is
+            given). With embeddings in the hundreds and curvatures in the thousands, the rounding of
+            h alone moves the gradient by more than 1e-8.
         max_iter: Iterations after which a problem is given up.
+        linear: ``"auto"``, ``"direct"`` or ``"cg"``: how the linear systems of Newton's method and
+            of the adjoint are solved (see :class:`~hogwild.solvers.LinearSolver`).
+        adjoint_rtol: Relative tolerance of the adjoint; ``None`` is the default of
+            :class:`~hogwild.solvers.Adjoint`.
     """
 
     atol: float | None = None
     rtol: float | None = None
     max_iter: int = 100
+    linear: str = "auto"
+    adjoint_rtol: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("atol", "rtol"):
+        LinearSolver(self.linear)  # refuses an unknown kind
+        for name in ("atol", "rtol", "adjoint_rtol"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value >= 0):
                 raise ConfigError(f"{name}={value!r}; expected a nonnegative number or None")
         if not is_integer(self.max_iter) or self.max_iter < 0:
             raise ConfigError(f"max_iter={self.max_iter!r}; expected a nonnegative integer")
+
+    @property
+    def adjoint(self) -> Adjoint:
+        """How gradients through this solver's answers are computed."""
+        return Adjoint(LinearSolver(self.linear), self.adjoint_rtol)
 
     def tolerances(self, dtype: torch.dtype) -> tuple[float, float]:
         """(atol, rtol) in force for this dtype."""
@@ -79,6 +93,11 @@ class Solver(ABC, Generic[P]):
         atol = (1e-8 if double else 0.0) if self.atol is None else self.atol
         relative = (1e-10 if self.atol is None else 0.0) if double else 2e-6
         return atol, relative if self.rtol is None else self.rtol
+
+    def limit(self, state: State) -> float | Tensor:
+        """The residual [R, G] at which a problem has converged."""
+        atol, rtol = self.tolerances(state.nodes["h"].dtype)
+        return atol + rtol * state.graphs["scale"] if rtol else atol
 
     def objective_state(self, problem: Objective, h: Tensor, at: Evaluation) -> State:
         """A fresh state at ``h`` with the residual, and its scale where the tolerance needs it."""
@@ -104,15 +123,16 @@ class Solver(ABC, Generic[P]):
 
 
 PRICE = {"cpu": 8.0, "cuda": float("inf")}
-"""What cutting a smaller batch out of a small one costs, in iterations of the small one."""
+"""Cost of cutting a smaller batch out of a small one, in iterations of the small one: chosen by
+``benchmarks/stragglers.py``."""
 
 
 def price(h: Tensor) -> float:
-    """Iterations that may be wasted on frozen graphs before what still moves is cut out.
+    """Iterations of work on frozen graphs after which the graphs that still move are cut out.
 
-    Nobody knows how many iterations are left. Cutting once the waste has reached the price of a cut
-    never costs more than twice what knowing would, and leaves a batch whole whose graphs finish
-    together.
+    The number of iterations left is unknown. Cutting once the wasted work has reached the price of
+    a cut costs at most twice as much as the best choice in hindsight, and a batch whose graphs
+    finish together is never cut.
     """
     return PRICE.get(h.device.type, 0.0) if is_small(h) else 0.0
 
@@ -120,69 +140,60 @@ def price(h: Tensor) -> float:
 @torch.no_grad()
 def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
     """Run ``solver`` on ``problem`` from ``h0`` [R, k, N]; never raises for non-convergence."""
-    atol, rtol = solver.tolerances(h0.dtype)
+    device, shape = h0.device, (problem.replicas, problem.graph.num_graphs)
     state = solver.init(problem, h0)
-    device = h0.device
-    shape = (problem.replicas, problem.graph.num_graphs)
-    value = torch.empty_like(state.nodes["h"])
-    residual = torch.empty(shape, dtype=h0.dtype, device=device)
-    status = torch.full(shape, int(Status.MAX_ITERATIONS), device=device)
-    iterations = torch.zeros(shape, dtype=torch.long, device=device)
-    # The replicas, graphs and nodes of the current (shrunken) batch; None: all of them.
-    at: tuple[Tensor, Tensor, Tensor] | None = None
-
-    def record(current: State, done: Tensor, stalled: Tensor, count: Tensor) -> None:
-        nonlocal value, residual, status, iterations
-        outcome = torch.full(done.shape, int(Status.MAX_ITERATIONS), device=device)
-        outcome.masked_fill_(done, int(Status.CONVERGED))
-        outcome.masked_fill_(stalled, int(Status.STALLED))
-        outcome.masked_fill_(~torch.isfinite(current.graphs["residual"]), int(Status.NOT_FINITE))
-        if at is None:
-            value, residual = current.nodes["h"].clone(), current.graphs["residual"].clone()
-            status, iterations = outcome, count.clone()
-            return
-        replicas, graphs, nodes = at
-        value[
-            replicas[:, None, None], torch.arange(value.size(1), device=device)[:, None], nodes
-        ] = current.nodes["h"]
-        pair = (replicas[:, None], graphs)
-        residual[pair] = current.graphs["residual"]
-        status[pair], iterations[pair] = outcome, count
-
-    count = torch.zeros_like(iterations)
-    given_up = torch.zeros(shape, dtype=torch.bool, device=device)
-    wasted = 0.0  # iterations' worth of work on frozen graphs since the last cut
+    count = torch.zeros(shape, dtype=torch.long, device=device)
+    stalled = torch.zeros(shape, dtype=torch.bool, device=device)
+    out: Solution | None = None  # on all graphs, once some have finished
+    at: Cut | None = None  # where the current batch lies in the whole one; None: it is the whole
+    wasted = 0.0  # work on frozen graphs since the last cut, in iterations
     for iteration in range(solver.max_iter + 1):
-        now = state.graphs["residual"]
-        limit = atol if rtol == 0.0 else atol + rtol * state.graphs["scale"]
-        done, finite = now <= limit, torch.isfinite(now)
+        h, residual, limit = state.nodes["h"], state.graphs["residual"], solver.limit(state)
         if "stalled" in state.graphs:
-            given_up = given_up | state.graphs["stalled"]
-        stalled = given_up & ~done
-        active = ~done & finite & ~stalled
+            stalled = stalled | state.graphs["stalled"]
+        active = ~((residual <= limit) | stalled) & torch.isfinite(residual)
         host = active.cpu()  # waits for the device, once an iteration
-        moving = int(host.sum())
-        if not moving or iteration == solver.max_iter:
-            record(state, done, stalled, count)
-            break
         rows, cols = host.any(1), host.any(0)
+        last = iteration == solver.max_iter or not bool(cols.any())
         wasted += 1.0 - int(cols.sum()) / cols.numel()
-        if wasted < price(state.nodes["h"]) or 2 * int(cols.sum()) > cols.numel():
+        if wasted < price(h) or 2 * int(cols.sum()) > cols.numel():
             cols = torch.ones_like(cols)
-        if h0.is_cuda and is_small(state.nodes["h"]):
+        if h0.is_cuda and is_small(h):
             rows = torch.ones_like(rows)
-        if 2 * int(rows.sum()) * int(cols.sum()) <= host.numel():
-            record(state, done, stalled, count)
+        cut = 2 * int(rows.sum()) * int(cols.sum()) <= host.numel()
+        if last or cut:
+            found = Solution.of(h.clone(), residual, limit, count, stalled)
+            out = found if out is None or at is None else at.write(found, out)
+        if last:
+            break
+        if cut:
             wasted = 0.0
             keep_r, keep_g = (m.nonzero()[:, 0].to(device) for m in (rows, cols))
             problem, nodes = problem.select(keep_r, keep_g)
             state = state.select(keep_r, keep_g, nodes)
-            active, count, given_up = (m[keep_r][:, keep_g] for m in (active, count, given_up))
-            at = (
-                (keep_r, keep_g, nodes)
-                if at is None
-                else (at[0][keep_r], at[1][keep_g], at[2][nodes])
-            )
+            active, count, stalled = (m[keep_r][:, keep_g] for m in (active, count, stalled))
+            at = Cut(keep_r, keep_g, nodes) if at is None else at.of(keep_r, keep_g, nodes)
         state = solver.step(problem, state, active)
         count = count + active
-    return Solution(value, status, iterations, residual)
+    assert out is not None
+    return out
+
+
+class Cut(NamedTuple):
+    """Where a smaller batch lies in the whole one: its replicas, graphs and nodes there."""
+
+    replicas: Tensor
+    graphs: Tensor
+    nodes: Tensor
+
+    def of(self, replicas: Tensor, graphs: Tensor, nodes: Tensor) -> Cut:
+        """A part of this batch, in the whole one."""
+        return Cut(self.replicas[replicas], self.graphs[graphs], self.nodes[nodes])
+
+    def write(self, found: Solution, out: Solution) -> Solution:
+        """Put the solution on this batch into the one on the whole batch."""
+        channels = torch.arange(out.value.size(1), device=out.value.device)
+        out.value[self.replicas[:, None, None], channels[:, None], self.nodes] = found.value
+        for name in ("status", "iterations", "residual"):
+            getattr(out, name)[self.replicas[:, None], self.graphs] = getattr(found, name)
+        return out

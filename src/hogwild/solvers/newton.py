@@ -3,17 +3,17 @@ r"""Newton's method with a line search on every graph: the default for energies.
 .. math::
     h \leftarrow h - t\, (\nabla^2 E)^{-1} \nabla E, \qquad 0 < t \le 1
 
-A strongly convex energy with a bounded Hessian makes the damped iteration converge from anywhere,
+On a strongly convex energy with a bounded Hessian the damped iteration converges from every start,
 and quadratically at the end.
 
 *Secant curvature.* Large features or weights make an energy nearly piecewise linear: its Hessian
-knows nothing of the next kink, steps become short, and kinks are passed one by one. On a graph that
-has not converged after ``patience`` iterations
+does not show the next kink, steps become short, and the iteration passes the kinks one by one. On a
+graph that has not converged after ``patience`` iterations
 :meth:`~hogwild.problems.base.Evaluation.secant` replaces the Hessian: its curvatures bound the
-energy's growth as far as a *reach* in the units of the pre-activations. The reach is one number a
-graph. A full step divides it by four, and a shorter step multiplies it by sixteen. It is the radius
-of a trust region that bends steps and does not cut them. Where full steps succeed the reach goes to
-zero, and the last steps are Newton's.
+energy's growth as far as a *reach* in the units of the pre-activations. Every graph has a reach. A
+full step divides it by four, and a shorter step multiplies it by sixteen. The reach is the radius
+of a trust region that bends steps instead of cutting them. Where full steps succeed the reach goes
+to zero, and the last steps are Newton's.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from hogwild.errors import require_integer, require_positive
 from hogwild.linalg.capture import replay
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.operator import Hessian
-from hogwild.problems.base import Evaluation, Objective
+from hogwild.problems.base import Objective
 from hogwild.solvers.loop import Solver, State
+from hogwild.solvers.search import accepted, search, shortened
 
 REACH = (1e-3, 1e9)
-"""Least and largest reach. At the least one the curvatures are nearly the Hessian's, at the largest
-one the majoriser's for pre-activations of any sensible size; from either end a few steps lead back.
-"""
+"""Smallest and largest reach. At the smallest the curvatures are nearly the Hessian's. At the
+largest they bound the energy for pre-activations of any realistic size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,24 +41,22 @@ class Newton(Solver[Objective]):
     """Damped Newton.
 
     Args:
-        linear: ``"auto"``, ``"direct"`` or ``"cg"`` (see :class:`LinearSolver`).
-        max_backtracks: Refused steps after which a graph counts as stalled (from a recording, in
-            which they come in pairs: as many again).
-        patience: Iterations on a graph after which secant curvature replaces the Hessian; no fewer
-            than ``max_iter``: never. Ordinary graphs have converged by then.
-        max_iter: As for every solver; a handful are the rule, but far from the minimum an energy
-            with large weights is nearly piecewise linear, and single graphs may take a hundred or
-            two to pass its kinks. From a recording, looking on for a step counts as an iteration.
+        max_backtracks: Refused steps after which a graph has stalled. A recording tries two steps
+            an iteration, so that a graph may refuse up to twice as many there.
+        patience: Iterations on a graph after which secant curvature replaces the Hessian (never, if
+            it is at least ``max_iter``). Ordinary graphs have converged by then
+            (``benchmarks/stragglers.py``).
+        max_iter: Iterations after which a graph is given up. Most graphs take fewer than ten. Far
+            from the minimum an energy with large weights is nearly piecewise linear, and a graph
+            may take a hundred or two.
     """
 
-    linear: str = "auto"
     max_iter: int = 1000
     max_backtracks: int = 40
     patience: int = 20
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        LinearSolver(self.linear)
         require_positive("max_backtracks", self.max_backtracks)
         require_integer("patience", self.patience, least=0)
 
@@ -70,8 +68,8 @@ class Newton(Solver[Objective]):
 
     @staticmethod
     def _first(state: State) -> Tensor:
-        """The step length to try first, [R, G]: where a graph had to take short steps it likely
-        has to again, and finding that out from one costs an evaluation a halving."""
+        """The step length to try first, [R, G]: four times the last one, at most 1. A graph that
+        had to take a short step probably has to again."""
         return (4.0 * state.graphs["t"]).clamp_max(1.0)
 
     def step(self, problem: Objective, state: State, active: Tensor) -> State:
@@ -81,19 +79,19 @@ class Newton(Solver[Objective]):
         moved = torch.where(out.graphs["t"] == 1.0, 0.25 * reach, 16.0 * reach).clamp(*REACH)
         out.graphs["reach"] = torch.where(late, moved, reach)
         moving = active if "refused" not in out.graphs else active & (out.graphs["refused"] == 0.0)
-        out.graphs["age"] = state.graphs["age"] + moving  # looking on for a step is none
+        out.graphs["age"] = state.graphs["age"] + moving  # a refused step is none
         return out
 
     def _step(self, problem: Objective, state: State, active: Tensor, late: Tensor | None) -> State:
-        """A step, with secant curvature on the graphs in ``late`` [R, G]; ``None``: on no graph.
-        The outcome has the step lengths ``t``."""
+        """A step, with secant curvature on the graphs in ``late`` [R, G] (``None``: on no graph).
+        The new state holds the step lengths ``t``."""
         graph, h = problem.graph, state.nodes["h"]
         linear = LinearSolver(self.linear)
         if late is None and linear.is_direct(problem):
             replayed = self._replay(problem, state, active)
             if replayed is not None:
                 return replayed
-        now = state.cache if isinstance(state.cache, Evaluation) else problem.evaluate(h)
+        now = state.at or problem.evaluate(h)
         # Inexact Newton: the inner tolerance follows the residual, which keeps the convergence
         # quadratic, down to what the outer tolerance needs.
         forcing = state.graphs["residual"].clamp(1e-10, 1e-2)
@@ -107,45 +105,30 @@ class Newton(Solver[Objective]):
         d = linear.solve(curvature, -now.gradient, forcing, floor).value
         d = torch.where(graph.wide(active), d, 0.0)
         slope = graph.dot(now.gradient, d)  # < 0
-        lost = active & ~(slope < 0.0)  # a factorisation that rounding broke, NaN as a rule
+        lost = active & ~(slope < 0.0)  # rounding broke the factorisation: mostly NaN
         if bool(lost.any()):
             d = torch.where(graph.wide(lost), self._downhill(curvature, now.gradient), d)
             slope = graph.dot(now.gradient, d)
-        for _ in range(self.max_backtracks):
-            trial = h + graph.wide(t) * d
-            new = problem.evaluate(trial)
-            reject = active & ~new.improves(now, graph, d, t, slope)
-            if not bool(reject.any()):
-                return self._at(problem, trial, new, t)
-            t = torch.where(reject, new.shorten(now, t, slope), t)
-        # No step helps these graphs: leave them where they were.
-        t = t.masked_fill(reject, 0.0)
-        h = torch.where(graph.wide(reject), h, h + graph.wide(t) * d)  # d need not be finite
-        out = self._at(problem, h, problem.evaluate(h), t)
-        out.graphs["stalled"] = reject
+        found = search(problem, h, now, d, slope, t, active, self.max_backtracks)
+        out = self.objective_state(problem, found.h, found.at)
+        out.graphs |= {"t": found.t, "stalled": found.refused}
         return out
 
     @staticmethod
     def _downhill(curvature: Hessian, gradient: Tensor) -> Tensor:
-        """A direction of descent without a factorisation: the gradient, entry by entry divided by
-        the curvature along that entry, which is positive."""
+        """A direction of descent without a factorisation: the negative gradient, each entry divided
+        by the positive curvature along it."""
         blocks = curvature.diagonal()
         if blocks is None:
             return -gradient
         return -gradient / blocks.diagonal(dim1=1, dim2=2).mT
 
-    def _at(self, problem: Objective, h: Tensor, at: Evaluation, t: Tensor) -> State:
-        state = self.objective_state(problem, h, at)
-        state.graphs["t"] = t
-        return state
-
     def _replay(self, problem: Objective, state: State, active: Tensor) -> State | None:
         """A step from a recording; ``None`` where there is none or the search fails.
 
-        There is no search until all are content: a graph that refuses its step and one shorter one
-        stays where it is and goes on searching in the next iteration, while the others move. Of
-        thousands of graphs one always refuses, and a recording computes all of them however few
-        are left to search.
+        The recording tries two steps. A graph that refuses both stays where it is and goes on
+        searching in the next iteration, while the others move: of thousands of graphs one always
+        refuses, and a recording computes all of them however few are still searching.
         """
         relative = bool(self.tolerances(state.nodes["h"].dtype)[1])
 
@@ -157,8 +140,8 @@ class Newton(Solver[Objective]):
             for _ in range(2):
                 trial = h + graph.wide(t) * d
                 new = problem.evaluate(trial)
-                refused = active & ~new.improves(now, graph, d, t, slope)
-                used, t = t, torch.where(refused, new.shorten(now, t, slope), t)
+                refused = active & ~accepted(new, now, graph, d, t, slope)
+                used, t = t, torch.where(refused, shortened(new, now, t, slope), t)
             t = torch.where(refused, 0.25 * t, used)  # _first takes four times as much
             out = [(graph.norm(new.gradient), graph.norm(now.gradient))]
             if relative:
@@ -166,8 +149,8 @@ class Newton(Solver[Objective]):
             moved = torch.where(graph.wide(refused), h, trial)
             return (moved, refused, t, *(torch.where(refused, old, new) for new, old in out))
 
-        name = f"newton-{self.linear}-{relative}"
-        found = replay(name, body, problem, state.nodes["h"], active, self._first(state))
+        key = (Newton, self.linear, relative)
+        found = replay(key, body, problem, state.nodes["h"], active, self._first(state))
         if found is None:
             return None
         h, refused, t, *measures = found

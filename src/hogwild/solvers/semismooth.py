@@ -2,12 +2,12 @@ r"""Newton's method for contractions, between plain steps.
 
 .. math:: h \leftarrow h + (I - J)^{-1} (F(h) - h)
 
-Where F is piecewise affine (ReLU) the step is exact as soon as no activation changes its piece; for
-smooth F convergence is quadratic. Every iteration begins with a few plain steps
-:math:`h \leftarrow F(h)`: each is cheap, lets the pieces move by one hop, and where they converge
-fast nothing else is needed. From afar Newton's steps may overshoot, for a while or for ever: after
-a few iterations in a row that did not lower the best residual by a tenth a graph takes plain steps
-alone until one does. These converge by themselves, so every contraction is solved from every start.
+Where F is piecewise affine (ReLU) the step is exact as soon as no activation changes its piece. For
+smooth F convergence is quadratic. Every iteration begins with a few plain steps :math:`h \leftarrow
+F(h)`. They are cheap, and suffice where they converge fast. Far from the solution Newton's steps
+may overshoot. After a few iterations in a row that did not lower the best residual by a tenth, a
+graph takes plain steps only, until one of them does. Plain steps of a contraction always converge,
+so the method converges from every start.
 """
 
 from __future__ import annotations
@@ -24,27 +24,18 @@ from hogwild.solvers.loop import Solver, State
 PATIENCE = 5
 """Iterations without progress after which only plain steps are taken."""
 BLOCK = 8
-"""Plain steps at the beginning of an iteration: checking one costs about as much as taking it."""
+"""Plain steps at the beginning of an iteration. Checking a step costs about as much as taking it
+(``benchmarks/ignn.py``)."""
 BLOCKS = 6
-"""Iterations of plain steps that cost about as much as Newton steps with a Krylov solver inside."""
+"""Iterations of plain steps that cost about as much as Newton steps with a Krylov solver inside
+(``benchmarks/ignn.py``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SemismoothNewton(Solver[FixedPoint]):
-    """Newton's method for fixed points.
-
-    An iteration is a few plain steps, and a Newton step where these are slow by themselves.
-
-    Args:
-        linear: ``"auto"``, ``"direct"`` or ``"cg"`` (see :class:`LinearSolver`).
-    """
+    """Newton's method for fixed points: plain steps, and a Newton step where these are slow."""
 
     max_iter: int = 1000
-    linear: str = "auto"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        LinearSolver(self.linear)
 
     def init(self, problem: FixedPoint, h: Tensor) -> State:
         state = self.fixed_point_state(problem, h, problem.step(h))
@@ -61,8 +52,7 @@ class SemismoothNewton(Solver[FixedPoint]):
         for _ in range(0 if problem.has_inverse else BLOCK - 1):
             new = problem.step(new)
         if bool(newton.any()):
-            # Inexact Newton: the inner tolerance follows the residual; no looser, since every
-            # Krylov solve starts from nothing.
+            # Inexact Newton: the inner tolerance follows the residual.
             forcing = state.graphs["residual"].clamp(1e-10, 1e-4)
             r = torch.where(graph.wide(newton), problem.step(new) - new, 0.0)
             linear = LinearSolver(self.linear)
@@ -73,20 +63,18 @@ class SemismoothNewton(Solver[FixedPoint]):
         better = out.graphs["residual"] <= 0.9 * best
         out.graphs["before"] = state.graphs["residual"]
         out.graphs["best"] = torch.where(better, out.graphs["residual"], best)
-        # Out of patience, a graph is given back one try at a time.
+        # A graph out of patience gets one more try for every step that helps.
         again = torch.where(futile < PATIENCE, 0.0, PATIENCE - 1.0)
         out.graphs["futile"] = torch.where(better, again, futile + 1.0)
         return out
 
     def _worthwhile(self, problem: FixedPoint, state: State) -> Tensor:
-        """Whether Newton's step is worth its price on each graph, [R, G].
+        """Whether Newton's step is worth its cost on each graph, [R, G].
 
         A factorisation always is: the adjoint needs it anyway. A Krylov solve is not where plain
-        steps, at the rate of the last ones, will soon arrive.
+        steps, at their last rate, soon converge.
         """
         now, before = state.graphs["residual"], state.graphs["before"]
         if problem.has_inverse or LinearSolver(self.linear).is_direct(problem):
             return torch.ones_like(now, dtype=torch.bool)
-        atol, rtol = self.tolerances(now.dtype)
-        limit = atol + rtol * state.graphs["scale"] if rtol else atol
-        return now * (now / before).pow(BLOCKS) > limit
+        return now * (now / before).pow(BLOCKS) > self.limit(state)
