@@ -203,7 +203,7 @@ def test_every_kind_is_told_the_truth(capsys):
     cases = [
         (EnergyGNN(3, out_channels=2), Kind.OPTIMISATION, True),
         (GSDGNN(3, out_channels=2), Kind.OPTIMISATION, True),
-        (EnergyGNN(3, out_channels=2, num_layers=2), Kind.OPTIMISATION, True),
+        (EnergyGNN(3, out_channels=2, rounds=2), Kind.OPTIMISATION, True),
         (
             StackedGNN(lambda p: ScarselliConv(p, hidden_channels=2), 3, 2, 2),
             Kind.FIXED_POINT,
@@ -578,7 +578,7 @@ def test_a_certificate_as_data():
         EnergyGNN(3, out_channels=2),
         IGNN(3, out_channels=2),
         GCN(3, out_channels=2),
-        EnergyGNN(3, out_channels=2, num_layers=2),
+        EnergyGNN(3, out_channels=2, rounds=2),
     ):
         step = "certified" if model.kind == Kind.OPTIMISATION else "auto"
         found = certify(model.double(), inputs, step=step).data

@@ -356,7 +356,7 @@ def test_stacks_do_not_stop_short_of_the_tolerance_that_is_asked_for():
     data = Data(x=graphs((5,)).x, edge_index=graphs((5,)).edge_index)
     for seed in range(3):
         torch.manual_seed(seed)
-        model = EnergyGNN(3, out_channels=1, beta=0.5, num_layers=2).double()
+        model = EnergyGNN(3, out_channels=1, beta=0.5, rounds=2).double()
         run = simulate(model, data, runs=2, ticks=2000, rule="gradient")
         assert bool(run.converged.all()), float(run.deviation.max())
 

@@ -336,7 +336,7 @@ MODELS = {
     "own module": Sandwich,
     "EnergyGNN": lambda: Plain(EnergyGNN(3, out_channels=1)),
     "pooled": lambda: Plain(EnergyGNN(3, out_channels=1, pool="mean")),
-    "stack": lambda: Plain(EnergyGNN(3, out_channels=1, num_layers=2)),
+    "stack": lambda: Plain(EnergyGNN(3, out_channels=1, rounds=2)),
     "IGNN": lambda: Plain(IGNN(3, out_channels=1)),
     "GSDGNN": lambda: Plain(GSDGNN(3, out_channels=1)),
 }

@@ -62,7 +62,7 @@ def test_gnn(pool, device):
 
 def test_stacked(device):
     check_model(
-        lambda **kw: EnergyGNN(3, out_channels=2, num_layers=2, widths=(2,), **kw), device=device
+        lambda **kw: EnergyGNN(3, out_channels=2, rounds=2, widths=(2,), **kw), device=device
     )
 
 
@@ -105,7 +105,7 @@ def test_constructor_errors(kwargs, words):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: EnergyGNN(3, out_channels=1, num_layers=0), ["num_levels=0", "positive integer"]),
+        (lambda: EnergyGNN(3, out_channels=1, rounds=0), ["num_levels=0", "positive integer"]),
         (lambda: EnergyGNN(3, out_channels=1, pool="max"), ["'max'", "'mean'"]),
         (lambda: Newton(atol=-1.0), ["atol=-1.0", "nonnegative"]),
         (lambda: Newton(rtol=float("nan")), ["rtol=nan", "nonnegative"]),

@@ -15,7 +15,7 @@ from hogwild.errors import DTypeError, FeatureError, HogwildError, InputError
 MODELS = {
     "energy-edge": lambda **o: EnergyGNN(3, out_channels=2, edge_dim=2, **o),
     "energy-attention": lambda **o: EnergyGNN(3, out_channels=2, edge_dim=2, heads=2, **o),
-    "stacked energies": lambda **o: EnergyGNN(3, out_channels=2, **o, num_layers=2),
+    "stacked energies": lambda **o: EnergyGNN(3, out_channels=2, **o, rounds=2),
     "gsdgnn": lambda **o: GSDGNN(3, out_channels=2, **o),
     "ignn": lambda **o: IGNN(3, out_channels=2, **o),
     "stacked ignn": lambda **o: IGNN(3, out_channels=2, num_layers=2, act="leaky_relu", **o),

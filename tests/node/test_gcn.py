@@ -9,7 +9,7 @@ from torch import nn
 from torch_geometric.nn import GCNConv, SAGEConv
 
 import hogwild_node
-from hogwild import GCN, LayeredGNN
+from hogwild import GCN, Inputs, LayeredGNN
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
@@ -25,13 +25,13 @@ RULES = {
     "caching": CachingRule,
 }
 MODELS = {
-    "gcn": lambda: GCN(3, 2, 4, num_layers=3),
-    "no bias": lambda: GCN(3, 2, 4, num_layers=2, bias=False),
-    "replicas": lambda: GCN(3, 2, 4, num_layers=3, replicas=2),
-    "leaky": lambda: GCN(3, 2, 4, num_layers=2, act=nn.LeakyReLU(0.1)),
-    "tanh": lambda: GCN(3, 2, 4, num_layers=2, act="tanh"),
-    "no loops": lambda: LayeredGNN([GCNConv(4, 4, add_self_loops=False)] * 2, 3, 2),
-    "improved": lambda: LayeredGNN([GCNConv(4, 4, improved=True)] * 2, 3, 2),
+    "gcn": lambda: GCN(3, out_channels=2, hidden_channels=4, num_layers=3),
+    "no bias": lambda: GCN(3, out_channels=2, hidden_channels=4, num_layers=2, bias=False),
+    "replicas": lambda: GCN(3, out_channels=2, hidden_channels=4, num_layers=3, replicas=2),
+    "leaky": lambda: GCN(3, out_channels=2, hidden_channels=4, num_layers=2, act=nn.LeakyReLU(0.1)),
+    "tanh": lambda: GCN(3, out_channels=2, hidden_channels=4, num_layers=2, act="tanh"),
+    "no loops": lambda: LayeredGNN([GCNConv(4, 4, add_self_loops=False)] * 2, 3, out_channels=2),
+    "improved": lambda: LayeredGNN([GCNConv(4, 4, improved=True)] * 2, 3, out_channels=2),
 }
 PAIRS = [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 5), (5, 2)]
 LOOPS = [(0, 0), (1, 0), (1, 0), (0, 1), (0, 1)]
@@ -46,7 +46,7 @@ def pose(name="gcn", extra=(), weighted=False):
         for p in model.parameters():
             p.copy_(torch.randn_like(p) * 0.7)
         weight = torch.rand(edges.size(1)).double() if weighted else None
-        return model.problem(torch.randn(7, 3).double(), edges, edge_weight=weight)
+        return model.problem(Inputs(torch.randn(7, 3).double(), edges, edge_weight=weight))
 
 
 def star(at):
@@ -144,13 +144,13 @@ def test_robots_run_as_the_simulator_does(rule, loss, extra):
 def test_other_layers_stay_with_torch():
     torch.manual_seed(0)
     edges = torch.tensor([[0, 1], [1, 0]])
-    dropped = GCN(3, 2, 4, dropout=0.5).train()
-    normed = GCN(3, 2, 4, norm=nn.LayerNorm(4)).eval()
-    for model in (LayeredGNN([SAGEConv(4, 4)], 3, 2).eval(), normed):
-        problem = model.problem(torch.randn(2, 3), edges)
+    dropped = GCN(3, out_channels=2, hidden_channels=4, dropout=0.5).train()
+    normed = GCN(3, out_channels=2, hidden_channels=4, norm=nn.LayerNorm(4)).eval()
+    for model in (LayeredGNN([SAGEConv(4, 4)], 3, out_channels=2).eval(), normed):
+        problem = model.problem(Inputs(torch.randn(2, 3), edges))
         assert problem.node is problem
         assert isinstance(problem.node, LayeredProblem)
-    problem = dropped.eval().problem(torch.randn(2, 3), edges)
+    problem = dropped.eval().problem(Inputs(torch.randn(2, 3), edges))
     assert isinstance(problem.node, hogwild_node.GCN)
     dropped.train()
     assert problem.node is problem  # a node draws its own dropout

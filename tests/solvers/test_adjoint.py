@@ -10,7 +10,15 @@ from torch.func import functional_call
 
 from hogwild import EnergyConv, Inputs
 from hogwild.errors import ConvergenceError, ConvergenceWarning
-from hogwild.solvers import LBFGS, Adjoint, GradientDescent, LinearSolver, Newton, Solver, differentiable
+from hogwild.solvers import (
+    LBFGS,
+    Adjoint,
+    GradientDescent,
+    LinearSolver,
+    Newton,
+    Solver,
+    differentiable,
+)
 from hogwild.testing import Affine, Quadratic, random_graph
 
 TIGHT = Newton(atol=1e-12)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment
@@ -24,7 +24,6 @@ from hogwild.models.base import Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
 from hogwild.ops import as_field
-from hogwild.problems.base import Problem
 from hogwild.progress import bar
 from hogwild.rules import choose, rule_for
 

@@ -27,8 +27,8 @@ from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv, Kind
-from hogwild.models.gnn import ConvGNN
 from hogwild.models.gcn_node import gcn_node
+from hogwild.models.gnn import ConvGNN
 from hogwild.models.layer import Layer, build, try_out
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_needed
