@@ -3,7 +3,7 @@
 import torch
 from torch_geometric.data import Data
 
-from hogwild import EnergyGNN
+from hogwild import EnergyGNN, Inputs
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -24,6 +24,11 @@ HARSH = [
     Crashes(0.5, period=20, downtime=6, rejoin="cold", until=40),
 ]
 """Everything goes wrong that a rule may survive."""
+
+
+def bare(edge_index, n):
+    """A graph without features."""
+    return Inputs(torch.empty(n, 0), edge_index)
 
 
 def edges(*pairs):

@@ -27,8 +27,6 @@ from hogwild.executors.simulated import Simulation
 from hogwild.models.adjacency import Adjacency
 from hogwild.models.base import Kind
 from hogwild.models.contraction import Contraction
-from hogwild.models.scarselli import ScarselliConv
-from hogwild.models.stack import StackedGNN
 from hogwild.nn.nonexpansive import resolve
 from hogwild.ops import gather
 from hogwild.rules import gradient_rule
@@ -203,9 +201,9 @@ def test_every_kind_is_told_the_truth(capsys):
     cases = [
         (EnergyGNN(3, out_channels=2), Kind.OPTIMISATION, True),
         (GSDGNN(3, out_channels=2), Kind.OPTIMISATION, True),
-        (EnergyGNN(3, out_channels=2, rounds=2), Kind.OPTIMISATION, True),
+        (EnergyGNN(3, out_channels=2, num_layers=2), Kind.OPTIMISATION, True),
         (
-            StackedGNN(lambda p: ScarselliConv(p, hidden_channels=2), 3, 2, 2),
+            ScarselliGNN(3, out_channels=2, num_layers=2),
             Kind.FIXED_POINT,
             False,
         ),
@@ -215,7 +213,6 @@ def test_every_kind_is_told_the_truth(capsys):
         (ScarselliGNN(3, out_channels=2), Kind.FIXED_POINT, False),
         (MaxGNN(3, out_channels=2), Kind.FIXED_POINT, True),
         (GCN(3, out_channels=2), Kind.EXPLICIT, False),
-        (LayerTagged(GCN(3, out_channels=2)), Kind.EXPLICIT, True),
         (EnergyGNN(3, out_channels=2, rounds=2), Kind.OPTIMISATION, False),
     ]
     for model, kind, guaranteed in cases:
@@ -578,7 +575,7 @@ def test_a_certificate_as_data():
         EnergyGNN(3, out_channels=2),
         IGNN(3, out_channels=2),
         GCN(3, out_channels=2),
-        EnergyGNN(3, out_channels=2, rounds=2),
+        EnergyGNN(3, out_channels=2, num_layers=2),
     ):
         step = "certified" if model.kind == Kind.OPTIMISATION else "auto"
         found = certify(model.double(), inputs, step=step).data

@@ -184,7 +184,7 @@ BOUNDED = {"impairments": BernoulliLoss(0.3, burst=3)}
         (lambda: IGNN(3, out_channels=2), {}, "Immune", "which is proved: the map contracts"),
         (lambda: IGNN(3, out_channels=2), BOUNDED, "Immune", "which is proved: the map contracts"),
         (AveragingGNN, {}, "Arrives", "nothing is proved"),
-        (lambda: LayerTagged(GCN(3, out_channels=2)), {}, "Immune", "wait for the layer"),
+        (lambda: GCN(3, out_channels=2), {"rule": "waiting"}, "Immune", "wait for the layer"),
         (lambda: GCN(3, out_channels=2), IN_STEP, "In step", "update together"),
         (
             lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, out_channels=2),
@@ -246,8 +246,8 @@ def test_the_price_is_that_of_the_runs():
 
 
 def test_stalls():
-    model = LayerTagged(GCN(3, out_channels=2).double())
-    result = hogwild.robustness(model, DATA, runs=4, impairments=BernoulliLoss(0.5))
+    model, lossy = GCN(3, out_channels=2).double(), BernoulliLoss(0.5)
+    result = hogwild.robustness(model, DATA, runs=4, rule="waiting", impairments=lossy)
     assert result.verdict.startswith("Stalls: under 4 of 4 schedules")
 
 

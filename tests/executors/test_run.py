@@ -162,7 +162,7 @@ def test_what_is_kept_back_costs_no_bytes():
         (lambda: GSDGNN(3, out_channels=2).double(), {}, "messages"),
         (lambda: IGNN(3, out_channels=2).double(), {}, "fixed-point"),
         (lambda: GCN(3, out_channels=2).double(), {}, "overwriting"),
-        (lambda: LayerTagged(GCN(3, out_channels=2).double()), {}, "waiting"),
+        (lambda: GCN(3, out_channels=2).double(), {"rule": "waiting"}, "waiting"),
     ],
 )
 def test_the_rule_that_is_taken(make, options, rule):
@@ -356,7 +356,7 @@ def test_stacks_do_not_stop_short_of_the_tolerance_that_is_asked_for():
     data = Data(x=graphs((5,)).x, edge_index=graphs((5,)).edge_index)
     for seed in range(3):
         torch.manual_seed(seed)
-        model = EnergyGNN(3, out_channels=1, beta=0.5, rounds=2).double()
+        model = EnergyGNN(3, out_channels=1, beta=0.5, num_layers=2).double()
         run = simulate(model, data, runs=2, ticks=2000, rule="gradient")
         assert bool(run.converged.all()), float(run.deviation.max())
 
@@ -413,7 +413,7 @@ def test_bad_options(options, message):
 
 def test_bad_models_and_data():
     with pytest.raises(AsynchronyError, match="num_layers=2"):
-        simulate(energy(num_layers=2), graphs((3,)))
+        simulate(energy(rounds=2), graphs((3,)))
     data = graphs((3,))
     one_way = Data(x=data.x, edge_index=torch.tensor([[0, 1], [1, 2]]))
     with pytest.raises(AsynchronyError, match="no reverse link"):

@@ -1,5 +1,7 @@
 """Algorithm 1, simulated: against a plain reading of it, and against the solver's answers."""
 
+from functools import partial
+
 import pytest
 import torch
 from helpers import energy, graphs
@@ -244,19 +246,19 @@ def test_explicit_models_do_not_agree_and_waiting_ones_do():
     run = simulate(model, data, runs=20)
     assert float(run.deviation.min()) > 1e-3
     assert float(run.predictions.std(0).max()) > 1e-3
-    assert bool((run.updates == model.depth).all())
+    assert bool((run.updates == model.conv.depth).all())
     together = simulate(model, data, stagger=1, delay=0)
     assert float(together.deviation.max()) < 1e-12
 
-    waiting = LayerTagged(model)
-    patient = simulate(waiting, data, runs=20)
+    waiting = partial(simulate, model, data, rule="waiting")
+    patient = waiting(runs=20)
     assert float(patient.deviation.max()) < 1e-12
-    assert bool((patient.updates == model.depth).all())
-    stuck = simulate(waiting, data, runs=5, impairments=BernoulliLoss(0.5))
+    assert bool((patient.updates == model.conv.depth).all())
+    stuck = waiting(runs=5, impairments=BernoulliLoss(0.5))
     assert not bool(stuck.converged.any())
-    assert float(stuck.updates.double().mean()) < model.depth
+    assert float(stuck.updates.double().mean()) < model.conv.depth
     # A single lost message, an isolated one, is enough.
-    assert bool(simulate(waiting, data, impairments=GeometricDelay(0.3)).converged.all())
+    assert bool(waiting(impairments=GeometricDelay(0.3)).converged.all())
 
 
 @pytest.mark.parametrize(
@@ -267,25 +269,25 @@ def test_explicit_models_do_not_agree_and_waiting_ones_do():
 def test_waiting_nodes_use_no_packet_without_the_value_they_need(impairment):
     """An overtaken packet, or that of a neighbour that begins anew, has fewer layers filled."""
     torch.manual_seed(0)
-    model = LayerTagged(GCN(3, out_channels=2).double())
-    run = simulate(model, graphs((10, 14)), runs=20, impairments=impairment)
+    model, data = GCN(3, out_channels=2).double(), graphs((10, 14))
+    run = simulate(model, data, rule="waiting", runs=20, impairments=impairment)
     assert float(run.deviation.max()) < 1e-12
 
 
 def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
     torch.manual_seed(0)
-    model, data = LayerTagged(GCN(3, out_channels=2).double()), graphs((5, 6))
+    model, data = GCN(3, out_channels=2).double(), graphs((5, 6))
     long = simulate(energy(), data, record=True, tol=None, ticks=100).trace
-    run = simulate(model, data, replay=long)
+    run = simulate(model, data, rule="waiting", replay=long)
     assert float(run.deviation.max()) < 1e-12
-    assert bool((run.updates == model.model.depth).all())
+    assert bool((run.updates == model.conv.depth).all())
 
 
 def test_rare_updates_are_not_taken_for_a_standstill():
     torch.manual_seed(0)
     model, data = GCN(3, out_channels=2).double(), graphs((2,))
     run = simulate(model, data, stagger=4000, ticks=50_000)
-    assert bool((run.updates == model.depth).all())
+    assert bool((run.updates == model.conv.depth).all())
 
 
 # -- inexact packets ------------------------------------------------------------------------------

@@ -151,12 +151,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("make", [EnergyConv, EnergyGNN, EnergyGNN])
-def test_bad_input_is_named(name, make):
+@pytest.mark.parametrize("options", [None, {}, {"num_layers": 2}])
+def test_bad_input_is_named(name, options):
     """Every bad input raises its own class, saying what was given and what was expected."""
     changes, error, words = BAD[name]
-    width = () if make is EnergyConv else (2,)
-    model = make(3, *width, edge_dim=2).double()
+    model = EnergyConv(3, edge_dim=2)
+    if options is not None:
+        model = EnergyGNN(3, out_channels=2, edge_dim=2, **options)
+    model = model.double()
     inputs = good(**changes)
     with pytest.raises(error) as caught:
         model(inputs.pop("x"), inputs.pop("edge_index"), **inputs)
@@ -273,6 +275,7 @@ def test_inference_mode_first_then_training():
 
 
 HALF = torch.ones(3, 3, dtype=torch.half)
+ONES = torch.ones(3, 3)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +294,7 @@ HALF = torch.ones(3, 3, dtype=torch.half)
         (HogwildError, lambda: EnergyConv(3)(torch.randn(3, 3), torch.tensor(1))),
         (HogwildError, lambda: EnergyConv(3)(torch.randn(3, 3), cycle(3), h0=[0.0])),
         (DTypeError, lambda: EnergyConv(3)(torch.randn(3, 3), cycle(3), h0=torch.ones(3, 2) * 1j)),
-        (FeatureError, lambda: EnergyConv(3).energy(torch.ones(4, 2), Inputs(torch.ones(3, 3), cycle(3)))),
+        (FeatureError, lambda: EnergyConv(3).energy(torch.ones(4, 2), Inputs(ONES, cycle(3)))),
         (DTypeError, lambda: EnergyConv(3, solve_dtype=None).half()(HALF, cycle(3))),
         (FeatureError, lambda: PICNN(2, 2, (4, 1))(torch.randn(5, 2), torch.randn(5, 1))),
     ],
@@ -336,7 +339,7 @@ MODELS = {
     "own module": Sandwich,
     "EnergyGNN": lambda: Plain(EnergyGNN(3, out_channels=1)),
     "pooled": lambda: Plain(EnergyGNN(3, out_channels=1, pool="mean")),
-    "stack": lambda: Plain(EnergyGNN(3, out_channels=1, rounds=2)),
+    "stack": lambda: Plain(EnergyGNN(3, out_channels=1, num_layers=2)),
     "IGNN": lambda: Plain(IGNN(3, out_channels=1)),
     "GSDGNN": lambda: Plain(GSDGNN(3, out_channels=1)),
 }

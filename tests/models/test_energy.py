@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import DOUBLE, ODD, ODD_NODES, chain, circulant, columns, cycle, edges
+from helpers import DOUBLE, ODD, ODD_NODES, bare, chain, circulant, columns, cycle, edges
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch_geometric.data import Data
 from torch_geometric.datasets import TUDataset
@@ -33,8 +33,8 @@ VARIANTS = {
     "heads": {"heads": 2},
     "heads-averaged": {"heads": 3, "concat": False},
     "node-heads": {"message": "node", "heads": 2},
-    "two-rounds": {"num_layers": 2},
-    "three-rounds": {"num_layers": 3, "heads": 2, "widths": (2,)},
+    "two-rounds": {"rounds": 2},
+    "three-rounds": {"rounds": 3, "heads": 2, "widths": (2,)},
     "wide": {"hidden_channels": 5, "message_channels": 3, "widths": (6,)},
     "deep": {"widths": (3, 4, 5)},
     "affine": {"widths": ()},
@@ -62,7 +62,7 @@ def test_gnn(pool, device):
 
 def test_stacked(device):
     check_model(
-        lambda **kw: EnergyGNN(3, out_channels=2, rounds=2, widths=(2,), **kw), device=device
+        lambda **kw: EnergyGNN(3, out_channels=2, num_layers=2, widths=(2,), **kw), device=device
     )
 
 
@@ -77,8 +77,8 @@ TIGHT = Newton(atol=1e-12)
         ({"in_channels": 0}, ["in_channels=0", "positive integer"]),
         ({"hidden_channels": -1}, ["hidden_channels=-1", "positive integer"]),
         ({"message_channels": 0}, ["message_channels=0", "positive integer"]),
-        ({"num_layers": 0}, ["num_layers=0", "positive integer"]),
-        ({"num_layers": 1.5}, ["num_layers=1.5", "positive integer"]),
+        ({"rounds": 0}, ["rounds=0", "positive integer"]),
+        ({"rounds": 1.5}, ["rounds=1.5", "positive integer"]),
         ({"heads": 0}, ["heads=0", "positive integer"]),
         ({"edge_dim": 0}, ["edge_dim=0", "positive integer"]),
         ({"replicas": 0}, ["replicas=0", "positive integer"]),
@@ -105,7 +105,7 @@ def test_constructor_errors(kwargs, words):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: EnergyGNN(3, out_channels=1, rounds=0), ["num_levels=0", "positive integer"]),
+        (lambda: EnergyGNN(3, out_channels=1, num_layers=0), ["num_layers=0", "positive integer"]),
         (lambda: EnergyGNN(3, out_channels=1, pool="max"), ["'max'", "'mean'"]),
         (lambda: Newton(atol=-1.0), ["atol=-1.0", "nonnegative"]),
         (lambda: Newton(rtol=float("nan")), ["rtol=nan", "nonnegative"]),
@@ -135,7 +135,7 @@ OPTIONS = {
     "mean": {"aggr": "mean"},
     "normalize": {"normalize": True},
     "heads": {"heads": 2},
-    "two-rounds": {"num_layers": 2},
+    "two-rounds": {"rounds": 2},
 }
 
 
@@ -216,14 +216,14 @@ def test_graph_without_edges(options):
 
 def test_require_asynchronous():
     """A one-hop energy on an undirected graph can run asynchronously; otherwise the reason."""
-    EnergyConv(3).require_asynchronous(cycle(4), 4)
-    EnergyConv(3, heads=2).require_asynchronous(edges(), 2)
+    EnergyConv(3).require_asynchronous(bare(cycle(4), 4))
+    EnergyConv(3, heads=2).require_asynchronous(bare(edges(), 2))
     with pytest.raises(AsynchronyError) as caught:
-        EnergyConv(3, rounds=2).require_asynchronous(cycle(4), 4)
+        EnergyConv(3, rounds=2).require_asynchronous(bare(cycle(4), 4))
     for word in ("num_layers=2", "2 hops", "num_layers=1", "StackedEnergyGNN"):
         assert word in str(caught.value)
     with pytest.raises(AsynchronyError) as caught:
-        EnergyConv(3).require_asynchronous(ODD, ODD_NODES)
+        EnergyConv(3).require_asynchronous(bare(ODD, ODD_NODES))
     for word in ("no reverse link", "4 -> 0", "to_undirected"):
         assert word in str(caught.value)
 

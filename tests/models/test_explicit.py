@@ -23,8 +23,8 @@ from hogwild.testing import check_model
 
 def by_hand(model, convs, x, edge_index, act=torch.relu, **options):
     """Encoder, convolutions of PyG with the model's parameters, readout."""
-    h = x @ model.encoder.weight[0].mT + model.encoder.bias[0]
-    for layer, conv in zip(model.layers, convs, strict=True):
+    h = x @ model.conv.encoder.weight[0].mT + model.conv.encoder.bias[0]
+    for layer, conv in zip(model.conv.layers, convs, strict=True):
         conv.double().load_state_dict(layer.conv.state_dict())
         h = act(conv(h, edge_index, **options))
     return h
@@ -50,7 +50,6 @@ SIZES = {
         norm=nn.LayerNorm(4),
         **kw,
     ),
-    "tagged": lambda **kw: LayerTagged(GCN(3, out_channels=2, num_layers=2, **kw)),
 }
 
 
@@ -67,11 +66,13 @@ def test_conformance_with_edge_features(device):
 def test_sizes_are_the_papers():
     """Five layers of width 10, and five of three heads of width 3."""
     gcn, gat = GCN(3, out_channels=1), GAT(3, out_channels=1)
-    assert [tuple(layer.conv.lin.weight.shape) for layer in gcn.layers] == [(10, 10)] * 5
-    assert [tuple(layer.conv.lin.weight.shape) for layer in gat.layers] == [(9, 9)] * 5
-    assert [(layer.conv.heads, layer.conv.out_channels) for layer in gat.layers] == [(3, 3)] * 5
+    assert [tuple(layer.conv.lin.weight.shape) for layer in gcn.conv.layers] == [(10, 10)] * 5
+    assert [tuple(layer.conv.lin.weight.shape) for layer in gat.conv.layers] == [(9, 9)] * 5
+    assert [(layer.conv.heads, layer.conv.out_channels) for layer in gat.conv.layers] == [
+        (3, 3)
+    ] * 5
     assert gcn.readout.node.channels == (10, 4, 4, 1)
-    assert {gcn.kind, gat.kind, LayerTagged(gcn).kind} == {Kind.EXPLICIT}
+    assert {gcn.kind, gat.kind} == {Kind.EXPLICIT}
 
 
 # -- against independent references ---------------------------------------------------------------
@@ -87,8 +88,8 @@ def test_gcn_is_the_papers_equation(weighted):
     a = torch.zeros(n, n, **DOUBLE).index_put((edge_index[1], edge_index[0]), entries, True)
     root = (a.sum(1) + 1.0).rsqrt().diag()
     a = root @ (a + torch.eye(n, **DOUBLE)) @ root
-    h = model.encoder(x)
-    for layer in model.layers:
+    h = model.conv.encoder(x)
+    for layer in model.conv.layers:
         h = torch.relu(a @ h @ layer.conv.lin.weight.mT)
     out = model.embed(Inputs(x, edge_index, edge_weight=weight)).value
     torch.testing.assert_close(out, h, rtol=1e-12, atol=1e-12)
@@ -99,8 +100,8 @@ def test_gat_is_the_papers_equation():
     model, n = GAT(3, out_channels=2, bias=False).double(), 6
     edge_index, x = cycle(n), features(n)
     src, dst = torch.cat([edge_index, torch.arange(n).expand(2, n)], 1)
-    h = model.encoder(x)
-    for layer in model.layers:
+    h = model.conv.encoder(x)
+    for layer in model.conv.layers:
         conv = layer.conv
         z = (h @ conv.lin.weight.mT).view(n, 3, 3)
         a = torch.cat([conv.att_dst, conv.att_src], -1)
@@ -122,7 +123,9 @@ def test_gcnconv_is_pygs(options, weighted):
     expected = by_hand(model, make(), x, ODD, edge_weight=weight)
     out = model.embed(Inputs(x, ODD, edge_weight=weight)).value
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
-    assert all(layer.conv.normalize for layer in model.layers)  # the user's layers are untouched
+    assert all(
+        layer.conv.normalize for layer in model.conv.layers
+    )  # the user's layers are untouched
     if weighted:
         (one,) = torch.autograd.grad(out.square().sum(), weight)
         (two,) = torch.autograd.grad(expected.square().sum(), weight)
@@ -145,7 +148,7 @@ def test_embed_reports_its_layers():
 
 def test_without_an_encoder_the_features_are_the_start():
     model = GCN(10, out_channels=2, encoder=False).double()
-    assert model.encoder is None
+    assert model.conv.encoder is None
     x = features(4, 10)
     assert torch.equal(model.problem(Inputs(x, cycle(4))).start(), x.mT.unsqueeze(0))
     ensemble = GCN(10, out_channels=2, encoder=False, replicas=2).double()
@@ -202,12 +205,11 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("wrap", [lambda m: m, LayerTagged], ids=["plain", "tagged"])
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named(name, wrap):
+def test_bad_input_is_named(name):
     changes, error, words = BAD[name]
     given = {"x": features(4), "edge_index": cycle(4), "edge_attr": features(8, 2)} | changes
-    model = wrap(GAT(3, out_channels=2, edge_dim=2).double())
+    model = GAT(3, out_channels=2, edge_dim=2).double()
     with pytest.raises(error) as caught:
         model(given.pop("x"), given.pop("edge_index"), **given)
     for word in words:
@@ -217,29 +219,6 @@ def test_bad_input_is_named(name, wrap):
 def test_unexpected_edge_attr():
     with pytest.raises(FeatureError, match=r"\(8, 2\).*edge_dim=2"):
         GCN(3, out_channels=2).double()(features(4), cycle(4), features(8, 2))
-
-
-# -- the local synchroniser -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("replicas", [None, 2])
-def test_layer_tagged_only_waits(replicas):
-    model = GCN(3, out_channels=2, replicas=replicas).double()
-    tagged = LayerTagged(model)
-    x, edge_index = features(4), cycle(4)
-    assert torch.equal(tagged(x, edge_index), model(x, edge_index))
-    assert torch.equal(
-        tagged.embed(Inputs(x, edge_index)).value, model.embed(Inputs(x, edge_index)).value
-    )
-    assert tagged.replicas == replicas
-    assert tagged.readout is model.readout
-    plain, waiting = model.problem(Inputs(x, edge_index)), tagged.problem(Inputs(x, edge_index))
-    assert (plain.usual, waiting.usual) == ("overwriting", "waiting")
-    assert torch.equal(plain.start(), waiting.start())
-    tagged.require_asynchronous(edge_index, 4)
-    before = model.encoder.weight[0].clone()
-    tagged.reset_parameters()
-    assert not torch.equal(model.encoder.weight[0], before)
 
 
 def test_graph_without_edges():

@@ -15,7 +15,7 @@ from hogwild.errors import DTypeError, FeatureError, HogwildError, InputError
 MODELS = {
     "energy-edge": lambda **o: EnergyGNN(3, out_channels=2, edge_dim=2, **o),
     "energy-attention": lambda **o: EnergyGNN(3, out_channels=2, edge_dim=2, heads=2, **o),
-    "stacked energies": lambda **o: EnergyGNN(3, out_channels=2, **o, rounds=2),
+    "stacked energies": lambda **o: EnergyGNN(3, out_channels=2, **o, num_layers=2),
     "gsdgnn": lambda **o: GSDGNN(3, out_channels=2, **o),
     "ignn": lambda **o: IGNN(3, out_channels=2, **o),
     "stacked ignn": lambda **o: IGNN(3, out_channels=2, num_layers=2, act="leaky_relu", **o),
@@ -101,17 +101,6 @@ def test_simulate_and_certify_see_them_too(name, rule):
     assert torch.equal(mine.predictions, theirs.predictions)
     certificates = hogwild.certify(model, data), hogwild.certify(plain, other)
     assert certificates[0].constants == certificates[1].constants
-
-
-def test_layer_tagged():
-    model = LayerTagged(GCN(3, out_channels=2).double())
-    data = graph(False)
-    assert model.standardize(data) is model
-    other = by_hand(model, data)
-    model2 = copy.deepcopy(model)
-    model2.features.nodes.load_state_dict({})  # a state without statistics: the identity
-    args = (data.x, data.edge_index)
-    assert torch.equal(model(*args), model2(other.x, other.edge_index))
 
 
 @pytest.mark.parametrize("many", [Batch.from_data_list, list, tuple, DataLoader])

@@ -7,6 +7,7 @@ from helpers import (
     ODD,
     ODD_NODES,
     assemble,
+    bare,
     batch_of,
     chain,
     columns,
@@ -347,9 +348,9 @@ def test_bad_input():
 
 
 def test_asynchronous_needs_reverse_links():
-    GSDGNN(3, out_channels=1).require_asynchronous(cycle(4), 4)
+    GSDGNN(3, out_channels=1).require_asynchronous(bare(cycle(4), 4))
     with pytest.raises(AsynchronyError, match="no reverse link"):
-        GSDConv(3).require_asynchronous(ODD, ODD_NODES)
+        GSDConv(3).require_asynchronous(bare(ODD, ODD_NODES))
 
 
 def test_analysis_is_kept_on_the_graph():

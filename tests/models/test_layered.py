@@ -8,7 +8,7 @@ import torch_geometric.nn as pyg
 from helpers import ODD, ODD_NODES, cycle, features
 from torch import nn
 
-from hogwild import GAT, GCN, EnergyGNN, Inputs, LayeredGNN
+from hogwild import GAT, GCN, Inputs, LayeredGNN
 from hogwild.errors import (
     AsynchronyError,
     ConfigError,
@@ -158,10 +158,6 @@ MISFITS = {
         ["edge_dim=0", "positive integer"],
     ),
     "in_channels": (lambda: GCN(0, out_channels=2), ["in_channels=0", "positive integer"]),
-    "tagged": (
-        lambda: LayerTagged(EnergyGNN(3, out_channels=2)),
-        ["EnergyGNN", "no layers", "LayeredGNN"],
-    ),
 }
 
 

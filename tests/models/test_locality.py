@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from helpers import DOUBLE, ODD, ODD_NODES, chain, circulant, cycle, grid
+from helpers import DOUBLE, ODD, ODD_NODES, bare, chain, circulant, cycle, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -281,15 +281,15 @@ def test_layers_that_look_further_are_found_out(name, edge_index):
         assert word in str(caught.value)
     assert "eval()" not in str(caught.value)
     with pytest.raises(AsynchronyError, match="layer 1"):
-        model.require_asynchronous(edge_index, 12)
+        model.require_asynchronous(bare(edge_index, 12))
 
 
 def test_on_a_complete_graph_everyone_is_a_neighbour():
     """Where one hop is everything, nothing is refused."""
     model = LayeredGNN([Centred(K, K)], 3, out_channels=2, hidden_channels=K).double()
-    assert model.require_asynchronous(chain(2), 2) is None
+    assert model.require_asynchronous(bare(chain(2), 2)) is None
     with pytest.raises(AsynchronyError):
-        model.require_asynchronous(chain(3), 3)
+        model.require_asynchronous(bare(chain(3), 3))
 
 
 def test_models_that_can_run_asynchronously():
@@ -299,8 +299,8 @@ def test_models_that_can_run_asynchronously():
         GCN(3, out_channels=2, replicas=2),
     ):
         # One-way edges carry values, and that is enough.
-        assert model.require_asynchronous(ODD, ODD_NODES) is None
-        assert model.double().require_asynchronous(cycle(4), 4) is None
+        assert model.require_asynchronous(bare(ODD, ODD_NODES)) is None
+        assert model.double().require_asynchronous(bare(cycle(4), 4)) is None
 
 
 def test_training_mode():
@@ -330,7 +330,7 @@ def test_asking_draws_no_random_numbers():
     model, x = GCN(3, out_channels=2).double(), torch.randn(4, 3, **DOUBLE)
     state = torch.get_rng_state()
     model.problem(Inputs(x, cycle(4)))
-    model.require_asynchronous(cycle(4), 4)
+    model.require_asynchronous(bare(cycle(4), 4))
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, columns, cycle, edges, star
+from helpers import DOUBLE, ODD, ODD_NODES, bare, batch_of, chain, columns, cycle, edges, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import dijkstra
@@ -331,7 +331,7 @@ def test_bad_input():
 
 
 def test_directed_graphs_need_no_reverse_links():
-    MaxGNN(3, out_channels=1).require_asynchronous(ODD, ODD_NODES)
+    MaxGNN(3, out_channels=1).require_asynchronous(bare(ODD, ODD_NODES))
     conv, x = MaxConv(3).double(), torch.randn(3, 3, **DOUBLE)
     moved = x.clone()
     moved[2] += 1.0  # 0 -> 1 -> 2: the last node is heard by nobody

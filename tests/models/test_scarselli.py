@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, circulant, cycle, edges, star
+from helpers import DOUBLE, ODD, ODD_NODES, bare, batch_of, chain, circulant, cycle, edges, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -438,7 +438,7 @@ def test_bad_input():
 
 def test_directed_graphs_need_no_reverse_links():
     """Messages follow the edges, and nothing travels against them."""
-    ScarselliConv(3).require_asynchronous(ODD, ODD_NODES)
+    ScarselliConv(3).require_asynchronous(bare(ODD, ODD_NODES))
     conv, x = ScarselliConv(3, solver=Picard()).double(), torch.randn(3, 3, **DOUBLE)
     moved = x.clone()
     moved[2] += 1.0  # 0 -> 1 -> 2: the last node is heard by nobody

@@ -16,7 +16,7 @@ def features(n):
 def test_stack_equals_composing_by_hand(replicas, pool):
     """H⁽ˢ⁾ = argmin E⁽ˢ⁾(H; [X ‖ H⁽ˢ⁻¹⁾]), with the gradients of the composition."""
     torch.manual_seed(0)
-    model = EnergyGNN(3, out_channels=1, rounds=3, replicas=replicas, pool=pool).double()
+    model = EnergyGNN(3, out_channels=1, num_layers=3, replicas=replicas, pool=pool).double()
     edge_index, batch = batch_of((chain(3), 3), (cycle(4), 4))
     x = features(7)
     h = model.convs[0](x, edge_index, None, batch)
@@ -36,7 +36,7 @@ def test_stack_equals_composing_by_hand(replicas, pool):
 def test_stack_diagnostics():
     """Iterations are summed over the levels; residuals and statuses are the worst."""
     torch.manual_seed(0)
-    model = EnergyGNN(3, out_channels=1, rounds=2).double()
+    model = EnergyGNN(3, out_channels=1, num_layers=2).double()
     x = features(4)
     first = model.convs[0].embed(Inputs(x, cycle(4)))
     second = model.convs[1].embed(Inputs(torch.cat([x, first.value], 1), cycle(4)))

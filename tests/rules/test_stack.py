@@ -6,12 +6,12 @@ from helpers import DOUBLE, chain
 from helpers import graphs as data
 from torch_geometric.data import Data
 
-from hogwild import EIGNN, IGNN, EnergyGNN, Inputs, simulate
+from hogwild import EIGNN, GNN, IGNN, EnergyGNN, Inputs, Readout, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes
+from hogwild.models import Stack
 from hogwild.models.gsd import GSDConv
 from hogwild.models.maximum import MaxConv
 from hogwild.models.scarselli import ScarselliConv
-from hogwild.models.stack import StackedGNN
 from hogwild.ops import gather, scatter
 from hogwild.rules import gradient_rule, rule_for
 
@@ -21,34 +21,36 @@ def arguments(graphs):
 
 
 def stack(layer, **options):
-    return lambda: StackedGNN(lambda p: layer(p, 2, **options), 3, 2, 2)
+    return lambda: GNN(
+        Stack([layer(3, **options), layer(5, **options)]), Readout(2, out_channels=2)
+    )
 
 
 GRADIENT = {"rule": "gradient"}
 STACKS = {
-    "energies": (lambda: EnergyGNN(3, out_channels=2, beta=2.0, rounds=2), GRADIENT),
+    "energies": (lambda: EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2), GRADIENT),
     "energies, attention": (
-        lambda: EnergyGNN(3, out_channels=2, heads=2, beta=2.0, rounds=2),
+        lambda: EnergyGNN(3, out_channels=2, heads=2, beta=2.0, num_layers=2),
         GRADIENT,
     ),
     "energies, node-wise": (
-        lambda: EnergyGNN(3, out_channels=2, message="node", beta=2.0, rounds=2),
+        lambda: EnergyGNN(3, out_channels=2, message="node", beta=2.0, num_layers=2),
         GRADIENT,
     ),
     "energies, three levels": (
-        lambda: EnergyGNN(3, out_channels=2, rounds=3, beta=2.0),
+        lambda: EnergyGNN(3, out_channels=2, num_layers=3, beta=2.0),
         GRADIENT,
     ),
     "energies, replicas": (
-        lambda: EnergyGNN(3, out_channels=2, replicas=2, beta=2.0, rounds=2),
+        lambda: EnergyGNN(3, out_channels=2, replicas=2, beta=2.0, num_layers=2),
         GRADIENT,
     ),
     "energies, exact exchange": (
-        lambda: EnergyGNN(3, out_channels=2, beta=2.0, rounds=2),
+        lambda: EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2),
         GRADIENT | {"exchange": "exact"},
     ),
     "energies, messages": (
-        lambda: EnergyGNN(3, out_channels=2, beta=2.0, rounds=2),
+        lambda: EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2),
         {"rule": "messages"},
     ),
     "denoising, certified": (
@@ -79,7 +81,7 @@ def test_stacks_end_at_their_synchronous_answer(name):
 def test_levels_run_together():
     """Level 2 moves long before level 1 has settled, on one schedule, which can be replayed."""
     torch.manual_seed(0)
-    model, graphs = EnergyGNN(3, out_channels=2, beta=2.0, rounds=2).double(), data()
+    model, graphs = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2).double(), data()
     options = GRADIENT | {"history": 1, "keep_embeddings": True, "tol": None, "ticks": 20}
     run = simulate(model, graphs, record=True, **options)
     assert run.ticks == 20
@@ -91,7 +93,7 @@ def test_levels_run_together():
 
 def test_cold_crashes_do_not_keep_a_stack_from_its_answer():
     torch.manual_seed(0)
-    model, graphs = EnergyGNN(3, out_channels=2, beta=2.0, rounds=2).double(), data((6,))
+    model, graphs = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2).double(), data((6,))
     crashes = Crashes(0.5, period=30, downtime=10, until=40, rejoin="cold")
     for exchange in ("packet", "exact"):
         run = simulate(model, graphs, impairments=crashes, exchange=exchange, **GRADIENT)
@@ -100,7 +102,7 @@ def test_cold_crashes_do_not_keep_a_stack_from_its_answer():
 
 def test_a_stack_that_diverges_is_reported_and_not_taken_for_bad_input():
     torch.manual_seed(0)
-    model, graphs = EnergyGNN(3, out_channels=2, rounds=2).double(), data((6,))
+    model, graphs = EnergyGNN(3, out_channels=2, num_layers=2).double(), data((6,))
     run = simulate(model, graphs, rule="gradient", step=1e3, ticks=300)
     assert not bool(run.converged.any())
 
@@ -111,7 +113,7 @@ def test_a_stack_that_diverges_is_reported_and_not_taken_for_bad_input():
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        (lambda: EnergyGNN(3, out_channels=2, rounds=2), GRADIENT),
+        (lambda: EnergyGNN(3, out_channels=2, num_layers=2), GRADIENT),
         (lambda: IGNN(3, out_channels=2, num_layers=2, act="tanh"), {}),
     ],
     ids=["energies", "IGNN"],
@@ -175,7 +177,7 @@ def test_an_update_depends_on_the_inbox_alone(name):
 def test_neighbours_shares_add_up_to_the_row_bounds(options):
     torch.manual_seed(0)
     graphs = data()
-    conv = EnergyGNN(3, out_channels=2, **options, rounds=2).double().levels[0]
+    conv = EnergyGNN(3, out_channels=2, **options, num_layers=2).double().conv.levels[0]
     problem = conv.problem(Inputs(*arguments(graphs))).detach()
     graph = problem.graph
     own, toward = problem.node.row_bounds(graph.everyone)
@@ -191,7 +193,7 @@ def test_the_certified_step_of_a_settled_level_is_the_one_it_has_alone():
     """Once the level below stands still, and word of it has got round, the step is
     θ / ((½ + D') r) with the row bounds at those features."""
     torch.manual_seed(0)
-    model, graphs, age = EnergyGNN(3, out_channels=2, rounds=2).double(), data((7,)), 9
+    model, graphs, age = EnergyGNN(3, out_channels=2, num_layers=2).double(), data((7,)), 9
     settled = model.solutions(Inputs(*arguments(graphs)))[0].value.mT.unsqueeze(0)
     stacked = model.problem(Inputs(*arguments(graphs)))
     graph = stacked.graph

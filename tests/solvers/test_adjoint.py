@@ -28,7 +28,7 @@ KINDS = {
     "node": {"message": "node"},
     "heads": {"heads": 2},
     "normalize": {"normalize": True},
-    "two-rounds": {"num_layers": 2},
+    "two-rounds": {"rounds": 2},
 }
 
 

@@ -98,7 +98,7 @@ def test_nonlinear_shrinking_equals_alone(shrink):
     torch.manual_seed(0)
     parts = [(chain(n), n) for n in (1, 2, 5, 100)]
     edge_index, batch = batch_of(*parts)
-    for options in ({}, {"heads": 2}, {"normalize": True}, {"num_layers": 2}):
+    for options in ({}, {"heads": 2}, {"normalize": True}, {"rounds": 2}):
         conv = EnergyConv(3, replicas=3, solver=Newton(atol=1e-11), **options).double()
         x = torch.randn(108, 3, **DOUBLE)
         warm = conv(x, edge_index, None, batch).detach()
@@ -313,7 +313,7 @@ def test_tolerances_by_dtype():
     assert Newton(atol=1e-3, rtol=1e-2).tolerances(torch.float32) == (1e-3, 1e-2)
 
 
-@pytest.mark.parametrize("options", [{}, {"heads": 2}, {"num_layers": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"heads": 2}, {"rounds": 2}], ids=str)
 @pytest.mark.parametrize(
     "solver",
     [

@@ -190,7 +190,7 @@ def test_a_recording_leaves_secant_curvature_to_the_other_path(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"message": "node"}, {"heads": 2}, {"num_layers": 2}, {"normalize": True}]
+    "options", [{}, {"message": "node"}, {"heads": 2}, {"rounds": 2}, {"normalize": True}]
 )
 def test_secant_curvature_bounds_the_true_one(options):
     """vᵀSv ≥ vᵀHv, growing with the reach; and the Hessian, to the bit, on graphs without one."""

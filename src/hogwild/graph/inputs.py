@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data, HeteroData
 
 from hogwild.errors import InputError
+from hogwild.graph.graph import Graph
 
 SAMPLED = ("n_id", "e_id", "input_id", "num_sampled_nodes", "root_n_id", "node_norm", "edge_norm")
 """What some samplers of PyG leave on a part of a graph. Others, and ``Data.subgraph``, leave
@@ -130,6 +131,12 @@ class Inputs:
         if self.batch is not None:
             return self.batch
         return torch.zeros(self.num_nodes, dtype=torch.long, device=self.x.device)
+
+    def graph(self, *, validate: bool = True) -> Graph:
+        """Who hears whom; ``validate`` checks the values of the indices, too."""
+        return Graph.of(
+            self.edge_index, self.num_nodes, self.batch, self.batch_size, validate=validate
+        )
 
     def repeat(self, runs: int) -> Inputs:
         """``runs`` disjoint copies."""

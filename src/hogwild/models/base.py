@@ -137,13 +137,7 @@ class Conv(GraphModule):
     def graph(self, inputs: Inputs) -> Graph:
         """The graph of these inputs, after the inputs were checked."""
         check_inputs(inputs, self)
-        return Graph.of(
-            inputs.edge_index,
-            inputs.num_nodes,
-            inputs.batch,
-            inputs.batch_size,
-            validate=self.validate,
-        )
+        return inputs.graph(validate=self.validate)
 
 
 class Model(GraphModule):

@@ -300,7 +300,7 @@ class EnergyConv(ImplicitConv):
                 f"Expected rounds=1. For several rounds of messages use several layers, "
                 f"EnergyGNN(..., num_layers={self.rounds}): each of them is a one-hop energy."
             )
-        self.graph(inputs).require_reverse_links()
+        Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
 
     def _distinctions(self) -> dict[str, object]:
         return {

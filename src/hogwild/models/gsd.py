@@ -313,7 +313,7 @@ class GSDConv(ImplicitConv):
         return GSDProblem.of(graph, self.gamma, self.beta, target, weight)
 
     def require_asynchronous(self, inputs: Inputs) -> None:
-        self.graph(inputs).require_reverse_links()
+        Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
 
     def _distinctions(self) -> dict[str, object]:
         return {"gamma": self.gamma, "beta": self.beta}

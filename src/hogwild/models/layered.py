@@ -220,7 +220,7 @@ class Layers(Conv):
             random = torch.Generator().manual_seed(0)
             shape = (inputs.edge_index.size(1), self.edge_dim)
             attr = torch.randn(shape, generator=random).to(like)
-        graph = Graph.of(inputs.edge_index, inputs.num_nodes, validate=self.validate)
+        graph = inputs.graph(validate=self.validate)
         self._probe(AllEdges(graph, inputs.edge_index, attr, None), like)
 
     def extra_repr(self) -> str:

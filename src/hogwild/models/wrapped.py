@@ -39,7 +39,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, JumpingKnowledge, Sequential
 
 from hogwild.errors import AsynchronyError, ConfigError, FeatureError, HogwildError, InputError
-from hogwild.graph import Graph, Star
+from hogwild.graph import Star
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind, Model
@@ -213,7 +213,7 @@ class WrappedGNN(Model):
         inputs = Inputs.of(inputs)
         _require_finite(inputs)
         fields = Fields.of(inputs)
-        graph = Graph.of(inputs.edge_index, fields.rows, inputs.batch, inputs.batch_size)
+        graph = inputs.graph()
         found = Recorded.of(self, fields)
         problem = WrappedProblem(
             graph, 1, sum(found.results), len(found.v), (*found.widths, found.results[-1]),

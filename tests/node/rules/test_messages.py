@@ -93,9 +93,14 @@ def test_any_schedule_on_trees_and_graphs_with_cycles(seed, stagger, delay, cycl
         batch=graph.batch,
     )
     run = simulate(
-        EnergyGNN(3, out_channels=2).double(), data, rule="messages", stagger=stagger, delay=delay, seed=seed,
+        EnergyGNN(3, out_channels=2).double(),
+        data,
+        rule="messages",
+        stagger=stagger,
+        delay=delay,
+        seed=seed,
         ticks=3000,
-    )  # fmt: skip
+    )
     assert bool(run.converged.all()), run
 
 
