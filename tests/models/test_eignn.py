@@ -1,5 +1,7 @@
 """EIGNN: the closed form, the iteration and a dense solve are one and the same."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, star
@@ -32,14 +34,13 @@ class Weighted(nn.Module):
         super().__init__()
         self.model, self.kind = model, model.kind
 
-    def embed(self, x, edge_index, edge_attr=None, batch=None, **kwargs):
-        weight = torch.sigmoid(x[edge_index[0]] * x[edge_index[1]]).sum(-1)
-        return self.model.embed(
-            Inputs(x, edge_index, edge_attr, batch, edge_weight=weight, **kwargs)
-        )
+    def embed(self, inputs, h0=None):
+        x, (src, dst) = inputs.x, inputs.edge_index
+        weight = torch.sigmoid(x[src] * x[dst]).sum(-1)
+        return self.model.embed(replace(inputs, edge_weight=weight), h0)
 
-    def forward(self, *args, **kwargs):
-        return self.embed(Inputs(*args, **kwargs)).value
+    def forward(self, *args, h0=None):
+        return self.embed(Inputs(*args), h0).value
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)

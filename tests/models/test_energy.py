@@ -220,7 +220,7 @@ def test_require_asynchronous():
     EnergyConv(3, heads=2).require_asynchronous(bare(edges(), 2))
     with pytest.raises(AsynchronyError) as caught:
         EnergyConv(3, rounds=2).require_asynchronous(bare(cycle(4), 4))
-    for word in ("num_layers=2", "2 hops", "num_layers=1", "StackedEnergyGNN"):
+    for word in ("rounds=2", "2 hops", "rounds=1", "num_layers=2"):
         assert word in str(caught.value)
     with pytest.raises(AsynchronyError) as caught:
         EnergyConv(3).require_asynchronous(bare(ODD, ODD_NODES))
@@ -252,7 +252,7 @@ def test_float32_solve_agrees_with_float64(options):
 WORST = 1e3
 
 
-# num_layers, PICNN widths, hidden_channels, degree
+# rounds, PICNN widths, hidden_channels, degree
 QUICK = [
     (1, 2, 2, 1),
     (1, 2, 2, 50),
@@ -308,7 +308,7 @@ def check(rounds, width, k, degree, kind, *, replicas, dense=120):
     x, edge_index = torch.randn(n, 3, **DOUBLE), circulant(n, degree)
     problem = conv.problem(Inputs(x, edge_index)).detach()
     assert problem.graph.in_degree.unique().tolist() == [degree]
-    start = problem.zeros(torch.float64, x.device)
+    start = problem.start()
     assert float(condition(problem, start, dense).max()) < WORST
     found = conv.embed(Inputs(x, edge_index))
     solution = found.value.detach().mT.contiguous()

@@ -2,12 +2,13 @@
 
 import copy
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from adjacencies import GRAPHS, dense, radius
-from helpers import DOUBLE, ODD, ODD_NODES, chain, cycle, edges
+from helpers import DOUBLE, ODD, ODD_NODES, bare, chain, cycle, edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import root
@@ -46,15 +47,13 @@ class Weighted(nn.Module):
         super().__init__()
         self.model, self.kind = model, model.kind
 
-    def embed(self, x, edge_index, edge_attr=None, batch=None, **kwargs):
-        src, dst = edge_index
+    def embed(self, inputs, h0=None):
+        x, (src, dst) = inputs.x, inputs.edge_index
         weight = 0.5 + torch.sigmoid(x[..., 0][src] + x[..., 1][src] * x[..., 2][dst])
-        return self.model.embed(
-            Inputs(x, edge_index, edge_attr, batch, edge_weight=weight, **kwargs)
-        )
+        return self.model.embed(replace(inputs, edge_weight=weight), h0)
 
-    def forward(self, *args, **kwargs):
-        return self.embed(Inputs(*args, **kwargs)).value
+    def forward(self, *args, h0=None):
+        return self.embed(Inputs(*args), h0).value
 
 
 # -- conformance ----------------------------------------------------------------------------------
@@ -225,13 +224,13 @@ def test_forward_projects_what_the_optimiser_left_outside():
     model = IGNN(3, out_channels=1, constraint="project", num_layers=2, replicas=2).double()
     x = torch.randn(4, 3, **DOUBLE)
     with torch.no_grad():
-        model.levels[1].weight[1].mul_(10.0)
+        model.conv.levels[1].weight[1].mul_(10.0)
     with pytest.warns(ProjectionWarning, match="project_"):
         model(x, cycle(4))
-    for conv in model.levels:
+    for conv in model.conv.levels:
         assert float(conv.weight.detach().abs().sum(-1).max()) <= 0.95 * (1 + 1e-12)
     with torch.no_grad():
-        model.levels[0].weight.mul_(10.0)
+        model.conv.levels[0].weight.mul_(10.0)
     model.project_(warn=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -344,7 +343,7 @@ def test_problem_of_a_model():
     model = IGNN(3, out_channels=1).double()
     x = torch.randn(4, 3, **DOUBLE)
     assert float(model.problem(Inputs(x, cycle(4))).modulus().detach().max()) < 0.95
-    model.require_asynchronous(edges((0, 1)), 2)  # nothing travels against the edges
+    model.require_asynchronous(bare(edges((0, 1)), 2))  # nothing travels against the edges
     stack = (
         IGNN(3, out_channels=1, num_layers=2).double().problem(Inputs(x, cycle(4)))
     )  # one problem a level
@@ -384,9 +383,9 @@ def test_isolated_nodes_and_empty_graphs():
     x = torch.randn(ODD_NODES, 3, **DOUBLE)
     alone = conv(x[5:], edges())
     torch.testing.assert_close(conv(x, ODD)[5:], alone, rtol=0, atol=1e-10)
-    bare = IGNNConv(3, normalize=False).double()
-    expected = torch.relu(bare.encoder(x))
-    torch.testing.assert_close(bare(x, edges()), expected, rtol=0, atol=1e-12)
+    plain = IGNNConv(3, normalize=False).double()
+    expected = torch.relu(plain.encoder(x))
+    torch.testing.assert_close(plain(x, edges()), expected, rtol=0, atol=1e-12)
 
 
 def test_weight_two_equals_a_double_edge():
@@ -457,7 +456,7 @@ BAD = {
 @pytest.mark.parametrize("make", [IGNNConv, IGNN])
 def test_bad_input_is_named(name, make):
     args, kwargs, error, words = BAD[name]
-    model = make(3).double() if make is IGNNConv else make(3, 1).double()
+    model = make(3).double() if make is IGNNConv else make(3, out_channels=1).double()
     with pytest.raises(error) as caught:
         model(*args, **kwargs)
     for word in words:

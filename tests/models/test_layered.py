@@ -35,13 +35,13 @@ def test_a_pyg_model_keeps_its_forward(make, options):
     """Encoder, then exactly what PyG's model computes, then the readout."""
     inner = make(8, 8, 3, **options)
     model = LayeredGNN(inner, 3, out_channels=2).double().eval()
-    for layer, conv, norm in zip(model.layers, inner.convs, inner.norms, strict=True):
+    for layer, conv, norm in zip(model.conv.layers, inner.convs, inner.norms, strict=True):
         conv.load_state_dict(layer.conv.state_dict())  # the model's own, freshly drawn
         if layer.norm is not None:
             norm.load_state_dict(layer.norm.state_dict())
     inner.double().eval()
     attr = {"edge_attr": features(ODD.size(1), 2)} if "edge_dim" in options else {}
-    expected = inner(model.encoder(features(ODD_NODES)), ODD, **attr)
+    expected = inner(model.conv.encoder(features(ODD_NODES)), ODD, **attr)
     found = model.embed(Inputs(features(ODD_NODES), ODD, **attr))
     torch.testing.assert_close(found.value, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(
@@ -57,7 +57,7 @@ def test_a_new_model_has_parameters_of_its_own():
         ([pyg.SAGEConv(8, 8), pyg.SAGEConv(8, 8)], lambda g: g[0]),
     ):
         before = copy.deepcopy(conv(given).state_dict())
-        own = LayeredGNN(given, 3, out_channels=2).layers[0].conv
+        own = LayeredGNN(given, 3, out_channels=2).conv.layers[0].conv
         assert own is not conv(given)
         for name, value in conv(given).state_dict().items():
             assert torch.equal(value, before[name])
@@ -77,7 +77,7 @@ def test_replicas_draw_anew_and_keep_the_pattern():
     conv = pyg.GCNConv(4, 4)
     ensemble = LayeredGNN([conv], 3, out_channels=2, replicas=3)
     assert conv.lin.weight.shape == (4, 4)
-    weight = ensemble.layers[0].conv.lin.weight
+    weight = ensemble.conv.layers[0].conv.lin.weight
     assert weight.shape == (3, 4, 4)
     assert float((weight[0] - weight[1]).detach().abs().min()) > 0
     before = copy.deepcopy(dict(ensemble.named_parameters()))

@@ -114,7 +114,7 @@ def reference(name, model, layer, h, inputs, edge_weight=None):
     """PyG's own layer on the whole graph, replica by replica: [R, k, N] → [R, k, N]."""
     conv, out = LAYERS[name][0]().double(), []
     for r in range(h.size(0)):
-        state = model.layers[layer].conv.state_dict()
+        state = model.conv.layers[layer].conv.state_dict()
         if model.replicas is not None:
             state = {key: value[r] for key, value in state.items()}
         conv.load_state_dict(state)
@@ -137,7 +137,7 @@ def test_every_layer_at_all_nodes_and_at_some(name, replicas):
     assert (problem.replicas, problem.channels, problem.depth) == (replicas or 1, K, 2)
     assert problem.surrounded == (needs_degrees,) * 2
     h = problem.start()
-    encoded = model.encoder(inputs[0])
+    encoded = model.conv.encoder(inputs[0])
     assert torch.equal(h.mT, encoded if replicas else encoded.unsqueeze(0))
     nodes = torch.tensor([3, 0, 5, 1])
     at = graph.star(nodes)
@@ -191,7 +191,7 @@ def test_updates_are_differentiable():
     h = problem.start()
     for layer in range(problem.depth):
         h = problem.update(layer, h, gather(h, problem.graph.src), problem.graph.everyone)
-    leaves = [x, weight, *model.encoder.parameters(), *model.layers.parameters()]
+    leaves = [x, weight, *model.conv.encoder.parameters(), *model.conv.layers.parameters()]
     expected = model.embed(Inputs(x, ODD, edge_weight=weight)).value
     one = torch.autograd.grad(h.square().sum(), leaves)
     two = torch.autograd.grad(expected.square().sum(), leaves)

@@ -19,8 +19,8 @@ def test_stack_equals_composing_by_hand(replicas, pool):
     model = EnergyGNN(3, out_channels=1, num_layers=3, replicas=replicas, pool=pool).double()
     edge_index, batch = batch_of((chain(3), 3), (cycle(4), 4))
     x = features(7)
-    h = model.convs[0](x, edge_index, None, batch)
-    for conv in model.convs[1:]:
+    h = model.conv.levels[0](x, edge_index, None, batch)
+    for conv in model.conv.levels[1:]:
         wide = x if replicas is None else x.expand(replicas, 7, 3)
         h = conv(torch.cat([wide, h], -1), edge_index, None, batch)
     expected = model.readout(h, batch)
@@ -38,8 +38,8 @@ def test_stack_diagnostics():
     torch.manual_seed(0)
     model = EnergyGNN(3, out_channels=1, num_layers=2).double()
     x = features(4)
-    first = model.convs[0].embed(Inputs(x, cycle(4)))
-    second = model.convs[1].embed(Inputs(torch.cat([x, first.value], 1), cycle(4)))
+    first = model.conv.levels[0].embed(Inputs(x, cycle(4)))
+    second = model.conv.levels[1].embed(Inputs(torch.cat([x, first.value], 1), cycle(4)))
     found = model.embed(Inputs(x, cycle(4)))
     assert torch.equal(found.iterations, first.iterations + second.iterations)
     assert torch.equal(found.residual, torch.maximum(first.residual, second.residual))

@@ -397,12 +397,12 @@ class Head(nn.Module):
 def test_a_module_around_a_model_of_the_library_is_told_what_to_do(make):
     name = make.__name__
     with pytest.raises(ConfigError) as caught:
-        simulate(Head(make(3, 1)), graphs())
+        simulate(Head(make(3, out_channels=1)), graphs())
     for word in (f"a Head around inner, a {name} of hogwild", "simulate(model.inner, data)",
                  "readout=(16, 16)"):  # fmt: skip
         assert word in str(caught.value)
     with pytest.raises(ConfigError, match=rf"model is a {name} of hogwild.*as it is"):
-        wrap(make(3, 1))
+        wrap(make(3, out_channels=1))
 
 
 def test_an_implicit_layer_needs_a_readout():
@@ -647,7 +647,7 @@ def test_overwriting_is_the_papers():
     data.x, data.edge_attr, data.edge_weight = torch.randn(16, 8, **DOUBLE), None, None
     inner = pyg.GCN(8, 8, 3).double().eval()
     layered = LayeredGNN(inner, 8, out_channels=2, encoder=False).double()
-    for layer, conv in zip(layered.layers, inner.convs, strict=True):
+    for layer, conv in zip(layered.conv.layers, inner.convs, strict=True):
         conv.load_state_dict(layer.conv.state_dict())
     expected = simulate(layered, data, runs=3)
     run = simulate(inner, data, runs=3, rule="overwriting")
