@@ -1,9 +1,17 @@
-"""Fixed points: the step of some nodes, and derivatives that nobody wrote down."""
+"""Problems: the step of some nodes, derivatives by default, and parts of a graph."""
 
+import numpy as np
+import pytest
 import torch
+from helpers import DOUBLE
+from torch import Tensor
+from torch_geometric.data import Data
 
+from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, Inputs, MaxGNN, ScarselliGNN
+from hogwild.graph import Star
 from hogwild.ops import gather
 from hogwild.testing.problems import Affine, random_graph
+from hogwild_node.local import LocalEnergy
 
 
 def test_fixed_point_update_of_some_nodes():
@@ -17,3 +25,76 @@ def test_fixed_point_update_of_some_nodes():
     v = torch.randn_like(h)
     slow = super(Affine, problem).pullback(h, v)
     torch.testing.assert_close(problem.pullback(h, v), slow)
+
+
+# -- parts of a graph ------------------------------------------------------------------------------
+
+PARTS = {
+    "energy": lambda: EnergyGNN(3, out_channels=2, normalize=True),
+    "energy, node-wise": lambda: EnergyGNN(3, out_channels=2, message="node", aggr="mean"),
+    "energy, attention": lambda: EnergyGNN(3, out_channels=2, heads=2),
+    "denoising": lambda: GSDGNN(3, out_channels=2),
+    "ignn": lambda: IGNN(3, out_channels=2),
+    "eignn": lambda: EIGNN(3, out_channels=2),
+    "scarselli": lambda: ScarselliGNN(3, out_channels=2),
+    "maximum": lambda: MaxGNN(3, out_channels=2),
+}
+NODES = torch.tensor([4, 1, 7])
+
+
+def updated(local, h, heard, star):
+    """What nodes compute: their own numbers, and those they send along each edge."""
+    if isinstance(local, LocalEnergy):
+        return local.local(h, heard, star)
+    return (local.update(h, heard, star),)
+
+
+def posed(name):
+    torch.manual_seed(0)
+    graph = random_graph([12], seed=1)
+    inputs = Inputs(torch.randn(12, 3, **DOUBLE), torch.stack([graph.src, graph.dst]))
+    model = PARTS[name]().double()
+    return model, inputs, model.problem(inputs).detach()
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_computes_what_its_nodes_compute_in_the_whole(name):
+    _, _, problem = posed(name)
+    h = torch.randn(1, problem.channels, 12, **DOUBLE)
+    everyone = problem.graph.everyone
+    whole = updated(problem.node, h, everyone.current(h), everyone)
+    part = problem.part(NODES)
+    assert torch.equal(part.nodes, NODES)
+    assert torch.equal(problem.graph.src[part.edges], part.senders)
+    mine = updated(part.local, h[..., NODES], h[..., part.senders], part.star)
+    for found, expected, at in zip(mine, whole, (part.nodes, part.edges), strict=False):
+        torch.testing.assert_close(found, expected[..., at], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["energy", "energy, attention", "denoising", "ignn", "eignn"])
+def test_a_part_runs_on_numpy(name):
+    """A part holds a node's numbers and nothing of torch: what a robot runs."""
+    _, _, problem = posed(name)
+    part, h = problem.part(NODES), torch.randn(1, problem.channels, 12, **DOUBLE)
+    own, heard = h[..., NODES], h[..., part.senders]
+    star = Star(part.star.size, part.star.slot.numpy())
+    found = updated(part.local.map(Tensor.numpy), own.numpy(), heard.numpy(), star)
+    for mine, theirs in zip(found, updated(part.local, own, heard, part.star), strict=True):
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["energy", "denoising", "ignn", "eignn"])
+def test_a_subgraph_is_another_problem(name):
+    """Degrees and normalisations belong to the whole graph: recomputed they are other numbers."""
+    model, inputs, problem = posed(name)
+    data = Data(x=inputs.x, edge_index=inputs.edge_index)
+    kept = torch.arange(6)
+    sub = model.problem(data.subgraph(kept)).detach()
+    h, everyone = torch.randn(1, problem.channels, 6, **DOUBLE), sub.graph.everyone
+    recomputed = updated(sub.node, h, everyone.current(h), everyone)[0]
+    part = problem.part(kept)
+    heard = torch.zeros(1, problem.channels, part.star.degree, **DOUBLE)
+    inside = part.senders < 6
+    heard[..., inside] = h[..., part.senders[inside]]
+    whole = updated(part.local, h, heard, part.star)[0]
+    assert float((recomputed - whole).abs().max()) > 1e-3

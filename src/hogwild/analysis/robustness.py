@@ -41,7 +41,7 @@ from hogwild.metrics import Metric, Score, choose, cost
 from hogwild.models.base import Kind, Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
-from hogwild.models.wrapped import WrappedGNN
+from hogwild.models.wrapping import WrappedGNN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

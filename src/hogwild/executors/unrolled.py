@@ -4,7 +4,7 @@ r"""Explicit models under one random schedule, with gradients: baselines trained
           y\bigr)
 
 The second thing a sceptic suggests, after waiting
-(:class:`~hogwild.models.LayerTagged`): if the layers a node hears are wrong, train with the wrong
+(``rule="waiting"``): if the layers a node hears are wrong, train with the wrong
 ones. A schedule is drawn for every step of an ordinary training loop,
 
 .. code-block:: python

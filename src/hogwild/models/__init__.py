@@ -14,7 +14,7 @@ from hogwild.models.maximum import MaxConv, MaxGNN
 from hogwild.models.readout import Readout
 from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
 from hogwild.models.stack import Stack
-from hogwild.models.wrapped import WrappedGNN, wrap
+from hogwild.models.wrapping import WrappedGNN, wrap
 
 __all__ = [
     "EIGNN",

@@ -20,12 +20,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hogwild import Inputs
+from hogwild.errors import ConfigError
 from hogwild.graph import Graph
 from hogwild.linalg.solution import Status
-from hogwild.models.base import Kind
+from hogwild.models.base import GraphModule, Kind
 from hogwild.problems.base import Problem
 from hogwild.solvers.loop import Solver, solve
 from hogwild.testing.problems import Affine, Quadratic, random_graph
@@ -85,7 +86,7 @@ def check_solver(solver: Solver, *, kind: str, device: str = "cpu", rtol: float 
 
 
 def check_model(
-    make: Callable[..., nn.Module],
+    make: Callable[..., GraphModule],
     *,
     in_channels: int = 3,
     edge_dim: int | None = None,
@@ -96,13 +97,14 @@ def check_model(
     """Assert what every model must do.
 
     The batch equals its graphs alone; renumbering the nodes renumbers the answer; a warm start
-    changes nothing (an explicit model takes none); gradients equal finite differences; it works
-    under ``no_grad`` and ``inference_mode``, after ``deepcopy`` and a ``state_dict`` round trip;
-    and R replicas equal R models.
+    changes nothing (an explicit model takes none); gradients equal finite differences; the model
+    works under ``no_grad`` and ``inference_mode``, after ``deepcopy`` and a ``state_dict`` round
+    trip; R replicas equal R models; and the constructor refuses bad options by name.
 
     Args:
-        make: Builds the model; called as ``make()`` and ``make(replicas=3)``. The model is called
-            as ``model(x, edge_index, edge_attr, batch)`` and has ``embed`` with the same arguments.
+        make: Builds the model (:class:`~hogwild.models.Model`) or the layer
+            (:class:`~hogwild.models.Conv`); called as ``make()``, ``make(replicas=3)`` and with bad
+            options.
         in_channels: Width of the node features it takes.
         edge_dim: Width of the edge features it takes.
     """
@@ -118,7 +120,7 @@ def check_model(
     inputs = (x, edge_index, edge_attr, batch)
 
     out = model(*inputs)
-    found = model.embed(Inputs(*inputs))  # type: ignore[operator]
+    found = model.embed(Inputs(*inputs))
     assert bool(found.converged.all()), "did not converge"
     assert out.dtype == torch.float64
     assert found.status.shape == (graph.num_graphs,)
@@ -136,7 +138,7 @@ def check_model(
     inverse = torch.argsort(perm)
     shuffle = torch.randperm(e, device=device)
     attr = None if edge_attr is None else edge_attr[shuffle]
-    moved = model.embed(Inputs(x[perm], inverse[edge_index][:, shuffle], attr, batch))  # type: ignore[operator]
+    moved = model.embed(Inputs(x[perm], inverse[edge_index][:, shuffle], attr, batch))
     assert torch.allclose(moved.value, found.value[perm], rtol=0, atol=1e-7), "not equivariant"
 
     # Starting point (an explicit model has none), gradient mode, copies.
@@ -153,10 +155,44 @@ def check_model(
 
     _check_gradients(model, x, edge_index, edge_attr, batch)
     _check_replicas(make, inputs, device)
+    _check_options(make)
+
+
+BAD_OPTIONS: tuple[tuple[str, object], ...] = (
+    ("replicas", 0),
+    ("replicas", 1.5),
+    ("hidden_channels", 0),
+    ("hidden_channels", 2.5),
+    ("solver", "newton"),
+    ("solve_dtype", torch.int64),
+    ("on_failure", "explode"),
+)
+"""Options that many constructors share, each with a value that no constructor may take."""
+
+
+def _check_options(make: Callable[..., GraphModule]) -> None:
+    """A bad option is refused by name; an unknown one is not ignored."""
+    for name, value in BAD_OPTIONS:
+        told = _refusal(make, **{name: value})
+        assert told is None or f"{name}={value!r}" in told, (
+            f"the error does not name {name}: {told}"
+        )
+    assert _refusal(make, no_such_option=1) is None, "an unknown option was taken without a word"
+
+
+def _refusal(make: Callable[..., GraphModule], **options: Any) -> str | None:
+    """What the error says; ``None``: there is no such option, or ``make`` sets it itself."""
+    try:
+        make(**options)
+    except ConfigError as error:
+        return str(error)
+    except TypeError:
+        return None
+    return "no error at all"
 
 
 def _check_gradients(
-    model: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None, batch: Tensor
+    model: GraphModule, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None, batch: Tensor
 ) -> None:
     """Directional derivatives of a random loss against central differences."""
     leaves: dict[str, Tensor] = dict(model.named_parameters())
@@ -190,7 +226,7 @@ def _check_gradients(
         )
 
 
-def _check_replicas(make: Callable[..., nn.Module], inputs: tuple[Any, ...], device: str) -> None:
+def _check_replicas(make: Callable[..., GraphModule], inputs: tuple[Any, ...], device: str) -> None:
     """R replicas in one computation equal R models."""
     ensemble = make(replicas=3).to(device, torch.float64)
     together = ensemble(*inputs)

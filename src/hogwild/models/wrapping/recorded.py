@@ -1,0 +1,94 @@
+"""The user's forward on the whole graph: what every call of a convolution was given and gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import AsynchronyError
+from hogwild.models.wrapping.fields import Fields
+from hogwild.models.wrapping.tap import Call, convolutions, tapped
+
+if TYPE_CHECKING:
+    from hogwild.models.wrapping.wrapped import WrappedGNN
+
+
+class Differs(Exception):
+    """The forward calls other convolutions on a part of the graph."""
+
+
+@dataclass
+class Recorded:
+    """Every call of a convolution in the user's forward on the whole graph."""
+
+    calls: list[str] = field(default_factory=list)
+    v: list[list[Tensor]] = field(default_factory=list)  # inputs of each call
+    z: list[Tensor] = field(default_factory=list)  # its result, [N, …]
+    out: Tensor = field(default_factory=lambda: torch.empty(0))  # predictions, [rows, out]
+
+    @classmethod
+    def of(cls, wrapped: WrappedGNN, fields: Fields, given: Recorded | None = None) -> Recorded:
+        """The forward as it is; or with the results ``given.z`` in the place of the convolutions,
+        which are then not called."""
+        found = cls()
+
+        def take(call: Call) -> Tensor:
+            if given is not None:
+                given.require(call)
+            out = call.run() if given is None else given.z[call.index]
+            if not isinstance(out, Tensor) or not out.dim() or out.size(0) != fields.rows:
+                what = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+                raise AsynchronyError(
+                    f"{call} gives {what} for {fields.rows} nodes; expected a convolution that "
+                    f"gives one tensor with a row for each node it is given"
+                )
+            values = call.values(fields.rows)
+            if not values:
+                raise AsynchronyError(
+                    f"{call} is given no floating-point tensor with a row for each of the "
+                    f"{fields.rows} nodes; expected a convolution of node features"
+                )
+            found.calls.append(str(call))
+            found.v.append(values)
+            found.z.append(out)
+            return out
+
+        ask = wrapped.door.ask if given is None else wrapped.door.call
+        with tapped(wrapped.model, take):
+            out = ask(wrapped.model, fields)
+        if not found.z:
+            raise AsynchronyError(
+                f"{wrapped.name}.forward calls none of its convolutions "
+                f"({', '.join(convolutions(wrapped.model))}); expected a forward that does"
+            )
+        if given is not None and len(found.z) < len(given.z):
+            raise Differs(f"it makes fewer than {len(given.z)} calls of convolutions")
+        found.out = wrapped.finish(out, fields)
+        return found
+
+    def require(self, call: Call) -> None:
+        """Raise unless this call is the one recorded at its place."""
+        if [str(call)] != self.calls[call.index : call.index + 1]:
+            raise Differs(f"its call {call.index} is {call}, and another one on the whole")
+
+    @property
+    def shapes(self) -> list[torch.Size]:
+        """Of each result at one node."""
+        return [z.shape[1:] for z in self.z]
+
+    @property
+    def results(self) -> list[int]:
+        """Width of each result."""
+        return [z[0].numel() for z in self.z]
+
+    @property
+    def widths(self) -> list[int]:
+        """Width of what is said of each layer: all inputs of the call."""
+        return [sum(v[0].numel() for v in values) for values in self.v]
+
+    def value(self, index: int) -> Tensor:
+        """The inputs of a call, side by side, [N, width]."""
+        return torch.cat([v.flatten(1) if v.dim() > 1 else v[:, None] for v in self.v[index]], 1)

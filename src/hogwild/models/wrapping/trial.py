@@ -1,0 +1,350 @@
+"""Whether a trained model can be run one node at a time: it is tried before anything runs.
+
+Two calls of the forward must agree. Evaluated on stars, every input and every result of a
+convolution must be what it is on the whole graph. With other features and other results at some
+nodes, all other nodes must stay what they are. Where something differs, nodes meet outside of the
+convolutions, and the refusal names the module in which they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import JumpingKnowledge
+
+from hogwild.errors import AsynchronyError
+from hogwild.graph import Star
+from hogwild.models.locality import refuse_beyond_one_hop
+from hogwild.models.wrapping.fields import Fields, chosen, moved
+from hogwild.models.wrapping.problem import WrappedProblem, flat
+from hogwild.models.wrapping.recorded import Differs, Recorded
+from hogwild.models.wrapping.tap import named
+
+_DRAWS = 3
+"""Ways of dealing out the features to the nodes on which a model is tried; the first is the data's
+own."""
+_CALLS = 3
+"""Calls of the forward on the same data that must agree."""
+
+
+class Trial:
+    """Tries a model on the graph at hand.
+
+    Args:
+        problem: The model on that graph; :meth:`run` sets ``problem.surrounded``.
+    """
+
+    def __init__(self, problem: WrappedProblem) -> None:
+        self.problem, self.wrapped, self.graph = problem, problem.wrapped, problem.graph
+        self.fields, self.recorded, self.depth = problem.fields, problem.recorded, problem.depth
+
+    def run(self) -> None:
+        """Find out what leaves need, or refuse."""
+        self._require_repeatable()
+        graph, random = self.graph, torch.Generator().manual_seed(0)
+        n, device = graph.num_nodes, graph.src.device
+        half = torch.randperm(n, generator=random)[: max(n // 2, 1)].to(device)
+        stars, draws = (graph.everyone, graph.star(half)), [(self.fields, self.recorded)]
+        for _ in range(1, _DRAWS):
+            order = torch.argsort(
+                torch.rand(n, generator=random).to(device) + self.fields.nodes["batch"]
+            )
+            dealt = self.fields.shuffled(order)
+            draws.append((dealt, Recorded.of(self.wrapped, dealt)))
+        self._try_stars(stars, draws)
+        self._try_rows(draws[1:], random)
+
+    def _require_repeatable(self) -> None:
+        """Refuse a forward that gives something else at every call."""
+        for _ in range(1, _CALLS):
+            again = Recorded.of(self.wrapped, self.fields)
+            pairs = list(zip(self.recorded.z, again.z, strict=False))
+            moved = [gap_between(flat(a), flat(b)) > 0.0 for a, b in pairs]
+            place = self.recorded.calls[moved.index(True)] if any(moved) else ""
+            if again.calls != self.recorded.calls:
+                what = "calls other convolutions"
+            elif place:
+                what = f"gets another result of {place}"
+            elif gap_between(self.recorded.out, again.out) > 0.0:
+                what = "gives other predictions"
+            else:
+                continue
+            raise AsynchronyError(
+                f"{self.wrapped.name}.forward is random: called twice on the same data in "
+                f"evaluation mode, it {what}. Expected a forward that is a function of the data: "
+                f"torch.nn.functional.dropout(x, p) drops entries in evaluation mode, too; write "
+                f"dropout(x, p, training=self.training), or use torch.nn.Dropout"
+            )
+
+    def _try_stars(self, stars: Sequence[Star], draws: Sequence[tuple[Fields, Recorded]]) -> None:
+        """Refuse where inputs or results on stars are not those on the whole graph."""
+        found: _Fault | None = None
+        for self.problem.surrounded in (False, True):
+            found = next(
+                (
+                    fault
+                    for fields, expected in draws
+                    for at in stars
+                    if (fault := self._fault(at, fields, expected)) is not None
+                ),
+                None,
+            )
+            if found is None:
+                return
+        assert found is not None
+        raise self._refusal(found) from found.cause
+
+    def _try_rows(self, others: Sequence[tuple[Fields, Recorded]], random: torch.Generator) -> None:
+        """Refuse where what the forward makes of a node's features and results between, before or
+        after convolutions depends on other nodes: some nodes get other features and other results,
+        and the rest must stay where it is."""
+        n, device = self.graph.num_nodes, self.graph.src.device
+        failure: Exception | None = None
+        tried = 0
+        for number, (dealt, other) in enumerate(others):
+            sign = -1.0 if number % 2 else 1.0
+            z = [moved(result, sign, random) for result in other.z]
+            some = (torch.rand(n, generator=random) < 0.5).to(device)
+            for features in (dealt, dealt.shifted(sign, random)):
+                for nodes in (some, ~some):
+                    fields = self.fields.mixed(features, nodes)
+                    pairs = zip(self.recorded.z, z, strict=True)
+                    given = replace(self.recorded, z=[chosen(a, b, nodes) for a, b in pairs])
+                    try:
+                        made = Recorded.of(self.wrapped, fields, given)
+                    except Differs as error:
+                        raise AsynchronyError(
+                            f"{self.wrapped.name}.forward calls other convolutions when the values "
+                            f"of some nodes change ({error}). Expected the same calls for all "
+                            f"values: an asynchronous node knows only itself and its neighbours"
+                        ) from error
+                    except Exception as error:  # features that were moved may be none it takes
+                        failure = error
+                        continue
+                    tried += 1
+                    self._require_still(made, ~nodes, fields, given)
+        if not tried and failure is not None:
+            raise AsynchronyError(
+                f"{self.wrapped.name}.forward cannot be tried: with the features of some nodes "
+                f"exchanged, and other results of convolutions, it raises {failure!r}. Expected a "
+                f"forward that takes any features of the data at any node"
+            ) from failure
+
+    def _require_still(
+        self, made: Recorded, still: Tensor, fields: Fields, given: Recorded
+    ) -> None:
+        """Refuse where nodes [N] moved whose own features and results are those recorded."""
+        for index in range(self.depth + 1):
+            if index < self.depth:
+                before, after = self.recorded.value(index), made.value(index)
+            else:
+                before, after = self.recorded.out, made.out
+                if before.size(0) != self.graph.num_nodes:
+                    return  # predictions of graphs
+            gap = 1.0 if before.shape != after.shape else gap_between(before[still], after[still])
+            if gap > 0.0:
+                raise self._meeting(index, gap, still, fields, given)
+
+    def _meeting(
+        self, index: int, gap: float, still: Tensor, fields: Fields, given: Recorded
+    ) -> AsynchronyError:
+        """The refusal of a forward in which nodes meet outside of its convolutions."""
+
+        def same(whole: Any, part: Any) -> bool:
+            if not (_rows_of(whole, still.numel()) and _rows_of(part, still.numel())):
+                return True
+            if whole.shape != part.shape:
+                return False
+            return not gap_between(flat(whole[still]), flat(part[still]))
+
+        first, second = _Trail(self.wrapped.model), _Trail(self.wrapped.model)
+        with first:
+            Recorded.of(self.wrapped, self.fields, self.recorded)
+        with second:
+            Recorded.of(self.wrapped, fields, given)
+        calls = [*self.recorded.calls, ""]
+        culprit = _culprit(first, second, same, calls[index]) or "what the forward itself does"
+        alone = (
+            f"at some nodes move by {gap:.1e}, although only the features and convolution results "
+            f"of other nodes change"
+        )
+        if index == self.depth:
+            return AsynchronyError(
+                f"{culprit} after {calls[index - 1]} reads more than single nodes: the predictions "
+                f"{alone}. "
+                f"A prediction for a node may depend on the node's own convolution results only: "
+                f"expected norms of single nodes there, softmax over channels (dim=-1), and "
+                f"aggregation over neighbours in a MessagePassing convolution. A prediction for "
+                f"the whole graph may pool over its nodes: it has the shape [graphs, out]"
+            )
+        before = calls[index - 1] if index else "the beginning"
+        return AsynchronyError(
+            f"{culprit} between {before} and {calls[index]} reads more than single nodes: the "
+            f"inputs of {calls[index]} {alone}. {_EXPECTED}"
+        )
+
+    def _fault(self, at: Star, fields: Fields, expected: Recorded) -> _Fault | None:
+        """The first thing that is different on stars from the whole graph."""
+        src = at.at_edges(self.graph.src)
+        heard = {i: expected.value(i)[src] for i in range(self.depth)}
+        try:
+            made = self.problem.run(at, (), heard, fields=fields)
+        except Differs as error:
+            what = f"calls other convolutions on a part of the graph ({error})"
+            return _Fault(at, fields, None, None, what, None)
+        except Exception as error:  # whatever a foreign model raises on a graph it did not expect
+            return _Fault(at, fields, None, None, f"raises {error!r}", error)
+        for index in range(self.depth):
+            pairs = (
+                (made.values[index], expected.value(index)),
+                (made.results[index], flat(expected.z[index])),
+            )
+            for result, (mine, theirs) in zip((False, True), pairs, strict=True):
+                whole = at.at_nodes(theirs.mT).mT
+                scale = float(whole.nan_to_num().abs().max()) or 1.0
+                same = mine.isnan() & whole.isnan()  # of which there is more to say elsewhere
+                gap = float(torch.where(same, 0.0, (mine - whole).abs()).max()) / scale
+                if not gap <= torch.finfo(mine.dtype).eps ** 0.5:
+                    return _Fault(at, fields, index, result, f"differs by {gap:.1e}", None)
+        return None
+
+    def _called(self, call: str) -> nn.Module:
+        """The module of a call; the model itself may be one convolution."""
+        model, path = self.wrapped.model, call.split(" ")[0]
+        return dict(model.named_modules()).get(path, model)
+
+    def _refusal(self, found: _Fault) -> AsynchronyError:
+        model, name = self.wrapped.model, self.wrapped.name
+        alone = f"evaluated on a node and its neighbours alone it {found.what}"
+        if found.index is None:
+            return AsynchronyError(
+                f"{name}.forward cannot be run for a node and its neighbours alone: it "
+                f"{found.what}{_known(model)}. Expected a forward in which nodes meet in "
+                f"convolutions only, and not in what it does with edge_index, batch or the number "
+                f"of nodes"
+            )
+        call = self.recorded.calls[found.index]
+        if found.result:
+            return AsynchronyError(
+                f"{call} looks beyond a node and the neighbours it hears: {alone}"
+                f"{_known(self._called(call))}. Expected a convolution of one "
+                f"hop; what it must know of the whole graph should be a feature of nodes or edges"
+            )
+        before = self.recorded.calls[found.index - 1] if found.index else "the beginning"
+        culprit = self._culprit(found, call) or "what the forward itself does"
+        return AsynchronyError(
+            f"{culprit} between {before} and {call} reads more than single nodes: {alone}. "
+            f"{_EXPECTED}"
+        )
+
+    def _culprit(self, found: _Fault, call: str) -> str | None:
+        """The module to blame for a difference between stars and the whole graph."""
+        whole = _Trail(self.wrapped.model)
+        with whole:
+            expected = Recorded.of(self.wrapped, found.fields)
+        src = found.at.at_edges(self.graph.src)
+        heard = {i: expected.value(i)[src] for i in range(self.depth)}
+        part = _Trail(self.wrapped.model)
+        with part:
+            self.problem.run(found.at, (), heard, fields=found.fields)
+        return _culprit(whole, part, partial(self._same, found.at), call)
+
+    def _same(self, at: Star, whole: Any, part: Any) -> bool:
+        """Whether the rows of some nodes are those of the whole graph; of anything else: yes."""
+        if not isinstance(whole, Tensor) or not isinstance(part, Tensor):
+            return True
+        if not whole.dim() or whole.size(0) != self.graph.num_nodes or part.size(0) < at.size:
+            return True
+        mine, theirs = flat(part[: at.size]).double(), flat(whole).double()
+        theirs = at.at_nodes(theirs.mT).mT
+        return bool(torch.allclose(mine, theirs, rtol=1e-3, atol=1e-3 * float(theirs.abs().max())))
+
+
+_EXPECTED = (
+    "An asynchronous node knows only itself and its neighbours: expected norms of single nodes "
+    "there (LayerNorm in mode 'node', BatchNorm in evaluation mode), and no pooling, attention or "
+    "other aggregation over nodes outside of MessagePassing. A model of graphs may pool after its "
+    "last convolution, inside the forward or as wrap(model, head=...)"
+)
+
+
+@dataclass
+class _Fault:
+    """Where a forward on stars is not the one on the whole graph."""
+
+    at: Star
+    fields: Fields
+    index: int | None  # of the call; None: the forward raised
+    result: bool | None  # whether its result differs, or its input already
+    what: str
+    cause: Exception | None
+
+
+class _Trail:
+    """What every module of a model was given and gave, in the order in which they finished."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.steps: list[tuple[str, Any, Any]] = []
+
+    def __enter__(self) -> None:
+        def keep(path: str) -> Callable[[nn.Module, Any, Any], None]:
+            def hook(module: nn.Module, given: Any, made: Any) -> None:
+                self.steps.append((named(path, module), given[0] if given else None, made))
+
+            return hook
+
+        self.hooks = [
+            module.register_forward_hook(keep(path))
+            for path, module in self.model.named_modules()
+            if path  # not the model itself, of which there is nothing to say
+        ]
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+
+def _culprit(
+    whole: _Trail, part: _Trail, same: Callable[[Any, Any], bool], call: str
+) -> str | None:
+    """The first module, before the call, that is given the same in two forwards and makes something
+    else of it."""
+    for (path, given, made), (_, mine, result) in zip(whole.steps, part.steps, strict=False):
+        if path == call or not same(given, mine):
+            return None
+        if not same(made, result):
+            return path
+    return None
+
+
+def _known(module: nn.Module) -> str:
+    """What the types inside a module tell, as a clause."""
+    try:
+        refuse_beyond_one_hop(module, allow=(JumpingKnowledge,))
+    except AsynchronyError as error:
+        return f" ({str(error).split('; expected layers')[0]})"
+    return ""
+
+
+def _rows_of(x: Any, rows: int) -> bool:
+    """Whether this is a tensor with so many rows."""
+    return isinstance(x, Tensor) and x.dim() > 0 and x.size(0) == rows
+
+
+def gap_between(a: Tensor, b: Tensor) -> float:
+    """How far two tensors are apart, as a part of their size; 0 where it is rounding."""
+    if not a.numel():
+        return 0.0
+    if not a.is_floating_point():
+        return float(bool((a != b).any()))
+    scale = float(a[a.isfinite()].abs().max()) if bool(a.isfinite().any()) else 0.0
+    same = (a == b) | (a.isnan() & b.isnan())
+    gap = float(torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf).max())
+    gap /= scale or 1.0
+    return gap if gap > 1e3 * torch.finfo(a.dtype).eps else 0.0
