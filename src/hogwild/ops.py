@@ -135,6 +135,28 @@ class Torch:
         return torch.linalg.inv_ex(a)[0]
 
     @staticmethod
+    def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if weight.dim() == 2:
+            return F.linear(x, weight, bias)
+        return torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
+
+    @staticmethod
+    def project(weight: Tensor, x: Tensor) -> Tensor:
+        batch, out = weight.shape[:2]
+        if x.size(0) == 1:  # all parameter sets share the features: one matrix product
+            return (weight.reshape(batch * out, -1) @ x[0]).view(batch, out, x.size(-1))
+        rows = weight.reshape(x.size(0), -1, x.size(-2))  # all heads of a replica read its features
+        return torch.bmm(rows, x).view(batch, out, x.size(-1))
+
+    @staticmethod
+    def constant(x: Tensor) -> Tensor:
+        return x.detach()
+
+    @staticmethod
+    def leaky_relu(x: Tensor, slope: float) -> Tensor:
+        return F.leaky_relu(x, slope)
+
+    @staticmethod
     def softplus(x: Tensor) -> Tensor:
         return F.softplus(x, threshold=40.0)  # beyond 40 exact to rounding in float64
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hogwild.errors import ConfigError
 from hogwild.nn import PICNN, SOFTPLUS, SQUAREPLUS
-from hogwild.nn.picnn import FEATURE_SLOPE, Slot
+from hogwild_node.networks import FEATURE_SLOPE, Slot
 
 DEPTHS = {"1": (2,), "2": (4, 1), "3": (4, 3, 2), "4": (2, 5, 3, 2)}
 FEW = settings(max_examples=100, deadline=None, derandomize=True)

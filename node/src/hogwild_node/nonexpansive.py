@@ -29,7 +29,7 @@ def tanh_slope(a: Array) -> Array:
 
 def leaky_relu(a: Array, negative_slope: float = 0.0) -> Array:
     """:math:`\\max(a, 0) + s \\min(a, 0)`; a ReLU by default."""
-    return namespace(a).where(a > 0.0, a, negative_slope * a)
+    return namespace(a).leaky_relu(a, negative_slope)
 
 
 def leaky_relu_slope(a: Array, negative_slope: float = 0.0) -> Array:

@@ -25,7 +25,11 @@ hook                           computes                                       sh
 ``put(x, index, value)``       ``x[..., index] = value``, in place            [...,N], [A], [...,A]
 ``solve(A, B)``                :math:`A^{-1} B`; NaN where A is singular      [...,k,k], [...,k,l]
 ``inverse(A)``                 :math:`A^{-1}`; NaN where A is singular        [...,k,k]
+``linear(x, W, b)``            :math:`x W^\top + b`, row by row               [...,n,c], [...,a,c]
+``project(W, x)``              :math:`W x`, x shared by all W or one a set    [B,a,p], [1|R,p,n]
 ``softplus(x)``                :math:`\log(1 + e^x)`                          any
+``leaky_relu(x, s)``           :math:`\max(x, 0) + s \min(x, 0)`              any
+``constant(x)``                x, cut off from automatic differentiation      any
 ``sigmoid(x)``                 :math:`1 / (1 + e^{-x})`                       any
 ``true_at(mask)``              positions of the true entries                  [n]
 ``add_diagonal(x, value)``     x plus a multiple of the identity; x may change [R,k,k,n]
@@ -117,8 +121,24 @@ class NumPy:
         return _or_nan(a, np.broadcast_to(eye, a.shape))
 
     @staticmethod
+    def linear(x: Array, weight: Array, bias: Array) -> Array:
+        return x @ weight.mT + bias[..., None, :]
+
+    @staticmethod
+    def project(weight: Array, x: Array) -> Array:
+        return weight @ x
+
+    @staticmethod
     def softplus(x: Array) -> Array:
         return np.logaddexp(0.0, x)
+
+    @staticmethod
+    def leaky_relu(x: Array, slope: float) -> Array:
+        return np.where(x > 0.0, x, slope * x)
+
+    @staticmethod
+    def constant(x: Array) -> Array:
+        return x
 
     @staticmethod
     def sigmoid(x: Array) -> Array:

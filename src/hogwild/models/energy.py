@@ -30,11 +30,12 @@ from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.models.mode import opaque
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
-from hogwild.nn.picnn import PICNN, Slot
+from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field
 from hogwild.problems.energy import EnergyProblem
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
+from hogwild_node.networks import Slot
 from hogwild_node.round import Round
 
 
@@ -275,8 +276,7 @@ class EnergyConv(ImplicitConv):
         if weight is not None:
             weight = weight.view(1, 1, 1, graph.num_edges)
         if self.attention is not None:
-            ends = (graph.src, graph.dst, graph.num_nodes)
-            alpha = self.attention(x, edge_attr, *ends, heard)
+            alpha = self.attention(x, edge_attr, graph, heard)
             alpha = alpha.view(self.replicas or 1, self.heads or 1, 1, graph.num_edges)
             weight = alpha if weight is None else alpha * weight
         return weight, loop_weight

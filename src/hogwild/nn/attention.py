@@ -14,11 +14,10 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.utils import softmax
 
-from hogwild.ops import gather
+from hogwild.graph import Graph
+from hogwild_node.networks import Slot, attention
 
 
 class NeighbourhoodAttention(nn.Module):
@@ -57,32 +56,18 @@ class NeighbourhoodAttention(nn.Module):
             p.normal_(0.0, 1.0 / math.sqrt(p.size(-1)))
 
     def forward(
-        self,
-        x: Tensor,
-        edge_attr: Tensor | None,
-        src: Tensor,
-        dst: Tensor,
-        num_nodes: int,
-        heard: Tensor | None = None,
+        self, x: Tensor, edge_attr: Tensor | None, graph: Graph, heard: Tensor | None = None
     ) -> Tensor:
         """Weights [R·H, E]; ``heard`` [Rx, p, E] are the senders' features as the receivers last
         heard them, by default those of ``x``."""
         batch = math.prod(self.batch_shape)
-        q = self.theta_x.size(-2)
-        a = self.theta_a.to(x.dtype).reshape(batch, 1, -1)
 
-        def project(theta: Tensor, part: Tensor, features: Tensor) -> Tensor:  # -> [B, n]
-            row = torch.bmm(part, theta.to(x.dtype).reshape(batch, q, -1))  # θ_aᵀ θ, [B, 1, p]
-            if features.size(0) == 1:
-                return row[:, 0] @ features[0]
-            return torch.bmm(row.view(features.size(0), -1, row.size(-1)), features).flatten(0, 1)
+        def flat(theta: Tensor) -> Tensor:  # [*batch_shape, …] -> [B, …] in the solver's dtype
+            return theta.to(x.dtype).reshape(batch, *theta.shape[len(self.batch_shape) :])
 
-        receiver = project(self.theta_x, a[..., :q], x)
-        sender = project(self.theta_x, a[..., q : 2 * q], x if heard is None else heard)
-        logits = gather(receiver, dst) + (gather(sender, src) if heard is None else sender)
-        if self.theta_e is not None:
-            assert edge_attr is not None
-            logits = logits + project(self.theta_e, a[..., 2 * q :], edge_attr)
-        if not src.numel():
-            return logits
-        return softmax(F.leaky_relu(logits, 0.2), dst, num_nodes=num_nodes, dim=-1)
+        edges = None if self.theta_e is None else flat(self.theta_e)
+        senders = Slot(x, graph.src) if heard is None else Slot(heard)
+        out: Tensor = attention(
+            flat(self.theta_x), flat(self.theta_a), edges, x, senders, edge_attr, graph.everyone
+        )
+        return out

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from hogwild_node.networks import mlp
 
 
 class MLP(nn.Module):
@@ -62,16 +63,10 @@ class MLP(nn.Module):
             bias.uniform_(-1.0 / math.sqrt(fan_in), 1.0 / math.sqrt(fan_in))
 
     def forward(self, x: Tensor) -> Tensor:
-        last = len(self.weight) - 1
         if self.replicas is not None and x.dim() == 2:
             x = x.expand(self.replicas, *x.shape)
-        for i, (weight, bias) in enumerate(zip(self.weight, self.bias, strict=True)):
-            if self.replicas is None:
-                x = F.linear(x, weight, bias)
-            else:
-                x = torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
-            x = x if i == last else F.leaky_relu(x, self.negative_slope)
-        return x
+        out: Tensor = mlp(x, list(self.weight), list(self.bias), self.negative_slope)
+        return out
 
     def extra_repr(self) -> str:
         replicas = "" if self.replicas is None else f", replicas={self.replicas}"

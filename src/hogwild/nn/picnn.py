@@ -33,33 +33,20 @@ convex: :math:`(e^h - 1)^2` is not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, FeatureError
 from hogwild.nn import activations
 from hogwild.nn.activations import Activation
-from hogwild.ops import gather
-from hogwild_node.picnn import Context, Layer
+from hogwild_node.networks import PICNNParameters, Slot
+from hogwild_node.picnn import Context
 
-_GATES: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
-    # name: (positive part, the bias at which it equals one)
-    "softplus": (F.softplus, math.log(math.expm1(1.0))),
-    "relu": (F.relu, 1.0),
-}
-FEATURE_SLOPE = 0.1
-"""Negative slope of the leaky ReLU on the ``u`` path: no unit of it can die."""
-
-
-class Slot(NamedTuple):
-    """Features [Rx, p, N] read at ``rows`` [n]; ``None`` reads them as they are."""
-
-    features: Tensor
-    rows: Tensor | None = None
+_GATES = {"softplus": math.log(math.expm1(1.0)), "relu": 1.0}
+"""The bias at which the positive part of a gate equals one."""
 
 
 class Jet(NamedTuple):
@@ -130,7 +117,7 @@ class PICNN(nn.Module):
         self.gate = gate
         self.monotone: Tensor
         self.register_buffer("monotone", torch.tensor(mask), persistent=False)
-        self._mono = (any(mask), all(mask))  # host copies: no device synchronisation per call
+        self.mask = tuple(mask)
 
         def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*batch_shape, *shape))
@@ -165,7 +152,7 @@ class PICNN(nn.Module):
         ones at variance :math:`1/\text{fan-in}`, so that slopes and curvatures stay of order one
         at any width and depth. ``gain`` scales the monotone inputs.
         """
-        one = _GATES[self.gate][1]
+        one = _GATES[self.gate]
         for i, sizes in enumerate(self._split_sizes()):
             weight, bias = self.feature_weight[i], self.feature_bias[i]
             scale = 1.0 / math.sqrt(weight.size(-1)) if weight.size(-1) else 0.0
@@ -189,33 +176,22 @@ class PICNN(nn.Module):
                 wz.copy_(_inverse_softplus((0.5 + torch.rand_like(wz)) / wz.size(-1)))
 
     def context(self, slots: Sequence[Slot], dtype: torch.dtype | None = None) -> Context:
-        """Fill in the features: the part of the network that no solver iteration changes."""
-        positive = _GATES[self.gate][0]
-        some, every = self._mono
+        """The network with its features filled in: the part that no iteration of a solve
+        changes."""
+        return self.parameters_of(dtype).context(slots)
 
-        def flat(p: Tensor) -> Tensor:  # [*batch_shape, …] -> [B, …] in the solver's dtype
-            return (
-                p.to(dtype).flatten(0, len(self.batch_shape) - 1)
-                if self.batch_shape
-                else (p.to(dtype).unsqueeze(0))
-            )
+    def parameters_of(self, dtype: torch.dtype | None = None) -> PICNNParameters:
+        """All parameters, [B, …] in the solver's dtype."""
 
-        layers: list[Layer] = []
-        u: Tensor | None = None
-        for i, sizes in enumerate(self._split_sizes()):
-            weight, bias = flat(self.feature_weight[i]), flat(self.feature_bias[i]).unsqueeze(-1)
-            out = _read(weight, slots) + bias if u is None else torch.baddbmm(bias, weight, u)
-            unext, zg, yg, c = out.split(list(sizes), dim=-2)
-            wy = flat(self.wy[i])
-            if every:
-                wy, yg = F.softplus(wy), positive(yg)
-            elif some:
-                wy = torch.where(self.monotone, F.softplus(wy), wy)
-                yg = torch.where(self.monotone.unsqueeze(-1), positive(yg), yg)
-            wz = F.softplus(flat(self.wz[i - 1])) if i else None
-            layers.append(Layer(yg, c, positive(zg) if i else None, wy, wz))
-            u = F.leaky_relu(unext, FEATURE_SLOPE) if sizes[0] else None
-        return Context(tuple(layers), self.act)
+        def flat(parameters: nn.ParameterList) -> list[Tensor]:
+            found = [p.to(dtype) for p in parameters]
+            lead = len(self.batch_shape)
+            return [p.flatten(0, lead - 1) if lead else p.unsqueeze(0) for p in found]
+
+        return PICNNParameters(
+            flat(self.feature_weight), flat(self.feature_bias), flat(self.wy), flat(self.wz),
+            self.mask, self.act, self.gate,
+        )  # fmt: skip
 
     def _rows(self, x: Tensor, y: Tensor) -> tuple[Context, Tensor]:
         """Context and ``y`` [B, d, n] from row-major arguments."""
@@ -263,23 +239,3 @@ class PICNN(nn.Module):
 
 def _inverse_softplus(x: Tensor) -> Tensor:
     return x + torch.log(-torch.expm1(-x))
-
-
-def _read(weight: Tensor, slots: Sequence[Slot]) -> Tensor:
-    """``weight @ cat(slots)`` on rows: multiply where the features live, then gather.
-
-    An edge network reads the features of both ends; projecting the nodes first and gathering the
-    narrow result avoids ever building the wide [E, 2p + r] input.
-    """
-    batch, out = weight.shape[:2]
-    total: Tensor | None = None
-    parts = weight.split([slot.features.size(-2) for slot in slots], dim=-1)
-    for part, (x, rows) in zip(parts, slots, strict=True):
-        if x.size(0) == 1:  # shared by all parameter sets: one matrix product
-            y = (part.reshape(batch * out, -1) @ x[0]).view(batch, out, x.size(-1))
-        else:  # one set of features a replica, read by all its heads
-            y = torch.bmm(part.reshape(x.size(0), -1, x.size(-2)), x).view(batch, out, x.size(-1))
-        y = y if rows is None else gather(y, rows)
-        total = y if total is None else total + y
-    assert total is not None
-    return total

@@ -1,0 +1,346 @@
+r"""A trained model as one node holds it: parameters, and what they make of the node's features.
+
+A node knows its own features, and of each neighbour the features and the degree (they come in the
+neighbour's hello), the features and the weight of the edge between them. From these a model *poses*
+what the node computes: a local energy, a row of a map, or layers
+(:meth:`NodeModel.pose`, over the star of one node).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hogwild_node import model_file, networks, nonexpansive
+from hogwild_node.activations import ACTIVATIONS
+from hogwild_node.contraction import Contraction
+from hogwild_node.energy import Energy
+from hogwild_node.errors import ModelFileError, SetupError
+from hogwild_node.gcn import GCN, GCNLayer
+from hogwild_node.gsd import GSD
+from hogwild_node.local import LocalEnergy, LocalMap
+from hogwild_node.model_file import ModelFile
+from hogwild_node.networks import PICNNParameters, Slot
+from hogwild_node.ops import Array
+from hogwild_node.round import Round
+from hogwild_node.rules import CachingRule, FixedPointRule, GradientRule, MessageRule, Rule
+from hogwild_node.rules.overwriting import OverwritingRule
+from hogwild_node.star import Star
+
+Local = LocalEnergy | LocalMap | GCN
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """What a node knows of one neighbour.
+
+    Attributes:
+        features: The neighbour's features, [p].
+        degree: One plus the weights of the neighbour's edges.
+        edge_attr: Features of the edge between the two, [r]; ``None``: there are none.
+        weight: Weight of that edge.
+    """
+
+    features: Array
+    degree: float = 1.0
+    edge_attr: Array | None = None
+    weight: float = 1.0
+
+
+def star_of(neighbours: int) -> Star:
+    """One node with so many neighbours."""
+    return Star(1, np.zeros(neighbours, dtype=np.intp))
+
+
+class NodeModel(ABC):
+    """A trained model without torch.
+
+    Attributes:
+        name: Its name on the network.
+        in_channels: Width of the features.
+        edge_dim: Width of the edge features; ``None``: none are read.
+        channels: Width of a node's embedding.
+        rules: The rules that fit the model; the first is the default.
+        convexity: Strong convexity of the energy, for error bounds; ``None``: no bound is known.
+    """
+
+    rules: tuple[str, ...]
+    convexity: float | None = None
+
+    def __init__(self, file: ModelFile) -> None:
+        self.config, self.tensors, self.name = file.config, file.tensors, file.name
+        self.in_channels = int(file.config["in_channels"])
+        self.out_channels = int(file.config["out_channels"])
+        self.edge_dim: int | None = file.config["edge_dim"]
+        self.channels = int(file.config["hidden_channels"])
+
+    @abstractmethod
+    def pose(self, x: Array, near: Sequence[Neighbour]) -> Local:
+        """What a node with features ``x`` [p] and these neighbours computes."""
+
+    def start(self, local: Local) -> Array:
+        """Where a node begins, [1, k, 1]."""
+        return np.zeros((1, self.channels, 1))
+
+    def rule(self, name: str, local: Local, star: Star) -> Rule:
+        """The rule of that name; ``"auto"``: the model's own."""
+        if name not in ("auto", *self.rules):
+            raise SetupError(
+                f"rule={name!r} does not fit this model; expected one of auto, "
+                f"{', '.join(self.rules)}"
+            )
+        return self._rule(self.rules[0] if name == "auto" else name, local, star)
+
+    @abstractmethod
+    def _rule(self, name: str, local: Any, star: Star) -> Rule: ...
+
+    def predict(self, h: Array) -> Array:
+        """The prediction [out] of a node with embedding ``h`` [k]."""
+        weights, biases = self._layers("readout.node")
+        found: Array = networks.mlp(h[None], weights, biases)[0]
+        return found
+
+    # -- features ----------------------------------------------------------------------------------
+
+    def check(self, x: Array, near: Sequence[Neighbour]) -> None:
+        """Raise :class:`SetupError` on features that the model cannot read."""
+        rows = [("features", x, self.in_channels)]
+        rows += [("features of a neighbour", n.features, self.in_channels) for n in near]
+        for n in near:
+            if (n.edge_attr is None) != (self.edge_dim is None):
+                raise SetupError(
+                    f"the edge has {'no' if n.edge_attr is None else 'some'} features; expected "
+                    f"{'none' if self.edge_dim is None else f'{self.edge_dim} numbers'}"
+                )
+            if n.edge_attr is not None:
+                rows.append(("features of an edge", n.edge_attr, int(self.edge_dim or 0)))
+            if not 0.0 <= n.weight < np.inf:
+                raise SetupError(f"an edge has weight {n.weight}; expected a number from 0 on")
+        for name, row, width in rows:
+            if row.shape != (width,) or not bool(np.isfinite(row).all()):
+                raise SetupError(
+                    f"the {name} are {row.shape[0] if row.ndim == 1 else row.shape} numbers "
+                    f"{np.array2string(row, threshold=6)}; expected {width} finite numbers"
+                )
+
+    def _nodes(self, rows: Sequence[Array]) -> Array:
+        """Standardised features of some nodes, [1, p, n]."""
+        x = np.stack(rows) if rows else np.zeros((0, self.in_channels))
+        return self._standard("features.nodes", x)
+
+    def _edges(self, near: Sequence[Neighbour]) -> Array | None:
+        """Standardised features of the edges, [1, r, d]."""
+        if self.edge_dim is None:
+            return None
+        rows = [n.edge_attr for n in near if n.edge_attr is not None]
+        attr = np.stack(rows) if rows else np.zeros((0, self.edge_dim))
+        return self._standard("features.edges", attr)
+
+    def _standard(self, prefix: str, x: Array) -> Array:
+        offset, scale = self.tensors[f"{prefix}.offset"], self.tensors[f"{prefix}.scale"]
+        return ((x - offset) / scale).mT[None]
+
+    def _layers(self, prefix: str) -> tuple[list[Array], list[Array]]:
+        """Weights and biases of an MLP."""
+        count = sum(name.startswith(f"{prefix}.weight.") for name in self.tensors)
+        weights = [self.tensors[f"{prefix}.weight.{i}"] for i in range(count)]
+        return weights, [self.tensors[f"{prefix}.bias.{i}"] for i in range(count)]
+
+    def _encode(self, x: Array, prefix: str = "conv.encoder") -> Array:
+        """An MLP on features [1, p, n]: [1, k, n]."""
+        found: Array = networks.mlp(x.mT, *self._layers(prefix)).mT
+        return found
+
+
+def _weights(near: Sequence[Neighbour]) -> Array:
+    return np.array([n.weight for n in near])
+
+
+def _renormalised(near: Sequence[Neighbour]) -> tuple[Array, float]:
+    r""":math:`\tilde A` of each edge [d], and of the node with itself."""
+    weight = _weights(near)
+    degree = 1.0 + float(weight.sum())
+    there = np.array([n.degree for n in near])
+    return weight / np.sqrt(degree * there), 1.0 / degree
+
+
+class _Optimisation(NodeModel):
+    """Models whose embeddings minimise an energy."""
+
+    rules = ("messages", "gradient")
+
+    def _rule(self, name: str, local: LocalEnergy, star: Star) -> Rule:
+        gradient = GradientRule(local, star, self.channels)
+        return gradient if name == "gradient" else MessageRule(gradient)
+
+
+class EnergyModel(_Optimisation):
+    """The energy GNN."""
+
+    def __init__(self, file: ModelFile) -> None:
+        super().__init__(file)
+        self.convexity = float(self.config["beta"])
+        self.act = ACTIVATIONS[self.config["act"]]
+        self.heads: int | None = self.config["heads"]
+        self.nets = [self._network(name) for name in ("message_nets", "loop_nets", "update_nets")]
+
+    def _network(self, name: str) -> PICNNParameters:
+        heads = name == "message_nets" and self.heads is not None
+        prefix = f"conv.{name}.0"
+
+        def layers(part: str) -> list[Array]:
+            found = sorted(
+                (int(key.rsplit(".", 1)[1]), value)
+                for key, value in self.tensors.items()
+                if key.startswith(f"{prefix}.{part}.")
+            )
+            return [value if heads else value[None] for _, value in found]
+
+        ends = 2 if self.config["message"] == "edge" else 1
+        merged = self.config["message_channels"] * (
+            self.heads if self.heads is not None and self.config["concat"] else 1
+        )
+        monotone = {
+            "message_nets": [False] * (self.channels * ends),
+            "loop_nets": [False] * self.channels,
+            "update_nets": [True] * merged + [False] * self.channels,
+        }[name]
+        return PICNNParameters(
+            layers("feature_weight"), layers("feature_bias"), layers("wy"), layers("wz"),
+            tuple(monotone), self.act, self.config["gate"],
+        )  # fmt: skip
+
+    def pose(self, x: Array, near: Sequence[Neighbour]) -> Energy:
+        own, there = self._nodes([x]), self._nodes([n.features for n in near])
+        edges, star = self._edges(near), star_of(len(near))
+        slots = [Slot(there)]
+        if self.config["message"] == "edge":
+            slots = [Slot(own, star.slot), Slot(there)]
+            slots += [] if edges is None else [Slot(edges)]
+        message, loop, update = self.nets
+        weight, loop_weight = self._weigh(own, there, edges, near, star)
+        filled = Round(
+            message.context(slots), loop.context([Slot(own)]), update.context([Slot(own)]),
+            weight, loop_weight, self.heads or 1, self.config["concat"],
+            self.config["message"] == "edge",
+        )  # fmt: skip
+        return Energy(filled, float(self.config["beta"]))
+
+    def _weigh(
+        self,
+        own: Array,
+        there: Array,
+        edges: Array | None,
+        near: Sequence[Neighbour],
+        star: Star,
+    ) -> tuple[Array, Array | None]:
+        """Weights of the edges [1, H or 1, 1, d] and of the self message [1]."""
+        weight, loop = _weights(near), None
+        if self.config["normalize"]:
+            weight, one = _renormalised(near)
+            loop = np.array([one])
+        elif self.config["aggr"] == "mean":
+            weight = weight / max(len(near), 1)
+        weight = weight.reshape(1, 1, 1, len(near))
+        if self.heads is not None:
+            theta = {n: self.tensors.get(f"conv.attention.theta_{n}") for n in "xae"}
+            alpha = networks.attention(
+                theta["x"], theta["a"], theta["e"], own, Slot(there), edges, star
+            )
+            weight = weight * alpha.reshape(1, self.heads, 1, len(near))
+        return weight, loop
+
+
+class DenoisingModel(_Optimisation):
+    """Graph signal denoising."""
+
+    def __init__(self, file: ModelFile) -> None:
+        super().__init__(file)
+        self.convexity = 2.0 * float(self.config["gamma"])
+
+    def pose(self, x: Array, near: Sequence[Neighbour]) -> GSD:
+        weight = _weights(near)
+        root = np.array([(1.0 + float(weight.sum())) ** -0.5])
+        there = np.array([n.degree for n in near]) ** -0.5
+        target = self._encode(self._nodes([x]))
+        return GSD(target, root, there, weight, self.config["gamma"], self.config["beta"])
+
+
+class ContractionModel(NodeModel):
+    """IGNN and EIGNN: the fixed point of a contraction."""
+
+    rules = ("fixed-point",)
+
+    def pose(self, x: Array, near: Sequence[Neighbour]) -> Contraction:
+        edge, loop = _renormalised(near)
+        features = self._nodes([x])
+        bias = self._encode(features) if "conv.encoder.weight.0" in self.tensors else features
+        act = _ACTS[self.config["act"]]
+        if self.config["act"] == "leaky_relu":
+            act = partial(nonexpansive.leaky_relu, negative_slope=self.config["negative_slope"])
+        return Contraction(self.tensors["matrix"][None], bias, edge, np.array([loop]), act)
+
+    def _rule(self, name: str, local: LocalMap, star: Star) -> Rule:
+        return FixedPointRule(local, star, self.channels)
+
+
+class GCNModel(NodeModel):
+    """A graph convolutional network: a fixed number of layers."""
+
+    rules = ("caching", "overwriting")
+
+    def pose(self, x: Array, near: Sequence[Neighbour]) -> GCN:
+        edge, loop = _renormalised(near)
+        features = self._nodes([x])
+        encoded = self._encode(features) if "conv.encoder.weight.0" in self.tensors else features
+        layers, k = [], self.channels
+        for i in range(self.config["num_layers"]):
+            weight = self.tensors[f"conv.layers.{i}.conv.lin.weight"][None]
+            bias = self.tensors.get(f"conv.layers.{i}.conv.bias", np.zeros(k)).reshape(1, k, 1)
+            layers.append(GCNLayer(weight, bias, _ACTS[self.config["act"]]))
+        widths = (k,) * (len(layers) + 1)
+        return GCN(encoded, tuple(layers), edge, np.array([loop]), widths)
+
+    def start(self, local: Local) -> Array:
+        assert isinstance(local, GCN)
+        return 1.0 * local.encoded
+
+    def _rule(self, name: str, local: GCN, star: Star) -> Rule:
+        rule = CachingRule if name == "caching" else OverwritingRule
+        return rule(local, star, self.channels)
+
+
+_ACTS: dict[str, Any] = {
+    "identity": nonexpansive.identity,
+    "relu": nonexpansive.leaky_relu,
+    "leaky_relu": nonexpansive.leaky_relu,
+    "tanh": nonexpansive.tanh,
+}
+MODELS: dict[str, type[NodeModel]] = {
+    "energy": EnergyModel,
+    "denoising": DenoisingModel,
+    "contraction": ContractionModel,
+    "gcn": GCNModel,
+}
+
+
+def of(file: ModelFile) -> NodeModel:
+    """The model in a file."""
+    kind = file.config.get("kind")
+    if kind not in MODELS:
+        raise ModelFileError(
+            f"the model is of kind {kind!r}; this version runs {', '.join(MODELS)}: install a "
+            f"newer version of hogwild-node"
+        )
+    return MODELS[kind](file)
+
+
+def load(path: str | Path) -> NodeModel:
+    """The model in the file at this path."""
+    return of(model_file.load(path))

@@ -1,0 +1,162 @@
+"""From a trained model to one file for every robot (:mod:`hogwild_node.model_file`)."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+
+from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.files import write_atomically
+from hogwild.models.base import Conv
+from hogwild.models.check import check_model
+from hogwild.models.contraction import ContractionConv
+from hogwild.models.eignn import EIGNNConv
+from hogwild.models.energy import EnergyConv
+from hogwild.models.gnn import ConvGNN
+from hogwild.models.gsd import GSDConv
+from hogwild.models.ignn import IGNNConv
+from hogwild.models.layer import Layer
+from hogwild.models.layered import Layers
+from hogwild_node import model_file
+from hogwild_node.activations import ACTIVATIONS
+
+
+def export(model: nn.Module, path: str | Path, *, replica: int | None = None) -> str:
+    """Write a model to a file that an agent without torch can run.
+
+    Args:
+        model: An :class:`~hogwild.EnergyGNN`, ``GSDGNN``, ``IGNN``, ``EIGNN`` or ``GCN`` of one
+            layer (a GCN may have any number) that predicts for nodes.
+        path: Where to write, by convention ``model.hog``.
+        replica: Which of the replicas; needed where the model has some.
+
+    Returns:
+        The model's name on the network.
+
+    Raises:
+        AsynchronyError: A node cannot run this model by itself, with the reason.
+    """
+    found = check_model(model)
+    config, tensors = described(found, replica)
+    content = model_file.serialise(config, tensors)
+    write_atomically(Path(path), content)
+    return model_file.name_of(config, tensors)
+
+
+def described(model: ConvGNN, replica: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a file holds of a model: the configuration and the tensors, in float64."""
+    if model.readout.pool is not None:
+        raise AsynchronyError(
+            f"pool={model.readout.pool!r}: the model predicts for whole graphs, and a node knows "
+            f"only itself and its neighbours; expected a model that predicts for nodes (pool=None)"
+        )
+    if (replica is None) != (model.replicas is None):
+        raise ConfigError(
+            f"replica={replica} for a model with replicas={model.replicas}; expected "
+            f"{'no replica' if model.replicas is None else f'0 to {model.replicas - 1}'}"
+        )
+    if replica is not None and not 0 <= replica < (model.replicas or 0):
+        raise ConfigError(f"replica={replica}; expected 0 to {(model.replicas or 0) - 1}")
+
+    def numbers(t: Tensor) -> Any:
+        chosen = t if replica is None else t[replica]
+        return chosen.detach().double().cpu().numpy()
+
+    tensors = {name: numbers(t) for name, t in model.state_dict().items()}
+    about, more = facts(model.conv)
+    sizes = {
+        "in_channels": model.conv.in_channels,
+        "hidden_channels": model.conv.hidden_channels,
+        "out_channels": model.readout.out_channels,
+        "edge_dim": model.conv.edge_dim,
+    }
+    return sizes | about, tensors | {name: numbers(t) for name, t in more.items()}
+
+
+@singledispatch
+def facts(conv: Conv) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The configuration of a convolution, and tensors that are not in its ``state_dict``."""
+    raise AsynchronyError(
+        f"a {type(conv).__name__} cannot run without torch; expected an EnergyConv, GSDConv, "
+        f"IGNNConv or EIGNNConv (a model of one layer, num_layers=1), or the layers of a GCN"
+    )
+
+
+@facts.register
+def _energy(conv: EnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if conv.rounds > 1:
+        raise AsynchronyError(
+            f"rounds={conv.rounds}: the energy of a node reaches {conv.rounds} hops, and a node "
+            f"hears one; expected rounds=1"
+        )
+    gates = {net.gate for net in conv.modules() if hasattr(net, "gate")}
+    acts = {net.act.name for net in conv.modules() if hasattr(net, "gate")}
+    (act,), (gate,) = acts, gates
+    if act not in ACTIVATIONS:
+        raise AsynchronyError(
+            f"act={act!r} is an activation of your own, which a robot does not have; expected one "
+            f"of {', '.join(ACTIVATIONS)}"
+        )
+    config = {"kind": "energy", "act": act, "gate": gate, "beta": conv.beta}
+    options = ("message", "message_channels", "heads", "concat", "aggr", "normalize")
+    return config | {name: getattr(conv, name) for name in options}, {}
+
+
+@facts.register
+def _denoising(conv: GSDConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    return {"kind": "denoising", "gamma": conv.gamma, "beta": conv.beta}, {}
+
+
+@facts.register
+def _contraction(conv: ContractionConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    act, options = "identity", {}
+    if isinstance(conv, IGNNConv):
+        if not conv.normalize:
+            raise AsynchronyError(
+                "normalize=False scales the adjacency by an eigenvalue of the whole graph, which "
+                "no node knows; expected normalize=True"
+            )
+        act = conv.act.name
+        slope = getattr(conv.act.value, "keywords", {}).get("negative_slope", 0.0)
+        options = {"negative_slope": slope}
+    if act not in ("identity", "relu", "leaky_relu", "tanh"):
+        raise AsynchronyError(
+            f"act={act!r} is an activation of your own, which a robot does not have; expected "
+            f"relu, leaky_relu, tanh or identity"
+        )
+    assert isinstance(conv, IGNNConv | EIGNNConv)
+    return {"kind": "contraction", "act": act, **options}, {"matrix": conv.matrix}
+
+
+@facts.register
+def _layers(conv: Layers) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    layers = [layer for layer in conv.layers if isinstance(layer, Layer)]
+    acts = {_activation(layer) for layer in layers}
+    plain = all(_is_plain(layer.conv) for layer in layers) and len(acts) == 1
+    (act, *_) = acts
+    if not plain or act is None:
+        raise AsynchronyError(
+            "the layers are not those of a plain GCN (GCNConv with its default normalisation, one "
+            "activation for all layers, no norm), and only these run without torch; expected "
+            "hogwild.GCN, or an EnergyGNN"
+        )
+    return {"kind": "gcn", "act": act, "num_layers": conv.depth}, {}
+
+
+def _is_plain(conv: nn.Module) -> bool:
+    if type(conv) is not GCNConv:
+        return False
+    return bool(conv.normalize and conv.add_self_loops and not conv.improved)
+
+
+def _activation(layer: Layer) -> str | None:
+    """The name of a layer's activation; ``None``: the layer does something else."""
+    names = {type(None): "identity", nn.Identity: "identity", nn.ReLU: "relu", nn.Tanh: "tanh"}
+    return None if layer.norm is not None else names.get(type(layer.act))
+
+
+__all__ = ["export"]
