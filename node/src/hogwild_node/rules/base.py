@@ -58,6 +58,11 @@ class Rule(ABC):
             New embeddings [R, k, A] and letters [R, m, E'].
         """
 
+    @property
+    def said(self) -> int:
+        """Numbers that a node sends to everybody: the width of :meth:`broadcast`."""
+        return self.channels
+
     def broadcast(self, h: Array, at: Star) -> Array:
         """What the nodes in ``at`` send to everybody: their embeddings [R, k, A], or more."""
         return h
@@ -77,6 +82,15 @@ class Rule(ABC):
 
     def lose(self, edges: Array, packets: Array) -> None:
         """Packets on these edges were lost. A rule that is sent everything anew does not mind."""
+        return None
+
+    def gradient_at(self, mail: Array, at: Star) -> Array | None:
+        """The gradient of the whole energy at these nodes, as far as word has come, [R, k, A];
+        ``None``: the rule does not minimise an energy.
+
+        Args:
+            mail: The letters that were last heard, [R, m, E'].
+        """
         return None
 
     def finished(self, nodes: Array) -> Array | None:

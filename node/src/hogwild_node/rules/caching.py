@@ -52,6 +52,10 @@ class CachingRule(Rule):
         self.values = at.put(self.values, values)
         return h, None
 
+    @property
+    def said(self) -> int:
+        return self.width
+
     def broadcast(self, h: Array, at: Star) -> Array:
         return at.at_nodes(self.values)
 

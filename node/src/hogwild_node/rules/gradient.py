@@ -113,6 +113,9 @@ class GradientRule(Rule):
         h = self.step(h, mail, at)
         return h, self.refresh(h, inbox, at)
 
+    def gradient_at(self, mail: Array, at: Star) -> Array:
+        return at.at_nodes(self.own) + at.collect(mail[:, : self.channels])
+
     def step(self, h: Array, mail: Array, at: Star, who: Array | None = None) -> Array:
         """The new embeddings [R, k, A]; only nodes in ``who`` [R, A] (``None``: all) remember the
         step."""

@@ -160,6 +160,9 @@ class MessageRule(Rule):
             self.retreat.settle(new, resting, at)
         return new, xp.concat([sent, self.gradient.refresh(new, inbox, at)], axis=1)
 
+    def gradient_at(self, mail: Array, at: Star) -> Array:
+        return self.gradient.gradient_at(mail[:, self.width :], at)
+
     def _heard(self, clusters: Clusters, mail: Array, z: Point) -> Messages:
         """The messages heard. A neighbour that is silent stays where it is, and its letter, a
         gradient and a curvature, stands for its message: at the answer that is consistent."""

@@ -1,0 +1,512 @@
+r"""An agent: one node of the graph on one machine, in NumPy, without a coordinator.
+
+An agent holds its own features and embedding and what it last heard from each neighbour, and
+nothing of the rest of the graph. At each turn (:meth:`Agent.turn`) it reads what has arrived, makes
+one update by its rule, and sends one packet to each neighbour.
+
+*Hello.* An edge needs the features and the degrees of both ends. Every agent says hello until its
+neighbour acknowledges the hello's revision. A restarted agent has another incarnation, a random
+number; neighbours accept any *different* one, because a robot's clock may start in 1970.
+
+*Silence.* A neighbour that was not heard for longer than the lease is dropped: from then on the
+agent computes the answer of the graph without it. With ``on_silence="hold"`` its last words stay,
+and the agent's state says so.
+
+*Done?* No node sees the whole graph. *Calm* is the time since anybody in reach was unsettled, as
+far as word has come:
+
+.. math:: c_i = \min\Bigl(t - u_i,\; \min_{j \in N(i)} (c_j + a_j)\Bigr),
+
+with :math:`u_i` the last time at which the agent itself was unsettled and :math:`a_j` the age of
+the last packet from j. Clocks differ: an age is measured against the least transit time seen on
+that link, so that calm is rather underestimated. An agent is *settled* when it has been calm for
+longer than word takes to cross the graph (``settle_after``).
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hogwild_node.errors import SetupError
+from hogwild_node.model import Neighbour, NodeModel, star_of
+from hogwild_node.ops import Array
+from hogwild_node.packets import DATA, HALF, HELLO, WORD, BadPacket, Format, Header
+from hogwild_node.rules import Rule
+from hogwild_node.star import Star
+from hogwild_node.transport import Transport
+
+HELLO_PERIOD = 0.2
+"""Seconds between two hellos to a neighbour that has not acknowledged."""
+WINDOW = 30.0
+"""Seconds over which the least transit time of a link is sought, so that drifting clocks are
+forgotten."""
+
+
+class State(enum.StrEnum):
+    """Where an agent stands."""
+
+    STARTING = "starting"
+    """The agent waits for its neighbours' first hellos."""
+    RUNNING = "running"
+    SETTLED = "settled"
+    """Nobody in reach was unsettled for ``settle_after`` seconds."""
+    HOLDING = "holding"
+    """The answer rests on the last words of a silent neighbour."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The edge to a neighbour.
+
+    Attributes:
+        address: Where the neighbour listens; ``None`` where the transport knows.
+        edge_attr: Features of the edge, [r].
+        weight: Weight of the edge, the same at both ends.
+    """
+
+    address: str | None = None
+    edge_attr: Array | None = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an agent knows at one moment.
+
+    Attributes:
+        h: Its embedding, [k].
+        prediction: Its prediction, [out].
+        residual: Of an energy: the largest entry of the gradient at this node, as far as word has
+            come. Of other models: how far the last update moved the embedding.
+        bound: A bound on the distance of all nodes' embeddings from the answer; infinite where
+            none is known.
+        calm: Seconds since anybody in reach was unsettled.
+        state: Where the agent stands.
+        updates: Updates made.
+        silent: Neighbours past their lease.
+    """
+
+    h: Array
+    prediction: Array
+    residual: float
+    bound: float
+    calm: float
+    state: State
+    updates: int
+    silent: tuple[str, ...] = ()
+
+
+@dataclass
+class _Link:
+    """What an agent knows of one neighbour."""
+
+    edge: Edge
+    incarnation: int | None = None
+    retired: deque[int] = field(default_factory=lambda: deque(maxlen=16))
+    revision: int = 0
+    degree: float = 1.0
+    features: Array | None = None
+    sequence: int | None = None  # of the newest data packet
+    said: Array | None = None
+    letter: Array | None = None
+    last: float = -math.inf  # when the agent last heard anything
+    sent: float = 0.0  # when the newest data packet was made, by the sender's clock
+    calm: float = 0.0
+    known: int = -1  # revision of this agent's hello that the neighbour knows
+    greeted: float = -math.inf  # when this agent last said hello
+    transits: deque[tuple[float, float]] = field(default_factory=deque)  # (window, least transit)
+
+    def transit(self, now: float, seen: float | None = None) -> float:
+        """The least (arrival − sending) of late, in which the clocks' difference cancels."""
+        window = math.floor(now / WINDOW)
+        while self.transits and self.transits[0][0] < window - 1:
+            self.transits.popleft()
+        if seen is not None:
+            if not self.transits or self.transits[-1][0] < window:
+                self.transits.append((window, seen))
+            elif seen < self.transits[-1][1]:
+                self.transits[-1] = (window, seen)
+        return min((least for _, least in self.transits), default=math.inf)
+
+
+class Agent:
+    """One node.
+
+    Args:
+        model: The trained model (:func:`hogwild_node.model.load`).
+        id: The agent's name.
+        features: Its features, [p].
+        transport: Its links.
+        neighbours: The edges to its neighbours, by name.
+        rule: ``"auto"`` or one of the model's rules.
+        precision: Numbers in packets: ``"float32"`` or ``"float64"``.
+        lease: Seconds of silence after which a neighbour counts as gone.
+        on_silence: ``"drop"`` or ``"hold"``.
+        tolerance: The residual up to which the agent counts as settled; by default 1e-4 with
+            float32 packets and 1e-8 with float64.
+        settle_after: Seconds of calm after which the agent says that it is settled: more than word
+            takes to cross the graph.
+        nodes: The number of agents, for the bound on the error; ``None``: no bound is computed.
+        h: Where to begin, [k]; by default where the model begins.
+        clock: Gives the time in seconds.
+    """
+
+    def __init__(
+        self,
+        model: NodeModel,
+        id: str,
+        features: Array,
+        transport: Transport,
+        *,
+        neighbours: Mapping[str, Edge] | None = None,
+        rule: str = "auto",
+        precision: str = "float32",
+        lease: float = 2.0,
+        on_silence: str = "drop",
+        tolerance: float | None = None,
+        settle_after: float = 1.0,
+        nodes: int | None = None,
+        h: Array | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if on_silence not in ("drop", "hold"):
+            raise SetupError(f"on_silence={on_silence!r}; expected 'drop' or 'hold'")
+        if precision not in ("float32", "float64"):
+            raise SetupError(f"precision={precision!r}; expected 'float32' or 'float64'")
+        if not lease > 0 or not settle_after > 0:
+            raise SetupError(
+                f"lease={lease!r} and settle_after={settle_after!r}; expected positive seconds"
+            )
+        self.model, self.id, self.transport, self.clock = model, str(id), transport, clock
+        self.rule_name = model.rules[0] if rule == "auto" else rule
+        self.lease, self.on_silence, self.settle_after = lease, on_silence, settle_after
+        self.tolerance = tolerance or (1e-4 if precision == "float32" else 1e-8)
+        self.nodes = nodes
+        self.incarnation = int.from_bytes(os.urandom(4), "little")
+        self.revision = int.from_bytes(os.urandom(2), "little")
+        self.links: dict[str, _Link] = {}
+        self.members: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.begun = self.unsettled = clock()
+        self.updates, self.residual, self.calm, self.now = 0, math.inf, 0.0, self.begun
+        self.features = self._checked(features)
+        self._known: object = None
+        self.star: Star = star_of(0)
+        local = model.pose(self.features, [])
+        self.rule: Rule = model.rule(rule, local, self.star)
+        self.h = model.start(local) if h is None else self._start(h)
+        self.letters = self._begin()
+        block = model.channels if self.rule_name in ("gradient", "messages") else 0
+        self.format = Format(
+            model.name, self.rule_name, model.in_channels, self.rule.said, self.rule.letter,
+            block, model.channels, precision,
+        )  # fmt: skip
+        self.set_neighbours(neighbours or {})
+
+    # -- what the owner may change -----------------------------------------------------------------
+
+    def set_features(self, features: Array) -> None:
+        """The agent's features are these from now on; it tells its neighbours."""
+        features = self._checked(features)
+        if not np.array_equal(features, self.features):
+            self.features = features
+            self._changed()
+
+    def set_neighbours(self, neighbours: Mapping[str, Edge]) -> None:
+        """The agent has these neighbours from now on; what it knows of the others it forgets."""
+        for name, edge in neighbours.items():
+            if name == self.id:
+                raise SetupError(f"agent {self.id} is its own neighbour; expected other agents")
+            width = self.model.edge_dim
+            attr = None if edge.edge_attr is None else np.asarray(edge.edge_attr, float)
+            told = Neighbour(np.zeros(self.model.in_channels), 1.0, attr, edge.weight)
+            try:
+                self.model.check(self.features, [told])
+            except SetupError as error:
+                raise SetupError(f"the edge to {name}: {error}") from error
+            assert width is None or attr is not None
+        self.transport.connect({name: edge.address for name, edge in neighbours.items()})
+        kept = {name: self.links[name] for name in neighbours if name in self.links}
+        for name, link in kept.items():
+            link.edge = neighbours[name]
+        fresh = {name: _Link(edge) for name, edge in neighbours.items() if name not in kept}
+        self.links = kept | fresh
+        self.unsettled = self.clock()
+
+    def _checked(self, features: Array) -> Array:
+        try:
+            found = np.asarray(features, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise SetupError(f"the features are {features!r}; expected numbers") from error
+        self.model.check(found, [])
+        return found.copy()
+
+    def _start(self, h: Array) -> Array:
+        found = np.asarray(h, dtype=np.float64)
+        if found.shape != (self.model.channels,) or not bool(np.isfinite(found).all()):
+            raise SetupError(
+                f"h has shape {found.shape}; expected {self.model.channels} finite numbers"
+            )
+        return found.reshape(1, -1, 1).copy()
+
+    def _changed(self) -> None:
+        """Neighbours must hear another hello."""
+        self.revision = (self.revision + 1) % HALF
+        self.unsettled = self.clock()
+
+    # -- one turn ----------------------------------------------------------------------------------
+
+    def turn(self) -> bool:
+        """Read what has arrived, make one update, and send; whether an update was made."""
+        self.now = now = self.clock()
+        for received in self.transport.receive():
+            arrived = now if received.at is None else received.at
+            self._receive(received.sender, received.raw, arrived)
+        self._meet(now)
+        ready = self._ready(now)
+        if ready:
+            self._update(now)
+        self._greet(now)
+        if ready:
+            self._send(now)
+        return ready
+
+    def _ready(self, now: float) -> bool:
+        """Whether all neighbours have said hello, or have had their time."""
+        missing = any(link.features is None for link in self.links.values())
+        return not missing or now - self.begun > self.lease
+
+    def _meet(self, now: float) -> None:
+        """Who takes part, and what that changes."""
+        members = [name for name, link in self.links.items() if self._takes_part(link, now)]
+        if members != self.members:
+            self.members = members
+            self._changed()
+        known = (
+            self.features.tobytes(),
+            tuple((m, self.links[m].incarnation, self.links[m].revision) for m in members),
+        )
+        if known == self._known:
+            return
+        same = self._known is not None and len(members) == self.star.degree
+        self._known, self.star = known, star_of(len(members))
+        local = self.model.pose(self.features, self._near())
+        if same and self.rule_name in ("gradient", "messages"):
+            self.rule.pose(local)  # features or degrees moved: memory stays
+        else:
+            self.rule = self.model.rule(self.rule_name, local, self.star)
+            if self.rule_name in ("caching", "overwriting"):
+                self.h = self.model.start(local)
+            self.letters = self._begin()
+        self.unsettled = now
+
+    def _takes_part(self, link: _Link, now: float) -> bool:
+        if link.features is None:
+            return False
+        return self.on_silence == "hold" or now - link.last <= self.lease
+
+    def _near(self) -> list[Neighbour]:
+        links = [self.links[name] for name in self.members]
+        return [
+            Neighbour(link.features, link.degree, link.edge.edge_attr, link.edge.weight)
+            for link in links
+        ]
+
+    def _begin(self) -> Array:
+        """Start the rule's memory where the agent is."""
+        letters = self.rule.begin(self.h, self._views()[0])
+        return np.zeros((1, self.rule.letter, self.star.degree)) if letters is None else letters
+
+    def _views(self) -> tuple[Array, Array]:
+        """What was last heard: embeddings [1, said, d] and letters [1, m, d]; zero where nothing
+        was, which the rules take for silence."""
+        inbox = np.zeros((1, self.rule.said, len(self.members)))
+        mail = np.zeros((1, self.rule.letter, len(self.members)))
+        for place, name in enumerate(self.members):
+            link = self.links[name]
+            if link.said is not None and link.letter is not None:
+                inbox[0, :, place], mail[0, :, place] = link.said, link.letter
+        return inbox, mail
+
+    def _update(self, now: float) -> None:
+        inbox, mail = self._views()
+        before = self.h
+        if not (self.rule.ends and bool(np.all(self.rule.finished(np.zeros(1, dtype=np.intp))))):
+            with np.errstate(all="ignore"):
+                self.h, letters = self.rule.update(self.h, inbox, mail, self.star)
+            if letters is not None:
+                self.letters = letters
+            self.updates += 1
+        gradient = self.rule.gradient_at(mail, self.star)
+        moved = self.h - before if gradient is None else gradient
+        self.residual = float(np.abs(moved).max())
+        if not self.residual <= self.tolerance:
+            self.unsettled = now
+        self.calm = max(min([now - self.unsettled, *self._calm(now)]), 0.0)
+
+    def _calm(self, now: float) -> list[float]:
+        """The neighbours' calm, aged."""
+        found = []
+        for name, link in self.links.items():
+            if name not in self.members:
+                found += [] if now - self.begun > self.lease else [0.0]
+            elif link.said is None or now - link.last > self.lease:
+                found.append(0.0)
+            else:
+                found.append(link.calm + max(now - link.sent - link.transit(now), 0.0))
+        return found
+
+    # -- packets -----------------------------------------------------------------------------------
+
+    def _header(self, kind: int, link: _Link, now: float) -> Header:
+        return self.format.header(
+            self.incarnation, kind, sequence=self.updates, heard=link.sequence or 0,
+            revision=self.revision, known=link.revision if link.incarnation is not None else 0,
+            time=now, calm=self.calm,
+        )  # fmt: skip
+
+    def _greet(self, now: float) -> None:
+        degree = 1.0 + sum(self.links[name].edge.weight for name in self.members)
+        for name, link in self.links.items():
+            if link.known == self.revision and link.features is not None:
+                continue
+            if now - link.greeted >= HELLO_PERIOD:
+                link.greeted = now
+                raw = self.format.hello(self._header(HELLO, link, now), degree, self.features)
+                self._post(name, raw, hello=True)
+
+    def _send(self, now: float) -> None:
+        with np.errstate(all="ignore"):
+            said = self.rule.broadcast(self.h, self.star)[0, :, 0]
+        for place, name in enumerate(self.members):
+            header = self._header(DATA, self.links[name], now)
+            raw = self.format.data(header, said, self.letters[0, :, place])
+            self._post(name, raw, hello=False)
+
+    def _post(self, to: str, raw: bytes, *, hello: bool) -> None:
+        self.counts["packets"] += 1
+        self.counts["bytes"] += len(raw)
+        self.transport.send(to, raw, hello=hello)
+
+    def _receive(self, sender: str, raw: bytes, arrived: float) -> None:
+        """Take a packet in, or drop and count it."""
+        link = self.links.get(sender)
+        try:
+            if link is None:
+                raise BadPacket("stranger")
+            header = self.format.read(raw)
+            if header.incarnation in link.retired or header.incarnation == self.incarnation:
+                raise BadPacket("incarnation")
+            if header.kind == HELLO:
+                self._hear_hello(link, header, *self.format.read_hello(raw))
+            else:
+                self._hear_data(link, header, raw)
+        except BadPacket as bad:
+            self.counts["dropped"] += 1
+            self.counts[f"dropped: {bad}"] += 1
+            return
+        link.last, link.known = arrived, header.known
+        link.transit(arrived, arrived - header.time)
+        self.counts["received"] += 1
+
+    def _hear_hello(self, link: _Link, header: Header, degree: float, features: Array) -> None:
+        if header.incarnation != link.incarnation:
+            if link.incarnation is not None:
+                link.retired.append(link.incarnation)
+            link.sequence = link.said = link.letter = None
+            link.transits.clear()
+            link.incarnation = header.incarnation
+        elif (header.revision - link.revision) % HALF >= HALF // 2:
+            raise BadPacket("old")
+        link.revision, link.degree, link.features = header.revision, degree, features
+
+    def _hear_data(self, link: _Link, header: Header, raw: bytes) -> None:
+        if header.incarnation != link.incarnation:
+            raise BadPacket("before its hello")
+        if (
+            link.sequence is not None
+            and not 0 < (header.sequence - link.sequence) % WORD < WORD // 2
+        ):
+            raise BadPacket("old")
+        link.said, link.letter = self.format.read_data(raw)
+        link.sequence, link.sent, link.calm = header.sequence, header.time, header.calm
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self) -> Reading:
+        """What the agent knows now."""
+        now = self.clock()
+        silent = tuple(
+            name
+            for name, link in self.links.items()
+            if link.features is not None and now - link.last > self.lease
+        )
+        settled = self.calm >= self.settle_after
+        state = State.SETTLED if settled else State.RUNNING
+        if self.on_silence == "hold" and silent:
+            state = State.HOLDING
+        elif not self.updates:
+            state = State.STARTING
+        bound = math.inf
+        if settled and self.nodes is not None and self.model.convexity is not None:
+            size = math.sqrt(self.nodes * self.model.channels)
+            bound = size * self.tolerance / self.model.convexity
+        h = self.h[0, :, 0].copy()
+        return Reading(
+            h, self.model.predict(h), self.residual, bound, self.calm, state, self.updates, silent
+        )
+
+    # -- a last state, for a warm restart ----------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the embedding to a file, whole or not at all."""
+        path = Path(path)
+        text = json.dumps({"model": self.model.name, "id": self.id, "h": self.h[0, :, 0].tolist()})
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        part.write_text(text)
+        part.replace(path)
+
+    @staticmethod
+    def saved(path: str | Path, model: NodeModel, id: str) -> Array | None:
+        """The embedding in a file of this agent and model; ``None``: there is none to use."""
+        try:
+            found = json.loads(Path(path).read_text())
+            h = np.array(found["h"], dtype=np.float64)
+            fits = (found["model"], found["id"]) == (model.name, str(id))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        good = fits and h.shape == (model.channels,) and bool(np.isfinite(h).all())
+        return h if good else None
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def run(
+        self,
+        *,
+        rate: float = 50.0,
+        stopped: Callable[[], bool] = lambda: False,
+        each: Callable[[Agent], None] | None = None,
+    ) -> None:
+        """Take turns until ``stopped()``.
+
+        Args:
+            rate: Turns a second at most.
+            each: Called after every turn.
+        """
+        due = time.monotonic()
+        while not stopped():
+            self.turn()
+            if each is not None:
+                each(self)
+            due = max(due + 1.0 / rate, time.monotonic() - 1.0 / rate)
+            time.sleep(max(due - time.monotonic(), 0.0002))

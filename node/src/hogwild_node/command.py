@@ -1,0 +1,277 @@
+"""The command ``hogwild-agent``: one node of a swarm, as a process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are tiny: threads only cost memory
+
+from hogwild_node import model as models
+from hogwild_node.agent import Agent, Edge
+from hogwild_node.errors import NodeError, SetupError
+from hogwild_node.transport import Transport
+
+TRANSPORTS = ("zenoh", "udp")
+KEYS = {
+    "model", "id", "features", "neighbours", "transport", "listen", "rule", "precision", "lease",
+    "on_silence", "tolerance", "settle_after", "nodes", "rate", "state", "status", "seconds",
+    "certificates", "loss", "delay", "seed",
+}  # fmt: skip
+
+EPILOG = """
+examples:
+  hogwild-agent --model model.hog --id 7 --listen 127.0.0.1:21007 --features 0.3,1.2 \\
+      --neighbours 3=127.0.0.1:21003,8=127.0.0.1:21008
+  hogwild-agent --config robot7.toml --status 1
+
+robot7.toml:
+  model = "model.hog"
+  id = "7"
+  listen = "10.0.0.7:21000"
+  features = [0.3, 1.2]
+  [neighbours.3]
+  address = "10.0.0.3:21000"
+  weight = 1.0
+  edge_attr = [0.5]
+
+An agent prints one line of JSON per --status seconds: its answer, residual, calm and state. It
+stops on SIGTERM or Ctrl-C. With --state FILE it begins where it last stopped. With Zenoh it also
+takes new features and neighbours, as JSON on the key hogwild/<model>/control/<id>:
+  {"features": [0.4, 1.1], "neighbours": {"3": {"address": "10.0.0.3:21000"}}}
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    out = argparse.ArgumentParser(
+        "hogwild-agent", description="Run one node of a graph neural network without a clock.",
+        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
+    add = out.add_argument
+    add("--config", type=Path, metavar="FILE", help="a TOML file with any of these options")
+    add("--model", metavar="FILE", help="the trained model, from `hogwild export`")
+    add("--id", metavar="NAME", help="the agent's name")
+    add("--features", metavar="X,X,…", help="the agent's features")
+    add("--neighbours", metavar="NAME=HOST:PORT,…", help="the neighbours and where they listen")
+    add("--transport", choices=TRANSPORTS, help="how packets travel (zenoh)")
+    add("--listen", metavar="HOST:PORT", help="where the agent listens (127.0.0.1:21000)")
+    add("--certificates", metavar="FOLDER", help="for TLS: authority.pem, NAME.pem, NAME.key")
+    add("--rule", help="auto, or a rule that fits the model")
+    add("--precision", choices=("float32", "float64"), help="numbers in packets (float32)")
+    add("--rate", type=float, metavar="HZ", help="turns a second (50)")
+    add("--lease", type=float, metavar="S", help="silence after which a neighbour is gone (2)")
+    add("--on-silence", choices=("drop", "hold"), help="what becomes of its last words (drop)")
+    add("--tolerance", type=float, help="the residual up to which the agent counts as settled")
+    add("--settle-after", type=float, metavar="S", help="calm after which it says so (1)")
+    add("--nodes", type=int, metavar="N", help="agents in the swarm, for the error bound")
+    add("--state", metavar="FILE", help="keep the last state here, and begin with it")
+    add("--status", type=float, metavar="S", help="print the state every so many seconds")
+    add("--loss", type=float, metavar="P", help="for trials: lose so many packets (0)")
+    add("--delay", metavar="S,S", help="for trials: hold packets up, least and most seconds (0,0)")
+    add("--seed", type=int, help="of these losses and delays (0)")
+    add("--seconds", type=float, metavar="S", help="stop after so many seconds")
+    return out
+
+
+def settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """The options given: those of the command line over those of the file."""
+    given = {k: v for k, v in vars(parser().parse_args(argv)).items() if v is not None}
+    path = given.pop("config", None)
+    filed: dict[str, Any] = {}
+    if path is not None:
+        try:
+            filed = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise SetupError(
+                f"{path} cannot be read ({error.strerror}); expected a TOML file"
+            ) from error
+        except tomllib.TOMLDecodeError as error:
+            raise SetupError(f"{path} is not TOML: {error}") from error
+        filed = {key.replace("-", "_"): value for key, value in filed.items()}
+        unknown = sorted(filed.keys() - KEYS)
+        if unknown:
+            raise SetupError(
+                f"{path} has {', '.join(unknown)}; expected some of {', '.join(sorted(KEYS))}"
+            )
+    found = filed | given
+    for key in ("model", "id", "features"):
+        if key not in found:
+            raise SetupError(f"{key} is missing; expected --{key} …, or {key} in the file")
+    return found
+
+
+def numbers(text: Any, name: str) -> list[float]:
+    """``1,2,3``, or a list of numbers."""
+    parts = text.split(",") if isinstance(text, str) else text
+    try:
+        return [float(part) for part in parts]
+    except (TypeError, ValueError) as error:
+        raise SetupError(f"{name} is {text!r}; expected numbers such as 0.3,1.2") from error
+
+
+def edges(given: Any) -> dict[str, Edge]:
+    """``3=HOST:PORT,8=HOST:PORT``, or a table with address, weight and edge_attr of each."""
+    if isinstance(given, str):
+        pairs = [part.partition("=") for part in given.split(",") if part]
+        wrong = [name for name, sign, address in pairs if not (name and sign and address)]
+        if wrong:
+            raise SetupError(
+                f"neighbour {wrong[0]!r} has no address; expected NAME=HOST:PORT, for instance "
+                f"3=127.0.0.1:21003"
+            )
+        return {name: Edge(address) for name, _, address in pairs}
+    if not isinstance(given, dict):
+        raise SetupError(f"neighbours is {given!r}; expected a table with one entry for each")
+    out = {}
+    for name, entry in given.items():
+        if not isinstance(entry, dict) or entry.keys() - {"address", "weight", "edge_attr"}:
+            raise SetupError(
+                f"neighbour {name} is {entry!r}; expected a table with address, and weight and "
+                f"edge_attr where they are needed"
+            )
+        attr = entry.get("edge_attr")
+        out[str(name)] = Edge(
+            entry.get("address"),
+            None if attr is None else numbers(attr, f"edge_attr of neighbour {name}"),
+            float(entry.get("weight", 1.0)),
+        )
+    return out
+
+
+def transport_of(found: dict[str, Any], model: str) -> Transport:
+    """The agent's links."""
+    kind, listen = found.get("transport", "zenoh"), found.get("listen", "127.0.0.1:21000")
+    if kind == "udp":
+        from hogwild_node.transports.udp import UDPTransport
+
+        return UDPTransport(listen)
+    if kind != "zenoh":
+        raise SetupError(f"transport={kind!r}; expected one of {', '.join(TRANSPORTS)}")
+    from hogwild_node.transports.zenoh import Certificates, ZenohTransport
+
+    certificates = None
+    if "certificates" in found:
+        folder, name = Path(found["certificates"]), str(found["id"])
+        certificates = Certificates(
+            folder / "authority.pem", folder / f"{name}.pem", folder / f"{name}.key"
+        )
+        for path in (certificates.authority, certificates.certificate, certificates.key):
+            if not path.is_file():
+                raise SetupError(f"{path} is missing; `hogwild keys` makes certificates")
+    return ZenohTransport(
+        str(found["id"]), model, listen, certificates=certificates,
+        lease=float(found.get("lease", 2.0)),
+    )  # fmt: skip
+
+
+def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
+    """The same links, with the losses and delays that a trial asks for."""
+    loss = float(found.get("loss", 0.0))
+    delay = numbers(found.get("delay", "0,0"), "delay")
+    if not 0.0 <= loss < 1.0 or len(delay) != 2 or not 0.0 <= delay[0] <= delay[1]:
+        raise SetupError(
+            f"loss={loss} and delay={delay}; expected a probability below 1, and two numbers of "
+            f"seconds, the least and the most"
+        )
+    if not loss and not delay[1]:
+        return transport
+    from hogwild_node.transports.faulty import FaultyTransport
+
+    return FaultyTransport(
+        transport, loss=loss, delay=(delay[0], delay[1]), seed=int(found.get("seed", 0))
+    )
+
+
+def status(agent: Agent) -> str:
+    """The agent's state as one line of JSON."""
+    reading = agent.read()
+    return json.dumps(
+        {
+            "time": time.time(), "id": agent.id, "h": reading.h.tolist(),
+            "prediction": reading.prediction.tolist(), "residual": _finite(reading.residual),
+            "bound": _finite(reading.bound), "calm": reading.calm, "state": reading.state,
+            "updates": reading.updates, "silent": reading.silent,
+            "packets": agent.counts["packets"], "bytes": agent.counts["bytes"],
+            "received": agent.counts["received"], "dropped": agent.counts["dropped"],
+        }
+    )  # fmt: skip
+
+
+def _finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None
+
+
+def run(found: dict[str, Any]) -> None:
+    """Be an agent until told to stop."""
+    model, name = models.load(found["model"]), str(found["id"])
+    state = found.get("state")
+    passed = ("rule", "precision", "lease", "on_silence", "tolerance", "settle_after", "nodes")
+    options = {key: found[key] for key in passed if key in found}
+    h = None if state is None else Agent.saved(state, model, name)
+    stop: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.append(1))
+    with faulty(transport_of(found, model.name), found) as transport:
+        agent = Agent(
+            model, name, numbers(found["features"], "features"), transport,
+            neighbours=edges(found.get("neighbours", {})), h=h, **options,
+        )  # fmt: skip
+        every, due = found.get("status"), time.monotonic()
+        end = time.monotonic() + found.get("seconds", math.inf)
+
+        def each(agent: Agent) -> None:
+            nonlocal due
+            for raw in transport.control():
+                _control(agent, raw)
+            if every is not None and time.monotonic() >= due:
+                due = time.monotonic() + every
+                print(status(agent), flush=True)
+
+        agent.run(
+            rate=float(found.get("rate", 50.0)),
+            stopped=lambda: bool(stop) or time.monotonic() >= end,
+            each=each,
+        )
+        if state is not None:
+            agent.save(state)
+        if every is not None:
+            print(status(agent), flush=True)
+
+
+def _control(agent: Agent, raw: bytes) -> None:
+    """New features or neighbours; what does not fit is reported and changes nothing."""
+    try:
+        told = json.loads(raw)
+        if "neighbours" in told:
+            agent.set_neighbours(edges(told["neighbours"]))
+        if "features" in told:
+            agent.set_features(numbers(told["features"], "features"))
+    except (ValueError, TypeError, NodeError) as error:
+        print(f"hogwild-agent: ignored a control message: {error}", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; its exit status."""
+    try:
+        run(settings(argv))
+    except NodeError as error:
+        print(f"hogwild-agent: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # nobody reads the status lines any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

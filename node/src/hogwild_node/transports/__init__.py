@@ -1,0 +1,1 @@
+"""Networks: memory (seeded, for tests), plain UDP, Zenoh."""

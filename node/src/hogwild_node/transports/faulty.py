@@ -1,0 +1,59 @@
+"""A transport that loses and delays packets, for trials on a network that does not."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import time
+from collections.abc import Callable, Mapping
+
+from hogwild_node.transport import Received, Transport
+
+
+class FaultyTransport(Transport):
+    """Loses and delays what arrives over another transport.
+
+    Args:
+        inner: The transport.
+        loss: Probability that a packet is lost.
+        delay: Seconds that a packet is held up, the least and the most.
+        seed: What losses and delays are a function of.
+    """
+
+    def __init__(
+        self,
+        inner: Transport,
+        *,
+        loss: float = 0.0,
+        delay: tuple[float, float] = (0.0, 0.0),
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.inner, self.loss, self.delay, self.clock = inner, loss, delay, clock
+        self._random = random.Random(seed)
+        self._held: list[tuple[float, int, Received]] = []
+        self._count = 0
+
+    def connect(self, neighbours: Mapping[str, str | None]) -> None:
+        self.inner.connect(neighbours)
+
+    def send(self, to: str, raw: bytes, *, hello: bool) -> None:
+        self.inner.send(to, raw, hello=hello)
+
+    def control(self) -> list[bytes]:
+        return self.inner.control()
+
+    def receive(self) -> list[Received]:
+        now = self.clock()
+        for received in self.inner.receive():
+            self._count += 1
+            lost, wait = self._random.random() < self.loss, self._random.uniform(*self.delay)
+            if not lost:
+                heapq.heappush(self._held, (now + wait, self._count, received))
+        found = []
+        while self._held and self._held[0][0] <= now:
+            found.append(heapq.heappop(self._held)[2])
+        return found
+
+    def close(self) -> None:
+        self.inner.close()

@@ -1,0 +1,86 @@
+"""A network in memory: seeded, with its own clock, for tests and simulations."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hogwild_node.transport import Received, Transport
+
+
+@dataclass
+class MemoryNetwork:
+    """Links between agents of one process.
+
+    Attributes:
+        delay: Seconds that a packet travels: the least and the most.
+        loss: Probability that a packet is lost.
+        seed: What delays and losses are a function of.
+        now: The time; whoever runs the agents moves it.
+        cut: Pairs of agents, in either order, between which nothing passes.
+    """
+
+    delay: tuple[float, float] = (0.0, 0.0)
+    loss: float = 0.0
+    seed: int = 0
+    now: float = 0.0
+    cut: set[frozenset[str]] = field(default_factory=set)
+    sent: int = 0
+    lost: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._travelling: dict[str, list[tuple[float, int, str, bytes]]] = {}
+
+    def endpoint(self, name: str) -> MemoryTransport:
+        """The links of one agent."""
+        self._travelling[name] = []
+        return MemoryTransport(self, name)
+
+    def clock(self) -> float:
+        """The time, as a clock for agents."""
+        return self.now
+
+    def post(self, sender: str, to: str, raw: bytes) -> None:
+        """A packet begins to travel, or is lost."""
+        self.sent += 1
+        wait = self._random.uniform(*self.delay)
+        gone = self._random.random() < self.loss or frozenset((sender, to)) in self.cut
+        if gone or to not in self._travelling:
+            self.lost += 1
+            return
+        heapq.heappush(self._travelling[to], (self.now + wait, self.sent, sender, raw))
+
+    def arrived(self, name: str) -> list[Received]:
+        """What has reached an agent."""
+        found, queue = [], self._travelling[name]
+        while queue and queue[0][0] <= self.now:
+            at, _, sender, raw = heapq.heappop(queue)
+            found.append(Received(sender, raw, at))
+        return found
+
+    def leave(self, name: str) -> None:
+        """An agent is gone, with everything on its way to it."""
+        self._travelling.pop(name, None)
+
+
+class MemoryTransport(Transport):
+    """One agent's links in a :class:`MemoryNetwork`."""
+
+    def __init__(self, network: MemoryNetwork, name: str) -> None:
+        self.network, self.name = network, name
+        self.neighbours: set[str] = set()
+
+    def connect(self, neighbours: Mapping[str, str | None]) -> None:
+        self.neighbours = set(neighbours)
+
+    def send(self, to: str, raw: bytes, *, hello: bool) -> None:
+        self.network.post(self.name, to, raw)
+
+    def receive(self) -> list[Received]:
+        return [r for r in self.network.arrived(self.name) if r.sender in self.neighbours]
+
+    def close(self) -> None:
+        self.network.leave(self.name)

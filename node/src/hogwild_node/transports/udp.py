@@ -1,0 +1,90 @@
+"""Plain UDP: for links so lossy that TCP would only wait, and where nothing may be installed.
+
+A packet is a datagram. A sender is known by its address, which is no proof of who it is: use Zenoh
+with TLS where strangers can reach the network.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from hogwild_node.errors import SetupError, TransportError
+from hogwild_node.transport import Received, Transport
+
+LARGEST = 65_507
+MANY = 4096
+"""Datagrams that are read at a time at most, so that a flood cannot hold an agent up."""
+
+
+def address(text: str | None, whose: str) -> tuple[str, int]:
+    """``HOST:PORT`` as a pair."""
+    host, _, port = (text or "").rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise SetupError(
+            f"{whose} has the address {text!r}; expected HOST:PORT, for instance 127.0.0.1:21001"
+        )
+    return host.strip("[]"), int(port)
+
+
+class UDPTransport(Transport):
+    """One agent's links over UDP.
+
+    Args:
+        listen: Where the agent listens, ``HOST:PORT``; on loopback by default.
+    """
+
+    def __init__(self, listen: str) -> None:
+        host, port = address(listen, "the agent")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.socket = socket.socket(family, socket.SOCK_DGRAM)
+        self.socket.setblocking(False)
+        try:
+            self.socket.bind((host, port))
+        except OSError as error:
+            self.socket.close()
+            raise TransportError(
+                f"cannot listen on {listen}: {error.strerror}; expected a free port of this machine"
+            ) from error
+        self.addresses: dict[str, tuple[str, int]] = {}
+        self.names: dict[tuple[str, int], str] = {}
+        self.foreign = 0
+
+    def connect(self, neighbours: Mapping[str, str | None]) -> None:
+        self.addresses = {}
+        for name, text in neighbours.items():
+            host, port = address(text, f"neighbour {name}")
+            try:
+                found = socket.getaddrinfo(host, port, self.socket.family, socket.SOCK_DGRAM)
+            except OSError as error:
+                raise SetupError(
+                    f"neighbour {name} has the address {text!r}, which cannot be resolved "
+                    f"({error.strerror}); expected HOST:PORT"
+                ) from error
+            self.addresses[name] = found[0][4][:2]  # type: ignore[assignment]
+        self.names = {where: name for name, where in self.addresses.items()}
+
+    def send(self, to: str, raw: bytes, *, hello: bool) -> None:
+        try:
+            self.socket.sendto(raw, self.addresses[to])
+        except OSError:
+            return  # lost, as any datagram may be
+
+    def receive(self) -> list[Received]:
+        found: list[Received] = []
+        for _ in range(MANY):
+            try:
+                raw, where = self.socket.recvfrom(LARGEST)
+            except BlockingIOError:
+                break
+            except OSError:
+                continue  # an earlier datagram was refused by its receiver
+            name = self.names.get(where[:2])
+            if name is None:
+                self.foreign += 1
+            else:
+                found.append(Received(name, raw))
+        return found
+
+    def close(self) -> None:
+        self.socket.close()

@@ -1,0 +1,218 @@
+"""Agents on a network in memory: seeded, with a clock of their own."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import DOUBLE, chain, cycle
+
+from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild.export import described
+from hogwild_node import model as node_models
+from hogwild_node.agent import Agent, Edge, State
+from hogwild_node.errors import SetupError
+from hogwild_node.model_file import ModelFile, name_of
+from hogwild_node.transports.memory import MemoryNetwork
+
+MODELS = {
+    "messages": lambda: EnergyGNN(3, out_channels=2),
+    "attention": lambda: EnergyGNN(3, out_channels=2, heads=2),
+    "normalised": lambda: EnergyGNN(3, out_channels=2, normalize=True),
+    "denoising": lambda: GSDGNN(3, out_channels=2),
+    "ignn": lambda: IGNN(3, out_channels=2, act="leaky_relu"),
+    "gcn": lambda: GCN(3, out_channels=2),
+}
+
+
+class Swarm:
+    """Agents that take turns in a random order, at random intervals."""
+
+    def __init__(self, model, edge_index, n, *, delay=(0.02, 0.15), loss=0.0, seed=0, **options):
+        torch.manual_seed(seed)
+        self.whole = model.double().eval()
+        config, tensors = described(self.whole)
+        self.model = node_models.of(ModelFile(config, tensors, name_of(config, tensors)))
+        self.x = torch.randn(n, 3, **DOUBLE)
+        self.edge_index, self.n = edge_index, n
+        self.network = MemoryNetwork(delay, loss, seed)
+        self.random = np.random.default_rng(seed)
+        self.options = {"precision": "float64", "nodes": n, "settle_after": 3.0} | options
+        self.agents = {i: self.start(i) for i in range(n)}
+
+    def start(self, i, **options):
+        src, dst = self.edge_index
+        near = {str(int(j)): Edge() for j in src[dst == i]}
+        return Agent(
+            self.model, str(i), self.x[i].numpy(), self.network.endpoint(str(i)),
+            neighbours=near, clock=self.network.clock, **(self.options | options),
+        )  # fmt: skip
+
+    def run(self, seconds):
+        """Let every agent take about ten turns a second."""
+        end = self.network.now + seconds
+        while self.network.now < end:
+            self.network.now += 0.1 / max(len(self.agents), 1)
+            self.agents[self.random.choice(list(self.agents))].turn()
+
+    def error(self, alive=None):
+        """Largest relative distance from the answer of the graph of those alive."""
+        alive = sorted(self.agents) if alive is None else alive
+        place = {i: q for q, i in enumerate(alive)}
+        pairs = [e for e in self.edge_index.T.tolist() if e[0] in place and e[1] in place]
+        edges = torch.tensor([[place[i], place[j]] for i, j in pairs]).reshape(-1, 2).T
+        with torch.no_grad():
+            answer = self.whole.embed(Inputs(self.x[alive], edges)).value.numpy()
+        found = np.stack([self.agents[i].read().h for i in alive])
+        return float(np.abs(found - answer).max() / np.abs(answer).max())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_agents_find_the_synchronous_answer(name):
+    swarm = Swarm(MODELS[name](), cycle(6), 6)
+    swarm.run(20.0 if name == "ignn" else 8.0)
+    assert swarm.error() < 1e-6
+    for i, agent in swarm.agents.items():
+        reading = agent.read()
+        assert reading.state is State.SETTLED, (i, reading)
+        prediction = swarm.whole.readout(torch.from_numpy(reading.h)[None])[0]
+        np.testing.assert_allclose(reading.prediction, prediction.detach().numpy(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("rule", ["gradient", "messages"])
+def test_rules_by_name_and_float32(rule):
+    swarm = Swarm(
+        EnergyGNN(3, out_channels=2, beta=0.5), chain(5), 5, rule=rule, precision="float32"
+    )
+    swarm.run(60.0 if rule == "gradient" else 8.0)
+    assert swarm.error() < 1e-4
+    size = swarm.agents[0].format.data_size
+    assert size == (64 if rule == "gradient" else 120)
+
+
+def test_loss_and_skewed_clocks():
+    """30 % of packets are lost, and every clock starts elsewhere and shows another time."""
+    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(6), 6, loss=0.3, delay=(0.05, 0.15))
+    for i, agent in swarm.agents.items():
+        skew = 1e6 * (i - 3)
+        agent.clock = lambda skew=skew: swarm.network.now + skew
+        agent.begun = agent.unsettled = agent.clock()
+        real = agent.transport.receive
+        agent.transport.receive = lambda real=real, skew=skew: [
+            type(r)(r.sender, r.raw, r.at + skew) for r in real()
+        ]
+    swarm.run(15.0)
+    assert swarm.error() < 1e-6
+    assert all(agent.read().state is State.SETTLED for agent in swarm.agents.values())
+
+
+def test_settled_is_never_said_too_early():
+    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(8), 8, tolerance=1e-6)
+    said = 0
+    for _ in range(400):
+        swarm.run(0.05)
+        settled = [a for a in swarm.agents.values() if a.read().state is State.SETTLED]
+        if settled:
+            said += 1
+            bound = settled[0].read().bound
+            assert math.isfinite(bound)
+            with torch.no_grad():
+                answer = swarm.whole.embed(Inputs(swarm.x, swarm.edge_index)).value.numpy()
+            found = np.stack([swarm.agents[i].read().h for i in range(8)])
+            assert np.linalg.norm(found - answer) <= bound
+    assert said > 100
+
+
+@pytest.mark.parametrize("name", ["messages", "normalised", "denoising", "gcn"])
+def test_a_dead_neighbour_is_dropped_and_comes_back(name):
+    swarm = Swarm(MODELS[name](), cycle(6), 6, lease=1.5)
+    swarm.run(6.0)
+    assert swarm.error() < 1e-6
+    gone = swarm.agents.pop(2)
+    gone.transport.close()
+    swarm.run(8.0)
+    assert swarm.error([0, 1, 3, 4, 5]) < 1e-6
+    assert all(
+        agent.read().silent == () or "2" in agent.read().silent for agent in swarm.agents.values()
+    )
+    swarm.agents[2] = swarm.start(2)
+    swarm.run(8.0)
+    assert swarm.error() < 1e-6
+
+
+def test_a_dead_neighbour_is_held():
+    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(5), 5, lease=1.5, on_silence="hold")
+    swarm.run(6.0)
+    swarm.agents.pop(4).transport.close()
+    swarm.run(3.0)
+    reading = swarm.agents[3].read()
+    assert reading.state is State.HOLDING
+    assert reading.silent == ("4",)
+    assert swarm.agents[0].read().state is not State.SETTLED
+    with torch.no_grad():
+        answer = swarm.whole.embed(Inputs(swarm.x, swarm.edge_index)).value.numpy()
+    np.testing.assert_allclose(reading.h, answer[3], atol=1e-6)
+
+
+def test_a_partition_heals():
+    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(6), 6, lease=1.5)
+    swarm.run(5.0)
+    swarm.network.cut.add(frozenset(("2", "3")))
+    swarm.run(6.0)
+    assert swarm.agents[0].read().state is State.SETTLED
+    swarm.network.cut.clear()
+    swarm.run(8.0)
+    assert swarm.error() < 1e-6
+
+
+def test_features_and_neighbours_may_change():
+    swarm = Swarm(EnergyGNN(3, out_channels=2, normalize=True), chain(5), 5)
+    swarm.run(5.0)
+    swarm.x[1] += 1.0
+    swarm.agents[1].set_features(swarm.x[1].numpy())
+    swarm.edge_index = cycle(5)
+    for i, other in ((0, 4), (4, 0)):
+        near = {name: Edge() for name in (*swarm.agents[i].links, str(other))}
+        swarm.agents[i].set_neighbours(near)
+    swarm.run(8.0)
+    assert swarm.error() < 1e-6
+
+
+def test_a_warm_restart(tmp_path):
+    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(5), 5, lease=5.0)
+    swarm.run(6.0)
+    agent = swarm.agents[2]
+    agent.save(tmp_path / "2.json")
+    h = Agent.saved(tmp_path / "2.json", swarm.model, "2")
+    np.testing.assert_array_equal(h, agent.read().h)
+    assert Agent.saved(tmp_path / "2.json", swarm.model, "3") is None
+    assert Agent.saved(tmp_path / "none.json", swarm.model, "2") is None
+    (tmp_path / "bad.json").write_text("{")
+    assert Agent.saved(tmp_path / "bad.json", swarm.model, "2") is None
+    agent.transport.close()
+    swarm.agents[2] = swarm.start(2, h=h)
+    swarm.run(3.0)
+    assert swarm.error() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"features": [1.0, 2.0]}, "2 numbers"),
+        ({"features": [1.0, 2.0, math.nan]}, "finite"),
+        ({"features": "x"}, "expected numbers"),
+        ({"on_silence": "wait"}, "'drop' or 'hold'"),
+        ({"precision": "float16"}, "float32"),
+        ({"lease": 0.0}, "positive seconds"),
+        ({"rule": "caching"}, "does not fit this model"),
+        ({"h": [1.0]}, "expected 2 finite numbers"),
+        ({"neighbours": {"a": Edge()}}, "its own neighbour"),
+        ({"neighbours": {"b": Edge(edge_attr=[1.0])}}, "the edge to b"),
+        ({"neighbours": {"b": Edge(weight=-1.0)}}, "weight -1.0"),
+    ],
+)
+def test_what_an_agent_refuses(change, words):
+    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(2), 2)
+    options = {"features": [0.0, 1.0, 2.0]} | change
+    with pytest.raises(SetupError, match=words):
+        Agent(swarm.model, "a", options.pop("features"), swarm.network.endpoint("a"), **options)
