@@ -228,7 +228,7 @@ def sent(loop: Loop) -> dict[str, float]:
     if not loop.edges:
         data.edge_attr = None
     args, kwargs = Inputs.of(data).arguments()
-    problem = model.problem(*args, **kwargs)  # type: ignore[arg-type]
+    problem = model.problem(*args, **kwargs)
     problem = problem.detach() if isinstance(problem, Problem) else problem
     graph, out = problem.graph, {}
     for name, (rule, step) in PACKETS[model.kind].items():

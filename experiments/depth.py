@@ -198,7 +198,7 @@ def influence(model: Model, data: Data, targets: Tensor) -> Tensor:
 def embed(model: Model, data: Data) -> Tensor:
     """Embeddings [N, k]."""
     args, kwargs = Inputs.of(data).arguments()
-    return model.embed(*args, **kwargs).value  # type: ignore[arg-type]
+    return model.embed(*args, **kwargs).value
 
 
 def conditioning(model: Model, graphs: list[Data]) -> list[float]:
@@ -207,7 +207,7 @@ def conditioning(model: Model, graphs: list[Data]) -> list[float]:
     for data in graphs:
         args, kwargs = Inputs.of(data).arguments()
         with torch.no_grad():
-            problem = model.problem(*args, **kwargs)  # type: ignore[arg-type]
+            problem = model.problem(*args, **kwargs)
             if not isinstance(problem, Objective):
                 return []
             h = embed(model, data).mT.unsqueeze(0)

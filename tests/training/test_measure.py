@@ -8,6 +8,7 @@ from tiny_tasks import Sums
 
 from hogwild import GCN, train
 from hogwild.training.predict import predict
+from hogwild.training.shelf import portions
 
 
 def test_graphs_are_measured_in_full_batches():
@@ -17,7 +18,8 @@ def test_graphs_are_measured_in_full_batches():
     def look(loop):
         for part in ("train", "test"):
             used = getattr(loop.members, part).any(0)
-            seen[part] = [ids.tolist() for ids in loop._portions(used)]
+            trained = loop.members.train.any(0)
+            seen[part] = [ids.tolist() for ids in portions(used, trained, 2, 0)]
             assert sorted(i for ids in seen[part] for i in ids) == used.nonzero()[:, 0].tolist()
         assert seen["train"] == [taken.ids.tolist() for taken in loop._batches()]
 

@@ -65,7 +65,7 @@ def test_patience():
 
 @pytest.mark.parametrize("model", ["energy-edge", "gcn", "scarselli", "gsdgnn", "max"])
 def test_one_replica_fails_alone(model):
-    on_failure = "ignore" if model == "gsdgnn" else "stop"
+    on_failure = "ignore" if model == "gsdgnn" else "raise"
     options = {"model": model, "epochs": 10, "replicas": 3, "on_failure": on_failure}
     options["validate_every"] = 4
     with warnings.catch_warnings():

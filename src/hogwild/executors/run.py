@@ -300,7 +300,7 @@ def _answers(model: Runnable, inputs: Inputs) -> list[Tensor]:
     """The synchronous embeddings, [N, k] or [R, N, k]: those of every level of a stack."""
     if isinstance(model, StackedGNN):
         args, kwargs = inputs.arguments()
-        return [found.value for found in model.solutions(*args, **kwargs)]  # type: ignore[arg-type]
+        return [found.value for found in model.solutions(*args, **kwargs)]
     return [embedded(model, inputs)]
 
 

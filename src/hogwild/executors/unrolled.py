@@ -164,7 +164,7 @@ def _problem(model: LayeredGNN, inputs: Inputs) -> LayeredProblem:
     """Posed in evaluation mode: whether a layer is local cannot be seen through dropout."""
     args, kwargs = inputs.arguments()
     with evaluating(model):
-        return model.problem(*args, **kwargs)  # type: ignore[arg-type]
+        return model.problem(*args, **kwargs)
 
 
 def _inputs(

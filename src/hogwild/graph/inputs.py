@@ -116,8 +116,8 @@ class Inputs:
             {name: torch.cat([value] * runs) for name, value in self.edges.items()},
         )
 
-    def arguments(self) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
-        """As a model is called."""
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments for a model."""
         return (
             (self.x, self.edge_index, self.edge_attr, self.batch),
             {"edge_weight": self.edge_weight, "batch_size": self.num_graphs},

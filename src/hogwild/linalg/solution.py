@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
+from hogwild.errors import ConvergenceError, ConvergenceWarning
 
 
 class Status(enum.IntEnum):
@@ -137,13 +137,3 @@ class Solution:
             lines += [_ROUNDING] * (Status.MAX_ITERATIONS in seen)
         lines.append("(on_failure='warn' or 'ignore' continues with the last iterate.)")
         return "\n".join(lines)
-
-
-ON_FAILURE = ("raise", "warn", "ignore")
-
-
-def check_on_failure(on_failure: str) -> str:
-    """``on_failure`` itself, if it is one of :data:`ON_FAILURE`."""
-    if on_failure not in ON_FAILURE:
-        raise ConfigError(f"on_failure={on_failure!r}; expected one of {ON_FAILURE}")
-    return on_failure

@@ -20,10 +20,11 @@ from hogwild.errors import (
     FeatureError,
     GraphError,
     InputError,
+    check_on_failure,
     require_positive,
 )
 from hogwild.graph import Graph
-from hogwild.linalg.solution import Solution, check_on_failure
+from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Problem
 from hogwild.solvers.adjoint import differentiable
 from hogwild.solvers.loop import Solver, solve

@@ -1,8 +1,8 @@
 """All seeds and folds of a configuration as the replicas of one model.
 
 Replica r is trained on fold r mod F from the parameters of seed s + r div F. Its initial parameters
-are a function of its seed alone, and all that training does to it is done row by row; so it ends
-where it would have ended alone, for a fraction of the time.
+are a function of its seed alone, and training treats every replica by itself: a replica ends where
+it would have ended alone, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hogwild.config import Config
 from hogwild.errors import ConfigError
+from hogwild.models.check import Model
 from hogwild.tasks.splits import Split
 from hogwild.training.registry import build
 from hogwild.training.task import Task
@@ -24,7 +25,7 @@ from hogwild.training.task import Task
 
 @dataclass(frozen=True)
 class Members:
-    """Which seed and which graphs each replica has.
+    """The seed and the graphs of each replica.
 
     Attributes:
         seeds: [R]
@@ -40,7 +41,7 @@ class Members:
 
     @classmethod
     def of(cls, config: Config, task: Task, replicas: int, device: torch.device) -> Members:
-        """The replicas of a configuration."""
+        """The members of a configuration."""
         held = {"validation": True} if config.validation else {}
         known = signature(task.splits).parameters
         anything = any(p.kind is p.VAR_KEYWORD for p in known.values())
@@ -53,7 +54,7 @@ class Members:
         for f, split in enumerate(splits):
             if not len(split.train):
                 raise ConfigError(
-                    f"fold {f} of {task.name!r} has no graphs to train on; expected one at least"
+                    f"fold {f} of {task.name!r} has no graphs to train on; expected at least one"
                 )
         folds = [r % len(splits) for r in range(replicas)]
         seeds = [config.seed + r // len(splits) for r in range(replicas)]
@@ -70,12 +71,12 @@ class Members:
 
 
 def _check(splits: Sequence[Split], task: Task) -> Sequence[Split]:
-    """The splits, if they are what they should be: numbers of graphs."""
+    """The splits, if they hold numbers of graphs."""
     count = len(task.graphs)
     if not isinstance(splits, Sequence) or not splits:
         raise ConfigError(
-            f"splits() of {task.name!r} returned {splits!r}; expected a list of one "
-            f"hogwild.tasks.Split at least"
+            f"splits() of {task.name!r} returned {splits!r}; expected a list of at least "
+            f"one hogwild.tasks.Split"
         )
     for split in splits:
         for part in ("train", "val", "test"):
@@ -89,12 +90,12 @@ def _check(splits: Sequence[Split], task: Task) -> Sequence[Split]:
     return splits
 
 
-def initial(config: Config, task: Task, seeds: Sequence[int]) -> nn.Module:
-    """A model with one replica for each seed, drawn as that seed draws it alone."""
+def initial(config: Config, task: Task, seeds: Sequence[int]) -> Model:
+    """A model with one replica for each seed, with the parameters that a model of that seed has."""
     drawn: dict[int, dict[str, Tensor]] = {}
     with torch.random.fork_rng(devices=[]):
         for seed in dict.fromkeys(seeds):
-            torch.default_generator.manual_seed(seed)  # and no GPU's
+            torch.default_generator.manual_seed(seed)  # not those of GPUs
             drawn[seed] = build(config, task, None).state_dict()
         model = build(config, task, len(seeds))
     states = [drawn[seed] for seed in seeds]
@@ -102,8 +103,8 @@ def initial(config: Config, task: Task, seeds: Sequence[int]) -> nn.Module:
     return model
 
 
-def single(config: Config, task: Task, model: nn.Module, r: int) -> nn.Module:
-    """Replica r as a model of its own."""
+def single(config: Config, task: Task, model: Model, r: int) -> Model:
+    """Replica r as a model without replicas."""
     state = {k: v[r].cpu() for k, v in model.state_dict().items()}
     alone = build(config, task, None)
     alone.load_state_dict(state)

@@ -1,18 +1,29 @@
-"""What a model says about a batch, with replicas in front whether it has any or not."""
+"""Predictions of a model for a batch, always with a dimension for replicas."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.data import Batch
 
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 
 
-def arguments(data: Batch, edges: bool) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
-    """What every model is called with, from a batch that the library made: nothing is checked."""
+class Predictor(Protocol):
+    """A model of this library, as training calls it."""
+
+    @property
+    def replicas(self) -> int | None: ...
+
+    def embed(self, *args: Any, **options: Any) -> Solution: ...
+
+    def readout(self, *args: Any, **options: Any) -> Tensor: ...
+
+
+def arguments(data: Batch, edges: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a model for a batch that the library made: nothing is checked."""
     attr = data.edge_attr if edges else None
     weight = data.get("edge_weight")
     inputs = Inputs(data.x, data.edge_index, attr, weight, data.batch, data.num_graphs)
@@ -20,7 +31,7 @@ def arguments(data: Batch, edges: bool) -> tuple[tuple[Tensor | None, ...], dict
 
 
 def predict(
-    model: nn.Module, data: Batch, edges: bool, h0: Tensor | None = None
+    model: Predictor, data: Batch, edges: bool, h0: Tensor | None = None
 ) -> tuple[Tensor, Solution]:
     """Predictions [R, …] and embeddings [R, N, k], R = 1 for a model without replicas.
 
@@ -34,8 +45,8 @@ def predict(
     if h0 is not None and not many:
         h0 = h0[0]
     args, options = arguments(data, edges)
-    found: Solution = model.embed(*args, h0=h0, **options)  # type: ignore[operator]
-    out: Tensor = model.readout(found.value, data.batch, data.num_graphs)  # type: ignore[operator]
+    found = model.embed(*args, h0=h0, **options)
+    out = model.readout(found.value, data.batch, data.num_graphs)
     if many:
         return out, found
     parts = (found.value, found.status, found.iterations, found.residual)

@@ -1,4 +1,4 @@
-"""Models by name, at the paper's sizes: one line each."""
+"""Models and solvers by name, at the paper's sizes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,17 @@ from hogwild.training.task import Task
 
 @dataclass(frozen=True)
 class Entry:
-    """A model by name: its class and the one it hands its other options on to, where it stands in
-    the paper's taxonomy, whether it reads edge features, options beside the class's own defaults,
-    and whether its solve ends exactly, after finitely many operations, unless an option says
-    otherwise: a recipe's solver is then not for it."""
+    """A model by name.
+
+    Attributes:
+        type: Its class.
+        layer: The class that takes the model's other options.
+        kind: Its kind in the paper's taxonomy.
+        edges: Whether it reads edge features.
+        options: Options that differ from the defaults of the class.
+        exact: Whether its solve is exact after finitely many operations, so that it keeps its own
+            solver whatever the recipe.
+    """
 
     type: Any
     layer: Any
@@ -59,8 +66,9 @@ MODELS: dict[str, Entry] = {
         EnergyGNN, EnergyConv, _ENERGY, True, {"message": "edge", "heads": 2}
     ),
     "gsdgnn": Entry(GSDGNN, GSDConv, _ENERGY),
-    # Published with ReLU and κ = 0.95: on chains a third of such models die, and the others forget
-    # what is far away. With these, nearly all of them learn (docs/results.md).
+    # The published IGNN has ReLU and κ = 0.95. On chains a third of such models have zero
+    # gradients, and the others do not see far. With these options nearly all of them learn
+    # (docs/results.md).
     "ignn": Entry(IGNN, IGNNConv, _FIXED, options={"act": "leaky_relu", "kappa": 0.999}),
     "eignn": Entry(EIGNN, EIGNNConv, _FIXED, exact=True),
     "scarselli": Entry(ScarselliGNN, ScarselliConv, _FIXED, True),
@@ -77,9 +85,9 @@ SOLVERS: dict[str, type[Solver[Any]]] = {
     "anderson": Anderson,
 }
 FIXED_POINT_SOLVERS = ("picard", "anderson")
-"""Those that apply a map; the others minimise."""
+"""Solvers that apply a map; the others minimise."""
 DECIDED = {"layers", "in_channels", "out_channels", "pool", "replicas", "solver", "edge_dim"}
-"""Options of constructors that the task or the training decides."""
+"""Options of constructors that the task or training decides."""
 PAPER: dict[Kind, Solver[Any]] = {
     Kind.OPTIMISATION: LBFGS(max_iter=50, atol=1e-5, rtol=0.0),
     Kind.FIXED_POINT: Picard(max_iter=500, atol=1e-5, rtol=0.0),
@@ -94,14 +102,14 @@ def entry(name: str) -> Entry:
 
 
 def spelled_out(config: Config) -> Config:
-    """With all options of a model by name that are not its class's own defaults: what is kept of a
-    run then means the same when the names here come to mean something else."""
+    """With all options of a model by name that differ from the defaults of its class, so that a
+    stored run keeps its meaning when :data:`MODELS` changes."""
     options = {**entry(config.model).options, **config.model_options}
     return replace(config, model_options=options)
 
 
 def solver_for(config: Config, found: Entry) -> Solver[Any] | None:
-    """The solver the configuration asks for; ``None``: the model's own."""
+    """The solver of the configuration; ``None``: the model's own."""
     if config.solver is None:
         if config.solver_options:
             raise ConfigError("solver_options were given without a solver; expected its name, too")
@@ -119,8 +127,8 @@ def solver_for(config: Config, found: Entry) -> Solver[Any] | None:
     return cls(**config.solver_options)
 
 
-def build(config: Config, task: Task, replicas: int | None) -> nn.Module:
-    """A fresh model for a task, on the CPU and in the configuration's dtype."""
+def build(config: Config, task: Task, replicas: int | None) -> Model:
+    """A new model for a task, on the CPU and in the configuration's dtype."""
     found = entry(config.model)
     options: dict[str, Any] = {}
     if found.edges:
@@ -138,20 +146,20 @@ def build(config: Config, task: Task, replicas: int | None) -> nn.Module:
     model: Model = found.type(
         task.in_channels, task.out_channels, pool=task.pool, replicas=replicas, **options
     )
-    # What is trained without edge features is used without them, on the same graphs.
+    # A model that is trained without edge features ignores them in use, too.
     model.features.ignores_edges = task.edge_dim is not None and not found.edges
     return model.to(config.precision)
 
 
 def set_on_failure(model: nn.Module, on_failure: str) -> None:
-    """What a model does when a solve fails, in all of its layers."""
+    """Set ``on_failure`` in all layers of a model."""
     for part in model.modules():
         if isinstance(part, ImplicitConv):
             part.on_failure = on_failure
 
 
 def _check_options(classes: list[Any], given: Mapping[str, Any], name: str) -> None:
-    """Refuse what none of these constructors takes."""
+    """Raise on options that none of these constructors takes."""
     parameters = [p for cls in classes for p in inspect.signature(cls).parameters.values()]
     known = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - DECIDED
     for option in given:
@@ -162,7 +170,7 @@ def _check_options(classes: list[Any], given: Mapping[str, Any], name: str) -> N
 
 
 def device_of(config: Config) -> torch.device:
-    """The device, if there is one."""
+    """The device of a configuration, if it is there."""
     device = torch.device(config.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={config.device!r}, but no CUDA device is available; use cpu")
@@ -174,8 +182,7 @@ def device_of(config: Config) -> torch.device:
 
 
 def at_hand(config: Config) -> Config:
-    """With the CPU in place of a device that is not here: where a run was trained does not decide
-    where it can be used."""
+    """With the CPU in place of a device that is not there."""
     try:
         device_of(config)
     except ConfigError:
