@@ -1,4 +1,4 @@
-"""Solving with the Hessian: one choice, made by the structure and size of the graphs."""
+"""Linear systems with Hessians and tangents: the structure and size of the graphs decide how."""
 
 from __future__ import annotations
 
@@ -30,15 +30,20 @@ _NO_SEPARATORS = (
     "several rounds): use linear='auto' or 'cg'"
 )
 REFINEMENTS = 2
-"""Corrections of a direct solve with a tangent whose residual is too large."""
+"""Largest number of corrections of a direct solve with a tangent."""
 SLACK = 10.0
-"""The residual of a sum may exceed the tolerance its parts were computed with by this factor."""
+"""The residual of a sum may exceed the tolerance of its parts by this factor."""
 
 
 @dataclass(frozen=True)
 class LinearSolver:
-    """How ``H x = b`` is solved: a direct factorisation where the graph has small separators
-    (dense where it is small), conjugate gradients with block-Jacobi preconditioning otherwise."""
+    """How ``H x = b`` is solved.
+
+    Args:
+        kind: ``"direct"``: by a factorisation, for graphs with small separators. ``"cg"``: by
+            conjugate gradients with block-Jacobi preconditioning. ``"auto"``: the cheaper one.
+        max_iter: Iterations of conjugate gradients after which a graph is given up.
+    """
 
     kind: str = "auto"
     max_iter: int = 2000
@@ -63,7 +68,7 @@ class LinearSolver:
 
     @staticmethod
     def exactly(x: Tensor, graph: Graph) -> Solution:
-        """The result of a factorisation, as a solution."""
+        """An exact result, as a solution."""
         once = torch.ones(x.size(0), graph.num_graphs, dtype=torch.long, device=x.device)
         finite = torch.isfinite(graph.norm(x))
         status = torch.where(finite, int(Status.CONVERGED), int(Status.NOT_FINITE))

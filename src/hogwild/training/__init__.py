@@ -1,4 +1,4 @@
-"""Training: one loop for every model, every task, and every number of replicas."""
+"""Training: one loop for all models, tasks and numbers of replicas."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def train(
     Args:
         task: A task's name, a task, or your own graphs (a list of PyG ``Data``, a dataset, or one
             ``Data``, with or without masks of nodes; see :class:`~hogwild.training.OwnTask`).
-        model: A model's name, or a model of this library, which is then trained in place, in its
+        model: A model's name, or a model of this library, which is then trained in place and in its
             own dtype.
-        config: All options at once; then nothing else of them is given.
-        loss: With graphs: a function of (predictions, targets).
-        metric: Likewise; smaller is better, unless ``higher_is_better``.
-        higher_is_better: Of that metric.
-        folder: Where configuration, history, checkpoints and results go; ``None``: nowhere.
-        resume: Go on with the run in that folder, or start it if there is none.
-        progress: Show a progress bar; by default where someone is looking: in a terminal or a
-            notebook.
+        config: All options at once, in place of ``options``.
+        loss: For your own graphs: a function of (predictions, targets).
+        metric: For your own graphs: a function of the same arguments.
+        higher_is_better: Whether higher values of ``metric`` are better; by default lower ones are.
+        folder: The folder for configuration, history, checkpoints and results; ``None``: they are
+            not saved.
+        resume: Resume the run in that folder, or start it if there is none.
+        progress: Show a progress bar; by default in a terminal or a notebook.
         tensorboard: A folder for TensorBoard's logs.
         callback: Called as ``callback(loop)`` after every epoch.
         options: Everything in :class:`~hogwild.training.Config`, such as ``recipe="paper"``,
@@ -79,7 +79,7 @@ def train(
         )
     named = not isinstance(model, nn.Module)
     if named:
-        config = spelled_out(config)  # a name that does not exist is refused before data are made
+        config = spelled_out(config)  # an unknown name raises before data are made
     own: dict[str, Any] = {"loss": loss, "metric": metric, "higher_is_better": higher_is_better}
     own = {k: v for k, v in own.items() if v is not None}
     resolved = resolve(config.task if task is None else task, config.task_options, **own)
@@ -111,7 +111,7 @@ def train(
                 f"{where} holds a run of {loop.epoch} epochs already, and epochs={config.epochs} "
                 f"was asked for; expected at least as many, or a new folder"
             )
-        if where is not None:  # only now: what was refused leaves no trace
+        if where is not None:  # after all checks: a refused run leaves nothing behind
             folders.write(where, config)
         log.rewind(loop.epoch)
         try:
@@ -119,7 +119,7 @@ def train(
             metrics = measure(loop)
         finally:
             log.close()
-            if not named:  # a model of the user's goes on as it was built
+            if not named:  # the user's model gets its own settings back
                 for part, on_failure in failures.items():
                     part.on_failure = on_failure
         result = Result(
@@ -138,13 +138,13 @@ def train(
 
 
 def _watched() -> bool:
-    """Whether someone is looking: a terminal, or a notebook."""
+    """Whether output goes to a terminal or a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def _without_edges(network: Any, config: Config, task: Task) -> None:
-    """A model that reads no edge features on graphs that have some: they are left out, in training
-    and afterwards; whoever brought the graphs hears of it."""
+    """Let a model that reads no edge features ignore those of the graphs, in training and in use;
+    warn about it if the graphs are the user's."""
     if hasattr(network, "features"):
         network.features.ignores_edges = True
     if isinstance(task, OwnTask):
@@ -157,7 +157,7 @@ def _without_edges(network: Any, config: Config, task: Task) -> None:
 
 
 def _require_width(network: Any, task: Task) -> None:
-    """Refuse a model that reads features of another width than the task's."""
+    """Raise if a model reads features of another width than the task's."""
     door = getattr(network, "features", None)  # a class outside this library may have none
     if door is not None and door.nodes.channels != task.in_channels:
         raise ConfigError(
@@ -168,7 +168,7 @@ def _require_width(network: Any, task: Task) -> None:
 
 
 def _of_built(config: Config, network: Any) -> Config:
-    """The configuration of a model that is built already: its name, replicas and dtype."""
+    """The configuration with the name, replicas and dtype of a model that is already built."""
     _refuse_options_of_models(config, network.replicas or 1)
     dtype = str(next(network.parameters()).dtype).removeprefix("torch.")
     if config.dtype not in (None, dtype):
@@ -182,7 +182,7 @@ def _of_built(config: Config, network: Any) -> Config:
 
 
 def _refuse_options_of_models(config: Config, replicas: int) -> None:
-    """What a model that is built already cannot be told any more."""
+    """Raise on options that a model which is already built cannot take."""
     for name in ("model_options", "solver", "solver_options"):
         if getattr(config, name):
             raise ConfigError(
