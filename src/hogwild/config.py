@@ -77,10 +77,13 @@ def _is_device(value: object) -> bool:
         return False
 
 
-TEXT = Rule(lambda v: isinstance(v, str), "a string")
-FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
-TABLE = Rule(lambda v: isinstance(v, Mapping), "a table of options")
-COUNT = Rule(lambda v: is_integer(v) and v > 0, "a positive integer")
+BY_TYPE = {
+    "str": Rule(lambda v: isinstance(v, str), "a string"),
+    "bool": Rule(lambda v: isinstance(v, bool), "true or false"),
+    "int": Rule(lambda v: is_integer(v) and v > 0, "a positive integer"),
+    "dict[str, Any]": Rule(lambda v: isinstance(v, Mapping), "a table of options"),
+}
+"""The rule of a field that has no other, by its type."""
 NATURAL = Rule(lambda v: is_integer(v) and v >= 0, "a nonnegative integer")
 POSITIVE = Rule(lambda v: is_number(v) and v > 0, "a positive number")
 AMOUNT = Rule(lambda v: is_number(v) and v >= 0, "a nonnegative number")
@@ -99,8 +102,8 @@ WHAT, OPTIMISER, DATA, SOLVES, COURSE = (
 
 
 def _option(default: Any, help: str, group: str, *rules: Rule) -> Any:
-    """A field with its default, its line of help, the heading it is listed under, and the rules for
-    its values; ``None`` is allowed where it is the default."""
+    """A field: its default, its line of help, its heading, and rules other than that of its type.
+    ``None`` is allowed where it is the default."""
     metadata = {"help": help, "group": group, "rules": rules}
     if default == {}:
         return field(default_factory=dict, metadata=metadata)
@@ -116,22 +119,20 @@ class Config:
     """A training run. Build it with :meth:`of`, which applies the recipe. ``hogwild train --help``
     explains every field."""
 
-    task: str = _option("", "name of the task, or FILE.py:NAME", WHAT, TEXT)
-    task_options: dict[str, Any] = _option(
-        {}, "an option of the task, such as length=20", WHAT, TABLE
-    )
-    model: str = _option("energy-edge", "name of the model", WHAT, TEXT)
+    task: str = _option("", "name of the task, or FILE.py:NAME", WHAT)
+    task_options: dict[str, Any] = _option({}, "an option of the task, such as length=20", WHAT)
+    model: str = _option("energy-edge", "name of the model", WHAT)
     model_options: dict[str, Any] = _option(
-        {}, "an option of the model's constructor, such as hidden_channels=4", WHAT, TABLE
+        {}, "an option of the model's constructor, such as hidden_channels=4", WHAT
     )
     standardize: bool = _option(
-        True, "standardise features by the graphs trained on, inside of the model", WHAT, FLAG
+        True, "standardise features by the graphs trained on, inside of the model", WHAT
     )
     dtype: str | None = _option(
         None, "float32 or float64; none: float64, on your own graphs as these are", WHAT, PRECISION
     )
-    recipe: str = _option("default", "what fills in the rest: default or paper", OPTIMISER, TEXT)
-    epochs: int = _option(2000, "largest number of epochs", OPTIMISER, COUNT)
+    recipe: str = _option("default", "what fills in the rest: default or paper", OPTIMISER)
+    epochs: int = _option(2000, "largest number of epochs", OPTIMISER)
     lr: float = _option(0.005, "learning rate of AdamW", OPTIMISER, POSITIVE, FINITE)
     weight_decay: float = _option(1e-4, "decoupled weight decay", OPTIMISER, AMOUNT, FINITE)
     decay: tuple[float, int] = _option(
@@ -141,34 +142,27 @@ class Config:
         1.0, "bound on the gradient norm of each replica; inf: none", OPTIMISER, POSITIVE
     )
     batch_size: int | None = _option(
-        None, "graphs in a mini-batch; none: all at once, of your own graphs 16", OPTIMISER, COUNT
+        None, "graphs in a mini-batch; none: all at once, of your own graphs 16", OPTIMISER
     )
     reshuffle: bool = _option(
         True,
         "new mini-batches every epoch; false: the same ones, analysed once (twice as fast)",
         OPTIMISER,
-        FLAG,
     )
     penalty: float = _option(
         0.1, "weight of the contraction penalty (scarselli only)", OPTIMISER, AMOUNT, FINITE
     )
     replicas: int = _option(
-        1, "models trained at once: folds of the first seed, then of the next", DATA, COUNT
+        1, "models trained at once: folds of the first seed, then of the next", DATA
     )
-    folds: int | None = _option(
-        None, "folds of the data; none: the task's own protocol", DATA, COUNT
-    )
+    folds: int | None = _option(None, "folds of the data; none: the task's own protocol", DATA)
     validation: bool = _option(
         False,
         "hold a fold of the training graphs out, where the task's own protocol does not",
         DATA,
-        FLAG,
     )
     patience: int | None = _option(
-        None,
-        "epochs without a better validation metric until a replica stops; none: never",
-        DATA,
-        COUNT,
+        None, "epochs without a better validation metric until a replica stops; none: never", DATA
     )
     seed: int = _option(
         0,
@@ -180,12 +174,12 @@ class Config:
     data_seed: int = _option(
         0, "seed of the splits and of the order of mini-batches", DATA, NATURAL, _below("data_seed")
     )
-    solver: str | None = _option(None, "name of the solver; none: the recipe's", SOLVES, TEXT)
+    solver: str | None = _option(None, "name of the solver; none: the recipe's", SOLVES)
     solver_options: dict[str, Any] = _option(
-        {}, "an option of that solver, such as max_iter=50", SOLVES, TABLE
+        {}, "an option of that solver, such as max_iter=50", SOLVES
     )
     warm_start: bool = _option(
-        True, "start solves from the embeddings of the previous epoch", SOLVES, FLAG
+        True, "start solves from the embeddings of the previous epoch", SOLVES
     )
     on_failure: str = _option(
         "raise", "a solve that fails: raise (stop that replica), warn, or ignore", SOLVES, FAILURE
@@ -195,13 +189,9 @@ class Config:
         None,
         "epochs between two looks at the validation graphs; none: 10, on your own graphs 1",
         COURSE,
-        COUNT,
     )
     log_every: int | None = _option(
-        None,
-        "epochs between two lines of the history; none: 10, on your own graphs 1",
-        COURSE,
-        COUNT,
+        None, "epochs between two lines of the history; none: 10, on your own graphs 1", COURSE
     )
     checkpoint_every: float = _option(30.0, "seconds between two checkpoints", COURSE, AMOUNT)
 
@@ -239,7 +229,8 @@ class Config:
                 value = tuple(value)
             object.__setattr__(self, f.name, value)
             if value is not None or f.default is not None:
-                for rule in f.metadata["rules"]:
+                kind = str(f.type).removesuffix(" | None")
+                for rule in f.metadata["rules"] or (BY_TYPE[kind],):
                     rule.check(f.name, value)
 
     def completed(self, given: Mapping[str, Any]) -> Config:

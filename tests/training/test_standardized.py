@@ -1,6 +1,5 @@
 """The unit of a feature does not matter to training, and what was learned of it is kept."""
 
-import json
 import os
 import re
 from pathlib import Path
@@ -13,7 +12,6 @@ from torch_geometric.data import Data
 import hogwild
 from experiments.protocols import PROTOCOLS
 from hogwild import EnergyGNN, train
-from hogwild.errors import ConfigError
 from hogwild.training import Config, load
 from hogwild.training.ensemble import Members
 
@@ -110,34 +108,6 @@ def test_checkpoints_keep_the_statistics(tmp_path):
     model = EnergyGNN(2, 2, edge_dim=1, pool="mean", replicas=1).double()
     hogwild.training.checkpoint.load(tmp_path / "model", model)
     assert torch.equal(model.features.edges.offset, result.ensemble.features.edges.offset)
-
-
-def older(folder, result):
-    """A folder as versions without statistics left it."""
-    config = json.loads((folder / "config.json").read_text())
-    del config["standardize"]
-    (folder / "config.json").write_text(json.dumps(config))
-    for name in ("model", "state"):
-        found = hogwild.training.checkpoint.load(folder / name)
-        tensors = {k: v for k, v in found.tensors.items() if "features." not in k}
-        assert len(tensors) < len(found.tensors)
-        hogwild.training.checkpoint.save(folder / name, tensors, found.extra)
-
-
-def test_folders_of_older_versions(tmp_path):
-    data = graphs()
-    options = {"model": "gat", "epochs": 2, "standardize": False}
-    whole = train(data, **{**options, "epochs": 3})
-    result = train(data, **options, folder=tmp_path)
-    older(tmp_path, result)
-    again = load(tmp_path, task=data)
-    assert not again.config.standardize
-    assert torch.equal(predictions(again, data), predictions(result, data))
-    more = {**options, "epochs": 3, "folder": tmp_path, "resume": True}
-    with pytest.raises(ConfigError, match="standardize=False, now True"):
-        train(data, **{**more, "standardize": True})
-    resumed = train(data, **more)
-    assert torch.equal(predictions(resumed, data), predictions(whole, data))
 
 
 def test_a_model_that_has_statistics_keeps_them():

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from hogwild.graph import Graph, kept
 from hogwild.linalg.batching import batches
-from hogwild.linalg.dissection import Elimination, Front, Shape, TooWide, eliminate
+from hogwild.linalg.dissection import Elimination, Shape, TooWide, eliminate
 
 DENSE_WIDTH = 48
 """Graphs with at most this many unknowns (n·k) are one dense front."""
@@ -58,19 +58,6 @@ class _Group:
     pivots: Tensor  # [F, P·k] positions in a flattened vector; the dummy position for padding
     boundary: Tensor  # [F, B·k]
     extend: Tensor  # [F · (B·k)²] where the Schur complement goes in the buffer
-
-
-@dataclass
-class _Place:
-    """Where the matrix of one front of one graph lies in the buffer."""
-
-    base: int  # offset of its first number
-    pivots: int  # padded number of pivots P
-    boundary: int  # padded number of boundary nodes B
-
-    def slot(self, position: np.ndarray) -> np.ndarray:
-        """Row, in nodes, of a position given by :meth:`Elimination.locate`."""
-        return np.where(position >= 0, position, self.pivots + ~position)
 
 
 class TooMany(TooWide):
@@ -118,14 +105,18 @@ class Plan:
                 widest=MAX_WIDTH // channels,
             )
         self.orders = orders
-        self._places: dict[tuple[int, int], _Place] = {}  # (graph, front of that graph)
+        # Of every front of every graph: its offset in the buffer, its width in unknowns, and its
+        # padded number of pivots.
+        self._places = [np.zeros((len(order.fronts), 3), int) for order in orders]
         layout = self._lay_out(budget, elements)
         self.diagonal, self.off_diagonal = self._index_blocks(patterns)
         self.groups = [self._group(members) for members in layout]
         self.pads = _index(self._padding(layout), self._device)
 
-    def _front(self, instance: tuple[int, int]) -> Front:
-        return self.orders[instance[0]].fronts[instance[1]]
+    def _slots(self, g: int, fronts: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """Rows, in nodes, of nodes of graph g in the matrices of these fronts."""
+        position = self.orders[g].locate(fronts, nodes)
+        return np.where(position >= 0, position, self._places[g][fronts, 2] + ~position)
 
     def _lay_out(self, budget: float, elements: float) -> list[list[tuple[int, int]]]:
         """Batches of fronts that are factorised together, and their places in one buffer."""
@@ -148,8 +139,8 @@ class Plan:
                 width = (p + b) * self.channels
                 members = [front for c in batch for front in classes[c][1]]
                 budget -= len(members) * float(width) ** 3
-                for member in members:
-                    self._places[member] = _Place(self.size, p, b)
+                for g, f in members:
+                    self._places[g][f] = self.size, width, p
                     self.size += width * width
                 if width > MAX_WIDTH or budget < 0.0 or self.size > MAX_ELEMENTS:
                     raise TooWide
@@ -187,36 +178,29 @@ class Plan:
 
     def _locate(self, g: int, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
         """Offset and width of the front that holds node pairs of graph g, and their slots."""
-        order = self.orders[g]
-        f = np.minimum(order.first[a], order.first[b])  # where the first of the two is eliminated
-        places = [self._places[g, i] for i in range(len(order.fronts))]
-        pivots = np.array([p.pivots for p in places])[f]
-        base = np.array([p.base for p in places])[f]
-        width = np.array([(p.pivots + p.boundary) * self.channels for p in places])[f]
-        slots = (order.locate(f, a), order.locate(f, b))
-        sa, sb = (np.where(s >= 0, s, pivots + ~s) for s in slots)
-        return base, width, sa, sb
+        first = self.orders[g].first
+        f = np.minimum(first[a], first[b])  # where the first of the two is eliminated
+        base, width, _ = self._places[g][f].T
+        return base, width, self._slots(g, f, a), self._slots(g, f, b)
 
     def _group(self, members: list[tuple[int, int]]) -> _Group:
         """Index maps of a batch of fronts."""
         k, n = self.channels, self._num_nodes
         channel = torch.arange(k, device=self._device)
-        place = self._places[members[0]]
-        pivots = np.full((len(members), place.pivots), -1)
-        boundary = np.full((len(members), place.boundary), -1)
-        parent_slot = np.full((len(members), place.boundary), -1)
+        base, wide, p = self._places[members[0][0]][members[0][1]].tolist()
+        pivots = np.full((len(members), p), -1)
+        boundary = np.full((len(members), wide // k - p), -1)
+        parent_slot = np.full_like(boundary, -1)
         parent_base, parent_width = np.zeros((2, len(members), 1, 1), int)
         for m, (g, f) in enumerate(members):
-            front = self._front((g, f))
+            front = self.orders[g].fronts[f]
             pivots[m, : len(front.pivots)] = front.pivots + self._offsets[g]
-            if len(front.boundary):
-                boundary[m, : len(front.boundary)] = front.boundary + self._offsets[g]
-                parent = self._places[g, front.parent]
-                where = np.full(len(front.boundary), front.parent)
-                position = self.orders[g].locate(where, front.boundary)
-                parent_slot[m, : len(front.boundary)] = parent.slot(position)
-                parent_base[m] = parent.base
-                parent_width[m] = (parent.pivots + parent.boundary) * k
+            count = len(front.boundary)
+            if count:
+                boundary[m, :count] = front.boundary + self._offsets[g]
+                above = np.full(count, front.parent)
+                parent_slot[m, :count] = self._slots(g, above, front.boundary)
+                parent_base[m], parent_width[m], _ = self._places[g][front.parent]
 
         def unknowns(nodes: np.ndarray) -> Tensor:
             """Unknown (v, c) is at c·N + v of a flattened [k, N] vector; padding comes after it."""
@@ -229,7 +213,7 @@ class Plan:
         target = start + row[:, :, None] * width + row[:, None, :]
         void = (row[:, :, None] < 0) | (row[:, None, :] < 0)
         return _Group(
-            place.base,
+            base,
             len(members),
             unknowns(pivots),
             unknowns(boundary),
@@ -239,12 +223,11 @@ class Plan:
     def _padding(self, layout: list[list[tuple[int, int]]]) -> np.ndarray:
         """Diagonal entries of padded pivots, which are set to one."""
         found = [np.empty(0, int)]
-        for members in layout:
-            for member in members:
-                place, used = self._places[member], len(self._front(member).pivots)
-                width = (place.pivots + place.boundary) * self.channels
-                rows = np.arange(used * self.channels, place.pivots * self.channels)
-                found.append(place.base + rows * (width + 1))
+        for g, f in (member for members in layout for member in members):
+            base, width, p = self._places[g][f].tolist()
+            used = len(self.orders[g].fronts[f].pivots)
+            rows = np.arange(used * self.channels, p * self.channels)
+            found.append(base + rows * (width + 1))
         return np.concatenate(found)
 
     def factor(self, diagonal: Tensor, off_diagonal: Tensor) -> Factor:

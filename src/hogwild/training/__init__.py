@@ -14,7 +14,7 @@ from torch import nn
 from hogwild.config import Config
 from hogwild.errors import ConfigError
 from hogwild.metrics import Score
-from hogwild.models.check import check_model, reads_edges
+from hogwild.models.check import Model, check_model, reads_edges
 from hogwild.training import folder as folders
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
@@ -86,11 +86,10 @@ def train(
     device = device_of(config)
     given = check_model(model) if isinstance(model, nn.Module) else None
     if given is not None:
-        _require_width(given, resolved)
-        config = _of_built(config, given)
+        config = _of_built(config, given, resolved)
     config = config.completed(getattr(resolved, "defaults", {}))
     members = Members.of(config, resolved, config.replicas, device)
-    network: Any = initial(config, resolved, members.seeds) if given is None else given
+    network = initial(config, resolved, members.seeds) if given is None else given
     edges = reads_edges(network)
     if resolved.edge_dim is not None and not edges:
         _without_edges(network, config, resolved)
@@ -99,9 +98,8 @@ def train(
     state = None if where is None else where / "state"
     with folders.claimed(where):
         going_on = where is not None and folders.check(where, config, resume)
-        door = getattr(network, "features", None)  # a class outside this library may have none
-        if door is not None and config.standardize and (given is None or not door.fitted):
-            door.fit(resolved.graphs, members.train.cpu())
+        if config.standardize and (given is None or not network.features.fitted):
+            network.features.fit(resolved.graphs, members.train.cpu())
         log = Log(None if where is None else where / "metrics.jsonl", tensorboard)
         loop = Loop(config, resolved, network, members, edges, state, log, callback)
         if going_on:
@@ -142,11 +140,10 @@ def _watched() -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
-def _without_edges(network: Any, config: Config, task: Task) -> None:
+def _without_edges(network: Model, config: Config, task: Task) -> None:
     """Let a model that reads no edge features ignore those of the graphs, in training and in use;
     warn about it if the graphs are the user's."""
-    if hasattr(network, "features"):
-        network.features.ignores_edges = True
+    network.features.ignores_edges = True
     if isinstance(task, OwnTask):
         reading = ", ".join(name for name, found in MODELS.items() if found.edges)
         warnings.warn(
@@ -156,41 +153,29 @@ def _without_edges(network: Any, config: Config, task: Task) -> None:
         )
 
 
-def _require_width(network: Any, task: Task) -> None:
-    """Raise if a model reads features of another width than the task's."""
-    door = getattr(network, "features", None)  # a class outside this library may have none
-    if door is not None and door.nodes.channels != task.in_channels:
+def _of_built(config: Config, network: Model, task: Task) -> Config:
+    """The configuration with the name, replicas and dtype of a model that is already built; raises
+    on options that the model contradicts."""
+    width = network.features.nodes.channels
+    if width != task.in_channels:
         raise ConfigError(
-            f"model reads {door.nodes.channels} features a node (in_channels) and the nodes of "
-            f"{task.name} have {task.in_channels}; expected "
+            f"model reads {width} features a node (in_channels) and the nodes of {task.name} have "
+            f"{task.in_channels}; expected "
             f"{type(network).__name__}({task.in_channels}, {task.out_channels}, ...)"
         )
-
-
-def _of_built(config: Config, network: Any) -> Config:
-    """The configuration with the name, replicas and dtype of a model that is already built."""
-    _refuse_options_of_models(config, network.replicas or 1)
+    replicas = network.replicas or 1
+    options = {k: getattr(config, k) for k in ("model_options", "solver", "solver_options")}
+    options["replicas"] = None if config.replicas in (1, replicas) else config.replicas
+    for name, value in options.items():
+        if value:
+            raise ConfigError(
+                f"{name}={value!r} was given with a model that is already built (replicas: "
+                f"{replicas}); expected it in the model's constructor"
+            )
     dtype = str(next(network.parameters()).dtype).removeprefix("torch.")
     if config.dtype not in (None, dtype):
         raise ConfigError(
             f"dtype={config.dtype!r} was asked for with a model whose parameters are {dtype}; "
             f"expected model.to(torch.{config.dtype}), or dtype={dtype!r}"
         )
-    return replace(
-        config, model=type(network).__name__, replicas=network.replicas or 1, dtype=dtype
-    )
-
-
-def _refuse_options_of_models(config: Config, replicas: int) -> None:
-    """Raise on options that a model which is already built cannot take."""
-    for name in ("model_options", "solver", "solver_options"):
-        if getattr(config, name):
-            raise ConfigError(
-                f"{name}={getattr(config, name)!r} was given with a model that is already built; "
-                f"expected it in the model's constructor"
-            )
-    if config.replicas not in (1, replicas):
-        raise ConfigError(
-            f"replicas={config.replicas} was given with a model of {replicas}; expected it in the "
-            f"model's constructor"
-        )
+    return replace(config, model=type(network).__name__, replicas=replicas, dtype=dtype)
