@@ -93,6 +93,11 @@ def test_a_solve_that_fails_stops_the_replica_with_advice():
     assert "ran out of iterations" in result.stops[0].reason
     ignored = train(Chains(), model="energy-edge", epochs=5, on_failure="ignore", **options)
     assert ignored.failed == []
+    with pytest.warns(ConvergenceWarning, match="forward solve"):
+        warned = train(Chains(), model="energy-edge", epochs=5, on_failure="warn", **options)
+    assert warned.failed == []
+    assert torch.equal(parameters(warned), parameters(ignored))
+    assert (warned.model.conv.on_failure, ignored.model.conv.on_failure) == ("warn", "ignore")
 
 
 def test_an_adjoint_that_fails_stops_the_replica(monkeypatch):

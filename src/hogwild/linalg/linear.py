@@ -11,15 +11,7 @@ from torch import Tensor
 from hogwild.errors import ConfigError
 from hogwild.graph import Graph
 from hogwild.linalg import fronts
-from hogwild.linalg.krylov import (
-    LinearMap,
-    System,
-    bicgstab,
-    block_jacobi,
-    cg,
-    gmres,
-    richardson,
-)
+from hogwild.linalg.krylov import LinearMap, System, bicgstab, block_jacobi, cg, gmres, richardson
 from hogwild.linalg.normal import NormalEquations
 from hogwild.linalg.operator import Hessian, Posed, Tangent
 from hogwild.linalg.solution import Solution, Status

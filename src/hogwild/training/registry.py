@@ -10,25 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from hogwild import models
 from hogwild.config import Config
 from hogwild.errors import ConfigError, among
-from hogwild.models import (
-    EIGNN,
-    GAT,
-    GCN,
-    GSDGNN,
-    IGNN,
-    EIGNNConv,
-    EnergyConv,
-    EnergyGNN,
-    GSDConv,
-    IGNNConv,
-    LayeredGNN,
-    MaxConv,
-    MaxGNN,
-    ScarselliConv,
-    ScarselliGNN,
-)
 from hogwild.models.base import ImplicitConv, Kind
 from hogwild.models.check import Model
 from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard
@@ -60,21 +44,23 @@ class Entry:
 
 _ENERGY, _FIXED = Kind.OPTIMISATION, Kind.FIXED_POINT
 MODELS: dict[str, Entry] = {
-    "energy-edge": Entry(EnergyGNN, EnergyConv, _ENERGY, True, {"message": "edge"}),
-    "energy-node": Entry(EnergyGNN, EnergyConv, _ENERGY, False, {"message": "node"}),
+    "energy-edge": Entry(models.EnergyGNN, models.EnergyConv, _ENERGY, True, {"message": "edge"}),
+    "energy-node": Entry(models.EnergyGNN, models.EnergyConv, _ENERGY, False, {"message": "node"}),
     "energy-attention": Entry(
-        EnergyGNN, EnergyConv, _ENERGY, True, {"message": "edge", "heads": 2}
+        models.EnergyGNN, models.EnergyConv, _ENERGY, True, {"message": "edge", "heads": 2}
     ),
-    "gsdgnn": Entry(GSDGNN, GSDConv, _ENERGY),
+    "gsdgnn": Entry(models.GSDGNN, models.GSDConv, _ENERGY),
     # The published IGNN has ReLU and κ = 0.95. On chains a third of such models have zero
     # gradients, and the others do not see far. With these options nearly all of them learn
     # (docs/results.md).
-    "ignn": Entry(IGNN, IGNNConv, _FIXED, options={"act": "leaky_relu", "kappa": 0.999}),
-    "eignn": Entry(EIGNN, EIGNNConv, _FIXED, exact=True),
-    "scarselli": Entry(ScarselliGNN, ScarselliConv, _FIXED, True),
-    "max": Entry(MaxGNN, MaxConv, _FIXED, True, exact=True),
-    "gcn": Entry(GCN, LayeredGNN, Kind.EXPLICIT),
-    "gat": Entry(GAT, LayeredGNN, Kind.EXPLICIT, True),
+    "ignn": Entry(
+        models.IGNN, models.IGNNConv, _FIXED, options={"act": "leaky_relu", "kappa": 0.999}
+    ),
+    "eignn": Entry(models.EIGNN, models.EIGNNConv, _FIXED, exact=True),
+    "scarselli": Entry(models.ScarselliGNN, models.ScarselliConv, _FIXED, True),
+    "max": Entry(models.MaxGNN, models.MaxConv, _FIXED, True, exact=True),
+    "gcn": Entry(models.GCN, models.LayeredGNN, Kind.EXPLICIT),
+    "gat": Entry(models.GAT, models.LayeredGNN, Kind.EXPLICIT, True),
 }
 
 SOLVERS: dict[str, type[Solver[Any]]] = {

@@ -30,14 +30,7 @@ from hogwild.training import checkpoint, log
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop
 from hogwild.training.own import OwnTask
-from hogwild.training.registry import (
-    MODELS,
-    at_hand,
-    build,
-    device_of,
-    set_on_failure,
-    spelled_out,
-)
+from hogwild.training.registry import MODELS, at_hand, build, device_of, set_on_failure, spelled_out
 from hogwild.training.state import Stop
 from hogwild.training.task import Task, resolve
 
