@@ -60,10 +60,10 @@ class ConvergenceError(HogwildError, RuntimeError):
 
 
 class ConvergenceWarning(UserWarning):
-    """What :class:`ConvergenceError` says, when ``on_failure="warn"``.
+    """A solve missed its tolerance, with ``on_failure="warn"``.
 
     Attributes:
-        failed: Which problems failed, [G] or [R, G], for whoever catches the warning.
+        failed: Which problems failed, [G] or [R, G].
     """
 
     def __init__(self, message: str, failed: Tensor | None = None) -> None:

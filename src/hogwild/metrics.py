@@ -81,7 +81,7 @@ def absolute_error(out: Tensor, y: Tensor) -> Tensor:
 
 
 def _difference(out: Tensor, y: Tensor) -> Tensor:
-    """Of targets [n, c], or [n] where c = 1."""
+    """Predictions minus targets [n, c], or [n] where c = 1."""
     return out - y.reshape(out.shape[-2:]).to(out.dtype)
 
 

@@ -119,8 +119,8 @@ class OwnTask:
     def splits(
         self, folds: int | None = None, seed: int = 0, *, validation: bool = True
     ) -> list[Split]:
-        """By the masks, if there are any. Otherwise 80 % for training, 10 % for validation, 10 %
-        for testing; or folds. Validation graphs are always held out."""
+        """Splits by the masks, if there are any. Otherwise 80 % for training, 10 % for validation,
+        10 % for testing; or folds. Validation graphs are always held out."""
         if self._splits is None:
             return parts(len(self.graphs), folds, seed, self._strata)
         if folds not in (None, len(self._splits)):
