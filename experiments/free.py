@@ -227,7 +227,7 @@ class Curve:
 def chosen(records: Mapping[str, Record], column: str) -> str | None:
     """The size with the best mean validation metric, the smaller one of equals; ``None``: none was
     run."""
-    sign = -1.0 if paper.COLUMNS[column].higher else 1.0
+    sign = -1.0 if paper.COLUMNS[column].higher_is_better else 1.0
     found = {}
     for size in SIZES:
         record = records.get(f"{column}/{size}")

@@ -46,13 +46,13 @@ class Column:
         heading: What people call it.
         scale: What our metric is multiplied by for the paper's unit.
         digits: Printed after the point.
-        higher: Whether larger is better.
+        higher_is_better: Whether higher values are better.
     """
 
     heading: str
     scale: float = 100.0
     digits: int = 1
-    higher: bool = False
+    higher_is_better: bool = False
 
     @property
     def unit(self) -> str:
@@ -61,7 +61,7 @@ class Column:
 
     def better(self, a: float, b: float) -> bool:
         """Whether a is better than b."""
-        return a > b if self.higher else a < b
+        return a > b if self.higher_is_better else a < b
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Table:
 
     def best(self, column: str) -> tuple[str, Number]:
         """The best model of a column and its number, quoted rows aside."""
-        sign = -1.0 if COLUMNS[column].higher else 1.0
+        sign = -1.0 if COLUMNS[column].higher_is_better else 1.0
         model = min(self.rows, key=lambda m: sign * self.rows[m][column].mean)
         return model, self.rows[model][column]
 
@@ -98,10 +98,10 @@ COLUMNS: dict[str, Column] = {
     "sums": Column("sums"),
     "coordinates": Column("coordinates"),
     "terrain": Column("terrain (MNIST)"),
-    "mutag": Column("MUTAG", higher=True),
-    "proteins": Column("PROTEINS", higher=True),
-    "ppi": Column("PPI (micro-F1)", higher=True),
-    "peptides-func": Column("Peptides-func (AP)", 1.0, 3, higher=True),
+    "mutag": Column("MUTAG", higher_is_better=True),
+    "proteins": Column("PROTEINS", higher_is_better=True),
+    "ppi": Column("PPI (micro-F1)", higher_is_better=True),
+    "peptides-func": Column("Peptides-func (AP)", 1.0, 3, higher_is_better=True),
     "peptides-struct": Column("Peptides-struct (MAE)", 1.0, 3),
 }
 LABELS = {

@@ -101,7 +101,7 @@ class Synchronous(Experiment):
             if not ours:
                 out.append(f"{column.heading}: no energy GNN was run.")
                 continue
-            sign = -1.0 if column.higher else 1.0
+            sign = -1.0 if column.higher_is_better else 1.0
             chosen = min(ours, key=lambda m: sign * ours[m].mean)
             mean = ours[chosen].mean * column.scale
             verb = "beats" if column.better(mean, best.mean) else "misses"

@@ -72,7 +72,7 @@ def test_toml(tmp_path):
         ({"decay": (1.5, 10)}, r"decay=\(1.5, 10\)"),
         ({"dtype": "bfloat16"}, "float32 or float64"),
         ({"device": "tpux"}, "device='tpux'"),
-        ({"on_failure": "raise"}, "stop or ignore"),
+        ({"on_failure": "stop"}, "raise, warn, ignore"),
         ({"warm_start": 1}, "true or false"),
         ({"model_options": 3}, "table of options"),
         ({"patience": -3}, "patience=-3"),

@@ -198,7 +198,7 @@ def test_bad_input_is_one_message(given, says, capsys):
 
 def test_a_folder_that_holds_a_run(trained, capsys):
     assert main(["train", TASK, "--folder", trained]) == 2
-    assert "or --resume to go on with it" in capsys.readouterr().err
+    assert "or --resume to resume it" in capsys.readouterr().err
     assert main(["train", TASK, "--folder", trained, "--resume", "--lr", "0.5"]) == 2
     assert "--lr 0.02, now 0.5" in capsys.readouterr().err
 

@@ -58,7 +58,7 @@ def test_page_has_every_section_and_is_whole(page):
         "Every node's answer",
         "Error against delay, stagger and loss",
         "One node under many schedules",
-        "How the energy GNN gets there",
+        "How the energy GNN converges",
         "What to try next",
     ]
     assert len(found.pictures) == 5

@@ -30,7 +30,7 @@ def test_bold_is_the_best_of_the_column(name):
 
 def test_columns_are_tasks():
     for name, column in COLUMNS.items():
-        assert TASKS[name].higher_is_better is column.higher
+        assert TASKS[name].higher_is_better is column.higher_is_better
 
 
 def test_constant_predictors_bound_what_was_learned():

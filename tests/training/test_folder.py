@@ -32,7 +32,7 @@ def test_a_finished_run_whose_state_is_gone(tmp_path):
     """Is not trained again over what is there."""
     result = train(Sums(), model="gcn", epochs=2, folder=tmp_path)
     shutil.rmtree(tmp_path / "state")
-    with pytest.raises(CheckpointError, match="holds a finished run, and what to go on from"):
+    with pytest.raises(CheckpointError, match="holds a finished run, but its checkpoint"):
         train(Sums(), model="gcn", epochs=3, folder=tmp_path, resume=True)
     assert torch.equal(load(tmp_path, Sums()).metrics["test"], result.metrics["test"])
 
@@ -146,7 +146,7 @@ def test_one_run_at_a_time_in_a_folder(tmp_path):
 
     def intrude(loop):
         if loop.epoch == 3:
-            with pytest.raises(ConfigError, match="another run is at work in") as error:
+            with pytest.raises(ConfigError, match="another run uses") as error:
                 train(Sums(), folder=tmp_path, resume=True, **QUICK)
             refused.append(error)
 

@@ -319,5 +319,7 @@ def test_parts_are_disjoint_and_complete(count, folds):
 
 def test_fewer_than_three_graphs_are_a_warning():
     """Nothing is held out of them, and no metric says so."""
-    with pytest.warns(UserWarning, match="2 graphs and no masks of nodes: all is trained on"):
+    with pytest.warns(
+        UserWarning, match="2 graphs and no masks of nodes: the model is trained and tested"
+    ):
         parts(2, None, 0)

@@ -15,10 +15,11 @@ from hogwild.errors import (
     DTypeError,
     FeatureError,
     InputError,
+    check_on_failure,
     require_positive,
 )
 from hogwild.graph.inputs import Inputs
-from hogwild.linalg.solution import Solution, check_on_failure
+from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
 from hogwild.models.mode import opaque
 from hogwild.models.validation import large_features
