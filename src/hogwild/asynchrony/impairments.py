@@ -1,10 +1,10 @@
 r"""What goes wrong on real networks, by the literature's names; impairments compose.
 
-Each is a small frozen configuration with hooks into the schedule (who updates, which packet a node
-holds) or into what is sent. :meth:`Impairment.bound` says what becomes of the bounds (S, D) of
-partial asynchronism: new bounds where it keeps the staleness bounded, ``None`` where it does not
-and no theorem applies. An impairment with ``exact = False`` changes what packets say, so that runs
-end near the synchronous answer and not at it.
+Each impairment is a small frozen configuration with hooks into the schedule (who updates, which
+packet a node holds) or into what is sent. :meth:`Impairment.bound` says what the bounds (S, D) of
+partial asynchronism become: new bounds where the staleness stays bounded, and ``None`` where it
+does not and no theorem applies. An impairment with ``exact = False`` changes what packets say, so
+that runs end near the synchronous answer and not at it.
 
 Every random decision is a hash of its purpose, subject and time
 (:mod:`hogwild.asynchrony.seeding`): adding one impairment never shifts the draws of another.
@@ -13,8 +13,9 @@ Every random decision is a hash of its purpose, subject and time
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, cast
+import re
+from dataclasses import dataclass, is_dataclass
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ from hogwild.errors import ConfigError, is_number, require_integer
 
 @dataclass
 class Moment:
-    """What a hook may look at: some nodes or edges now, their dice, and its own memory of them."""
+    """What a hook may look at: some nodes or edges now, their random numbers, and the memory that
+    the impairment has of them."""
 
     time: int
     index: Tensor  # [n] the nodes or edges concerned
@@ -47,12 +49,20 @@ class Moment:
 
 
 class Impairment:
-    """Base: disturbs nothing."""
+    """The base of all impairments, which disturbs nothing."""
+
+    name: ClassVar[str] = ""
+    """Its name on the command line; by default that of the class: ``link-churn``."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "name" not in vars(cls):
+            cls.name = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
     exact: ClassVar[bool] = True
     """Whether packets still say what the sender computed."""
     packets: ClassVar[str] = "packets that are wrong"
-    """What its packets are called where they do not."""
+    """What to call its packets where they do not."""
 
     @property
     def error(self) -> float:
@@ -61,8 +71,8 @@ class Impairment:
 
     @property
     def recurs(self) -> bool:
-        """Whether, with probability one, packets come through on every link again and again; what
-        counts where no bound holds."""
+        """Whether, with probability one, packets come through on every link again and again.
+        Where no bound holds, runs converge if this is so."""
         return True
 
     @property
@@ -71,8 +81,8 @@ class Impairment:
         return 0
 
     stage: ClassVar[int] = 2
-    """What it concerns, in the order in which bounds add up: pace 0, outages of nodes 1, delays 2,
-    losses 3."""
+    """What the impairment concerns, in the order in which bounds add up: pace 0, outages of nodes
+    1, delays 2, losses 3."""
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
         """The bounds (S, D) that hold with this impairment; ``None``: no bound holds."""
@@ -100,7 +110,8 @@ class Impairment:
         return None
 
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
-        """Age of the packets these edges deliver; older than ``limit`` was received before."""
+        """Age of the packets that these edges deliver. A packet older than ``limit`` was received
+        before."""
         return age
 
     def repeats(self, at: Moment, limit: Tensor, delay: int) -> Tensor | None:
@@ -131,10 +142,36 @@ def _rate(name: str, value: float) -> None:
 # -- delays ---------------------------------------------------------------------------------------
 
 
+class _CappedDelay(Impairment):
+    """Ages of at most ``cap`` ticks, instead of Algorithm 1's."""
+
+    cap: int
+
+    def bound(self, stagger: int, delay: int) -> tuple[int, int]:
+        return stagger, self.cap
+
+    def depth(self, delay: int) -> int:
+        return self.cap
+
+
 @dataclass(frozen=True)
-class GeometricDelay(Impairment):
+class UniformDelay(_CappedDelay):
+    """Ages drawn uniformly from 0 … ``cap``: Algorithm 1's, with ``cap`` for D."""
+
+    cap: int = 5
+    name: ClassVar[str] = "delay"
+
+    def __post_init__(self) -> None:
+        require_integer("cap", self.cap, 0)
+
+    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
+        return (at.uniform("delay") * (limit.clamp_max(self.cap) + 1)).to(torch.long)
+
+
+@dataclass(frozen=True)
+class GeometricDelay(_CappedDelay):
     r"""Ages with :math:`P(\delta) \propto (1-p)^\delta`, cut at ``cap`` ticks: each tick a packet
-    comes through with probability p. Replaces Algorithm 1's uniform ages."""
+    comes through with probability p."""
 
     p: float = 0.5
     cap: int = 20
@@ -145,12 +182,6 @@ class GeometricDelay(Impairment):
         if self.p == 0.0:
             raise ConfigError("p=0.0; expected a positive probability: nothing would ever arrive")
 
-    def bound(self, stagger: int, delay: int) -> tuple[int, int]:
-        return stagger, self.cap
-
-    def depth(self, delay: int) -> int:
-        return self.cap
-
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
         if self.p == 1.0:
             return torch.zeros_like(age)
@@ -159,9 +190,9 @@ class GeometricDelay(Impairment):
 
 
 @dataclass(frozen=True)
-class ParetoDelay(Impairment):
+class ParetoDelay(_CappedDelay):
     r"""Heavy-tailed (Pareto, Lomax) ages, :math:`P(\delta > x) = (1 + x/s)^{-\alpha}`, cut at
-    ``cap`` ticks. Replaces Algorithm 1's uniform ages."""
+    ``cap`` ticks."""
 
     alpha: float = 1.5
     scale: float = 1.0
@@ -173,12 +204,6 @@ class ParetoDelay(Impairment):
             raise ConfigError(
                 f"alpha={self.alpha!r}, scale={self.scale!r}; expected positive numbers"
             )
-
-    def bound(self, stagger: int, delay: int) -> tuple[int, int]:
-        return stagger, self.cap
-
-    def depth(self, delay: int) -> int:
-        return self.cap
 
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
         tail = (1.0 - at.uniform("pareto")).pow(-1.0 / self.alpha) - 1.0
@@ -234,6 +259,7 @@ class BernoulliLoss(Impairment):
     rate: float = 0.1
     burst: int | None = None
 
+    name: ClassVar[str] = "loss"
     stage: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
@@ -314,8 +340,27 @@ class GilbertElliott(Impairment):
         return at.uniform("loss") < torch.where(bad, self.bad, self.good)
 
 
+class _Outages(Impairment):
+    """In every period of ``period`` ticks some subjects are down, each with probability ``rate``,
+    for the first ``downtime`` of them."""
+
+    rate: float
+    period: int
+    downtime: int
+
+    def __post_init__(self) -> None:
+        _rate("rate", self.rate)
+        require_integer("downtime", self.downtime, 1)
+        require_integer("period", self.period, self.downtime + 1)
+
+    def _down(self, at: Moment, stream: str) -> Tensor | None:
+        """Which of these subjects are down; ``None``: none."""
+        window, phase = divmod(at.time, self.period)
+        return at.uniform(stream, window) < self.rate if phase < self.downtime else None
+
+
 @dataclass(frozen=True)
-class LinkChurn(Impairment):
+class LinkChurn(_Outages):
     """Links come and go: in every period of ``period`` ticks a link is down, with probability
     ``rate``, for the first ``downtime`` of them."""
 
@@ -324,11 +369,6 @@ class LinkChurn(Impairment):
     downtime: int = 20
 
     stage: ClassVar[int] = 3
-
-    def __post_init__(self) -> None:
-        _rate("rate", self.rate)
-        require_integer("downtime", self.downtime, 1)
-        require_integer("period", self.period, self.downtime + 1)
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
         # Once up again, a link is heard at the receiver's next update; that must come before the
@@ -345,11 +385,8 @@ class LinkChurn(Impairment):
     def holds(self) -> bool:
         return True
 
-    def loses(self, at: Moment) -> Tensor:
-        window, phase = divmod(at.time, self.period)
-        if phase >= self.downtime:
-            return torch.zeros_like(at.index, dtype=torch.bool)
-        return at.uniform("churn", window) < self.rate
+    def loses(self, at: Moment) -> Tensor | None:
+        return self._down(at, "churn")
 
 
 # -- nodes ----------------------------------------------------------------------------------------
@@ -377,14 +414,14 @@ class Stragglers(Impairment):
 
 
 @dataclass(frozen=True)
-class Crashes(Impairment):
+class Crashes(_Outages):
     """Nodes crash and rejoin: in every period of ``period`` ticks a node is down, with probability
     ``rate``, for the first ``downtime`` of them.
 
     Args:
-        rejoin: ``"warm"``: with the memory it had; ``"cold"``: with its embedding as at the start
-            (packets that reached its radio before still count as received).
-        until: Tick after which nothing crashes any more (convergence is from then on).
+        rejoin: ``"warm"``: a node comes back with the memory it had. ``"cold"``: it comes back with
+            its embedding as at the start (packets that it received before still count).
+        until: Tick after which no node crashes any more; runs converge from then on.
     """
 
     rate: float = 0.1
@@ -396,9 +433,7 @@ class Crashes(Impairment):
     stage: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        _rate("rate", self.rate)
-        require_integer("downtime", self.downtime, 1)
-        require_integer("period", self.period, self.downtime + 1)
+        super().__post_init__()
         require_integer("until", self.until, 0)
         if self.rejoin not in ("warm", "cold"):
             raise ConfigError(f"rejoin={self.rejoin!r}; expected 'warm' or 'cold'")
@@ -413,10 +448,10 @@ class Crashes(Impairment):
         return self.until if self.rejoin == "cold" and self.rate > 0 else 0
 
     def up(self, at: Moment) -> Tensor | None:
-        window, phase = divmod(at.time, self.period)
-        if phase >= self.downtime or at.time >= self.until:
+        down = None if at.time >= self.until else self._down(at, "crash")
+        if down is None:
             return None
-        up = at.uniform("crash", window) >= self.rate
+        up = ~down
         if self.rejoin == "cold":
             at.remember("down", torch.where(up, at.recall("down", 0), 1))
         return up
@@ -434,7 +469,7 @@ class Crashes(Impairment):
 
 @dataclass(frozen=True)
 class Quantisation(Impairment):
-    """Packets are rounded to multiples of ``step``."""
+    """Numbers in packets are rounded to multiples of ``step``."""
 
     step: float = 1e-3
     exact: ClassVar[bool] = False
@@ -474,11 +509,17 @@ class EventTriggered(Impairment):
         return change > self.epsilon
 
 
+def known() -> dict[str, type[Impairment]]:
+    """All impairments of the library, by their names on the command line."""
+    kinds = [kind for kind in globals().values() if isinstance(kind, type) and is_dataclass(kind)]
+    return {kind.name: kind for kind in kinds if issubclass(kind, Impairment)}
+
+
 def check_impairments(given: object) -> tuple[Impairment, ...]:
-    """A tuple of impairments, whatever was given."""
+    """A tuple of impairments, from one or several."""
     items = tuple(given) if isinstance(given, list | tuple) else (given,)
     for item in items:
         if not isinstance(item, Impairment):
-            names = ", ".join(sorted(c.__name__ for c in Impairment.__subclasses__()))
+            names = ", ".join(sorted(kind.__name__ for kind in known().values()))
             raise ConfigError(f"unknown impairment {item!r}; expected instances of: {names}")
     return cast("tuple[Impairment, ...]", items)

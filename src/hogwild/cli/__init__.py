@@ -33,7 +33,7 @@ examples:
   hogwild demo
   hogwild train chains --model energy-edge --epochs 500 --folder runs/chains
   hogwild evaluate runs/chains
-  hogwild robustness runs/chains --loss 0.3
+  hogwild robustness runs/chains --impair loss=0.3
   hogwild certify runs/chains
 
 exit codes:

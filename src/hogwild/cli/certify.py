@@ -14,13 +14,13 @@ class Options(Setting):
 
     It answers for hogwild simulate with the same options, with the constants on these graphs. A
     step of your own is compared with the certified one. Unlimited loss bounds no staleness, and no
-    theorem applies; --impair bernoulli-loss:rate=0.3,burst=5 bounds it.
+    theorem applies; --impair loss=0.3,burst=5 bounds it.
 
     Examples:
       hogwild certify runs/chains
       hogwild certify runs/chains --rule gradient --step certified
       hogwild certify runs/chains --stagger 10 --delay 5 --step 0.01 --exchange exact
-      hogwild certify runs/chains --impair bernoulli-loss:rate=0.3,burst=5 --json
+      hogwild certify runs/chains --impair loss=0.3,burst=5 --json
     """
 
 

@@ -13,7 +13,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hogwild.cli.impair import NAMES, impairments
+from hogwild.cli.impair import HELP, impairments
 from hogwild.cli.options import Verb, argument, option
 from hogwild.errors import ConfigError, HogwildError
 
@@ -95,13 +95,7 @@ class Asynchrony(Finished):
         group=NODES,
         choices=("packet", "exact"),
     )
-    impair: tuple[str, ...] = option(
-        (),
-        "what else goes wrong, any number of times, such as crashes:rate=0.1,downtime=20; names: "
-        f"{', '.join(NAMES)}",
-        group=WRONG,
-        metavar="NAME:K=V,...",
-    )
+    impair: tuple[str, ...] = option((), HELP, group=WRONG, metavar="NAME[=VALUE]")
 
     def chosen(self) -> Chosen:
         """The replica and the graphs that were asked for, from its test graphs."""
@@ -121,7 +115,7 @@ class Asynchrony(Finished):
     def passed(self, *functions: Callable[..., Any]) -> dict[str, Any]:
         """Every option that is a parameter of one of these functions, by its name."""
         given = self.as_dict()
-        given["impairments"] = impairments(self.impair, given.get("loss"))
+        given["impairments"] = impairments(self.impair)
         given["progress"] = not (self.json or given.get("quiet"))
         names = {name for function in functions for name in signature(function).parameters}
         return {name: value for name, value in given.items() if name in names}
@@ -146,12 +140,6 @@ class Setting(Asynchrony):
     )
     delay: int = option(
         2, "D: largest age of a view in ticks; 0: instantaneous", group=TIMING, metavar="N"
-    )
-    loss: float | None = option(
-        None,
-        "share of packets that are lost: short for --impair bernoulli-loss:rate=P",
-        group=WRONG,
-        metavar="P",
     )
 
 

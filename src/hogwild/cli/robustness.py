@@ -34,9 +34,9 @@ class Options(Traced, Schedules, Setting):
 
     Examples:
       hogwild robustness runs/chains
-      hogwild robustness runs/chains --loss 0.3 --plot predictions.png
+      hogwild robustness runs/chains --impair loss=0.3 --plot predictions.png
       hogwild robustness runs/chains --rule gradient --runs 20 --delay 5 --json
-      hogwild robustness runs/chains --impair crashes:rate=0.1,downtime=20 --impair reordering
+      hogwild robustness runs/chains --impair crashes=0.1,downtime=20 --impair reordering
     """
 
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)

@@ -27,7 +27,7 @@ class Options(Traced, Schedules, Setting):
 
     Examples:
       hogwild simulate runs/chains
-      hogwild simulate runs/chains --loss 0.3 --impair stragglers:fraction=0.2,slowdown=10
+      hogwild simulate runs/chains --impair loss=0.3 --impair stragglers=0.2,slowdown=10
       hogwild simulate runs/chains --rule gradient --step certified --ticks 100000
       hogwild simulate runs/chains --rule gradient --exchange exact --plot deviation.png
       hogwild simulate runs/chains --record schedule.npz --json
