@@ -1,12 +1,10 @@
-r"""An executor with gradients: everything ever sent is kept, so that autograd can go back.
-
-It trains explicit models under random schedules,
+r"""Simulations with gradients, which train explicit models under random schedules:
 
 .. math:: \min_\theta\; \mathbb E_{\text{schedule}}\; \ell\bigl(\hat y_\theta(\text{schedule}),
-          y\bigr):
+          y\bigr).
 
-if a node reads the wrong layers of its neighbours, then train it with the wrong layers. A schedule
-is drawn for every iteration of an ordinary training loop,
+A node of an explicit model reads its neighbours' values of the wrong layers; so let it be trained
+with them. A schedule is drawn for every iteration of an ordinary training loop,
 
 .. code-block:: python
 
@@ -16,10 +14,6 @@ is drawn for every iteration of an ordinary training loop,
 
 The result is the model that does best on average over schedules. Its answer still depends on the
 schedule.
-
-:class:`~hogwild.executors.simulated.Simulation` overwrites old packets in place, which autograd
-cannot undo. A layered model makes few ticks (L · S, without impairments), so that all packets fit
-in memory.
 """
 
 from __future__ import annotations
@@ -36,6 +30,7 @@ from torch_geometric.data import Batch, Data
 from hogwild.asynchrony.schedule import Timetable
 from hogwild.errors import AsynchronyError, ConfigError, InputError
 from hogwild.executors.settings import Settings
+from hogwild.executors.simulated import Simulation
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import evaluating
 from hogwild.models.layered import LayeredGNN
@@ -96,7 +91,8 @@ def asynchronous_embed(model: LayeredGNN, inputs: Inputs, **options: Any) -> Ten
 
 
 def unrolled(rule: Rule, timetable: Timetable, start: Tensor, ticks: int | None = None) -> Tensor:
-    """The embeddings [R, k, N] after a number of ticks, with gradients.
+    """The embeddings [R, k, N] after a number of ticks, differentiable in ``start`` and in what
+    the rule computes with.
 
     Args:
         rule: What a node does.
@@ -104,60 +100,12 @@ def unrolled(rule: Rule, timetable: Timetable, start: Tensor, ticks: int | None 
         start: Where all nodes start, [R, k, N].
         ticks: How many ticks; ``None``: until all nodes have finished.
     """
-    graph, h, everyone = timetable.graph, start, timetable.graph.everyone
-    letters = rule.begin(h, everyone.current(h))
-    # What packets of each time say: a part for everybody, and letters.
-    sent, mailed = [rule.broadcast(h, everyone)], [] if letters is None else [letters]
-    all_nodes = torch.arange(graph.num_nodes, device=h.device)
-
-    def fetch(edges: Tensor, time: Tensor) -> tuple[Tensor, Tensor | None]:
-        mail = _gather(mailed, graph.reverse[edges], time) if mailed else None
-        return _gather(sent, graph.src[edges], time), mail
-
-    for t in count() if ticks is None else range(ticks):
-        done = rule.finished(all_nodes)
-        if done is not None and bool(done.all()):
+    simulation = Simulation(rule, timetable, start)
+    for _ in count() if ticks is None else range(ticks):
+        if simulation.finished:
             break
-        tick = timetable.tick(t)
-        at, nodes, edges = tick.at, tick.at.nodes, tick.at.edges
-        assert nodes is not None
-        assert edges is not None
-        sent.append(sent[-1])
-        mailed.extend(mailed[-1:])
-        if not nodes.numel():
-            continue
-        own, (inbox, mail) = h.index_select(-1, nodes), fetch(edges, tick.view)
-        if tick.reset is not None:
-            rule.forget(tick.reset)
-            again = torch.isin(nodes, tick.reset)
-            own = torch.where(again, start.index_select(-1, nodes), own)
-            part, keep = at.part(again)
-            rule.refresh(own[..., again], inbox[..., keep], part)
-        if tick.lost is not None:
-            gone = edges[tick.lost]
-            rule.lose(gone, fetch(gone, torch.full_like(gone, t))[0])
-        own, post = rule.update(own, inbox, mail, at)
-        h = h.index_copy(-1, nodes, own)
-        sends = torch.ones_like(nodes, dtype=torch.bool) if rule.silent is None else ~rule.silent
-        part, keep = at.part(sends)
-        said = rule.broadcast(own, at)[..., sends]
-        sent[-1] = sent[-1].index_copy(-1, nodes[sends], said)
-        if post is not None:
-            mailed[-1] = mailed[-1].index_copy(-1, edges[keep], post[..., keep])
-        done = rule.finished(nodes)
-        if done is not None:
-            timetable.retire(nodes[done])
-    return h
-
-
-def _gather(sent: list[Tensor], index: Tensor, time: Tensor) -> Tensor:
-    """Columns of what was sent at these times, [R, w, n]: one gather for each time."""
-    order = torch.argsort(time, stable=True)
-    times, counts = torch.unique_consecutive(time[order], return_counts=True)
-    columns = index[order].split(counts.tolist())
-    parts = [sent[t].index_select(-1, j) for t, j in zip(times.tolist(), columns, strict=True)]
-    found = torch.cat(parts, -1) if parts else sent[0][..., :0]
-    return found.index_select(-1, torch.argsort(order))
+        simulation.step()
+    return simulation.h
 
 
 def _check_model(model: LayeredGNN) -> None:
