@@ -18,8 +18,9 @@ from hogwild.asynchrony.impairments import (
     Stragglers,
 )
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.asynchrony.trace import Replay, Trace, check_trace
+from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import ConfigError, TraceError
+from hogwild.testing import check_trace
 from hogwild.testing.problems import random_graph
 
 BOUNDED = [

@@ -38,7 +38,7 @@ def test_a_recorded_schedule_is_replayed(printed, tmp_path, capsys):
     assert Trace.load(path).about["seed"] == 7
     code, again = printed("simulate", "--runs", "2", "--replay", path)  # no --impair, no --seed
     assert code == 0
-    for key in ("deviation", "converged", "ticks", "updates", "messages", "bytes"):
+    for key in ("deviation", "converged", "ticks", "updates", "total_packets", "bytes"):
         assert again[key] == first[key]
     assert printed("simulate", "--runs", "2", "--seed", "8")[1]["deviation"] != first["deviation"]
 

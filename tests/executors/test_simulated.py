@@ -313,8 +313,8 @@ def test_event_triggered_sending_saves_packets():
     options = {"runs": 3, "tol": None, "ticks": 300, "rule": "gradient"}
     always = simulate(model, data, **options)
     seldom = simulate(model, data, impairments=EventTriggered(1e-3), **options)
-    assert int(seldom.messages.sum() + seldom.saved.sum()) == int(always.messages.sum())
-    assert int(seldom.saved.sum()) > 0.3 * int(always.messages.sum())
+    assert int(seldom.packets.sum() + seldom.saved.sum()) == int(always.packets.sum())
+    assert int(seldom.saved.sum()) > 0.3 * int(always.packets.sum())
     assert float(seldom.deviation.max()) < 0.1
 
 

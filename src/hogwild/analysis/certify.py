@@ -51,7 +51,7 @@ from torch_geometric.data import Batch, Data
 from hogwild.analysis.certificate import HOPELESS, Certificate
 from hogwild.analysis.energies import certify_energy
 from hogwild.analysis.fixed_points import certify_fixed_point
-from hogwild.asynchrony.impairments import Impairment
+from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.errors import AsynchronyError
 from hogwild.executors.settings import Settings
 from hogwild.graph.inputs import Inputs
@@ -91,11 +91,11 @@ def certify(
     """
     if not isinstance(uncompiled(model), ImplicitConv):  # a layer of the library, without a readout
         model = runnable(model)
-    return certified(
-        model,
-        Inputs.of(data),
-        Settings(stagger, delay, rule=rule, step=step, exchange=exchange, impairments=impairments),
-    )
+    settings = Settings(
+        stagger, delay, rule=rule, step=step, exchange=exchange,
+        impairments=check_impairments(impairments),
+    )  # fmt: skip
+    return certified(model, Inputs.of(data), settings)
 
 
 def explain_guarantee(
@@ -164,7 +164,7 @@ def _layers(problem: LayeredProblem, settings: Settings) -> Certificate:
         return replace(facts, reason=f"it cannot run under this rule: {error}")
     if settings.hopeless:
         return replace(facts, reason=HOPELESS)
-    if rule == "waiting" and not settings.impaired:
+    if rule == "waiting" and not settings.impairments:
         return replace(facts, guaranteed=True, reason=f"{facts.reason} Here every packet arrives.")
     if rule not in ("resending", "caching"):
         return facts

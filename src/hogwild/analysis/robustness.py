@@ -116,7 +116,7 @@ class Robustness:
 
     def __str__(self) -> str:
         made = self.settings
-        impaired = "".join(f", {impairment!r}" for impairment in made.impaired)
+        impaired = "".join(f", {impairment!r}" for impairment in made.impairments)
         lines = [
             f"{self.model} ({self.kind}), {schedules(made.runs)}, S = {made.stagger}, "
             f"D = {made.delay}{impaired}; rule {made.rule}",

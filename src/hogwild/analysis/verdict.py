@@ -26,7 +26,7 @@ def verdict(of: Robustness) -> str:
     effect = _effect(of)
     if silent := [
         i
-        for i in of.settings.impaired
+        for i in of.settings.impairments
         if not i.recurs and not i.bound(of.settings.stagger, of.settings.delay)
     ]:
         total_loss = BernoulliLoss(1.0) in silent
@@ -73,7 +73,7 @@ def _arrived(of: Robustness) -> tuple[str, str]:
         of.kind is Kind.EXPLICIT
         and of.settings.stagger == 1
         and of.settings.delay == 0
-        and not of.settings.impaired
+        and not of.settings.impairments
     ):
         return "In step", "With S = 1 and D = 0 all nodes update together"
     if of.certificate.guaranteed:
@@ -87,15 +87,17 @@ def _arrived(of: Robustness) -> tuple[str, str]:
 def _completed(of: Robustness) -> bool:
     """Whether nodes that wait for layers have had all of them, from packets that were wrong."""
     layers = of.certificate.constants["layers"]
-    return not all(i.exact for i in of.settings.impaired) and bool((of.run.updates >= layers).all())
+    return not all(i.exact for i in of.settings.impairments) and bool(
+        (of.run.updates >= layers).all()
+    )
 
 
 def _missing(of: Robustness) -> str:
     """Why runs have not arrived, and what to do."""
-    inexact = [type(i).__name__ for i in of.settings.impaired if not i.exact]
+    inexact = [type(i).__name__ for i in of.settings.impairments if not i.exact]
     if inexact and float(of.run.deviation.max()) < 1.0:
         packets = " and ".join(
-            dict.fromkeys(i.packets for i in of.settings.impaired if not i.exact)
+            dict.fromkeys(i.packets for i in of.settings.impairments if not i.exact)
         )
         return (
             f"{packets[0].upper()}{packets[1:]} end near the answer and not at it: "

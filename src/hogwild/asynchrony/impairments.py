@@ -48,8 +48,17 @@ class Moment:
         self.memory[name][self.index] = value
 
 
+PROBABILITIES = frozenset(("rate", "fraction", "p", "r", "good", "bad"))
+"""Fields of impairments that are probabilities."""
+
+
 class Impairment:
     """The base of all impairments, which disturbs nothing."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name in PROBABILITIES and not (is_number(value) and 0.0 <= value <= 1.0):
+                raise ConfigError(f"{name}={value!r}; expected a probability between 0 and 1")
 
     name: ClassVar[str] = ""
     """Its name on the command line; by default that of the class: ``link-churn``."""
@@ -95,7 +104,8 @@ class Impairment:
     @property
     def holds(self) -> bool:
         """Whether a node may be left with the packet it held before."""
-        return False
+        kind = type(self)
+        return kind.loses is not Impairment.loses or kind.repeats is not Impairment.repeats
 
     def interval(self, at: Moment, gap: Tensor) -> Tensor:
         """Ticks until these nodes update again."""
@@ -132,11 +142,6 @@ class Impairment:
     def worth_sending(self, change: Tensor) -> Tensor:
         """Which nodes send, given the largest change since they last did."""
         return torch.ones_like(change, dtype=torch.bool)
-
-
-def _rate(name: str, value: float) -> None:
-    if not (is_number(value) and 0.0 <= value <= 1.0):
-        raise ConfigError(f"{name}={value!r}; expected a probability between 0 and 1")
 
 
 # -- delays ---------------------------------------------------------------------------------------
@@ -177,7 +182,7 @@ class GeometricDelay(_CappedDelay):
     cap: int = 20
 
     def __post_init__(self) -> None:
-        _rate("p", self.p)
+        super().__post_init__()
         require_integer("cap", self.cap, 0)
         if self.p == 0.0:
             raise ConfigError("p=0.0; expected a positive probability: nothing would ever arrive")
@@ -218,9 +223,6 @@ class Reordering(Impairment):
 
     rate: float = 0.1
 
-    def __post_init__(self) -> None:
-        _rate("rate", self.rate)
-
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
         again = (at.uniform("overtaken") * (delay + 1)).to(torch.long).clamp_max(at.time)
         return torch.where(at.uniform("reordering") < self.rate, again, age)
@@ -232,13 +234,6 @@ class Duplication(Impairment):
     new one, and replaces it (while it is at most D ticks old: routers drop older ones)."""
 
     rate: float = 0.1
-
-    def __post_init__(self) -> None:
-        _rate("rate", self.rate)
-
-    @property
-    def holds(self) -> bool:
-        return self.rate > 0
 
     def repeats(self, at: Moment, limit: Tensor, delay: int) -> Tensor:
         return (at.uniform("duplication") < self.rate) & (limit <= delay)
@@ -263,7 +258,7 @@ class BernoulliLoss(Impairment):
     stage: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
-        _rate("rate", self.rate)
+        super().__post_init__()
         if self.burst is not None:
             require_integer("burst", self.burst, 1)
 
@@ -275,10 +270,6 @@ class BernoulliLoss(Impairment):
     @property
     def recurs(self) -> bool:
         return self.rate < 1.0
-
-    @property
-    def holds(self) -> bool:
-        return self.rate > 0
 
     def loses(self, at: Moment) -> Tensor:
         lost = at.uniform("loss") < self.rate
@@ -308,8 +299,7 @@ class GilbertElliott(Impairment):
     stage: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
-        for name in ("p", "r", "good", "bad"):
-            _rate(name, getattr(self, name))
+        super().__post_init__()
         if self.p + self.r == 0.0:
             raise ConfigError("p=0 and r=0; expected a chain that can change its state")
 
@@ -324,10 +314,6 @@ class GilbertElliott(Impairment):
         if self.p > 0.0 and self.r > 0.0:
             losses = [self.good, self.bad]
         return min(losses) < 1.0
-
-    @property
-    def holds(self) -> bool:
-        return True
 
     def loses(self, at: Moment) -> Tensor:
         was, since = at.recall("bad", 0), at.time - at.recall("time", 0)
@@ -349,7 +335,7 @@ class _Outages(Impairment):
     downtime: int
 
     def __post_init__(self) -> None:
-        _rate("rate", self.rate)
+        super().__post_init__()
         require_integer("downtime", self.downtime, 1)
         require_integer("period", self.period, self.downtime + 1)
 
@@ -381,10 +367,6 @@ class LinkChurn(_Outages):
     def recurs(self) -> bool:
         return self.rate < 1.0
 
-    @property
-    def holds(self) -> bool:
-        return True
-
     def loses(self, at: Moment) -> Tensor | None:
         return self._down(at, "churn")
 
@@ -402,7 +384,7 @@ class Stragglers(Impairment):
     stage: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        _rate("fraction", self.fraction)
+        super().__post_init__()
         require_integer("slowdown", self.slowdown, 1)
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int]:
@@ -490,7 +472,7 @@ class Quantisation(Impairment):
 @dataclass(frozen=True)
 class EventTriggered(Impairment):
     """A node sends only when some number of its packets has changed by more than ``epsilon`` since
-    it last sent; :attr:`~hogwild.Run.messages` counts what was sent, ``saved`` what was not."""
+    it last sent; :attr:`~hogwild.Run.packets` counts what was sent, ``saved`` what was not."""
 
     epsilon: float = 1e-4
     exact: ClassVar[bool] = False

@@ -33,15 +33,20 @@ MODEL, NODES, WRONG, TIMING, RUNS, FILES = (
 """Headings of the help."""
 
 
+def picture(help: str) -> Any:
+    """The option --plot."""
+    return option(None, help, group=FILES, metavar="FILE")
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What a verb has to say, to people and to machines.
+    """The result of a verb, for people and for machines.
 
     Attributes:
         text: For people.
         data: For machines, as JSON knows it.
-        converged: Whether everything did; else the exit code is 3.
-        resolved: Options as the verb understood them, where it had to find them out.
+        converged: Whether everything converged; otherwise the exit code is 3.
+        resolved: Values of options that the verb had to find out.
     """
 
     text: str
@@ -83,8 +88,8 @@ class Asynchrony(Finished):
     )
     step: str | float = option(
         "auto",
-        "of gradient steps: auto, certified, or a number; with --rule auto, certified or a number "
-        "asks for gradient steps",
+        "size of gradient steps: auto, certified, or a number; with --rule auto, certified or a "
+        "number selects gradient steps",
         group=NODES,
         metavar="X",
     )
@@ -99,6 +104,7 @@ class Asynchrony(Finished):
 
     def chosen(self) -> Chosen:
         """The replica and the graphs that were asked for, from its test graphs."""
+        check_picture(getattr(self, "plot", None))
         import torch
 
         from hogwild.training.ensemble import Members
@@ -120,6 +126,25 @@ class Asynchrony(Finished):
         names = {name for function in functions for name in signature(function).parameters}
         return {name: value for name, value in given.items() if name in names}
 
+    def outcome(
+        self, found: Chosen, seen: Any, data: dict[str, Any], good: bool = True, **look: Any
+    ) -> Outcome:
+        """What was seen, drawn and written where the options ask for it.
+
+        Args:
+            found: The model.
+            seen: A result of the library, which prints and plots itself.
+            data: The result for machines.
+            good: Whether all runs arrived.
+            look: For ``seen.plot``.
+        """
+        files = {"schedule": getattr(self, "record", None), "picture": getattr(self, "plot", None)}
+        if files["picture"] is not None:
+            seen.plot(files["picture"], **look)
+        text = [str(seen), *(f"{what}: {path}" for what, path in files.items() if path)]
+        data = {"model": found.name, **data}
+        return Outcome("\n".join(text), data, good, {"replica": found.replica})
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -136,10 +161,10 @@ class Setting(Asynchrony):
     """One setting of asynchrony."""
 
     stagger: int = option(
-        5, "S: most ticks between two updates of a node; 1: all together", group=TIMING, metavar="N"
+        5, "S: most ticks between two turns of a node; 1: all together", group=TIMING, metavar="N"
     )
     delay: int = option(
-        2, "D: largest age of a view in ticks; 0: instantaneous", group=TIMING, metavar="N"
+        2, "D: largest age of a packet in ticks; 0: no delay", group=TIMING, metavar="N"
     )
 
 
@@ -176,7 +201,7 @@ class Traced(Verb):
 
 @contextmanager
 def of_file(task: str | None) -> Iterator[None]:
-    """What goes wrong in the code of a task FILE.py:NAME is said in one line, with its place."""
+    """Report an error in the code of a task FILE.py:NAME in one line, with its place."""
     try:
         yield
     except (HogwildError, OSError):
@@ -192,7 +217,7 @@ def of_file(task: str | None) -> Iterator[None]:
 
 
 def check_picture(path: str | None) -> None:
-    """Refuse, before anything runs, a picture that could not be drawn at the end."""
+    """Raise, before anything runs, where a picture could not be drawn at the end."""
     if path is None:
         return
     if find_spec("matplotlib") is None:
@@ -208,8 +233,3 @@ def check_picture(path: str | None) -> None:
             f"--plot {path} does not end in a picture's format; expected one of "
             f"{', '.join(sorted(known))}"
         )
-
-
-def written(text: str, **files: str | None) -> str:
-    """What a verb says, and where it left files: ``written(text, picture="a.png")``."""
-    return "\n".join([text, *(f"{what}: {path}" for what, path in files.items() if path)])

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hogwild.cli.common import (
-    FILES,
-    MODEL,
-    Outcome,
-    Schedules,
-    Setting,
-    Traced,
-    check_picture,
-    written,
-)
+from hogwild.cli.common import MODEL, Outcome, Schedules, Setting, Traced, picture
 from hogwild.cli.flags import in_flags
 from hogwild.cli.options import option
 
@@ -40,9 +31,7 @@ class Options(Traced, Schedules, Setting):
     """
 
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
-    plot: str | None = option(
-        None, "draw performance and predictions of all schedules there", group=FILES, metavar="FILE"
-    )
+    plot: str | None = picture("draw performance and predictions of all schedules there")
 
 
 def run(options: Options) -> Outcome:
@@ -50,18 +39,13 @@ def run(options: Options) -> Outcome:
     from hogwild.analysis.robustness import robustness
     from hogwild.executors.simulate import simulate
 
-    check_picture(options.plot)
     found = options.chosen()
     seen = robustness(found.model, found.graphs, **options.passed(robustness, simulate))
     seen.verdict = in_flags(seen.verdict, options)
     data = {
-        "model": found.name,
         "rule": seen.run.rule,
         "proved": seen.certificate.guaranteed,
         "verdict": seen.verdict,
         **seen.summary(),
     }
-    if options.plot is not None:
-        seen.plot(options.plot)
-    text = written(str(seen), schedule=options.record, picture=options.plot)
-    return Outcome(text, data, bool(seen.run.converged.all()), {"replica": found.replica})
+    return options.outcome(found, seen, data, bool(seen.run.converged.all()))

@@ -5,17 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from hogwild.cli.common import (
-    FILES,
-    MODEL,
-    TIMING,
-    WRONG,
-    Asynchrony,
-    Outcome,
-    Schedules,
-    check_picture,
-    written,
-)
+from hogwild.cli.common import FILES, MODEL, TIMING, WRONG, Asynchrony, Outcome, Schedules, picture
 from hogwild.cli.options import option
 from hogwild.cli.robustness import BY, METRICS
 
@@ -47,7 +37,7 @@ class Options(Schedules, Asynchrony):
         (0.0,), "shares of packets that are lost", group=WRONG, keyword="rate", metavar="P,..."
     )
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
-    plot: str | None = option(None, "draw heat maps there", group=FILES, metavar="FILE")
+    plot: str | None = picture("draw heat maps there")
     value: str | None = option(
         None, "what they show; without it, decrease, or spread where there is no target",
         group=FILES, choices=VALUES,
@@ -60,7 +50,6 @@ def run(options: Options) -> Outcome:
     from hogwild.analysis.sweep import sweep
     from hogwild.executors.simulate import simulate
 
-    check_picture(options.plot)
     found = options.chosen()
     seen = sweep(found.model, found.graphs, **options.passed(sweep, robustness, simulate))
     each = product(seen.losses, seen.staggers, seen.delays)
@@ -68,9 +57,7 @@ def run(options: Options) -> Outcome:
         {"stagger": stagger, "delay": delay, "loss": loss, **one.summary()}
         for (loss, stagger, delay), one in zip(each, seen.results, strict=True)
     ]
-    if options.plot is not None:
-        seen.plot(options.plot, value=options.value)
-    data = {"model": found.name, "rule": seen.results[0].run.rule, "settings": settings}
+    data = {"rule": seen.results[0].run.rule, "settings": settings}
     good = all(bool(one.run.converged.all()) for one in seen.results)
-    text = written(str(seen), picture=options.plot)
-    return Outcome(text, data, good, {"replica": found.replica})
+    look = {} if options.plot is None else {"value": options.value}
+    return options.outcome(found, seen, data, good, **look)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.asynchrony.impairments import Impairment
+from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Timetable
 from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.executors.run import Run, report
@@ -86,8 +86,8 @@ def simulate(
     """
     model = runnable(model)
     settings = Settings(
-        stagger, delay, seed, runs, rule, step, exchange, impairments, ticks, tol, history,
-        keep_embeddings,
+        stagger, delay, seed, runs, rule, step, exchange, check_impairments(impairments),
+        ticks, tol, history, keep_embeddings,
     )  # fmt: skip
     if isinstance(replay, str | Path):
         replay = Trace.load(replay)
@@ -116,7 +116,7 @@ def _run(
     settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
     rule, start = rule_for(problem, settings.rule, settings.step, age), problem.start()
     simulation = Simulation(
-        rule, timetable, start, exchange=settings.exchange, impairments=settings.impaired
+        rule, timetable, start, exchange=settings.exchange, impairments=settings.impairments
     )
     targets = [as_field(answer, start.dtype).repeat(1, 1, settings.runs) for answer in answers]
     watch = Watch(simulation, targets, settings, ticks)
@@ -145,7 +145,7 @@ def _timetable(
         "delay": settings.delay,
         "seed": settings.seed,
         "runs": settings.runs,
-        "impairments": [repr(impairment) for impairment in settings.impaired],
+        "impairments": [repr(impairment) for impairment in settings.impairments],
         "bounds": settings.bounds,
     }
     if replay is None:

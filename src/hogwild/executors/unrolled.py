@@ -78,7 +78,7 @@ def asynchronous_embed(model: LayeredGNN, inputs: Inputs, **options: Any) -> Ten
     :func:`asynchronous_forward`."""
     _check_model(model)
     settings = Settings(**options)
-    for impairment in settings.impaired:
+    for impairment in settings.impairments:
         if not impairment.exact:
             raise ConfigError(
                 f"{impairment!r} changes what packets say, in steps that have no gradient; "
