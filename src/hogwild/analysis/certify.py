@@ -54,6 +54,7 @@ from hogwild.analysis.fixed_points import certify_fixed_point
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.errors import AsynchronyError
 from hogwild.executors.settings import Settings
+from hogwild.executors.simulate import answers_of
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import ImplicitConv, Kind, evaluating, uncompiled
 from hogwild.models.check import embedded, pose, runnable
@@ -183,8 +184,7 @@ def _stack(
     model: StackedGNN, stack: StackProblem, inputs: Inputs, settings: Settings
 ) -> Certificate:
     """Level by level, with the levels below at their answers."""
-    args, kwargs = inputs.arguments()
-    solved = [level.value for level in model.solutions(*args, **kwargs)]  # type: ignore[arg-type]
+    solved = answers_of(model, inputs)
     fields = [as_field(h, h.dtype) for h in solved]
     levels = tuple(
         replace(_alone(problem, settings, h.detach), rate=None, period=None, since=0, updates=None)

@@ -36,11 +36,11 @@ VALUES = {
     "packets": "packets a node sent",
     "bytes": "bytes a node sent",
 }
-"""What a sweep can show of every setting: entries of :meth:`Robustness.summary`."""
+"""What a sweep can show for every setting: entries of :meth:`Robustness.summary`."""
 
 
 LITTLE = 0.01
-"""Share of a whole that fills the colour scale at least: less than that is no picture's matter."""
+"""The colour scale covers at least this share: smaller differences should not show."""
 
 
 @dataclass
@@ -97,9 +97,8 @@ class Sweep:
     def plot(self, path: str | Path | None = None, *, value: str | None = None) -> Figure:
         """A heat map over S and D for every rate of loss; ``value`` as in :meth:`grid`.
 
-        A hundredth fills the colour scale at least (of the largest prediction, of all items, of
-        the synchronous performance), and a hundred times the tolerance: what is less than the runs
-        were asked for is no difference.
+        The colour scale covers at least a hundredth (of the largest prediction, of all items, or
+        of the synchronous performance) and at least a hundred times the tolerance.
         """
         from hogwild.plots.charts import heatmap
 
@@ -197,11 +196,11 @@ def sweep(
         staggers: Values of S.
         delays: Values of D.
         losses: Rates of independent packet loss
-            (:class:`~hogwild.asynchrony.impairments.BernoulliLoss`), beside other impairments.
+            (:class:`~hogwild.asynchrony.BernoulliLoss`), beside other impairments.
         runs: Number of schedules for each combination; all share the seed.
         impairments: What else goes wrong, in all of them.
         progress: Show a progress bar.
-        options: Everything else goes to :func:`robustness`.
+        options: All other arguments of :func:`robustness`.
     """
     require_positive("runs", runs)
     for one, several in (("stagger", "staggers"), ("delay", "delays"), ("loss", "losses")):

@@ -35,14 +35,14 @@ def verdict(of: Robustness) -> str:
             f"{'no packet ever arrives' if total_loss else 'some packets may never arrive'} under "
             f"{silent[0]!r}, so that {total - good} of {schedules(total)} are up to "
             f"{float(run.deviation.max()):.2g} (relative) from the synchronous answer{effect}. "
-            f"What a node never hears it cannot know, whatever the rule. What to do: let packets "
+            f"A node cannot know what it never hears, under any rule. What to do: let packets "
             f"through now and then."
         )
     if run.rule == "waiting" and not _completed(of):
         return (
             f"Stalls: under {total - good} of {schedules(total)} some nodes still wait for values "
-            f"of the layer they need{effect}. A layer's value is sent once: lost, it is missing "
-            f"for ever. What to do: {REMEDY}."
+            f"of the layer they need{effect}. The value of a layer is sent once; where it is lost, "
+            f"it is missing for ever. What to do: {REMEDY}."
         )
     if run.rule == "overwriting":
         worse = of.decrease is not None and float(of.decrease.mean()) > 0
@@ -68,7 +68,7 @@ REMEDY = (
 
 
 def _arrived(of: Robustness) -> tuple[str, str]:
-    """Whether others would arrive, too: in a word, and why. Only a theorem makes it immune."""
+    """One word for runs that arrived, and why; "Immune" only where that is proved."""
     if (
         of.kind is Kind.EXPLICIT
         and of.settings.stagger == 1
@@ -138,12 +138,12 @@ def _reason(of: Robustness) -> str:
 
 
 def schedules(count: int) -> str:
-    """So many, in words."""
+    """A number of schedules, in words."""
     return f"{count} schedule{'s' if count > 1 else ''}"
 
 
 def _effect(of: Robustness) -> str:
-    """What it means for the metric, as a clause."""
+    """The effect on the metric, as a clause."""
     if of.metric is None:
         return ""
     row = of.summary()

@@ -14,24 +14,12 @@ from hogwild.asynchrony.impairments import (
     Reordering,
     Stragglers,
     UniformDelay,
-)
+)  # fmt: skip
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import Trace
 
 __all__ = [
-    "BernoulliLoss",
-    "Crashes",
-    "Duplication",
-    "EventTriggered",
-    "GeometricDelay",
-    "GilbertElliott",
-    "Impairment",
-    "LinkChurn",
-    "ParetoDelay",
-    "Quantisation",
-    "Reordering",
-    "Schedule",
-    "Stragglers",
-    "Trace",
-    "UniformDelay",
-]
+    "BernoulliLoss", "Crashes", "Duplication", "EventTriggered", "GeometricDelay", "GilbertElliott",
+    "Impairment", "LinkChurn", "ParetoDelay", "Quantisation", "Reordering", "Schedule",
+    "Stragglers", "Trace", "UniformDelay",
+]  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hogwild.asynchrony.schedule import places
 from hogwild.graph import Graph, Star
 
 
@@ -62,21 +63,22 @@ class Outbox:
         Args:
             content: Time of the oldest embedding that went into them, [A].
         """
-        n, size = self.graph.num_nodes, self.node.size(0)
-        where = self.latest[at.nodes] + n
+        n, size, nodes = self.graph.num_nodes, self.node.size(0), places(at)[0]
+        where = self.latest[nodes] + n
         where = torch.where(where >= size, where - size, where)
-        self.latest[at.nodes] = where
+        self.latest[nodes] = where
         self.node.index_copy_(0, where, _rows(node))
         self.content[where] = content
         if self.edge is not None and edge is not None:
             self.edge.index_copy_(0, self._letters(where, at), _rows(edge))
         if now is not None:
-            self.current[now % (self.depth + 1) * n + at.nodes] = where
+            self.current[now % (self.depth + 1) * n + nodes] = where
 
     def _letters(self, where: Tensor, at: Star) -> Tensor:
         """Where the letters of these packets lie."""
-        version = torch.div(where - at.nodes, self.graph.num_nodes, rounding_mode="floor")
-        return version[at.slot] * self.graph.num_edges + at.edges
+        nodes, edges = places(at)
+        version = torch.div(where - nodes, self.graph.num_nodes, rounding_mode="floor")
+        return version[at.slot] * self.graph.num_edges + edges
 
     def fetch(self, edges: Tensor, time: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """Packets of these ``time`` s along these edges: the senders' part for everybody

@@ -219,7 +219,7 @@ class ParetoDelay(_CappedDelay):
 @dataclass(frozen=True)
 class Reordering(Impairment):
     """With probability ``rate`` a packet is overtaken: the age is drawn anew from 0 … D, even if
-    that is older than what the node held. Agents without sequence numbers cannot tell."""
+    that is older than what the node held. Nodes without sequence numbers cannot tell."""
 
     rate: float = 0.1
 
@@ -230,8 +230,8 @@ class Reordering(Impairment):
 
 @dataclass(frozen=True)
 class Duplication(Impairment):
-    """With probability ``rate`` the packet a node already held comes in a second time, after the
-    new one, and replaces it (while it is at most D ticks old: routers drop older ones)."""
+    """With probability ``rate`` the packet that a node already held comes in a second time, after
+    the new one, and replaces it. Packets older than D ticks do not come again."""
 
     rate: float = 0.1
 
@@ -244,7 +244,8 @@ class Duplication(Impairment):
 
 @dataclass(frozen=True)
 class BernoulliLoss(Impairment):
-    """Each packet is lost with probability ``rate``, independently; the node keeps the one it had.
+    """Each packet is lost with probability ``rate``, independently. The node keeps the packet that
+    it had.
 
     Args:
         burst: Losses in a row on one link after which a packet does come through; ``None``: no
@@ -471,8 +472,8 @@ class Quantisation(Impairment):
 
 @dataclass(frozen=True)
 class EventTriggered(Impairment):
-    """A node sends only when some number of its packets has changed by more than ``epsilon`` since
-    it last sent; :attr:`~hogwild.Run.packets` counts what was sent, ``saved`` what was not."""
+    """A node sends only when some number in its packets has changed by more than ``epsilon`` since
+    it last sent. :attr:`~hogwild.Run.packets` counts packets sent, ``saved`` those kept back."""
 
     epsilon: float = 1e-4
     exact: ClassVar[bool] = False

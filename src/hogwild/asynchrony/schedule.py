@@ -32,6 +32,13 @@ from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
 
 
+def places(at: Star) -> tuple[Tensor, Tensor]:
+    """The numbers of a star's nodes [A] and edges [E'] in the whole graph."""
+    assert at.nodes is not None
+    assert at.edges is not None
+    return at.nodes, at.edges
+
+
 @dataclass
 class Tick:
     """One moment: which nodes update, and what each of them hears."""
@@ -46,14 +53,12 @@ class Tick:
     @property
     def nodes(self) -> Tensor:
         """The nodes that update now, [A]."""
-        assert self.at.nodes is not None
-        return self.at.nodes
+        return places(self.at)[0]
 
     @property
     def edges(self) -> Tensor:
         """The edges into them, [E']."""
-        assert self.at.edges is not None
-        return self.at.edges
+        return places(self.at)[1]
 
 
 class Timetable(ABC):
@@ -147,7 +152,7 @@ class Schedule(Timetable):
     def tick(self, time: int) -> Tick:
         nodes, reset = self._running((self.next == time).nonzero()[:, 0], time)
         at = self.graph.star(nodes)
-        edges: Tensor = at.edges
+        edges = places(at)[1]
         before = self.view[edges]
         limit = time - before  # packets older than this were heard before
         age = self.edges.integers("delay", limit.clamp_max(self.delay), time, edges)

@@ -63,8 +63,8 @@ class Trace:
             arrays[name] = whole if whole.dtype == bool else whole.astype(np.int32)
             arrays[name + "_count"] = np.array([part.numel() for part in parts], np.int32)
         head = {name: getattr(self, name) for name in ("graph", "depth", "holds", "about")}
-        head = json.dumps({"format": FORMAT, **head})
-        arrays["head"] = np.frombuffer(head.encode(), np.uint8)
+        text = json.dumps({"format": FORMAT, **head})
+        arrays["head"] = np.frombuffer(text.encode(), np.uint8)
         packed = io.BytesIO()
         np.savez_compressed(packed, allow_pickle=False, **arrays)
         return write_atomically(path, packed.getvalue())

@@ -1,6 +1,6 @@
 """What several verbs share: their outcome, their options, a trained model from its folder.
 
-Nothing here imports torch before a verb runs: help must come at once.
+Nothing here imports torch before a verb runs: help must be fast.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class Finished(Verb):
 
     folder: str = argument("folder of a finished training run")
     task: str | None = option(
-        None, "the task again, where the run's is FILE.py:NAME", group=MODEL, metavar="FILE.py:NAME"
+        None,
+        "the task, where the run was trained on FILE.py:NAME",
+        group=MODEL,
+        metavar="FILE.py:NAME",
     )
 
     def load(self) -> Result:
@@ -74,15 +77,15 @@ class Finished(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Asynchrony(Finished):
-    """A trained model on some of its graphs, what its nodes do, and what goes wrong."""
+    """A trained model on some of its graphs, its rule, and its impairments."""
 
     replica: int | None = option(
-        None, "which one; without it, the best on validation", group=MODEL, metavar="N"
+        None, "which replica; by default, the best one on validation", group=MODEL, metavar="N"
     )
     graphs: int = option(2, "how many of the replica's test graphs", group=MODEL, metavar="N")
     rule: str = option(
         "auto",
-        "what a node does in its turn: auto (messages for energies, the paper's overwriting for "
+        "what a node does at its turn: auto (messages for energies, the paper's overwriting for "
         f"layers), {', '.join(RULES)}",
         group=NODES,
     )
@@ -173,7 +176,7 @@ class Schedules(Verb):
     """How many runs, for how long."""
 
     runs: int = option(5, "independent schedules", group=RUNS, metavar="N")
-    seed: int = option(0, "what the schedules are a function of", group=RUNS, metavar="N")
+    seed: int = option(0, "the schedules are a function of this number", group=RUNS, metavar="N")
     ticks: int = option(20_000, "ticks at most", group=RUNS, metavar="N")
     tol: float | None = option(
         1e-6,
@@ -189,10 +192,12 @@ class Schedules(Verb):
 class Traced(Verb):
     """A schedule in a file."""
 
-    record: str | None = option(None, "write the schedule there", group=FILES, metavar="FILE")
+    record: str | None = option(
+        None, "write the schedule to this file", group=FILES, metavar="FILE"
+    )
     replay: str | None = option(
         None,
-        "follow the schedule recorded there, on the same graphs and with as many --runs; "
+        "follow the schedule in this file, on the same graphs and with as many --runs; "
         "--stagger, --delay and --seed are then not used",
         group=FILES,
         metavar="FILE",

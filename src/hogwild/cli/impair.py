@@ -50,10 +50,10 @@ def _one(text: str) -> Impairment:
 
     head, *pairs = text.split(",")
     name, equals, first = head.partition("=")
-    kinds = known()
+    kinds: dict[str, Any] = dict(known())
     if name not in kinds:
         raise ConfigError(f"--impair {text}: unknown impairment {name!r}; {among(kinds, name)}")
-    keys = [field.name for field in fields(kinds[name])]  # type: ignore[arg-type]
+    keys = [field.name for field in fields(kinds[name])]
     options: dict[str, Any] = {keys[0]: value(first)} if equals else {}
     for pair in pairs:
         key, equals, written = pair.partition("=")
@@ -64,7 +64,8 @@ def _one(text: str) -> Impairment:
             )
         options[key] = value(written)
     try:
-        return kinds[name](**options)
+        made: Impairment = kinds[name](**options)
+        return made
     except ConfigError as error:
         # A keyword of the impairment is no flag of the verb: it keeps the impairment's name.
         said = re.sub(rf"(?<!\w)({'|'.join(keys)})=", rf"{name}.\1=", str(error))

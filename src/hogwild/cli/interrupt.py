@@ -20,16 +20,16 @@ WAIT = b"\nhogwild: finishing this epoch; once more to leave at once\n"
 
 
 class Interruptible:
-    """While entered, signals are kept until the epoch ends; as the callback of
-    :func:`hogwild.train` it then saves and raises :class:`KeyboardInterrupt`.
+    """Inside its ``with`` block signals wait until the epoch ends. It is also the callback of
+    :func:`hogwild.train`, which then saves and raises :class:`KeyboardInterrupt`.
 
     Args:
-        folder: Where the run is kept; ``None``: nowhere, and signals do what they always do.
+        folder: Where the run is kept; ``None``: it is not kept, and signals act as usual.
     """
 
     def __init__(self, folder: str | None) -> None:
         self.folder = folder
-        self.epoch = 0  # so many are done
+        self.epoch = 0  # number of epochs done
         self.asked = False
         self._before: dict[signal.Signals, Any] = {}
 

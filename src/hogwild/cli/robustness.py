@@ -12,7 +12,7 @@ METRICS = (
     "accuracy", "error", "mse", "rmse", "mae", "relative error", "micro-F1", "AP",
 )  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
-BY = "what performance is measured by; without it, accuracy for classes and rmse for numbers"
+BY = "measure of performance; by default, accuracy for classes and rmse for numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,8 @@ class Options(Traced, Schedules, Setting):
 
     Shows performance before and after, how far predictions move, the price (ticks, updates,
     packets, bytes), what of it is proved, and what to do. hogwild sweep does so for many settings
-    at once. Exit code 3: some runs did not end at the answer that the model gives in step.
+    at once. Exit code 3: some runs did not end at the
+    synchronous answer.
 
     Examples:
       hogwild robustness runs/chains
@@ -31,7 +32,7 @@ class Options(Traced, Schedules, Setting):
     """
 
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
-    plot: str | None = picture("draw performance and predictions of all schedules there")
+    plot: str | None = picture("draw performance and predictions of all schedules to this file")
 
 
 def run(options: Options) -> Outcome:

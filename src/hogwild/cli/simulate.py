@@ -27,10 +27,10 @@ class Options(Traced, Schedules, Setting):
     """
 
     history: int | None = option(
-        None, "keep the deviation every so many ticks, for --json and --plot", group=RUNS,
+        None, "record the deviation every N ticks, for --json and --plot", group=RUNS,
         metavar="N",
     )  # fmt: skip
-    plot: str | None = picture("draw the deviation over time there")
+    plot: str | None = picture("draw the deviation over time to this file")
 
 
 def run(options: Options) -> Outcome:

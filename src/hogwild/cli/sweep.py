@@ -19,7 +19,7 @@ class Options(Schedules, Asynchrony):
 
     For every combination of --staggers, --delays and --losses: performance lost, how far
     predictions move, the share of runs that arrived, and the price. Exit code 3: some runs did not
-    end at the answer that the model gives in step.
+    end at the synchronous answer.
 
     Examples:
       hogwild sweep runs/chains
@@ -37,9 +37,9 @@ class Options(Schedules, Asynchrony):
         (0.0,), "shares of packets that are lost", group=WRONG, keyword="rate", metavar="P,..."
     )
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
-    plot: str | None = picture("draw heat maps there")
+    plot: str | None = picture("draw heat maps to this file")
     value: str | None = option(
-        None, "what they show; without it, decrease, or spread where there is no target",
+        None, "what the heat maps show; by default, decrease, or spread where there is no target",
         group=FILES, choices=VALUES,
     )  # fmt: skip
 

@@ -107,7 +107,7 @@ def _run(
     begun = clock.perf_counter()
     model.require_asynchronous(inputs.edge_index, inputs.x.size(-2))
     many = inputs.repeat(settings.runs)
-    answers = _answers(model, inputs)
+    answers = answers_of(model, inputs)
     problem = pose(model, many)
     problem = problem.detach() if isinstance(problem, Problem) else problem
     timetable, about, ticks = _timetable(problem.graph, settings, replay)
@@ -128,26 +128,22 @@ def _run(
     return report(model, watch, (inputs, many), bounds, answers[-1], trace, seconds)
 
 
-def _answers(model: Runnable, inputs: Inputs) -> list[Tensor]:
+def answers_of(model: Any, inputs: Inputs) -> list[Tensor]:
     """The synchronous embeddings, [N, k] or [R, N, k]; of a stack, those of every level."""
-    if isinstance(model, StackedGNN):
-        args, kwargs = inputs.arguments()
-        return [found.value for found in model.solutions(*args, **kwargs)]  # type: ignore[arg-type]
-    return [embedded(model, inputs)]
+    if not isinstance(model, StackedGNN):
+        return [embedded(model, inputs)]
+    args, kwargs = inputs.arguments()
+    solve: Any = model.solutions
+    return [found.value for found in solve(*args, **kwargs)]
 
 
 def _timetable(
     graph: Any, settings: Settings, replay: Trace | None
 ) -> tuple[Timetable, dict[str, Any], int]:
     """A schedule or a replayed trace; what it was drawn with; and for how many ticks it goes."""
-    about: dict[str, Any] = {
-        "stagger": settings.stagger,
-        "delay": settings.delay,
-        "seed": settings.seed,
-        "runs": settings.runs,
-        "impairments": [repr(impairment) for impairment in settings.impairments],
-        "bounds": settings.bounds,
-    }
+    names = ("stagger", "delay", "seed", "runs", "bounds")
+    about: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    about["impairments"] = [repr(impairment) for impairment in settings.impairments]
     if replay is None:
         return settings.schedule(graph), about, settings.ticks
     timetable = Replay(replay, graph)

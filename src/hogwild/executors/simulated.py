@@ -181,23 +181,15 @@ class Simulation:
 
     def _fetch(self, tick: Tick, edges: Tensor) -> Any:
         """What the nodes hold on these edges: embeddings, letters, and time of the content."""
-        if self.held is None or tick.fetched is None:
-            found = self.outbox.fetch(edges, tick.view)
-            if self.held is None:
-                return found
-        else:
-            # A view that stays is no longer asked of the outbox, which may have forgotten it.
-            recent = torch.where(tick.fetched, tick.view, tick.time)
-            found = self.outbox.fetch(edges, recent)
-            pairs = zip(found, self.held, strict=True)
-            found = tuple(
-                None if x is None else torch.where(tick.fetched, x, held[..., edges])
-                for x, held in pairs
-            )
-        for held, new in zip(self.held, found, strict=True):
-            if held is not None and new is not None:
-                held.index_copy_(-1, edges, new)
-        return found
+        if self.held is None:
+            return self.outbox.fetch(edges, tick.view)
+        new = tick.view >= 0 if tick.fetched is None else tick.fetched
+        # A view that stays is no longer asked of the outbox, which may have forgotten it.
+        found = self.outbox.fetch(edges, torch.where(new, tick.view, tick.time))
+        for held, packets in zip(self.held, found, strict=True):
+            if held is not None and packets is not None:
+                held.index_copy_(-1, edges, torch.where(new, packets, held[..., edges]))
+        return tuple(None if held is None else held[..., edges] for held in self.held)
 
     def _oldest(self, tick: Tick, nodes: Tensor) -> Tensor:
         """Time of the oldest embedding in these nodes' views now, [A]."""

@@ -33,6 +33,7 @@ from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Simulation
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import evaluating
+from hogwild.models.check import pose
 from hogwild.models.layered import LayeredGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild_node.rules import OverwritingRule, Rule
@@ -84,7 +85,9 @@ def asynchronous_embed(model: LayeredGNN, inputs: Inputs, **options: Any) -> Ten
                 f"{impairment!r} changes what packets say, in steps that have no gradient; "
                 f"expected impairments of the schedule only, such as BernoulliLoss or Stragglers"
             )
-    problem = _problem(model, inputs)
+    with evaluating(model):  # whether a layer is local cannot be seen through dropout
+        problem = pose(model, inputs)
+    assert isinstance(problem, LayeredProblem)
     rule = OverwritingRule(problem, problem.graph.everyone, problem.channels)
     h = unrolled(rule, settings.schedule(problem.graph), problem.start()).mT  # [R, N, k]
     return h[0] if model.replicas is None else h
@@ -121,13 +124,6 @@ def _check_model(model: LayeredGNN) -> None:
             "node knows only itself and its neighbours; expected norms of single nodes, such as "
             "torch.nn.LayerNorm, or BatchNorms in evaluation mode (norm.eval())"
         )
-
-
-def _problem(model: LayeredGNN, inputs: Inputs) -> LayeredProblem:
-    """Posed in evaluation mode: whether a layer is local cannot be seen through dropout."""
-    args, kwargs = inputs.arguments()
-    with evaluating(model):
-        return model.problem(*args, **kwargs)  # type: ignore[arg-type]
 
 
 def _inputs(
