@@ -80,9 +80,9 @@ class Asynchrony(Finished):
     """A trained model on some of its graphs, its rule, and its impairments."""
 
     replica: int | None = option(
-        None, "which replica; by default, the best one on validation", group=MODEL, metavar="N"
+        None, "which replica; by default, the best one on validation", group=MODEL
     )
-    graphs: int = option(2, "how many of the replica's test graphs", group=MODEL, metavar="N")
+    graphs: int = option(2, "how many of the replica's test graphs", group=MODEL)
     rule: str = option(
         "auto",
         "what a node does at its turn: auto (messages for energies, the paper's overwriting for "
@@ -94,7 +94,6 @@ class Asynchrony(Finished):
         "size of gradient steps: auto, certified, or a number; with --rule auto, certified or a "
         "number selects gradient steps",
         group=NODES,
-        metavar="X",
     )
     exchange: str = option(
         "packet",
@@ -164,26 +163,23 @@ class Setting(Asynchrony):
     """One setting of asynchrony."""
 
     stagger: int = option(
-        5, "S: most ticks between two turns of a node; 1: all together", group=TIMING, metavar="N"
+        5, "S: most ticks between two turns of a node; 1: all together", group=TIMING
     )
-    delay: int = option(
-        2, "D: largest age of a packet in ticks; 0: no delay", group=TIMING, metavar="N"
-    )
+    delay: int = option(2, "D: largest age of a packet in ticks; 0: no delay", group=TIMING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedules(Verb):
     """How many runs, for how long."""
 
-    runs: int = option(5, "independent schedules", group=RUNS, metavar="N")
-    seed: int = option(0, "the schedules are a function of this number", group=RUNS, metavar="N")
-    ticks: int = option(20_000, "ticks at most", group=RUNS, metavar="N")
+    runs: int = option(5, "independent schedules", group=RUNS)
+    seed: int = option(0, "the schedules are a function of this number", group=RUNS)
+    ticks: int = option(20_000, "ticks at most", group=RUNS)
     tol: float | None = option(
         1e-6,
         "relative distance from the synchronous answer at which a run ends; none: it goes on for "
         "all ticks",
         group=RUNS,
-        metavar="X",
     )
     quiet: bool = option(False, "no progress bar")
 

@@ -27,8 +27,7 @@ class Options(Traced, Schedules, Setting):
     """
 
     history: int | None = option(
-        None, "record the deviation every N ticks, for --json and --plot", group=RUNS,
-        metavar="N",
+        None, "record the deviation every N ticks, for --json and --plot", group=RUNS
     )  # fmt: skip
     plot: str | None = picture("draw the deviation over time to this file")
 

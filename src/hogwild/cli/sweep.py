@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 from hogwild.cli.common import FILES, MODEL, TIMING, WRONG, Asynchrony, Outcome, Schedules, picture
 from hogwild.cli.options import option
@@ -28,19 +27,17 @@ class Options(Schedules, Asynchrony):
     """
 
     staggers: tuple[int, ...] = option(
-        (1, 2, 5, 10), "values of S", group=TIMING, keyword="stagger", metavar="N,..."
+        (1, 2, 5, 10), "values of S", group=TIMING, keyword="stagger"
     )
-    delays: tuple[int, ...] = option(
-        (0, 2, 5), "values of D", group=TIMING, keyword="delay", metavar="N,..."
-    )
+    delays: tuple[int, ...] = option((0, 2, 5), "values of D", group=TIMING, keyword="delay")
     losses: tuple[float, ...] = option(
-        (0.0,), "shares of packets that are lost", group=WRONG, keyword="rate", metavar="P,..."
+        (0.0,), "shares of packets that are lost", group=WRONG, keyword="rate"
     )
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
     plot: str | None = picture("draw heat maps to this file")
     value: str | None = option(
         None, "what the heat maps show; by default, decrease, or spread where there is no target",
-        group=FILES, choices=VALUES,
+        group=FILES, choices=VALUES
     )  # fmt: skip
 
 
@@ -52,12 +49,6 @@ def run(options: Options) -> Outcome:
 
     found = options.chosen()
     seen = sweep(found.model, found.graphs, **options.passed(sweep, robustness, simulate))
-    each = product(seen.losses, seen.staggers, seen.delays)
-    settings = [
-        {"stagger": stagger, "delay": delay, "loss": loss, **one.summary()}
-        for (loss, stagger, delay), one in zip(each, seen.results, strict=True)
-    ]
-    data = {"rule": seen.results[0].run.rule, "settings": settings}
-    good = all(bool(one.run.converged.all()) for one in seen.results)
-    look = {} if options.plot is None else {"value": options.value}
-    return options.outcome(found, seen, data, good, **look)
+    data = {"rule": seen.first.run.rule, "settings": seen.rows()}
+    good = all(bool(one.run.converged.all()) for one in seen.results.values())
+    return options.outcome(found, seen, data, good, value=options.value)

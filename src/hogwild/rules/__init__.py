@@ -109,14 +109,6 @@ def rule_for(
 
 
 __all__ = [
-    "LAYERED",
-    "RULES",
-    "StackRule",
-    "choose",
-    "fitting",
-    "fixed_point_rule",
-    "gradient_rule",
-    "layered_rule",
-    "message_rule",
-    "rule_for",
-]
+    "LAYERED", "RULES", "StackRule", "choose", "fitting", "fixed_point_rule", "gradient_rule",
+    "layered_rule", "message_rule", "rule_for",
+]  # fmt: skip
