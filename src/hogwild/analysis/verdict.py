@@ -24,11 +24,9 @@ def verdict(of: Robustness) -> str:
             f"deviation at most {float(run.deviation.max()):.1g}). {why}."
         )
     effect = _effect(of)
-    if silent := [
-        i
-        for i in of.settings.impairments
-        if not i.recurs and not i.bound(of.settings.stagger, of.settings.delay)
-    ]:
+    made = of.settings
+    silent = [i for i in made.impairments if not (i.recurs or i.bound(made.stagger, made.delay))]
+    if silent:
         total_loss = BernoulliLoss(1.0) in silent
         return (
             f"Not converged, and no further tick helps: "
@@ -124,7 +122,7 @@ def _missing(of: Robustness) -> str:
         said.append("rule='gradient' may arrive where messages do not")
     elif of.kind is Kind.FIXED_POINT and needed is None and not of.certificate.guaranteed:
         said.append(
-            "out of step the map need not converge unless it contracts in a (weighted) maximum "
+            "asynchronously the map need not converge unless it contracts in a (weighted) maximum "
             "norm over the nodes: look for such a norm"
         )
     proved = "is" if of.certificate.guaranteed else "is not"

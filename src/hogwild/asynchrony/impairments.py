@@ -452,22 +452,22 @@ class Crashes(_Outages):
 
 @dataclass(frozen=True)
 class Quantisation(Impairment):
-    """Numbers in packets are rounded to multiples of ``step``."""
+    """Numbers in packets are rounded to multiples of ``unit``."""
 
-    step: float = 1e-3
+    unit: float = 1e-3
     exact: ClassVar[bool] = False
     packets: ClassVar[str] = "quantised packets"
 
     def __post_init__(self) -> None:
-        if not 0 < self.step < math.inf:
-            raise ConfigError(f"step={self.step!r}; expected a positive number")
+        if not 0 < self.unit < math.inf:
+            raise ConfigError(f"unit={self.unit!r}; expected a positive number")
 
     @property
     def error(self) -> float:
-        return 0.5 * self.step
+        return 0.5 * self.unit
 
     def send(self, payload: Tensor) -> Tensor:
-        return (payload / self.step).round() * self.step
+        return (payload / self.unit).round() * self.unit
 
 
 @dataclass(frozen=True)

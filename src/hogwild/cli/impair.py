@@ -27,7 +27,7 @@ OPTIONS = {
     "link-churn": "rate, period, downtime",
     "loss": "rate, burst",
     "pareto-delay": "alpha, scale, cap",
-    "quantisation": "step",
+    "quantisation": "unit",
     "reordering": "rate",
     "stragglers": "fraction, slowdown",
 }
