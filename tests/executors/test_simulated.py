@@ -330,8 +330,12 @@ def test_a_letter_that_has_changed_is_worth_sending():
     )
     star = problem.graph.star(torch.tensor([0, 3]))
     node, letters = simulation.outbox.last(star)
-    assert not bool(simulation._sends(star, node, letters).any())
+
+    def sends(node, letters):
+        return trigger.worth_sending(simulation._change(star, node, letters)).tolist()
+
+    assert sends(node, letters) == [False, False]
     changed = letters.clone()
     changed[..., star.slot == 1] += 0.6
-    assert simulation._sends(star, node, changed).tolist() == [False, True]
-    assert simulation._sends(star, node + 0.6, letters).tolist() == [True, True]
+    assert sends(node, changed) == [False, True]
+    assert sends(node + 0.6, letters) == [True, True]
