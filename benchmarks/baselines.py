@@ -85,7 +85,7 @@ def measured(
         "turns to 1e-2": float(soon) if bool(near.any(0).all()) else None,
         "deviation": float(run.deviation.max()),
         "updates": float(run.updates.double().mean()),
-        "packets": float(run.messages.double().mean()),
+        "packets": float(run.packets.double().mean()),
         "kilobytes": float(run.bytes.double().mean()) / 1e3,
         "synchronous error": float(sync),
         "error": sum(each) / len(each),

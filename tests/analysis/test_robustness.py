@@ -240,7 +240,7 @@ def test_the_price_is_that_of_the_runs():
     run, row = result.run, result.summary()
     assert row["ticks"] == run.ticks
     assert row["updates"] == pytest.approx(float(run.updates.double().mean()))
-    assert row["packets"] == pytest.approx(float(run.messages.double().mean()))
+    assert row["packets"] == pytest.approx(float(run.packets.double().mean()))
     assert row["bytes"] == pytest.approx(float(run.bytes.double().mean()))
     assert f"price: {run.ticks} ticks" in str(result)
 

@@ -18,8 +18,8 @@ from hogwild.asynchrony.impairments import (
     Stragglers,
 )
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.asynchrony.trace import check_trace
 from hogwild.errors import ConfigError
+from hogwild.testing import check_trace
 from hogwild.testing.problems import random_graph
 
 BOUNDED = [

@@ -18,13 +18,14 @@ from hogwild.asynchrony.impairments import (
     Stragglers,
 )
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.asynchrony.trace import Trace, check_trace
+from hogwild.asynchrony.trace import Trace
 from hogwild.errors import AsynchronyError, ConfigError, InputError, TraceError
 from hogwild.executors.simulated import Simulation
 from hogwild.executors.watch import PATIENCE, Stall
 from hogwild.ops import gather, scatter
 from hogwild.rules import gradient_rule, rule_for
 from hogwild.rules.steps import THETA
+from hogwild.testing import check_trace
 from hogwild.testing.problems import Quadratic, random_graph
 
 # -- what a run reports ---------------------------------------------------------------------------
@@ -63,7 +64,7 @@ def test_a_run_reports_the_truth(tmp_path):
         oldest = max(oldest, int((tick.time - tick.view).max()) if tick.view.numel() else 0)
     assert torch.equal(run.updates.flatten(), counts)
     degree = problem.graph.in_degree.repeat(q)
-    assert torch.equal(run.messages.flatten(), counts * degree)
+    assert torch.equal(run.packets.flatten(), counts * degree)
     assert run.staleness.packet.largest == oldest == 2
     assert run.staleness.bound == 5
     assert run.staleness.content.largest <= 2 * 2 + 5
@@ -96,16 +97,16 @@ def test_every_packet_is_counted_in_bytes():
     degree = torch.bincount(data.edge_index[0], minlength=data.num_nodes)
     for (rule, step), count in numbers.items():
         run = simulate(energy(), data, runs=q, ticks=30, tol=None, rule=rule, step=step)
-        assert torch.equal(run.messages, run.updates * degree)
-        assert torch.equal(run.bytes, 4 * count * run.messages)
+        assert torch.equal(run.packets, run.updates * degree)
+        assert torch.equal(run.bytes, 4 * count * run.packets)
         problem = energy().problem(Inputs(*_args(data))).detach()
         made, start = rule_for(problem, rule, step), problem.start()
         letters = made.begin(start, problem.graph.everyone.current(start))
         assert letters.size(1) == made.letter
     layers = simulate(GCN(3, out_channels=2).double(), data, runs=q)
-    assert torch.equal(layers.bytes, 4 * 10 * layers.messages)
+    assert torch.equal(layers.bytes, 4 * 10 * layers.packets)
     waiting = simulate(GCN(3, out_channels=2).double(), data, runs=q, rule="waiting")
-    assert torch.equal(waiting.bytes, 4 * (1 + 10) * waiting.messages)
+    assert torch.equal(waiting.bytes, 4 * (1 + 10) * waiting.packets)
     price = layers.price
     assert price.updates == 5
     assert price.packets == pytest.approx(5 * float(degree.double().mean()))
@@ -122,7 +123,7 @@ def test_nothing_is_sent_along_a_loop(rule):
         simulate(model, Data(x=x, edge_index=edges), rule=rule, ticks=30, tol=None)
         for edges in (looped, edge_index)
     )
-    assert torch.equal(with_loops.messages, without.messages)
+    assert torch.equal(with_loops.packets, without.packets)
     assert torch.equal(with_loops.bytes, without.bytes)
 
 
@@ -148,7 +149,7 @@ def test_what_is_kept_back_costs_no_bytes():
     options = {"ticks": 300, "tol": None, "rule": "gradient", "step": 0.05}
     run = simulate(energy(), graphs((6,)), impairments=EventTriggered(0.1), **options)
     assert int(run.saved.sum()) > 0
-    assert torch.equal(run.bytes, 4 * (2 + 2) * run.messages)
+    assert torch.equal(run.bytes, 4 * (2 + 2) * run.packets)
 
 
 @pytest.mark.parametrize(

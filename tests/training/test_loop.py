@@ -24,6 +24,7 @@ from hogwild.tasks.splits import Split
 from hogwild.training import MODELS
 from hogwild.training.ensemble import Members
 from hogwild.training.predict import predict
+from hogwild.training.shelf import portions
 
 
 def test_learns():

@@ -242,12 +242,12 @@ def _next() -> str:
     items = [
         "<code>hogwild demo --seed 1</code>: other graphs, other weights, other schedules.",
         "<code>hogwild train chains --model energy-edge --folder runs/chains</code>, then "
-        "<code>hogwild robustness runs/chains --loss 0.3</code> and <code>hogwild certify "
-        "runs/chains</code>: the paper's task, the cost of asynchrony, and the proofs.",
+        "<code>hogwild robustness runs/chains --impair loss=0.3</code> and <code>hogwild certify "
+        "runs/chains</code>: the paper's task, what asynchrony costs, and what is proved about it.",
         "Your own trained PyG model, as it is: <code>hogwild.robustness(model, data)</code>.",
         "Lost packets, crashes, stragglers: <code>hogwild.simulate(model, data, "
         "impairments=BernoulliLoss(0.3))</code>, from "
-        "<code>hogwild.asynchrony.impairments</code>.",
+        "<code>hogwild.asynchrony</code>.",
         "The paper's gradient steps: <code>hogwild robustness runs/chains --rule gradient</code>, "
         "smaller packets and many more of them.",
         f"The energy here is more convex (β = {beta:g}) than the paper's (0.04), which saves "

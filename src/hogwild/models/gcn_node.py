@@ -47,7 +47,7 @@ def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCN |
 
 
 def _is_plain(conv: nn.Module) -> bool:
-    return type(conv) is GCNConv and conv.normalize and conv.aggr in ("add", "sum")
+    return type(conv) is GCNConv and bool(conv.normalize) and conv.aggr in ("add", "sum")
 
 
 def _activation(layer: Layer) -> Callable[..., Any] | None:

@@ -3,6 +3,7 @@
 from hogwild.testing.checks import check_model, check_solver
 from hogwild.testing.nodes import check_executor, check_rule
 from hogwild.testing.problems import Affine, Quadratic, random_graph
+from hogwild.testing.traces import check_trace
 
 __all__ = [
     "Affine",
@@ -11,5 +12,6 @@ __all__ = [
     "check_model",
     "check_rule",
     "check_solver",
+    "check_trace",
     "random_graph",
 ]

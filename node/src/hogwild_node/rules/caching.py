@@ -18,28 +18,19 @@ A node cannot know that it has its answer; it goes on for ever, as with energies
 
 from __future__ import annotations
 
-from hogwild_node.layers import LocalLayers
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Rule
+from hogwild_node.rules.layered import LayersRule
 from hogwild_node.star import Star
 
 
-class CachingRule(Rule):
-    """All layers at every update, from the neighbours' newest values of all layers.
-
-    Args:
-        model: The layers.
-        everyone: The star of all nodes.
-        channels: Width of a state.
-    """
-
-    def __init__(self, model: LocalLayers, everyone: Star, channels: int) -> None:
-        self.model, self.everyone, self.channels = model, everyone, channels
-        self.width = sum(model.widths[:-1])
+class CachingRule(LayersRule):
+    """All layers at every update, from the neighbours' newest values of all layers."""
 
     def begin(self, h: Array, inbox: Array) -> None:
         xp, first = namespace(h), self.model.value(0, h, self.everyone)
-        rest = xp.filled((h.shape[0], self.width - first.shape[1], h.shape[-1]), 0.0, h)
+        rest = xp.filled(
+            (h.shape[0], self.numbers(self.everyone) - first.shape[1], h.shape[-1]), 0.0, h
+        )
         self.values = xp.concat([first, rest], axis=1)
 
     def forget(self, nodes: Array) -> None:
@@ -56,4 +47,4 @@ class CachingRule(Rule):
         return at.at_nodes(self.values)
 
     def numbers(self, at: Star) -> int:
-        return self.width
+        return sum(self.model.widths[:-1])

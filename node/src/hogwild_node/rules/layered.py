@@ -11,8 +11,8 @@ from hogwild_node.rules.base import Rule
 from hogwild_node.star import Star
 
 
-class LayerByLayer(Rule):
-    """A rule that applies one layer an update. Every node has a layer, which the rule counts.
+class LayersRule(Rule):
+    """A rule for layers.
 
     Args:
         model: The layers.
@@ -23,6 +23,10 @@ class LayerByLayer(Rule):
     def __init__(self, model: LocalLayers, everyone: Star, channels: int) -> None:
         self.model, self.everyone, self.channels = model, everyone, channels
         self.depth = len(model.widths) - 1
+
+
+class LayerByLayer(LayersRule):
+    """A rule that applies one layer an update. Every node has a layer, which the rule counts."""
 
     def begin(self, h: Array, inbox: Array) -> Array | None:
         slot = self.everyone.slot
