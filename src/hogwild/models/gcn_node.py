@@ -1,4 +1,4 @@
-"""The numbers of a trained GCN, in the form in which a node computes it without torch."""
+"""Conversion of a trained GCN to :class:`hogwild_node.GCN`, which runs without torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ACTS = {type(None): identity, nn.Identity: identity, nn.ReLU: leaky_relu, nn.Ta
 
 
 def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCN | None:
-    """The layers as :class:`hogwild_node.GCN`; ``None`` where any of them is something else.
+    """The layers as a :class:`hogwild_node.GCN`; ``None`` if any of them is not a layer of a GCN.
 
     Args:
-        layers: The layers, with parameters [R, …] where there are replicas.
+        layers: The layers; with replicas, their parameters are [R, …].
         edges: The edges of the whole graph.
         encoded: Values before the first layer, [R, k, N].
     """
@@ -51,7 +51,8 @@ def _is_plain(conv: nn.Module) -> bool:
 
 
 def _activation(layer: Layer) -> Callable[..., Any] | None:
-    """The activation of a layer; ``None`` where the layer does something else with a node."""
+    """The activation of a layer; ``None`` if the layer has a norm, active dropout or an unknown
+    activation."""
     random = layer.dropout is not None and layer.training
     if layer.norm is not None or random:
         return None
