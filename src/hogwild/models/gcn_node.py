@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
 
 from hogwild.models.layer import Layer
-from hogwild.models.locality import AllEdges
+from hogwild.models.locality import AllEdges, normalises
 from hogwild_node.gcn import GCN, GCNLayer
 from hogwild_node.nonexpansive import identity, leaky_relu, tanh
 
@@ -27,8 +26,8 @@ def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCN |
     """
     acts = [_activation(layer) for layer in layers]
     convs: list[Any] = [layer.conv for layer in layers]
-    alike = {(conv.improved, conv.add_self_loops) for conv in convs if _is_plain(conv)}
-    if None in acts or not all(map(_is_plain, convs)) or len(alike) != 1:
+    alike = {(conv.improved, conv.add_self_loops) for conv in convs if normalises(conv)}
+    if None in acts or not all(map(normalises, convs)) or len(alike) != 1:
         return None
     r, k = encoded.shape[:2]
     count = edges.graph.num_edges
@@ -44,10 +43,6 @@ def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCN |
     ]
     loop = weight[count:] if loops else None
     return GCN(encoded, tuple(parameters), weight[:count], loop, (k,) * (len(convs) + 1))
-
-
-def _is_plain(conv: nn.Module) -> bool:
-    return type(conv) is GCNConv and conv.normalize and conv.aggr in ("add", "sum")
 
 
 def _activation(layer: Layer) -> Callable[..., Any] | None:

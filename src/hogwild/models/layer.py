@@ -13,13 +13,18 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
 
 from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.graph import Graph
-from hogwild.models.locality import AllEdges, Edges, refuse_beyond_one_hop
+from hogwild.models.locality import (
+    AllEdges,
+    Edges,
+    normalises,
+    refuse_beyond_one_hop,
+    without_normalisation,
+)
 from hogwild.nn import replicas as ensemble
 
 
@@ -61,10 +66,9 @@ class Layer(nn.Module):
 
     def _convolve(self, x: Tensor, edges: Edges) -> Tensor:
         conv, index, weight = cast("Any", self.conv), edges.index, edges.weight
-        if type(conv) is GCNConv and conv.normalize and conv.aggr in ("add", "sum"):
+        if normalises(conv):
             index, weight = edges.normalised(conv.improved, conv.add_self_loops, x.dtype)
-            conv = copy.copy(conv)  # shares all parameters; the user's module stays as it is
-            conv.normalize = False
+            conv = without_normalisation(conv)
         options: dict[str, Tensor | None] = {}
         if "edge_attr" in self.reads:
             options["edge_attr"] = edges.attr
@@ -126,8 +130,8 @@ def build(
         raise ConfigError("layers is empty; expected at least one convolution")
     if width is None or hidden_channels not in (None, width):
         raise ConfigError(
-            f"hidden_channels={hidden_channels} was given with layers of width {width}; expected "
-            f"the width of the layers, which is required for layers without in_channels"
+            f"hidden_channels={hidden_channels}, and the layers have width {width}; expected "
+            f"hidden_channels=k for layers k → k that have no in_channels"
         )
     require_positive("hidden_channels", width)
     edge_dim = _told(stack, "edge_dim") if edge_dim is None else edge_dim
