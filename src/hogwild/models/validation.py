@@ -150,6 +150,6 @@ def check_inputs(inputs: Inputs, reader: Reader) -> None:
     if edge_weight is not None and edge_weight.numel() and bool((edge_weight < 0).any()):
         at = int((edge_weight < 0).nonzero()[0, 0])
         raise GraphError(
-            f"edge_weight[{at}] is {float(edge_weight[at]):.4g}; expected nonnegative weights: with "
-            f"negative weights an energy may not be convex and a map may not be a contraction"
+            f"edge_weight[{at}] is {float(edge_weight[at]):.4g}; expected nonnegative weights: "
+            f"with negative weights an energy may not be convex and a map may not contract"
         )
