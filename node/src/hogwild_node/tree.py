@@ -98,7 +98,7 @@ class Packed:
 
 
 class OnGraph:
-    """The base class of dataclasses of arrays over the nodes and edges of a graph (:func:`over`)."""
+    """The base class of dataclasses whose arrays belong to a graph (:func:`over`)."""
 
     def map(self, fn: Callable[[Array], Array]) -> Self:
         """Apply a function to every array."""

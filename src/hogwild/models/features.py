@@ -72,7 +72,7 @@ class Features(nn.Module):
                 what = "no x" if x is None else f"x of dtype {x.dtype} and shape {list(x.shape)}"
                 raise FeatureError(
                     f"graph {i} has {what}; expected floating-point features [nodes, "
-                    f"{self.nodes.channels}] to standardise by"
+                    f"{self.nodes.channels}]"
                 )
             nodes.append(x)
         edges = []

@@ -103,9 +103,7 @@ class Standardize(nn.Module):
                     "numbers: impute or drop them"
                 )
         if not sum(t.size(0) for t in given):
-            raise FeatureError(
-                "there are no features for the statistics; expected at least one row"
-            )
+            raise FeatureError("there are no features to standardise; expected at least one row")
 
     def forward(self, x: Tensor) -> Tensor:
         """x' in the dtype of x. An invalid x is returned unchanged; the model raises the error."""

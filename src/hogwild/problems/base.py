@@ -102,7 +102,7 @@ class Solvable(OnGraph, ABC):
         """Size [R, G] of the terms that cancel in the residual at ``h``."""
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
-        """The problem on some replicas and graphs (sorted indices), and the indices of its nodes."""
+        """The problem on some replicas and graphs (sorted indices), and its nodes' indices."""
         graph, nodes, edges = self.graph, None, None
         if graphs.numel() < graph.num_graphs:
             graph, nodes, edges = graph.select(graphs)
