@@ -21,6 +21,7 @@ A contraction in the Euclidean norm alone may diverge when its nodes update in t
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self, Unpack
@@ -152,6 +153,20 @@ class ContractionConv(ImplicitConv):
         super().__init__(in_channels, hidden_channels, **kwargs)
         lead = () if self.replicas is None else (self.replicas,)
         self.weight = nn.Parameter(torch.empty(*lead, hidden_channels, hidden_channels))
+
+    @property
+    def matrix(self) -> Tensor:
+        """The matrix W of the contraction, [k, k] or [R, k, k]."""
+        return self._matrix(self.weight)
+
+    @abstractmethod
+    def _matrix(self, weight: Tensor) -> Tensor:
+        """W as a function of the parameter."""
+
+    def _solve_matrix(self, dtype: torch.dtype) -> Tensor:
+        """W [R, k, k] in the precision of the solve."""
+        k = self.hidden_channels
+        return self._matrix(self.weight.to(dtype)).view(-1, k, k)
 
     def _pose(self, inputs: Inputs, normalize: bool = True) -> tuple[Graph, Adjacency]:
         """Check the inputs; return their graph and Ã."""

@@ -224,12 +224,8 @@ class EIGNNConv(ContractionConv):
         if self.encoder is not None:
             self.encoder.reset_parameters()
 
-    @property
-    def matrix(self) -> Tensor:
-        r""":math:`\gamma\, g(F)`, [k, k] or [R, k, k]."""
-        return self._matrix(self.weight)
-
     def _matrix(self, weight: Tensor) -> Tensor:
+        r""":math:`\gamma\, g(F)`."""
         square = weight.mT @ weight
         norm = torch.linalg.matrix_norm(square, keepdim=True)
         return self.gamma * square / (norm + EPSILON)
@@ -246,9 +242,7 @@ class EIGNNConv(ContractionConv):
             spectrum = _spectrum(graph, s.edge.dtype)
         elif self.method == "closed":
             spectrum = Spectrum.of(graph, s)
-        k = self.hidden_channels
-        matrix = self._matrix(self.weight.to(s.edge.dtype)).view(-1, k, k)
-        f = self._encode(self.encoder, inputs.x)
+        matrix, f = self._solve_matrix(s.edge.dtype), self._encode(self.encoder, inputs.x)
         return EIGNNProblem(graph, s, matrix, f, resolve("identity"), spectrum=spectrum)
 
     def _distinctions(self) -> dict[str, object]:

@@ -126,11 +126,6 @@ class IGNNConv(ContractionConv):
             self.project_(warn=False)
         self.encoder.reset_parameters()
 
-    @property
-    def matrix(self) -> Tensor:
-        r"""W, [k, k] or [R, k, k]."""
-        return self._matrix(self.weight)
-
     def _matrix(self, weight: Tensor) -> Tensor:
         if self.constraint == "project":
             return weight
@@ -172,9 +167,8 @@ class IGNNConv(ContractionConv):
         graph, a = self._pose(inputs, self.normalize)
         if self.constraint == "project":
             self.project_()
-        k = self.hidden_channels
-        matrix = self._matrix(self.weight.to(a.edge.dtype)).view(-1, k, k)
-        return IGNNProblem(graph, a, matrix, self._encode(self.encoder, inputs.x), self.act)
+        matrix, g = self._solve_matrix(a.edge.dtype), self._encode(self.encoder, inputs.x)
+        return IGNNProblem(graph, a, matrix, g, self.act)
 
     def _distinctions(self) -> dict[str, object]:
         return {"kappa": self.kappa, "act": self.act.name, "constraint": self.constraint}

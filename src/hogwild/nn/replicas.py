@@ -50,7 +50,7 @@ def stack(module: nn.Module, replicas: int) -> nn.Module:
 
     Raises:
         ConfigError: ``module`` has random parameters that its ``reset_parameters`` does not draw
-            anew: all replicas would start as one.
+            again, so that all replicas would start with the same parameters.
     """
     memo: dict[int, object] = {}
     for p in module.parameters():

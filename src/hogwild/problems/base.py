@@ -168,7 +168,7 @@ class Distributed(Solvable):
 
 
 Problem = Distributed
-"""A problem that a solver can solve, and the nodes of a network, too."""
+"""A problem that a solver or the nodes of a network can solve."""
 
 
 class CertifiedObjective(ABC):

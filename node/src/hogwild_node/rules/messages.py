@@ -2,8 +2,8 @@ r"""The rule ``"messages"``: nodes of an energy send quadratic functions that su
 of the nodes behind them.
 
 Node i minimises over the cluster :math:`N(i) \cup \{i\}` of its local energy :math:`e^i`. From
-every neighbour j it hears a quadratic message :math:`\mu_{j \to i}(h_j, h_i)`, which approximates the sum
-of the energies beyond j (:mod:`hogwild_node.rules.elimination`). An update is
+every neighbour j it hears a quadratic message :math:`\mu_{j \to i}(h_j, h_i)`, which approximates
+the sum of the energies beyond j (:mod:`hogwild_node.rules.elimination`). An update is
 
 .. math::
     z_i &\leftarrow \arg\min_{h_i, h_{N(i)}} \; e^i + \sum_{j \in N(i)} \mu_{j \to i}, \\
@@ -15,8 +15,8 @@ quadratic model of :math:`e^i` at :math:`z_i`. The packet to j has a fixed size:
 :math:`h_i`, the message (k(2k + 1) + 2k numbers) and the letter of a gradient step
 (:mod:`hogwild_node.rules.gradient`).
 
-**On a tree** with quadratic energies this is exact elimination. If all nodes update together
-(S = 1, D = 0), they hold the answer after as many updates as the diameter of the tree, because a message
+**On a tree** with quadratic energies this is exact elimination. If all nodes update together (S =
+1, D = 0), they hold the answer after as many updates as the diameter of the tree, because a message
 about a subtree of height s is right after s updates. A single node needs one update.
 
 **Nonlinear energies.** A node takes its model at :math:`z_i`, which it finds by a few Newton steps.

@@ -67,7 +67,7 @@ class Trust:
         self.count, self.score, self.turns, self.favour, self.failures, self.peak = (
             xp.filled((r, n), 0.0, like) for _ in range(6)
         )
-        self.lost = self.share < 0.0  # nobody
+        self.lost = self.share < 0.0  # none
 
     def forget(self, nodes: Array) -> None:
         """Clear the memory of these nodes."""

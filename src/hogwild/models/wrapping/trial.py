@@ -80,7 +80,7 @@ class Trial:
             raise AsynchronyError(
                 f"{self.wrapped.name}.forward is random: called twice on the same data in "
                 f"evaluation mode, it {what}. Expected a forward that is a function of the data: "
-                f"torch.nn.functional.dropout(x, p) drops entries in evaluation mode, too; write "
+                f"torch.nn.functional.dropout(x, p) also drops entries in evaluation mode; write "
                 f"dropout(x, p, training=self.training), or use torch.nn.Dropout"
             )
 
