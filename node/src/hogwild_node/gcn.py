@@ -33,7 +33,7 @@ class GCN(OnGraph, LocalLayers):
     """The layers of a GCN, all of width k."""
 
     encoded: Array = over(NODES)  # [R, k, N] h⁰
-    layers: tuple[GCNLayer, ...]
+    layers: tuple[GCNLayer, ...] = over(SHARED)
     edge: Array = over(EDGES)  # [E] Ã of each edge
     loop: Array | None = over(NODES)  # [N] Ã of each node with itself; None: zero
     widths: tuple[int, ...] = over(FIXED)  # k, L + 1 times

@@ -151,5 +151,6 @@ def check_inputs(inputs: Inputs, reader: Reader) -> None:
         at = int((edge_weight < 0).nonzero()[0, 0])
         raise GraphError(
             f"edge_weight[{at}] is {float(edge_weight[at]):.4g}; expected nonnegative weights: "
-            f"with negative weights an energy may not be convex and a map may not contract"
+            f"with negative weights an energy may not be convex, and a map may not be a "
+            f"contraction"
         )

@@ -57,7 +57,7 @@ def check_solver(solver: Solver, *, kind: str, device: str = "cpu", rtol: float 
     reported = graph.norm(problem.residual(found.value))
     assert torch.allclose(reported, found.residual, rtol=1e-3, atol=1e-12), "wrong residual"
 
-    # A graph's answer depends neither on its batch mates nor on the other replicas.
+    # The answer of a graph does not depend on the other graphs of its batch or on other replicas.
     for g in range(graph.num_graphs):
         for r in range(problem.replicas):
             alone, nodes = problem.select(

@@ -32,9 +32,6 @@ class LayerByLayer(Rule):
     def forget(self, nodes: Array) -> None:
         self.layer[nodes] = 0
 
-    def finished(self, nodes: Array) -> Array | None:
-        return self.layer[nodes] >= self.depth if self.ends else None
-
     def _each(
         self,
         layer: Array,

@@ -19,6 +19,9 @@ class OverwritingRule(LayerByLayer):
 
     ends = True
 
+    def finished(self, nodes: Array) -> Array:
+        return self.layer[nodes] >= self.depth
+
     def update(
         self, h: Array, inbox: Array, mail: Array | None, at: Star
     ) -> tuple[Array, Array | None]:

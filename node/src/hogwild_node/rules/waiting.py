@@ -27,6 +27,9 @@ class WaitingRule(ValueByValue):
         super().begin(h, inbox)
         self.missing, self.heard = self._edge_numbers(self.depth), self._edge_numbers(0)
 
+    def finished(self, nodes: Array) -> Array:
+        return self.layer[nodes] >= self.depth
+
     def broadcast(self, h: Array, at: Star) -> Array:
         xp = namespace(h)
         tag = xp.broadcast_to(xp.as_numbers(self._tag(at), h), (h.shape[0], 1, at.size))

@@ -70,7 +70,7 @@ class Recorded:
         return found
 
     def require(self, call: Call) -> None:
-        """Raise unless this call is the one recorded at its place."""
+        """Raise unless this call is the recorded call of its index."""
         if [str(call)] != self.calls[call.index : call.index + 1]:
             raise Differs(f"its call {call.index} is {call}, but not on the whole graph")
 
