@@ -195,9 +195,7 @@ class StarEdges(Edges):
         if surrounded:
             into, out = graph.star(src), _reversed(graph).star(torch.cat([nodes, src]))
             (_, entering), (_, leaving) = _numbers(into, graph), _numbers(out, graph)
-            drawn = torch.cat([torch.full_like(nodes, -1), edges])[
-                out.slot
-            ]  # edges that exist already
+            drawn = torch.cat([torch.full_like(nodes, -1), edges])[out.slot]  # already drawn
             own = graph.src[entering] == graph.dst[entering]
             new = (graph.src[leaving] != graph.dst[leaving]) & (leaving != drawn)
             # The edges into every leaf, with its self-loops, and the edges out of all nodes.
