@@ -4,8 +4,8 @@ r"""A graph convolutional network as a node computes it.
           \tilde A_{ij}\, h_j^\ell + b^\ell\Bigr), \qquad
           \tilde A = (D + I)^{-1/2} (A + I) (D + I)^{-1/2}
 
-The weights :math:`\tilde A_{ij}` come from the *whole* graph (its degrees): constants that a node
-carries for itself and its edges.
+The weights :math:`\tilde A_{ij}` depend on the degrees in the *whole* graph. A node knows its own
+weight and those of its edges.
 """
 
 from __future__ import annotations

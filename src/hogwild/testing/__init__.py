@@ -1,4 +1,4 @@
-"""Problems with exact answers and conformance suites, for our tests and for yours."""
+"""Conformance tests for your own models, solvers, rules and executors."""
 
 from hogwild.testing.checks import check_model, check_solver
 from hogwild.testing.nodes import check_executor, check_rule

@@ -1,19 +1,21 @@
-r"""Layers, exactly and without a clock: a node keeps its neighbours' newest value of *every* layer,
-recomputes all its layers at each update, and sends them all.
+r"""The rule ``"caching"``: nodes keep, recompute and send the values of all layers; exact.
+
+A node keeps its neighbours' newest values of *all* layers, recomputes all its layers at each
+update, and sends all its values. The result is exact under any delay and loss.
 
 .. math::
     z_i^\ell \leftarrow f^\ell_i\bigl(v_i^\ell, \{v_j^\ell(\tau^i_j) : j \in N(i)\}\bigr),
     \qquad \ell = 0, \dots, L - 1, \qquad
     \text{packet: } (v_i^0, \dots, v_i^{L-1}).
 
-The values of layer 0 are functions of a node's own features and always right. If all values of
-layer ℓ are right from some time on, then so is every packet sent since, every update made from such
-packets, and with it every value of layer ℓ + 1. By induction the answer is the synchronous one as
-soon as values have crossed L hops, in any order, with any loss and delay: a lost packet costs time
-only, because the next one repeats it. The price is the packet, which has the widths of all layers
-instead of one. The proof is in the documentation ("Asynchrony").
+The values of layer 0 depend on a node's own features only and are always right. If all values of
+layer ℓ are right from some time on, then so are all later packets and all updates from these
+packets, and therefore all values of layer ℓ + 1. By induction the answer equals the synchronous one
+as soon as values have travelled L hops. A lost packet only costs time, because the next packet
+repeats it. Packets hold the values of all layers instead of one. The proof is in the documentation
+("Asynchrony").
 
-A node cannot know that it has its answer; it goes on for ever, as with energies.
+A node cannot know that it has its final answer, so it never stops.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class CachingRule(LayersRule):
         self.values = xp.concat([first, rest], axis=1)
 
     def forget(self, nodes: Array) -> None:
-        self.values[:, self.model.widths[0] :, nodes] = 0.0  # its own features are still there
+        self.values[:, self.model.widths[0] :, nodes] = 0.0  # a node still has its own features
 
     def update(
         self, h: Array, inbox: Array, mail: Array | None, at: Star
