@@ -49,9 +49,9 @@ TASKS: dict[str, tuple[dict[str, Any], tuple[tuple[int, int, float], ...]]] = {
     "chains": ({"length": 20}, SETTINGS[1:4:2]),
 }
 GRAPHS = 6
-"""Held-out graphs that are run."""
+"""Number of held-out graphs."""
 SEEDS = 2
-"""Of training; the better one is run."""
+"""Number of trained seeds; the best one runs."""
 
 
 def trained(task: Task, model: str, epochs: int) -> tuple[Any, Batch]:

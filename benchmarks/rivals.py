@@ -39,7 +39,7 @@ from hogwild.solvers import Newton, Solution, Solver
 
 Parameters = Mapping[str, Tensor]
 SLOPE = 0.1
-"""Of the leaky ReLUs, on the features' path of a PICNN and in the readout."""
+"""Slope of the leaky ReLUs, on the features' path of a PICNN and in the readout."""
 
 
 @dataclass(frozen=True)

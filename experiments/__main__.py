@@ -50,7 +50,7 @@ EXPERIMENTS = (
     "table1", "table2", "table3", "table4", "table5", "table6", "fig1", "depth", "convergence",
     "size", "staleness", "cost", "free",
 )  # fmt: skip
-"""For the help, which must not wait for torch; a test compares them with what there is."""
+"""Names for the help, which must not wait for torch. A test compares them with the registry."""
 
 
 @dataclass(frozen=True, kw_only=True)

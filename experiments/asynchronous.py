@@ -46,24 +46,24 @@ from hogwild.training import Result
 from hogwild.training.ensemble import Members, single
 
 STAGGER, DELAY, SCHEDULES, SAMPLES = 5, 2, 5, 10
-"""The paper's."""
+"""The paper's settings."""
 TICKS, QUICK_TICKS = 300_000, 3_000
-"""At most so many."""
+"""The largest number of ticks."""
 MESSAGES = 5_000
-"""Updates a node by messages, each ten times as dear: where they arrive, fewer are enough."""
+"""The largest number of updates per node by messages. Each costs ten times a gradient step."""
 TOL, FINE = 1e-6, 1e-9
-"""Relative distance from the synchronous embeddings at which a run has arrived: of energy GNNs,
-whose synchronous solves are not much finer, and of the others, whose signals fade below 1e-6 along
-a chain and are read out all the same."""
+"""Relative distance from the synchronous embeddings at which a run has arrived. The first is for
+energy GNNs, whose synchronous solves are not much more exact. The second is for other models, whose
+signals fade below 1e-6 along a chain and still reach the readout."""
 HOW = {
     "scheduled": "trained under schedules",
     "tagged": "that waits for layers",
     "resending": "that waits and resends",
     "caching": "that caches layers",
 }
-"""What a sceptic does with a GCN or GAT."""
+"""The further baselines of GCN and GAT."""
 RULES = {"tagged": "waiting", "resending": "resending", "caching": "caching"}
-"""The rule of those that are trained as usual."""
+"""The rules of the baselines that are trained synchronously."""
 BASELINES = (*(f"{model}-{how}" for how in HOW for model in ("gcn", "gat")), "max")
 LABELS = paper.LABELS | {
     f"{model}-{how}": f"{model.upper()}{',' if how == 'scheduled' else ''} {what}"

@@ -46,7 +46,7 @@ from hogwild.training.task import resolve
 
 ROUNDS, QUICK_ROUNDS = 9, 3
 BATCHES = 2
-"""Of an epoch that are trained on."""
+"""Number of batches of an epoch that are trained on."""
 PACKETS: dict[Kind, dict[str, tuple[str, str | float]]] = {
     Kind.OPTIMISATION: {
         "gradient": ("gradient", 1.0),

@@ -34,9 +34,9 @@ from hogwild.training.log import plain
 from hogwild.training.registry import device_of, spelled_out
 
 FREE = ("device", "checkpoint_every")
-"""Options that do not change what was trained."""
+"""Options that do not change the trained parameters."""
 SUFFIXES = {recipe: "" if recipe == "default" else f".{recipe}" for recipe in RECIPES}
-"""Of files and folders that belong to a recipe, by its name."""
+"""Suffixes of files and folders, by recipe."""
 
 
 @dataclass(frozen=True)

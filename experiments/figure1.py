@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEED = 0
-"""Of the schedules and of the random weights."""
+"""Seed of the schedules and of the random weights."""
 SCHEDULES, QUICK = 500, 50
 LABELS = {"gnn": "GNN of (b): sums", "gcn": "GCN, 3 layers", "energy": "energy GNN"}
 BITS = (0, 1, 1, 0, 1)

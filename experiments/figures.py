@@ -22,16 +22,16 @@ from hogwild.training import Result
 from hogwild.training.ensemble import Members
 
 REPLICAS, QUICK_REPLICAS = 5, 2
-"""Trained models of each kind a figure looks at: those best on validation graphs (on
-training graphs, where none are held out)."""
+"""Number of replicas that a figure uses: the best on validation graphs (on training graphs, where
+none are held out)."""
 NEAR = 1e-3
-"""Relative distance from the synchronous embeddings that counts as there."""
+"""Relative distance from the synchronous embeddings at which a run has arrived."""
 LABELS = paper.LABELS | {
     "energy-edge": "energy, edge-wise",
     "energy-node": "energy, node-wise",
     "energy-attention": "energy + attention",
 }
-"""Short enough for a legend."""
+"""Names that are short enough for a legend."""
 LOOKS: dict[str, dict[str, Any]] = {
     "energy-edge": {"color": CYCLE[0], "linestyle": "solid", "marker": "o"},
     "energy-node": {"color": CYCLE[5], "linestyle": (0, (4, 1.5)), "marker": "s"},
@@ -47,7 +47,7 @@ RULES: dict[Kind, tuple[str, ...]] = {
     Kind.FIXED_POINT: ("fixed point",),
     Kind.EXPLICIT: (),
 }
-"""What the nodes of a model can do until they are there."""
+"""The rules of each kind of model."""
 
 
 class Figure(Experiment):

@@ -64,13 +64,13 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """Options of the model, the smallest first."""
 OPTIONS: dict[str, dict[str, Any]] = {"mutag": {"bonds": True}}
-"""Of tasks, beside the protocol's: the kinds of bonds are there to be used."""
+"""Options of tasks beside the protocol's: MUTAG has its kinds of bonds as edge features."""
 SPLIT = ("peptides-func",)
-"""Published with training, validation and test graphs."""
+"""Tasks with a published split into training, validation and test graphs."""
 LOOKS = 50
-"""At most about so many epochs to choose from."""
+"""Approximate largest number of epochs that are judged."""
 FEWER = 10
-"""``--quick`` has so many times fewer epochs than elsewhere: models are larger."""
+"""``--quick`` divides its number of epochs by this: models are larger here."""
 
 
 class Free(Experiment):

@@ -10,7 +10,7 @@ from experiments.record import Record, same_commit, stretches, uncommitted
 
 NOT_RUN = "not run"
 UNCOMMITTED = "‡"
-"""Behind what comes from code that was not committed."""
+"""The mark behind numbers of uncommitted code."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

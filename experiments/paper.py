@@ -43,9 +43,9 @@ class Column:
     """What a column shows.
 
     Attributes:
-        heading: What people call it.
-        scale: What our metric is multiplied by for the paper's unit.
-        digits: Printed after the point.
+        heading: Name for readers.
+        scale: Factor from our metric to the paper's unit.
+        digits: Number of digits after the point.
         higher: Whether larger is better.
     """
 
@@ -114,7 +114,7 @@ LABELS = {
     "gat": "GAT",
     "max": "MaxGNN",
 }
-"""What people call the models."""
+"""Names of the models for readers."""
 IMPLICIT = ("ignn", "gsdgnn", "energy-node", "energy-edge", "energy-attention")
 SYNTHETIC = ("chains", "counting", "sums", "coordinates", "terrain")
 BENCHMARKS = ("mutag", "proteins", "ppi", "peptides-func", "peptides-struct")
@@ -234,4 +234,4 @@ FREE: tuple[Quoted, ...] = (
     Quoted("GCN", "Dwivedi et al., 2022", _row(_LRGB[:1], (0.593, 0.002))),
     Quoted("GCN, tuned", "Tönshoff et al., 2023", _row(_LRGB[:1], (0.686, 0.005))),
 )
-"""What others publish without a bound on size; the paper has none of these numbers."""
+"""Published numbers of models of any size; the paper has none of these numbers."""

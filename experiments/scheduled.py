@@ -31,9 +31,9 @@ from hogwild.training.registry import device_of
 from hogwild.training.task import resolve
 
 REPLICAS = 10
-"""At most: one schedule takes as long as dozens of synchronous passes, and one model is needed."""
+"""The largest number of replicas: a schedule takes as long as dozens of synchronous passes."""
 HASTE = 4
-"""Quick runs have so many times fewer epochs than those in step, for the same reason."""
+"""``--quick`` divides its number of epochs by this, for the same reason."""
 
 
 class Scheduled(ExplicitGNN):

@@ -32,9 +32,9 @@ from hogwild.training.predict import predict
 from hogwild.training.registry import set_on_failure
 
 FACTORS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Of the largest size trained on."""
+"""Sizes as multiples of the largest training size."""
 COPIES = 10
-"""Graphs of a size, where they are random."""
+"""Number of graphs of each size, where graphs are random."""
 FAMILIES = {
     "chains": ("chain",),
     "counting": ("chain", "tree", "grid"),

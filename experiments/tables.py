@@ -17,7 +17,7 @@ from hogwild.training import Result
 from hogwild.training.ensemble import Members
 
 ORDER = ("gcn", "gat", "gsdgnn", "ignn", "energy-node", "energy-edge", "energy-attention")
-"""Of the rows: the quick ones first."""
+"""Order of the rows: models that train fast come first."""
 
 
 class Synchronous(Experiment):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from experiments.experiment import Results
 
 NAME = "trials"
-"""Of the folder of trials, and of their mark in the report."""
+"""Name of the folder of trials, and of their mark in the report."""
 
 
 def records(results: Results) -> Iterator[Record]:
