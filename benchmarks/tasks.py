@@ -30,7 +30,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 EPSILON = 1e-12
-"""Added under the square root of a predicted squared distance, so that the root has a slope at zero."""
+"""Added under the square root of a predicted squared distance: the root has a slope at zero."""
 
 
 @dataclass(frozen=True)
