@@ -209,6 +209,13 @@ def test_newton_falls_back_to_cg_with_the_same_answer(monkeypatch):
         LinearSolver("direct").solve(hessian, torch.ones(1, 2, 60, **DOUBLE), 1e-10)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_graph_without_edges_is_factorised(monkeypatch, n):
+    """Also where small graphs are not dense ones anyway, as on a GPU."""
+    monkeypatch.setattr(fronts, "DENSE_WORK", 0.0)
+    assert fronts.plan_for(Graph.of(torch.empty(2, 0, dtype=torch.long), n), 2, 1) is not None
+
+
 def test_plans_are_made_once():
     graph = Graph.of(chain(30), 30)
     assert fronts.plan_for(graph, 2, 1) is fronts.plan_for(graph, 2, 1)

@@ -353,7 +353,8 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
         known.plans[key] = None  # a hub couples all pairs of its neighbours
     if key not in known.plans:
         kind = "cuda" if graph.src.is_cuda else "cpu"
-        cg = CG_WORK[kind] * channels**2 * graph.num_edges
+        # Every node has a block of its own, so that a graph without edges is factorised, too.
+        cg = CG_WORK[kind] * channels**2 * max(graph.num_edges, graph.num_nodes)
         budget = float("inf") if force or dense else cg
         width = MAX_WIDTH if dense else DENSE_WIDTH
         call = CALL_WORK[kind] / (replicas if graph.src.is_cuda else 1)
