@@ -380,7 +380,7 @@ def test_runs_end_within_the_bound(make, options, impairment):
     assert found.constants["packet_error"] == 0.01
     assert 0.0 < found.near < math.inf
     assert f"within {found.near:.3g} of" in str(found)
-    run = hogwild.simulate(model, inputs, ticks=600, tol=None, impairments=impairment, **options)
+    run = hogwild.simulate(model, inputs, ticks=300, tol=None, impairments=impairment, **options)
     distance = float((run.h - run.reference).abs().max())
     assert distance <= found.near
     assert distance > 0.0 or isinstance(model, MaxGNN)  # a maximum may survive by luck

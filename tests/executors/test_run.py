@@ -358,10 +358,10 @@ def test_graph_level_models_and_lists_of_graphs():
 def test_stacks_do_not_stop_short_of_the_tolerance_that_is_asked_for():
     """With levels settled just within the tolerance, the last one would miss it for ever."""
     data = Data(x=graphs((5,)).x, edge_index=graphs((5,)).edge_index)
-    for seed in range(3):
+    for seed in range(2):
         torch.manual_seed(seed)
-        model = StackedEnergyGNN(3, 1, beta=0.5).double()
-        run = simulate(model, data, runs=2, ticks=2000, rule="gradient")
+        model = StackedEnergyGNN(3, 1, beta=1.0).double()
+        run = simulate(model, data, runs=2, ticks=1000, rule="gradient")
         assert bool(run.converged.all()), float(run.deviation.max())
 
 

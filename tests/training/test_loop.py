@@ -33,9 +33,9 @@ def test_learns():
     assert "tiny chains" in result.summary()
 
 
-def test_metrics_are_those_of_the_models_returned():
+def test_metrics_are_those_of_the_models_returned(trained):
     task = Sums()
-    result = train(task, **QUICK)
+    result = trained[0]
     again = result.evaluate()
     for part, values in result.metrics.items():
         torch.testing.assert_close(again[part], values, rtol=0, atol=1e-9)
@@ -123,8 +123,8 @@ def test_an_adjoint_that_fails_stops_the_replica(monkeypatch):
     assert "adjoint" in result.stops[1].reason
 
 
-def test_reproducible_from_a_seed():
-    first, second = train(Sums(), **QUICK), train(Sums(), **QUICK)
+def test_reproducible_from_a_seed(trained):
+    first, second = trained[0], train(Sums(), **QUICK)
     assert torch.equal(parameters(first), parameters(second))
     other = train(Sums(), **{**QUICK, "seed": 1})
     assert not torch.equal(parameters(first), parameters(other))

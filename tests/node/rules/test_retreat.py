@@ -19,7 +19,7 @@ def everybody(*names):
     return torch.tensor([[i in names for i in range(3)]])
 
 
-@pytest.mark.parametrize(("stagger", "delay"), [(1, 0), (5, 2)])
+@pytest.mark.parametrize(("stagger", "delay"), [pytest.param(1, 0, marks=pytest.mark.slow), (5, 2)])
 def test_badly_scaled_energies_stay_bounded(stagger, delay):
     """Features a thousand times too large: without retreats, 1e5 times the answer and more."""
     torch.manual_seed(0)
@@ -83,5 +83,8 @@ def test_one_that_is_lost_calls_all_and_the_answer_is_the_same():
     assert bool((rule.retreat.times > 0.0).all())
     for _ in range(1500):
         simulation.step()
+        far = float((simulation.h - answer).abs().max() / answer.abs().max())
+        if far < 1e-6 and not bool(rule.retreat.resting(graph.everyone).any()):
+            break
     assert not bool(rule.retreat.resting(graph.everyone).any())
-    assert float((simulation.h - answer).abs().max() / answer.abs().max()) < 1e-6
+    assert far < 1e-6
