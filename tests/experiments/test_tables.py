@@ -17,11 +17,11 @@ def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table1")
     protocols = {
         "chains": Protocol(
-            "chains", 2, always={"task_options": {"length": 3}}, default={"epochs": 5}
+            "chains", 2, always={"task_options": {"length": 3}}, default={"epochs": 3}
         ),
         "counting": Protocol(
             "counting", 3, always={"task_options": {"sizes": [1, 2, 3]}, "folds": 3},
-            default={"epochs": 5},
+            default={"epochs": 3},
         ),
     }  # fmt: skip
     results = Results(folder / "results")
