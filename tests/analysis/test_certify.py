@@ -187,7 +187,7 @@ def test_certified_steps_are_local_and_scale_with_the_degree():
     assert float(steps[..., busiest].max()) < float(steps[..., idlest].min())
 
 
-def test_where_a_step_of_ones_own_lies():
+def test_steps_below_and_above_the_certified_one():
     torch.manual_seed(0)
     model, inputs = EnergyGNN(3, 2).double(), data()
     smallest = float(certify(model, inputs).step.min())
@@ -203,7 +203,7 @@ def test_where_a_step_of_ones_own_lies():
         assert found.guaranteed is (word == "is certified")
 
 
-def test_every_kind_is_told_the_truth(capsys):
+def test_every_kind_of_model_gets_the_right_certificate(capsys):
     torch.manual_seed(0)
     inputs = data()
     cases = [
@@ -284,7 +284,7 @@ def test_bad_options(options):
         certify(EnergyGNN(3, 2).double(), data(), **options)
 
 
-def test_a_model_in_training_mode_is_judged_as_it_will_run():
+def test_a_model_in_training_mode_is_certified_in_evaluation_mode():
     """Dropout is not taken for a layer that looks beyond its neighbours."""
     model = GCN(3, 2, dropout=0.5).double().train()
     assert "depends on the schedule" in certify(model, data()).reason
@@ -301,7 +301,7 @@ def test_bounds_so_large_that_the_proved_rate_rounds_to_one():
 # -- what is proved for which rule and step --------------------------------------------------------
 
 
-def test_a_certificate_speaks_of_the_rule_and_step_that_are_asked_for():
+def test_a_certificate_is_about_the_given_rule_and_step():
     torch.manual_seed(0)
     model, inputs = EnergyGNN(3, 2).double(), data()
     for options, proved, word in [
@@ -408,7 +408,7 @@ def test_the_bound_of_a_contraction_is_attained():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_gradients_that_are_wrong_lead_near(seed):
+def test_wrong_gradients_end_near_the_answer(seed):
     """The lemma's inequality, followed through a run with errors drawn at random."""
     graph = random_graph([6], seed=seed)
     problem = Quadratic.random(graph, coupling=0.5, seed=seed)
@@ -437,7 +437,7 @@ def test_stacks_under_wrong_packets_are_not_certified():
     assert "passes its error on" in found.reason
 
 
-def test_maxima_are_near_while_packets_err_by_less_than_an_edge_takes_away():
+def test_maxima_stay_near_while_packet_errors_are_below_the_decrements():
     """As the table of the documentation has it."""
     torch.manual_seed(0)
     model, inputs = MaxGNN(3, 2, least=0.1).double(), data()
@@ -456,7 +456,7 @@ def test_maxima_are_near_while_packets_err_by_less_than_an_edge_takes_away():
     [(lambda: IGNN(3, 2, act="tanh", kappa=0.9), {}), (lambda: EnergyGNN(3, 2), CERTIFIED)],
     ids=["IGNN", "energy"],
 )
-def test_a_bound_beyond_the_answer_is_said_to_be_worth_nothing(make, options):
+def test_a_bound_larger_than_the_answer_is_reported_as_useless(make, options):
     torch.manual_seed(0)
     model, inputs = make().double(), data()
     size = float(hogwild.simulate(model, inputs, ticks=1, **options).reference.abs().max())
@@ -474,7 +474,7 @@ def test_constants_are_plain_numbers():
             assert {type(value) for value in found.constants.values()} <= {float}
 
 
-def test_a_trigger_that_is_never_silent_changes_nothing():
+def test_a_trigger_with_threshold_zero_changes_nothing():
     model, inputs = IGNN(3, 2).double(), data()
     assert certify(model, inputs, impairments=EventTriggered(0.0)).guaranteed
 

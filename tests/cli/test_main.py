@@ -21,7 +21,7 @@ finally:
 """
 
 
-def test_what_the_help_names_is_what_there_is():
+def test_the_help_lists_every_command():
     """It is written down, since help does not wait for torch."""
     assert tuple(sorted(impair.known())) == impair.NAMES
     assert tuple(hogwild.rules.RULES) == common.RULES

@@ -75,7 +75,7 @@ def plain(problem, schedule, step, ticks, exact):
 
 @pytest.mark.parametrize("exchange", ["packet", "exact"])
 @pytest.mark.parametrize(("stagger", "delay"), [(1, 0), (1, 2), (4, 0), (5, 2), (2, 5)])
-def test_it_is_algorithm_1(exchange, stagger, delay):
+def test_the_simulation_is_algorithm_1(exchange, stagger, delay):
     graph = random_graph([6], seed=2)
     problem = Quadratic.random(graph)
     options = {"stagger": stagger, "delay": delay, "seed": 3}
@@ -268,7 +268,7 @@ def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
     assert bool((run.updates == model.model.depth).all())
 
 
-def test_rare_updates_are_not_taken_for_a_standstill():
+def test_rare_updates_do_not_count_as_stalled():
     torch.manual_seed(0)
     model, data = GCN(3, 2).double(), graphs((2,))
     run = simulate(model, data, stagger=2000, ticks=25_000)
@@ -310,7 +310,7 @@ def test_event_triggered_sending_saves_packets():
     assert float(seldom.deviation.max()) < 0.1
 
 
-def test_a_letter_that_has_changed_is_worth_sending():
+def test_a_changed_letter_is_sent():
     """Even where the embedding beside it has not."""
     problem = Quadratic.random(random_graph([5], seed=1))
     trigger = EventTriggered(0.5)

@@ -117,7 +117,7 @@ def test_where_one_rule_does_not_arrive_the_other_is_tried(work):
     assert all(seen.converged < 1.0 for _, seen in attempts)
 
 
-def test_table_says_it_all(records):
+def test_the_table_lists_all_results(records):
     text = TABLE.table(records)
     lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()}
     assert "→" in lines["MaxGNN"]  # the second table's line, of the same name

@@ -37,7 +37,7 @@ def test_against_dense_eigenvalues(make, sizes, dense, monkeypatch):
         assert limits.attained == pytest.approx(float(values[-1]), rel=1e-6)
 
 
-def test_a_wrong_guess_is_not_believed(monkeypatch):
+def test_a_wrong_guess_is_not_used_as_a_bound(monkeypatch):
     """Lanczos may miss an eigenvalue; the factorisation does not."""
     matrix = csc_matrix(diags(np.linspace(1.0, 10.0, 50)))
     for guess in [(2.0, 9.0), (1.0, 9.0), (2.0, 10.0), (30.0, 0.1)]:

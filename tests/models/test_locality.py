@@ -267,7 +267,7 @@ GRAPHS = {"cycle": cycle(12), "circulant": circulant(12, 4), "path": chain(12)}
 
 @pytest.mark.parametrize("edge_index", GRAPHS.values(), ids=GRAPHS)
 @pytest.mark.parametrize("name", BEYOND)
-def test_layers_that_look_further_are_found_out(name, edge_index):
+def test_layers_that_read_more_than_one_hop_are_refused(name, edge_index):
     """On regular graphs as well, where statistics over all stars are those over all nodes."""
     model = LayeredGNN([pyg.SAGEConv(K, K), BEYOND[name]()], 3, 2, hidden_channels=K).double()
     x = torch.randn(12, 3, **DOUBLE)
@@ -340,7 +340,7 @@ def test_float32(make):
     torch.testing.assert_close(h.mT, model.embed(x, edge_index).value, rtol=1e-4, atol=1e-5)
 
 
-def test_a_problem_travels():
+def test_a_problem_can_be_pickled_and_copied():
     """It survives pickling and copying, as agents in other processes need."""
     model, graph = GCN(3, 2).double(), random_graph([5])
     problem = model.problem(torch.randn(5, 3, **DOUBLE), torch.stack([graph.src, graph.dst]))

@@ -171,7 +171,7 @@ def test_what_is_refused_leaves_no_run(tmp_path, monkeypatch):
     assert train(Sums(), folder=tmp_path / "run", **{**QUICK, "epochs": 1}).config.epochs == 1
 
 
-def test_a_folder_that_cannot_be_one(tmp_path):
+def test_files_are_refused_as_folders(tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(ConfigError, match=r"folder='.*' cannot be used \("):

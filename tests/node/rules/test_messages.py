@@ -203,7 +203,7 @@ def test_self_loops_and_multi_edges():
     assert bool(run.converged.all()), run
 
 
-def test_a_search_that_stands_still_is_not_taken_for_arrival(monkeypatch):
+def test_a_search_that_makes_no_progress_does_not_count_as_converged(monkeypatch):
     """Nodes whose search for their cluster's minimum gets nowhere take gradient steps instead."""
     monkeypatch.setattr(mode, "PASSES", 0)
     torch.manual_seed(0)

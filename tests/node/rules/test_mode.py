@@ -90,7 +90,7 @@ def test_an_update_is_the_same_alone_and_among_others(variant, seed, scale, tick
 def test_a_run_is_the_same_alone_and_among_others(variant):
     torch.manual_seed(0)
     model, data = VARIANTS[variant]().double(), graph_of(6, 1.0, 0)
-    options = {"rule": "messages", "ticks": 30, "tol": None}
+    options = {"rule": "messages", "ticks": 50, "tol": None}
     same(simulate(model, data, **options).h[0], simulate(model, data, runs=3, **options).h[0])
 
 
@@ -98,7 +98,7 @@ def test_a_run_is_the_same_alone_and_among_others(variant):
 def test_a_graph_is_the_same_alone_and_in_a_batch(variant):
     torch.manual_seed(0)
     model, graphs = VARIANTS[variant]().double(), [graph_of(n, 1.0, n) for n in (6, 3, 9)]
-    options = {"rule": "messages", "ticks": 25, "tol": None, "stagger": 1, "delay": 0}
+    options = {"rule": "messages", "ticks": 40, "tol": None, "stagger": 1, "delay": 0}
     together = simulate(model, Batch.from_data_list(graphs), **options)
     same(together.h[:, :6], simulate(model, graphs[0], **options).h)
 
@@ -123,7 +123,7 @@ def settled():
     return under_way(posed("edge", graph_of(8, 1.0, 0), 0), 150)
 
 
-def test_a_settled_node_looks_at_its_energy_once(settled, monkeypatch):
+def test_a_settled_node_evaluates_its_energy_once(settled, monkeypatch):
     """Less is impossible: without a look it could not tell that what it heard changes nothing."""
     simulation = copy.deepcopy(settled)
     counts = evaluations(monkeypatch)
