@@ -21,7 +21,7 @@ finally:
 """
 
 
-def test_the_help_lists_every_command():
+def test_the_help_lists_every_impairment_and_rule():
     """It is written down, since help does not wait for torch."""
     assert tuple(sorted(impair.known())) == impair.NAMES
     assert tuple(hogwild.rules.RULES) == common.RULES
