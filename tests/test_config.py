@@ -95,7 +95,7 @@ def test_what_is_unbounded_survives_json():
     assert Config.from_dict(json.loads(text)) == config
 
 
-def test_the_largest_seeds_are_seeds():
+def test_the_largest_seeds_are_accepted():
     """Of replicas that count up, and of the last of very many epochs."""
     largest = {name: limit - 1 for name, limit in SEEDS.items()}
     config = Config.of(**largest, replicas=1000, epochs=10**9)

@@ -32,7 +32,7 @@ def test_certify(trained, capsys):
     assert "--step 'fast'; expected a positive number" in capsys.readouterr().err
 
 
-def test_certify_says_what_it_speaks_of(printed):
+def test_certify_prints_rule_and_step(printed):
     where = ("certify", "--stagger", "3", "--delay", "1")
     found = printed(*where, "--impair", "crashes", "--impair", "loss=0.3")[1]
     assert (found["rule"], found["stagger"], found["delay"]) == ("messages", 3, 1)
@@ -51,7 +51,7 @@ def test_impairments(printed):
     assert found["guaranteed"] is True
 
 
-def test_the_exact_exchange_is_one_tick_younger(printed):
+def test_letters_of_the_exact_exchange_are_one_tick_younger(printed):
     flags = ["--rule", "gradient", "--step", "certified"]
     packet, exact = (
         printed("certify", *flags, "--exchange", kind)[1] for kind in ("packet", "exact")

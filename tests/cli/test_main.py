@@ -22,7 +22,7 @@ finally:
 """
 
 
-def test_what_the_help_names_is_what_there_is():
+def test_the_help_lists_every_impairment_and_rule():
     """It is written down, since help does not wait for torch."""
     kinds = hogwild.asynchrony.impairments.known()
     options = {name: ", ".join(f.name for f in fields(kind)) for name, kind in kinds.items()}

@@ -60,7 +60,7 @@ def test_exact_under_long_outages(rule, impairment):
 
 
 @pytest.mark.parametrize("rule", ["overwriting", "waiting"])
-def test_the_others_are_not(rule):
+def test_overwriting_and_waiting_are_not_exact_under_loss(rule):
     run = simulate(
         model_of("gcn"), graphs(), runs=2, rule=rule, impairments=BernoulliLoss(0.3), ticks=300
     )

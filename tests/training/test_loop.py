@@ -34,9 +34,9 @@ def test_learns():
     assert "tiny chains" in result.summary()
 
 
-def test_metrics_are_those_of_the_models_returned():
+def test_metrics_are_those_of_the_models_returned(trained):
     task = Sums()
-    result = train(task, **QUICK)
+    result = trained[0]
     again = result.evaluate()
     for part, values in result.metrics.items():
         torch.testing.assert_close(again[part], values, rtol=0, atol=1e-9)
@@ -124,8 +124,8 @@ def test_an_adjoint_that_fails_stops_the_replica(monkeypatch):
     assert "adjoint" in result.stops[1].reason
 
 
-def test_reproducible_from_a_seed():
-    first, second = train(Sums(), **QUICK), train(Sums(), **QUICK)
+def test_reproducible_from_a_seed(trained):
+    first, second = trained[0], train(Sums(), **QUICK)
     assert torch.equal(parameters(first), parameters(second))
     other = train(Sums(), **{**QUICK, "seed": 1})
     assert not torch.equal(parameters(first), parameters(other))
@@ -198,7 +198,7 @@ def test_tasks_that_cannot_be_trained_on(task, options, error, says):
 
 
 @pytest.mark.parametrize("model", ["gcn", "energy-node"])
-def test_a_target_that_is_no_number_stops_only_who_trains_on_it(model):
+def test_a_nan_target_stops_only_the_replicas_that_train_on_it(model):
     task = tasks.get("counting", sizes=[3, 4, 5, 6, 7, 8])
     task.graphs[4].y = torch.full_like(task.graphs[4].y, torch.nan)
     with pytest.warns(UserWarning, match="never had a finite loss"):  # who is judged by it
@@ -259,13 +259,13 @@ def test_a_model_object_is_loaded_by_hand(tmp_path):
 @pytest.mark.parametrize(
     "option", [{"replicas": 3}, {"model_options": {"beta": 1.0}}, {"solver": "lbfgs"}]
 )
-def test_options_of_a_model_that_is_built_already(option):
+def test_options_of_a_model_that_was_already_built_are_refused(option):
     with pytest.raises(ConfigError, match=f"{next(iter(option))}=.*model's constructor"):
         train(Sums(), EnergyGNN(1, out_channels=1, pool="mean", replicas=2), epochs=1, **option)
 
 
 @pytest.mark.parametrize("task", [3, iter([])])
-def test_what_is_no_task(task):
+def test_other_objects_are_refused_as_tasks(task):
     with pytest.raises(ConfigError, match=f"task is a {type(task).__name__}; expected a name"):
         train(task, model="gcn")
 
@@ -343,7 +343,7 @@ def test_graphs_are_measured_in_full_batches():
     assert [len(ids) for ids in seen["test"]] == [2, 1]
 
 
-def test_a_model_is_asked_once_for_all_its_sets(monkeypatch):
+def test_a_model_is_evaluated_once_for_all_its_sets(monkeypatch):
     """Every graph is some replica's test graph and another's validation graph."""
     asked = []
 
@@ -423,7 +423,7 @@ def test_a_metric_may_work_in_place():
         assert torch.equal(found[0].metrics[part], found[1].metrics[part])
 
 
-def test_nothing_to_choose_by_is_said():
+def test_a_warning_says_that_no_epoch_can_be_chosen():
     class Blind(Sums):
         def metric(self, out, data, mask=None):
             return self.loss(out, data, mask) * torch.nan

@@ -99,15 +99,6 @@ def certify(
     return certified(found, Inputs.of(data), settings)
 
 
-def explain_guarantee(
-    model: nn.Module, data: Data | Batch | Iterable[Data], *bounds: int, **options: Any
-) -> Certificate:
-    """Print what :func:`certify` finds for the same arguments, and return it."""
-    found = certify(model, data, *bounds, **options)
-    print(found)
-    return found
-
-
 @torch.no_grad()
 def certified(model: GraphModule, inputs: Inputs, settings: Settings) -> Certificate:
     """What is proved of a model, which is known to be one, with these settings."""
