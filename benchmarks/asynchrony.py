@@ -1,17 +1,19 @@
-r"""Node updates a second of the asynchronous simulator, against what one would write instead.
+r"""Node updates per second of the asynchronous simulator, against a Python loop.
 
-An untrained ``EnergyGNN`` of the paper's size on random geometric graphs of mean degree 6, gradient
-rule with a constant step, S = 5, D = 2, float64. One node update is: read the packets granted, take
-the step, recompute the gradients of one's own energy, send.
+The model is an untrained ``EnergyGNN`` of the paper's size on random geometric graphs of mean
+degree 6, with the gradient rule, a constant step, S = 5, D = 2, in float64. In one update a node
+reads its packets, takes the gradient step, recomputes the gradients of its own energy, and sends
+packets.
 
-* ``loop``: Algorithm 1 as printed, a Python loop over the nodes whose turn it is, the past in
-  lists, each update one call of the same closed-form local gradients on one node.
-* ``synchronous``: gradient descent on all nodes at once (no schedule, no packets), the same number
-  of node updates.
+* ``loop``: Algorithm 1 as printed. A Python loop visits the nodes that have a turn, and lists hold
+  the past. Each update calls the same closed-form local gradients on one node.
+* ``synchronous``: gradient descent on all nodes at once (no schedule, no packets), with the same
+  number of node updates.
 
-Reported: node updates a second of each, the ratios, and the bytes the simulator keeps for each
-edge. On a GPU also the share of the memory bandwidth that the numbers it must at least read and
-write take: per update h, the gradient and the features' part of the networks, once each.
+The report has node updates per second of each contender, the ratios, and the bytes that the
+simulator keeps for each edge. On a GPU the report also has a share of the memory bandwidth. This
+share counts the numbers that an update must at least read and write: h, the gradient and the
+features' part of the networks, once each.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from hogwild.problems.base import Objective
 from hogwild.rules import gradient_rule
 
 STEP = 0.02
-BANDWIDTH = {"NVIDIA H200": 4.8e12}  # bytes a second, from the data sheet
+BANDWIDTH = {"NVIDIA H200": 4.8e12}  # bytes per second, from the data sheet
 
 
 def build(nodes: int, runs: int, device: str) -> Objective:
@@ -55,10 +57,10 @@ def synchronise(device: str) -> None:
 
 
 def simulator(problem: Objective, runs: int, device: str, budget: float) -> tuple[float, float]:
-    """Updates a second, and bytes kept for each edge."""
+    """Updates per second, and bytes kept for each edge."""
     schedule = Schedule(problem.graph, runs=runs)
     simulation = Simulation(gradient_rule(problem, STEP), schedule, problem.start())
-    for _ in range(10):  # everybody has updated, everything is warm
+    for _ in range(10):  # all nodes have updated, caches are warm
         simulation.step()
     synchronise(device)
     before, start, ticks = int(simulation.tally.updates.sum()), time.perf_counter(), 0
@@ -75,7 +77,7 @@ def simulator(problem: Objective, runs: int, device: str, budget: float) -> tupl
 
 
 def synchronous(problem: Objective, device: str, budget: float) -> float:
-    """Node updates a second of plain gradient descent."""
+    """Node updates per second of plain gradient descent."""
     h = problem.start()
 
     def step(h: Tensor) -> Tensor:
@@ -94,7 +96,7 @@ def synchronous(problem: Objective, device: str, budget: float) -> float:
 
 
 def loop(problem: Objective, budget: float) -> float:
-    """Node updates a second of the algorithm as printed."""
+    """Node updates per second of the algorithm as printed."""
     graph = problem.graph
     schedule = Schedule(graph)
     h = problem.start()
@@ -140,8 +142,8 @@ def loop(problem: Objective, budget: float) -> float:
 
 
 def least_bytes(problem: Objective) -> float:
-    """Bytes one node update must at least move: its own share of every tensor of the problem, its
-    packets read and written."""
+    """Bytes that one node update must at least move: its own share of every tensor of the problem,
+    and its packets, read and written."""
     sizes: list[int] = []
 
     def note(t: Tensor) -> Tensor:

@@ -1,25 +1,26 @@
-r"""What an exact answer costs without a clock: layers under four rules, and an energy under two.
+r"""What an exact answer costs under asynchrony: layers under four rules, an energy under two.
 
-A GCN of the paper's size (five layers of width 10) and an energy GNN are trained on the same graphs
-and run on held-out ones under the same schedules:
+A GCN of the paper's size (five layers of width 10) and an energy GNN are trained on the same
+graphs. Both run on held-out graphs under the same schedules:
 
-* ``overwriting``: the paper's semantics, one value a node;
-* ``waiting``: a node waits for its neighbours' values of the layer it is at, which are sent once;
+* ``overwriting``: the paper's rule, one value per node;
+* ``waiting``: a node waits for its neighbours' values of its current layer, which are sent once;
 * ``resending``: the same, and every value is sent until it is acknowledged;
 * ``caching``: a node recomputes all layers from its neighbours' newest values of all layers;
 * ``gradient``, ``messages``: the energy GNN, by gradient steps (step "auto") and by messages.
 
-Counted are the updates a node makes, the packets it sends and their kilobytes (four bytes a number)
-until its graph is within 1e-6 of the synchronous answer, relative, looked at after every tick; mean
-over nodes, graphs and schedules. "—": some graph did not get there. A node that waits has its turn
-and makes no update; *turns to 1e-2* are turns, one every (S + 1)/2 ticks, until the answer is good
-enough for most purposes. The error is the task's, at the end, in step and out of step.
+The benchmark counts the updates of a node, its packets and their kilobytes (four bytes per number)
+until its graph is within 1e-6 (relative) of the synchronous answer. Graphs are examined after every
+tick. The numbers are means over nodes, graphs and schedules; "—" means that some graph did not get
+there. A node that waits has a turn and makes no update. *Turns to 1e-2* are turns, one every (S +
+1)/2 ticks, until the answer is good enough for most purposes. The error is the task's error at the
+end, synchronous and asynchronous.
 
-Two tasks: *sums* on random geometric graphs of 12 nodes, where five layers reach nearly everyone,
-and *chains* of 20 nodes, where they do not.
+There are two tasks: *sums* on random geometric graphs of 12 nodes, where five layers reach nearly
+every node, and *chains* of 20 nodes, where five layers do not reach every node.
 
-The held-out graphs are drawn as in ``experiments``, a package in the root of the repository: run
-this there, by ``PYTHONPATH=. python benchmarks/baselines.py``.
+The held-out graphs are drawn as in ``experiments``, a package in the root of the repository. Run
+``PYTHONPATH=. python benchmarks/baselines.py`` there.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ TASKS: dict[str, tuple[dict[str, Any], tuple[tuple[int, int, float], ...]]] = {
     "chains": ({"length": 20}, SETTINGS[1:4:2]),
 }
 GRAPHS = 6
-"""Held-out graphs that are run."""
+"""Number of held-out graphs."""
 SEEDS = 2
-"""Of training; the better one is run."""
+"""Number of trained seeds; the best one runs."""
 
 
 def trained(task: Task, model: str, epochs: int) -> tuple[Any, Batch]:
-    """The best of a few seeds, and graphs it has not seen (where the task holds some out)."""
+    """The best of a few seeds, and graphs that it has not seen (where the task holds out some)."""
     result = hogwild.train(task, model=model, epochs=epochs, replicas=SEEDS, seed=0)
     chosen = sample(result, result.best)[:GRAPHS]
     data = Batch.from_data_list([result.graph(i, torch.float64) for i in chosen])
@@ -85,7 +86,7 @@ def measured(
         "turns to 1e-2": float(soon) if bool(near.any(0).all()) else None,
         "deviation": float(run.deviation.max()),
         "updates": float(run.updates.double().mean()),
-        "packets": float(run.messages.double().mean()),
+        "packets": float(run.packets.double().mean()),
         "kilobytes": float(run.bytes.double().mean()) / 1e3,
         "synchronous error": float(sync),
         "error": sum(each) / len(each),

@@ -1,8 +1,8 @@
 """Two versions of hogwild beside each other: CPU time of a training step and of the simulator.
 
-Every cell is measured in a process of its own for each version, in turns, so that a busy machine
-slows both down alike; what counts is the CPU time of one thread, the smallest of several rounds.
-Reported: milliseconds of both versions, and the ratio after / before.
+Every cell is measured in its own process for each version, in turns, so that a busy machine slows
+both versions. The measure is the CPU time of one thread, the smallest of several repetitions. The
+report has milliseconds of both versions, and the ratio after / before.
 
     git worktree add ../before COMMIT
     python benchmarks/before_after.py --before ../before/src --after src:node/src

@@ -1,20 +1,21 @@
-r"""Fifty replicas trained together against one after another, same total number of epochs.
+r"""Fifty replicas trained together against one after another, with equal numbers of epochs.
 
-For each task and model the ensemble of ``--replicas`` seeds and folds is trained for ``--epochs``
-epochs by ``hogwild.train`` with the batches of ``python -m experiments``, and so are ``--singles``
-models by themselves (seeds 0, 1, …). Both from the first epoch on, so that both pay for solves from
-scratch; the first epoch, which also analyses the graphs, is not counted. Validation, logging and
-checkpoints are left out, and tasks with mini-batches have two of them: more would repeat them. The
-ratio is
+For each task and model, ``hogwild.train`` trains the ensemble of ``--replicas`` seeds and folds for
+``--epochs`` epochs, with the batches of ``python -m experiments``. It also trains ``--singles``
+models by themselves (seeds 0, 1, …). Both begin at the first epoch, so that both contain solves
+from a cold start. The first epoch, which also analyses the graphs, is not counted. Validation,
+logging and checkpoints are left out. Tasks with mini-batches have two of them: more would repeat
+them. The ratio is
 
 .. math:: \text{replicas} \cdot t_\text{alone} \,/\, t_\text{together},
 
-t the median time of an epoch; above 1, together is faster. An ensemble waits for its slowest solve
-and a single model does not, which is in the ratio, too. Peak memory is the allocator's on a GPU and
-the process's on a CPU (then of everything before, too: run one cell a process to compare).
+where t is the median time of an epoch. Above 1, training together is faster. An ensemble waits for
+its slowest solve, and a single model does not; the ratio includes this. Peak memory is that of the
+allocator on a GPU and that of the process on a CPU (including all earlier cells: use one process
+per cell to compare).
 
-The batches are those of ``experiments``, a package in the root of the repository: run this there,
-by ``PYTHONPATH=. python benchmarks/ensemble.py``.
+The batches are those of ``experiments``, a package in the root of the repository. Run
+``PYTHONPATH=. python benchmarks/ensemble.py`` there.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def peak_mib(device: str) -> float:
 
 
 def measure(task: str, model: str, replicas: int, singles: int, epochs: int, device: str) -> Cell:
-    """Both ways, the singles first."""
+    """Train both ways, the single models first."""
     alone = [epoch_ms(task, model, 1, seed, epochs, device) for seed in range(singles)]
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()

@@ -1,16 +1,17 @@
 r"""Cost of a training step of the explicit models: hogwild's GCN and GAT against PyG's own.
 
-Full batch, float64, the paper's sizes (GCN: 5 layers of width 10; GAT: 5 layers of 3 heads of 3),
-without replicas. A training step is forward, loss and backward; the optimiser is excluded for all.
-On each task, ``hogwild`` competes with
+The benchmark uses full batches, float64 and the paper's sizes (GCN: 5 layers of width 10; GAT: 5
+layers of 3 heads of 3), without replicas. A training step is forward, loss and backward; the
+optimiser is excluded. On each task, ``hogwild`` is compared with
 
 * ``pyg``: PyG's model of the same size between the same encoder and readout;
-* ``pyg, bare``: PyG's model alone, from the features to the predictions: five layers as well, but
-  neither encoder nor readout, a smaller network.
+* ``pyg, bare``: PyG's model alone, from the features to the predictions. It has five layers, but
+  neither encoder nor readout, and is a smaller network.
 
-The contenders take turns, one step each, in an order drawn anew for every round, so that noise of
-the machine hits all of them; reported are the median milliseconds and the median over the rounds of
-hogwild's time divided by the contender's in the same round (at most 1.10 of ``pyg`` is the goal).
+The contenders take turns, one training step each, in an order drawn anew for every repetition, so
+that noise of the machine affects all of them. The report has the median milliseconds, and the
+median over the repetitions of hogwild's time divided by the contender's (the goal is at most 1.10
+of ``pyg``).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ GOAL = 1.10
 
 
 class Surrounded(nn.Module):
-    """PyG's model between the encoder and the readout that hogwild's has."""
+    """PyG's model between the same encoder and readout as hogwild's model."""
 
     def __init__(self, task: Task, width: int, body: nn.Module) -> None:
         super().__init__()
@@ -79,7 +80,7 @@ class Result:
     contender: str
     parameters: int
     ms: float
-    ratio: float  # hogwild's time over this one's
+    ratio: float  # hogwild's time divided by this contender's
     rounds: list[float]  # milliseconds
 
 

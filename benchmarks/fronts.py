@@ -1,15 +1,15 @@
-r"""Factorising a batch of graphs: fronts batched by what padding and calls cost, against rivals.
+r"""Factorising a batch of graphs: fronts batched by the cost of padding and calls, against rivals.
 
-One factorisation and one solve of a positive definite matrix on a batch of a task's graphs, with
-the same elimination for all contenders:
+The benchmark makes one factorisation and one solve of a positive definite matrix on a batch of a
+task's graphs. The elimination is the same for all contenders:
 
-* ``cost``: :mod:`hogwild.linalg.batching`, what hogwild does;
-* ``powers``: batches of one height and one power of two above the width, what it did before;
-* ``exact``: a batch for every size, no padding;
-* ``heights``: one batch a height.
+* ``cost``: :mod:`hogwild.linalg.batching`, as in hogwild;
+* ``powers``: batches of one height and one power of two above the width, as in earlier versions;
+* ``exact``: one batch for every size, without padding;
+* ``heights``: one batch for every height.
 
-All must agree to rounding, or the run stops. Contenders take turns within every repetition;
-reported are medians. Benchmark sets are measured where ``HOGWILD_DATA`` has them.
+All results must agree to rounding, or the benchmark stops. Contenders take turns within every
+repetition. The report has medians. Benchmark sets are measured where ``HOGWILD_DATA`` has them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def measure(name: str, count: int, k: int, replicas: int, repetitions: int) -> d
 
 
 def line(cell: dict) -> list[str]:
-    """A row of the Markdown table: times as multiples of ours."""
+    """A row of the Markdown table: times as multiples of ``cost``."""
     ms = {contender: statistics.median(found) for contender, found in cell["ms"].items()}
     out = [cell["task"], *(str(cell[k]) for k in ("graphs", "channels", "replicas"))]
     for contender, found in ms.items():

@@ -1,21 +1,21 @@
-r"""Graph signal denoising: K propagation steps against PyG's APPNP and the exact solve.
+r"""Graph signal denoising: K propagations against PyG's APPNP and the exact solve.
 
 The gradient iteration of :class:`hogwild.GSDConv` with step 1/2(γ+β) is APPNP's propagation with
-teleport γ/(γ+β); both are asked for the same K = 10 iterates of the same signal on the same graph
-and must agree to rounding, or the run stops.
+teleport γ/(γ+β). Both compute the same K = 10 iterates of the same signal on the same graph and
+must agree to rounding, or the benchmark stops.
 
-* ``steps``: K steps of a problem that is already posed, against ``APPNP(cached=True)`` after its
-  first call: propagation alone.
+* ``steps``: K propagations of a given problem, against ``APPNP(cached=True)`` after its first call:
+  propagation alone.
 * ``posed``: the same with the normalisation of the weights in every call, against
   ``APPNP(cached=False)``. Hogwild keeps the analysis of the connectivity (which nodes are joined)
-  with the graph, PyG nothing.
-* ``exact``: the minimiser by the default solver from the signal, tolerance 1e-8 on the largest
-  entry of the gradient in float64; what K steps only approach. The last column says how far they
-  are from it.
+  with the graph. PyG keeps nothing.
+* ``exact``: the minimiser by the default solver, started at the signal, with tolerance 1e-8 on the
+  largest entry of the gradient in float64. K propagations only approach this minimiser; the last
+  column has their distance from it.
 
-With ``--backward`` every call is followed by the gradient with respect to the signal: through all
-K steps for both propagations, through one linear solve for the exact one. Contenders take turns
-within every repetition; reported are medians. Numbers below 1 mean that hogwild is faster.
+With ``--backward`` every call is followed by the gradient with respect to the signal: through all K
+propagations for both contenders, through one linear solve for the exact solution. Contenders take
+turns within every repetition. The report has medians. Hogwild is faster where a number is below 1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HEAD = ("nodes", "edges", "channels", "APPNP cached, ms", "steps, ms", "ratio", 
 
 
 def contenders(edge_index: Tensor, signal: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """What is timed, by name: each returns [N, k] as a function of the signal [N, k]."""
+    """The timed functions, by name. Each maps the signal [N, k] to [N, k]."""
     teleport = GAMMA / (GAMMA + BETA)
     graph = Graph.of(edge_index, len(signal))
     ones = signal.new_ones(graph.num_edges)
@@ -85,7 +85,8 @@ def contenders(edge_index: Tensor, signal: Tensor) -> dict[str, Callable[[], Ten
 def measure(
     edge_index: Tensor, channels: int, args: argparse.Namespace
 ) -> dict[str, float | dict[str, list[float]]]:
-    """Milliseconds of every contender in every repetition, and how far K steps are from exact."""
+    """Milliseconds of every contender in every repetition, and the distance of K propagations from
+    the exact solution."""
     nodes = int(edge_index.max()) + 1
     random = torch.Generator().manual_seed(0)
     signal = torch.randn(nodes, channels, generator=random, dtype=getattr(torch, args.dtype))
@@ -99,7 +100,7 @@ def measure(
                 torch.autograd.grad(out.sum(), signal)
         return out.detach()
 
-    first = {name: call(name) for name in CONTENDERS}  # unmeasured: caches, analyses
+    first = {name: call(name) for name in CONTENDERS}  # not measured: caches and analyses
     for name in ("steps", "appnp", "posed"):
         torch.testing.assert_close(first[name], first["appnp-cached"])
     times: dict[str, list[float]] = {name: [] for name in CONTENDERS}

@@ -3,29 +3,29 @@ r"""Cost of an IGNN's training step: hogwild against the published training loop
 A training step is the forward solve, the adjoint solve and the parameter gradient; the optimiser is
 excluded for all contenders. The rival restates the published loop (Gu et al., NeurIPS 2020): Picard
 iterations on the whole batch until its largest change is below 3e-6, at most 300; the same for the
-adjoint; W projected on the host, row by row in NumPy, before every step; always from zero. For each
-cell (``chains``: two chains of 100 nodes; ``proteins``: a batch of graphs of PROTEINS):
+adjoint; W projected on the host, row by row in NumPy, before every training step; always from zero.
+For each cell (``chains``: two chains of 100 nodes; ``proteins``: a batch of graphs of PROTEINS):
 
 1. An ``IGNN`` with its default solver is trained on the cell in float64 (AdamW at 0.005, weight
-   decay 1e-4, gradient norm clipped at 1, embeddings warm started from the previous epoch), W being
+   decay 1e-4, gradient norm clipped at 1, embeddings warm started from the previous epoch). W is
    projected as in the published loop, so that all contenders have the same parameters.
-2. At a few epochs, the midpoints of equal stretches of the training, a snapshot is kept: the
-   parameters, and the embeddings of the previous epoch.
+2. A snapshot is kept at a few epochs, the midpoints of equal parts of the training: the parameters,
+   and the embeddings of the previous epoch.
 3. On every snapshot each contender makes the same training step: ``hogwild`` (default solver,
    tolerance 1e-8 on the largest entry, adjoint to a relative 1e-10, from the previous embeddings),
    ``hogwild-cold`` (from zero), ``published`` (sparse products in COO format, as published),
    ``published-csr`` (the same with CSR, which current PyTorch multiplies faster),
    ``published-warm`` (CSR, from the previous embeddings) and ``published-tight`` (CSR, with
-   hogwild's tolerances and as many iterations as they take). They take turns, and of each the
-   median is taken, after one unmeasured turn.
+   hogwild's tolerances and as many iterations as they need). The contenders take turns. The median
+   of each is taken, after one training step that is not measured.
 
-Reported are mean milliseconds over the snapshots, the ratio of each contender to hogwild, forward
-and adjoint iterations, the residual max \|F(h) - h\| left (median / worst), how far the parameter
-gradient is from that of an exact solve (relative), and the share of snapshots at which a contender
-ran out of iterations. Cells are compared within one run on one machine only.
+The report has mean milliseconds over the snapshots, the ratio of each contender to hogwild, forward
+and adjoint iterations, the residual max \|F(h) - h\| (median / worst), the distance of the
+parameter gradient from that of an exact solve (relative), and the share of snapshots at which a
+contender ran out of iterations. Compare cells only within one process on one machine.
 
 PROTEINS is read from ``$HOGWILD_DATA/TUDataset`` (copied to a temporary folder first, since PyG
-writes beside the raw files); without it that cell is skipped.
+writes beside the raw files); without it the cell is skipped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from hogwild.solvers import SemismoothNewton, Solution, Solver
 
 LEARNING_RATE, WEIGHT_DECAY, KAPPA = 0.005, 1e-4, 0.95
 CELLS = ("chains:100", "proteins:128", "proteins:1113")
-EPOCHS = {"chains": 1000, "proteins": 300}  # on the chains nothing is learned before epoch 500
+EPOCHS = {"chains": 1000, "proteins": 300}  # on chains the model learns nothing before epoch 500
 Parameters = dict[str, Tensor]
 
 
@@ -62,7 +62,7 @@ Parameters = dict[str, Tensor]
 
 
 def proteins(graphs: int) -> Task | None:
-    """A random batch of PROTEINS, a graph-level task; ``None`` where the data is not at hand."""
+    """A random batch of PROTEINS, a graph-level task; ``None`` where the data are missing."""
     source = Path(os.environ.get("HOGWILD_DATA", "")) / "TUDataset" / "PROTEINS" / "raw"
     if "HOGWILD_DATA" not in os.environ or not source.is_dir():
         return None
@@ -81,7 +81,7 @@ def make_task(name: str, size: int) -> Task | None:
 
 
 def build(task: Task, solver: Solver | None = None) -> IGNN:
-    """A fresh float64 model for this task; failures are for the caller to count, not raised."""
+    """A fresh float64 model for this task. Failures do not raise; the caller counts them."""
     torch.manual_seed(0)
     graph_level = len(task.target) != len(task.x)
     model = IGNN(
@@ -102,7 +102,7 @@ def build(task: Task, solver: Solver | None = None) -> IGNN:
 
 @dataclass
 class Outcome:
-    """What one training step computed."""
+    """The results of one training step."""
 
     h: Tensor  # [N, k]
     gradients: Parameters
@@ -145,7 +145,8 @@ class Hogwild:
 
 
 class _Equilibrium(torch.autograd.Function):
-    """X = relu(W X Ã + B) by Picard's iteration, and its adjoint likewise: X and B are [k, N]."""
+    """The solution of X = relu(W X Ã + B) by Picard iterations, and its adjoint by the same method.
+    X and B are [k, N]."""
 
     @staticmethod
     def forward(ctx: Any, w: Tensor, b: Tensor, loop: Published, start: Tensor) -> Tensor:
@@ -169,7 +170,7 @@ class _Equilibrium(torch.autograd.Function):
 
 
 class Published:
-    """The published training step on one task; parameters are named as hogwild's."""
+    """The published training step on one task; parameters have hogwild's names."""
 
     def __init__(
         self, task: Task, *, warm: bool = False, csr: bool = True, tight: bool = False
@@ -208,7 +209,7 @@ class Published:
 
     @staticmethod
     def project(weight: Tensor, radius: float) -> None:
-        """Rows onto the l1 ball, on the host."""
+        """Project the rows onto the l1 ball, on the host."""
         rows = weight.detach().cpu().numpy().copy()
         for i in np.flatnonzero(np.abs(rows).sum(-1) > radius):
             size = np.abs(rows[i])
@@ -249,7 +250,7 @@ class Published:
 
 @dataclass
 class Record:
-    """One contender on one cell; every list has an entry a snapshot."""
+    """One contender on one cell; every list has one entry per snapshot."""
 
     ms: list[float] = field(default_factory=list)
     iterations: list[int] = field(default_factory=list)
@@ -262,7 +263,7 @@ class Record:
 def train(
     task: Task, epochs: int, samples: int, device: str
 ) -> tuple[list[tuple[int, Parameters, Tensor]], list[float]]:
-    """Snapshots (epoch, parameters, previous embeddings) and milliseconds of every step."""
+    """Snapshots (epoch, parameters, previous embeddings), milliseconds of every training step."""
     model = build(task)
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     wanted = {1 + int((i + 0.5) * (epochs - 1) / samples) for i in range(samples)}
@@ -292,10 +293,10 @@ def train(
 def measure(
     steps: dict[str, Callable[[], Callable[[], Outcome]]], device: str
 ) -> dict[str, tuple[float, Outcome]]:
-    """Median milliseconds of every contender and what it computed.
+    """Median milliseconds of every contender, and its results.
 
-    The contenders take turns, so that whatever else happens on the machine happens to all of them;
-    first an unmeasured turn, then up to 15 within about four seconds.
+    The contenders take turns, so that other work on the machine affects all of them. The first turn
+    is not measured. Up to 15 further turns follow, within about four seconds.
     """
     found = {name: timed(step, device) for name, step in steps.items()}
     turn = sum(ms for ms, _ in found.values())
@@ -424,7 +425,7 @@ def main() -> None:
         lines += rows(f"{text}: {epochs} epochs, {len(snapshots)} snapshots", records)
         place = described(environment(device))
         markdown = f"Cost of an IGNN's training step ({place}).\n\n" + table(HEAD, lines)
-        write(arguments.output, "ignn", results, markdown)  # what is done is kept
+        write(arguments.output, "ignn", results, markdown)  # write finished cells
     print("\n" + markdown)
 
 

@@ -1,8 +1,8 @@
-"""Tables of docs/benchmarks.md and the README from the committed results, so that they agree.
+"""Write the tables of docs/benchmarks.md and the README from the committed results.
 
-``python benchmarks/report.py`` rewrites the text between the markers; ``--check`` only says whether
-it would change. Results are JSON files written by training_step.py and scaling.py, in
-benchmarks/results, one folder a machine.
+``python benchmarks/report.py`` rewrites the text between the markers. ``--check`` only says whether
+the text would change. Results are JSON files written by training_step.py and scaling.py, in
+benchmarks/results, with one folder per machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RIVALS = {
     "jax": "JAX recipe",
     "jax-converged": "JAX recipe, converged",
 }
-GOALS = {  # what hogwild set out to be faster by
+GOALS = {  # hogwild's goals for the ratios
     "cpu": {"eager": 15.0, "jax": 5.0, "jax-converged": 5.0},
     "h200": {"eager": 20.0, "jax": 5.0, "jax-converged": 5.0},
 }
@@ -42,7 +42,7 @@ def load(folder: str) -> list[dict[str, Any]]:
 
 
 def ratio(cell: dict[str, Any], rival: str) -> float | None:
-    """Mean time of a rival over mean time of hogwild, on the same snapshots."""
+    """Mean time of a rival divided by hogwild's mean time, on the same snapshots."""
     if rival not in cell["contenders"]:
         return None
     ours, theirs = (statistics.fmean(cell["contenders"][n]["ms"]) for n in ("hogwild", rival))
@@ -60,7 +60,8 @@ def name(cell: dict[str, Any]) -> str:
 
 
 def training_step(folder: str) -> str:
-    """One line a run: our time, the rivals' as multiples of it, and what they left undone."""
+    """One line per cell: our time, the rivals' times as multiples of it, residuals and missed
+    tolerances."""
     cells = load(folder)
     if not cells:
         return "Not run.\n"
@@ -92,7 +93,7 @@ def training_step(folder: str) -> str:
 
 
 def goals(folder: str) -> str:
-    """Which runs reach the goals, with the ratio of each."""
+    """The cells that reach the goals and those that miss them, with their ratios."""
     out = "| rival | goal | reached | missed |\n|---|---|---|---|\n"
     for rival, goal in GOALS[folder].items():
         sides: tuple[list[str], list[str]] = ([], [])
@@ -105,7 +106,7 @@ def goals(folder: str) -> str:
 
 
 def written(name: str) -> Callable[[str], str]:
-    """The table that a benchmark has written itself, as it is."""
+    """The table that a benchmark has written itself, unchanged."""
 
     def part(folder: str) -> str:
         path = HERE / "results" / folder / f"{name}.md"
@@ -135,7 +136,8 @@ def summary(folder: str) -> str:
 
 
 def which(folder: str) -> str:
-    """A node's price under loss, for the README: what to do with a GCN, and an energy beside it."""
+    """The price of a node under loss, for the README: a GCN under each rule, and an energy beside
+    it."""
     path = HERE / "results" / folder / "baselines.json"
     if not path.exists():
         return "Not run.\n"

@@ -1,21 +1,21 @@
-r"""The paper's recipe in eager PyTorch: what the closed-form solver is measured against.
+r"""The paper's recipe in eager PyTorch: the rival of the closed-form solver.
 
-The energy is an ordinary forward pass and everything else is automatic differentiation.
+The energy is an ordinary forward pass, and automatic differentiation computes everything else.
 
 1. *Forward* (appendix E): L-BFGS with 10 pairs and at most 50 iterations, warm started, until the
    gradient's 2-norm over the whole batch of graphs is at most 1e-5. Steps are halved until they
-   decrease the energy enough; the trial step 1 is evaluated with its gradient, since it is
-   nearly always taken.
+   decrease the energy enough. The trial step 1 is evaluated with its gradient, since it is nearly
+   always taken.
 2. *Adjoint* (appendix C): conjugate gradients to a relative residual of 1e-5, the default of
-   ``jax.scipy.sparse.linalg.cg``; Hessian–vector products are a second backward pass through the
+   ``jax.scipy.sparse.linalg.cg``. Hessian–vector products are a second backward pass through the
    gradient's graph, which is built once.
-3. *Parameters*: a backward pass through that same graph.
+3. *Parameters*: a backward pass through the same graph.
 
-Replicas are a leading dimension: each has its own step lengths and its own stopping test, the
-loops end when all of them are done. What depends on features alone is computed once a step, and
-the node index is the last dimension, where gathers and segment sums are fastest on a CPU.
-Parameters are those of an :class:`hogwild.EnergyGNN` (defaults: edge-wise messages, one round, no
-heads), read from its state dict.
+Replicas are a leading dimension. Each replica has its own step lengths and its own stopping test,
+and the loops end when all replicas are done. Values that depend on features alone are computed once
+per training step. The node index is the last dimension, where gathers and segment sums are fastest
+on a CPU. Parameters are those of an :class:`hogwild.EnergyGNN` (defaults: edge-wise messages, one
+round, no heads), read from its state dict.
 
 ``python benchmarks/rivals.py --check`` compares energies, embeddings and parameter gradients of
 this recipe, of :mod:`rivals_jax` and of hogwild, with all tolerances tightened.
@@ -39,7 +39,7 @@ from hogwild.solvers import Newton, Solution, Solver
 
 Parameters = Mapping[str, Tensor]
 SLOPE = 0.1
-"""Of the leaky ReLUs, on the features' path of a PICNN and in the readout."""
+"""Slope of the leaky ReLUs, on the features' path of a PICNN and in the readout."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Recipe:
 
 @dataclass
 class Outcome:
-    """What one training step computed."""
+    """The results of one training step."""
 
     h: Tensor  # [R, N, k]
     gradients: Parameters  # of the summed losses
@@ -70,8 +70,9 @@ class Contender(Protocol):
     """One implementation of the training step on one task."""
 
     def load(self, parameters: Parameters, h0: Tensor) -> Callable[[], Callable[[], Outcome]]:
-        """The step at these parameters from the warm start ``h0`` [R, N, k]: calling it does the
-        work (to be timed); what it returns converts the result (not to be timed)."""
+        """Prepare the training step at these parameters from the warm start ``h0`` [R, N, k].
+        Calling the result does the work (timed); calling what that returns converts the results
+        (not timed)."""
 
 
 # -- the energy, by a forward pass ----------------------------------------------------------------
@@ -79,7 +80,7 @@ class Contender(Protocol):
 
 @dataclass(frozen=True)
 class Layer:
-    """A PICNN layer once its features are known (names as in the paper's appendix B)."""
+    """A PICNN layer with its features filled in (names as in the paper's appendix B)."""
 
     wy: Tensor  # [R, w', d]
     gy: Tensor  # [R, d, n]
@@ -177,11 +178,12 @@ class EagerRecipe:
 
     @torch.no_grad()
     def solve(self, f: Features, h: Tensor) -> tuple[Tensor, int, bool]:
-        """L-BFGS from ``h`` [R, k, N]: the iterate, iterations, whether a replica missed."""
+        """L-BFGS from ``h`` [R, k, N]: the iterate, iterations, and whether a replica missed its
+        tolerance."""
         value, g = self.value_and_gradient(f, h)
         pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # (s, y, 1 / sᵀy), newest last
         norm = _dot(g, g).sqrt()
-        gamma = 1.0 / norm.clamp_min(1.0)  # the first step is a unit move at most
+        gamma = 1.0 / norm.clamp_min(1.0)  # the first step has length one at most
         active = norm > self.recipe.tolerance
         iterations = 0
         while iterations < self.recipe.max_iter and bool(active.any()):
@@ -216,7 +218,7 @@ class EagerRecipe:
     # -- adjoint ----------------------------------------------------------------------------------
 
     def adjoint(self, gradient: Tensor, h: Tensor, rhs: Tensor) -> tuple[Tensor, int]:
-        """CG for H λ = rhs, H applied by a backward pass through ``gradient``'s graph at ``h``."""
+        """CG for H λ = rhs. A backward pass through ``gradient``'s graph at ``h`` applies H."""
         x, r, p = torch.zeros_like(rhs), rhs, rhs
         rr = _dot(r, r)
         limit = self.recipe.cg_tolerance**2 * rr
@@ -315,7 +317,7 @@ def training_step(model: EnergyGNN, task: Task, h0: Tensor | None) -> tuple[Solu
 
 
 def build(task: Task, replicas: int, solver: Solver | None = None, seed: int = 0) -> EnergyGNN:
-    """A fresh float64 model for this task; failures are for the caller to count, not raised."""
+    """A fresh float64 model for this task. Failures do not raise; the caller counts them."""
     torch.manual_seed(seed)
     model = EnergyGNN(
         task.x.size(-1),
@@ -336,7 +338,7 @@ def _error(a: Tensor, b: Tensor) -> float:
 
 
 def check(device: str = "cpu") -> None:
-    """Compare energies, embeddings and gradients on small problems; raises where they differ."""
+    """Compare energies, embeddings and gradients on small problems; raise where they differ."""
     recipes: dict[str, Callable[[Task, Recipe], Contender]] = {}
     if importlib.util.find_spec("jax") is not None:
         from rivals_jax import JaxRecipe, jax_device

@@ -1,10 +1,10 @@
-r"""The paper's recipe in JAX, as :mod:`rivals` has it in eager PyTorch, compiled as one function.
+r"""The paper's recipe in JAX: the recipe of :mod:`rivals`, compiled as one function.
 
-Both loops are ``lax.while_loop``; the history is a ring buffer; Hessian–vector products are the
-gradient's linearisation, made once a step (``jax.linearize``: cheaper than a ``jvp`` of the
-gradient in every iteration, which would repeat the primal pass). Segment sums know that receivers
-are sorted. Float64 throughout; compilation happens at the first call of a shape, never in a timed
-one. The limit on the iterations is an argument, so that :meth:`JaxRecipe.limited` shares the
+Both loops are ``lax.while_loop``, and the history is a ring buffer. Hessian–vector products are the
+gradient's linearisation, made once per training step by ``jax.linearize``. This is cheaper than a
+``jvp`` of the gradient in every iteration, which would repeat the primal pass. Segment sums know
+that receivers are sorted. Everything is float64. The first call of a shape compiles and is never
+timed. The limit on the iterations is an argument, so that :meth:`JaxRecipe.limited` shares the
 compiled function.
 """
 
@@ -163,7 +163,8 @@ class JaxRecipe:
     # -- forward ----------------------------------------------------------------------------------
 
     def solve(self, features: Pytree, h: Array, c: dict[str, Array]) -> tuple[Array, Array, Array]:
-        """L-BFGS from ``h`` [R, k, N]: the iterate, iterations, whether a replica missed."""
+        """L-BFGS from ``h`` [R, k, N]: the iterate, iterations, and whether a replica missed its
+        tolerance."""
         recipe, memory = self.recipe, self.recipe.memory
 
         def evaluate(h: Array) -> tuple[Array, Array]:
@@ -228,7 +229,7 @@ class JaxRecipe:
             "s": history,
             "y": history,
             "rho": jnp.zeros((memory, len(h), 1, 1)),
-            "gamma": 1.0 / jnp.maximum(jnp.sqrt(dot(g, g)), 1.0),  # a unit move at most
+            "gamma": 1.0 / jnp.maximum(jnp.sqrt(dot(g, g)), 1.0),  # length one at most
             "i": 0,
         }
         state = lax.while_loop(more, iterate, state)

@@ -1,10 +1,10 @@
-r"""Updates a node needs until the asynchronous answer is the synchronous one, by rule and step.
+r"""Updates of a node until the asynchronous answer equals the synchronous one, by rule and step.
 
 Energy GNNs of the paper's size are trained on chains of l = 10, 30 and 100 nodes (full batch,
-default recipe, the best of a few seeds) and run from a cold start with S = 5, D = 2. Counted are
-the updates a node made, on average, when the largest relative deviation from the synchronous
-embeddings first fell below 1e-3 and 1e-6; mean over the schedules, "—" where some schedule did not
-get there.
+default recipe, the best of a few seeds) and run from a cold start with S = 5, D = 2. The benchmark
+counts the mean number of updates of a node when the largest relative deviation from the synchronous
+embeddings first fell below 1e-3 and 1e-6. The numbers are means over the schedules; "—" means that
+some schedule did not get there.
 
 * ``constant``: gradient steps of one size, the best of a grid of multiples of 1/λ_max at the
   solution (which no node knows);
@@ -12,8 +12,8 @@ get there.
 * ``certified``: gradient steps for which convergence is proved;
 * ``messages``: quadratic messages over separators.
 
-The *light-cone limit* is the number of updates a node makes while word travels from one end of the
-chain to the other: a hop takes a mean wait of (S + 1)/2 ticks until the receiver's turn, corrected
+The *light cone* is the number of updates of a node while information travels from one end of the
+chain to the other. A hop takes a mean wait of (S + 1)/2 ticks until the receiver's turn, corrected
 for waiting times seen from a random moment, plus the mean age of a packet.
 """
 
@@ -38,7 +38,7 @@ MULTIPLES = (0.5, 1.0, 1.5)
 
 
 def light_cone(length: int) -> float:
-    """Updates a node makes while word passes ``length - 1`` hops."""
+    """Updates of a node while information passes ``length - 1`` hops."""
     gaps = range(1, STAGGER + 1)
     wait = sum(g * (g + 1) / 2 for g in gaps) / sum(gaps)  # from a random tick to the next update
     hop = wait + DELAY / 2
@@ -46,7 +46,7 @@ def light_cone(length: int) -> float:
 
 
 def first_below(run: hogwild.Run, tol: float) -> float | None:
-    """Mean over the runs of the updates a node had made when the deviation was below ``tol``."""
+    """Mean over the runs of the updates of a node when the deviation first was below ``tol``."""
     assert run.history is not None
     below = run.history.amax(-1) <= tol  # [T, Q]
     if not bool(below.any(0).all()):

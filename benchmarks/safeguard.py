@@ -1,11 +1,12 @@
-r"""Messages on badly scaled energies with cycles: do runs stay bounded, do they arrive?
+r"""Messages on badly scaled energies with cycles: whether runs stay bounded and arrive.
 
-Untrained energies on small random graphs with cycles, whose features are 100 and 1,000 times as
-large as standardised ones. Such an energy is all slopes and kinks, and messages need not converge
-on it. A case is one parameter set on one graph; cases whose synchronous solve fails are left out.
-Counted are, after so many ticks, the cases within 1e-6 of the synchronous answer, and those whose
-distance from it exceeds twice, ten and a hundred times its largest entry. Distances are relative to
-that entry; the last column is the largest in the second half of the ticks.
+The energies are untrained, on small random graphs with cycles. Their features are 100 and 1,000
+times as large as standardised features. Such an energy is nearly piecewise linear, and messages
+need not converge on it. A case is one parameter set on one graph. Cases whose synchronous solve
+fails are left out. After the given number of ticks the benchmark counts the cases within 1e-6 of
+the synchronous answer, and the cases whose distance exceeds 2, 10 and 100 times the answer's
+largest entry. Distances are relative to this entry. The last column is the largest distance in the
+second half of the ticks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SCHEDULES = ((1, 0), (5, 2))
 
 
 def badly_scaled(scale: float) -> Batch:
-    """Random connected graphs with cycles; features deviate by ``scale``."""
+    """Random connected graphs with cycles; features have the deviation ``scale``."""
     graphs = []
     for seed, nodes in enumerate(SIZES):
         graph = random_graph([nodes], seed=seed, extra=0.7)

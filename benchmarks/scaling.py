@@ -1,15 +1,16 @@
 r"""How a training step scales: memory with the solver's iterations, time with the graph.
 
-*Memory.* Gradient descent is given more and more iterations (and a tolerance of zero, so that it
-takes them all); the memory of forward and backward must not follow, since none is recorded. On a
-CPU the bytes of all tensors that autograd saves for the backward pass are counted (each storage
-once), on a GPU the peak of allocated memory above what was there before the step. For comparison,
-the same descent *unrolled*, differentiated through its iterations.
+*Memory.* Gradient descent makes more and more iterations (with a tolerance of zero, so that it
+makes all of them). The memory of forward and backward must not grow, because no iteration is
+recorded. On a CPU the benchmark counts the bytes of all tensors that autograd saves for the
+backward pass (each storage once). On a GPU it counts the peak of allocated memory above the memory
+before the training step. The rival is the same descent *unrolled*, differentiated through its
+iterations.
 
-*Time.* One training step with the default solver on a random geometric graph of mean degree 6,
-from 10³ to 10⁶ nodes: from zero embeddings, and from the embeddings of the previous epoch. Reported
-is the median of the steps and the exponent of a least-squares fit of log time against log edges
-(1 is linear).
+*Time.* One training step with the default solver on a random geometric graph of mean degree 6, from
+10³ to 10⁶ nodes: from zero embeddings, and from the embeddings of the previous epoch. The report
+has the median time and the exponent of a least-squares fit of log time against log edges (1 is
+linear).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ T = TypeVar("T")
 
 
 def prepare(model: EnergyGNN, task: Task, device: str) -> None:
-    """Unmeasured steps: a graph is analysed once, and what is small is recorded on a GPU when it
-    comes again."""
+    """Make training steps that are not measured. A graph is analysed once, and small problems are
+    recorded on a GPU when they return."""
     for _ in range(2 if device == "cuda" else 1):
         training_step(model, task, None)
     model.zero_grad(set_to_none=False)
@@ -47,7 +48,7 @@ class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
     """Counts the bytes of the distinct storages that autograd saves while it is entered."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, torch.UntypedStorage] = {}  # alive, so that no address is reused
+        self.kept: dict[int, torch.UntypedStorage] = {}  # kept alive, so that no address is reused
 
         def pack(t: Tensor) -> Tensor:
             storage = t.untyped_storage()
@@ -62,7 +63,8 @@ class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
 
 
 def memory_of(step: Callable[[], T], device: str) -> tuple[float, T]:
-    """KiB saved for the backward pass (CPU) or peak KiB allocated (GPU), and the step's result."""
+    """KiB saved for the backward pass (CPU) or peak KiB allocated (GPU), and the training step's
+    result."""
     if device == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -77,7 +79,7 @@ def memory_of(step: Callable[[], T], device: str) -> tuple[float, T]:
 
 
 def unrolled(task: Task, iterations: int) -> None:
-    """What hogwild does not do: gradient descent differentiated through its iterations."""
+    """Gradient descent differentiated through its iterations, as a rival."""
     model = build(task, 1)
     recipe = EagerRecipe(task)
     parameters = dict(model.named_parameters())
@@ -91,7 +93,7 @@ def unrolled(task: Task, iterations: int) -> None:
 
 
 def memory(device: str) -> list[dict[str, float | str]]:
-    """Memory against iterations, on the chains."""
+    """Memory against iterations, on chains."""
     task = chains().to(device)
     out: list[dict[str, float | str]] = []
     for count in (1, 10, 100, 1000):
@@ -109,7 +111,7 @@ def memory(device: str) -> list[dict[str, float | str]]:
 
 
 def time_of(nodes: int, epochs: int, device: str) -> dict[str, float]:
-    """Milliseconds of the first (cold) step and of the median later (warm) one."""
+    """Milliseconds of the first (cold) training step and of the median later (warm) one."""
     task = rgg(nodes).to(device)
     model = build(task, 1)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.005, weight_decay=1e-4)
@@ -150,7 +152,7 @@ def report(
     spent: list[dict[str, float | str]],
     times: list[dict[str, float]],
 ) -> str:
-    """Write what was measured where a folder is given; the Markdown."""
+    """The results as Markdown; also written to a folder where one is given."""
     slopes = {key: exponent(times, key) for key in ("cold_ms", "warm_ms") if len(times) > 1}
     results = {"environment": place, "memory": spent, "time": times, **slopes}
     measure = "peak KiB" if device == "cuda" else "KiB saved for backward"
@@ -204,7 +206,7 @@ def main() -> None:
     times: list[dict[str, float]] = []
     for nodes in arguments.nodes.split(","):
         times.append(time_of(int(nodes), max(arguments.epochs, 2), device))
-        # Size by size, so that what is done is kept.
+        # Write after every size, so that finished sizes are kept.
         markdown = report(arguments.output, device, environment(device), spent, times)
     print("\n" + markdown)
 

@@ -1,17 +1,20 @@
-r"""Cost of one straggler in a batch: secant curvature and cutting, each against going without.
+r"""Cost of one slow graph in a batch: secant curvature and cutting, on and off.
 
-A batch of random trees of 20 nodes with standardised features; in one of them, the straggler, the
+The batch has random trees of 20 nodes with standardised features. In one tree, the straggler, the
 first feature is heavy-tailed and reaches 800. An untrained ``EnergyConv`` embeds the batch. Two
-things are switched on and off, which gives the contenders:
+remedies are switched on and off, which gives the contenders:
 
-* *secant*: Newton's curvature after ``patience`` iterations; off is ``Newton(patience=max_iter)``;
-* *cut*: what still moves is cut out of a small batch once the work on frozen graphs has reached the
-  price of a cut (``hogwild.solvers.loop.PRICE``, in iterations); off is an infinite price.
+* *secant*: Newton's secant curvature after ``patience`` iterations; off is
+  ``Newton(patience=max_iter)``;
+* *cut*: the graphs that have not converged are cut out of a small batch once the work on frozen
+  graphs has reached the price of a cut (``hogwild.solvers.loop.PRICE``, in iterations); off is an
+  infinite price.
 
-``neither`` is the rival: how the solver was before it had the two. ``cut at once`` has a price of
-zero, for the choice of the price. The same batches without a straggler show what the two cost where
-nothing is to be gained. Reported are medians of CPU milliseconds of a solve, several batches each,
-contenders in turns, as ratios to ``neither``; and the iterations of the slowest graph.
+``neither`` is the rival: the solver before it had the two remedies. ``cut at once`` has a price of
+zero, for the choice of the price. The same batches without a straggler show the cost of the
+remedies where they cannot help. The report has medians of CPU milliseconds of a solve over several
+batches, with contenders in turns, as ratios to ``neither``, and the iterations of the slowest
+graph.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ HEAD = ("graphs", "straggler", *(f"{name}" for name in CONTENDERS), "iterations,
 
 
 def features(count: int, straggler: bool, random: torch.Generator) -> Tensor:
-    """[N, 2], those of the first tree heavy-tailed if it is to be a straggler."""
+    """Features [N, 2]; those of the first tree are heavy-tailed if it is the straggler."""
     x = torch.randn(count * NODES, 2, generator=random, dtype=torch.float64)
     if straggler:
         tail = torch.randn(NODES, generator=random, dtype=torch.float64).exp().square()
@@ -59,7 +62,7 @@ def measure(count: int, straggler: bool, batches: int) -> list[str]:
         conv = EnergyConv(2, hidden_channels=2).double()
         x = features(count, straggler, random)
         for name, (patience, price) in CONTENDERS.items():
-            graph = random_graph([NODES] * count, extra=0.0, seed=seed)  # analysed anew
+            graph = random_graph([NODES] * count, extra=0.0, seed=seed)  # analysed again
             edges = torch.stack([graph.src, graph.dst])
             problem = conv.problem(Inputs(x, edges, batch=graph.batch)).detach()
             loop.PRICE["cpu"] = price

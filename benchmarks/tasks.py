@@ -1,19 +1,19 @@
-r"""The benchmark's problems: a few tensors and a loss each, all of them functions of a seed.
+r"""The tasks of the benchmarks: a few tensors and a loss each, all functions of a seed.
 
 ==============  ================================================================  ==============
 task            graphs and features                                               prediction
 ==============  ================================================================  ==============
 ``chains``      2 chains of 100 nodes, the class one-hot on the first node only   the class
 ``counting``    50 chains of 1 to 50 nodes, degree one-hot (0, 1, 2)              the node count
-``sums``        G chains of 50 nodes, one random bit a node                       the sum
+``sums``        G chains of 50 nodes, one random bit per node                     the sum
 ``coordinates`` G random geometric graphs, 20 nodes in the unit square, radius    positions that
                 0.5, ids one-hot, distances as ``edge_attr``                      keep distances
 ``rgg``         one random geometric graph of n nodes with mean degree 6, two     features after
-                standard normal features a node                                   10 averagings
+                standard normal features per node                                 10 averagings
 ==============  ================================================================  ==============
 
 The first four are the paper's (section 5.1). Edges are undirected and sorted by receiver, which
-lets every contender declare its segment sums sorted. Everything is float64.
+lets every contender declare that its segment sums are sorted. Everything is float64.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 EPSILON = 1e-12
-"""Added under the square root of a predicted squared distance, so that it has a slope at zero."""
+"""Added under the square root of a predicted squared distance: the root has a slope at zero."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Disjoint graphs in PyG's conventions, with what the loss compares predictions to."""
+    """Disjoint graphs in PyG's conventions, with the targets of the loss."""
 
     x: Tensor  # [N, p]
     edge_index: Tensor  # [2, E], senders then receivers, sorted by receiver
@@ -81,7 +81,7 @@ def _sorted(edge_index: np.ndarray) -> Tensor:
 
 
 def _paths(sizes: list[int]) -> tuple[Tensor, Tensor]:
-    """Chains of these many nodes: edges and the graph of each node."""
+    """Chains of these numbers of nodes: edges, and the graph of each node."""
     batch = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     nodes = (batch[:-1] == batch[1:]).nonzero()[:, 0].numpy()  # all but the last of each chain
     return _sorted(np.stack([nodes, nodes + 1])), batch
@@ -142,7 +142,7 @@ def rgg(nodes: int = 100_000, degree: float = 6.0, seed: int = 0, averagings: in
     tree = cKDTree(random.random((nodes, 2)))
     edge_index = _sorted(tree.query_pairs(radius, output_type="ndarray").T)
     x = torch.from_numpy(random.standard_normal((nodes, 2)))
-    # The target: one feature averaged over neighbourhoods again and again, at unit variance.
+    # The target: one feature, repeatedly averaged over neighbourhoods, at unit variance.
     target, (src, dst) = x[:, 0], edge_index
     share = 1.0 / (1.0 + torch.bincount(dst, minlength=nodes))
     for _ in range(averagings):

@@ -5,22 +5,23 @@ excluded for all contenders. For each cell (a task and a number of replicas):
 
 1. An ``EnergyGNN`` with its default solver is trained full-batch in float64 (AdamW at 0.005, weight
    decay 1e-4, the gradient norm of each replica clipped at 1, embeddings warm started from the
-   previous epoch). Every step is timed: the cross-check "all epochs".
-2. At a few epochs, the midpoints of equal stretches of the training, a snapshot is kept: the
-   parameters, and the exact embeddings of the previous epoch.
+   previous epoch). Every training step is timed, as a cross-check ("all epochs").
+2. A snapshot is kept at a few epochs, the midpoints of equal parts of the training: the parameters,
+   and the exact embeddings of the previous epoch.
 3. On every snapshot each contender makes the same training step from the same warm start:
-   ``hogwild`` (default solver, tolerance 1e-8 on the largest entry), ``eager`` (the recipe in
-   eager PyTorch) and ``jax`` (the recipe compiled by JAX; compilation excluded). The recipe stops
-   after 50 iterations, converged or not; ``eager-converged`` and ``jax-converged`` are the same
-   recipe with as many iterations as it needs to meet its tolerance (at most 10,000). A step
-   shorter than a second is repeated up to five times and its median taken, after one unmeasured
-   step.
+   ``hogwild`` (default solver, tolerance 1e-8 on the largest entry), ``eager`` (the recipe in eager
+   PyTorch) and ``jax`` (the recipe compiled by JAX; compilation excluded). The recipe stops after
+   50 iterations, converged or not. ``eager-converged`` and ``jax-converged`` are the same recipe
+   with as many iterations as it needs to meet its tolerance (at most 10,000). A training step
+   shorter than a second is repeated up to five times and its median taken, after one that is not
+   measured.
 
-Reported are mean milliseconds over the snapshots, the ratio of each contender to hogwild, the mean
-number of forward and adjoint iterations, the energy gradient left at the embeddings returned (one
-judge for all: autograd; of each snapshot the worst replica), the share of snapshots at which a
-contender missed its own tolerance, and how far the parameter gradient is from hogwild's (relative,
-all replicas together). Cells are compared within one run on one machine only.
+The report has mean milliseconds over the snapshots, the ratio of each contender to hogwild, the
+mean number of forward and adjoint iterations, the energy gradient at the returned embeddings
+(computed by autograd for all contenders; of each snapshot the worst replica), the share of
+snapshots at which a contender missed its own tolerance, and the distance of the parameter gradient
+from hogwild's (relative, all replicas together). Compare cells only within one process on one
+machine.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Snapshot:
 
 @dataclass
 class Record:
-    """One contender on one cell; every list has an entry a snapshot."""
+    """One contender on one cell; every list has one entry per snapshot."""
 
     ms: list[float] = field(default_factory=list)
     iterations: list[int] = field(default_factory=list)
@@ -124,7 +125,7 @@ THREADS = (
 
 
 def limit_threads(count: int | None) -> None:
-    """Let torch use ``count`` threads, and JAX (which asks for its CPUs) as many."""
+    """Let torch use ``count`` threads, and JAX (which reads the process's CPUs) as many."""
     if count:
         torch.set_num_threads(count)
         if hasattr(os, "sched_setaffinity"):
@@ -143,7 +144,7 @@ def timed(step: Callable[[], T], device: str) -> tuple[float, T]:
 
 
 def repeated(step: Callable[[], Callable[[], Outcome]], device: str) -> tuple[float, Outcome]:
-    """Median milliseconds after one unmeasured call; once is enough above a second."""
+    """Median milliseconds after one call that is not measured; one call suffices above a second."""
     first, result = timed(step, device)
     times: list[float] = []
     while len(times) < 5 and (not times or first < 1e3):
@@ -162,7 +163,7 @@ def clip(model: EnergyGNN) -> None:
 
 
 def train(cell: Cell, task: Task, device: str) -> tuple[list[Snapshot], list[float], int]:
-    """Snapshots, milliseconds of every epoch's training step, and how many steps missed."""
+    """Snapshots, milliseconds of every epoch's training step, and how many missed the tolerance."""
     model = build(task, cell.replicas)
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     wanted = {1 + int((i + 0.5) * (cell.epochs - 1) / cell.samples) for i in range(cell.samples)}
@@ -232,7 +233,7 @@ def compare(
 
 
 def environment(device: str) -> dict[str, str | int]:
-    """Versions, device and threads: what a reader needs to place the numbers."""
+    """Versions, device and threads of a measurement."""
     found: dict[str, str | int] = {"python": platform.python_version()}
     for package in ("torch", "torch_geometric", "numpy", "scipy", "jax"):
         try:
@@ -257,7 +258,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def described(where: dict[str, str | int]) -> str:
-    """An environment in a line."""
+    """An environment in one line."""
     return ", ".join(f"{key} {value}" for key, value in where.items())
 
 
@@ -298,7 +299,7 @@ def rows(cell: Cell, records: dict[str, Record], epochs_ms: list[float]) -> list
 
 
 def rivals_for(task: Task, wanted: Sequence[str], device: str) -> dict[str, Contender]:
-    """The rivals that can run here; says which cannot."""
+    """The rivals that can run here; prints the others."""
     found: dict[str, Contender] = {}
     recipes = {"": Recipe(), "-converged": Recipe(max_iter=10_000)}
     for suffix, recipe in recipes.items():
@@ -374,7 +375,7 @@ def main() -> None:
         lines += rows(cell, records, epochs_ms)
         place = described(environment(device))
         markdown = f"Cost of a training step ({place}).\n\n" + table(HEAD, lines)
-        write(arguments.output, "training_step", results, markdown)  # what is done is kept
+        write(arguments.output, "training_step", results, markdown)  # write finished cells
     print("\n" + markdown)
 
 

@@ -1,7 +1,7 @@
 """An energy GNN in PyTorch Lightning: training, validation, checkpoints, on PyG's DataLoaders.
 
-Everything is Lightning as usual. A solve that fails raises in ``forward`` or ``backward``;
-``on_failure="warn"`` lets training go on.
+The code is ordinary Lightning code. A solve that fails raises an error in ``forward`` or
+``backward``. With ``on_failure="warn"`` training continues.
 """
 
 import tempfile
@@ -20,7 +20,7 @@ import hogwild
 
 
 def graphs(count: int, nodes: int = 8) -> list[Data]:
-    """Random graphs; every node has a number and must tell the largest in its neighbourhood."""
+    """Random graphs. Every node has a number; its target is the largest in its neighbourhood."""
     out = []
     for _ in range(count):
         edge_index, x = erdos_renyi_graph(nodes, 0.4), torch.rand(nodes, 1)
@@ -30,7 +30,7 @@ def graphs(count: int, nodes: int = 8) -> list[Data]:
 
 
 class NodeRegression(L.LightningModule):
-    """A number for every node; ``options`` are those of :class:`hogwild.EnergyGNN`."""
+    """Predict a number for every node; ``options`` are those of :class:`hogwild.EnergyGNN`."""
 
     def __init__(
         self, in_channels: int, out_channels: int, lr: float = 0.02, **options: object
@@ -53,13 +53,13 @@ class NodeRegression(L.LightningModule):
 
     def _loss(self, name: str, batch: Batch) -> Tensor:
         loss = F.mse_loss(self(batch), batch.y)
-        # Named, since Lightning cannot tell the size of a PyG batch.
+        # Lightning cannot find out the size of a PyG batch.
         self.log(f"{name}_loss", loss, on_epoch=True, batch_size=batch.num_nodes)
         return loss
 
 
 def main(folder: str | Path, epochs: int = 40) -> tuple[L.Trainer, NodeRegression]:
-    """Train; the trainer, and the module with the parameters that were best on validation."""
+    """Train; return the trainer and the module that is best on the validation graphs."""
     L.seed_everything(0, verbose=False)
     train = DataLoader(graphs(48), batch_size=16, shuffle=True)
     val = DataLoader(graphs(16), batch_size=16)

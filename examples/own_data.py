@@ -1,4 +1,4 @@
-"""Your own PyG dataset and your own loss: train, look, and run asynchronously."""
+"""Train on your own PyG dataset with your own loss, then run the model asynchronously."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ import hogwild
 
 
 def graphs(count: int = 40, nodes: int = 8) -> list[Data]:
-    """Random graphs; every node has a number and must tell the mean of its neighbours'."""
+    """Random graphs. Every node has a number; its target is the mean of its neighbours' numbers."""
     out = []
     for _ in range(count):
         edge_index, x = erdos_renyi_graph(nodes, 0.4), torch.randn(nodes, 1)

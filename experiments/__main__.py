@@ -1,23 +1,23 @@
 """Regenerate the paper's tables and figures. Run this in the root of the repository.
 
-An experiment is a set of cells, such as chains/energy-edge. Each is computed by itself and kept as
-one JSON file, RESULTS/EXPERIMENT/CELL.json: the numbers of all replicas, the configuration, the
-command, the commit and the hardware. --resume keeps the cells that are there and goes on inside one
-that was killed while training. Tables 2 and 6 run the models of the others asynchronously, and the
-figures beyond Figure 1 look at those of Table 1; both train them first if WORK does not hold them.
-"free" trains larger energy GNNs of its own.
+An experiment is a set of cells, such as chains/energy-edge. Each cell is computed by itself and
+kept as one record, RESULTS/EXPERIMENT/CELL.json: the numbers of all replicas, the configuration,
+the command, the commit and the hardware. --resume keeps the cells that have a record, and continues
+a cell that was killed while training. Tables 2 and 6 run the models of the other tables
+asynchronously, and the figures beyond Figure 1 use the models of Table 1; both train the models
+first if WORK does not hold them. "free" trains larger energy GNNs of its own.
 
---quick trains a few small models, to see that everything works (under half an hour a table on two
-cores); its results go to RESULTS/quick and are not to be compared with the paper's. Benchmark sets
-are read from $HOGWILD_DATA; cells whose data cannot be had are skipped, with the reason.
+--quick trains a few small models, as a test of the whole mechanism (under half an hour for a table
+on two cores). Its results go to RESULTS/quick. Do not compare them with the paper's. Benchmark sets
+are read from $HOGWILD_DATA. Cells whose data are not available are skipped, with the reason.
 
 --trial NAME tries other options than the protocol's: --set KEY=VALUE, as in "hogwild train --help".
-Its records are kept in RESULTS/trials/NAME. The report lists what each trial changed and what came
-out on validation graphs, so that nobody has to believe why an option was chosen.
+Its records are kept in RESULTS/trials/NAME. The report lists the options that each trial changed
+and the metric on validation graphs, so that readers can check why an option was chosen.
 
 "python -m experiments report" trains nothing: it writes all records beside the paper's numbers into
-RESULTS/../README.md. With --results experiments/results it writes those that come with the
-repository into its documents.
+RESULTS/../README.md. With --results experiments/results it writes the records of the repository
+into the documents of the repository.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ EXPERIMENTS = (
     "table1", "table2", "table3", "table4", "table5", "table6", "fig1", "depth", "convergence",
     "size", "staleness", "cost", "free",
 )  # fmt: skip
-"""For the help, which must not wait for torch; a test compares them with what there is."""
+"""Names for the help, which must not wait for torch. A test compares them with the registry."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def run(options: Options) -> Outcome:
     if given.list:
         return _listed(chosen, given.only, results, work)
     for each in chosen:
-        each.select(given.only)  # a pattern that matches nothing is refused before anything is run
+        each.select(given.only)  # refuse a pattern that matches no cell before any cell is computed
     data: dict[str, Any] = {}
     texts, good, absent = [], True, []
     for each in chosen:
@@ -145,13 +145,13 @@ def run(options: Options) -> Outcome:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
+    """Run the command line and return the exit code."""
     words = sys.argv[1:] if words is None else words
     return execute(sys.modules[__name__], words, "python -m experiments", "experiments")
 
 
 def _listed(chosen: list[Experiment], only: list[str], results: Results, work: Work) -> Outcome:
-    """Every selected cell, and whether it is there."""
+    """Every selected cell, and whether it has a record."""
     lines, data = [], {}
     for each in chosen:
         records = results.read(each, work.suffix)

@@ -1,25 +1,26 @@
-r"""Tables 2 and 6: trained models out of step.
+r"""Tables 2 and 6: asynchronous runs of trained models.
 
-As in the paper, one trained model of each kind (here: the replica that is best on validation
-graphs, or on training graphs where none are held out) runs on ten of its test graphs (all, where it
-has fewer) under five random schedules with S = 5 and D = 2. A cell is the performance lost,
+As in the paper, one trained model of each kind runs on ten of its test graphs (on all, if it has
+fewer) under five random schedules with S = 5 and D = 2. The model is the replica that is best on
+validation graphs, or on training graphs where none are held out. A cell is the performance lost,
 
 .. math:: \pm\bigl(\operatorname{metric}_\text{synchronous} - \operatorname{metric}_q\bigr),
           \qquad q = 1, \dots, 5,
 
-positive where asynchrony is worse. Unlike the paper's, implicit models' losses are printed, with
-the largest distance from the synchronous embeddings (relative to their largest entry).
+which is positive where asynchrony is worse. The paper does not print the losses of implicit models.
+Here they are printed, with the largest distance from the synchronous embeddings (relative to their
+largest entry).
 
 Implicit models run until they are within 10⁻⁹ of the synchronous answer (energy GNNs: 10⁻⁶), or for
-a fixed number of ticks. Optimisation-based ones exchange quadratic messages. Where these do not get
-there, gradient steps, the paper's, are tried, too, and the closer is shown. (Records of before
-commit efbb0aa tried gradient steps first on graphs with cycles.)
+a fixed number of ticks. Optimisation-based models exchange quadratic messages. Where messages do
+not arrive, the paper's gradient steps are tried, too, and the closer result is shown. (Records made
+before commit efbb0aa tried gradient steps first on graphs with cycles.)
 
-A sceptic's baselines stand beside them: GCN and GAT trained under schedules (``gcn-scheduled``),
-GCN and GAT that wait for the right layer (``gcn-tagged``), that also send every value until it is
+Further baselines stand beside them: GCN and GAT trained under schedules (``gcn-scheduled``), GCN
+and GAT that wait for the right layer (``gcn-tagged``), that also send every value until it is
 acknowledged (``gcn-resending``), or that cache their neighbours' values of all layers
-(``gcn-caching``), and maxima (``max``). Beside the loss stand the updates, packets and bytes of a
-node until its run ended.
+(``gcn-caching``), and maxima (``max``). The table also has the updates, packets and bytes of a node
+until its run ended.
 """
 
 from __future__ import annotations
@@ -45,24 +46,24 @@ from hogwild.training import Result
 from hogwild.training.ensemble import Members, single
 
 STAGGER, DELAY, SCHEDULES, SAMPLES = 5, 2, 5, 10
-"""The paper's."""
+"""The paper's settings."""
 TICKS, QUICK_TICKS = 300_000, 3_000
-"""At most so many."""
+"""The largest number of ticks."""
 MESSAGES = 5_000
-"""Updates a node by messages, each ten times as dear: where they arrive, fewer are enough."""
+"""The largest number of updates per node by messages. Each costs ten times a gradient step."""
 TOL, FINE = 1e-6, 1e-9
-"""Relative distance from the synchronous embeddings at which a run has arrived: of energy GNNs,
-whose synchronous solves are not much finer, and of the others, whose signals fade below 1e-6 along
-a chain and are read out all the same."""
+"""Relative distance from the synchronous embeddings at which a run has arrived. The first is for
+energy GNNs, whose synchronous solves are not much more exact. The second is for other models, whose
+signals fade below 1e-6 along a chain and still reach the readout."""
 HOW = {
     "scheduled": "trained under schedules",
     "tagged": "that waits for layers",
     "resending": "that waits and resends",
     "caching": "that caches layers",
 }
-"""What a sceptic does with a GCN or GAT."""
+"""The further baselines of GCN and GAT."""
 RULES = {"tagged": "waiting", "resending": "resending", "caching": "caching"}
-"""The rule of those that are trained as usual."""
+"""The rules of the baselines that are trained synchronously."""
 BASELINES = (*(f"{model}-{how}" for how in HOW for model in ("gcn", "gat")), "max")
 LABELS = paper.LABELS | {
     f"{model}-{how}": f"{model.upper()}{',' if how == 'scheduled' else ''} {what}"
@@ -75,7 +76,7 @@ class Asynchronous(Experiment):
     """Performance lost by asynchrony, rows × columns.
 
     Args:
-        name: Of a table of the paper's.
+        name: Name of a table of the paper.
     """
 
     def __init__(self, name: str) -> None:
@@ -85,7 +86,7 @@ class Asynchronous(Experiment):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Rows: the paper's, then the sceptic's."""
+        """Rows: the paper's models, then the further baselines."""
         return (*self.paper.rows, *BASELINES)
 
     def cells(self) -> dict[str, Cell]:
@@ -136,7 +137,7 @@ class Asynchronous(Experiment):
         return out + "\n" + "".join(f"- {line}\n" for line in self.verdicts(records))
 
     def _left(self, model: str, records: Mapping[str, Record]) -> list[str]:
-        """A row of what is left of the performance."""
+        """A row with the remaining performance."""
         row = [LABELS[model]]
         for name in self.paper.columns:
             record = records.get(f"{name}/{model}")
@@ -144,7 +145,7 @@ class Asynchronous(Experiment):
         return row
 
     def verdicts(self, records: Mapping[str, Record]) -> list[str]:
-        """What the table shows, in a line for each kind of model."""
+        """What the table shows, in one line for each kind of model."""
         kinds = {
             "implicit models": [m for m in self.models if m in paper.IMPLICIT],
             "GCN and GAT as trained": ["gcn", "gat"],
@@ -249,8 +250,8 @@ def measured(work: Work, *, column: str, model: str) -> Record:
 def run(
     model: Model, graphs: list[Data], result: Result, ticks: int, rule: str = "auto"
 ) -> list[tuple[str, Robustness]]:
-    """The rules that were tried, until one got there; explicit and fixed-point models have one,
-    explicit ones that which is asked for."""
+    """Runs under the rules that were tried, until one arrived. Explicit and fixed-point models have
+    one rule; for explicit models it is the given one."""
     task, batch = result.task, Batch.from_data_list(graphs)
 
     def metric(prediction: Tensor, target: Tensor) -> Tensor:
@@ -274,13 +275,13 @@ def run(
 
 
 def limit(rule: str, ticks: int, stagger: int) -> int:
-    """Ticks after which a rule is given up; a node updates every (S + 1) / 2 of them."""
+    """Ticks after which a rule is given up; a node has a turn every (S + 1) / 2 ticks."""
     return min(ticks, MESSAGES * (stagger + 1) // 2) if rule == "messages" else ticks
 
 
 def exact(result: Result, replica: int) -> Model:
-    """A replica with the default recipe's exact solves in double precision, whatever it was trained
-    with: asynchronous runs end at the minimiser, not where some solver gave up."""
+    """A replica with the default recipe's exact solves in double precision, whatever the training
+    used: asynchronous runs end at the minimiser, not at an unconverged iterate."""
     config = replace(
         result.config, recipe="default", dtype="float64", solver=None, solver_options={}
     )
@@ -288,7 +289,7 @@ def exact(result: Result, replica: int) -> Model:
 
 
 def sample(result: Result, replica: int) -> list[int]:
-    """Numbers of ten of the replica's test graphs, drawn at random; of all if there are fewer."""
+    """Indices of ten of the replica's test graphs, drawn at random; of all if there are fewer."""
     members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
     ids = members.test[replica].nonzero()[:, 0]
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
@@ -299,7 +300,7 @@ def sample(result: Result, replica: int) -> list[int]:
 
 
 def _small(value: float, digits: int) -> str:
-    """Rounded as the paper does, unless that would hide it."""
+    """A number rounded as in the paper, or with more digits where rounding would hide it."""
     return f"{value:.{digits}f}" if value == 0 or abs(value) >= 10**-digits else f"{value:.0e}"
 
 
@@ -315,21 +316,22 @@ def _mean(record: Record, column: paper.Column, unit: str = "") -> str:
 
 
 def _left(record: Record) -> str:
-    """The metric in step, and out of step."""
+    """The synchronous and the asynchronous metric."""
     column = paper.COLUMNS[record["config"]["task"]]
     before = markdown.show(markdown.summarise([record["synchronous"]]), column)
     return f"{before} → {markdown.show(markdown.summarise(record['asynchronous']), column)}"
 
 
 def _rules(record: Record) -> str:
-    """The rule that came closest; behind it how far the others ended, which did not arrive."""
+    """The rule that came closest, and the final distances of the rules that did not arrive."""
     others = {k: v for k, v in record.get("attempts", {}).items() if k != record["rule"]}
     ends = (f" ({k}: {'no number' if v is None else f'{v:.0e}'})" for k, v in others.items())
     return record["rule"] + "".join(ends)
 
 
 def _verdict(what: str, records: list[Record]) -> str:
-    """What models of a kind lose at most, and how far from the synchronous embeddings they end."""
+    """The largest loss of models of a kind, and their largest distance from the synchronous
+    embeddings."""
     worst = max(records, key=_lost)
     column = paper.COLUMNS[worst["config"]["task"]]
     return (
@@ -340,7 +342,7 @@ def _verdict(what: str, records: list[Record]) -> str:
 
 
 def _converged(record: Record) -> bool:
-    """Explicit models are not asked to."""
+    """Whether the runs arrived; explicit models need not."""
     return record["kind"] == str(Kind.EXPLICIT) or record["converged"] == 1.0
 
 
@@ -355,13 +357,13 @@ def _largest(seen: Robustness) -> float:
 
 
 def _distance(record: Record) -> float:
-    """The same from a record, where JSON has no infinity."""
+    """The same from a record, because JSON has no infinity."""
     found = record["deviation"]
     return float("inf") if found is None else float(found)
 
 
 def _lost(record: Record) -> float:
-    """Mean loss, in the units of the metric; infinite where a schedule ended in no number."""
+    """Mean loss, in the units of the metric; infinite where a schedule ended in NaN."""
     if None in record["values"]:
         return float("inf")
     number = markdown.summarise(record["values"])

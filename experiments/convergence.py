@@ -1,12 +1,12 @@
-r"""Error against updates: how fast implicit models get to their answer, in step and out of step.
+r"""Error against updates: how fast implicit models reach their answer.
 
-The nodes of a trained model start from nothing and follow one rule, all together (S = 1, D = 0) or
-under the paper's random schedules (S = 5, D = 2). After :math:`u` updates a node (the expected
+The nodes of a trained model start from zero and follow one rule, all together (S = 1, D = 0) or
+under the paper's random schedules (S = 5, D = 2). After :math:`u` updates per node (the expected
 number: :math:`2t / (S + 1)` after t ticks) the *distance* is
 
 .. math:: \max_i \|h_i(u) - h_i^*\|_\infty \big/ \max_i \|h_i^*\|_\infty
 
-for every graph, :math:`h^*` being the solver's answer, and the *metric* is the task's, of the
+for every graph, where :math:`h^*` is the solver's answer. The *metric* is the task's metric of the
 readout of :math:`h(u)`. Runs end within 10⁻⁸.
 """
 
@@ -47,7 +47,7 @@ DASHES = {"synchronous": "solid", "asynchronous": (0, (3, 1.5))}
 
 
 class Convergence(Figure):
-    """Distance and metric against updates a node."""
+    """Distance and metric against updates per node."""
 
     name = "convergence"
     title = "error against updates, in step and out of step"
@@ -105,7 +105,7 @@ class Convergence(Figure):
             for rule, ways in record["curves"].items():
                 times = [arrival(ways[way], near) for way in WAYS for near in (NEAR, 1e-6)]
                 last = [ways[way]["distance"]["median"][-1] for way in WAYS]
-                shown = ("diverged" if d is None else f"{d:.0e}" for d in last)  # JSON's infinity
+                shown = ("diverged" if d is None else f"{d:.0e}" for d in last)  # None: infinite
                 rows.append([*row, rule, *times, " / ".join(shown)])
         head = ["task", "model", "rule", "in step: to 1e-3", "to 1e-6", "out of step: to 1e-3",
                 "to 1e-6", "distance at the end"]  # fmt: skip
@@ -134,7 +134,7 @@ class Convergence(Figure):
             figures.legend(fig, axes.flat, 3)
 
     def _panels(self, pair: np.ndarray, record: Record | None, column: str) -> None:
-        """Distance above, the metric below."""
+        """Draw the distance above and the metric below."""
         above, below = pair
         above.set(xscale="log", yscale="log", ylim=(TOL / 3, 30))
         if record is None:
@@ -153,7 +153,7 @@ class Convergence(Figure):
 def approach(
     model: Model, result: Result, replica: int, rule: str, way: str, updates: int
 ) -> tuple[list[float], Tensor, Tensor, float]:
-    """Updates a node [T], distances [T, runs · graphs], metrics [T, runs], the answer's metric."""
+    """Updates per node [T], distances [T, runs · graphs], metrics [T, runs], final metric."""
     stagger, delay, runs = WAYS[way]
     pace = (stagger + 1) / 2
     times = [0, *np.unique(np.geomspace(1, updates * pace, POINTS).round().astype(int)).tolist()]
@@ -173,7 +173,7 @@ def approach(
 
     metrics = torch.stack([torch.stack([score(h) for h in hs]) for hs in run.embeddings])
     distances = run.history.flatten(1)
-    # Those that are there stay there: what comes after the last look is as at the end.
+    # Runs that have arrived stay there: later ticks have the final value.
     missing = len(times) - len(distances)
     ends = run.deviation.flatten().expand(missing, -1), metrics[-1:].expand(missing, -1)
     return (
@@ -185,7 +185,7 @@ def approach(
 
 
 def _end(record: Record, rule: str) -> str:
-    """The median error at the end of the runs out of step, and the answer's."""
+    """The median error at the end of the asynchronous runs, and the error of the answer."""
     column = paper.COLUMNS[record["config"]["task"]]
     last = record["curves"][rule]["asynchronous"]["metric"]["median"][-1]
     numbers = (last, np.nanmedian(np.array(record["answer"], float)))
@@ -194,11 +194,11 @@ def _end(record: Record, rule: str) -> str:
 
 
 def _updates(record: Record, rule: str) -> str:
-    """Updates a node until the median run out of step is there."""
+    """Updates per node until the median asynchronous run has arrived."""
     return arrival(record["curves"][rule]["asynchronous"], NEAR, ",.0f")
 
 
 def arrival(curve: Record, near: float, style: str = ".3g") -> str:
-    """Updates a node after which the median distance is at most ``near``."""
+    """Updates per node after which the median distance is at most ``near``."""
     pairs = zip(curve["updates"], curve["distance"]["median"], strict=True)
     return next((f"{u:{style}}" for u, d in pairs if d is not None and d <= near), "not reached")

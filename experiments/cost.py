@@ -1,15 +1,15 @@
 r"""What models cost: time of a training epoch and of inference, parameters, and floats sent.
 
 A cell is a task with all models of its table, at the paper's sizes, with the batch size of the
-task's protocol. Models take turns, so that whatever else the machine does meets all of them;
-a *ratio* is that of two neighbours in a round, model to GCN, and its median over the rounds is
-shown. Models have one replica: the best one of their table if the work folder holds all models of
-the task, and fresh parameters otherwise, with which solves are quicker. A few batches are trained
-on, and the epoch's time is theirs times how often they fit into it. Inference is of one batch, from
-a cold start.
+task's protocol. Models take turns, so that other work on the machine affects all of them. A *ratio*
+divides a model's time by the time of the GCN measured beside it; the table shows the median over
+the repetitions. Models have one replica: the best one of their table if the work folder holds all
+models of the task, and fresh parameters otherwise, with which solves are quicker. A few batches are
+trained on, and the epoch's time is their time multiplied by the number of times they fit into an
+epoch. Inference is of one batch, from a cold start.
 
 Floats *sent* in one update by a node with the mean degree :math:`\bar d`: its embedding (once, to
-everybody) and what goes to each neighbour alone, :math:`|h| + \bar d\, |\text{letter}|`.
+all neighbours) and a letter to each neighbour, :math:`|h| + \bar d\, |\text{letter}|`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from hogwild.training.task import resolve
 
 ROUNDS, QUICK_ROUNDS = 9, 3
 BATCHES = 2
-"""Of an epoch that are trained on."""
+"""Number of batches of an epoch that are trained on."""
 PACKETS: dict[Kind, dict[str, tuple[str, str | float]]] = {
     Kind.OPTIMISATION: {
         "gradient": ("gradient", 1.0),
@@ -60,7 +60,7 @@ PACKETS: dict[Kind, dict[str, tuple[str, str | float]]] = {
 
 
 class Cost(Figure):
-    """Time, parameters and floats sent, beside a GCN's."""
+    """Time, parameters and floats sent, beside those of a GCN."""
 
     name = "cost"
     title = "what models cost"
@@ -77,11 +77,11 @@ class Cost(Figure):
         return {model: partial(_epoch, model=model) for model in self.models}
 
     def measure(self, work: Work, column: str, model: str = "") -> Record:
-        """One task, every model; ``model`` is not used."""
+        """Measure one task with every model; ``model`` is not used."""
         names = [m for m in self.models if m in rows(column)]
         trained = all((work.training(column, m) / "result.json").exists() for m in names)
         config = work.config(column, "gcn")
-        task = resolve(config.task, config.task_options)  # a protocol's is the same for all models
+        task = resolve(config.task, config.task_options)  # one task for all models
         assert isinstance(task, Task)
         loops: dict[str, Loop] = {}
         found: Record = {}
@@ -98,7 +98,7 @@ class Cost(Figure):
             for name, loop in loops.items():
                 epoch = clock(loop.improve, work.device) * share
                 answer = clock(partial(infer, loop), work.device)
-                if turn:  # the first round warms up
+                if turn:  # the first repetition is not counted
                     found[name]["epoch"].append(epoch)
                     found[name]["inference"].append(answer)
         return {
@@ -173,8 +173,8 @@ def rows(column: str) -> Mapping[str, Mapping[str, paper.Number]]:
 
 def begin(work: Work, task: Task, column: str, model: str, trained: bool) -> tuple[Loop, float]:
     """A training loop on a few batches of the training graphs of the first fold, and how often
-    these fit into an epoch; from the parameters of the best replica, if models are trained. All
-    models have the same batches, also those with options of their own."""
+    these batches fit into an epoch. It starts from the parameters of the best replica, if models
+    are trained. All models have the same batches, also models with options of their own."""
     protocol, batch_size = work.config(column, model), work.config(column, "gcn").batch_size
     count = work.replicas or 1
     config = replace(protocol, replicas=count, folds=None, validation=False, batch_size=batch_size)
@@ -195,7 +195,7 @@ def begin(work: Work, task: Task, column: str, model: str, trained: bool) -> tup
 
 
 def batch(loop: Loop) -> Batch:
-    """One batch of the protocol's size."""
+    """One batch of the protocol's batch size."""
     count = len(loop.shelf.graphs)
     ids = torch.arange(min(loop.config.batch_size or count, count))
     return loop.shelf.take(ids, keep=True).data
@@ -222,7 +222,7 @@ def clock(work: Callable[[], object], device: str) -> float:
 
 @torch.no_grad()
 def sent(loop: Loop) -> dict[str, float]:
-    """Floats a node of mean degree sends in an update, for every kind of packet."""
+    """Floats that a node of mean degree sends in an update, for every kind of packet."""
     model, data = check_model(loop.model), batch(loop).clone()
     if not loop.edges:
         data.edge_attr = None
@@ -238,13 +238,13 @@ def sent(loop: Loop) -> dict[str, float]:
 
 
 def ratios(record: Record, model: str, what: str) -> list[float]:
-    """Times a GCN's, round by round."""
+    """Times divided by those of a GCN, repetition by repetition."""
     ours, base = record["models"][model][what], record["models"]["gcn"][what]
     return [a / b for a, b in zip(ours, base, strict=True)]
 
 
 def _epoch(record: Record, model: str) -> str:
-    """Of training, times a GCN's."""
+    """The time of a training epoch divided by that of a GCN."""
     return f"{statistics.median(ratios(record, model, 'epoch')):.1f}"
 
 

@@ -1,17 +1,17 @@
-r"""How deep is "infinitely deep"? What trained models use of the whole graph, and what it takes.
+r"""How far information travels in trained models, and how many iterations this takes.
 
-**Influence.** How much a node's embedding depends on the features of one d hops away,
+**Influence.** How much a node's embedding depends on the features of a node d hops away,
 
 .. math:: I(d) = \operatorname{mean}_{j:\, d(i, j) = d}
           \Bigl\|\frac{\partial h_i}{\partial x_j}\Bigr\|_F \Big/
           \max_j \Bigl\|\frac{\partial h_i}{\partial x_j}\Bigr\|_F,
 
 by implicit differentiation, at five nodes i from the first to the last of each graph. A model
-*reaches* as far as I(d) is at least 10⁻³.
+*reaches* the largest d with I(d) of at least 10⁻³.
 
 **Iterations.** Updates of every node, all together (S = 1, D = 0), until the embeddings are within
-10⁻³ of the answer: of gradient steps, of messages, of a fixed point's own map; as many as layers
-for explicit models.
+10⁻³ of the answer, for gradient steps, for messages and for a fixed point's own map. Explicit
+models need as many as they have layers.
 
 **Condition number** of an energy's Hessian at the solution, :math:`\lambda_{\max} /
 \lambda_{\min}`, the largest over the graphs.
@@ -158,7 +158,7 @@ def fade(model: Model, data: Data) -> list[Tensor]:
     n = int(data.num_nodes or 0)
     targets = torch.linspace(0, n - 1, TARGETS).round().long().unique()
     size = influence(model, data, targets).cpu()  # [T, N]
-    # A node whose units are all dead hears nobody, itself included.
+    # A node whose units are all dead depends on no features, not even its own.
     relative = size / size.amax(1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
     assert data.edge_index is not None
     source, target = data.edge_index.cpu().numpy()
@@ -174,7 +174,7 @@ def fade(model: Model, data: Data) -> list[Tensor]:
 
 
 def reaches(curve: Tensor) -> int:
-    """The farthest hop of which something is heard."""
+    """The largest number of hops at which the influence is large enough."""
     heard = (curve >= NEAR).nonzero()[:, 0].tolist()
     return max(heard, default=0)
 
@@ -182,7 +182,8 @@ def reaches(curve: Tensor) -> int:
 def influence(model: Model, data: Data, targets: Tensor) -> Tensor:
     """‖∂h_i / ∂x_j‖ for the nodes i in ``targets`` and all j, [T, N].
 
-    A copy of the graph for every entry of every h_i: one backward pass has them all.
+    There is a copy of the graph for every entry of every h_i, so that one backward pass gives all
+    entries.
     """
     n, count = int(data.num_nodes or 0), len(targets)
     with torch.no_grad():
@@ -201,7 +202,7 @@ def embed(model: Model, data: Data) -> Tensor:
 
 
 def conditioning(model: Model, graphs: list[Data]) -> list[float]:
-    """The largest condition number of the Hessian at the solution; none, if there is no energy."""
+    """The largest condition number of the Hessian at the solution; ``None`` without an energy."""
     found = []
     for data in graphs:
         with torch.no_grad():

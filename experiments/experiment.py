@@ -1,8 +1,8 @@
-"""The one mechanism behind every table and figure.
+"""The mechanism of every table and figure.
 
-An *experiment* is a set of named *cells*. A cell is computed by itself and kept as one JSON file,
-written atomically when it is done; with ``resume`` a run skips the cells that are there, and a cell
-that was killed while training goes on from its last checkpoint.
+An *experiment* is a set of named *cells*. Each cell is computed by itself and kept as one record, a
+JSON file that is written atomically when the cell is done. With ``resume``, cells that have a
+record are skipped, and a cell that was killed while training continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from hogwild.training.log import plain
 from hogwild.training.registry import device_of, spelled_out
 
 FREE = ("device", "checkpoint_every")
-"""Options that do not change what was trained."""
+"""Options that do not change the trained parameters."""
 SUFFIXES = {recipe: "" if recipe == "default" else f".{recipe}" for recipe in RECIPES}
-"""Of files and folders that belong to a recipe, by its name."""
+"""Suffixes of files and folders, by recipe."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a cell is computed with.
+    """How cells are computed.
 
     Attributes:
-        folder: Where trained models and checkpoints of unfinished training go.
-        device: Of training.
+        folder: Folder of trained models and of checkpoints of unfinished training.
+        device: Device of training.
         recipe: ``"default"`` or ``"paper"``.
-        quick: Less of everything.
-        replicas: Instead of the protocol's; ``None``: the protocol's.
-        resume: Whether to go on with unfinished training.
-        progress: Show progress bars.
+        quick: Whether to train fewer and smaller models.
+        replicas: Number of replicas; ``None``: the protocol's.
+        resume: Whether to continue unfinished training.
+        progress: Whether to show progress bars.
         protocols: How columns are trained.
-        trial: The name of a trial, which tries other options than the protocol's; ``None``: none.
+        trial: The name of a trial, which tries other options than the protocol's, or ``None``.
         changes: The options that the trial changes.
     """
 
@@ -76,7 +76,7 @@ class Work:
 
     @property
     def suffix(self) -> str:
-        """Of files and folders that belong to the recipe."""
+        """Suffix of files and folders that belong to the recipe."""
         return SUFFIXES[self.recipe]
 
     def config(self, column: str, model: str) -> Config:
@@ -91,18 +91,18 @@ class Work:
         return spelled_out(Config.from_dict({**chosen.as_dict(), **self.changes}))
 
     def trained(self, column: str, model: str) -> Result:
-        """A trained model of Tables 1, 3, 4 and 5: from the folder; trained first, or further, if
-        it is not there."""
+        """A trained model of Tables 1, 3, 4 and 5 from its folder. A missing or unfinished model is
+        trained first."""
         return self.fit(self.config(column, model), self.training(column, model))
 
     def fit(
         self, config: Config, folder: Path, callback: Callable[[Loop], None] = lambda loop: None
     ) -> Result:
-        """A trained model from its folder; trained first, or further, if it is not there.
+        """A trained model from its folder. A missing or unfinished model is trained first.
 
         Args:
-            config: How it is trained.
-            folder: Where it is kept.
+            config: How the model is trained.
+            folder: Folder of the model.
             callback: Called after every epoch that is trained now.
         """
         if (folder / "result.json").exists():
@@ -122,8 +122,8 @@ class Work:
         """A trained model from its folder.
 
         Args:
-            config: How it must have been trained.
-            folder: Where it is kept.
+            config: How the model must have been trained.
+            folder: Folder of the model.
             replicas: Whether the number of replicas must be the same, too.
         """
         found = load(folder)
@@ -137,11 +137,11 @@ class Work:
         return found
 
     def training(self, column: str, model: str) -> Path:
-        """The folder of a training run."""
+        """The folder of a training."""
         return self.folder / "training" / column / f"{model}{self.suffix}"
 
     def allow(self, folder: Path) -> None:
-        """Refuse to go on with unfinished training unasked."""
+        """Refuse to continue unfinished training without ``resume``."""
         if (folder / "config.json").exists() and not self.resume:
             raise ConfigError(
                 f"{folder} holds an unfinished training run; expected --resume to go on with it, "
@@ -149,7 +149,7 @@ class Work:
             )
 
     def command(self, experiment: str, cell: str) -> str:
-        """What makes this cell on the command line."""
+        """The command that computes this cell."""
         words = ["python", "-m", "experiments", experiment, "--only", cell]
         words += ["--quick"] if self.quick else []
         words += ["--recipe", self.recipe] if self.recipe != "default" else []
@@ -162,7 +162,7 @@ class Work:
 
 
 def _differ(a: Config, b: Config) -> list[str]:
-    """Options in which two configurations differ, as JSON knows them."""
+    """Options in which two configurations differ, compared as JSON."""
     x, y = (json.loads(json.dumps(c.as_dict(), default=str)) for c in (a, b))
     return sorted(k for k in x if k not in FREE and x[k] != y[k])
 
@@ -175,8 +175,8 @@ class Experiment(ABC):
     """A table or a figure.
 
     Attributes:
-        name: On the command line.
-        title: For people.
+        name: Name on the command line.
+        title: Title for readers.
     """
 
     name: str
@@ -184,15 +184,15 @@ class Experiment(ABC):
 
     @abstractmethod
     def cells(self) -> dict[str, Cell]:
-        """Every cell by its name, in the order they are computed."""
+        """Every cell by its name, in the order of computation."""
 
     @abstractmethod
     def table(self, records: Mapping[str, Record]) -> str:
-        """Markdown of the cells that are there (by name) and of those that are not."""
+        """Markdown of the cells with a record (by name) and of the cells without one."""
 
     @abstractmethod
     def details(self, records: Mapping[str, Record]) -> str:
-        """Markdown with a line for every cell: how it was made."""
+        """Markdown with one line for every cell: how its record was made."""
 
     def brief(self, record: Record) -> str:
         """One cell in a few words, for a progress line."""
@@ -203,15 +203,15 @@ class Experiment(ABC):
         return self.brief(record)
 
     def aspects(self) -> Mapping[str, Callable[[Record], str]]:
-        """By name: what else of a cell a sentence can speak of."""
+        """Further values of a cell for sentences, by name."""
         return {}
 
     def draw(self, results: Results, suffix: str) -> Path | None:
-        """Draw the picture of a figure beside its results; ``None``: there is none to draw."""
+        """Draw the picture of a figure beside its results; ``None``: there is no picture."""
         return None
 
     def select(self, only: Iterable[str]) -> dict[str, Cell]:
-        """The cells that match one of the patterns; all of them without any."""
+        """The cells that match one of the patterns; all cells without patterns."""
         cells = self.cells()
         patterns = list(only)
         for pattern in patterns:
@@ -236,11 +236,11 @@ class Results:
                 raise ConfigError(f"{path} is a file; expected a folder of results, or none yet")
 
     def path(self, experiment: str, cell: str, suffix: str = "") -> Path:
-        """Where a cell is kept."""
+        """The file of a cell."""
         return self.folder / experiment / f"{cell}{suffix}.json"
 
     def read(self, experiment: Experiment, suffix: str = "") -> dict[str, Record]:
-        """The cells of an experiment that are there."""
+        """The records of an experiment."""
         out = {}
         for cell in experiment.cells():
             path = self.path(experiment.name, cell, suffix)
@@ -254,7 +254,7 @@ class Results:
         return out
 
     def write(self, experiment: str, cell: str, suffix: str, record: Record) -> Path:
-        """Keep a cell, all of it or nothing."""
+        """Write the record of a cell, completely or not at all."""
         path = self.path(experiment, cell, suffix)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(plain(record), indent=1, ensure_ascii=False, default=str) + "\n"
@@ -264,13 +264,13 @@ class Results:
 
 @dataclass
 class Summary:
-    """What a run of an experiment did with each of its selected cells, by name.
+    """What was done with each selected cell of an experiment, by name.
 
     Attributes:
-        done: Computed now.
-        kept: There before.
-        skipped: Not computed, because its data are not there: why.
-        failed: Not computed, because a solve failed: why.
+        done: Cells that were computed now.
+        kept: Cells that had a record before.
+        skipped: Cells whose data are not available, with the reason.
+        failed: Cells in which a solve failed, with the reason.
     """
 
     done: list[str] = field(default_factory=list)
@@ -286,18 +286,18 @@ def run(
     only: Sequence[str] = (),
     say: Callable[[str], None] = lambda text: None,
 ) -> Summary:
-    """Compute the selected cells that are not there yet.
+    """Compute the selected cells that have no record yet.
 
     Args:
-        experiment: Which one.
-        work: With what.
-        results: Where records go.
-        only: Patterns of cell names, as a shell's; none: all cells.
-        say: Told a line for every cell.
+        experiment: The experiment.
+        work: How cells are computed.
+        results: Folder of the records.
+        only: Patterns of cell names, as in a shell; none: all cells.
+        say: Called with one line for every cell.
 
     Raises:
-        ConfigError: Some are there and ``work.resume`` is not set.
-        DataError: Nothing could be computed for want of data.
+        ConfigError: Some cells have a record and ``work.resume`` is not set.
+        DataError: No cell could be computed, because data are missing.
     """
     cells = experiment.select(only)
     there = [c for c in cells if results.path(experiment.name, c, work.suffix).exists()]
@@ -309,7 +309,7 @@ def run(
         )
     kept = results.read(experiment, work.suffix) if there else {}
     out = Summary()
-    absent: dict[str, str] = {}  # by column: data that are not there are sought once
+    absent: dict[str, str] = {}  # by column: missing data are looked for once
     for number, (name, compute) in enumerate(cells.items(), 1):
         head = f"[{number}/{len(cells)}] {experiment.name} {name}"
         column = name.partition("/")[0]
@@ -342,7 +342,7 @@ def run(
             "command": work.command(experiment.name, name),
             "seconds": seconds,
             **provenance(work.device),
-            **found,  # a model that was trained before says so itself
+            **found,  # a model that was trained before has its own line
         }
         results.write(experiment.name, name, work.suffix, record)
         out.done.append(name)

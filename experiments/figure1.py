@@ -1,14 +1,14 @@
-r"""Figure 1: what asynchrony does to a layered GNN, in a picture and in numbers.
+r"""Figure 1: what asynchrony does to a layered GNN, as a picture and as numbers.
 
-(a) a linear graph with binary features; (b) a 3-layer GNN on it, in step: all weights are one, so
-that a node's next value is the sum of its own and its neighbours',
-:math:`h_i \leftarrow h_i + \sum_{j \in \mathcal N(i)} h_j`; (c) the same GNN under one random
-schedule, with the arrows that are missing and those that should not be there; (d) the output of the
-middle node over many schedules: of that GNN, of a 3-layer GCN, and of an energy GNN, whose output
-does not depend on the schedule.
+(a) is a linear graph with binary features. (b) is a 3-layer GNN on this graph, synchronous. All
+weights are one, so that a node's next value is the sum of its own value and its neighbours' values,
+:math:`h_i \leftarrow h_i + \sum_{j \in \mathcal N(i)} h_j`. (c) is the same GNN under one random
+schedule, with the arrows that are missing and those that should not be there. (d) is the output of
+the middle node over many schedules: of this GNN, of a 3-layer GCN, and of an energy GNN, whose
+output does not depend on the schedule.
 
-A cell is the output of the middle node of one of the three models under every schedule. There is no
-training in it, so that recipes do not differ.
+A cell is the output of the middle node of one of the three models under every schedule. The models
+are not trained, so that recipes do not differ.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEED = 0
-"""Of the schedules and of the random weights."""
+"""Seed of the schedules and of the random weights."""
 SCHEDULES, QUICK = 500, 50
 LABELS = {"gnn": "GNN of (b): sums", "gcn": "GCN, 3 layers", "energy": "energy GNN"}
 BITS = (0, 1, 1, 0, 1)

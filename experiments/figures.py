@@ -1,5 +1,5 @@
-"""What the figures that the paper does not have share: a cell for each (task, model), a picture
-drawn from whichever cells are there, one look for each model, and trained models on test graphs."""
+"""What the figures beyond the paper share: one cell for each (task, model), a picture of the cells
+that have a record, one line style for each model, and trained models on test graphs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from hogwild.training import Result
 from hogwild.training.ensemble import Members
 
 REPLICAS, QUICK_REPLICAS = 5, 2
-"""Trained models of each kind a figure looks at: those best on validation graphs (on
-training graphs, where none are held out)."""
+"""Number of replicas that a figure uses: the best on validation graphs (on training graphs, where
+none are held out)."""
 NEAR = 1e-3
-"""Relative distance from the synchronous embeddings that counts as there."""
+"""Relative distance from the synchronous embeddings at which a run has arrived."""
 LABELS = paper.LABELS | {
     "energy-edge": "energy, edge-wise",
     "energy-node": "energy, node-wise",
     "energy-attention": "energy + attention",
 }
-"""Short enough for a legend."""
+"""Names that are short enough for a legend."""
 LOOKS: dict[str, dict[str, Any]] = {
     "energy-edge": {"color": CYCLE[0], "linestyle": "solid", "marker": "o"},
     "energy-node": {"color": CYCLE[5], "linestyle": (0, (4, 1.5)), "marker": "s"},
@@ -47,15 +47,15 @@ RULES: dict[Kind, tuple[str, ...]] = {
     Kind.FIXED_POINT: ("fixed point",),
     Kind.EXPLICIT: (),
 }
-"""What the nodes of a model can do until they are there."""
+"""The rules of each kind of model."""
 
 
 class Figure(Experiment):
-    """A picture of trained models, and the numbers in it.
+    """A picture of trained models, and its numbers.
 
     Attributes:
         columns: Tasks.
-        models: Of Table 1.
+        models: Models of Table 1.
     """
 
     columns: tuple[str, ...]
@@ -63,11 +63,11 @@ class Figure(Experiment):
 
     @abstractmethod
     def measure(self, work: Work, column: str, model: str) -> Record:
-        """One cell."""
+        """Measure one cell."""
 
     @abstractmethod
     def picture(self, records: Mapping[str, Record], path: Path) -> None:
-        """Draw the cells that are there."""
+        """Draw the cells that have a record."""
 
     def cells(self) -> dict[str, Cell]:
         return {
@@ -89,7 +89,7 @@ class Figure(Experiment):
 
 
 def origins(experiment: Experiment, records: Mapping[str, Record]) -> str:
-    """A line for every cell: how it was made."""
+    """One line for every cell: how its record was made."""
     rows = [
         [name, *(markdown.origin(records[name]) if name in records else [markdown.NOT_RUN])]
         for name in experiment.cells()
@@ -98,13 +98,13 @@ def origins(experiment: Experiment, records: Mapping[str, Record]) -> str:
 
 
 def about(result: Result) -> Record:
-    """What every record says of the models it is about."""
+    """The entries of every record about its models."""
     assert result.folder is not None
     return {"config": result.config.as_dict(), "trained": Training.about(result.folder)}
 
 
 def chosen(work: Work, result: Result) -> list[int]:
-    """The replicas a figure looks at, the best one first."""
+    """The replicas that a figure uses, the best one first."""
     return result.ranking[: QUICK_REPLICAS if work.quick else REPLICAS]
 
 
@@ -117,12 +117,12 @@ def largest(result: Result, replica: int, count: int) -> list[Data]:
 
 
 def option(rule: str) -> str:
-    """The rule as an option of a simulation; fixed points and layers have but their own."""
+    """The rule as an option of a simulation; fixed points and layers have one rule only."""
     return rule if rule in RULES[Kind.OPTIMISATION] else "auto"
 
 
 def band(values: Tensor) -> Record:
-    """Median and the 10th and 90th percentile over the last dimension, NaN aside; [T, n]."""
+    """Median, 10th and 90th percentile over the last dimension, without NaN; [T, n]."""
     share = torch.tensor([0.1, 0.5, 0.9], dtype=values.dtype)
     low, middle, high = values.nanquantile(share, -1).tolist()
     return {"low": low, "median": middle, "high": high}
@@ -141,7 +141,7 @@ def draw_band(ax: Any, x: Sequence[float], curve: Record, scale: float = 1.0, **
 
 
 def legend(fig: Any, axes: Iterable[Any], columns: int = 4) -> None:
-    """One legend for all axes, below them; axes on which there is nothing say so."""
+    """Draw one legend for all axes, below them; empty axes say so."""
     handles: dict[str, Any] = {}
     for ax in axes:
         found = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
@@ -160,7 +160,7 @@ QUICK = "\nQUICK runs: few models, briefly trained; not to be compared.\n"
 
 
 def shown(values: Sequence[float | None], form: str = ".4g") -> str:
-    """Median and range of what is there; how many are missing."""
+    """Median and range of the values, and the number of missing values."""
     some = sorted(v for v in values if v is not None)
     if not some:
         return "never"

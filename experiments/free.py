@@ -1,12 +1,13 @@
-r"""Free size: what can energy GNNs do when they may grow?
+r"""Free size: what energy GNNs of other sizes than the paper's achieve.
 
-On every task a few sizes of the energy GNN that the paper has do best there (width of embeddings,
-messages and networks; rounds of messages inside the one energy) are trained by the task's protocol,
-with one more fold held out for validation where no split was published; on Peptides-func and
-PROTEINS larger sizes than the paper's have fewer epochs. Parameters are those of the epoch with the
-best validation metric, and the size shown is the one whose mean validation metric is best: nothing
-is chosen on test graphs. (A fold that validates one replica tests another, so that the choice *of
-the size* has seen every graph, as ever in cross-validation without an inner one.)
+Every task trains a few sizes of the energy GNN that does best there in the paper. A size is the
+width of embeddings, messages and networks, and the number of rounds of messages inside the one
+energy. Training follows the task's protocol, with one more fold held out for validation where no
+split was published. On Peptides-func and PROTEINS sizes larger than the paper's have fewer epochs.
+Parameters are those of the epoch with the best validation metric, and the shown size is the one
+with the best mean validation metric: nothing is chosen on test graphs. (A fold that validates one
+replica tests another. The choice *of the size* has therefore seen every graph, as in every
+cross-validation without an inner one.)
 
 Published accuracies on MUTAG and PROTEINS choose the epoch on the test fold. For comparison, and
 marked, the test metric of every replica r in fold f(r) is kept whenever parameters are judged, and
@@ -16,8 +17,8 @@ marked, the test metric of every replica r in fold f(r) is kept whenever paramet
     \max_t a_r(t), \qquad
     \text{a common one:}\ \max_t \operatorname{mean}_f \operatorname{mean}_{r: f(r) = f} a_r(t).
 
-The first is what the program published with MGNNI computes (over 200 epochs, trained on nine folds;
-here fewer looks, trained on eight), the second what Xu et al. (2019) describe.
+The program published with MGNNI computes the first (over 200 epochs, trained on nine folds; here
+parameters are judged less often and trained on eight folds). Xu et al. (2019) describe the second.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ COLUMNS = {
 _WIDE = {"hidden_channels": 8, "message_channels": 4, "widths": [16, 16], "readout": [32, 32]}
 SIZES: dict[str, dict[str, Any]] = {
     "small": {},  # the paper's
-    "small-2": {"num_layers": 2},  # hears two hops: not for asynchronous runs
+    "small-2": {"num_layers": 2},  # needs two hops: cannot run asynchronously
     "wide": _WIDE,
     "wide-2": _WIDE | {"num_layers": 2},
     "large": {
@@ -63,13 +64,13 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """Options of the model, the smallest first."""
 OPTIONS: dict[str, dict[str, Any]] = {"mutag": {"bonds": True}}
-"""Of tasks, beside the protocol's: the kinds of bonds are there to be used."""
+"""Options of tasks beside the protocol's: MUTAG has its kinds of bonds as edge features."""
 SPLIT = ("peptides-func",)
-"""Published with training, validation and test graphs."""
+"""Tasks with a published split into training, validation and test graphs."""
 LOOKS = 50
-"""At most about so many epochs to choose from."""
+"""Approximate largest number of epochs that are judged."""
 FEWER = 10
-"""``--quick`` has so many times fewer epochs than elsewhere: models are larger."""
+"""``--quick`` divides its number of epochs by this: models are larger here."""
 
 
 class Free(Experiment):
@@ -158,8 +159,8 @@ class Free(Experiment):
 
 
 def config(work: Work, column: str, size: str) -> Config:
-    """How a size is trained: as the column's protocol says, also about sizes larger than the
-    paper's, but for what is held out."""
+    """How a size is trained: by the column's protocol, which also covers sizes larger than the
+    paper's, except for the held-out fold."""
     plain = work.config(column, COLUMNS[column])
     if SIZES[size] and not work.quick and work.recipe == "default":
         plain = replace(plain, **protocol(column, work.protocols).grown)
@@ -176,9 +177,9 @@ def config(work: Work, column: str, size: str) -> Config:
 
 
 def raced(work: Work, *, column: str, size: str) -> Record:
-    """One size, trained; with the test metric [T, R] at every epoch that was judged, where there is
-    no published split. With one the paper's size is that of its table, and is not trained again
-    (``--quick``, where epochs differ, apart)."""
+    """One trained size, with the test metric [T, R] at every epoch that was judged, where no split
+    was published. With a published split the paper's size is the training of its table and is not
+    trained again (except with ``--quick``, where epochs differ)."""
     wanted, model = config(work, column, size), COLUMNS[column]
     same = wanted == work.config(column, model)
     folder = work.training(column, model if same else f"free-{size}")
@@ -192,10 +193,10 @@ def raced(work: Work, *, column: str, size: str) -> Record:
 
 
 class Curve:
-    """Called after every epoch: keeps the test metric of parameters that are judged.
+    """Called after every epoch: keeps the test metric of the parameters that are judged.
 
-    What is written about an epoch is there before the checkpoint of that epoch is; lines after the
-    checkpoint that a killed run goes on from are forgotten, and come again.
+    The line of an epoch is written before the checkpoint of the epoch. When a killed training
+    continues, lines after its checkpoint are removed and written again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -204,17 +205,17 @@ class Curve:
 
     @staticmethod
     def path(folder: Path) -> Path:
-        """Where it is kept beside the history of a run."""
+        """The file of the curve, beside the history of a training."""
         return folder / "test.jsonl"
 
     def __call__(self, loop: Loop) -> None:
         every = loop.validate_every
-        if not self.begun:  # also without the last line of a shorter run, where it is no look
+        if not self.begun:  # also drop the unjudged last line of a shorter training
             self.log.rewind((loop.epoch - 1) // every * every + 1)
             self.begun = True
         if loop.epoch % every == 0:
             [(_, test)] = loop.judge(loop.members.test)
-        elif loop.epoch == loop.config.epochs:  # not judged here: a longer run would not have been
+        elif loop.epoch == loop.config.epochs:  # a longer training would not judge here
             [(_, test)] = loop.look(loop.members.test)
         else:
             return
@@ -225,9 +226,9 @@ class Curve:
 
 
 def chosen(records: Mapping[str, Record], column: str) -> str | None:
-    """The size with the best mean validation metric, the smaller one of equals; ``None``: none was
-    run."""
-    sign = -1.0 if paper.COLUMNS[column].higher else 1.0
+    """The size with the best mean validation metric, the smaller one of equals; ``None``: no size
+    was trained."""
+    sign = -1.0 if paper.COLUMNS[column].higher_is_better else 1.0
     found = {}
     for size in SIZES:
         record = records.get(f"{column}/{size}")
@@ -238,7 +239,8 @@ def chosen(records: Mapping[str, Record], column: str) -> str | None:
 
 
 def over_folds(values: Sequence[float | None], folds: Sequence[int]) -> Number | None:
-    """The mean over the seeds of every fold, [R] → [F]; of these the mean and the deviation."""
+    """The mean over the seeds of every fold, [R] → [F], then the mean and the deviation over the
+    folds."""
     seeds: dict[int, list[float | None]] = {}
     for value, fold in zip(values, folds, strict=True):
         seeds.setdefault(fold, []).append(value)
@@ -286,7 +288,7 @@ def _quoted(quoted: Quoted, name: str) -> str:
 
 
 def _verdict(record: Record, quoted: Quoted, name: str) -> str:
-    """Whether we reach a published number, under the protocol that it was published under."""
+    """Whether we reach a published number, under the protocol of its publication."""
     column, number = paper.COLUMNS[name], quoted.cells[name]
     fair = markdown.summarise(record["values"])
     ours, where = (fair, "") if name in SPLIT else (own_epoch(record), " at each fold's best epoch")

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and the statistics they are made of."""
+"""Markdown tables and their statistics."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from experiments.record import Record, same_commit, stretches, uncommitted
 
 NOT_RUN = "not run"
 UNCOMMITTED = "‡"
-"""Behind what comes from code that was not committed."""
+"""The mark behind numbers of uncommitted code."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lines of cells; those that a short one lacks are empty."""
+    """A table of rows; missing cells at the end of a row are empty."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(
         "| " + " | ".join([*line, *[""] * (len(head) - len(line))]) + " |\n" for line in lines
@@ -32,7 +32,7 @@ def summarise(values: Sequence[float | None]) -> Number | None:
 
 
 def show(number: Number | None, column: Column) -> str:
-    """A number of ours in the column's unit, rounded as the paper rounds."""
+    """One of our numbers in the column's unit, rounded as in the paper."""
     if number is None:
         return "no value"
     parts = [p * column.scale for p in (number.mean, number.deviation) if p is not None]
@@ -40,17 +40,17 @@ def show(number: Number | None, column: Column) -> str:
 
 
 def duration(seconds: float) -> str:
-    """For people."""
+    """Seconds as text for readers."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def origin(record: Record) -> list[str]:
-    """Time, hardware, commit, command: the last cells of a line about a record.
+    """Time, hardware, commit and command: the last cells of a row about a record.
 
-    Of a run that went on elsewhere or with other code: all places, with the time spent there, and
-    all commits, in order.
+    For a training that continued elsewhere or with other code: all machines, with the time spent on
+    each, and all commits, in order.
     """
     places: list[tuple[str, float]] = []
     commits: list[str] = []
@@ -75,12 +75,12 @@ def origin(record: Record) -> list[str]:
 
 
 def sign(record: Record) -> str:
-    """What stands behind a number of this record: nothing, or the sign of uncommitted code."""
+    """The mark behind a number of this record: empty, or the mark of uncommitted code."""
     return f" {UNCOMMITTED}" if uncommitted(record) else ""
 
 
 def uncommitted_note(records: Mapping[str, Record]) -> str:
-    """What the sign means, with the cells that have it; nothing where none has."""
+    """The meaning of the mark, with the cells that have it; empty where no cell has it."""
     cells = [name for name, record in records.items() if uncommitted(record)]
     if not cells:
         return ""
@@ -88,7 +88,7 @@ def uncommitted_note(records: Mapping[str, Record]) -> str:
 
 
 def place(hardware: Record) -> str:
-    """A machine, for people."""
+    """The name of a machine for readers."""
     device, threads = hardware["device"], hardware["threads"]
     if "NVIDIA" in device:
         return str(device)
@@ -105,5 +105,5 @@ ORIGIN = ("time", "hardware", "commit", "command")
 
 
 def folded(title: str, body: str) -> str:
-    """A part that opens on a click."""
+    """A part of the page that opens on a click."""
     return f"<details><summary>{title}</summary>\n\n{body}\n</details>\n"

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 
 class Number(NamedTuple):
-    """A cell: mean and standard deviation; or, where the paper omits it, what it is below."""
+    """A cell: mean and standard deviation, or an upper bound where the paper gives only this."""
 
     mean: float
     deviation: float | None = None
     below: bool = False
 
     def show(self, digits: int) -> str:
-        """As printed, with at least so many digits."""
+        """The number as printed, with at least this many digits."""
         parts = [p for p in (self.mean, self.deviation) if p is not None]
         return ("< " if self.below else "") + " ± ".join(_decimal(p, digits) for p in parts)
 
@@ -31,7 +31,7 @@ def _decimal(value: float, digits: int) -> str:
 
 
 class Quoted(NamedTuple):
-    """A row taken from other work."""
+    """A row from other work."""
 
     model: str
     source: str
@@ -43,25 +43,25 @@ class Column:
     """What a column shows.
 
     Attributes:
-        heading: What people call it.
-        scale: What our metric is multiplied by for the paper's unit.
-        digits: Printed after the point.
-        higher: Whether larger is better.
+        heading: Name for readers.
+        scale: Factor from our metric to the paper's unit.
+        digits: Number of digits after the point.
+        higher_is_better: Whether higher values are better.
     """
 
     heading: str
     scale: float = 100.0
     digits: int = 1
-    higher: bool = False
+    higher_is_better: bool = False
 
     @property
     def unit(self) -> str:
-        """After a number."""
+        """The unit behind a number."""
         return " %" if self.scale == 100.0 else ""
 
     def better(self, a: float, b: float) -> bool:
         """Whether a is better than b."""
-        return a > b if self.higher else a < b
+        return a > b if self.higher_is_better else a < b
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class Table:
     """A table of the paper.
 
     Attributes:
-        title: What it shows.
+        title: What the table shows.
         columns: Names of tasks.
         rows: Model → column → number.
         bold: (model, column) of the cells set in bold: the best ones.
         quoted: Rows from other work.
-        replicas: How many trainings (Tables 2 and 6: schedules) a cell averages; ``None``: not
-            said.
+        replicas: Number of trainings (Tables 2 and 6: schedules) that a cell averages; ``None``:
+            the paper does not say.
     """
 
     title: str
@@ -86,8 +86,8 @@ class Table:
     replicas: int | None = None
 
     def best(self, column: str) -> tuple[str, Number]:
-        """The best model of a column and its number, quoted rows aside."""
-        sign = -1.0 if COLUMNS[column].higher else 1.0
+        """The best model of a column and its number, without quoted rows."""
+        sign = -1.0 if COLUMNS[column].higher_is_better else 1.0
         model = min(self.rows, key=lambda m: sign * self.rows[m][column].mean)
         return model, self.rows[model][column]
 
@@ -98,10 +98,10 @@ COLUMNS: dict[str, Column] = {
     "sums": Column("sums"),
     "coordinates": Column("coordinates"),
     "terrain": Column("terrain (MNIST)"),
-    "mutag": Column("MUTAG", higher=True),
-    "proteins": Column("PROTEINS", higher=True),
-    "ppi": Column("PPI (micro-F1)", higher=True),
-    "peptides-func": Column("Peptides-func (AP)", 1.0, 3, higher=True),
+    "mutag": Column("MUTAG", higher_is_better=True),
+    "proteins": Column("PROTEINS", higher_is_better=True),
+    "ppi": Column("PPI (micro-F1)", higher_is_better=True),
+    "peptides-func": Column("Peptides-func (AP)", 1.0, 3, higher_is_better=True),
     "peptides-struct": Column("Peptides-struct (MAE)", 1.0, 3),
 }
 LABELS = {
@@ -114,7 +114,7 @@ LABELS = {
     "gat": "GAT",
     "max": "MaxGNN",
 }
-"""What people call the models."""
+"""Names of the models for readers."""
 IMPLICIT = ("ignn", "gsdgnn", "energy-node", "energy-edge", "energy-attention")
 SYNTHETIC = ("chains", "counting", "sums", "coordinates", "terrain")
 BENCHMARKS = ("mutag", "proteins", "ppi", "peptides-func", "peptides-struct")
@@ -128,7 +128,8 @@ def _row(columns: tuple[str, ...], *cells: tuple[float, ...]) -> dict[str, Numbe
 
 
 def _below(columns: tuple[str, ...], bound: float) -> dict[str, Number]:
-    """Losses the paper only bounds: 0.1 % (Table 6: of the synchronous performance)."""
+    """Losses for which the paper gives only a bound: 0.1 % (Table 6: of the synchronous
+    performance)."""
     return {c: Number(bound * COLUMNS[c].scale / 100, below=True) for c in columns}
 
 
@@ -233,4 +234,4 @@ FREE: tuple[Quoted, ...] = (
     Quoted("GCN", "Dwivedi et al., 2022", _row(_LRGB[:1], (0.593, 0.002))),
     Quoted("GCN, tuned", "Tönshoff et al., 2023", _row(_LRGB[:1], (0.686, 0.005))),
 )
-"""What others publish without a bound on size; the paper has none of these numbers."""
+"""Published numbers of models of any size; the paper has none of these numbers."""

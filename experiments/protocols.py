@@ -1,10 +1,10 @@
-"""How every column is trained: one protocol a task, the same for all models of the column, except
-for three cells of rivals, which have options of their own.
+"""How every column is trained. A task has one protocol for all models of its column, except for
+three cells of rivals, which have options of their own.
 
-A protocol has options that hold under either recipe (how the data are cut up, which the paper does
-not say or which only decides what fits into memory), those of the default recipe, and what
-``--quick`` changes: fewer replicas, smaller tasks, fewer epochs, in under half an hour a table on
-two CPU cores. Its numbers tell models apart and are not to be compared with the paper's.
+A protocol has options that hold under either recipe (the splits, which the paper does not give, and
+options that only affect memory), options of the default recipe, and the changes of ``--quick``:
+fewer replicas, smaller tasks and fewer epochs, in under half an hour for a table on two CPU cores.
+Numbers of ``--quick`` separate the models. Do not compare them with the paper's.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Protocol:
         always: Options of :class:`~hogwild.training.Config` under either recipe.
         default: Options of the default recipe only; ``recipe="paper"`` has its own.
         quick: What ``--quick`` changes; the decay of the learning rate in the default recipe only.
-            A model with options of its own keeps them, with a decay as many times in fewer epochs.
+            A model with options of its own keeps them, with as many decays in fewer epochs.
         rivals: Options of single models in the default recipe. They were chosen in trials because
             these models stayed behind the paper's number under the column's options
-            (``docs/decisions.md``, "One protocol a column"). Edge-wise energies have none: nobody
-            can say that they were tuned more.
+            (``docs/decisions.md``, "One protocol per column"). Edge-wise energies have none, so
+            that they are not tuned more than the rivals.
         grown: What sizes larger than the paper's change in the default recipe (``free``).
     """
 
@@ -53,7 +53,7 @@ class Protocol:
         device: str = "cpu",
     ) -> Config:
         """The configuration of one of the column's models."""
-        # Features as they are, as in the paper: the records that are kept were made so.
+        # Raw features, as in the paper: the kept records have them.
         options: dict[str, Any] = {"replicas": self.replicas, "standardize": False, **self.always}
         own: Mapping[str, Any] = {}
         if recipe == "default":
@@ -64,12 +64,12 @@ class Protocol:
         if replicas is not None:
             options["replicas"] = replicas
         found = Config.of(task=self.task, model=model, recipe=recipe, device=device, **options)
-        return found.completed({})  # as the run's folder has it
+        return found.completed({})  # as in the folder of a training
 
     def _less(
         self, options: Mapping[str, Any], own: Mapping[str, Any], recipe: str
     ) -> dict[str, Any]:
-        """What ``--quick`` changes for a model with some options of its own."""
+        """What ``--quick`` changes for a model with options of its own."""
         out = {k: v for k, v in self.quick.items() if k == "epochs" or k not in own}
         if recipe != "default":
             out.pop("decay", None)
@@ -84,8 +84,8 @@ _QUICK = {"replicas": 2}
 PROTOCOLS: dict[str, Protocol] = {
     protocol.task: protocol
     for protocol in (
-        # Two graphs, no folds: 50 seeds. Full batch; the signal has 100 hops to travel, and some
-        # seeds find the way late.
+        # Two graphs, no folds: 50 seeds. Full batch. The signal travels 100 hops, and some
+        # seeds learn late.
         Protocol("chains", default={"epochs": 5000}, quick={"replicas": 5, "epochs": 600}),
         # 50 graphs in all: full batch, 10 folds × 5 seeds.
         Protocol(
@@ -94,7 +94,7 @@ PROTOCOLS: dict[str, Protocol] = {
             quick={"replicas": 3, "epochs": 200, "decay": (0.8, 30)},
             rivals={"energy-node": {"epochs": 5000, "lr": 0.003, "decay": (0.9, 500)}},
         ),
-        # 1,800 training graphs: mini-batches, each replica's own ones among 200 of all.
+        # 1,800 training graphs: mini-batches of 200 graphs; a replica uses its own among them.
         Protocol(
             "sums",
             always={"batch_size": 200, "reshuffle": False},
@@ -124,7 +124,7 @@ PROTOCOLS: dict[str, Protocol] = {
             quick=_QUICK | {"epochs": 20, "batch_size": 100, "task_options": {"num_graphs": 1000}},
         ),
         # 188 graphs: full batch. Nothing is held out for validation (a fold has 19 graphs, and the
-        # best of 100 looks at them is chance): the epoch is the one with the best training
+        # best of 100 judgements is chance): the epoch is the one with the best training
         # accuracy, late, when the learning rate has decayed.
         Protocol(
             "mutag",
@@ -132,7 +132,7 @@ PROTOCOLS: dict[str, Protocol] = {
             quick=_QUICK | {"epochs": 100, "decay": (0.5, 25)},
         ),
         # 1,113 graphs of 39 nodes on average; the epoch is chosen as for MUTAG. 150 epochs of six
-        # steps; larger sizes have as many as we had time for.
+        # training steps; larger sizes have as many as we had time for.
         Protocol(
             "proteins",
             always={"batch_size": 200, "reshuffle": False},
@@ -149,8 +149,8 @@ PROTOCOLS: dict[str, Protocol] = {
             quick=_QUICK | {"replicas": 1, "epochs": 2},
         ),
         # 10,873 training graphs of 151 nodes, published split: seeds only, as for PPI. All models
-        # begin on a plateau, the prediction that looks at no graph, and at higher learning rates
-        # more of them stay there. An epoch has 78 steps, of some 140 graphs: mini-batches are of
+        # begin on a plateau, the best constant prediction, and at higher learning rates
+        # more of them stay there. An epoch has 78 steps of some 140 graphs: mini-batches are of
         # all graphs, and only those for training count. Larger sizes have as many epochs as we had
         # time for.
         *(

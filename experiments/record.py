@@ -1,4 +1,4 @@
-"""What is kept of a cell or a training run, and where it comes from."""
+"""The record of a cell or of a training, and its provenance."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hogwild.files import write_atomically
 from hogwild.training import checkpoint
 
 Record = dict[str, Any]
-"""What is kept of a cell, as JSON knows it."""
+"""The record of a cell as JSON."""
 PERIOD = 30.0
-"""Seconds between two notes of how long training has taken so far."""
+"""Seconds between two notes of the training time so far."""
 
 
 def read(path: Path, *keys: str) -> Record:
@@ -62,9 +62,9 @@ def _today() -> str:
 
 
 def commit() -> str:
-    """``$HOGWILD_COMMIT``, for copies of a checkout that cannot tell; else the commit of the
-    checkout that both the experiments and the library are run from, with ``+changes`` where the
-    tracked code of either differs from it; else unknown."""
+    """``$HOGWILD_COMMIT``, for copies without git; else the commit of the checkout from which both
+    the experiments and the library run, with ``+changes`` where the tracked code of either differs
+    from it; else unknown."""
     if told := os.environ.get("HOGWILD_COMMIT"):
         return told
     here, library = (Path(file).resolve().parent for file in (__file__, hogwild.__file__))
@@ -78,7 +78,7 @@ def commit() -> str:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    # A library that is installed elsewhere is not of this repository's commit.
+    # A library that is installed elsewhere does not have the commit of this repository.
     if git("ls-files", "--error-unmatch", "__init__.py", f"{library}/__init__.py") is not None:
         head = git("rev-parse", "HEAD")
         if head:  # records and the report may change, the code may not
@@ -88,7 +88,7 @@ def commit() -> str:
 
 
 def _processor() -> str:
-    """The CPU's name, as well as the system tells."""
+    """The name of the CPU, as far as the system gives it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -98,27 +98,27 @@ def _processor() -> str:
 
 
 class Training:
-    """Around a training run: notes in its folder how long it took, over all interruptions, and
-    where and with what it was made. Called after every epoch.
+    """Around a training: writes into its folder how long the training took, over all interruptions,
+    and its provenance. Called after every epoch.
 
-    A run that goes on elsewhere, or with other code, keeps a list of what was ``earlier``: seconds,
-    commit, hardware and versions of every stretch before the last.
+    A training that continues elsewhere, or with other code, keeps a list ``earlier``: seconds,
+    commit, hardware and versions of every part before the last.
     """
 
     def __init__(self, folder: Path, device: str) -> None:
         self.folder, self.device = folder, device
-        found, self.now = self.about(folder), provenance(device)  # of the code that runs
+        found, self.now = self.about(folder), provenance(device)  # of the running code
         self.before: float = found.get("seconds", 0.0)
         self.earlier = stretches(found) if found else []
         if self.earlier and _same_place(self.earlier[-1], self.now):
-            self.earlier.pop()  # it goes on
+            self.earlier.pop()  # the same part continues
         self.began = self.written = time.monotonic()
         self.known, self.trained = bool(found), False
 
     @staticmethod
     def about(folder: Path) -> Record:
-        """What is noted of a run: ``seconds``, :func:`provenance` and, where there is something,
-        ``earlier``; empty before it began."""
+        """The notes about a training: ``seconds``, :func:`provenance` and, if there are any,
+        ``earlier`` parts; empty before the training began."""
         path = folder / "about.json"
         return read(path, "seconds", "commit", "hardware") if path.exists() else {}
 
@@ -131,7 +131,7 @@ class Training:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # What was refused, or had nothing left to do, is no stretch of the run.
+        # A training that was refused or already finished is not a part.
         if self.trained or (not self.known and checkpoint.exists(self.folder / "state")):
             self._write()
 
@@ -145,7 +145,7 @@ class Training:
 
 
 def stretches(record: Record) -> list[Record]:
-    """Seconds, commit, hardware and versions of all that a training run was made of, in order."""
+    """Seconds, commit, hardware and versions of all parts of a training, in order."""
     earlier: list[Record] = record.get("earlier", [])
     last: Record = {k: record[k] for k in ("commit", "hardware", "versions") if k in record}
     last["seconds"] = record["seconds"] - sum(stretch["seconds"] for stretch in earlier)
@@ -153,13 +153,13 @@ def stretches(record: Record) -> list[Record]:
 
 
 def uncommitted(record: Record) -> bool:
-    """Whether any of the code that a record comes from, or that trained its models, was not
-    committed, so that nobody can look at it."""
+    """Whether any code of a record, or of the training of its models, was not committed, so that
+    readers cannot look it up."""
     return any("+" in commit for commit in _commits(record))
 
 
 def _commits(found: object) -> Iterator[str]:
-    """All commits that a record names: its own, and those of stretches and trained models."""
+    """All commits of a record: its own, and those of parts and of trained models."""
     if isinstance(found, list):
         found = dict(enumerate(found))
     if isinstance(found, dict):
@@ -171,7 +171,7 @@ def _commits(found: object) -> Iterator[str]:
 
 
 def same_commit(a: str, b: str) -> bool:
-    """Whether two are one, of which either may be abbreviated."""
+    """Whether two commits are equal; either may be abbreviated."""
     one, other = sorted((a, b), key=len)
     return other.startswith(one) and "+" not in other[len(one) :]
 

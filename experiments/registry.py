@@ -32,7 +32,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Free(),
     )
 }
-"""By name."""
+"""Experiments by name."""
 
 
 def experiment(name: str) -> Experiment:

@@ -1,10 +1,10 @@
-"""The document of all experiments, from their records: what the paper has, what we have, and how.
+"""The document of all experiments, from their records: the paper's numbers beside ours.
 
-``python -m experiments report --results experiments/results`` rewrites the text between
-``<!-- NAME -->`` and ``<!-- end -->`` in ``experiments/README.md``; the prose around it is written
-by hand. The README of the project has Table 1 (``<!-- headline -->``), ``docs/results.md`` single
-numbers, ``<!--= EXPERIMENT CELL [ASPECT] -->…<!--/-->``, and pictures. For any other folder of
-results the report is a document beside it, and nothing else is touched.
+``python -m experiments report --results experiments/results`` rewrites the text between ``<!-- NAME
+-->`` and ``<!-- end -->`` in ``experiments/README.md``. The prose around it is written by hand. The
+README of the project has Table 1 (``<!-- headline -->``). ``docs/results.md`` has single numbers,
+``<!--= EXPERIMENT CELL [ASPECT] -->…<!--/-->``, and pictures. For any other folder of results the
+report is a document beside the folder, and no other file changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARK = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def part(experiment: Experiment, results: Results) -> str:
-    """All there is about one experiment: our recipe, then the others that were run."""
+    """Everything about one experiment: our recipe, then the other recipes that were used."""
     out = ""
     for recipe, suffix in SUFFIXES.items():
         records = results.read(experiment, suffix)
@@ -83,10 +83,10 @@ PICTURE = re.compile(r"\]\(figures/([\w-]+)\.png\)")
 
 
 def render_numbers(text: str, results: Results) -> str:
-    """Fill every single number, ``CELL`` with ``.paper`` behind it for that recipe; with an
-    :meth:`aspect <Experiment.aspects>` something else than *the* number of the cell.
+    """Fill every single number. ``CELL`` with ``.paper`` behind it means that recipe. With an
+    :meth:`aspect <Experiment.aspects>` it is another value of the cell.
 
-    A number of a record whose code was not committed has a sign behind it, which is explained
+    A number of a record whose code was not committed has a mark behind it. The mark is explained
     between ``<!-- uncommitted -->`` and ``<!-- end -->``.
 
     Raises:
@@ -158,24 +158,24 @@ def headline(results: Results) -> str:
 
 
 def skewed(values: Sequence[float | None]) -> bool:
-    """Whether a mean hides more than it shows: the deviation is more than three times as large."""
+    """Whether the mean is misleading: the deviation is more than three times as large."""
     found = markdown.summarise(values)
     return found is not None and found.deviation is not None and found.deviation > 3 * found.mean
 
 
 def skeleton() -> str:
-    """A document with nothing but titles and marks."""
+    """A document with titles and marks only."""
     parts = (f"## {e.title}\n\n<!-- {e.name} -->\n<!-- end -->\n" for e in EXPERIMENTS.values())
     end = f"\n## Trials\n\n<!-- {trials.NAME} -->\n<!-- end -->\n"
     return "# Experiments\n\n" + "\n".join(parts) + end
 
 
 def write(folder: Path) -> Path:
-    """Bring the document beside a folder of results and its pictures up to date, or make them.
+    """Update or create the document beside a folder of results, and its pictures.
 
     Raises:
-        ConfigError: There are no records, or the document is another one, and nothing has changed;
-            or ``docs/results.md`` asks for what is not there, and the report has been written.
+        ConfigError: There are no records, or the document is not a report, and no file has changed;
+            or ``docs/results.md`` names a missing value, and the report has been written.
     """
     path, results = folder.parent / "README.md", Results(folder)
     if not any(results.read(e, s) for e in EXPERIMENTS.values() for s in SUFFIXES.values()):
@@ -190,10 +190,10 @@ def write(folder: Path) -> Path:
             f"<!-- end -->), and was left as it is; the report of {folder} would be there: move "
             f"that into a folder of its own, or choose another --results folder"
         )
-    render(text, results)  # whatever it refuses leaves the pictures as they are
+    render(text, results)  # an error here leaves the pictures unchanged
     for each in EXPERIMENTS.values():
         for suffix in SUFFIXES.values():
-            with suppress(ImportError):  # no matplotlib: so does that
+            with suppress(ImportError):  # without matplotlib, too
                 each.draw(results, suffix)
     write_atomically(path, render(text, results).encode())
     home = folder.resolve().parent.parent
@@ -203,7 +203,7 @@ def write(folder: Path) -> Path:
 
 
 def write_documents(home: Path, results: Results) -> None:
-    """Bring what the project's README and ``docs`` say and show of the results up to date."""
+    """Update the results and pictures in the project's README and ``docs``."""
     front, written = home / "README.md", home / "docs" / "results.md"
     if front.exists() and HEADLINE.search(text := front.read_text(encoding="utf-8")):
         write_atomically(front, render_headline(text, results).encode())

@@ -1,10 +1,10 @@
-r"""GCN and GAT trained under random schedules: what a sceptic suggests instead of an energy.
+r"""GCN and GAT trained under random schedules, as a baseline for energies.
 
 .. math:: \min_\theta\; \mathbb E_{\text{schedule}}\; \ell\bigl(\hat y_\theta(\text{schedule}),
           y\bigr)
 
 Every training step draws a schedule (S = 5, D = 2) from torch's random state, which a checkpoint
-holds; epochs are chosen, and replicas compared, under schedule 0.
+holds. Epochs are chosen, and replicas are compared, under schedule 0.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from hogwild.training.registry import device_of
 from hogwild.training.task import resolve
 
 REPLICAS = 10
-"""At most: one schedule takes as long as dozens of synchronous passes, and one model is needed."""
+"""The largest number of replicas: a schedule takes as long as dozens of synchronous passes."""
 HASTE = 4
-"""Quick runs have so many times fewer epochs than those in step, for the same reason."""
+"""``--quick`` divides its number of epochs by this, for the same reason."""
 
 
 class Scheduled(ExplicitGNN):
     """A layered model whose embeddings are those of a random schedule."""
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
-        """Of a fresh schedule in training, of schedule 0 otherwise."""
+        """Embeddings under a fresh schedule in training, and under schedule 0 otherwise."""
         seed = int(torch.randint(1, 2**31, ())) if self.training else 0
         inputs = replace(inputs, edge_attr=None) if self.edge_dim is None else inputs
         h = asynchronous_embed(self, inputs, seed=seed)

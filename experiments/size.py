@@ -1,9 +1,10 @@
-"""Train small, test large: error against the number of nodes, on graphs up to ten times as large as
-the largest that was trained on, and of other families.
+"""Models trained on small graphs and tested on large ones: error against the number of nodes, on
+graphs up to ten times as large as the largest training graph, and of other families.
 
 Every replica of Table 1 is evaluated (in double precision, with exact solves). Counting and sums
-are trained on chains only; a tree's or a grid's degrees from two on look the same to a model that
-counts. The reference is the best prediction that looks at no graph, learned on the training sizes.
+are trained on chains only. The features of counting do not distinguish degrees from two on, so that
+nodes of a tree or a grid look like nodes of a chain. The reference is the best constant prediction,
+learned on the training sizes.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from hogwild.training.predict import predict
 from hogwild.training.registry import set_on_failure
 
 FACTORS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Of the largest size trained on."""
+"""Sizes as multiples of the largest training size."""
 COPIES = 10
-"""Graphs of a size, where they are random."""
+"""Number of graphs of each size, where graphs are random."""
 FAMILIES = {
     "chains": ("chain",),
     "counting": ("chain", "tree", "grid"),
@@ -108,7 +109,7 @@ class Size(Figure):
         panels = [(column, family) for column, some in FAMILIES.items() for family in some]
         with figure(8.4, 4.6, path) as fig:
             axes = fig.subplots(2, 4, sharey=True)
-            # The single panel of chains has the first place, each of the others half a row.
+            # Chains have one panel in the first row; the other tasks have half a row each.
             for ax, (column, family) in zip([axes[0, 0], *axes[:, 1:].flat], panels, strict=True):
                 self._panel(ax, records, column, family)
             axes[1, 0].set_visible(False)
@@ -141,7 +142,7 @@ class Size(Figure):
 
 
 def larger(column: str, family: str, n: int, in_channels: int) -> Task:
-    """The task on graphs of n nodes of a family, none of which was trained on but by chance."""
+    """The task on graphs of n nodes of a family; none of them was trained on, except by chance."""
     if column == "chains":
         return Chains(length=n)
     if column == "counting":
@@ -162,6 +163,6 @@ def errs(model: Model, task: Task) -> tuple[float, bool]:
 
 
 def _middle(values: list[float | None], column: paper.Column) -> str:
-    """The median in the column's unit; failures are worse than anything."""
+    """The median in the column's unit; failures count as the worst value."""
     known = torch.tensor([math.inf if v is None else v for v in values], dtype=torch.float64)
     return f"{float(known.quantile(0.5)) * column.scale:.{column.digits}f}"

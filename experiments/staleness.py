@@ -1,11 +1,10 @@
-r"""The price of staleness: what S (nodes that update seldom) and D (old views) cost an energy GNN,
-and what they do to a GCN.
+r"""The price of staleness: what S (rare updates) and D (old packets) cost an energy GNN and a GCN.
 
-The best replica of each model on up to ten of its test graphs, five schedules for every (S, D).
-Of the energy GNN: updates a node until a graph's embeddings are within 10⁻³ of the synchronous
-ones, by gradient steps and by messages; every setting has the same number of updates to get there
-(:math:`T (S + 1) / 2` ticks). Of all: the task's error at the end. Where not even nodes in step
-(S = 1, D = 0) get there, no other setting is tried.
+The best replica of each model runs on up to ten of its test graphs, under five schedules for every
+(S, D). For the energy GNN the figure shows the updates of a node until a graph's embeddings are
+within 10⁻³ of the synchronous ones, by gradient steps and by messages. Every setting has the same
+number of updates (:math:`T (S + 1) / 2` ticks). For all models the figure shows the task's error at
+the end. Where even synchronous nodes (S = 1, D = 0) do not arrive, no other setting is tried.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ class Staleness(Figure):
 
 
 def _range(record: Record, rule: str) -> str:
-    """The least and the most updates that any setting takes, median over schedules and graphs."""
+    """The fewest and the most updates of any setting, median over schedules and graphs."""
     settings = record["rules"][rule]
     if any(s["reached"] < 1 for s in settings):
         return "not all there"
@@ -145,7 +144,7 @@ def _range(record: Record, rule: str) -> str:
 
 
 def needed(updates: Tensor, reached: Tensor, batch: Tensor) -> list[float | None]:
-    """Mean updates of a graph's nodes [Q, N] when it got there, one for each run and graph."""
+    """Mean updates of a graph's nodes [Q, N] when it arrived, one for each run and graph."""
     count = reached.size(1)
     nodes = torch.bincount(batch, minlength=count)
     total = torch.zeros(len(updates), count, dtype=torch.float64, device=updates.device)
@@ -155,7 +154,7 @@ def needed(updates: Tensor, reached: Tensor, batch: Tensor) -> list[float | None
 
 
 def _lines(ax: Any, settings: list[Record], scale: float | None) -> None:
-    """A line for each S, against D: of errors if there is a scale, else of updates."""
+    """One line for each S, against D: of errors if there is a scale, else of updates."""
     delays = sorted({s["delay"] for s in settings})
     for number, stagger in enumerate(sorted({s["stagger"] for s in settings})):
         some = [s for s in settings if s["stagger"] == stagger]

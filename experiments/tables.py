@@ -1,4 +1,4 @@
-"""Tables 1, 3, 4 and 5: models trained and tested in step, one cell for each (task, model)."""
+"""Tables 1, 3, 4 and 5: models trained and tested synchronously, one cell per (task, model)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hogwild.training import Result
 from hogwild.training.ensemble import Members
 
 ORDER = ("gcn", "gat", "gsdgnn", "ignn", "energy-node", "energy-edge", "energy-attention")
-"""Of the rows: the quick ones first."""
+"""Order of the rows: models that train fast come first."""
 
 
 class Synchronous(Experiment):
     """Rows × columns of trained models.
 
     Args:
-        name: Of a table of the paper's that has one number for each.
+        name: Name of a table of the paper that has one number for each.
     """
 
     def __init__(self, name: str) -> None:
@@ -87,7 +87,7 @@ class Synchronous(Experiment):
         return _ours(record, column) + (" †" if self._fewer(record) else "")
 
     def verdicts(self, records: Mapping[str, Record]) -> list[str]:
-        """For every column: does the best energy GNN reach the best number of the paper's?"""
+        """For every column: whether the best energy GNN reaches the paper's best number."""
         out = []
         for name in self.paper.columns:
             column = paper.COLUMNS[name]
@@ -101,7 +101,7 @@ class Synchronous(Experiment):
             if not ours:
                 out.append(f"{column.heading}: no energy GNN was run.")
                 continue
-            sign = -1.0 if column.higher else 1.0
+            sign = -1.0 if column.higher_is_better else 1.0
             chosen = min(ours, key=lambda m: sign * ours[m].mean)
             mean = ours[chosen].mean * column.scale
             verb = "beats" if column.better(mean, best.mean) else "misses"
@@ -115,14 +115,14 @@ class Synchronous(Experiment):
         return out
 
     def _fewer(self, record: Record) -> bool:
-        """Whether a cell has fewer replicas than the paper's, or than its protocol asks for where
-        the paper does not say how many it has."""
+        """Whether a cell has fewer replicas than in the paper, or fewer than its protocol asks for
+        where the paper does not give a number."""
         wanted = self.paper.replicas or protocol(record["config"]["task"]).replicas
         return len(record["values"]) < wanted
 
     @property
     def few(self) -> str:
-        """What the mark says."""
+        """The meaning of the mark."""
         if self.paper.replicas is None:
             return "† fewer trainings than the protocol asks for; the paper does not say how many."
         return f"† fewer than the paper's {self.paper.replicas} trainings."
@@ -154,7 +154,7 @@ class Synchronous(Experiment):
 
 
 def measured(result: Result) -> Record:
-    """What is kept of a trained ensemble: the test metric of *every* replica."""
+    """The record of a trained ensemble: the test metric of *every* replica."""
     found = result.as_dict()
     assert result.folder is not None
     return {
@@ -175,7 +175,7 @@ def measured(result: Result) -> Record:
 
 
 def constants(result: Result) -> list[float | None]:
-    """Test metric of the best prediction that looks at no graph, for every replica's fold."""
+    """Test metric of the best constant prediction, for every replica's fold."""
     task = result.task
     if not isinstance(task, Task):
         return [None] * result.replicas
@@ -194,7 +194,7 @@ def constants(result: Result) -> list[float | None]:
 
 
 def idle(record: Record) -> list[int]:
-    """Replicas that are no better than the constant: they have learned nothing."""
+    """Replicas that are no better than the constant prediction: they have learned nothing."""
     sign = -1.0 if record["higher_is_better"] else 1.0
     pairs = zip(record["values"], record["constant"], strict=True)
     return [
@@ -209,7 +209,7 @@ def _ours(record: Record, column: paper.Column) -> str:
 
 
 def _median(record: Record, column: paper.Column) -> str:
-    """One replica that goes astray moves the mean, and not this."""
+    """The median, which a single diverged replica does not move."""
     values = [v for v in record["values"] if v is not None]
     return f"{statistics.median(values) * column.scale:.{column.digits}f}" if values else "no value"
 

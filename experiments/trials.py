@@ -1,8 +1,8 @@
-"""Trials: other options than a protocol's, with the records that say what came of them.
+"""Trials of other options than a protocol's, with their records.
 
-``python -m experiments table1 --only counting/gcn --trial rate --set lr=0.003`` keeps its record
-in ``RESULTS/trials/rate/table1/counting/gcn.json``. The report shows what the choice of an option
-may look at, the metric on validation graphs, and leaves the test graphs to the tables.
+``python -m experiments table1 --only counting/gcn --trial rate --set lr=0.003`` keeps its record in
+``RESULTS/trials/rate/table1/counting/gcn.json``. The report shows the metric on validation graphs,
+by which an option may be chosen. Test graphs appear in the tables only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from experiments.experiment import Results
 
 NAME = "trials"
-"""Of the folder of trials, and of their mark in the report."""
+"""Name of the folder of trials, and of their mark in the report."""
 
 
 def records(results: Results) -> Iterator[Record]:

@@ -72,7 +72,7 @@ def test_toml(tmp_path):
         ({"decay": (1.5, 10)}, r"decay=\(1.5, 10\)"),
         ({"dtype": "bfloat16"}, "float32 or float64"),
         ({"device": "tpux"}, "device='tpux'"),
-        ({"on_failure": "raise"}, "stop or ignore"),
+        ({"on_failure": "stop"}, "raise, warn, ignore"),
         ({"warm_start": 1}, "true or false"),
         ({"model_options": 3}, "table of options"),
         ({"patience": -3}, "patience=-3"),
@@ -95,7 +95,7 @@ def test_what_is_unbounded_survives_json():
     assert Config.from_dict(json.loads(text)) == config
 
 
-def test_the_largest_seeds_are_seeds():
+def test_the_largest_seeds_are_accepted():
     """Of replicas that count up, and of the last of very many epochs."""
     largest = {name: limit - 1 for name, limit in SEEDS.items()}
     config = Config.of(**largest, replicas=1000, epochs=10**9)

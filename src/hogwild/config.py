@@ -1,11 +1,11 @@
-"""What a training run is, down to the last number: a frozen record, from TOML, flags or keywords.
+"""The configuration of a training run: a frozen record, from TOML, flags or keywords.
 
-Two recipes fill in what is not given. ``"default"`` is ours: AdamW at 0.005, weight decay 10⁻⁴, the
-gradient norm of every replica clipped at 1, float64, standardised features, exact solves.
+Two recipes fill in options that are not given. ``"default"`` is ours: AdamW at 0.005, weight decay
+10⁻⁴, the gradient norm of every replica clipped at 1, float64, standardised features, exact solves.
 ``"paper"`` is the paper's appendix: features as they are, Adam with weight decay, learning rate
 0.002, decayed by 0.98 every 200 epochs, at most 5,000 of them, L-BFGS of 50 iterations (fixed
-points: 500) at a tolerance of 10⁻⁵, converged or not. (The appendix calls a number 0.001 "α" beside
-the learning rate; it is read as the weight decay.)
+points: 500) at a tolerance of 10⁻⁵, converged or not. (The appendix mentions "α" = 0.001 beside the
+learning rate; we read it as the weight decay.)
 
 The command line's help is made from the fields, and must not wait for torch: this module imports
 torch and NumPy where it uses them.
@@ -18,9 +18,9 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hogwild.errors import ConfigError, among, require_positive
+from hogwild.errors import ON_FAILURE, ConfigError, among, is_integer, is_number
 
 if TYPE_CHECKING:
     import torch
@@ -40,14 +40,60 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 DTYPES = ("float32", "float64")
 SEEDS = {"seed": 2**63, "data_seed": 2**44}
-"""What torch's generators take: later replicas count up, and every epoch has a seed of its own."""
+"""Bounds on seeds: torch's generators take 64 bits. Later replicas count up, and every epoch has a
+seed of its own."""
 GENERAL: dict[str, Any] = {"dtype": "float64", "validate_every": 10, "log_every": 10}
-"""Where neither the user nor the task says anything."""
-BEFORE = {"standardize": False}
-"""What runs did that were kept before there was such an option."""
+"""Options for which neither the user nor the task gives a value."""
 UNBOUNDED = ("clip", "checkpoint_every")
 """Options that may be infinite, which JSON has no number for."""
 
+
+class Rule(NamedTuple):
+    """Which values an option takes, in code and in words."""
+
+    fine: Callable[[Any], bool]
+    expected: str
+
+    def check(self, name: str, value: object) -> None:
+        """Raise :class:`ConfigError` unless the value is fine."""
+        if not self.fine(value):
+            raise ConfigError(f"{name}={value!r}; expected {self.expected}")
+
+
+def _is_decay(value: object) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    factor, every = value
+    return is_number(factor) and 0 < factor <= 1 and is_integer(every) and every >= 1
+
+
+def _is_device(value: object) -> bool:
+    """Whether this is the name of a kind of device that training runs on."""
+    import torch
+
+    try:
+        return torch.device(str(value)).type in ("cpu", "cuda")
+    except RuntimeError:
+        return False
+
+
+BY_TYPE = {
+    "str": Rule(lambda v: isinstance(v, str), "a string"),
+    "bool": Rule(lambda v: isinstance(v, bool), "true or false"),
+    "int": Rule(lambda v: is_integer(v) and v > 0, "a positive integer"),
+    "dict[str, Any]": Rule(lambda v: isinstance(v, Mapping), "a table of options"),
+}
+"""The rule of a field that has no other, by its type."""
+NATURAL = Rule(lambda v: is_integer(v) and v >= 0, "a nonnegative integer")
+POSITIVE = Rule(lambda v: is_number(v) and v > 0, "a positive number")
+AMOUNT = Rule(lambda v: is_number(v) and v >= 0, "a nonnegative number")
+FINITE = Rule(math.isfinite, "a finite number")
+PRECISION = Rule(lambda v: v in DTYPES, "float32 or float64")
+FAILURE = Rule(lambda v: v in ON_FAILURE, ", ".join(ON_FAILURE))
+DECAY = Rule(
+    _is_decay, "(factor, every), a number in (0, 1] and a number of epochs, as in (0.9, 500)"
+)
+DEVICE = Rule(_is_device, "cpu, cuda or cuda:1")
 
 WHAT, OPTIMISER, DATA, SOLVES, COURSE = (
     "task and model", "optimisation", "replicas and data", "solves", "course of the run",
@@ -55,44 +101,46 @@ WHAT, OPTIMISER, DATA, SOLVES, COURSE = (
 """Headings in ``hogwild train --help``."""
 
 
-def _about(help: str, group: str) -> dict[str, str]:
-    """One line for ``--help``, and the heading that it is listed under."""
-    return {"help": help, "group": group}
+def _option(default: Any, help: str, group: str, *rules: Rule) -> Any:
+    """A field: its default, its line of help, its heading, and rules other than that of its type.
+    ``None`` is allowed where it is the default."""
+    metadata = {"help": help, "group": group, "rules": rules}
+    if default == {}:
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
-def _option(default: Any, help: str, group: str) -> Any:
-    """A field with its default and what the help says of it."""
-    return field(default=default, metadata=_about(help, group))
+def _below(name: str) -> Rule:
+    return Rule(SEEDS[name].__gt__, f"an integer below {SEEDS[name]}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A training run. Build it with :meth:`of`, which applies the recipe; every field explains
-    itself in ``hogwild train --help``."""
+    """A training run. Build it with :meth:`of`, which applies the recipe. ``hogwild train --help``
+    explains every field."""
 
     task: str = _option("", "name of the task, or FILE.py:NAME", WHAT)
-    task_options: dict[str, Any] = field(
-        default_factory=dict, metadata=_about("an option of the task, such as length=20", WHAT)
-    )
+    task_options: dict[str, Any] = _option({}, "an option of the task, such as length=20", WHAT)
     model: str = _option("energy-edge", "name of the model", WHAT)
-    model_options: dict[str, Any] = field(
-        default_factory=dict,
-        metadata=_about("an option of the model's constructor, such as hidden_channels=4", WHAT),
+    model_options: dict[str, Any] = _option(
+        {}, "an option of the model's constructor, such as hidden_channels=4", WHAT
     )
     standardize: bool = _option(
         True, "standardise features by the graphs trained on, inside of the model", WHAT
     )
     dtype: str | None = _option(
-        None, "float32 or float64; none: float64, on your own graphs as these are", WHAT
+        None, "float32 or float64; none: float64, on your own graphs as these are", WHAT, PRECISION
     )
     recipe: str = _option("default", "what fills in the rest: default or paper", OPTIMISER)
     epochs: int = _option(2000, "largest number of epochs", OPTIMISER)
-    lr: float = _option(0.005, "learning rate of AdamW", OPTIMISER)
-    weight_decay: float = _option(1e-4, "decoupled weight decay", OPTIMISER)
+    lr: float = _option(0.005, "learning rate of AdamW", OPTIMISER, POSITIVE, FINITE)
+    weight_decay: float = _option(1e-4, "decoupled weight decay", OPTIMISER, AMOUNT, FINITE)
     decay: tuple[float, int] = _option(
-        (1.0, 1), "(factor, every): decay of the learning rate", OPTIMISER
+        (1.0, 1), "(factor, every): decay of the learning rate", OPTIMISER, DECAY
     )
-    clip: float = _option(1.0, "bound on the gradient norm of each replica; inf: none", OPTIMISER)
+    clip: float = _option(
+        1.0, "bound on the gradient norm of each replica; inf: none", OPTIMISER, POSITIVE
+    )
     batch_size: int | None = _option(
         None, "graphs in a mini-batch; none: all at once, of your own graphs 16", OPTIMISER
     )
@@ -101,7 +149,9 @@ class Config:
         "new mini-batches every epoch; false: the same ones, analysed once (twice as fast)",
         OPTIMISER,
     )
-    penalty: float = _option(0.1, "weight of the contraction penalty (scarselli only)", OPTIMISER)
+    penalty: float = _option(
+        0.1, "weight of the contraction penalty (scarselli only)", OPTIMISER, AMOUNT, FINITE
+    )
     replicas: int = _option(
         1, "models trained at once: folds of the first seed, then of the next", DATA
     )
@@ -114,18 +164,27 @@ class Config:
     patience: int | None = _option(
         None, "epochs without a better validation metric until a replica stops; none: never", DATA
     )
-    seed: int = _option(0, "seed of the first replicas' parameters; later ones count up", DATA)
-    data_seed: int = _option(0, "seed of the splits and of the order of mini-batches", DATA)
+    seed: int = _option(
+        0,
+        "seed of the first replicas' parameters; later ones count up",
+        DATA,
+        NATURAL,
+        _below("seed"),
+    )
+    data_seed: int = _option(
+        0, "seed of the splits and of the order of mini-batches", DATA, NATURAL, _below("data_seed")
+    )
     solver: str | None = _option(None, "name of the solver; none: the recipe's", SOLVES)
-    solver_options: dict[str, Any] = field(
-        default_factory=dict,
-        metadata=_about("an option of that solver, such as max_iter=50", SOLVES),
+    solver_options: dict[str, Any] = _option(
+        {}, "an option of that solver, such as max_iter=50", SOLVES
     )
     warm_start: bool = _option(
         True, "start solves from the embeddings of the previous epoch", SOLVES
     )
-    on_failure: str = _option("stop", "a solve that fails: stop that replica, or ignore it", SOLVES)
-    device: str = _option("cpu", "cpu, cuda, cuda:1, …", COURSE)
+    on_failure: str = _option(
+        "raise", "a solve that fails: raise (stop that replica), warn, or ignore", SOLVES, FAILURE
+    )
+    device: str = _option("cpu", "cpu, cuda, cuda:1, …", COURSE, DEVICE)
     validate_every: int | None = _option(
         None,
         "epochs between two looks at the validation graphs; none: 10, on your own graphs 1",
@@ -134,7 +193,7 @@ class Config:
     log_every: int | None = _option(
         None, "epochs between two lines of the history; none: 10, on your own graphs 1", COURSE
     )
-    checkpoint_every: float = _option(30.0, "seconds between two checkpoints", COURSE)
+    checkpoint_every: float = _option(30.0, "seconds between two checkpoints", COURSE, AMOUNT)
 
     @classmethod
     def of(cls, **given: Any) -> Config:
@@ -165,62 +224,24 @@ class Config:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            object.__setattr__(self, f.name, native(getattr(self, f.name)))
-        decay: Any = self.decay
-        if isinstance(decay, list):  # as TOML and JSON have it
-            object.__setattr__(self, "decay", tuple(decay))
-        for name in ("task", "model", "recipe", "device", "on_failure"):
-            self._require(name, lambda v: isinstance(v, str), "a string")
-        for name in ("epochs", "replicas"):
-            require_positive(name, getattr(self, name))
-        for name in ("batch_size", "folds", "patience", "validate_every", "log_every"):
-            if getattr(self, name) is not None:
-                require_positive(name, getattr(self, name))
-        for name, limit in SEEDS.items():
-            self._require(name, lambda v: _is(v, int) and v >= 0, "a nonnegative integer")
-            self._require(name, limit.__gt__, f"an integer below {limit}")
-        for name in ("lr", "clip"):
-            self._require(name, lambda v: _is(v, int, float) and v > 0, "a positive number")
-        for name in ("weight_decay", "penalty", "checkpoint_every"):
-            self._require(name, lambda v: _is(v, int, float) and v >= 0, "a nonnegative number")
-        for name in ("lr", "weight_decay", "penalty"):
-            self._require(name, math.isfinite, "a finite number")
-        self._require("solver", lambda v: v is None or isinstance(v, str), "a string")
-        for name in ("task_options", "model_options", "solver_options"):
-            self._require(name, lambda v: isinstance(v, Mapping), "a table of options")
-        for name in ("warm_start", "validation", "reshuffle", "standardize"):
-            self._require(name, lambda v: isinstance(v, bool), "true or false")
-        wanted = "float32 or float64"
-        self._require("dtype", lambda v: v is None or (isinstance(v, str) and v in DTYPES), wanted)
-        self._require("on_failure", ("stop", "ignore").__contains__, "stop or ignore")
-        self._require(
-            "decay",
-            lambda v: (
-                isinstance(v, tuple)
-                and len(v) == 2
-                and _is(v[0], int, float)
-                and 0 < v[0] <= 1
-                and _is(v[1], int)
-                and v[1] >= 1
-            ),
-            "(factor, every), a number in (0, 1] and a number of epochs, as in (0.9, 500)",
-        )
-        self._require("device", _runs, "cpu, cuda or cuda:1")
-
-    def _require(self, name: str, fine: Callable[[Any], bool], expected: str) -> None:
-        value = getattr(self, name)
-        if not fine(value):
-            raise ConfigError(f"{name}={value!r}; expected {expected}")
+            value = native(getattr(self, f.name))
+            if f.name == "decay" and isinstance(value, list):  # from TOML or JSON
+                value = tuple(value)
+            object.__setattr__(self, f.name, value)
+            if value is not None or f.default is not None:
+                kind = str(f.type).removesuffix(" | None")
+                for rule in f.metadata["rules"] or (BY_TYPE[kind],):
+                    rule.check(f.name, value)
 
     def completed(self, given: Mapping[str, Any]) -> Config:
-        """With what a task proposes, or else the general choice, where nothing was asked for."""
+        """With the task's defaults, or else the general ones, for options that are ``None``."""
         chosen = {**GENERAL, **given}
         left = {k: v for k, v in chosen.items() if getattr(self, k) is None and v is not None}
         return replace(self, **left) if left else self
 
     @property
     def precision(self) -> torch.dtype:
-        """Of parameters and features."""
+        """The dtype of parameters and features."""
         import torch
 
         return {"float32": torch.float32, "float64": torch.float64}[self.dtype or GENERAL["dtype"]]
@@ -231,7 +252,7 @@ class Config:
         return self.lr * factor ** (epoch // every)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON knows it; :meth:`from_dict` is the inverse."""
+        """A dictionary that JSON can hold; :meth:`from_dict` is the inverse."""
         out = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in ("task_options", "model_options", "solver_options"):
             out[name] = dict(out[name])
@@ -244,11 +265,11 @@ class Config:
     def from_dict(cls, given: Mapping[str, Any]) -> Config:
         """The inverse of :meth:`as_dict`."""
         bounds = {name: float(given[name]) for name in UNBOUNDED if name in given}
-        return cls.of(**{**BEFORE, **given, **bounds})
+        return cls.of(**{**given, **bounds})
 
 
 def native(value: Any) -> Any:
-    """NumPy's numbers and arrays, and ranges, as Python's numbers and lists, which JSON knows."""
+    """NumPy's numbers and arrays, and ranges, as Python's numbers and lists, for JSON."""
     import numpy as np
 
     if isinstance(value, np.generic | np.ndarray):
@@ -260,17 +281,3 @@ def native(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: native(v) for k, v in value.items()}
     return value
-
-
-def _is(value: object, *types: type) -> bool:
-    return isinstance(value, types) and not isinstance(value, bool) and value == value
-
-
-def _runs(device: str) -> bool:
-    """Whether this is the name of a kind of device that training runs on."""
-    import torch
-
-    try:
-        return torch.device(device).type in ("cpu", "cuda")
-    except RuntimeError:
-        return False

@@ -1,7 +1,7 @@
-"""Everything Hogwild raises on purpose.
+"""The errors that Hogwild raises, and checks that raise them.
 
 Every message says what was given, what was expected and what to do. Bad input raises before any
-state is changed; a solve that does not converge is never silent.
+state is changed. A solve that does not converge is never silent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class HogwildError(Exception):
 
 
 class ConfigError(HogwildError, ValueError):
-    """A constructor or setting was given a value it cannot take."""
+    """A constructor or an option was given a value that it does not take."""
 
 
 class InputError(HogwildError, ValueError):
@@ -60,10 +60,10 @@ class ConvergenceError(HogwildError, RuntimeError):
 
 
 class ConvergenceWarning(UserWarning):
-    """What :class:`ConvergenceError` says, when ``on_failure="warn"``.
+    """A solve missed its tolerance, with ``on_failure="warn"``.
 
     Attributes:
-        failed: Which problems failed, [G] or [R, G], for whoever catches the warning.
+        failed: Which problems failed, [G] or [R, G].
     """
 
     def __init__(self, message: str, failed: Tensor | None = None) -> None:
@@ -80,12 +80,12 @@ class ProjectionWarning(UserWarning):
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether it counts as an integer: Python's and NumPy's do, bools do not."""
+    """Whether a value is an integer of Python or NumPy; bools are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it counts as a number, likewise."""
+    """Whether a value is a real number of Python or NumPy; bools are none."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -111,6 +111,17 @@ def require_all_positive(**values: object) -> None:
         for each in value if isinstance(value, list | tuple) else (value,):
             if each is not None:
                 require_positive(name, each)
+
+
+ON_FAILURE = ("raise", "warn", "ignore")
+"""What to do when a solve misses its tolerance."""
+
+
+def check_on_failure(on_failure: str) -> str:
+    """``on_failure`` itself; :class:`ConfigError` unless it is one of :data:`ON_FAILURE`."""
+    if on_failure not in ON_FAILURE:
+        raise ConfigError(f"on_failure={on_failure!r}; expected one of {ON_FAILURE}")
+    return on_failure
 
 
 def among(known: Iterable[str], given: object) -> str:

@@ -1,4 +1,4 @@
-"""How every file of this library is written: a reader never sees half of one."""
+"""How this library writes files: a reader never sees half of one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def write_atomically(path: str | Path, content: bytes) -> Path:
-    """Write a file such that it is either there as a whole, on the disk, or not at all.
+    """Write a file so that it is on the disk as a whole, or not at all.
 
-    The content goes into a file beside it, ``.<name>.<random>``, which then takes its name. Several
-    processes or threads may write the same file: the last one wins. What was there before stays
-    until then, also where writing fails.
+    The content goes into a file beside it, ``.<name>.<random>``, which is then renamed. Several
+    processes or threads may write the same file: the last one wins. An older file stays until then,
+    also if writing fails.
 
     Args:
-        path: The file; its folder is made if need be.
-        content: All of it.
+        path: The file; its folder is created if it does not exist.
+        content: The whole content.
 
     Returns:
         The path.

@@ -1,11 +1,13 @@
-r"""What predictions are worth: losses and metrics of the rows that count, all replicas at once.
+r"""Losses and metrics of predictions, for all replicas at once.
 
-Tasks, training and the analysis of asynchronous runs measure by the same functions. A
-:class:`Metric` has a name and says whether higher is better; :data:`METRICS` has them by name, and
-:func:`choose` finds the one that a user asked for or that the targets suggest.
+Tasks, training and the analysis of asynchronous runs use the same functions. A :class:`Metric` has
+a name and says whether higher is better. :data:`METRICS` holds the metrics by name, and
+:func:`choose` finds the one that a user asked for or that the targets suggest. Comparisons use
+:func:`cost`: lower is always better there.
 
-Shapes: predictions ``out`` [..., n, c], targets [n] or [n, c], ``keep`` bool [n] or [..., n] (or
-``None``: every row counts), results [...]; ``...`` is nothing, R replicas, or Q schedules of them.
+Shapes: predictions ``out`` [..., n, c], targets [n] or [n, c], ``keep`` bool [n] or [..., n] (which
+rows count; ``None``: all), results [...]. The leading ``...`` is empty, R replicas, or Q schedules
+of them.
 """
 
 from __future__ import annotations
@@ -20,37 +22,41 @@ from torch import Tensor
 from hogwild.errors import ConfigError, InputError
 
 Score = Callable[[Tensor, Tensor], float | Tensor]
-"""What users give: from predictions [n, c] and targets [n, …] to one number."""
+"""A user's function: from predictions [n, c] and targets [n, …] to a number."""
 Measure = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """From predictions [..., n, c], targets and the rows that count to [...]."""
+Constant = Callable[[Tensor, int], Tensor]
+"""From targets and the number of channels c to the best prediction [1, c] for all rows."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A measure with a name, and what it says of a model.
+    """A measure with a name.
 
     Attributes:
-        name: For reports, and to ask for it by.
+        name: Its name, for reports and options.
         measure: From predictions [..., n, c], targets and the rows that count to [...].
-        higher_is_better: Or else lower is.
-        percent: Whether people read it in per cent.
+        higher_is_better: Whether higher values are better; otherwise lower ones are.
+        percent: Whether reports show it in per cent.
+        constant: The best constant prediction for these targets, up to ties.
     """
 
     name: str
     measure: Measure
-    higher_is_better: bool
+    higher_is_better: bool = False
     percent: bool = False
+    constant: Constant = lambda y, channels: y.mean(0, keepdim=True)
 
     def __call__(self, out: Tensor, y: Tensor, keep: Tensor | None = None) -> Tensor:
         return self.measure(out, y, keep)
 
     def show(self, value: float) -> str:
-        """A value of it, for people."""
+        """A value as text."""
         return f"{100 * value:.2f} %" if self.percent else f"{value:.4g}"
 
 
 def cost(values: Tensor, higher_is_better: bool) -> Tensor:
-    """Values of a metric with the sign that makes lower ones better."""
+    """Values of a metric, negated where higher is better: lower costs are better."""
     return -values if higher_is_better else values
 
 
@@ -75,7 +81,7 @@ def absolute_error(out: Tensor, y: Tensor) -> Tensor:
 
 
 def _difference(out: Tensor, y: Tensor) -> Tensor:
-    """Of targets [n, c], or [n] where c = 1."""
+    """Predictions minus targets [n, c], or [n] where c = 1."""
     return out - y.reshape(out.shape[-2:]).to(out.dtype)
 
 
@@ -90,9 +96,9 @@ def cross_entropy(out: Tensor, y: Tensor) -> Tensor:
 
 
 def wrong(out: Tensor, y: Tensor) -> Tensor:
-    """Share of a row's answers that are wrong, [..., n] in double precision: 1 where the likelier
-    class is not the row's class [n], else 0. One channel is the logit of class 1; as many labels as
-    channels [n, c] are yes-or-no questions, and logits above 0 say yes."""
+    """Share of wrong answers of every row, [..., n] in double precision. With classes [n] it is 1
+    where the likeliest class is wrong, else 0; one channel is the logit of class 1. With labels
+    [n, c] every channel is a yes-or-no question, and a logit above 0 means yes."""
     if y.numel() == out.size(-2) * out.size(-1):
         return ((out > 0) != y.reshape(out.shape[-2:]).bool()).double().mean(-1)
     return (out.argmax(-1) != y.flatten()).double()
@@ -110,16 +116,17 @@ def binary_cross_entropy(out: Tensor, y: Tensor) -> Tensor:
 def relative_rmse(square: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
     r"""Root mean squared error over the mean target, from squared errors [..., n], targets [n].
 
-    The paper divides by the "root mean value" of the test targets. Read as the mean: the constant
-    predictor then errs by :math:`\sqrt{12.5}/25 = 14.1\,\%` on sums and by about 47 % on counting
-    (mean over ten folds), next to the 13.1 and 40.7 % of the paper's GCN, which cannot see far
-    enough to know better. The root of the mean would make them 71 % and more.
+    The paper divides by the "root mean value" of the test targets, which we read as the mean. The
+    constant predictor then errs by :math:`\sqrt{12.5}/25 = 14.1\,\%` on sums and by about 47 % on
+    counting (mean over ten folds). The paper's GCN, whose five layers do not reach far enough, has
+    13.1 and 40.7 %. With the root of the mean the constant predictor would err by 71 % and more.
     """
     return mean(square, keep).sqrt() / mean(y.to(square.dtype), keep)
 
 
 def micro_f1(out: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
-    r"""2 TP / (2 TP + FP + FN) over all rows and labels [n, c] together; logits above 0 say yes."""
+    r"""2 TP / (2 TP + FP + FN) over all rows and labels [n, c] together; a logit above 0 means
+    yes."""
     said, true = out > 0, y.bool()
     if keep is not None:
         said, true = said & keep[..., None], true & keep[..., None]
@@ -152,7 +159,7 @@ def average_precision(out: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def one_by_one(score: Score) -> Measure:
-    """A user's function as a measure: called for every replica with the rows that count."""
+    """A user's function as a measure: it is called for every replica, with the rows that count."""
 
     def measure(out: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
         lead = out.shape[:-2]
@@ -171,30 +178,60 @@ def one_by_one(score: Score) -> Measure:
     return measure
 
 
-# -- by name --------------------------------------------------------------------------------------
+# -- metrics by name ------------------------------------------------------------------------------
 
 
 def _relative(out: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
     return relative_rmse(squared_error(out, y), y.reshape(len(y), -1).to(out.dtype).mean(-1), keep)
 
 
-ACCURACY = Metric("accuracy", lambda o, y, keep: mean(1.0 - wrong(o, y), keep), True, percent=True)
-ERROR = Metric("error", lambda o, y, keep: mean(wrong(o, y), keep), False, percent=True)
-MSE = Metric("mse", lambda o, y, keep: mean(squared_error(o, y), keep), False)
-RMSE = Metric("rmse", lambda o, y, keep: mean(squared_error(o, y), keep).sqrt(), False)
-MAE = Metric("mae", lambda o, y, keep: mean(absolute_error(o, y), keep), False)
-RELATIVE_ERROR = Metric("relative error", _relative, False, percent=True)
-MICRO_F1 = Metric("micro-F1", micro_f1, True, percent=True)
-AVERAGE_PRECISION = Metric("AP", average_precision, True)
+def majority(y: Tensor, channels: int) -> Tensor:
+    """Logits [1, channels] of the most frequent class; one channel: of class 1."""
+    likeliest = torch.bincount(y, minlength=2).argmax()
+    if channels == 1:
+        return 2.0 * likeliest.reshape(1, 1) - 1.0
+    return F.one_hot(likeliest, channels).float()[None]
+
+
+def best_constant_f1(y: Tensor) -> Tensor:
+    """Logits [1, c] of the labels that give the best micro-F1 when every row of ``y`` [n, c] gets
+    them: the k most frequent labels for some k. With shares p, F1 = 2 Σ_{said} p / (k + Σ p)."""
+    share, label = y.double().mean(0).sort(descending=True)
+    said = torch.arange(1, len(share) + 1, device=y.device)
+    f1 = 2 * share.cumsum(0) / (said + share.sum())
+    logits = torch.full_like(share, -1.0)
+    logits[label[: int(f1.argmax()) + 1]] = 1.0
+    return logits[None].float()
+
+
+ACCURACY = Metric(
+    "accuracy", lambda o, y, keep: mean(1.0 - wrong(o, y), keep), True, True, majority
+)
+ERROR = Metric("error", lambda o, y, keep: mean(wrong(o, y), keep), False, True, majority)
+MSE = Metric("mse", lambda o, y, keep: mean(squared_error(o, y), keep))
+RMSE = Metric("rmse", lambda o, y, keep: mean(squared_error(o, y), keep).sqrt())
+MAE = Metric(
+    "mae",
+    lambda o, y, keep: mean(absolute_error(o, y), keep),
+    constant=lambda y, channels: y.median(0, keepdim=True).values,
+)
+RELATIVE_ERROR = Metric("relative error", _relative, percent=True)
+MICRO_F1 = Metric("micro-F1", micro_f1, True, True, lambda y, channels: best_constant_f1(y))
+AVERAGE_PRECISION = Metric("AP", average_precision, True)  # of constants all rows tie
+CROSS_ENTROPY = Metric("cross-entropy", lambda o, y, keep: mean(cross_entropy(o, y), keep))
+BINARY_CROSS_ENTROPY = Metric(
+    "binary cross-entropy", lambda o, y, keep: mean(binary_cross_entropy(o, y), keep)
+)
+"""The two cross-entropies are losses, and are not offered as metrics."""
 
 METRICS = {
     metric.name: metric
     for metric in (ACCURACY, ERROR, MSE, RMSE, MAE, RELATIVE_ERROR, MICRO_F1, AVERAGE_PRECISION)
 }
 CLASSES = (ACCURACY, ERROR)
-"""Of one class a row, or of labels."""
+"""Metrics of one class a row, or of labels."""
 LABELS = (MICRO_F1, AVERAGE_PRECISION)
-"""Of labels alone."""
+"""Metrics of labels only."""
 
 
 def _binary(target: Tensor) -> bool:
@@ -202,7 +239,7 @@ def _binary(target: Tensor) -> bool:
 
 
 def _default(prediction: Tensor, target: Tensor) -> str:
-    """Integers are classes, unless a single output is asked for numbers such as counts."""
+    """Integers are classes, except where a single output meets numbers other than 0 and 1."""
     if target.is_floating_point():
         return "rmse"
     return "rmse" if prediction.size(-1) == 1 and not _binary(target) else "accuracy"
@@ -214,8 +251,8 @@ def choose(
     """The metric asked for, or the one the targets suggest; targets that do not fit it raise.
 
     Args:
-        given: A name, a function (whose name it gets), or ``None``.
-        higher_is_better: Of a function; ``None``: lower is.
+        given: A name, a function, or ``None``. The metric of a function has its name.
+        higher_is_better: Only with a function; ``None``: lower values are better.
         prediction: [..., n, out]
         target: [n] or [n, out]; anything with a function.
     """
@@ -263,27 +300,3 @@ def _check_target(metric: Metric, prediction: Tensor, target: Tensor) -> None:
                 f"the target names classes {low} to {high}; expected 0 to {out - 1}, since "
                 f"predictions have {out} outputs (leave unlabelled nodes out with mask=...)"
             )
-
-
-# -- the best constants ---------------------------------------------------------------------------
-
-
-def majority(y: Tensor, channels: int) -> Tensor:
-    """Logits [1, channels] of the most frequent class; one channel: of class 1."""
-    likeliest = torch.bincount(y, minlength=2).argmax()
-    if channels == 1:
-        return 2.0 * likeliest.reshape(1, 1) - 1.0
-    return F.one_hot(likeliest, channels).float()[None]
-
-
-def best_constant_f1(y: Tensor) -> Tensor:
-    """Logits [1, c] of the labels that, said for every row of ``y`` [n, c], give the best micro-F1.
-
-    Those are the k most frequent for some k; with shares p, F1 = 2 Σ_{said} p / (k + Σ p).
-    """
-    share, label = y.double().mean(0).sort(descending=True)
-    said = torch.arange(1, len(share) + 1, device=y.device)
-    f1 = 2 * share.cumsum(0) / (said + share.sum())
-    logits = torch.full_like(share, -1.0)
-    logits[label[: int(f1.argmax()) + 1]] = 1.0
-    return logits[None].float()

@@ -1,9 +1,9 @@
-r"""torch's namespace for the arithmetic of nodes (:mod:`hogwild_node.ops`), and fields of small
-matrices: one tiny dense matrix per node or edge, stored structure-of-arrays.
+r"""The array functions of :mod:`hogwild_node.ops` for torch, and products of small matrices, one
+for each node or edge.
 
-Every tensor of the solver keeps the node or edge index in its *last* dimension, ``[R, …, n]``
-with ``R`` replicas in front, so that elementwise kernels and the matrix products with the shared
-weights run over long contiguous rows although every single matrix is only 2 × 2 or 4 × 4.
+Every tensor has the node or edge index in its *last* dimension, ``[R, …, n]`` with ``R`` replicas
+first. Elementwise kernels and products with shared weights then run over long contiguous rows,
+although every single matrix is only 2 × 2 or 4 × 4.
 
 =====================  ==========================================  =====================
 function               computes, for each replica and each row n   shapes
@@ -29,17 +29,16 @@ from torch import Tensor
 
 from hogwild_node.ops import namespace
 
-# Above this many elements an intermediate product no longer fits the caches, and a loop of fused
-# multiply-adds over the contracted index is faster than "multiply, then sum".
+# Products with more elements do not fit the CPU's caches. A loop of fused multiply-adds over the
+# contracted index is then faster than a multiplication followed by a sum.
 _CACHE_ELEMENTS = 1 << 16
-# From so many terms a sum on, a GPU moves less memory by copying the matrices row by row and
-# multiplying them than by writing and reading all products (counted, not timed).
+# For sums with at least this many terms, a GPU moves less memory if it copies the matrices row by
+# row and multiplies them than if it writes and reads all products (counted, not timed).
 _TERMS = 8
 
 
 def as_field(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Features or embeddings as models take and give them, [n, a] or [R, n, a], as a field
-    [1 or R, a, n]."""
+    """Transpose features or embeddings: [n, a] or [R, n, a] -> [1 or R, a, n]."""
     return (x if x.dim() == 3 else x.unsqueeze(0)).to(dtype).mT
 
 
@@ -53,7 +52,7 @@ def _contract(left: list[Tensor], right: list[Tensor]) -> Tensor:
 
 
 def _multiply(left: Tensor, right: Tensor) -> Tensor:
-    """:func:`mtm` as products of the matrices of every row."""
+    """:func:`mtm` by batched matrix products."""
     rows = left.movedim(-1, -3).mT @ right.movedim(-1, -3)  # [R, n, a, b]
     return rows.movedim(-3, -1).contiguous()
 
@@ -102,11 +101,11 @@ def scatter_into(out: Tensor, index: Tensor, x: Tensor) -> None:
 
 
 CHUNK_ELEMENTS = 1 << 18
-"""Numbers of one Jacobian that are computed at a time on a CPU (``benchmarks/scaling.py``)."""
+"""Most numbers of one Jacobian that a CPU computes at a time (``benchmarks/scaling.py``)."""
 
 
 class Torch:
-    """torch's namespace: torch itself, and what it calls otherwise or does better."""
+    """The namespace of torch: the functions of torch, and the hooks of :mod:`hogwild_node.ops`."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -158,7 +157,7 @@ class Torch:
 
     @staticmethod
     def softplus(x: Tensor) -> Tensor:
-        return F.softplus(x, threshold=40.0)  # beyond 40 exact to rounding in float64
+        return F.softplus(x, threshold=40.0)  # exact in float64 up to rounding
 
     @staticmethod
     def max(x: Tensor, axis: int) -> Tensor:
@@ -216,7 +215,7 @@ class Torch:
 
 @cache
 def _positions(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # what is kept must serve training, too
+    with torch.inference_mode(False):  # the cached tensor must also work in training
         return torch.tensor(numbers, device=device)
 
 

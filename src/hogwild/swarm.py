@@ -332,9 +332,7 @@ class _Observer:
         out.memory = _memory([self.processes[i].pid for i in alive])
         return out
 
-    def _plan(
-        self, killed: list[int], frozen: list[int]
-    ) -> Iterator[tuple[float, str, list[int]]]:
+    def _plan(self, killed: list[int], frozen: list[int]) -> Iterator[tuple[float, str, list[int]]]:
         f = self.faults
         plan: list[tuple[float, str, list[int]]] = []
         plan += [(f.kill_at, "kill", killed)] if killed else []

@@ -172,9 +172,9 @@ BOUNDED = {"impairments": BernoulliLoss(0.3, burst=3)}
 @pytest.mark.parametrize(
     ("make", "options", "word", "reason"),
     [
-        (lambda: EnergyGNN(3, out_channels=2), {}, "Arrives", "is not proved: "),
-        (lambda: EnergyGNN(3, out_channels=2), GRADIENT, "Arrives", "is not proved: "),
-        (lambda: EnergyGNN(3, out_channels=2), LOSSY, "Arrives", "is not proved: "),
+        (lambda: EnergyGNN(3, out_channels=2, beta=1.0), {}, "Arrives", "is not proved: "),
+        (lambda: EnergyGNN(3, out_channels=2, beta=1.0), GRADIENT, "Arrives", "is not proved: "),
+        (lambda: EnergyGNN(3, out_channels=2, beta=1.0), LOSSY, "Arrives", "is not proved: "),
         (
             lambda: EnergyGNN(3, out_channels=2, beta=9.0),
             CERTIFIED,
@@ -236,19 +236,19 @@ def test_depends_on_the_schedule():
 
 
 def test_the_price_is_that_of_the_runs():
-    result = hogwild.robustness(EnergyGNN(3, out_channels=2).double(), DATA, runs=3)
+    result = hogwild.robustness(IGNN(3, out_channels=2).double(), DATA, runs=3)
     run, row = result.run, result.summary()
     assert row["ticks"] == run.ticks
     assert row["updates"] == pytest.approx(float(run.updates.double().mean()))
-    assert row["packets"] == pytest.approx(float(run.messages.double().mean()))
+    assert row["packets"] == pytest.approx(float(run.packets.double().mean()))
     assert row["bytes"] == pytest.approx(float(run.bytes.double().mean()))
     assert f"price: {run.ticks} ticks" in str(result)
 
 
 def test_stalls():
     model, lossy = GCN(3, out_channels=2).double(), BernoulliLoss(0.5)
-    result = hogwild.robustness(model, DATA, runs=4, rule="waiting", impairments=lossy)
-    assert result.verdict.startswith("Stalls: under 4 of 4 schedules")
+    result = hogwild.robustness(model, DATA, runs=2, rule="waiting", impairments=lossy)
+    assert result.verdict.startswith("Stalls: under 2 of 2 schedules")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_not_converged(model, options, reason):
 def test_the_ticks_that_are_advised_are_enough(rule):
     """Give half of what a run takes; twice the advice, which is a guess, must be enough."""
     torch.manual_seed(0)
-    model, options = EnergyGNN(3, out_channels=2, beta=0.3).double(), {"runs": 2, "rule": rule}
+    model, options = EnergyGNN(3, out_channels=2, beta=1.0).double(), {"runs": 1, "rule": rule}
     whole = hogwild.robustness(model, DATA, **options).run.ticks
     short = hogwild.robustness(model, DATA, ticks=whole // 2, **options)
     advised = int(re.search(r"ticks=(\d+) would be enough", short.verdict)[1])

@@ -6,26 +6,29 @@ import torch
 from helpers import DOUBLE, example
 
 import hogwild
-from hogwild import GCN, EnergyGNN
+from hogwild import GCN, IGNN
 from hogwild.asynchrony.impairments import BernoulliLoss, Stragglers
 from hogwild.errors import ConfigError
 from hogwild.executors.price import shown, size
 
 
 def test_cells():
-    model, data = GCN(3, out_channels=2).double(), example(y=torch.randn(6, 2, **DOUBLE))
+    model, data = (
+        GCN(3, out_channels=2, num_layers=2).double(),
+        example(y=torch.randn(6, 2, **DOUBLE)),
+    )
     slow = Stragglers(0.5)
     found = hogwild.sweep(
-        model, data, staggers=(1, 3), delays=(0, 2, 4), losses=(0.0, 0.3), runs=2, seed=4,
+        model, data, staggers=(1, 3), delays=(2, 4), losses=(0.0, 0.3), runs=2, seed=4,
         metric="mae", impairments=slow,
     )  # fmt: skip
     decrease = found.grid()
-    assert decrease.shape == (2, 2, 3)
+    assert decrease.shape == (2, 2, 2)
     frame = found.to_frame()
-    assert len(frame) == 12
+    assert len(frame) == 8
     for a, loss in enumerate((0.0, 0.3)):
         for b, stagger in enumerate((1, 3)):
-            for c, delay in enumerate((0, 2, 4)):
+            for c, delay in enumerate((2, 4)):
                 lost = (BernoulliLoss(loss),) if loss else ()
                 alone = hogwild.robustness(
                     model, data, stagger=stagger, delay=delay, runs=2, seed=4, metric="mae",
@@ -44,18 +47,18 @@ def test_cells():
     assert not torch.equal(decrease[0], decrease[1])
     cell, last = found.at(3, 4, 0.3), str(found).splitlines()[-1].split()
     assert last[:3] == ["30%", "3", "4"]
-    assert last[3] == f"{float(decrease[1, 1, 2]):.4g}"
+    assert last[3] == f"{float(decrease[1, 1, 1]):.4g}"
     assert last[6] == f"{cell.run.ticks}"
     assert last[7:9] == [shown(cell.price.updates), shown(cell.price.packets)]
     assert " ".join(last[9:]) == size(cell.price.bytes)
     for name in ("ticks", "updates", "packets", "bytes"):
-        assert found.grid(name)[1, 1, 2] == getattr(cell.price, name)
+        assert found.grid(name)[1, 1, 1] == getattr(cell.price, name)
 
 
 def test_without_a_target(capsys, monkeypatch):
     monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
     found = hogwild.sweep(
-        EnergyGNN(3, out_channels=2).double(),
+        IGNN(3, out_channels=2).double(),
         iter([example()]),
         staggers=(1, 2),
         delays=(0,),

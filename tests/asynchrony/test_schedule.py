@@ -18,8 +18,8 @@ from hogwild.asynchrony.impairments import (
     Stragglers,
 )
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.asynchrony.trace import check_trace
 from hogwild.errors import ConfigError
+from hogwild.testing import check_trace
 from hogwild.testing.problems import random_graph
 
 BOUNDED = [
@@ -71,7 +71,7 @@ def test_a_cap_below_the_delay_binds_repeated_and_overtaken_packets_too(second, 
     assert check_trace(record(schedule, 300), graph, 5).oldest_view <= 2
 
 
-def test_a_slow_node_may_sleep_through_the_time_it_is_up():
+def test_slow_nodes_that_crash_have_no_bound():
     """Whichever impairment is named first: gaps of 20 ticks and 12 ticks between outages."""
     impairments = [Crashes(1.0, period=20, downtime=8), Stragglers(1.0, slowdown=4)]
     for order in (1, -1):
@@ -80,14 +80,14 @@ def test_a_slow_node_may_sleep_through_the_time_it_is_up():
 
 
 @pytest.mark.parametrize("impairment", UNBOUNDED, ids=str)
-def test_what_declares_no_bound_breaks_the_one_without_it(impairment):
+def test_unbounded_impairments_break_the_bound_without_impairments(impairment):
     graph = random_graph([20], seed=1)
     schedule = Schedule(graph, impairments=[impairment])
     assert schedule.bounds is None
     assert not check_trace(record(schedule, 300), graph, 5).staleness
 
 
-def test_views_are_uniform_and_never_go_back():
+def test_packet_ages_are_uniform_and_views_never_go_back():
     graph = random_graph([200], seed=0)
     schedule = Schedule(graph, stagger=3, delay=4, seed=5)
     before = torch.zeros(graph.num_edges, dtype=torch.long)

@@ -14,7 +14,7 @@ from hogwild.errors import TraceError
 from hogwild.testing.problems import random_graph
 
 
-def test_a_trace_survives_the_disk_and_refuses_strangers(tmp_path):
+def test_a_trace_can_be_saved_and_refuses_other_graphs(tmp_path):
     graph = random_graph([6, 7], seed=1)
     impairments = [BernoulliLoss(0.3), Crashes(0.5, rejoin="cold", period=30, downtime=10)]
     trace = record(Schedule(graph, impairments=impairments), 60)

@@ -32,9 +32,9 @@ def test_certify(trained, capsys):
     assert "--step 'fast'; expected a positive number" in capsys.readouterr().err
 
 
-def test_certify_says_what_it_speaks_of(printed):
+def test_certify_prints_rule_and_step(printed):
     where = ("certify", "--stagger", "3", "--delay", "1")
-    found = printed(*where, "--loss", "0.3", "--impair", "crashes")[1]
+    found = printed(*where, "--impair", "crashes", "--impair", "loss=0.3")[1]
     assert (found["rule"], found["stagger"], found["delay"]) == ("messages", 3, 1)
     assert [text.partition("(")[0] for text in found["impairments"]] == ["Crashes", "BernoulliLoss"]
     found = printed(*where, "--step", "1e-9")[1]
@@ -42,16 +42,16 @@ def test_certify_says_what_it_speaks_of(printed):
 
 
 def test_impairments(printed):
-    code, found = printed("certify", "--loss", "0.3")
+    code, found = printed("certify", "--impair", "loss=0.3")
     assert code == 0
     assert found["guaranteed"] is False
-    bounded = ["--impair", "bernoulli-loss:rate=0.3,burst=2", "--step", "1e-9"]
+    bounded = ["--impair", "loss=0.3,burst=2", "--step", "1e-9"]
     code, found = printed("certify", *bounded)
     assert code == 0
     assert found["guaranteed"] is True
 
 
-def test_the_exact_exchange_is_one_tick_younger(printed):
+def test_letters_of_the_exact_exchange_are_one_tick_younger(printed):
     flags = ["--rule", "gradient", "--step", "certified"]
     packet, exact = (
         printed("certify", *flags, "--exchange", kind)[1] for kind in ("packet", "exact")

@@ -12,7 +12,7 @@ from hogwild.demo import demo
 from hogwild.training import load
 
 TRAINED = "a folder, --replica and --graphs name it"
-IMPAIRED = "--impair and --loss build them"
+IMPAIRED = "--impair builds them"
 QUIET = "--quiet and --json switch it off"
 TENSOR = "a tensor or a function, which no flag can hold"
 LATER = "what it keeps is for a program that goes on with the result"
@@ -63,7 +63,7 @@ PAIRS = {
             "higher_is_better": "only of a metric of one's own",
             "target": TENSOR,
             "mask": TENSOR,
-            "impairments": "--impair builds them",
+            "impairments": IMPAIRED,
             "history": LATER,
             "keep_embeddings": LATER,
             "record": "every setting has a schedule of its own",
@@ -81,7 +81,7 @@ PAIRS = {
 ONLY_HERE = {
     "train": {"json", "quiet"},
     "evaluate": {"json"},
-    "simulate": {"json", "quiet", "folder", "task", "replica", "graphs", "impair", "loss", "plot"},
+    "simulate": {"json", "quiet", "folder", "task", "replica", "graphs", "impair", "plot"},
     "robustness": {
         "json",
         "quiet",
@@ -90,11 +90,10 @@ ONLY_HERE = {
         "replica",
         "graphs",
         "impair",
-        "loss",
         "plot",
     },
     "sweep": {"json", "quiet", "folder", "task", "replica", "graphs", "impair", "plot", "value"},
-    "certify": {"json", "folder", "task", "replica", "graphs", "impair", "loss"},
+    "certify": {"json", "folder", "task", "replica", "graphs", "impair"},
     "demo": {"json", "quick"},
 }
 """Fields that are no parameter: which model, how to print, and what the result draws."""

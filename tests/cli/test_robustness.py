@@ -8,20 +8,20 @@ from hogwild.metrics import METRICS
 
 
 def test_robustness(trained, printed, capsys):
-    code, found = printed("robustness", "--runs", "2", "--loss", "0.3")
+    code, found = printed("robustness", "--runs", "2", "--impair", "loss=0.3")
     assert code == 0
     assert found["rule"] == "messages"
     assert found["converged"] == 1.0
     assert found["proved"] is False
     assert found["bytes"] > found["packets"] > found["updates"] > 0
-    assert found["options"]["loss"] == 0.3
+    assert found["options"]["impair"] == ["loss=0.3"]
     call = ["robustness", trained, "--task", TASK, "--runs", "2"]
     assert main([*call, "--rule", "gradient", "--ticks", "7", "--quiet"]) == 3  # nobody arrived
     text = capsys.readouterr().out
     assert "Not converged within the 7 ticks: 2 of 2" in text
     assert "--rule messages needs fewer updates" in text  # flags, not keywords
     assert "price: 7 ticks" in text
-    assert main([*call, "--loss", "1", "--ticks", "300", "--quiet"]) == 3
+    assert main([*call, "--impair", "loss=1.0", "--ticks", "300", "--quiet"]) == 3
     text = capsys.readouterr().out
     assert "no packet ever arrives under BernoulliLoss(rate=1.0, burst=None)" in text
     assert "--rule" not in text  # no other rule helps

@@ -32,13 +32,13 @@ def test_resolved_options_are_printed(printed, trained):
 
 def test_a_recorded_schedule_is_replayed(printed, tmp_path, capsys):
     path = str(tmp_path / "traces" / "schedule.npz")
-    flags = ["--runs", "2", "--loss", "0.3", "--seed", "7"]
+    flags = ["--runs", "2", "--impair", "loss=0.3", "--seed", "7"]
     code, first = printed("simulate", *flags, "--record", path)
     assert code == 0
     assert Trace.load(path).about["seed"] == 7
-    code, again = printed("simulate", "--runs", "2", "--replay", path)  # no --loss, no --seed
+    code, again = printed("simulate", "--runs", "2", "--replay", path)  # no --impair, no --seed
     assert code == 0
-    for key in ("deviation", "converged", "ticks", "updates", "messages", "bytes"):
+    for key in ("deviation", "converged", "ticks", "updates", "total_packets", "bytes"):
         assert again[key] == first[key]
     assert printed("simulate", "--runs", "2", "--seed", "8")[1]["deviation"] != first["deviation"]
 
@@ -104,27 +104,31 @@ def test_steps_and_impairments_reach_the_simulation(printed):
     plain = seen()
     assert plain["rule"] == "messages"
     assert seen("--step", "certified")["rule"] == seen("--step", "0.01")["rule"] == "gradient"
-    assert seen("--loss", "0.9")["deviation"] != plain["deviation"]
-    assert seen("--loss", "0")["deviation"] == plain["deviation"]
-    half = seen("--loss", "0.5")
-    assert seen("--impair", "bernoulli-loss:rate=0.5")["deviation"] == half["deviation"]
-    twice = seen("--impair", "bernoulli-loss:rate=0.5", "--impair", "stragglers:fraction=1")
+    assert seen("--impair", "loss=0.9")["deviation"] != plain["deviation"]
+    assert seen("--impair", "loss=0")["deviation"] == plain["deviation"]
+    half = seen("--impair", "loss=0.5")
+    assert seen("--impair", "loss=0.5,burst=none")["deviation"] == half["deviation"]
+    assert seen("--impair", "delay=5")["deviation"] == seen("--delay", "5")["deviation"]
+    twice = seen("--impair", "loss=0.5,burst=none", "--impair", "stragglers=1")
     assert twice["deviation"] not in (half["deviation"], plain["deviation"])
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--impair", "crashs"], "--impair 'crashs': unknown impairment; did you mean 'crashes'?"),
-        (["--impair", "rain"], "Expected one of: bernoulli-loss, crashes"),
-        (["--impair", "crashes:downtimes=3"], "a key among rate, period, downtime, rejoin, until"),
-        (["--impair", "crashes:rate"], "'rate' is no option of crashes; expected KEY=VALUE"),
-        (["--impair", "crashes:rate=2"], ": --impair crashes:rate=2; expected a probability"),
-        (["--impair", "crashes:rate=abc"], ": --impair crashes:rate='abc'; expected a probability"),
-        (["--impair", "crashes:rejoin=soon"], "--impair crashes:rejoin='soon'; expected 'warm'"),
-        (["--impair", "quantisation:step=0"], "--impair quantisation:step=0; expected a positive"),
-        (["--impair", "pareto-delay:alpha=much"], "expected a number for each key"),
-        (["--loss", "1.5"], "--loss 1.5; expected a probability"),
+        (
+            ["--impair", "crashs"],
+            "unknown impairment 'crashs'; did you mean 'crashes'?",
+        ),
+        (["--impair", "rain"], "Expected one of: crashes, delay, duplication"),
+        (["--impair", "crashes,downtimes=3"], "a key among rate, period, downtime, rejoin, until"),
+        (["--impair", "crashes,rate"], "'rate' is no option of crashes; expected KEY=VALUE"),
+        (["--impair", "crashes=2"], ": --impair crashes=2: crashes.rate=2; expected a probability"),
+        (["--impair", "crashes=abc"], "crashes.rate='abc'; expected a probability"),
+        (["--impair", "crashes,rejoin=soon"], "crashes.rejoin='soon'; expected 'warm'"),
+        (["--impair", "quantisation=0"], "quantisation.unit=0; expected a positive"),
+        (["--impair", "pareto-delay=much"], "expected a number for each option"),
+        (["--impair", "loss=1.5"], "--impair loss=1.5: loss.rate=1.5; expected a probability"),
         (["--rule", "magic"], "--rule 'magic'; expected one of auto, gradient, messages"),
         (["--rule", "waiting"], "--rule 'waiting' does not fit this model"),
         (

@@ -58,7 +58,7 @@ def test_page_has_every_section_and_is_whole(page):
         "Every node's answer",
         "Error against delay, stagger and loss",
         "One node under many schedules",
-        "How the energy GNN gets there",
+        "How the energy GNN converges",
         "What to try next",
     ]
     assert len(found.pictures) == 5
@@ -93,11 +93,11 @@ def test_table_holds_what_was_computed(page):
             after = ((outputs > 0) != (y == 1)).double().mean(1)
             assert (runs[setting].settings.stagger, runs[setting].settings.delay) == setting[:2]
             lost = (BernoulliLoss(setting[2]),) if setting[2] else ()
-            assert runs[setting].settings.impaired == lost
+            assert runs[setting].settings.impairments == lost
             expected.append(f"{100 * float(after.mean()):.1f} % ± {100 * float(after.std()):.1f}")
         lossy = runs[5, 2, 0.3].run
         expected += [shown(float(lossy.updates.double().mean())),
-                     shown(float(lossy.messages.double().mean())),
+                     shown(float(lossy.packets.double().mean())),
                      size(float(lossy.bytes.double().mean()))]  # fmt: skip
     assert cells == expected
     assert found.guessing == 0.5

@@ -77,7 +77,7 @@ def plain(problem, schedule, step, ticks, exact):
 
 @pytest.mark.parametrize("exchange", ["packet", "exact"])
 @pytest.mark.parametrize(("stagger", "delay"), [(1, 0), (1, 2), (4, 0), (5, 2), (2, 5)])
-def test_it_is_algorithm_1(exchange, stagger, delay):
+def test_the_simulation_is_algorithm_1(exchange, stagger, delay):
     graph = random_graph([6], seed=2)
     problem = Quadratic.random(graph)
     options = {"stagger": stagger, "delay": delay, "seed": 3}
@@ -177,7 +177,7 @@ def ends_at_the_solvers_answer(seed, stagger, delay, impairments, variant, excha
     model = EnergyGNN(
         3, out_channels=2, beta=0.5, **variant
     ).double()  # more convex: ten times fewer ticks
-    data = graphs([int(n) for n in torch.randint(1, 9, (3,))], seed=seed)
+    data = graphs([int(n) for n in torch.randint(1, 7, (3,))], seed=seed)
     run = simulate(
         model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments,
         exchange=exchange, ticks=6000, tol=1e-6, rule="gradient",
@@ -231,19 +231,10 @@ def test_certified_steps_converge(exchange):
     assert error[1] < 1e-5 * error[0]
 
 
-def test_certified_steps_converge_for_an_energy_gnn():
-    torch.manual_seed(1)
-    model = EnergyGNN(3, out_channels=2, beta=1.0).double()
-    run = simulate(
-        model, graphs([2, 4]), step="certified", stagger=2, delay=1, ticks=30_000, tol=1e-6
-    )
-    assert bool(run.converged.all()), run
-
-
 def test_explicit_models_do_not_agree_and_waiting_ones_do():
     torch.manual_seed(0)
     model, data = GCN(3, out_channels=2).double(), graphs((10, 14))
-    run = simulate(model, data, runs=20)
+    run = simulate(model, data, runs=8)
     assert float(run.deviation.min()) > 1e-3
     assert float(run.predictions.std(0).max()) > 1e-3
     assert bool((run.updates == model.conv.depth).all())
@@ -251,10 +242,10 @@ def test_explicit_models_do_not_agree_and_waiting_ones_do():
     assert float(together.deviation.max()) < 1e-12
 
     waiting = partial(simulate, model, data, rule="waiting")
-    patient = waiting(runs=20)
+    patient = waiting(runs=8)
     assert float(patient.deviation.max()) < 1e-12
     assert bool((patient.updates == model.conv.depth).all())
-    stuck = waiting(runs=5, impairments=BernoulliLoss(0.5))
+    stuck = waiting(runs=3, impairments=BernoulliLoss(0.5))
     assert not bool(stuck.converged.any())
     assert float(stuck.updates.double().mean()) < model.conv.depth
     # A single lost message, an isolated one, is enough.
@@ -283,10 +274,10 @@ def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
     assert bool((run.updates == model.conv.depth).all())
 
 
-def test_rare_updates_are_not_taken_for_a_standstill():
+def test_rare_updates_do_not_count_as_stalled():
     torch.manual_seed(0)
     model, data = GCN(3, out_channels=2).double(), graphs((2,))
-    run = simulate(model, data, stagger=4000, ticks=50_000)
+    run = simulate(model, data, stagger=2000, ticks=25_000)
     assert bool((run.updates == model.conv.depth).all())
 
 
@@ -305,7 +296,7 @@ def test_quantised_packets_end_within_their_error_bound(step):
         gradient_rule(problem, 0.1), Schedule(graph), problem.start(),
         impairments=[Quantisation(step)],
     )  # fmt: skip
-    for _ in range(2000):
+    for _ in range(1000):
         simulation.step()
     degree = float(graph.in_degree.max())
     entry = 0.5 * step * (degree + float(problem.row_bounds().max()))
@@ -317,15 +308,15 @@ def test_quantised_packets_end_within_their_error_bound(step):
 
 def test_event_triggered_sending_saves_packets():
     model, data = energy(beta=1.0), graphs((12,))
-    options = {"runs": 3, "tol": None, "ticks": 300, "rule": "gradient"}
+    options = {"runs": 1, "tol": None, "ticks": 300, "rule": "gradient"}
     always = simulate(model, data, **options)
     seldom = simulate(model, data, impairments=EventTriggered(1e-3), **options)
-    assert int(seldom.messages.sum() + seldom.saved.sum()) == int(always.messages.sum())
-    assert int(seldom.saved.sum()) > 0.3 * int(always.messages.sum())
+    assert int(seldom.packets.sum() + seldom.saved.sum()) == int(always.packets.sum())
+    assert int(seldom.saved.sum()) > 0.3 * int(always.packets.sum())
     assert float(seldom.deviation.max()) < 0.1
 
 
-def test_a_letter_that_has_changed_is_worth_sending():
+def test_a_changed_letter_is_sent():
     """Even where the embedding beside it has not."""
     problem = Quadratic.random(random_graph([5], seed=1))
     trigger = EventTriggered(0.5)
@@ -337,16 +328,20 @@ def test_a_letter_that_has_changed_is_worth_sending():
     )
     star = problem.graph.star(torch.tensor([0, 3]))
     node, letters = simulation.outbox.last(star)
-    assert not bool(simulation._sends(star, node, letters).any())
+
+    def sends(node, letters):
+        return trigger.worth_sending(simulation._change(star, node, letters)).tolist()
+
+    assert sends(node, letters) == [False, False]
     changed = letters.clone()
     changed[..., star.slot == 1] += 0.6
-    assert simulation._sends(star, node, changed).tolist() == [False, True]
-    assert simulation._sends(star, node + 0.6, letters).tolist() == [True, True]
+    assert sends(node, changed) == [False, True]
+    assert sends(node + 0.6, letters) == [True, True]
 
 
 MODELS = {
-    "energy": lambda: EnergyGNN(3, out_channels=2),
-    "energy, attention": lambda: EnergyGNN(3, out_channels=2, heads=2),
+    "energy": lambda: EnergyGNN(3, out_channels=2, beta=0.5),
+    "energy, attention": lambda: EnergyGNN(3, out_channels=2, heads=2, beta=0.5),
     "denoising": lambda: GSDGNN(3, out_channels=2),
     "IGNN": lambda: IGNN(3, out_channels=2),
     "EIGNN": lambda: EIGNN(3, out_channels=2),
@@ -356,7 +351,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.integers(1, 6),
@@ -366,7 +361,7 @@ MODELS = {
 def test_every_implicit_model_ends_at_the_solvers_answer(name, seed, stagger, delay, impairments):
     torch.manual_seed(seed)
     model = MODELS[name]().double()
-    graph = random_graph([int(n) for n in torch.randint(1, 9, (3,))], seed=seed)
+    graph = random_graph([int(n) for n in torch.randint(1, 7, (3,))], seed=seed)
     data = Data(
         x=torch.randn(graph.num_nodes, 3, dtype=torch.float64),
         edge_index=torch.stack([graph.src, graph.dst]),
@@ -384,14 +379,14 @@ def test_every_implicit_model_ends_at_the_solvers_answer(name, seed, stagger, de
 def test_certified_steps_on_small_well_conditioned_cases(name):
     torch.manual_seed(2)
     make = {"energy": EnergyGNN, "denoising": GSDGNN}[name]
-    graph = random_graph([2, 4], seed=2)
+    graph = random_graph([2, 3], seed=2)
     data = Data(
-        x=torch.randn(6, 3, dtype=torch.float64),
+        x=torch.randn(5, 3, dtype=torch.float64),
         edge_index=torch.stack([graph.src, graph.dst]),
         batch=graph.batch,
     )
     run = simulate(
-        make(3, 2, beta=1.0).double(),
+        make(3, out_channels=2, beta=2.0).double(),
         data,
         step="certified",
         stagger=2,

@@ -8,6 +8,7 @@ import torch
 from helpers import DOUBLE
 from matplotlib.image import imread
 
+from experiments import figure1
 from experiments.__main__ import main
 from experiments.figure1 import BITS, linear_graph, picture, unit_gnn
 from experiments.registry import EXPERIMENTS
@@ -17,7 +18,8 @@ from hogwild.plots.computation import observe
 PNG = b"\x89PNG"
 
 
-def test_command(tmp_path, capsys):
+def test_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(figure1, "QUICK", 12)
     flags = ["--results", str(tmp_path / "r"), "--work", str(tmp_path / "w"), "--quick"]
     assert main(["fig1", *flags, "--only", "energy"]) == 0
     picture = tmp_path / "r/quick/fig1/fig1.png"
@@ -28,14 +30,14 @@ def test_command(tmp_path, capsys):
     assert str(picture) in said.err
     assert picture.read_bytes()[:4] == PNG
     cells = json.loads(said.out)["fig1"]["cells"]
-    assert all(len(record["values"]) == 50 for record in cells.values())
+    assert all(len(record["values"]) == 12 for record in cells.values())
     assert cells["gnn"]["synchronous"] == 16  # 0 1 1 0 1 → 1 2 2 2 1 → 3 5 6 5 3 → . . 16 . .
     for name, spread in (("gnn", 1.0), ("gcn", 1e-3)):
         values = cells[name]["values"]
         assert max(values) - min(values) > spread
     off = [abs(v - cells["energy"]["synchronous"]) for v in cells["energy"]["values"]]
     assert max(off) < 1e-5
-    assert "50 of 50" in EXPERIMENTS["fig1"].table(cells)
+    assert "12 of 12" in EXPERIMENTS["fig1"].table(cells)
 
 
 # -- the picture -----------------------------------------------------------------------------------
@@ -45,7 +47,7 @@ def test_command(tmp_path, capsys):
 def drawn(tmp_path_factory):
     path = tmp_path_factory.mktemp("fig1") / "fig1.png"
     before = torch.random.get_rng_state()
-    figure = picture(path, runs=60)
+    figure = picture(path, runs=40)
     assert torch.equal(torch.random.get_rng_state(), before)
     return figure, path
 
@@ -88,7 +90,7 @@ def test_histograms(drawn):
 def test_histogram_counts(drawn):
     """The bars of panel (d) count what the schedules ended with."""
     gnn = drawn[0].axes[3]
-    outputs = simulate(unit_gnn(), linear_graph(), runs=60).h[:, 2, 0]
+    outputs = simulate(unit_gnn(), linear_graph(), runs=40).h[:, 2, 0]
     for patch in gnn.patches:
         low, high = patch.get_x(), patch.get_x() + patch.get_width()
         share = float(((outputs >= low) & (outputs < high)).double().mean())

@@ -230,6 +230,7 @@ def test_updates_needed_are_those_of_the_graph():
 def test_staleness(work, tmp_path, monkeypatch):
     monkeypatch.setattr(staleness, "QUICK_STAGGERS", (1, 3))
     monkeypatch.setattr(staleness, "QUICK_DELAYS", (0, 2))
+    monkeypatch.setattr(staleness, "QUICK_UPDATES", 300)
     records = made("staleness", ["chains/*"], work, tmp_path)
     settings = records["chains/energy-edge"]["rules"]["messages"]
     assert [(s["stagger"], s["delay"]) for s in settings] == [(1, 0), (1, 2), (3, 0), (3, 2)]

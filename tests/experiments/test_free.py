@@ -80,8 +80,7 @@ class Kill(BaseException):
     """Stands for a kill."""
 
 
-@pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("epoch", [4, 5])
+@pytest.mark.parametrize(("epoch", "before"), [(4, False), (5, True)])
 def test_the_curve_survives_a_kill(records, tmp_path, monkeypatch, epoch, before):
     """Just after a checkpoint, or just before one that would have been: no line is lost or twice
     there."""

@@ -13,7 +13,7 @@ from experiments.registry import EXPERIMENTS
 ROOT = Path(__file__).parents[2]
 
 
-def test_what_the_help_names_is_what_there_is():
+def test_the_help_lists_every_experiment():
     """It is written down, since help does not wait for torch."""
     assert tuple(EXPERIMENTS) == command.EXPERIMENTS
 

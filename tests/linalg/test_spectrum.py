@@ -21,7 +21,7 @@ def test_against_dense_eigenvalues(make, sizes, dense, monkeypatch):
     graph, n = random_graph(sizes), sum(sizes)
     edges = torch.stack([graph.src, graph.dst])
     edges = torch.cat([edges, edges[:, :2], edges[:, :2].flip(0), torch.tensor([[0], [0]])], 1)
-    model = make(3, 2, replicas=2).double()
+    model = make(3, out_channels=2, replicas=2).double()
     problem = model.problem(Inputs(torch.randn(n, 3, dtype=torch.float64), edges)).detach()
     h = torch.randn(2, 2, n, dtype=torch.float64)
     hessian = problem.evaluate(h).hessian()
@@ -37,7 +37,7 @@ def test_against_dense_eigenvalues(make, sizes, dense, monkeypatch):
         assert limits.attained == pytest.approx(float(values[-1]), rel=1e-6)
 
 
-def test_a_wrong_guess_is_not_believed(monkeypatch):
+def test_a_wrong_guess_is_not_used_as_a_bound(monkeypatch):
     """Lanczos may miss an eigenvalue; the factorisation does not."""
     matrix = csc_matrix(diags(np.linspace(1.0, 10.0, 50)))
     for guess in [(2.0, 9.0), (1.0, 9.0), (2.0, 10.0), (30.0, 0.1)]:

@@ -239,6 +239,6 @@ def test_no_warnings_from_replicas():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for make in (GCN, GAT):
-            model = make(3, 2, replicas=2).double()
+            model = make(3, out_channels=2, replicas=2).double()
             model(features(4), cycle(4)).sum().backward()
     assert not caught

@@ -128,7 +128,7 @@ def test_replicas_with_statistics_of_their_own_are_the_models_alone():
         torch.testing.assert_close(out[r], found, rtol=0, atol=1e-9)
 
 
-def test_a_number_an_edge():
+def test_one_number_for_each_edge():
     model = EnergyGNN(3, out_channels=2, edge_dim=1).double()
     data = graph()
     flat, column = data.edge_attr[:, 0], data.edge_attr[:, :1]
@@ -171,7 +171,7 @@ EVERY = [MODELS[name] for name in ("energy-edge", "ignn", "gsdgnn", "gcn")]
 
 
 @pytest.mark.parametrize("make", EVERY)
-def test_calls_that_are_not_meant(make):
+def test_wrong_calls_are_refused(make):
     model, data = make().double(), graph()
     x, edge_index, batch = data.x, data.edge_index, torch.zeros(6, dtype=torch.long)
     for call, says in (

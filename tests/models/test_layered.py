@@ -118,7 +118,7 @@ MISFITS = {
     ),
     "width unknown": (
         lambda: LayeredGNN([pyg.GINConv(nn.Linear(4, 4))], 3, out_channels=2),
-        ["hidden_channels=k", "do not tell"],
+        ["hidden_channels=k", "no in_channels"],
     ),
     "width contradicted": (
         lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 2), 3, out_channels=2, hidden_channels=4),
@@ -144,7 +144,7 @@ MISFITS = {
     "norm": (of(pyg.GCNConv(4, 4), norm="wavy"), ["norm='wavy'"]),
     "two acts": (
         lambda: LayeredGNN(pyg.GCN(8, 8, 2), 3, out_channels=2, act="tanh"),
-        ["GCN brings its own activation", "act"],
+        ["GCN has its own activation", "act"],
     ),
     "replicas": (of(PerNode(), replicas=2), ["PerNode", "reset_parameters()"]),
     "pool": (of(pyg.GCNConv(4, 4), pool="max"), ["'max'", "'mean'"]),

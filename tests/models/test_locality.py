@@ -268,7 +268,7 @@ GRAPHS = {"cycle": cycle(12), "circulant": circulant(12, 4), "path": chain(12)}
 
 @pytest.mark.parametrize("edge_index", GRAPHS.values(), ids=GRAPHS)
 @pytest.mark.parametrize("name", BEYOND)
-def test_layers_that_look_further_are_found_out(name, edge_index):
+def test_layers_that_read_more_than_one_hop_are_refused(name, edge_index):
     """On regular graphs as well, where statistics over all stars are those over all nodes."""
     model = LayeredGNN(
         [pyg.SAGEConv(K, K), BEYOND[name]()], 3, out_channels=2, hidden_channels=K
@@ -337,7 +337,7 @@ def test_asking_draws_no_random_numbers():
 @pytest.mark.parametrize("make", [GCN, GAT])
 def test_float32(make):
     torch.manual_seed(0)
-    model, graph = make(3, 2, replicas=2), random_graph([20])
+    model, graph = make(3, out_channels=2, replicas=2), random_graph([20])
     x = torch.randn(20, 3)
     edge_index = torch.stack([graph.src, graph.dst])
     problem = model.problem(Inputs(x, edge_index))
@@ -347,7 +347,7 @@ def test_float32(make):
     torch.testing.assert_close(h.mT, model.embed(Inputs(x, edge_index)).value, rtol=1e-4, atol=1e-5)
 
 
-def test_a_problem_travels():
+def test_a_problem_can_be_pickled_and_copied():
     """It survives pickling and copying, as agents in other processes need."""
     model, graph = GCN(3, out_channels=2).double(), random_graph([5])
     problem = model.problem(

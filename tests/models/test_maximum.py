@@ -102,7 +102,7 @@ def test_model_against_the_best_walk():
     assert float(found.residual) == 0.0
 
 
-def test_fresh_values_travel():
+def test_fresh_decrements_let_values_reach_ten_hops():
     """The decrements start small: a clear leader is heard ten hops away."""
     conv = MaxConv(1, hidden_channels=1).double()
     problem = conv.problem(Inputs(torch.zeros(11, 1, **DOUBLE), chain(11))).detach()
@@ -169,7 +169,7 @@ def test_any_schedule_from_below_finds_the_same_bits(problem, seed):
 
 @settings(max_examples=15, deadline=None)
 @given(problem=problems(), seed=st.integers(0, 1000))
-def test_any_schedule_forgets_wrong_values(problem, seed):
+def test_any_schedule_recovers_from_wrong_values(problem, seed):
     """From above, after as many rounds as it takes them to decay."""
     exact = solve(problem, EXACT, problem.encoding.clone()).value
     start = problem.encoding + 3.0
@@ -205,7 +205,7 @@ def test_monotone_and_nonexpansive(problem):
     assert float((high - low).abs().max()) <= float((above - h).abs().max()) + 1e-12
 
 
-def test_it_is_no_contraction():
+def test_the_map_is_no_contraction():
     """A wrong value above all others moves its neighbour as far as it is moved itself."""
     problem = MaxConv(3).double().problem(Inputs(torch.randn(2, 3, **DOUBLE), chain(2))).detach()
     h = torch.full((1, 2, 2), 50.0, **DOUBLE)

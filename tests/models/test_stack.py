@@ -2,13 +2,9 @@
 
 import pytest
 import torch
-from helpers import DOUBLE, batch_of, chain, cycle
+from helpers import batch_of, chain, cycle, features
 
 from hogwild import EnergyGNN, Inputs
-
-
-def features(n):
-    return torch.randn(n, 3, generator=torch.Generator().manual_seed(2), **DOUBLE)
 
 
 @pytest.mark.parametrize("replicas", [None, 2])

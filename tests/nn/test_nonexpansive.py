@@ -63,7 +63,7 @@ def derivative(value):
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_nonexpansive_ones_pass(name):
+def test_nonexpansive_functions_are_accepted(name):
     found = Nonexpansive(name, FLAT[name], derivative(FLAT[name]))
     assert found.name == name
 
@@ -84,5 +84,5 @@ def test_a_slope_that_is_not_the_values_is_refused(name):
         Nonexpansive(name, *WRONG[name])
 
 
-def test_the_named_ones():
+def test_named_activations():
     assert set(NONEXPANSIVE) == {"relu", "leaky_relu", "tanh", "identity"}

@@ -12,7 +12,7 @@ from hogwild.nn import PICNN, SOFTPLUS, SQUAREPLUS
 from hogwild_node.networks import FEATURE_SLOPE, Slot
 
 DEPTHS = {"1": (2,), "2": (4, 1), "3": (4, 3, 2), "4": (2, 5, 3, 2)}
-FEW = settings(max_examples=100, deadline=None, derandomize=True)
+FEW = settings(max_examples=50, deadline=None, derandomize=True)
 
 
 def make(channels=(4, 3, 2), d=3, p=2, *, scale=None, seed=0, **kwargs):

@@ -125,8 +125,8 @@ def test_what_does_not_fit_is_passed_on(dtype):
         ([torch.ones(3, 1)], r"are \[3, 1\]; expected tensors \[n, 2\]"),
         ([None], "NoneType"),
         ([torch.full((3, 2), torch.nan)], "NaN or infinite"),
-        ([torch.ones(0, 2)], "one row at least"),
-        ([], "one row at least"),
+        ([torch.ones(0, 2)], "at least one row"),
+        ([], "at least one row"),
     ],
 )
 def test_refused(given, says):

@@ -26,7 +26,10 @@ def bars(ax):
 
 def test_convergence(tmp_path):
     data = example(grid(2, 3), 6)
-    energy, gcn = EnergyGNN(1, out_channels=1).double(), GCN(1, out_channels=1, act="tanh").double()
+    energy, gcn = (
+        EnergyGNN(1, out_channels=1, beta=1.0).double(),
+        GCN(1, out_channels=1, act="tanh").double(),
+    )
     run = simulate(energy, data, runs=3, history=5, record=True)
     figure = plots.convergence(run, tmp_path / "one.png")
     assert looks_like_a_picture(tmp_path / "one.png")
@@ -64,7 +67,7 @@ def test_output_histogram(tmp_path):
     data = example(chain(4), 4)
     results = [
         hogwild.robustness(model.double(), data, runs=30)
-        for model in (GCN(1, out_channels=2), EnergyGNN(1, out_channels=2))
+        for model in (GCN(1, out_channels=2), EnergyGNN(1, out_channels=2, beta=1.0))
     ]
     figure = plots.output_histogram(results, 1, 1, titles=["a", "b"], path=tmp_path / "h.png")
     assert looks_like_a_picture(tmp_path / "h.png")
@@ -138,18 +141,22 @@ def test_sweep_plot(tmp_path):
     assert figure.axes[1].get_title(loc="left") == "20% of packets lost"
 
 
-@pytest.mark.parametrize("value", [None, "distance", "spread"])
-def test_rounding_is_not_painted(value):
+def test_rounding_is_not_painted():
     """An energy GNN ends at the synchronous answer under every schedule: one colour for all."""
     data = example(chain(4), 4)
     found = hogwild.sweep(
-        EnergyGNN(1, out_channels=1).double(), data, staggers=(1, 3), delays=(0, 2), runs=2,
+        EnergyGNN(1, out_channels=1, beta=1.0).double(),
+        data,
+        staggers=(1, 3),
+        delays=(0, 2),
+        runs=2,
         target=torch.randn(4, 1, **DOUBLE),
-    )  # fmt: skip
-    image = found.plot(value=value).axes[0].images[0]
-    assert 0 < float(found.grid(value).abs().max()) < 1e-5
-    colours = image.cmap(image.norm(image.get_array()))
-    assert float(np.ptp(colours, axis=(0, 1)).max()) < 0.01
+    )
+    for value in (None, "distance", "spread"):
+        image = found.plot(value=value).axes[0].images[0]
+        assert 0 < float(found.grid(value).abs().max()) < 1e-5
+        colours = image.cmap(image.norm(image.get_array()))
+        assert float(np.ptp(colours, axis=(0, 1)).max()) < 0.01
 
 
 def test_axes_of_errors_and_shares_end_where_the_values_do():

@@ -51,7 +51,7 @@ GRAPHS = {
     "complete": (complete(4), torch.zeros(4, dtype=torch.long)),
     "batch": batch_of((ODD, ODD_NODES), (edges(), 1), (chain(2), 2)),
 }
-FEW = settings(max_examples=100, deadline=None, derandomize=True)
+FEW = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def pose(options, graph="odd", *, replicas=None, scale=None, seed=0):

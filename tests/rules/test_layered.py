@@ -60,7 +60,7 @@ def test_exact_under_long_outages(rule, impairment):
 
 
 @pytest.mark.parametrize("rule", ["overwriting", "waiting"])
-def test_the_others_are_not(rule):
+def test_overwriting_and_waiting_are_not_exact_under_loss(rule):
     run = simulate(
         model_of("gcn"), graphs(), runs=2, rule=rule, impairments=BernoulliLoss(0.3), ticks=300
     )
@@ -154,7 +154,7 @@ def test_numbers_in_packets():
     ):
         run = simulate(model.double().eval(), data, rule=rule, **options)
         assert float(run.deviation.max()) <= 1e-12, rule
-        assert run.messages.tolist() == [[packets] * 2], rule
+        assert run.packets.tolist() == [[packets] * 2], rule
         assert run.bytes.tolist() == [[4 * numbers] * 2], rule
         assert run.updates.tolist() == [[19 if rule == "caching" else 3] * 2], rule
     overwriting = simulate(
@@ -172,13 +172,13 @@ def test_resending_falls_silent_and_speaks_again():
         for t in (150, 250)
     )
     assert float(short.deviation.max()) <= 1e-12
-    assert torch.equal(short.messages, long.messages)
+    assert torch.equal(short.packets, long.packets)
     late = Crashes(0.5, period=80, downtime=10, rejoin="cold", until=100)
     run = simulate(
         model, data, rule="resending", impairments=[late, BernoulliLoss(0.3)], tol=None, ticks=250
     )
     assert float(run.deviation.max()) <= 1e-12
-    assert int(run.messages.sum()) > int(short.messages.sum())
+    assert int(run.packets.sum()) > int(short.packets.sum())
 
 
 def test_resending_needs_reverse_links():

@@ -68,7 +68,7 @@ STACKS = {
 def test_stacks_end_at_their_synchronous_answer(name):
     torch.manual_seed(0)
     make, options = STACKS[name]
-    model, graphs = make().double(), data((1, 7))
+    model, graphs = make().double(), data((1, 5))
     loss = BernoulliLoss(0.2, burst=1)
     run = simulate(model, graphs, runs=2, stagger=5, delay=2, impairments=loss, **options)
     assert bool(run.converged.all()), float(run.deviation.max())
@@ -93,7 +93,7 @@ def test_levels_run_together():
 
 def test_cold_crashes_do_not_keep_a_stack_from_its_answer():
     torch.manual_seed(0)
-    model, graphs = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2).double(), data((6,))
+    model, graphs = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2).double(), data((4,))
     crashes = Crashes(0.5, period=30, downtime=10, until=40, rejoin="cold")
     for exchange in ("packet", "exact"):
         run = simulate(model, graphs, impairments=crashes, exchange=exchange, **GRADIENT)

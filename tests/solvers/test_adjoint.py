@@ -9,7 +9,7 @@ from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, columns, cycle, edg
 from torch.func import functional_call
 
 from hogwild import EnergyConv, Inputs
-from hogwild.errors import ConvergenceError, ConvergenceWarning
+from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
 from hogwild.solvers import (
     LBFGS,
     Adjoint,
@@ -148,6 +148,15 @@ def test_any_solver_has_the_same_gradient():
 def impatient(monkeypatch):
     """An adjoint solver that gives up after one iteration of CG."""
     monkeypatch.setattr(Solver, "adjoint", Adjoint(LinearSolver("cg", max_iter=1)))
+
+
+def test_the_adjoint_follows_the_fields_of_any_solver():
+    assert LBFGS(linear="cg", adjoint_rtol=1e-3).adjoint == Adjoint(LinearSolver("cg"), 1e-3)
+    assert Newton().adjoint == Adjoint()
+    assert [Adjoint().tolerance(d) for d in (torch.float64, torch.float32)] == [1e-10, 1e-5]
+    for wrong in ({"linear": "qr"}, {"adjoint_rtol": -1.0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            GradientDescent(**wrong)
 
 
 def test_adjoint_failure_raises(impatient):

@@ -41,7 +41,7 @@ def problem(weight, seed=0, replicas=3):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_a_refused_step_stops_nobody_else(weight, seed, monkeypatch):
+def test_a_refused_step_stops_no_other_graph(weight, seed, monkeypatch):
     """Every graph ends where it ends by steps that are searched one by one."""
     energy, h0 = problem(weight, seed)
     solver = Newton(patience=1000)  # secant curvature is not recorded
@@ -85,7 +85,7 @@ def test_a_search_that_fails_is_left_to_the_other_path(most, monkeypatch):
         assert not bool(recorded.converged.all())
 
 
-def test_a_direction_that_is_no_number_moves_nobody(monkeypatch):
+def test_a_nan_direction_moves_no_graph(monkeypatch):
     """A graph that has no direction at all stays where it was, and is said to have failed."""
     energy, h0 = problem(0.0)
     found = newton.LinearSolver.solve
@@ -140,7 +140,7 @@ def test_kinks_are_not_passed_one_by_one():
     assert bool(same[ordinary[:, batch]].all())
 
 
-def test_a_factorisation_that_rounding_broke_is_survived(monkeypatch):
+def test_newton_converges_after_a_broken_factorisation(monkeypatch):
     """Where curvatures differ by 10¹⁶ it may end in NaN; the gradient still leads downhill."""
     conv, x, edge_index, batch = steep(replicas=2, weight=0.01)
     energy = conv.problem(Inputs(x, edge_index, batch=batch)).detach()

@@ -71,7 +71,7 @@ class Misled(Contraction):
         return tangent
 
 
-def test_plain_steps_rescue_newton(monkeypatch):
+def test_plain_steps_converge_where_newton_steps_do_not(monkeypatch):
     """Where Newton's steps lead nowhere the iteration still converges; with endless patience it
     does not."""
     right, start = contraction(random_graph([5]), "relu", replicas=1)
@@ -188,7 +188,7 @@ def test_krylov_falls_back_to_gmres():
 
 
 @pytest.mark.parametrize("astray", [-3.0, -1e3, -1e80])
-def test_solves_that_went_astray_begin_anew(astray):
+def test_diverged_solves_start_again(astray):
     """Far from a contraction plain iterations blow up; what is said of the residual is true."""
     graph = random_graph([3, 4])
     problem, h = contraction(graph, "relu", channels=2, replicas=1)

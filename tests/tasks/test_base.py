@@ -162,7 +162,7 @@ def test_bad_predictions_and_masks():
             task.loss(torch.zeros(2, 12, 1), data, mask)
 
 
-def test_nothing_counts():
+def test_an_empty_mask_gives_nan():
     task = tasks.get("sums", num_graphs=2, sizes=3)
     assert task.loss(torch.zeros(6, 1), batch(task.graphs), torch.zeros(2).bool()).isnan()
 

@@ -57,7 +57,9 @@ def test_absent(home):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(gzip.compress(b"\0\0\x08\x01"), "SHA-256"), (b"?", "damaged")]
+    ("content", "message"),
+    [(gzip.compress(b"\0\0\x08\x01"), "SHA-256"), (b"?", "damaged")],
+    ids=["other", "damaged"],
 )
 def test_not_mnist(home, content, message):
     (home / "MNIST" / "raw").mkdir(parents=True)

@@ -7,6 +7,7 @@ from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.executors.synchronous import synchronous
+from hogwild.executors.unrolled import unrolled
 from hogwild.rules import fixed_point_rule, gradient_rule, message_rule
 from hogwild.testing import check_executor, check_rule
 
@@ -39,6 +40,15 @@ def test_the_simulator(impairments):
         for _ in range(500):
             simulation.step()
         return simulation.h
+
+    check_executor(execute)
+
+
+@pytest.mark.parametrize("impairments", [(), (BernoulliLoss(0.2),)], ids=["delays", "loss"])
+def test_the_unrolled_executor(impairments):
+    def execute(problem, rule, seed):
+        schedule = Schedule(problem.graph, seed=seed, impairments=impairments)
+        return unrolled(rule, schedule, problem.start(), 500)
 
     check_executor(execute)
 

@@ -32,7 +32,7 @@ def test_a_finished_run_whose_state_is_gone(tmp_path):
     """Is not trained again over what is there."""
     result = train(Sums(), model="gcn", epochs=2, folder=tmp_path)
     shutil.rmtree(tmp_path / "state")
-    with pytest.raises(CheckpointError, match="holds a finished run, and what to go on from"):
+    with pytest.raises(CheckpointError, match="holds a finished run, but its checkpoint"):
         train(Sums(), model="gcn", epochs=3, folder=tmp_path, resume=True)
     assert torch.equal(load(tmp_path, Sums()).metrics["test"], result.metrics["test"])
 
@@ -59,13 +59,13 @@ def test_interrupted_and_resumed_is_uninterrupted(tmp_path, options):
     assert torch.equal(whole.best_epoch, resumed.best_epoch)
 
 
-def test_killed_before_the_first_checkpoint(tmp_path):
+def test_killed_before_the_first_checkpoint(trained, tmp_path):
     with pytest.raises(Kill):
         train(Sums(), folder=tmp_path, callback=killed_at(2), **QUICK)
     with pytest.raises(CheckpointError, match="no finished run"):
         load(tmp_path, task=Sums())
     resumed = train(Sums(), folder=tmp_path, resume=True, **QUICK)
-    assert torch.equal(parameters(resumed), parameters(train(Sums(), **QUICK)))
+    assert torch.equal(parameters(resumed), parameters(trained[0]))
 
 
 def test_stopped_replicas_stay_stopped_after_resuming(tmp_path):
@@ -87,22 +87,22 @@ def test_stopped_replicas_stay_stopped_after_resuming(tmp_path):
 SMALL = {"task_options": {"sizes": range(1, 13)}, "folds": 4}
 
 
-def test_folder(tmp_path):
-    result = train(Sums(), folder=tmp_path / "run", **QUICK)
-    names = {p.name for p in (tmp_path / "run").iterdir()}
+def test_folder(trained, finished):
+    result, folder = trained[0], finished
+    names = {p.name for p in folder.iterdir()}
     assert {"config.json", "metrics.jsonl", "result.json", "model", "state"} <= names
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["model"] == "energy-node"
-    again = load(tmp_path / "run", task=Sums())
+    assert json.loads((folder / "config.json").read_text())["model"] == "energy-node"
+    again = load(folder, task=Sums())
     assert torch.equal(parameters(again), parameters(result))
     assert again.as_dict() == result.as_dict()
     assert again.config == result.config
     assert again.history == result.history
     with pytest.raises(ConfigError, match="already holds a run"):
-        train(Sums(), folder=tmp_path / "run", **QUICK)
+        train(Sums(), folder=folder, **QUICK)
     with pytest.raises(ConfigError, match=r"other options: lr=0\.005, now 0\.5"):
-        train(Sums(), folder=tmp_path / "run", resume=True, **{**QUICK, "lr": 0.5})
+        train(Sums(), folder=folder, resume=True, **{**QUICK, "lr": 0.5})
     with pytest.raises(ConfigError, match="give the same task again"):
-        load(tmp_path / "run")
+        load(folder)
 
 
 def test_a_run_that_broke_before_its_first_checkpoint_does_not_keep_the_folder(tmp_path):
@@ -124,56 +124,54 @@ def test_summary_names_validation_only_where_graphs_were_held_out():
     assert "val " in hogwild.train("counting", "gcn", epochs=1, validation=True, **SMALL).summary()
 
 
-def test_a_finished_run_can_be_extended(tmp_path):
-    train(Sums(), folder=tmp_path, **QUICK)
-    longer = {**QUICK, "epochs": 24}
-    extended = train(Sums(), folder=tmp_path, resume=True, **longer)
-    assert [line["epoch"] for line in extended.history] == [0, 4, 8, 11, 12, 16, 20, 23]
+def test_a_finished_run_can_be_extended(finished):
+    longer = {**QUICK, "epochs": 18}
+    extended = train(Sums(), folder=finished, resume=True, **longer)
+    assert [line["epoch"] for line in extended.history] == [0, 4, 8, 11, 12, 16, 17]
     assert torch.equal(parameters(extended), parameters(train(Sums(), **longer)))
 
 
-def test_fewer_epochs_than_were_trained_are_refused(tmp_path):
+def test_fewer_epochs_than_were_trained_are_refused(finished):
     """The folder would hold one thing and say another."""
-    train(Sums(), folder=tmp_path, **QUICK)
-    before = (tmp_path / "config.json").read_text()
+    before = (finished / "config.json").read_text()
     with pytest.raises(ConfigError, match=r"holds a run of 12 epochs already, and epochs=3"):
-        train(Sums(), folder=tmp_path, resume=True, **{**QUICK, "epochs": 3})
-    assert (tmp_path / "config.json").read_text() == before
+        train(Sums(), folder=finished, resume=True, **{**QUICK, "epochs": 3})
+    assert (finished / "config.json").read_text() == before
 
 
-def test_one_run_at_a_time_in_a_folder(tmp_path):
+def test_one_run_at_a_time_in_a_folder(trained, tmp_path):
     refused = []
 
     def intrude(loop):
         if loop.epoch == 3:
-            with pytest.raises(ConfigError, match="another run is at work in") as error:
+            with pytest.raises(ConfigError, match="another run uses") as error:
                 train(Sums(), folder=tmp_path, resume=True, **QUICK)
             refused.append(error)
 
     result = train(Sums(), folder=tmp_path, callback=intrude, **QUICK)
     assert len(refused) == 1
-    assert torch.equal(parameters(result), parameters(train(Sums(), **QUICK)))
+    assert torch.equal(parameters(result), parameters(trained[0]))
     train(Sums(), folder=tmp_path, resume=True, **QUICK)  # the claim ended with the run
 
 
 def test_without_checkpoints_in_between(tmp_path):
-    options = {**QUICK, "checkpoint_every": math.inf}
+    options = {**QUICK, "epochs": 4, "checkpoint_every": math.inf}
     result = train(Sums(), folder=tmp_path, **options)
     again = load(tmp_path, task=Sums())
     assert again.config == result.config
     assert again.config.checkpoint_every == math.inf
-    longer = {**options, "epochs": 24}
-    assert train(Sums(), folder=tmp_path, resume=True, **longer).config.epochs == 24
+    longer = {**options, "epochs": 6}
+    assert train(Sums(), folder=tmp_path, resume=True, **longer).config.epochs == 6
 
 
 def test_what_is_refused_leaves_no_run(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ConfigError, match="needs the package tensorboard"):
         train(Sums(), folder=tmp_path / "run", tensorboard=tmp_path / "logs", **QUICK)
-    train(Sums(), folder=tmp_path / "run", **QUICK)
+    assert train(Sums(), folder=tmp_path / "run", **{**QUICK, "epochs": 1}).config.epochs == 1
 
 
-def test_a_folder_that_cannot_be_one(tmp_path):
+def test_files_are_refused_as_folders(tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(ConfigError, match=r"folder='.*' cannot be used \("):
@@ -183,29 +181,26 @@ def test_a_folder_that_cannot_be_one(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "3"])
-def test_damaged_files_beside_the_state_are_refused(text, tmp_path):
-    train(Sums(), folder=tmp_path, **QUICK)
+def test_damaged_files_beside_the_state_are_refused(text, finished):
     for name in ("metrics.jsonl", "config.json"):
-        whole = (tmp_path / name).read_text()
-        (tmp_path / name).write_text(text + "\n")
+        whole = (finished / name).read_text()
+        (finished / name).write_text(text + "\n")
         with pytest.raises(CheckpointError, match=rf"{name} is damaged"):
-            train(Sums(), folder=tmp_path, resume=True, **QUICK)
-        (tmp_path / name).write_text(whole)
+            train(Sums(), folder=finished, resume=True, **QUICK)
+        (finished / name).write_text(whole)
 
 
-def test_a_run_of_a_device_that_is_not_here_is_used_here(tmp_path, monkeypatch):
-    result = train(Sums(), folder=tmp_path, **QUICK)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "device": "cuda"}))
+def test_a_run_of_a_device_that_is_not_here_is_used_here(trained, finished, monkeypatch):
+    config = json.loads((finished / "config.json").read_text())
+    (finished / "config.json").write_text(json.dumps({**config, "device": "cuda"}))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    again = load(tmp_path, task=Sums())
+    again = load(finished, task=Sums())
     assert again.config.device == "cpu"
-    assert torch.equal(again.evaluate()["test"], result.metrics["test"])
+    assert torch.equal(again.evaluate()["test"], trained[0].metrics["test"])
 
 
-def test_damaged_state_is_refused(tmp_path):
-    train(Sums(), folder=tmp_path, **QUICK)
-    (file,) = (tmp_path / "state").glob("*.safetensors")
+def test_damaged_state_is_refused(finished):
+    (file,) = (finished / "state").glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(CheckpointError, match="damaged"):
-        train(Sums(), folder=tmp_path, resume=True, **QUICK)
+        train(Sums(), folder=finished, resume=True, **QUICK)

@@ -24,6 +24,7 @@ from hogwild.tasks.splits import Split
 from hogwild.training import MODELS
 from hogwild.training.ensemble import Members
 from hogwild.training.predict import predict
+from hogwild.training.shelf import portions
 
 
 def test_learns():
@@ -33,9 +34,9 @@ def test_learns():
     assert "tiny chains" in result.summary()
 
 
-def test_metrics_are_those_of_the_models_returned():
+def test_metrics_are_those_of_the_models_returned(trained):
     task = Sums()
-    result = train(task, **QUICK)
+    result = trained[0]
     again = result.evaluate()
     for part, values in result.metrics.items():
         torch.testing.assert_close(again[part], values, rtol=0, atol=1e-9)
@@ -75,7 +76,7 @@ def test_patience():
 
 @pytest.mark.parametrize("model", ["energy-edge", "gcn", "scarselli", "gsdgnn", "max"])
 def test_one_replica_fails_alone(model):
-    on_failure = "ignore" if model == "gsdgnn" else "stop"
+    on_failure = "ignore" if model == "gsdgnn" else "raise"
     options = {"model": model, "epochs": 10, "replicas": 3, "on_failure": on_failure}
     options["validate_every"] = 4
     with warnings.catch_warnings():
@@ -123,8 +124,8 @@ def test_an_adjoint_that_fails_stops_the_replica(monkeypatch):
     assert "adjoint" in result.stops[1].reason
 
 
-def test_reproducible_from_a_seed():
-    first, second = train(Sums(), **QUICK), train(Sums(), **QUICK)
+def test_reproducible_from_a_seed(trained):
+    first, second = trained[0], train(Sums(), **QUICK)
     assert torch.equal(parameters(first), parameters(second))
     other = train(Sums(), **{**QUICK, "seed": 1})
     assert not torch.equal(parameters(first), parameters(other))
@@ -197,7 +198,7 @@ def test_tasks_that_cannot_be_trained_on(task, options, error, says):
 
 
 @pytest.mark.parametrize("model", ["gcn", "energy-node"])
-def test_a_target_that_is_no_number_stops_only_who_trains_on_it(model):
+def test_a_nan_target_stops_only_the_replicas_that_train_on_it(model):
     task = tasks.get("counting", sizes=[3, 4, 5, 6, 7, 8])
     task.graphs[4].y = torch.full_like(task.graphs[4].y, torch.nan)
     with pytest.warns(UserWarning, match="never had a finite loss"):  # who is judged by it
@@ -258,13 +259,13 @@ def test_a_model_object_is_loaded_by_hand(tmp_path):
 @pytest.mark.parametrize(
     "option", [{"replicas": 3}, {"model_options": {"beta": 1.0}}, {"solver": "lbfgs"}]
 )
-def test_options_of_a_model_that_is_built_already(option):
+def test_options_of_a_model_that_was_already_built_are_refused(option):
     with pytest.raises(ConfigError, match=f"{next(iter(option))}=.*model's constructor"):
         train(Sums(), EnergyGNN(1, out_channels=1, pool="mean", replicas=2), epochs=1, **option)
 
 
 @pytest.mark.parametrize("task", [3, iter([])])
-def test_what_is_no_task(task):
+def test_other_objects_are_refused_as_tasks(task):
     with pytest.raises(ConfigError, match=f"task is a {type(task).__name__}; expected a name"):
         train(task, model="gcn")
 
@@ -333,7 +334,8 @@ def test_graphs_are_measured_in_full_batches():
     def look(loop):
         for part in ("train", "test"):
             used = getattr(loop.members, part).any(0)
-            seen[part] = [ids.tolist() for ids in loop._portions(used)]
+            trained = loop.members.train.any(0)
+            seen[part] = [ids.tolist() for ids in portions(used, trained, 2, 0)]
             assert sorted(i for ids in seen[part] for i in ids) == used.nonzero()[:, 0].tolist()
         assert seen["train"] == [taken.ids.tolist() for taken in loop._batches()]
 
@@ -341,7 +343,7 @@ def test_graphs_are_measured_in_full_batches():
     assert [len(ids) for ids in seen["test"]] == [2, 1]
 
 
-def test_a_model_is_asked_once_for_all_its_sets(monkeypatch):
+def test_a_model_is_evaluated_once_for_all_its_sets(monkeypatch):
     """Every graph is some replica's test graph and another's validation graph."""
     asked = []
 
@@ -421,7 +423,7 @@ def test_a_metric_may_work_in_place():
         assert torch.equal(found[0].metrics[part], found[1].metrics[part])
 
 
-def test_nothing_to_choose_by_is_said():
+def test_a_warning_says_that_no_epoch_can_be_chosen():
     class Blind(Sums):
         def metric(self, out, data, mask=None):
             return self.loss(out, data, mask) * torch.nan
@@ -515,34 +517,6 @@ def test_checkpoints_keep_the_statistics(tmp_path):
     model = EnergyGNN(2, out_channels=2, edge_dim=1, pool="mean", replicas=1).double()
     hogwild.training.checkpoint.load(tmp_path / "model", model)
     assert torch.equal(model.features.edges.offset, result.ensemble.features.edges.offset)
-
-
-def older(folder, result):
-    """A folder as versions without statistics left it."""
-    config = json.loads((folder / "config.json").read_text())
-    del config["standardize"]
-    (folder / "config.json").write_text(json.dumps(config))
-    for name in ("model", "state"):
-        found = hogwild.training.checkpoint.load(folder / name)
-        tensors = {k: v for k, v in found.tensors.items() if "features." not in k}
-        assert len(tensors) < len(found.tensors)
-        hogwild.training.checkpoint.save(folder / name, tensors, found.extra)
-
-
-def test_folders_of_older_versions(tmp_path):
-    data = graphs()
-    options = {"model": "gat", "epochs": 2, "standardize": False}
-    whole = train(data, **{**options, "epochs": 3})
-    result = train(data, **options, folder=tmp_path)
-    older(tmp_path, result)
-    again = load(tmp_path, task=data)
-    assert not again.config.standardize
-    assert torch.equal(predictions(again, data), predictions(result, data))
-    more = {**options, "epochs": 3, "folder": tmp_path, "resume": True}
-    with pytest.raises(ConfigError, match="standardize=False, now True"):
-        train(data, **{**more, "standardize": True})
-    resumed = train(data, **more)
-    assert torch.equal(predictions(resumed, data), predictions(whole, data))
 
 
 def test_a_model_that_has_statistics_keeps_them():

@@ -21,7 +21,7 @@ def test_agrees_with_torch():
         torch.testing.assert_close(ours, theirs.detach(), rtol=0, atol=1e-14)
 
 
-def test_rows_that_pause_have_not_lived_meanwhile():
+def test_rows_that_pause_keep_their_state():
     """A row with pauses ends where it would have ended without the paused steps."""
     start = torch.randn(2, 5, dtype=torch.float64)
     gradients = torch.randn(20, 2, 5, dtype=torch.float64)

@@ -90,7 +90,7 @@ def test_one_model_object():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_model_of_ones_own_stays_what_it_is(dtype):
+def test_a_given_model_keeps_its_dtype(dtype):
     model = EnergyGNN(2, out_channels=3, pool="mean", on_failure="warn").to(dtype)
     graphs = classes(12)
     result = train(graphs, model, epochs=2)
@@ -174,7 +174,7 @@ def test_one_graph_with_masks():
     simulate(result.model, data, ticks=3)  # as it is, masks and all
 
 
-def test_nodes_that_are_not_trained_on_have_no_say():
+def test_nodes_outside_the_training_mask_do_not_change_training():
     data, other = masked(), masked()
     other.update(data)
     other.y = torch.where(data.train_mask, data.y, 1 - data.y)
@@ -212,7 +212,7 @@ def test_masks_that_are_missing_or_wrong():
             OwnTask(data)
 
 
-def test_a_metric_of_which_more_is_better():
+def test_a_metric_where_higher_is_better():
     def accuracy(out, y):
         return (out.argmax(-1) == y).double().mean()
 
@@ -221,7 +221,7 @@ def test_a_metric_of_which_more_is_better():
     assert not train(classes(12), model="gcn", metric=accuracy, epochs=1).task.higher_is_better
 
 
-def test_progress_where_someone_is_looking(monkeypatch, capsys):
+def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
     for seen in (False, True):
         monkeypatch.setattr("sys.stderr.isatty", lambda seen=seen: seen, raising=False)
         train(classes(), model="gcn", epochs=2)
@@ -319,5 +319,7 @@ def test_parts_are_disjoint_and_complete(count, folds):
 
 def test_fewer_than_three_graphs_are_a_warning():
     """Nothing is held out of them, and no metric says so."""
-    with pytest.warns(UserWarning, match="2 graphs and no masks of nodes: all is trained on"):
+    with pytest.warns(
+        UserWarning, match="2 graphs and no masks of nodes: the model is trained and tested"
+    ):
         parts(2, None, 0)

@@ -50,7 +50,7 @@ def test_a_recipe_leaves_exact_solves_alone():
     iterate = {"model": "eignn", "model_options": {"method": "iterate"}}
     assert solver(recipe="paper", **iterate) == PAPER[Kind.FIXED_POINT]
     assert isinstance(solver(model="max", solver="anderson"), Anderson)
-    with pytest.raises(ConfigError, match="method='closed' needs none"):
+    with pytest.raises(ConfigError, match="method='closed' needs no solver"):
         solver(model="eignn", solver="picard")
 
 

@@ -1,9 +1,9 @@
-"""What a node of a network computes, in NumPy alone: no torch, no PyG, no graph beyond one hop.
+"""The computations of one node of a network, with NumPy only: no torch, no PyG.
 
 A node has a model (:mod:`~hogwild_node.energy`, :mod:`~hogwild_node.gsd`,
 :mod:`~hogwild_node.contraction`, :mod:`~hogwild_node.gcn`), a rule (:mod:`~hogwild_node.rules`) and
-what it last heard, a :class:`~hogwild_node.star.Star`. ``hogwild`` computes whole graphs with the
-same code, in torch: the code is written once, against the array API (:mod:`~hogwild_node.ops`).
+its edges (:class:`~hogwild_node.star.Star`). ``hogwild`` runs the same code on whole graphs in
+torch, because the code uses the array API (:mod:`~hogwild_node.ops`).
 """
 
 from hogwild_node.contraction import Contraction

@@ -1,8 +1,8 @@
 r"""Smooth, convex, nondecreasing activations with their first two derivatives in closed form.
 
-On the ``z`` path of a PICNN an activation must be convex *and* nondecreasing: the composition
-:math:`g(a(y))` of a convex :math:`a` with such a :math:`g` is convex. The paper's appendix asks
-only for "nondecreasing", which is not enough.
+On the ``z`` path of a PICNN an activation must be convex *and* nondecreasing, so that the
+composition :math:`g(a(y))` with a convex :math:`a` is convex. The paper's appendix only requires
+"nondecreasing", which is not enough.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Activation:
     Attributes:
         value: :math:`g`.
         slope: :math:`g'`.
-        curvature: :math:`g''` as a function of :math:`(a, g'(a))`; the slope is at hand when the
-            curvature is needed, and often gives it for free.
-        majoriser: Curvature, as a function of :math:`(a, g'(a))`, of a parabola that touches
-            :math:`g` at a and lies above it everywhere.
+        curvature: :math:`g''` as a function of :math:`(a, g'(a))`, because the slope is always
+            known and often gives the curvature.
+        majoriser: The curvature, as a function of :math:`(a, g'(a))`, of a parabola that touches
+            :math:`g` at a and lies above :math:`g` everywhere.
         max_slope: :math:`\sup g'`.
         max_curvature: :math:`\sup g''`.
     """
@@ -37,25 +37,25 @@ class Activation:
     max_curvature: float
 
     def growth(self, a: Array, slope: Array, reach: Array) -> Array:
-        r"""Curvature of the parabola that touches :math:`g` at a and lies above it as far as
-        ``reach`` on both sides: from :math:`g''(a)` for no reach to the majoriser for any.
+        r"""The curvature of the parabola that touches :math:`g` at a and lies above :math:`g` up to
+        the distance ``reach`` on both sides. It grows from :math:`g''(a)` at reach zero to the
+        majoriser.
 
         .. math:: \frac{2}{r^2} \bigl(g(a - s r) - g(a) + s r\, g'(a)\bigr), \qquad
-                  s = \operatorname{sign} a, \quad r = \min(\text{reach}, 2 |a|):
+                  s = \operatorname{sign} a, \quad r = \min(\text{reach}, 2 |a|).
 
-        :math:`g''` is even and largest at zero, so g outgrows the parabola first on the far side
-        of zero.
+        The critical point lies toward zero, because :math:`g''` is even and largest at zero.
         """
         xp = namespace(a)
         true, most = self.curvature(a, slope), self.majoriser(a, slope)
         r = xp.minimum(reach, 2.0 * xp.abs(a))
-        far = r > 1e-3  # nearer, the difference drowns in rounding
+        far = r > 1e-3  # for smaller r the difference is mostly rounding error
         r = xp.where(far, r, 1.0) * xp.sign(a)
         chord = 2.0 * (self.value(a - r) - self.value(a) + r * slope) / (r * r)
         return xp.minimum(xp.where(far, xp.maximum(chord, true), true), most)
 
 
-# Named functions, not lambdas: a model must survive pickling.
+# Named functions instead of lambdas, so that models can be pickled.
 
 
 def _softplus(a: Array) -> Array:
@@ -109,6 +109,6 @@ SQUAREPLUS = Activation(
     max_slope=1.0,
     max_curvature=0.25,
 )
-r""":math:`(a + \sqrt{a^2 + 4}) / 2`: algebraic, no exponential, heavier tails of curvature."""
+r""":math:`(a + \sqrt{a^2 + 4}) / 2`, whose curvature has heavier tails."""
 
 ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}

@@ -3,8 +3,8 @@ activation.
 
 .. math:: F(H)_i = \phi\Bigl(W \sum_j \tilde A_{ij} h_j + b_i\Bigr)
 
-The weights :math:`\tilde A_{ij}` come from the *whole* graph (its degrees, or its largest
-eigenvalue): constants that a node carries for itself and its edges.
+The weights :math:`\tilde A_{ij}` depend on the degrees or the largest eigenvalue of the *whole*
+graph. A node knows its own weight and those of its edges.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
 @dataclass(frozen=True)
 class Contraction(LocalMap):
-    """The map of one contraction."""
+    """The contraction as a map on nodes."""
 
     weight: Array = over(SHARED)  # [R, k, k] W
     bias: Array = over(NODES)  # [R, k, N] b

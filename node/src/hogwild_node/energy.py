@@ -1,4 +1,4 @@
-r"""The energy GNN as a node computes it: its local energy, gradients and quadratic models.
+r"""The energy GNN as a node computes it: local energy, gradients and quadratic models.
 
 .. math::
     e^i(h_i, h_{N(i)}) = u(m_i, h_i, x_i) + \tfrac\beta2 \|h_i\|^2, \qquad
@@ -26,7 +26,7 @@ class Energy(LocalEnergy):
     beta: float = over(FIXED)
 
     def pass_at(self, h: Array, inbox: Array | None, at: Star) -> RoundTape:
-        """The networks at ``h`` [R, k, A] and what was heard, [R, k, E']."""
+        """Evaluate the networks at ``h`` [R, k, A] and the inbox [R, k, E']."""
         return self.round.at(at).forward(h, inbox, at)
 
     def local(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array]:

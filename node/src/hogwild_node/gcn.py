@@ -4,8 +4,8 @@ r"""A graph convolutional network as a node computes it.
           \tilde A_{ij}\, h_j^\ell + b^\ell\Bigr), \qquad
           \tilde A = (D + I)^{-1/2} (A + I) (D + I)^{-1/2}
 
-The weights :math:`\tilde A_{ij}` come from the *whole* graph (its degrees): constants that a node
-carries for itself and its edges.
+The weights :math:`\tilde A_{ij}` depend on the degrees in the *whole* graph. A node knows its own
+weight and those of its edges.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GCN(OnGraph, LocalLayers):
     """The layers of a GCN, all of width k."""
 
     encoded: Array = over(NODES)  # [R, k, N] h⁰
-    layers: tuple[GCNLayer, ...]
+    layers: tuple[GCNLayer, ...] = over(SHARED)
     edge: Array = over(EDGES)  # [E] Ã of each edge
     loop: Array | None = over(NODES)  # [N] Ã of each node with itself; None: zero
     widths: tuple[int, ...] = over(FIXED)  # k, L + 1 times

@@ -4,7 +4,7 @@ r"""Graph signal denoising as a node computes it.
     e^i = \gamma \|h_i - g(x_i)\|^2 + \frac\beta2 \sum_{j \in N(i)} w_{ij}
         \Bigl\| \frac{h_i}{\sqrt{d_i}} - \frac{h_j}{\sqrt{d_j}} \Bigr\|^2,
 
-with the degrees :math:`d` of the *whole* graph: constants that a node and its neighbours carry.
+with the degrees :math:`d` in the *whole* graph, which a node knows of itself and its neighbours.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class GSD(LocalEnergy):
         return own, -here.sender_root * slope
 
     def quadratic(self, h: Array, inbox: Array, at: Star, majorise: float = 0.0) -> LocalQuadratic:
-        """Exact: the energies are quadratic."""
+        """The energies themselves, which are quadratic."""
         own, toward = self.local(h, inbox, at)
         xp, here = namespace(h), self.at(at)
         r, k = h.shape[:2]

@@ -1,6 +1,6 @@
 r"""The layers of a GNN as a node computes them.
 
-A node i holds a *state* :math:`s_i`. Of every layer ℓ it has a *value* :math:`v_i^\ell`, which its
+A node i holds a *state* :math:`s_i`. For every layer ℓ it has a *value* :math:`v_i^\ell`, which its
 neighbours read:
 
 .. math::
@@ -8,7 +8,7 @@ neighbours read:
     s_i \leftarrow f^\ell_i\bigl(s_i, \{v_j^\ell, e_{ij} \mid j \in \mathcal N(i)\}\bigr),
     \qquad \ell = 0, \dots, L - 1.
 
-In a GCN state and value are the same: the embedding :math:`h_i^\ell`.
+In a GCN state and value are both the embedding :math:`h_i^\ell`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class LocalLayers(ABC):
     """Layers that a node can compute from what it heard.
 
     Attributes:
-        widths: Widths of the values of layers 0, …, L: L + 1 numbers. The last is the width of
-            what a node would send after its last layer.
+        widths: Widths of the values of layers 0, …, L: L + 1 numbers.
     """
 
     widths: tuple[int, ...]
@@ -35,32 +34,33 @@ class LocalLayers(ABC):
 
     @abstractmethod
     def value(self, layer: int, h: Array, at: Star) -> Array:
-        """The values of a layer of nodes in these states [R, channels, A]: [R, widths[layer], A].
+        """The values [R, widths[layer], A] of nodes in the states ``h`` [R, channels, A].
 
         ``layer`` may be L.
         """
 
     @abstractmethod
     def update(self, layer: int, h: Array, inbox: Array, at: Star) -> Array:
-        """The states of some nodes after a layer, from what those nodes know.
+        """The states of some nodes after a layer.
 
         Args:
             layer: ℓ = 0, …, L − 1.
-            h: Their own states, [R, channels, A].
-            inbox: The neighbours' values as last heard on each edge, [R, widths[ℓ], E']. On an edge
-                from a node to itself nothing is sent: the node reads its own value.
+            h: The nodes' states, [R, channels, A].
+            inbox: The neighbours' values as last heard on each edge, [R, widths[ℓ], E']. Entries of
+                self-loops are ignored, because a node reads its own value.
             at: The nodes and edges.
 
         Returns:
-            Their new states, [R, channels, A].
+            The nodes' new states, [R, channels, A].
         """
 
     def recompute(self, inbox: Array, at: Star) -> tuple[Array, Array]:
-        """All layers of some nodes at once.
+        """Compute all layers of some nodes at once.
 
         Args:
-            inbox: The neighbours' values of layers 0, …, L − 1 as last heard, one below the other,
+            inbox: The neighbours' values of layers 0, …, L − 1 as last heard, stacked,
                 [R, sum(widths[:-1]), E'].
+            at: The nodes and edges.
 
         Returns:
             The nodes' states [R, channels, A], and their own values of the same layers,

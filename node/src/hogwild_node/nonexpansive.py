@@ -1,14 +1,13 @@
-r"""Functions that bring no two points further apart, and their slopes.
+r"""Nonexpansive functions, :math:`|\phi(a) - \phi(b)| \le |a - b|`, and their slopes.
 
-:math:`|\phi(a) - \phi(b)| \le |a - b|`: applied entry by entry after a contraction they leave it a
-contraction.
+A contraction followed by a nonexpansive function on every entry is a contraction.
 """
 
 from __future__ import annotations
 
 from hogwild_node.ops import Array, namespace
 
-# Named functions, not lambdas: a model must survive pickling.
+# Named functions instead of lambdas, so that models can be pickled.
 
 
 def identity(a: Array) -> Array:

@@ -1,16 +1,15 @@
-r"""The arithmetic that the rest of this package is written in: one namespace for every library of
-arrays.
+r"""Array functions for NumPy and other libraries: one namespace for every library of arrays.
 
-A namespace has the functions of the `Python array API <https://data-apis.org/array-api>`_ that are
-used here, under their names there, and the hooks below, where the standard has nothing or a library
-has something better. NumPy's is in this file. Another library registers its own with
-:func:`namespace`, by the type of its arrays::
+A namespace has the functions of the `Python array API <https://data-apis.org/array-api>`_ that this
+package uses, and the hooks below, which the standard lacks or a library does faster. This file
+defines the namespace of NumPy. Other libraries register theirs with :func:`namespace`, by the type
+of their arrays::
 
     @namespace.register(torch.Tensor)
     def _(x): return TORCH
 
-Every array keeps the index of the node or edge in its *last* dimension, ``[R, …, n]``, R replicas
-in front. The hooks:
+Every array has the index of the node or edge in its *last* dimension, ``[R, …, n]``, with R
+replicas first. The hooks:
 
 =============================  =============================================  =====================
 hook                           computes                                       shapes
@@ -52,9 +51,9 @@ from typing import Any
 
 import numpy as np
 
-_UFUNCS: Any = np  # whose types do not know an ellipsis among indices
+_UFUNCS: Any = np  # untyped, because NumPy's types do not allow an ellipsis in ufunc.at
 Array = Any
-"""An array of the library at hand: ``numpy.ndarray``, ``torch.Tensor``, …"""
+"""An array of any registered library: ``numpy.ndarray``, ``torch.Tensor``, …"""
 
 
 @singledispatch
@@ -67,7 +66,7 @@ def namespace(x: object) -> Any:
 
 
 class NumPy:
-    """NumPy's namespace: NumPy itself, which follows the array API from 2.1 on, and the hooks."""
+    """The namespace of NumPy: the functions of NumPy (array API since 2.1), and the hooks."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -94,7 +93,7 @@ class NumPy:
 
     @staticmethod
     def collect(x: Array, index: Array, size: int) -> Array:
-        if size == 1:  # a node alone: all its edges lead to it
+        if size == 1:  # all edges lead to the one node
             return x.sum(-1, keepdims=True)
         out = np.zeros((*x.shape[:-1], size), x.dtype)
         _UFUNCS.add.at(out, (..., index), x)
@@ -189,7 +188,7 @@ class NumPy:
 
 
 def _or_nan(a: Array, b: Array) -> Array:
-    """A batch of systems, with NaN for the singular ones, where NumPy refuses the whole batch."""
+    """Solve a batch of systems, with NaN for singular ones; NumPy alone raises for the batch."""
     try:
         return np.linalg.solve(a, b)
     except np.linalg.LinAlgError:

@@ -1,19 +1,20 @@
-r"""Partially input-convex networks with their features filled in; derivatives in closed form.
+r"""Partially input-convex networks for fixed features, with derivatives in closed form.
 
 A PICNN :math:`f(x, y)` is convex in :math:`y` and arbitrary in :math:`x` (Amos et al., 2017; the
-paper's appendix B). Once the features :math:`x` are known, what is left is a convex function of
-:math:`y`, row by row: with :math:`z_0 = 0`,
+paper's appendix B). For fixed features :math:`x` it is a convex function of :math:`y`, row by row:
+with :math:`z_0 = 0`,
 
 .. math::
     a_\ell &= W^{(z)}_\ell (z_\ell \circ \gamma^{(z)}_\ell)
             + W^{(y)}_\ell (y \circ \gamma^{(y)}_\ell) + b_\ell \\
     z_{\ell+1} &= g(a_\ell), \qquad f(y) = a_{L-1},
 
-with gates :math:`\gamma` and biases :math:`b` from the features (``hogwild.nn.PICNN`` has the whole
-network and its parameters).
+with gates :math:`\gamma` and biases :math:`b` that depend on the features (``hogwild.nn.PICNN``
+computes them).
 
-**Why it is convex.** :math:`W^{(z)} \ge 0` and :math:`\gamma^{(z)} \ge 0` by parameterisation,
-:math:`g` is convex and nondecreasing, and the ``y`` term is affine in ``y``. In formulas: let
+**Why it is convex.** The parameterisation gives :math:`W^{(z)} \ge 0` and
+:math:`\gamma^{(z)} \ge 0`, :math:`g` is convex and nondecreasing, and the ``y`` term is affine in
+``y``. In formulas: let
 :math:`s_\ell = \partial (p^\top f) / \partial z_{\ell+1}` for weights :math:`p \ge 0`. Then
 :math:`s_\ell \ge 0` and
 
@@ -22,7 +23,7 @@ network and its parameters).
         \operatorname{diag}\bigl(s_\ell \circ g''(a_\ell)\bigr) J_\ell \succeq 0,
     \qquad J_\ell = \partial a_\ell / \partial y,
 
-which is also how the Hessian is computed: no automatic differentiation, one small product a layer.
+and this formula also computes the Hessian, with one small product per layer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from hogwild_node.tree import FIXED, SHARED, OnGraph, over, walk
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer needs once its features are known: everything but ``y`` and ``z``."""
+    """One layer for fixed features: gates, bias and weights."""
 
     gy: Array  # [B, d, n]
     bias: Array  # [B, w', n]
@@ -48,17 +49,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class Context(OnGraph):
-    """A PICNN with its features filled in: a convex function of ``y``, row by row.
+    """A PICNN for fixed features: a convex function of ``y``, row by row.
 
-    Computing it once serves every iteration of a solve. ``B`` counts independent parameter sets
-    (replicas × heads) and ``n`` the rows (nodes or edges).
+    It is computed once per solve. ``B`` counts independent parameter sets (replicas × heads) and
+    ``n`` the rows (nodes or edges).
     """
 
     layers: tuple[Layer, ...]
     act: Activation = over(FIXED)
 
     def forward(self, y: Array) -> Tape:
-        """Value at ``y`` [B, d, n] and what the derivatives need."""
+        """Evaluate the network at ``y`` [B, d, n]; the tape gives value and derivatives."""
         xp = namespace(y)
         z: Array | None = None
         pre: list[Array] = []
@@ -72,11 +73,11 @@ class Context(OnGraph):
         return Tape(self, a, pre, [self.act.slope(a) for a in pre])
 
     def bound(self) -> Tape:
-        r"""A tape whose every derivative dominates, in absolute value, that at *any* ``y``.
+        r"""A tape whose derivatives bound the absolute derivatives at *every* ``y``.
 
-        Slopes and curvatures take their suprema and the signed weights their absolute values;
-        what is computed from this tape is nonnegative and bounds :math:`|J|` and
-        :math:`|\nabla^2|` entry by entry for all ``y``.
+        Slopes and curvatures are replaced by their suprema, and weights by their absolute values.
+        The derivatives of this tape are nonnegative and bound :math:`|J|` and :math:`|\nabla^2|`
+        entry by entry for all ``y``.
         """
         absolute = self.map(abs)
         pre = [layer.bias for layer in absolute.layers]
@@ -89,21 +90,21 @@ class Context(OnGraph):
 
 @dataclass
 class Tape:
-    """A forward pass at one ``y``, from which all derivatives follow in closed form."""
+    """A forward pass at one ``y``, which gives all derivatives in closed form."""
 
     context: Context
     value: Array  # [B, out, n]
     pre: list[Array]  # a_ℓ of the hidden layers, [B, w, n]
     slopes: list[Array]  # g'(a_ℓ)
-    curvatures: list[Array] | None = None  # in the place of g''(a_ℓ); None: these
+    curvatures: list[Array] | None = None  # instead of g''(a_ℓ); None: g''(a_ℓ)
 
     def rows(self, part: slice) -> Tape:
-        """The tape of some of the rows (views, nothing is copied)."""
+        """The tape of some rows, without copies."""
 
         def some(xs: list[Array]) -> list[Array]:
             return [x[..., part] for x in xs]
 
-        # The layers' own fields count rows; those that are shared say so.
+        # Fields of a layer count rows unless they are SHARED.
         context = walk(self.context, lambda x, what: x if what == SHARED else x[..., part], "rows")
         bent = None if self.curvatures is None else some(self.curvatures)
         return Tape(context, self.value[..., part], some(self.pre), some(self.slopes), bent)
@@ -111,7 +112,7 @@ class Tape:
     # -- other curvatures than the true ones ------------------------------------------------------
 
     def majorised(self, share: float) -> Tape:
-        """With this share of the activations' majorising curvature, the rest the true one."""
+        """The tape with curvatures ``true + share * (majoriser - true)``."""
         act = self.context.act
         bent = []
         for a, slope in zip(self.pre, self.slopes, strict=True):
@@ -120,8 +121,8 @@ class Tape:
         return replace(self, curvatures=bent)
 
     def reaching(self, reach: Array) -> Tape:
-        """With curvatures that bound the activations' growth as far as ``reach`` [B, 1, n]; the
-        true ones where that is zero."""
+        """The tape with curvatures that bound the growth of the activations up to ``reach``
+        [B, 1, n]; a reach of zero gives the true curvatures."""
         act = self.context.act
         bent = []
         for a, slope in zip(self.pre, self.slopes, strict=True):
@@ -130,7 +131,8 @@ class Tape:
         return replace(self, curvatures=bent)
 
     def as_far_as(self, there: Tape) -> Tape:
-        """With curvatures that bound the activations' growth from here as far as another pass."""
+        """The tape with curvatures that bound the growth of the activations up to the point of
+        another pass."""
         act = self.context.act
         return replace(
             self,
@@ -143,7 +145,8 @@ class Tape:
     # -- derivatives ------------------------------------------------------------------------------
 
     def pullback(self, cotangent: Array) -> tuple[Array, list[Array]]:
-        r"""Reverse pass: :math:`J^\top p` and the sensitivities :math:`s_\ell` of hidden layers.
+        r"""The reverse pass: :math:`J^\top p` and the sensitivities :math:`s_\ell` of hidden
+        layers.
 
         Args:
             cotangent: ``p`` [B, out, n].
@@ -181,7 +184,7 @@ class Tape:
         return out
 
     def hessian(self, jacobians: list[Array], sensitivities: list[Array]) -> Array | None:
-        r""":math:`\nabla_y^2 (p^\top f)`, [B, d, d, n]; ``None`` where it vanishes (one layer)."""
+        r""":math:`\nabla_y^2 (p^\top f)`, [B, d, d, n]; ``None`` if it is zero (one layer)."""
         xp, act = namespace(self.value), self.context.act
         total: Array | None = None
         for i, s in enumerate(sensitivities):
@@ -194,8 +197,8 @@ class Tape:
         return total
 
     def pieces(self, sensitivities: list[Array]) -> Iterator[tuple[slice, Tape, list[Array]]]:
-        """The pass in chunks of rows that stay in the caches, since the Jacobians of all hidden
-        units are many times larger than what is kept of them; whole where that does not pay."""
+        """The pass in chunks of rows that fit the caches, because the Jacobians of all hidden units
+        are much larger than the results; one chunk if chunks are not faster."""
         widest = max(layer.wy.shape[-2] * layer.wy.shape[-1] for layer in self.context.layers)
         parts = namespace(self.value).chunks(self.value.shape[0] * widest, self.value)
         if len(parts) == 1:
@@ -215,7 +218,7 @@ class Tape:
         return join(first), join(second)
 
     def _curvature(self, jacobians: list[Array], sensitivities: list[Array]) -> Array:
-        """As :meth:`hessian`, with zeros where it vanishes."""
+        """:meth:`hessian`, with zeros instead of ``None``."""
         found = self.hessian(jacobians, sensitivities)
         if found is not None:
             return found
@@ -224,5 +227,5 @@ class Tape:
 
 
 def join(parts: list[Array]) -> Array:
-    """Chunks of rows side by side, [..., n]."""
+    """Concatenate chunks of rows to [..., n]."""
     return parts[0] if len(parts) == 1 else namespace(parts[0]).concat(parts, axis=-1)

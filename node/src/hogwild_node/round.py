@@ -1,4 +1,4 @@
-r"""One round of messages of a partially input-convex GNN, as nodes compute it from what they heard.
+r"""One round of messages inside an energy, as nodes compute it from what they heard.
 
 With node signals :math:`q^1 = h` and :math:`q^{\ell+1} = (h, s^\ell)`, round :math:`\ell` computes
 
@@ -8,14 +8,13 @@ With node signals :math:`q^1 = h` and :math:`q^{\ell+1} = (h, s^\ell)`, round :m
     s^\ell_i &= u^\ell(m^\ell_i, q^\ell_i, x_i), \qquad
     E = \sum_i s^L_i + \tfrac\beta2 \|h_i\|^2,
 
-:math:`s^L` scalar. All functions are PICNNs, convex in the embeddings; :math:`u^\ell` is
-nondecreasing in :math:`m^\ell`, and everything is nondecreasing in :math:`s^{\ell-1}`. Hence, by
-induction over the rounds, every :math:`m^\ell_i` and :math:`s^\ell_i` is convex in :math:`H`, and
-:math:`E` is :math:`\beta`-strongly convex, for every value of the parameters.
+where :math:`s^L` is scalar. All functions are PICNNs, which are convex in the embeddings;
+:math:`u^\ell` is nondecreasing in :math:`m^\ell`, and all functions are nondecreasing in
+:math:`s^{\ell-1}`. By induction over the rounds, every :math:`m^\ell_i` and :math:`s^\ell_i` is
+convex in :math:`H`, and :math:`E` is :math:`\beta`-strongly convex, for all parameters.
 
-A round is computed over a :class:`~hogwild_node.star.Star`: some nodes, the edges into them and
-what was heard on these edges. The star of all nodes is the whole graph: a solver evaluates the same
-functions as a node.
+A round is computed on a :class:`~hogwild_node.star.Star`. A solver uses the same functions on the
+star of all nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from hogwild_node.tree import EDGES, FIXED, NODES, OnGraph, over
 
 @dataclass(frozen=True)
 class Round(OnGraph):
-    """One round of messages with all features filled in. R replicas, H heads, C channels."""
+    """One round of messages, with all features filled in; R replicas, H heads, C channels."""
 
     message: Context = over(EDGES)  # R·H parameter sets
     loop: Context = over(NODES)  # R parameter sets: the self message
@@ -42,18 +41,18 @@ class Round(OnGraph):
     loop_weight: Array | None = over(NODES)  # [N] nonnegative, or None: all one
     heads: int = over(FIXED)
     concat: bool = over(FIXED)
-    both_ends: bool = over(FIXED)  # edge-wise messages read (q_i, q_j), node-wise ones q_j only
+    both_ends: bool = over(FIXED)  # whether messages read (q_i, q_j) or only q_j
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """What, beside arrays and their shapes, decides what is computed."""
+        """Everything, apart from arrays and their shapes, that the computation depends on."""
         return (self.heads, self.concat, self.both_ends, self.message.act)
 
     def forward(self, q: Array, inbox: Array | None, at: Star) -> RoundTape:
-        """The round at the signals ``q`` [R, q, A] of some nodes and what these nodes heard,
-        ``inbox`` [R, q, E']; without an inbox, at the senders' current signals.
+        """Evaluate the round at the signals ``q`` [R, q, A] of some nodes and their ``inbox``
+        [R, q, E']. Without an inbox, the senders' current signals are used.
 
-        The round must be that of the star's nodes and edges (:meth:`at`).
+        The round must hold the arrays of the star's nodes and edges (:meth:`at`).
         """
         xp = namespace(q)
         message = self.message.forward(self._read(q, inbox, at))
@@ -63,7 +62,7 @@ class Round(OnGraph):
         return RoundTape(self, at, message, loop, update)
 
     def bound(self, at: Star) -> RoundTape:
-        """Passes whose derivatives dominate those at any point (:meth:`Context.bound`)."""
+        """Passes whose derivatives bound those at every point (:meth:`Context.bound`)."""
         passes = (self.message.bound(), self.loop.bound(), self.update.bound())
         return RoundTape(self, at, *passes)
 
@@ -107,7 +106,7 @@ class Round(OnGraph):
 
 @dataclass
 class RoundTape:
-    """A round's pass at one point: the tapes of its three networks."""
+    """The forward pass of a round at one point: the tapes of its three networks."""
 
     round: Round
     at: Star
@@ -126,24 +125,24 @@ class RoundTape:
         return self.update.value
 
     def bent(self, nodes: Callable[[Tape], Tape], edges: Callable[[Tape], Tape]) -> RoundTape:
-        """The same pass with other curvatures of the networks on nodes and on edges."""
+        """The same pass with changed curvatures of the networks on nodes and on edges."""
         loop, update = nodes(self.loop), nodes(self.update)
         return replace(self, message=edges(self.message), loop=loop, update=update)
 
     def majorised(self, share: float) -> RoundTape:
-        """With :meth:`Tape.majorised` curvatures."""
+        """The pass with the curvatures of :meth:`Tape.majorised`."""
         return self.bent(lambda tape: tape.majorised(share), lambda tape: tape.majorised(share))
 
     def reaching(self, reach: Array) -> RoundTape:
-        """With curvatures that hold as far as ``reach`` [R, 1, A] of each node; an edge has the
-        reach of the node it leads to."""
+        """The pass with curvatures that are valid up to the ``reach`` [R, 1, A] of each node; an
+        edge has the reach of its receiver."""
         edges, heads = self.at.spread(reach), self.round.heads
         if heads > 1:
             edges = namespace(edges).repeat(edges, heads, axis=0)
         return self.bent(lambda tape: tape.reaching(reach), lambda tape: tape.reaching(edges))
 
     def as_far_as(self, there: RoundTape) -> RoundTape:
-        """With curvatures that hold as far as another pass."""
+        """The pass with curvatures that are valid up to the point of another pass."""
         return replace(
             self,
             message=self.message.as_far_as(there.message),
@@ -152,7 +151,7 @@ class RoundTape:
         )
 
     def pullback(self, cotangent: Array | None = None) -> Pullback:
-        """Reverse pass for weights [R, out, A] on the round's outputs; ``None``: one each."""
+        """The reverse pass for weights [R, out, A] on the round's outputs; ``None``: all one."""
         xp, rnd, c = namespace(self.value), self.round, self.channels
         weights = xp.ones_like(self.value) if cotangent is None else cotangent
         tbar, s_update = self.update.pullback(weights)
@@ -168,7 +167,7 @@ class RoundTape:
         return Pullback(self.at, ybar, lbar, qbar, (s_message, s_loop, s_update))
 
     def linearise(self, back: Pullback) -> Linear:
-        """The round to second order; derivatives of edges are computed in chunks of edges."""
+        """The second-order expansion of the round, computed in chunks of edges."""
         rnd, at, c = self.round, self.at, self.channels
         xp = namespace(self.value)
         s_message, s_loop, s_update = back.sensitivities
@@ -199,7 +198,8 @@ class RoundTape:
 
 @dataclass
 class Pullback:
-    """The reverse pass of a round: what its nodes' energies make of every signal they read."""
+    """The reverse pass of a round: the gradient of the nodes' energies in every signal they
+    read."""
 
     at: Star
     edges: Array  # [R, q, ends, E'] through the messages
@@ -220,7 +220,7 @@ class Pullback:
 
     @cached_property
     def total(self) -> Array:
-        """Gradient of the sum over all nodes, [R, q, N], where the star is that of all nodes."""
+        """Gradient of the sum over all nodes, [R, q, N]; only for the star of all nodes."""
         xp, (r, q, both, e) = namespace(self.update), self.edges.shape
         assert self.at.ends is not None, "only the star of all nodes knows its senders"
         ends = self.at.ends if both == 2 else self.at.ends[e:]
@@ -228,30 +228,30 @@ class Pullback:
         return self.update + self.loop + xp.collect(edges, ends, self.at.size)
 
     def absolute(self) -> Pullback:
-        """The same with all terms in absolute value: the size of what cancels in sums of them."""
+        """The absolute values of all terms, which measure how much cancels in their sum."""
         return replace(self, edges=abs(self.edges), loop=abs(self.loop), update=abs(self.update))
 
 
 @dataclass
 class Linear:
-    """A round to second order at one point, for displacements of its signals."""
+    """The second-order expansion of a round at one point, in displacements of its signals."""
 
     a: Array  # [R, C, q, A]  ∂m_i/∂q_i
     j: Array  # [R, C, q, E']  ∂m_i/∂q_j
-    b: Array  # [R, q, q, A]  messages' curvature, both derivatives at i
-    c: Array  # [R, q, q, E']  both at j
-    x: Array | None  # [R, q, q, E']  one at i, one at j
+    b: Array  # [R, q, q, A]  curvature of the messages, ∂²/∂q_i²
+    c: Array  # [R, q, q, E']  ∂²/∂q_j²
+    x: Array | None  # [R, q, q, E']  ∂²/∂q_i∂q_j
     u: Array  # [R, C+q, C+q, A]  curvature of the update
     out: Array  # [R, s, C+q, A]  Jacobian of the update
     at: Star
 
     def quadratic(self, own: Array, toward: Array, beta: float) -> LocalQuadratic:
-        r"""The local energies to second order, :math:`\tfrac\beta2 \|h_i\|^2` included; ``own`` and
-        ``toward`` are their gradients."""
+        r"""Quadratic models of the local energies with their terms
+        :math:`\tfrac\beta2 \|h_i\|^2`; ``own`` and ``toward`` are the gradients."""
         xp, c = namespace(self.a), self.a.shape[1]
         umm, umh, uhh = self.u[:, :c, :c], self.u[:, :c, c:], self.u[:, c:, c:]
         half = xp.mtm(umm, self.a) + umh  # U_mm A + U_mh, [R, C, k, A]
-        # Aᵀ U_mm A + Aᵀ U_mh + U_hm A + U_hh: the first two are Aᵀ times half.
+        # Aᵀ U_mm A + Aᵀ U_mh + U_hm A + U_hh; the first two terms are Aᵀ times half.
         mixed = xp.moveaxis(xp.mtm(self.a, umh), 1, 2)
         b = xp.add_diagonal(self.b + uhh + xp.mtm(self.a, half) + mixed, beta)
         x = xp.mtm(self.at.spread(half), self.j)

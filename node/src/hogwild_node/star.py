@@ -1,4 +1,4 @@
-"""Some nodes with the edges into them: all that a node's rule may look at."""
+"""Stars: some nodes with the edges into them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hogwild_node.ops import Array, namespace
 class Star:
     """Some nodes with the edges into them.
 
-    A rule is written over the nodes' own values [..., A] and an *inbox*, one value for each edge
-    [..., E']: what the receiver last heard from the sender. The star of all nodes is the
-    synchronous case; the star of one node is what a robot computes.
+    A rule computes with the nodes' own values [..., A] and an *inbox* [..., E'], which holds for
+    each edge what the receiver last heard from the sender. A simulation uses the star of many or
+    all nodes; a robot uses the star of its own node.
 
     Attributes:
         size: A, the number of nodes.
-        slot: The position among the nodes of each edge's receiver, [E'].
-        nodes: The nodes' places in the arrays of the whole graph, [A]; ``None``: all, in order.
-        edges: The edges' places there, [E']; ``None``: all, in order.
-        senders: A label of each edge's sender, [E']; ``None``: the neighbours of a node all differ,
-            and none is the node itself.
+        slot: The receiver of each edge, as an index into the A nodes, [E'].
+        nodes: Indices of the nodes in the whole graph, [A]; ``None``: all, in order.
+        edges: Indices of the edges in the whole graph, [E']; ``None``: all, in order.
+        senders: A label of each edge's sender, [E']; ``None`` if there are no parallel edges and no
+            self-loops.
         labels: The nodes' own labels, [A]; only with ``senders``.
-        ends: Places of the receivers, then of the senders of all edges, [2E']; only where the star
-            is that of all nodes.
+        ends: Indices of the receivers, then of the senders of all edges, [2E']; only in the star of
+            all nodes.
     """
 
     size: int
@@ -42,25 +42,25 @@ class Star:
 
     @property
     def loops(self) -> Array | None:
-        """Which edges lead from a node to itself, [E']; ``None``: none can."""
+        """Which edges are self-loops, [E']; ``None`` if there are none."""
         if self.senders is None or self.labels is None:
             return None
         return self.senders == self.labels[self.slot]
 
     def at_nodes(self, x: Array) -> Array:
-        """Per-node values of the whole graph at these nodes: [..., N] -> [..., A]."""
+        """Values of the whole graph at these nodes: [..., N] -> [..., A]."""
         return x if self.nodes is None else x[..., self.nodes]
 
     def at_edges(self, x: Array) -> Array:
-        """Per-edge values of the whole graph at these edges: [..., E] -> [..., E']."""
+        """Values of the whole graph at these edges: [..., E] -> [..., E']."""
         return x if self.edges is None else x[..., self.edges]
 
     def put(self, x: Array, value: Array) -> Array:
-        """``x`` [..., N] with these values [..., A] at these nodes; ``x`` itself may change."""
+        """``x`` [..., N] with the values [..., A] at these nodes; may change ``x`` in place."""
         return value if self.nodes is None else namespace(x).put(x, self.nodes, value)
 
     def put_edges(self, x: Array, value: Array) -> Array:
-        """``x`` [..., E] with these values [..., E'] at these edges; ``x`` itself may change."""
+        """``x`` [..., E] with the values [..., E'] at these edges; may change ``x`` in place."""
         return value if self.edges is None else namespace(x).put(x, self.edges, value)
 
     def collect(self, x: Array) -> Array:
@@ -68,12 +68,12 @@ class Star:
         return namespace(x).collect(x, self.slot, self.size)
 
     def spread(self, x: Array) -> Array:
-        """Every edge gets its receiver's value: [..., A] -> [..., E']."""
+        """The receiver's value on every edge: [..., A] -> [..., E']."""
         return namespace(x).gather(x, self.slot)
 
     def both_ends(self, h: Array, inbox: Array | None) -> Array:
-        """Values at the receiver and the sender of every edge, [R, k, A] and [R, k, E'] to
-        [R, k, 2, E']; without an inbox the sender's value is its current one."""
+        """Values at the receiver and the sender of every edge: [R, k, A] and [R, k, E'] ->
+        [R, k, 2, E']. Without an inbox the sender's current value is used."""
         xp = namespace(h)
         if inbox is not None:
             return xp.stack([self.spread(h), inbox], axis=2)
@@ -81,18 +81,18 @@ class Star:
         return xp.reshape(pairs, (*pairs.shape[:2], 2, self.degree))
 
     def current(self, h: Array) -> Array:
-        """What every receiver hears where nothing is late: [R, k, N] -> [R, k, E]."""
+        """The sender's current value on every edge: [R, k, N] -> [R, k, E]."""
         assert self.ends is not None, "only the star of all nodes knows its senders"
         return namespace(h).gather(h, self.ends[self.degree :])
 
     def own_view(self, h: Array, inbox: Array) -> Array:
-        """The inbox in which every edge from a node to itself holds the node's own value, [R, k, A]
-        and [R, k, E'] -> [R, k, E']: a node's view of itself is never old."""
+        """The inbox in which self-loops hold the node's current value: [R, k, A] and [R, k, E'] ->
+        [R, k, E']."""
         loops = self.loops
         return inbox if loops is None else namespace(h).where(loops, self.spread(h), inbox)
 
     def part(self, some: Array) -> tuple[Star, Array]:
-        """The star of some of these nodes (a mask [A]), and which of the edges are its own [E']."""
+        """The star of some of these nodes (a mask [A]), and a mask of its edges [E']."""
         xp = namespace(some)
         keep = some[self.slot]
         slot = (xp.cumsum(some, 0) - 1)[self.slot[keep]]

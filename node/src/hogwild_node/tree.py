@@ -1,7 +1,7 @@
-"""One walk over everything that is made of arrays.
+"""Nested dataclasses of arrays, and operations on all of their arrays.
 
-A model on a graph is a dataclass of arrays, of numbers and of more such dataclasses. Every field
-says what its arrays' last dimension counts::
+A model on a graph is a dataclass of arrays, numbers and other such dataclasses. Every field
+declares what the last dimension of its arrays counts::
 
     @dataclass(frozen=True)
     class Message:
@@ -9,8 +9,8 @@ says what its arrays' last dimension counts::
         bias: Array = over(NODES)       # [R, k, N]
         strength: Array = over(EDGES)   # [E]
 
-A field that does not say so is like the field that holds it. :func:`walk` visits all arrays;
-detaching, copying, choosing replicas and cutting out a part of a graph are walks.
+A field without a declaration inherits that of the field that contains it. :func:`walk` visits all
+arrays. It implements detaching, and the selection of replicas, nodes and edges.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from hogwild_node.ops import Array, namespace
 from hogwild_node.star import Star
 
 SHARED, NODES, EDGES, FIXED = "shared", "nodes", "edges", "fixed"
-"""What the last dimension of a field's arrays counts: neither nodes nor edges, nodes, or edges.
-Fields that are ``FIXED`` hold no arrays to visit."""
+"""What the last dimension of a field's arrays counts: ``NODES``, ``EDGES``, or neither
+(``SHARED``). :func:`walk` skips ``FIXED`` fields."""
 
 
 def over(what: str, default: Any = MISSING, **options: Any) -> Any:
-    """A field of a dataclass whose arrays' last dimension counts this; ``options`` as in
-    :func:`dataclasses.field`."""
+    """A field of a dataclass that declares what the last dimension of its arrays counts;
+    ``options`` are those of :func:`dataclasses.field`."""
     if default is not MISSING:
         options["default"] = default
     return field(metadata={"over": what}, **options)
 
 
 def is_array(x: object) -> bool:
-    """Whether this is an array of a known library."""
+    """Whether ``x`` is an array of a registered library."""
     return namespace.dispatch(type(x)) is not namespace.dispatch(object)
 
 
 def walk(x: Any, visit: Callable[[Array, str], Array], what: str = SHARED) -> Any:
-    """The same structure with every array replaced by ``visit(array, what)``; ``what`` is what the
-    array's last dimension counts."""
+    """A copy of ``x`` in which ``visit(array, what)`` replaces every array; ``what`` is what the
+    last dimension of the array counts."""
     if is_array(x):
         return visit(x, what)
     if isinstance(x, tuple | list):
@@ -73,8 +73,8 @@ def arrays(x: Any) -> list[tuple[Array, str]]:
 
 @dataclass(frozen=True)
 class Packed:
-    """Several fields [..., n] side by side, row by row: reading a few rows of all of them is then
-    one gather of contiguous memory instead of one scattered gather for every number of a row."""
+    """Several fields [..., n], stored row by row. One gather of contiguous memory then reads a few
+    rows of all fields."""
 
     rows: Array  # [n, width]
     shapes: tuple[tuple[int, ...], ...]
@@ -98,10 +98,10 @@ class Packed:
 
 
 class OnGraph:
-    """A dataclass of arrays that belong to the nodes and edges of a graph (:func:`over`)."""
+    """The base class of dataclasses whose arrays belong to a graph (:func:`over`)."""
 
     def map(self, fn: Callable[[Array], Array]) -> Self:
-        """The same with every array transformed."""
+        """Apply a function to every array."""
         return walk(self, lambda x, _: fn(x))
 
     @cached_property
@@ -111,7 +111,7 @@ class OnGraph:
         return {what: Packed.of(some) for what, some in kept.items() if some}
 
     def at(self, star: Star) -> Self:
-        """The same at the nodes and edges of a star; constants of the whole graph stay its own."""
+        """Select the nodes and edges of a star. Constants of the whole graph do not change."""
         if star.nodes is None or star.edges is None:
             return self
         index = {NODES: star.nodes, EDGES: star.edges}
@@ -121,10 +121,10 @@ class OnGraph:
     def cut(
         self, count: int, replicas: Array | None, nodes: Array | None, edges: Array | None
     ) -> Self:
-        """The same for some of ``count`` replicas and at some nodes and edges; ``None``: all.
+        """Select some of ``count`` replicas, some nodes and some edges; ``None`` selects all.
 
         The first dimension of an array of at least two dimensions counts replicas, or replicas
-        times heads; an array that all replicas share has size one there.
+        times heads. It has size one if all replicas share the array.
         """
         index = {NODES: nodes, EDGES: edges}
 

@@ -1,1 +1,1 @@
-"""What is proved of a model under asynchrony, and what is measured."""
+"""What is proved about a model under asynchrony, and what is measured."""

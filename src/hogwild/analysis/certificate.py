@@ -36,21 +36,21 @@ class Certificate:
         kind: The model's :class:`~hogwild.models.Kind`.
         guaranteed: Whether convergence to the synchronous answer is proved.
         reason: Why, or why not.
-        constants: The numbers that enter, worst graph (and replica) first; :data:`LABELS` says
+        constants: The numbers that enter, of the worst graph (and replica); :data:`LABELS` says
             what they are.
         step: Certified steps [R, k, N] of an optimisation-based model, where a bound on the
             staleness holds.
         rate: Proved factor by which the error (energy gap, or weighted maximum norm) shrinks every
             ``period`` ticks; ``None``: no rate is proved.
         period: See ``rate``.
-        updates: Updates a node makes, on average, until the proof promises an error 10⁻⁶ times the
-            one at ``since``.
-        own_step: Where the user's step lies, if one was given.
+        updates: Updates that a node makes, on average, until the proof promises an error 10⁻⁶
+            times the error at ``since``.
+        own_step: How the user's step compares with the certified one, if a step was given.
         near: Proved bound on the distance, in the largest entry of any embedding, from the
             synchronous answer at which runs end; 0 where ``guaranteed``, ``None`` where no bound is
-            proved. A bound above ``constants["largest_entry"]`` says nothing, and ``reason`` says
+            proved. A bound above ``constants["largest_entry"]`` is of no use, and ``reason`` says
             so.
-        since: Tick from which on the rate holds: before, nodes may lose their memory.
+        since: Tick from which on the rate holds; before it, nodes may lose their memory.
         levels: Of a stack: what holds for each level once those below stand still.
         rule: What the nodes do; ``None`` where the model cannot run asynchronously at all.
     """
@@ -76,17 +76,11 @@ class Certificate:
     @property
     def data(self) -> dict[str, Any]:
         """Everything as numbers and words, for programs; constants by their names."""
+        named = ("rule", "guaranteed", "near", "reason", "rate", "period", "since", "updates")
         step = self.step
         return {
             "kind": str(self.kind),
-            "rule": self.rule,
-            "guaranteed": self.guaranteed,
-            "near": self.near,
-            "reason": self.reason,
-            "rate": self.rate,
-            "period": self.period,
-            "since": self.since,
-            "updates": self.updates,
+            **{name: getattr(self, name) for name in named},
             "certified_step_min": None if step is None else float(step.min()),
             "certified_step_max": None if step is None else float(step.max()),
             "own_step": self.own_step,

@@ -51,7 +51,7 @@ from torch_geometric.data import Batch, Data
 from hogwild.analysis.certificate import HOPELESS, Certificate
 from hogwild.analysis.energies import certify_energy
 from hogwild.analysis.fixed_points import certify_fixed_point
-from hogwild.asynchrony.impairments import Impairment
+from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.errors import AsynchronyError
 from hogwild.executors.settings import Settings
 from hogwild.graph.inputs import Inputs
@@ -91,20 +91,12 @@ def certify(
         impairments: What else goes wrong; the bounds that hold with them are certified.
     """
     found = uncompiled(model)
-    return certified(
-        found if isinstance(found, Conv) else runnable(found),  # a layer needs no readout
-        Inputs.of(data),
-        Settings(stagger, delay, rule=rule, step=step, exchange=exchange, impairments=impairments),
-    )
-
-
-def explain_guarantee(
-    model: nn.Module, data: Data | Batch | Iterable[Data], *bounds: int, **options: Any
-) -> Certificate:
-    """Print what :func:`certify` finds for the same arguments, and return it."""
-    found = certify(model, data, *bounds, **options)
-    print(found)
-    return found
+    found = found if isinstance(found, Conv) else runnable(found)  # a layer needs no readout
+    settings = Settings(
+        stagger, delay, rule=rule, step=step, exchange=exchange,
+        impairments=check_impairments(impairments),
+    )  # fmt: skip
+    return certified(found, Inputs.of(data), settings)
 
 
 @torch.no_grad()
@@ -164,7 +156,7 @@ def _layers(problem: LayeredProblem, settings: Settings) -> Certificate:
         return replace(facts, reason=f"it cannot run under this rule: {error}")
     if settings.hopeless:
         return replace(facts, reason=HOPELESS)
-    if rule == "waiting" and not settings.impaired:
+    if rule == "waiting" and not settings.impairments:
         return replace(facts, guaranteed=True, reason=f"{facts.reason} Here every packet arrives.")
     if rule not in ("resending", "caching"):
         return facts

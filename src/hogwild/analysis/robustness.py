@@ -9,12 +9,11 @@ With q schedules, predictions :math:`\hat y^{(q)}` and the synchronous :math:`\h
     \text{spread}_i &= \max_o \operatorname{std}_q \hat y^{(q)}_{io} \,/\, \|\hat y\|_\infty \\
     \text{distance}_i &= \max_{o, q} |\hat y^{(q)}_{io} - \hat y_{io}| \,/\, \|\hat y\|_\infty
 
-for every item i, a node or a graph. Spread alone can deceive: where nonlinearities saturate, all
-schedules may agree on the same wrong value, which only the distance shows.
+for every item i, a node or a graph. The spread alone can deceive: where nonlinearities saturate,
+all schedules may agree on the same wrong value. Only the distance shows that.
 
-The report also has the price (ticks, updates, packets and bytes) and what is proved. That the runs
-made here arrived is an observation; that all other runs arrive takes a theorem
-(:func:`hogwild.certify`).
+The report also has the price (ticks, updates, packets and bytes) and what is proved. Runs that
+arrive here are an observation; that all other runs arrive needs a proof (:func:`hogwild.certify`).
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Robustness:
-    """How a model fares under asynchrony. Q schedules, N items (nodes or graphs); with replicas
+    """What asynchrony does to a model. Q schedules, N items (nodes or graphs); with replicas
     there is an R after Q, or in front.
 
     Attributes:
@@ -67,7 +66,7 @@ class Robustness:
         decrease: Performance lost in each schedule, [Q]; positive is worse.
         converged: Share of runs (of graphs under schedules) that ended at the synchronous answer.
         certificate: What is proved of this rule, with this step and these impairments.
-        verdict: All this in a few sentences, with what to do where runs did not arrive.
+        verdict: A summary in a few sentences, with advice where runs did not arrive.
         run: The simulation itself.
     """
 
@@ -117,7 +116,7 @@ class Robustness:
 
     def __str__(self) -> str:
         made = self.settings
-        impaired = "".join(f", {impairment!r}" for impairment in made.impaired)
+        impaired = "".join(f", {impairment!r}" for impairment in made.impairments)
         lines = [
             f"{self.model} ({self.kind}), {schedules(made.runs)}, S = {made.stagger}, "
             f"D = {made.delay}{impaired}; rule {made.rule}",
@@ -204,7 +203,8 @@ def robustness(
     model = runnable(model)
     data = data if isinstance(data, Data) else graphs_of(data)
     inputs = Inputs.of(data)
-    prediction = _predict(model, inputs)
+    with evaluating(model), torch.no_grad():
+        prediction = model.predict(inputs)
     target = _target(data) if target is None else target
     if target is not None and target.is_floating_point() and bool(target.isnan().any()):
         raise InputError(
@@ -238,17 +238,9 @@ def robustness(
     return out
 
 
-def _predict(model: Model, inputs: Inputs) -> Tensor:
-    """Synchronous predictions."""
-    with evaluating(model), torch.no_grad():
-        return model.predict(inputs)
-
-
 def _target(data: Data | list[Data]) -> Tensor | None:
     """``data.y``, if there is one."""
-    if isinstance(data, Data):
-        return cast("Tensor | None", data.y)
-    return cast("Tensor | None", Batch.from_data_list(data).y)
+    return cast("Tensor | None", (data if isinstance(data, Data) else Batch.from_data_list(data)).y)
 
 
 def _check_mask(mask: Tensor, n: int) -> Tensor:
@@ -266,5 +258,5 @@ def _size(prediction: Tensor) -> Tensor:
 
 
 def _deviation(values: Tensor) -> float:
-    """Sample standard deviation over schedules and replicas; NaN of a single value."""
+    """Sample standard deviation over schedules and replicas; NaN for a single value."""
     return float(values.std()) if values.numel() > 1 else float("nan")

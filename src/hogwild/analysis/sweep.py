@@ -36,11 +36,11 @@ VALUES = {
     "packets": "packets a node sent",
     "bytes": "bytes a node sent",
 }
-"""What a sweep can show of every setting: entries of :meth:`Robustness.summary`."""
+"""What a sweep can show for every setting: entries of :meth:`Robustness.summary`."""
 
 
 LITTLE = 0.01
-"""Share of a whole that fills the colour scale at least: less than that is no picture's matter."""
+"""The colour scale covers at least this share: smaller differences should not show."""
 
 
 @dataclass
@@ -51,24 +51,28 @@ class Sweep:
         staggers: Values of S.
         delays: Values of D.
         losses: Rates of packet loss.
-        results: One for each (loss, S, D), the last varying fastest.
+        results: The result for each (loss, S, D).
     """
 
     staggers: tuple[int, ...]
     delays: tuple[int, ...]
     losses: tuple[float, ...]
-    results: list[Robustness]
+    results: dict[tuple[float, int, int], Robustness]
+
+    @property
+    def first(self) -> Robustness:
+        """The result for the first setting."""
+        return next(iter(self.results.values()))
 
     def at(self, stagger: int, delay: int, loss: float | None = None) -> Robustness:
         """The result for one setting."""
         wanted = (self.losses[0] if loss is None else loss, stagger, delay)
-        for setting, result in zip(self._settings(), self.results, strict=True):
-            if setting == wanted:
-                return result
-        raise ConfigError(
-            f"(stagger, delay, loss) = {(stagger, delay, wanted[0])} was not swept; expected "
-            f"values from {self.staggers}, {self.delays}, {self.losses}"
-        )
+        if wanted not in self.results:
+            raise ConfigError(
+                f"(stagger, delay, loss) = {(stagger, delay, wanted[0])} was not swept; expected "
+                f"values from {self.staggers}, {self.delays}, {self.losses}"
+            )
+        return self.results[wanted]
 
     def grid(self, value: str | None = None) -> Tensor:
         """One number of every setting, [losses, staggers, delays].
@@ -79,55 +83,52 @@ class Sweep:
                 ``"packets"`` or ``"bytes"``.
         """
         value = self._value(value)
-        numbers = [result.summary()[value] for result in self.results]
+        numbers = [result.summary()[value] for result in self.results.values()]
         shape = len(self.losses), len(self.staggers), len(self.delays)
         return torch.tensor(numbers, dtype=torch.float64).view(shape)
 
+    def rows(self) -> list[dict[str, float]]:
+        """One row a setting: the setting, and its :meth:`Robustness.summary`."""
+        return [
+            {"stagger": s, "delay": d, "loss": p} | result.summary()
+            for (p, s, d), result in self.results.items()
+        ]
+
     def to_frame(self) -> DataFrame:
-        """One row a setting."""
+        """:meth:`rows` as a table."""
         from hogwild.plots.style import need
 
-        return need("pandas").DataFrame(
-            [
-                {"stagger": s, "delay": d, "loss": p} | result.summary()
-                for (p, s, d), result in zip(self._settings(), self.results, strict=True)
-            ]
-        )
+        return need("pandas").DataFrame(self.rows())
 
     def plot(self, path: str | Path | None = None, *, value: str | None = None) -> Figure:
         """A heat map over S and D for every rate of loss; ``value`` as in :meth:`grid`.
 
-        A hundredth fills the colour scale at least (of the largest prediction, of all items, of
-        the synchronous performance), and a hundred times the tolerance: what is less than the runs
-        were asked for is no difference.
+        The colour scale covers at least a hundredth (of the largest prediction, of all items, or
+        of the synchronous performance) and at least a hundred times the tolerance.
         """
         from hogwild.plots.charts import heatmap
 
         value = self._value(value)
-        head = self.results[0]
-        label = VALUES[value]
-        if value == "decrease" and head.metric is not None:
-            label = f"mean decrease of performance ({head.metric.name})"
+        head = self.first
+        scored = head.metric if value == "decrease" else None
+        titles = [f"{loss:.0%} of packets lost" for loss in self.losses]
         return heatmap(
             self.grid(value),
-            titles=[f"{loss:.0%} of packets lost" for loss in self.losses]
-            if any(self.losses)
-            else None,
+            titles=titles if any(self.losses) else None,
             rows=self.staggers,
             columns=self.delays,
             row_label="stagger S",
             column_label="delay D",
-            label=label,
+            label=VALUES[value] + ("" if scored is None else f" ({scored.name})"),
             heading=f"{head.model} ({head.kind}), {head.run.predictions.size(0)} schedules each",
-            percent=value == "converged"
-            or (value == "decrease" and head.metric is not None and head.metric.percent),
+            percent=value == "converged" or (scored is not None and scored.percent),
             span=self._span(value),
             path=path,
         )
 
     def _span(self, value: str) -> float:
         """What the colour scale covers at least."""
-        head = self.results[0]
+        head = self.first
         little = max(LITTLE, 100 * head.run.tol)
         if value in ("spread", "distance"):
             return little
@@ -141,12 +142,12 @@ class Sweep:
         return little * max(float(head.synchronous.abs().mean()), little * largest)
 
     def __str__(self) -> str:
-        head = self.results[0]
+        head = self.first
         known = head.decrease is not None
-        columns = ["loss", "S", "D", *(["decrease"] if known else []), "distance", "arrived",
-                   "ticks", "updates", "packets", "bytes"]  # fmt: skip
-        rows = [columns]
-        for (loss, s, d), result in zip(self._settings(), self.results, strict=True):
+        lost = ["decrease"] if known else []
+        rows = [["loss", "S", "D", *lost, "distance", "arrived", "ticks", "updates", "packets",
+                 "bytes"]]  # fmt: skip
+        for (loss, s, d), result in self.results.items():
             row, price = result.summary(), result.price
             lost = [result.metric.show(row["decrease"])] if result.metric is not None else []
             rows.append([
@@ -165,11 +166,8 @@ class Sweep:
         lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([title, "", *lines])
 
-    def _settings(self) -> product[tuple[float, int, int]]:
-        return product(self.losses, self.staggers, self.delays)
-
     def _value(self, value: str | None) -> str:
-        known = self.results[0].decrease is not None
+        known = self.first.decrease is not None
         value = ("decrease" if known else "spread") if value is None else value
         if value not in VALUES or (value == "decrease" and not known):
             names = [name for name in VALUES if known or name != "decrease"]
@@ -197,11 +195,11 @@ def sweep(
         staggers: Values of S.
         delays: Values of D.
         losses: Rates of independent packet loss
-            (:class:`~hogwild.asynchrony.impairments.BernoulliLoss`), beside other impairments.
+            (:class:`~hogwild.asynchrony.BernoulliLoss`), beside other impairments.
         runs: Number of schedules for each combination; all share the seed.
         impairments: What else goes wrong, in all of them.
         progress: Show a progress bar.
-        options: Everything else goes to :func:`robustness`.
+        options: All other arguments of :func:`robustness`.
     """
     require_positive("runs", runs)
     for one, several in (("stagger", "staggers"), ("delay", "delays"), ("loss", "losses")):
@@ -215,18 +213,16 @@ def sweep(
             raise ConfigError(f"{name}={values!r}; expected a non-empty sequence of numbers")
     staggers = [check_bounds(s, 0)[0] for s in staggers]
     delays = [check_bounds(1, d)[1] for d in delays]
-    lossy = [(BernoulliLoss(loss),) if loss else () for loss in losses]
+    lossy = {loss: (BernoulliLoss(loss),) if loss else () for loss in losses}
     impaired = check_impairments(impairments)
     data = data if isinstance(data, Data) else graphs_of(data)
-    results = []
-    settings = list(product(lossy, staggers, delays))
+    results, settings = {}, list(product(losses, staggers, delays))
     with bar(len(settings), progress, "setting", "sweeping") as seen:
-        for lost, stagger, delay in settings:
+        for loss, stagger, delay in settings:
             seen.set_postfix_str(f"S = {stagger}, D = {delay}")
-            found = robustness(
+            results[loss, stagger, delay] = robustness(
                 model, data, runs=runs, stagger=stagger, delay=delay,
-                impairments=(*impaired, *lost), **options,
+                impairments=(*impaired, *lossy[loss]), **options,
             )  # fmt: skip
-            results.append(found)
             seen.update()
     return Sweep(tuple(staggers), tuple(delays), tuple(losses), results)

@@ -24,25 +24,23 @@ def verdict(of: Robustness) -> str:
             f"deviation at most {float(run.deviation.max()):.1g}). {why}."
         )
     effect = _effect(of)
-    if silent := [
-        i
-        for i in of.settings.impaired
-        if not i.recurs and not i.bound(of.settings.stagger, of.settings.delay)
-    ]:
+    made = of.settings
+    silent = [i for i in made.impairments if not (i.recurs or i.bound(made.stagger, made.delay))]
+    if silent:
         total_loss = BernoulliLoss(1.0) in silent
         return (
             f"Not converged, and no further tick helps: "
             f"{'no packet ever arrives' if total_loss else 'some packets may never arrive'} under "
             f"{silent[0]!r}, so that {total - good} of {schedules(total)} are up to "
             f"{float(run.deviation.max()):.2g} (relative) from the synchronous answer{effect}. "
-            f"What a node never hears it cannot know, whatever the rule. What to do: let packets "
+            f"A node cannot know what it never hears, under any rule. What to do: let packets "
             f"through now and then."
         )
     if run.rule == "waiting" and not _completed(of):
         return (
             f"Stalls: under {total - good} of {schedules(total)} some nodes still wait for values "
-            f"of the layer they need{effect}. A layer's value is sent once: lost, it is missing "
-            f"for ever. What to do: {REMEDY}."
+            f"of the layer they need{effect}. The value of a layer is sent once; where it is lost, "
+            f"it is missing for ever. What to do: {REMEDY}."
         )
     if run.rule == "overwriting":
         worse = of.decrease is not None and float(of.decrease.mean()) > 0
@@ -68,12 +66,12 @@ REMEDY = (
 
 
 def _arrived(of: Robustness) -> tuple[str, str]:
-    """Whether others would arrive, too: in a word, and why. Only a theorem makes it immune."""
+    """One word for runs that arrived, and why; "Immune" only where that is proved."""
     if (
         of.kind is Kind.EXPLICIT
         and of.settings.stagger == 1
         and of.settings.delay == 0
-        and not of.settings.impaired
+        and not of.settings.impairments
     ):
         return "In step", "With S = 1 and D = 0 all nodes update together"
     if of.certificate.guaranteed:
@@ -87,15 +85,17 @@ def _arrived(of: Robustness) -> tuple[str, str]:
 def _completed(of: Robustness) -> bool:
     """Whether nodes that wait for layers have had all of them, from packets that were wrong."""
     layers = of.certificate.constants["layers"]
-    return not all(i.exact for i in of.settings.impaired) and bool((of.run.updates >= layers).all())
+    return not all(i.exact for i in of.settings.impairments) and bool(
+        (of.run.updates >= layers).all()
+    )
 
 
 def _missing(of: Robustness) -> str:
     """Why runs have not arrived, and what to do."""
-    inexact = [type(i).__name__ for i in of.settings.impaired if not i.exact]
+    inexact = [type(i).__name__ for i in of.settings.impairments if not i.exact]
     if inexact and float(of.run.deviation.max()) < 1.0:
         packets = " and ".join(
-            dict.fromkeys(i.packets for i in of.settings.impaired if not i.exact)
+            dict.fromkeys(i.packets for i in of.settings.impairments if not i.exact)
         )
         return (
             f"{packets[0].upper()}{packets[1:]} end near the answer and not at it: "
@@ -122,7 +122,7 @@ def _missing(of: Robustness) -> str:
         said.append("rule='gradient' may arrive where messages do not")
     elif of.kind is Kind.FIXED_POINT and needed is None and not of.certificate.guaranteed:
         said.append(
-            "out of step the map need not converge unless it contracts in a (weighted) maximum "
+            "asynchronously the map need not converge unless it contracts in a (weighted) maximum "
             "norm over the nodes: look for such a norm"
         )
     proved = "is" if of.certificate.guaranteed else "is not"
@@ -136,12 +136,12 @@ def _reason(of: Robustness) -> str:
 
 
 def schedules(count: int) -> str:
-    """So many, in words."""
+    """A number of schedules, in words."""
     return f"{count} schedule{'s' if count > 1 else ''}"
 
 
 def _effect(of: Robustness) -> str:
-    """What it means for the metric, as a clause."""
+    """The effect on the metric, as a clause."""
     if of.metric is None:
         return ""
     row = of.summary()

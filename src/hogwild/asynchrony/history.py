@@ -1,9 +1,9 @@
 """What every node has sent over the last few ticks, so that late packets can be delivered late.
 
 A node sends when it updates. Its packets are kept in a ring of versions, and a second ring says
-which version was current at each of the last ``depth + 1`` ticks; a packet of time τ is looked up
-through both. Memory is linear in edges × depth, only what was updated is ever copied, and a packet
-lies in one piece, so that reading it is one access.
+which version was current at each of the last ``depth + 1`` ticks. A packet of time τ is looked up
+through both. Memory is linear in edges × depth, only new packets are copied, and a packet lies in
+one piece, so that reading it is one access.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hogwild.asynchrony.schedule import places
 from hogwild.graph import Graph, Star
 
 
 class Outbox:
-    """The packets of all nodes: a part for everybody [R, k, N] and a part for each neighbour
-    [R, m, E], filed under the edge j → i along which *i hears j* (so i's letter to j is read by j
-    through the reverse edge).
+    """The packets of all nodes: a part for everybody [R, k, N] and a letter for each neighbour
+    [R, m, E]. The letter from i to j is filed under the edge j → i, along which *i hears j*; j
+    reads it through the reverse edge.
 
     Args:
         depth: Age of the oldest packet that may still be asked for.
@@ -62,24 +63,22 @@ class Outbox:
         Args:
             content: Time of the oldest embedding that went into them, [A].
         """
-        nodes, edges = at.nodes, at.edges
-        assert nodes is not None
-        assert edges is not None
-        n, size = self.graph.num_nodes, self.node.size(0)
+        n, size, nodes = self.graph.num_nodes, self.node.size(0), places(at)[0]
         where = self.latest[nodes] + n
         where = torch.where(where >= size, where - size, where)
         self.latest[nodes] = where
         self.node.index_copy_(0, where, _rows(node))
         self.content[where] = content
         if self.edge is not None and edge is not None:
-            self.edge.index_copy_(0, self._letters(where, nodes, at.slot, edges), _rows(edge))
+            self.edge.index_copy_(0, self._letters(where, at), _rows(edge))
         if now is not None:
             self.current[now % (self.depth + 1) * n + nodes] = where
 
-    def _letters(self, where: Tensor, nodes: Tensor, slot: Tensor, edges: Tensor) -> Tensor:
+    def _letters(self, where: Tensor, at: Star) -> Tensor:
         """Where the letters of these packets lie."""
+        nodes, edges = places(at)
         version = torch.div(where - nodes, self.graph.num_nodes, rounding_mode="floor")
-        return version[slot] * self.graph.num_edges + edges
+        return version[at.slot] * self.graph.num_edges + edges
 
     def fetch(self, edges: Tensor, time: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """Packets of these ``time`` s along these edges: the senders' part for everybody
@@ -102,14 +101,9 @@ class Outbox:
 
     def last(self, at: Star) -> tuple[Tensor, Tensor | None]:
         """The packets these nodes sent last: to everybody [R, k, A], letters [R, m, E']."""
-        nodes, edges = at.nodes, at.edges
-        assert nodes is not None
-        assert edges is not None
-        where = self.latest[nodes]
-        node = self._read(self.node, where)
-        if self.edge is None:
-            return node, None
-        return node, self._read(self.edge, self._letters(where, nodes, at.slot, edges))
+        where = self.latest[at.nodes]
+        letters = None if self.edge is None else self._read(self.edge, self._letters(where, at))
+        return self._read(self.node, where), letters
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 r"""What goes wrong on real networks, by the literature's names; impairments compose.
 
-Each is a small frozen configuration with hooks into the schedule (who updates, which packet a node
-holds) or into what is sent. :meth:`Impairment.bound` says what becomes of the bounds (S, D) of
-partial asynchronism: new bounds where it keeps the staleness bounded, ``None`` where it does not
-and no theorem applies. An impairment with ``exact = False`` changes what packets say, so that runs
-end near the synchronous answer and not at it.
+Each impairment is a small frozen configuration with hooks into the schedule (who updates, which
+packet a node holds) or into what is sent. :meth:`Impairment.bound` says what the bounds (S, D) of
+partial asynchronism become: new bounds where the staleness stays bounded, and ``None`` where it
+does not and no theorem applies. An impairment with ``exact = False`` changes what packets say, so
+that runs end near the synchronous answer and not at it.
 
 Every random decision is a hash of its purpose, subject and time
 (:mod:`hogwild.asynchrony.seeding`): adding one impairment never shifts the draws of another.
@@ -13,8 +13,9 @@ Every random decision is a hash of its purpose, subject and time
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, cast
+import re
+from dataclasses import dataclass, is_dataclass
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ from hogwild.errors import ConfigError, is_number, require_integer
 
 @dataclass
 class Moment:
-    """What a hook may look at: some nodes or edges now, their dice, and its own memory of them."""
+    """What a hook may look at: some nodes or edges now, their random numbers, and the memory that
+    the impairment has of them."""
 
     time: int
     index: Tensor  # [n] the nodes or edges concerned
@@ -46,13 +48,30 @@ class Moment:
         self.memory[name][self.index] = value
 
 
+PROBABILITIES = frozenset(("rate", "fraction", "p", "r", "good", "bad"))
+"""Fields of impairments that are probabilities."""
+
+
 class Impairment:
-    """Base: disturbs nothing."""
+    """The base of all impairments, which disturbs nothing."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name in PROBABILITIES and not (is_number(value) and 0.0 <= value <= 1.0):
+                raise ConfigError(f"{name}={value!r}; expected a probability between 0 and 1")
+
+    name: ClassVar[str] = ""
+    """Its name on the command line; by default that of the class: ``link-churn``."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "name" not in vars(cls):
+            cls.name = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
     exact: ClassVar[bool] = True
     """Whether packets still say what the sender computed."""
     packets: ClassVar[str] = "packets that are wrong"
-    """What its packets are called where they do not."""
+    """What to call its packets where they do not."""
 
     @property
     def error(self) -> float:
@@ -61,8 +80,8 @@ class Impairment:
 
     @property
     def recurs(self) -> bool:
-        """Whether, with probability one, packets come through on every link again and again; what
-        counts where no bound holds."""
+        """Whether, with probability one, packets come through on every link again and again.
+        Where no bound holds, runs converge if this is so."""
         return True
 
     @property
@@ -71,8 +90,8 @@ class Impairment:
         return 0
 
     stage: ClassVar[int] = 2
-    """What it concerns, in the order in which bounds add up: pace 0, outages of nodes 1, delays 2,
-    losses 3."""
+    """What the impairment concerns, in the order in which bounds add up: pace 0, outages of nodes
+    1, delays 2, losses 3."""
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
         """The bounds (S, D) that hold with this impairment; ``None``: no bound holds."""
@@ -85,7 +104,8 @@ class Impairment:
     @property
     def holds(self) -> bool:
         """Whether a node may be left with the packet it held before."""
-        return False
+        kind = type(self)
+        return kind.loses is not Impairment.loses or kind.repeats is not Impairment.repeats
 
     def interval(self, at: Moment, gap: Tensor) -> Tensor:
         """Ticks until these nodes update again."""
@@ -100,7 +120,8 @@ class Impairment:
         return None
 
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
-        """Age of the packets these edges deliver; older than ``limit`` was received before."""
+        """Age of the packets that these edges deliver. A packet older than ``limit`` was received
+        before."""
         return age
 
     def repeats(self, at: Moment, limit: Tensor, delay: int) -> Tensor | None:
@@ -123,33 +144,48 @@ class Impairment:
         return torch.ones_like(change, dtype=torch.bool)
 
 
-def _rate(name: str, value: float) -> None:
-    if not (is_number(value) and 0.0 <= value <= 1.0):
-        raise ConfigError(f"{name}={value!r}; expected a probability between 0 and 1")
-
-
 # -- delays ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class GeometricDelay(Impairment):
-    r"""Ages with :math:`P(\delta) \propto (1-p)^\delta`, cut at ``cap`` ticks: each tick a packet
-    comes through with probability p. Replaces Algorithm 1's uniform ages."""
+class _CappedDelay(Impairment):
+    """Ages of at most ``cap`` ticks, instead of Algorithm 1's."""
 
-    p: float = 0.5
-    cap: int = 20
-
-    def __post_init__(self) -> None:
-        _rate("p", self.p)
-        require_integer("cap", self.cap, 0)
-        if self.p == 0.0:
-            raise ConfigError("p=0.0; expected a positive probability: nothing would ever arrive")
+    cap: int
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int]:
         return stagger, self.cap
 
     def depth(self, delay: int) -> int:
         return self.cap
+
+
+@dataclass(frozen=True)
+class UniformDelay(_CappedDelay):
+    """Ages drawn uniformly from 0 … ``cap``: Algorithm 1's, with ``cap`` for D."""
+
+    cap: int = 5
+    name: ClassVar[str] = "delay"
+
+    def __post_init__(self) -> None:
+        require_integer("cap", self.cap, 0)
+
+    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
+        return (at.uniform("delay") * (limit.clamp_max(self.cap) + 1)).to(torch.long)
+
+
+@dataclass(frozen=True)
+class GeometricDelay(_CappedDelay):
+    r"""Ages with :math:`P(\delta) \propto (1-p)^\delta`, cut at ``cap`` ticks: each tick a packet
+    comes through with probability p."""
+
+    p: float = 0.5
+    cap: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_integer("cap", self.cap, 0)
+        if self.p == 0.0:
+            raise ConfigError("p=0.0; expected a positive probability: nothing would ever arrive")
 
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
         if self.p == 1.0:
@@ -159,9 +195,9 @@ class GeometricDelay(Impairment):
 
 
 @dataclass(frozen=True)
-class ParetoDelay(Impairment):
+class ParetoDelay(_CappedDelay):
     r"""Heavy-tailed (Pareto, Lomax) ages, :math:`P(\delta > x) = (1 + x/s)^{-\alpha}`, cut at
-    ``cap`` ticks. Replaces Algorithm 1's uniform ages."""
+    ``cap`` ticks."""
 
     alpha: float = 1.5
     scale: float = 1.0
@@ -174,12 +210,6 @@ class ParetoDelay(Impairment):
                 f"alpha={self.alpha!r}, scale={self.scale!r}; expected positive numbers"
             )
 
-    def bound(self, stagger: int, delay: int) -> tuple[int, int]:
-        return stagger, self.cap
-
-    def depth(self, delay: int) -> int:
-        return self.cap
-
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
         tail = (1.0 - at.uniform("pareto")).pow(-1.0 / self.alpha) - 1.0
         draw = (self.scale * tail).clamp_max(float(self.cap)).to(torch.long)
@@ -189,12 +219,9 @@ class ParetoDelay(Impairment):
 @dataclass(frozen=True)
 class Reordering(Impairment):
     """With probability ``rate`` a packet is overtaken: the age is drawn anew from 0 … D, even if
-    that is older than what the node held. Agents without sequence numbers cannot tell."""
+    that is older than what the node held. Nodes without sequence numbers cannot tell."""
 
     rate: float = 0.1
-
-    def __post_init__(self) -> None:
-        _rate("rate", self.rate)
 
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
         again = (at.uniform("overtaken") * (delay + 1)).to(torch.long).clamp_max(at.time)
@@ -203,17 +230,10 @@ class Reordering(Impairment):
 
 @dataclass(frozen=True)
 class Duplication(Impairment):
-    """With probability ``rate`` the packet a node already held comes in a second time, after the
-    new one, and replaces it (while it is at most D ticks old: routers drop older ones)."""
+    """With probability ``rate`` the packet that a node already held comes in a second time, after
+    the new one, and replaces it. Packets older than D ticks do not come again."""
 
     rate: float = 0.1
-
-    def __post_init__(self) -> None:
-        _rate("rate", self.rate)
-
-    @property
-    def holds(self) -> bool:
-        return self.rate > 0
 
     def repeats(self, at: Moment, limit: Tensor, delay: int) -> Tensor:
         return (at.uniform("duplication") < self.rate) & (limit <= delay)
@@ -224,7 +244,8 @@ class Duplication(Impairment):
 
 @dataclass(frozen=True)
 class BernoulliLoss(Impairment):
-    """Each packet is lost with probability ``rate``, independently; the node keeps the one it had.
+    """Each packet is lost with probability ``rate``, independently. The node keeps the packet that
+    it had.
 
     Args:
         burst: Losses in a row on one link after which a packet does come through; ``None``: no
@@ -234,10 +255,11 @@ class BernoulliLoss(Impairment):
     rate: float = 0.1
     burst: int | None = None
 
+    name: ClassVar[str] = "loss"
     stage: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
-        _rate("rate", self.rate)
+        super().__post_init__()
         if self.burst is not None:
             require_integer("burst", self.burst, 1)
 
@@ -249,10 +271,6 @@ class BernoulliLoss(Impairment):
     @property
     def recurs(self) -> bool:
         return self.rate < 1.0
-
-    @property
-    def holds(self) -> bool:
-        return self.rate > 0
 
     def loses(self, at: Moment) -> Tensor:
         lost = at.uniform("loss") < self.rate
@@ -282,8 +300,7 @@ class GilbertElliott(Impairment):
     stage: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
-        for name in ("p", "r", "good", "bad"):
-            _rate(name, getattr(self, name))
+        super().__post_init__()
         if self.p + self.r == 0.0:
             raise ConfigError("p=0 and r=0; expected a chain that can change its state")
 
@@ -299,10 +316,6 @@ class GilbertElliott(Impairment):
             losses = [self.good, self.bad]
         return min(losses) < 1.0
 
-    @property
-    def holds(self) -> bool:
-        return True
-
     def loses(self, at: Moment) -> Tensor:
         was, since = at.recall("bad", 0), at.time - at.recall("time", 0)
         # The chain's law after `since` ticks, in closed form.
@@ -314,8 +327,27 @@ class GilbertElliott(Impairment):
         return at.uniform("loss") < torch.where(bad, self.bad, self.good)
 
 
+class _Outages(Impairment):
+    """In every period of ``period`` ticks some subjects are down, each with probability ``rate``,
+    for the first ``downtime`` of them."""
+
+    rate: float
+    period: int
+    downtime: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_integer("downtime", self.downtime, 1)
+        require_integer("period", self.period, self.downtime + 1)
+
+    def _down(self, at: Moment, stream: str) -> Tensor | None:
+        """Which of these subjects are down; ``None``: none."""
+        window, phase = divmod(at.time, self.period)
+        return at.uniform(stream, window) < self.rate if phase < self.downtime else None
+
+
 @dataclass(frozen=True)
-class LinkChurn(Impairment):
+class LinkChurn(_Outages):
     """Links come and go: in every period of ``period`` ticks a link is down, with probability
     ``rate``, for the first ``downtime`` of them."""
 
@@ -324,11 +356,6 @@ class LinkChurn(Impairment):
     downtime: int = 20
 
     stage: ClassVar[int] = 3
-
-    def __post_init__(self) -> None:
-        _rate("rate", self.rate)
-        require_integer("downtime", self.downtime, 1)
-        require_integer("period", self.period, self.downtime + 1)
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
         # Once up again, a link is heard at the receiver's next update; that must come before the
@@ -341,15 +368,8 @@ class LinkChurn(Impairment):
     def recurs(self) -> bool:
         return self.rate < 1.0
 
-    @property
-    def holds(self) -> bool:
-        return True
-
-    def loses(self, at: Moment) -> Tensor:
-        window, phase = divmod(at.time, self.period)
-        if phase >= self.downtime:
-            return torch.zeros_like(at.index, dtype=torch.bool)
-        return at.uniform("churn", window) < self.rate
+    def loses(self, at: Moment) -> Tensor | None:
+        return self._down(at, "churn")
 
 
 # -- nodes ----------------------------------------------------------------------------------------
@@ -365,7 +385,7 @@ class Stragglers(Impairment):
     stage: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        _rate("fraction", self.fraction)
+        super().__post_init__()
         require_integer("slowdown", self.slowdown, 1)
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int]:
@@ -377,14 +397,14 @@ class Stragglers(Impairment):
 
 
 @dataclass(frozen=True)
-class Crashes(Impairment):
+class Crashes(_Outages):
     """Nodes crash and rejoin: in every period of ``period`` ticks a node is down, with probability
     ``rate``, for the first ``downtime`` of them.
 
     Args:
-        rejoin: ``"warm"``: with the memory it had; ``"cold"``: with its embedding as at the start
-            (packets that reached its radio before still count as received).
-        until: Tick after which nothing crashes any more (convergence is from then on).
+        rejoin: ``"warm"``: a node comes back with the memory it had. ``"cold"``: it comes back with
+            its embedding as at the start (packets that it received before still count).
+        until: Tick after which no node crashes any more; runs converge from then on.
     """
 
     rate: float = 0.1
@@ -396,9 +416,7 @@ class Crashes(Impairment):
     stage: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        _rate("rate", self.rate)
-        require_integer("downtime", self.downtime, 1)
-        require_integer("period", self.period, self.downtime + 1)
+        super().__post_init__()
         require_integer("until", self.until, 0)
         if self.rejoin not in ("warm", "cold"):
             raise ConfigError(f"rejoin={self.rejoin!r}; expected 'warm' or 'cold'")
@@ -413,10 +431,10 @@ class Crashes(Impairment):
         return self.until if self.rejoin == "cold" and self.rate > 0 else 0
 
     def up(self, at: Moment) -> Tensor | None:
-        window, phase = divmod(at.time, self.period)
-        if phase >= self.downtime or at.time >= self.until:
+        down = None if at.time >= self.until else self._down(at, "crash")
+        if down is None:
             return None
-        up = at.uniform("crash", window) >= self.rate
+        up = ~down
         if self.rejoin == "cold":
             at.remember("down", torch.where(up, at.recall("down", 0), 1))
         return up
@@ -434,28 +452,28 @@ class Crashes(Impairment):
 
 @dataclass(frozen=True)
 class Quantisation(Impairment):
-    """Packets are rounded to multiples of ``step``."""
+    """Numbers in packets are rounded to multiples of ``unit``."""
 
-    step: float = 1e-3
+    unit: float = 1e-3
     exact: ClassVar[bool] = False
     packets: ClassVar[str] = "quantised packets"
 
     def __post_init__(self) -> None:
-        if not 0 < self.step < math.inf:
-            raise ConfigError(f"step={self.step!r}; expected a positive number")
+        if not 0 < self.unit < math.inf:
+            raise ConfigError(f"unit={self.unit!r}; expected a positive number")
 
     @property
     def error(self) -> float:
-        return 0.5 * self.step
+        return 0.5 * self.unit
 
     def send(self, payload: Tensor) -> Tensor:
-        return (payload / self.step).round() * self.step
+        return (payload / self.unit).round() * self.unit
 
 
 @dataclass(frozen=True)
 class EventTriggered(Impairment):
-    """A node sends only when some number of its packets has changed by more than ``epsilon`` since
-    it last sent; :attr:`~hogwild.Run.messages` counts what was sent, ``saved`` what was not."""
+    """A node sends only when some number in its packets has changed by more than ``epsilon`` since
+    it last sent. :attr:`~hogwild.Run.packets` counts packets sent, ``saved`` those kept back."""
 
     epsilon: float = 1e-4
     exact: ClassVar[bool] = False
@@ -474,11 +492,17 @@ class EventTriggered(Impairment):
         return change > self.epsilon
 
 
+def known() -> dict[str, type[Impairment]]:
+    """All impairments of the library, by their names on the command line."""
+    kinds = [kind for kind in globals().values() if isinstance(kind, type) and is_dataclass(kind)]
+    return {kind.name: kind for kind in kinds if issubclass(kind, Impairment)}
+
+
 def check_impairments(given: object) -> tuple[Impairment, ...]:
-    """A tuple of impairments, whatever was given."""
+    """A tuple of impairments, from one or several."""
     items = tuple(given) if isinstance(given, list | tuple) else (given,)
     for item in items:
         if not isinstance(item, Impairment):
-            names = ", ".join(sorted(c.__name__ for c in Impairment.__subclasses__()))
+            names = ", ".join(sorted(kind.__name__ for kind in known().values()))
             raise ConfigError(f"unknown impairment {item!r}; expected instances of: {names}")
     return cast("tuple[Impairment, ...]", items)

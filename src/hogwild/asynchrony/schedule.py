@@ -32,9 +32,16 @@ from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
 
 
+def places(at: Star) -> tuple[Tensor, Tensor]:
+    """The numbers of a star's nodes [A] and edges [E'] in the whole graph."""
+    assert at.nodes is not None
+    assert at.edges is not None
+    return at.nodes, at.edges
+
+
 @dataclass
 class Tick:
-    """One moment: who updates, and what each of them hears."""
+    """One moment: which nodes update, and what each of them hears."""
 
     time: int
     at: Star  # the nodes that update now, with the edges into them
@@ -42,6 +49,16 @@ class Tick:
     fetched: Tensor | None = None  # [E'] whether it is a newly fetched one; None: all are
     lost: Tensor | None = None  # [E'] whether a packet was lost on the way now; None: none
     reset: Tensor | None = None  # nodes that come back from a crash without their memory
+
+    @property
+    def nodes(self) -> Tensor:
+        """The nodes that update now, [A]."""
+        return places(self.at)[0]
+
+    @property
+    def edges(self) -> Tensor:
+        """The edges into them, [E']."""
+        return places(self.at)[1]
 
 
 class Timetable(ABC):
@@ -87,8 +104,8 @@ class Schedule(Timetable):
         self.graph, self.stagger, self.delay = graph, stagger, delay
         self.impairments = check_impairments(impairments)
         self.depth = max([delay, *(i.depth(delay) for i in self.impairments)])
-        # D as delays leave it: what is overtaken or comes twice may be no older than that.
-        delayed = self._bounds((2,))
+        # D as delays leave it: packets that are overtaken or come twice are no older than that.
+        delayed = bounds(stagger, delay, [i for i in self.impairments if i.stage == 2])
         self.reach = delay if delayed is None else delayed[1]
         self.holds = any(i.holds for i in self.impairments)
         self.memories: list[dict[str, Tensor]] = [{} for _ in self.impairments]
@@ -104,11 +121,6 @@ class Schedule(Timetable):
         """The bounds (S, D) that hold with all impairments; ``None``: no bound is known to hold."""
         return bounds(self.stagger, self.delay, self.impairments)
 
-    def _bounds(self, stages: Collection[int]) -> tuple[int, int] | None:
-        """The bounds with the impairments of some stages only."""
-        some = [i for i in self.impairments if i.stage in stages]
-        return bounds(self.stagger, self.delay, some)
-
     def _hooks(
         self, index: Tensor, streams: Streams, time: int
     ) -> Iterator[tuple[Impairment, Moment]]:
@@ -122,14 +134,15 @@ class Schedule(Timetable):
         return gap
 
     def _running(self, nodes: Tensor, time: int) -> tuple[Tensor, Tensor | None]:
-        """Which of the nodes whose turn it is are up, and which of those start from scratch."""
+        """Which of the nodes whose turn it is are up, and which of those begin anew."""
         reset: Tensor | None = None
-        for impairment, memory in zip(self.impairments, self.memories, strict=True):
-            up = impairment.up(Moment(time, nodes, self.nodes, memory))
+        for impairment, moment in self._hooks(nodes, self.nodes, time):
+            moment.index = nodes
+            up = impairment.up(moment)
             if up is not None:  # a node that is down misses its turn and tries again
                 self.next[nodes[~up]] = time + self._interval(nodes[~up], time)
-                nodes = nodes[up]
-            back = impairment.forgets(Moment(time, nodes, self.nodes, memory))
+                moment.index = nodes = nodes[up]
+            back = impairment.forgets(moment)
             if back is not None:
                 reset = nodes[back] if reset is None else torch.cat([reset, nodes[back]]).unique()
         if reset is not None:
@@ -139,8 +152,7 @@ class Schedule(Timetable):
     def tick(self, time: int) -> Tick:
         nodes, reset = self._running((self.next == time).nonzero()[:, 0], time)
         at = self.graph.star(nodes)
-        edges = at.edges
-        assert edges is not None
+        edges = places(at)[1]
         before = self.view[edges]
         limit = time - before  # packets older than this were heard before
         age = self.edges.integers("delay", limit.clamp_max(self.delay), time, edges)
@@ -166,9 +178,9 @@ class Schedule(Timetable):
 def bounds(stagger: int, delay: int, impairments: Collection[Impairment]) -> tuple[int, int] | None:
     """The bounds (S, D) that hold with these impairments; ``None``: no bound is known to hold.
 
-    The pace of nodes comes first, then their outages, which a slow node could sleep through, then
-    delays, then losses, whose outages are counted in updates. Two kinds of loss together have no
-    bound here: each could begin where the other ends.
+    The pace of nodes comes first, then their outages, which depend on the pace, then delays, then
+    losses, whose outages are counted in updates. Two kinds of loss together have no bound here:
+    each could begin where the other ends.
     """
     if sum(i.stage == 3 for i in impairments) > 1:
         return None
@@ -187,7 +199,7 @@ def _either(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def check_bounds(stagger: int, delay: int) -> tuple[int, int]:
     """S ≥ 1 and D ≥ 0, if they are integers."""
-    why = ": the largest number of ticks between two updates of a node (1: synchronous)"
+    why = ": the largest number of ticks between two turns of a node (1: synchronous)"
     s = require_integer("stagger", stagger, 1, why)
-    why = ": the largest age of a view in ticks (0: instantaneous)"
+    why = ": the largest age of a packet in ticks (0: no delay)"
     return s, require_integer("delay", delay, 0, why)

@@ -1,7 +1,7 @@
-r"""Random numbers as a function of what they are for.
+r"""Random numbers that are a function of their purpose.
 
-A draw is a hash of (seed, stream name, run, subject, time): no generator is advanced, so dropping a
-message does not shift any later delay, a run is the same alone and among others, and every machine
+A draw is a hash of (seed, stream name, run, subject, time). No generator is advanced, so a lost
+packet does not shift any later delay, a run is the same alone and among others, and every machine
 and device draws the same numbers. The hash is the finaliser of SplitMix64 (Steele, Lea & Flood,
 2014), applied once for every coordinate.
 """

@@ -1,6 +1,6 @@
-"""Recorded schedules: what a run's randomness was, so that it can be replayed bit for bit.
+"""Recorded schedules, which can be replayed bit for bit.
 
-A trace holds integers only (who updated when, and which packet it held on each edge), together with
+A trace holds integers only (which nodes updated when, and which packet they held on each edge), and
 a fingerprint of the graph it belongs to. It replays on any executor, with any model.
 """
 
@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from hogwild.files import write_atomically
 from hogwild.graph import Graph, Star
 
 FORMAT = 1
+COLUMNS = ("nodes", "edges", "slot", "view", "fetched", "lost", "reset")
 
 
 def fingerprint(graph: Graph) -> str:
@@ -51,39 +53,18 @@ class Trace:
     def append(self, tick: Tick) -> None:
         self.ticks.append(tick)
 
-    # -- files -------------------------------------------------------------------------------------
-
     def save(self, path: str | Path) -> Path:
         """Write to ``path`` (npz); the file is complete or not there at all."""
-        columns: dict[str, list[Tensor]] = {
-            name: [] for name in ("nodes", "edges", "slot", "view", "fetched", "lost", "reset")
-        }
-        for tick in self.ticks:
-            at = tick.at
-            assert at.nodes is not None
-            assert at.edges is not None
-            none = torch.zeros_like(tick.view, dtype=torch.bool)
-            columns["nodes"].append(at.nodes)
-            columns["edges"].append(at.edges)
-            columns["slot"].append(at.slot)
-            columns["view"].append(tick.view)
-            columns["fetched"].append(~none if tick.fetched is None else tick.fetched)
-            columns["lost"].append(none if tick.lost is None else tick.lost)
-            columns["reset"].append(at.nodes[:0] if tick.reset is None else tick.reset)
-        arrays: dict[str, np.ndarray] = {}
-        for name, parts in columns.items():
-            whole = torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.int64)
+        arrays: dict[str, Any] = {"time": np.array([tick.time for tick in self.ticks], np.int64)}
+        rows = [_row(tick) for tick in self.ticks]
+        for column, name in enumerate(COLUMNS):
+            parts = [row[column] for row in rows]
+            whole = torch.cat([torch.zeros(0, dtype=torch.bool), *parts]).cpu().numpy()
             arrays[name] = whole if whole.dtype == bool else whole.astype(np.int32)
-            arrays[name + "_count"] = np.array([p.numel() for p in parts], np.int32)
-        head = {
-            "format": FORMAT,
-            "graph": self.graph,
-            "depth": self.depth,
-            "holds": self.holds,
-            "about": self.about,
-        }
-        arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
-        arrays["time"] = np.array([tick.time for tick in self.ticks], np.int64)
+            arrays[name + "_count"] = np.array([part.numel() for part in parts], np.int32)
+        head = {name: getattr(self, name) for name in ("graph", "depth", "holds", "about")}
+        text = json.dumps({"format": FORMAT, **head})
+        arrays["head"] = np.frombuffer(text.encode(), np.uint8)
         packed = io.BytesIO()
         np.savez_compressed(packed, allow_pickle=False, **arrays)
         return write_atomically(path, packed.getvalue())
@@ -112,6 +93,33 @@ class Trace:
         return trace
 
 
+def _row(tick: Tick) -> tuple[Tensor, ...]:
+    """A tick as the tensors of :data:`COLUMNS`."""
+    none = torch.zeros_like(tick.view, dtype=torch.bool)
+    return (
+        tick.nodes,
+        tick.edges,
+        tick.at.slot,
+        tick.view,
+        ~none if tick.fetched is None else tick.fetched,
+        none if tick.lost is None else tick.lost,
+        tick.nodes[:0] if tick.reset is None else tick.reset,
+    )
+
+
+def _tick(time: int, row: Iterable[Tensor]) -> Tick:
+    """The tick of these tensors."""
+    nodes, edges, slot, view, fetched, lost, reset = row
+    return Tick(
+        time,
+        Star(nodes.numel(), slot, nodes, edges),
+        view,
+        None if bool(fetched.all()) else fetched,
+        lost if bool(lost.any()) else None,
+        reset if reset.numel() else None,
+    )
+
+
 def _ticks(arrays: dict[str, np.ndarray]) -> list[Tick]:
     def parts(name: str) -> tuple[Tensor, ...]:
         counts = arrays[name + "_count"].tolist()
@@ -121,19 +129,9 @@ def _ticks(arrays: dict[str, np.ndarray]) -> list[Tick]:
             raise ValueError(f"{name} holds {values.numel()} entries, expected {sum(counts)}")
         return values.split(counts)
 
-    names = ("nodes", "edges", "slot", "view", "fetched", "lost", "reset")
-    rows = zip(arrays["time"].tolist(), *(parts(name) for name in names), strict=True)
-    return [
-        Tick(
-            time,
-            Star(nodes.numel(), slot, nodes, edges),
-            view,
-            None if bool(fetched.all()) else fetched,
-            lost if bool(lost.any()) else None,
-            reset if reset.numel() else None,
-        )
-        for time, nodes, edges, slot, view, fetched, lost, reset in rows
-    ]
+    times = arrays["time"].tolist()
+    rows = zip(*map(parts, COLUMNS), strict=True) if times else ()
+    return [_tick(time, row) for time, row in zip(times, rows, strict=True)]
 
 
 class Replay(Timetable):
@@ -158,62 +156,7 @@ class Replay(Timetable):
                 f"ticks={self.length} at most"
             )
         found, device = self.at[time], self.graph.src.device
-        if device.type == "cpu":
-            return found
-        return _to(found, device)
+        return found if device.type == "cpu" else _tick(time, (x.to(device) for x in _row(found)))
 
     def retire(self, nodes: Tensor) -> None:
         pass  # the recorded run has retired them already
-
-
-def _to(tick: Tick, device: torch.device) -> Tick:
-    def move(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x.to(device)
-
-    at = Star(tick.at.size, tick.at.slot.to(device), move(tick.at.nodes), move(tick.at.edges))
-    return Tick(
-        tick.time, at, tick.view.to(device), move(tick.fetched), move(tick.lost), move(tick.reset)
-    )
-
-
-@dataclass
-class Assumptions:
-    """Whether a trace is partially asynchronous with bound B, and what was seen."""
-
-    bound: int
-    longest_gap: int  # (a) ticks between two updates of a node
-    oldest_view: int  # (b) age of a view when it was used
-    updates: bool  # (a) holds
-    staleness: bool  # (b) holds
-    own_state: bool  # (c) holds
-
-    @property
-    def hold(self) -> bool:
-        return self.updates and self.staleness and self.own_state
-
-
-def check_trace(trace: Trace, graph: Graph, bound: int) -> Assumptions:
-    """Check (a), (b) and (c) on a trace, independently of whoever drew it.
-
-    Plain Python over the recorded integers: every node's update times, every view's age. (c), that
-    a node knows its own state, needs no view: those on self-loops are not counted, and what is
-    checked is that nobody hears the future.
-    """
-    last = {node: 0 for node in range(graph.num_nodes)}
-    source, target = graph.src.tolist(), graph.dst.tolist()
-    gap = age = 0
-    own = True
-    end = max((tick.time for tick in trace.ticks), default=0)
-    for tick in trace.ticks:
-        nodes, edges = tick.at.nodes, tick.at.edges
-        assert nodes is not None
-        assert edges is not None
-        for node in nodes.tolist():
-            gap = max(gap, tick.time - last[node])
-            last[node] = tick.time
-        for edge, view in zip(edges.tolist(), tick.view.tolist(), strict=True):
-            own &= view <= tick.time
-            if source[edge] != target[edge]:
-                age = max(age, tick.time - view)
-    gap = max([gap, *(end - time for time in last.values())])
-    return Assumptions(bound, gap, age, gap <= bound, age < bound, own)

@@ -1,4 +1,4 @@
-"""The command ``hogwild``: a verb parses, builds its frozen options, and calls the library.
+"""The command ``hogwild``: each verb parses its options and calls a function of the library.
 
 A verb is a module of this package: ``Options``, a dataclass whose fields are the flags and whose
 docstring is the help text (:mod:`hogwild.cli.options`), and ``run(options)``, which returns an
@@ -7,7 +7,7 @@ docstring is the help text (:mod:`hogwild.cli.options`), and ``run(options)``, w
 Exit codes: 0 fine; 1 something unexpected; 2 bad usage or input, said in one message; 3 a solve, a
 training run or an asynchronous run did not converge; 130 interrupted.
 
-Help must come at once: what takes long to import (torch) is imported only when a verb runs.
+Help must be fast: torch and other slow modules are imported only when a verb runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ examples:
   hogwild demo
   hogwild train chains --model energy-edge --epochs 500 --folder runs/chains
   hogwild evaluate runs/chains
-  hogwild robustness runs/chains --loss 0.3
+  hogwild robustness runs/chains --impair loss=0.3
   hogwild certify runs/chains
 
 exit codes:
@@ -43,7 +43,7 @@ hogwild VERB --help explains a verb."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
+    """Run the command line, and return the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] not in VERBS:
         _without_verb(words)
@@ -51,13 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def execute(verb: Any, words: Sequence[str], command: str, name: str) -> int:
-    """Do what the words ask of a verb, and print what comes of it; the exit code.
+    """Run a verb with these words, print its result, and return the exit code.
 
     Args:
         verb: A module with ``Options`` and ``run``.
         words: What follows the verb on the command line.
         command: The command as it is typed, for the help.
-        name: What messages begin with.
+        name: What error messages begin with.
     """
     said: Callable[[object], str] = str
     try:
@@ -81,7 +81,7 @@ def execute(verb: Any, words: Sequence[str], command: str, name: str) -> int:
     data = {**outcome.data, "options": {**options.as_dict(), **outcome.resolved}}
     try:
         print(_json(data) if options.json else outcome.text)
-    except BrokenPipeError:  # whoever read has read enough
+    except BrokenPipeError:  # the reader has closed the pipe
         sys.stderr.close()
     return 0 if outcome.converged else 3
 

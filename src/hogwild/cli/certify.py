@@ -12,15 +12,15 @@ from hogwild.cli.flags import in_flags
 class Options(Setting):
     """Say what is proved about a trained model under asynchrony.
 
-    It answers for hogwild simulate with the same options, with the constants on these graphs. A
-    step of your own is compared with the certified one. Unlimited loss bounds no staleness, and no
-    theorem applies; --impair bernoulli-loss:rate=0.3,burst=5 bounds it.
+    It speaks of hogwild simulate with the same options, with the constants on these graphs. Your
+    own --step is compared with the certified one. Unlimited loss leaves the staleness unbounded,
+    and no theorem applies; --impair loss=0.3,burst=5 bounds it.
 
     Examples:
       hogwild certify runs/chains
       hogwild certify runs/chains --rule gradient --step certified
       hogwild certify runs/chains --stagger 10 --delay 5 --step 0.01 --exchange exact
-      hogwild certify runs/chains --impair bernoulli-loss:rate=0.3,burst=5 --json
+      hogwild certify runs/chains --impair loss=0.3,burst=5 --json
     """
 
 
@@ -32,6 +32,6 @@ def run(options: Options) -> Outcome:
     passed = options.passed(certify)
     seen = certify(found.model, found.graphs, **passed)
     seen = replace(seen, reason=in_flags(seen.reason, options))
-    data = {"model": found.name, "stagger": options.stagger, "delay": options.delay, **seen.data}
+    data = {"stagger": options.stagger, "delay": options.delay, **seen.data}
     data["impairments"] = [repr(impairment) for impairment in passed["impairments"]]
-    return Outcome(str(seen), data, resolved={"replica": found.replica})
+    return options.outcome(found, seen, data)

@@ -1,6 +1,6 @@
 """What several verbs share: their outcome, their options, a trained model from its folder.
 
-Nothing here imports torch before a verb runs: help must come at once.
+Nothing here imports torch before a verb runs: help must be fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hogwild.cli.impair import NAMES, impairments
+from hogwild.cli.impair import HELP, impairments
 from hogwild.cli.options import Verb, argument, option
 from hogwild.errors import ConfigError, HogwildError
 
@@ -33,15 +33,20 @@ MODEL, NODES, WRONG, TIMING, RUNS, FILES = (
 """Headings of the help."""
 
 
+def picture(help: str) -> Any:
+    """The option --plot."""
+    return option(None, help, group=FILES, metavar="FILE")
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What a verb has to say, to people and to machines.
+    """The result of a verb, for people and for machines.
 
     Attributes:
         text: For people.
         data: For machines, as JSON knows it.
-        converged: Whether everything did; else the exit code is 3.
-        resolved: Options as the verb understood them, where it had to find them out.
+        converged: Whether everything converged; otherwise the exit code is 3.
+        resolved: Values of options that the verb had to find out.
     """
 
     text: str
@@ -56,7 +61,10 @@ class Finished(Verb):
 
     folder: str = argument("folder of a finished training run")
     task: str | None = option(
-        None, "the task again, where the run's is FILE.py:NAME", group=MODEL, metavar="FILE.py:NAME"
+        None,
+        "the task, where the run was trained on FILE.py:NAME",
+        group=MODEL,
+        metavar="FILE.py:NAME",
     )
 
     def load(self) -> Result:
@@ -69,24 +77,23 @@ class Finished(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Asynchrony(Finished):
-    """A trained model on some of its graphs, what its nodes do, and what goes wrong."""
+    """A trained model on some of its graphs, its rule, and its impairments."""
 
     replica: int | None = option(
-        None, "which one; without it, the best on validation", group=MODEL, metavar="N"
+        None, "which replica; by default, the best one on validation", group=MODEL
     )
-    graphs: int = option(2, "how many of the replica's test graphs", group=MODEL, metavar="N")
+    graphs: int = option(2, "how many of the replica's test graphs", group=MODEL)
     rule: str = option(
         "auto",
-        "what a node does in its turn: auto (messages for energies, the paper's overwriting for "
+        "what a node does at its turn: auto (messages for energies, the paper's overwriting for "
         f"layers), {', '.join(RULES)}",
         group=NODES,
     )
     step: str | float = option(
         "auto",
-        "of gradient steps: auto, certified, or a number; with --rule auto, certified or a number "
-        "asks for gradient steps",
+        "size of gradient steps: auto, certified, or a number; with --rule auto, certified or a "
+        "number selects gradient steps",
         group=NODES,
-        metavar="X",
     )
     exchange: str = option(
         "packet",
@@ -95,16 +102,11 @@ class Asynchrony(Finished):
         group=NODES,
         choices=("packet", "exact"),
     )
-    impair: tuple[str, ...] = option(
-        (),
-        "what else goes wrong, any number of times, such as crashes:rate=0.1,downtime=20; names: "
-        f"{', '.join(NAMES)}",
-        group=WRONG,
-        metavar="NAME:K=V,...",
-    )
+    impair: tuple[str, ...] = option((), HELP, group=WRONG, metavar="NAME[=VALUE]")
 
     def chosen(self) -> Chosen:
         """The replica and the graphs that were asked for, from its test graphs."""
+        check_picture(getattr(self, "plot", None))
         import torch
 
         from hogwild.training.ensemble import Members
@@ -121,10 +123,29 @@ class Asynchrony(Finished):
     def passed(self, *functions: Callable[..., Any]) -> dict[str, Any]:
         """Every option that is a parameter of one of these functions, by its name."""
         given = self.as_dict()
-        given["impairments"] = impairments(self.impair, given.get("loss"))
+        given["impairments"] = impairments(self.impair)
         given["progress"] = not (self.json or given.get("quiet"))
         names = {name for function in functions for name in signature(function).parameters}
         return {name: value for name, value in given.items() if name in names}
+
+    def outcome(
+        self, found: Chosen, seen: Any, data: dict[str, Any], good: bool = True, **look: Any
+    ) -> Outcome:
+        """What was seen, drawn and written where the options ask for it.
+
+        Args:
+            found: The model.
+            seen: A result of the library, which prints and plots itself.
+            data: The result for machines.
+            good: Whether all runs arrived.
+            look: For ``seen.plot``.
+        """
+        files = {"schedule": getattr(self, "record", None), "picture": getattr(self, "plot", None)}
+        if files["picture"] is not None:
+            seen.plot(files["picture"], **look)
+        text = [str(seen), *(f"{what}: {path}" for what, path in files.items() if path)]
+        data = {"model": found.name, **data}
+        return Outcome("\n".join(text), data, good, {"replica": found.replica})
 
 
 @dataclass(frozen=True)
@@ -142,32 +163,23 @@ class Setting(Asynchrony):
     """One setting of asynchrony."""
 
     stagger: int = option(
-        5, "S: most ticks between two updates of a node; 1: all together", group=TIMING, metavar="N"
+        5, "S: most ticks between two turns of a node; 1: all together", group=TIMING
     )
-    delay: int = option(
-        2, "D: largest age of a view in ticks; 0: instantaneous", group=TIMING, metavar="N"
-    )
-    loss: float | None = option(
-        None,
-        "share of packets that are lost: short for --impair bernoulli-loss:rate=P",
-        group=WRONG,
-        metavar="P",
-    )
+    delay: int = option(2, "D: largest age of a packet in ticks; 0: no delay", group=TIMING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedules(Verb):
     """How many runs, for how long."""
 
-    runs: int = option(5, "independent schedules", group=RUNS, metavar="N")
-    seed: int = option(0, "what the schedules are a function of", group=RUNS, metavar="N")
-    ticks: int = option(20_000, "ticks at most", group=RUNS, metavar="N")
+    runs: int = option(5, "independent schedules", group=RUNS)
+    seed: int = option(0, "the schedules are a function of this number", group=RUNS)
+    ticks: int = option(20_000, "ticks at most", group=RUNS)
     tol: float | None = option(
         1e-6,
         "relative distance from the synchronous answer at which a run ends; none: it goes on for "
         "all ticks",
         group=RUNS,
-        metavar="X",
     )
     quiet: bool = option(False, "no progress bar")
 
@@ -176,10 +188,12 @@ class Schedules(Verb):
 class Traced(Verb):
     """A schedule in a file."""
 
-    record: str | None = option(None, "write the schedule there", group=FILES, metavar="FILE")
+    record: str | None = option(
+        None, "write the schedule to this file", group=FILES, metavar="FILE"
+    )
     replay: str | None = option(
         None,
-        "follow the schedule recorded there, on the same graphs and with as many --runs; "
+        "follow the schedule in this file, on the same graphs and with as many --runs; "
         "--stagger, --delay and --seed are then not used",
         group=FILES,
         metavar="FILE",
@@ -188,7 +202,7 @@ class Traced(Verb):
 
 @contextmanager
 def of_file(task: str | None) -> Iterator[None]:
-    """What goes wrong in the code of a task FILE.py:NAME is said in one line, with its place."""
+    """Report an error in the code of a task FILE.py:NAME in one line, with its place."""
     try:
         yield
     except (HogwildError, OSError):
@@ -204,7 +218,7 @@ def of_file(task: str | None) -> Iterator[None]:
 
 
 def check_picture(path: str | None) -> None:
-    """Refuse, before anything runs, a picture that could not be drawn at the end."""
+    """Raise, before anything runs, where a picture could not be drawn at the end."""
     if path is None:
         return
     if find_spec("matplotlib") is None:
@@ -220,8 +234,3 @@ def check_picture(path: str | None) -> None:
             f"--plot {path} does not end in a picture's format; expected one of "
             f"{', '.join(sorted(known))}"
         )
-
-
-def written(text: str, **files: str | None) -> str:
-    """What a verb says, and where it left files: ``written(text, picture="a.png")``."""
-    return "\n".join([text, *(f"{what}: {path}" for what, path in files.items() if path)])

@@ -26,8 +26,8 @@ class Options(Verb):
     """
 
     output: str = option("report.html", "page to write", metavar="FILE")
-    quick: bool = option(False, "less of everything")
-    seed: int = option(0, "of graphs, weights and schedules", metavar="N")
+    quick: bool = option(False, "a smaller demo, with less training and fewer runs")
+    seed: int = option(0, "seed of graphs, weights and schedules")
 
 
 def run(options: Options) -> Outcome:

@@ -1,4 +1,4 @@
-"""The library speaks of keywords, the command line of flags."""
+"""Messages of the library, with flags instead of keywords."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hogwild.cli.options import Verb, flags, words
 
 
 def in_flags(said: object, options: Verb) -> str:
-    """What the library says of keywords, said of flags that can be pasted: ``epochs=0`` as
-    ``--epochs 0``, ``resume=True`` as ``--resume``, ``rule='gradient' with step='certified'`` as
-    ``--rule gradient --step certified``, and an option from a table with its flag,
-    ``--task-option length=0``."""
+    """A message of the library, with flags that can be pasted instead of keywords: ``--epochs 0``
+    for ``epochs=0``, ``--resume`` for ``resume=True``, ``--rule gradient --step certified`` for
+    ``rule='gradient' with step='certified'``, and ``--task-option length=0`` for an option of a
+    table."""
     known, given = flags(type(options)), options.as_dict()
     said_as = words(type(options)) | {"resume=True": "--resume"}  # training's, for every verb
     # Flags of one value; those of tables give one option each: --task-option of task_options.

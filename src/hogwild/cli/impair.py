@@ -1,6 +1,7 @@
-"""Impairments from flags: ``--loss 0.3``, ``--impair crashes:rate=0.1,downtime=20``.
+"""Impairments from flags: ``--impair loss=0.3 --impair crashes=0.1,downtime=20``.
 
-Names and keys are those of :mod:`hogwild.asynchrony.impairments`: ``link-churn`` is ``LinkChurn``.
+The names and options are those of the impairments' own dataclasses
+(:mod:`hogwild.asynchrony.impairments`). The value behind a name is that of its first option.
 """
 
 from __future__ import annotations
@@ -14,61 +15,60 @@ from hogwild.cli.values import value
 from hogwild.errors import ConfigError, among
 
 if TYPE_CHECKING:
-    from hogwild.asynchrony.impairments import Impairment
+    from hogwild.asynchrony import Impairment
 
-NAMES = (
-    "bernoulli-loss", "crashes", "duplication", "event-triggered", "geometric-delay",
-    "gilbert-elliott", "link-churn", "pareto-delay", "quantisation", "reordering", "stragglers",
-)  # fmt: skip
-"""For the help, which must not wait for torch; a test compares them with what there is."""
+OPTIONS = {
+    "crashes": "rate, period, downtime, rejoin, until",
+    "delay": "cap",
+    "duplication": "rate",
+    "event-triggered": "epsilon",
+    "geometric-delay": "p, cap",
+    "gilbert-elliott": "p, r, good, bad",
+    "link-churn": "rate, period, downtime",
+    "loss": "rate, burst",
+    "pareto-delay": "alpha, scale, cap",
+    "quantisation": "unit",
+    "reordering": "rate",
+    "stragglers": "fraction, slowdown",
+}
+"""For the help, which must not wait for torch; a test compares them with the dataclasses."""
+HELP = (
+    "what else goes wrong; may be repeated. NAME alone has its defaults, NAME=VALUE sets the first "
+    "option, and further options follow with commas: loss=0.3,burst=5. Names and their options: "
+    + "; ".join(f"{name} ({options})" for name, options in OPTIONS.items())
+)
 
 
-def impairments(texts: Iterable[str], loss: float | None = None) -> tuple[Impairment, ...]:
-    """What --impair (any number of times) and --loss ask for."""
-    from hogwild.asynchrony.impairments import BernoulliLoss
-
-    found = [_one(text) for text in texts]
-    if loss is not None:
-        try:
-            found.append(BernoulliLoss(loss))
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("rate=", "--loss ")) from None
-    return tuple(found)
-
-
-def known() -> dict[str, type[Impairment]]:
-    """All impairments of the library by their names on the command line."""
-    from hogwild.asynchrony import impairments as all_of_them
-
-    return {
-        re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): kind
-        for name, kind in vars(all_of_them).items()
-        if isinstance(kind, type)
-        and issubclass(kind, all_of_them.Impairment)
-        and kind is not all_of_them.Impairment
-    }
+def impairments(texts: Iterable[str]) -> tuple[Impairment, ...]:
+    """The impairments that --impair asks for."""
+    return tuple(_one(text) for text in texts)
 
 
 def _one(text: str) -> Impairment:
-    """``NAME`` or ``NAME:KEY=VALUE,KEY=VALUE``."""
-    name, _, rest = text.partition(":")
-    kinds = known()
+    """``NAME``, ``NAME=VALUE`` or ``NAME=VALUE,KEY=VALUE``; the value is that of the first key."""
+    from hogwild.asynchrony.impairments import known
+
+    head, *pairs = text.split(",")
+    name, equals, first = head.partition("=")
+    kinds: dict[str, Any] = dict(known())
     if name not in kinds:
-        raise ConfigError(f"--impair {name!r}: unknown impairment; {among(kinds, name)}")
-    keys = [field.name for field in fields(kinds[name])]  # type: ignore[arg-type]
-    options: dict[str, Any] = {}
-    for pair in filter(None, rest.split(",")):
+        raise ConfigError(f"--impair {text}: unknown impairment {name!r}; {among(kinds, name)}")
+    keys = [field.name for field in fields(kinds[name])]
+    options: dict[str, Any] = {keys[0]: value(first)} if equals else {}
+    for pair in pairs:
         key, equals, written = pair.partition("=")
         if not equals or key not in keys:
             raise ConfigError(
-                f"--impair {text!r}: {pair!r} is no option of {name}; expected KEY=VALUE with a "
-                f"key among {', '.join(keys)}"
+                f"--impair {text}: {pair!r} is no option of {name}; expected KEY=VALUE with a key "
+                f"among {', '.join(keys)}"
             )
         options[key] = value(written)
     try:
-        return kinds[name](**options)
-    except ConfigError as error:  # said of the flag, not of a keyword
-        said = re.sub(rf"(?<!\w)({'|'.join(keys)})=", rf"{name}:\1=", str(error))
-        raise ConfigError(f"--impair {said.removeprefix('--impair ')}") from None
+        made: Impairment = kinds[name](**options)
+        return made
+    except ConfigError as error:
+        # A keyword of the impairment is no flag of the verb: it keeps the impairment's name.
+        said = re.sub(rf"(?<!\w)({'|'.join(keys)})=", rf"{name}.\1=", str(error))
+        raise ConfigError(f"--impair {text}: {said}") from None
     except TypeError:
-        raise ConfigError(f"--impair {text!r}: expected a number for each key") from None
+        raise ConfigError(f"--impair {text}: expected a number for each option") from None

@@ -10,7 +10,7 @@ from hogwild.cli.common import Outcome
 from hogwild.cli.options import Verb
 
 OPTIONAL = ("matplotlib", "pandas", "tensorboard", "lightning", "jax")
-"""What an extra brings, or a benchmark compares with."""
+"""Packages of extras, and packages that benchmarks compare with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Options(Verb):
 
 
 def run(options: Options) -> Outcome:
-    """Look."""
+    """Collect what is installed."""
     import torch
     import torch_geometric
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ WAIT = b"\nhogwild: finishing this epoch; once more to leave at once\n"
 
 
 class Interruptible:
-    """While entered, signals are kept until the epoch ends; as the callback of
-    :func:`hogwild.train` it then saves and raises :class:`KeyboardInterrupt`.
+    """Inside its ``with`` block signals wait until the epoch ends. It is also the callback of
+    :func:`hogwild.train`, which then saves and raises :class:`KeyboardInterrupt`.
 
     Args:
-        folder: Where the run is kept; ``None``: nowhere, and signals do what they always do.
+        folder: Where the run is kept; ``None``: it is not kept, and signals act as usual.
     """
 
     def __init__(self, folder: str | None) -> None:
         self.folder = folder
-        self.epoch = 0  # so many are done
+        self.epoch = 0  # number of epochs done
         self.asked = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -39,12 +39,7 @@ class Interruptible:
             self._before = {s: signal.signal(s, self._ask) for s in SIGNALS}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

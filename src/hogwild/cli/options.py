@@ -40,7 +40,8 @@ from hogwild.cli.values import pairs, value
 from hogwild.errors import among
 
 T = TypeVar("T", bound="Verb")
-EXPECTED: dict[type, str] = {int: "an integer", float: "a number"}
+EXPECTED: dict[type, tuple[str, str]] = {int: ("an integer", "N"), float: ("a number", "X")}
+"""What a flag of this type takes, in words and in the help."""
 
 
 def option(
@@ -141,8 +142,8 @@ def parser_of(cls: type[Verb], prog: str) -> argparse.ArgumentParser:
             groups[group] = parser.add_argument_group(group)
         keywords = _anything(f) if gatherer is not None else _keywords(f, kinds[f.name])
         name = f.name if f.metadata.get("positional") else _flag(f)
-        keywords = {"help": _help(f), "default": argparse.SUPPRESS, **keywords}
-        groups[group].add_argument(name, **keywords, **f.metadata.get("keywords", {}))
+        keywords |= {"help": _help(f), "default": argparse.SUPPRESS}
+        groups[group].add_argument(name, **keywords | f.metadata.get("keywords", {}))
     return parser
 
 
@@ -235,7 +236,9 @@ def _keywords(f: Field[Any], kind: Any) -> dict[str, Any]:
                 return text
             many = ", or several with commas between them" if ... in kinds else ""
             raise argparse.ArgumentTypeError(
-                f"{text!r}; expected {EXPECTED[number]}{many}"
+                f"{text!r}; expected {EXPECTED[number][0]}{many}"
             ) from None
 
-    return {"type": read}
+    if number is None:
+        return {"type": read}
+    return {"type": read, "metavar": EXPECTED[number][1] + (",..." if ... in kinds else "")}

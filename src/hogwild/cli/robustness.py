@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hogwild.cli.common import (
-    FILES,
-    MODEL,
-    Outcome,
-    Schedules,
-    Setting,
-    Traced,
-    check_picture,
-    written,
-)
+from hogwild.cli.common import MODEL, Outcome, Schedules, Setting, Traced, picture
 from hogwild.cli.flags import in_flags
 from hogwild.cli.options import option
 
@@ -21,7 +12,7 @@ METRICS = (
     "accuracy", "error", "mse", "rmse", "mae", "relative error", "micro-F1", "AP",
 )  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
-BY = "what performance is measured by; without it, accuracy for classes and rmse for numbers"
+BY = "measure of performance; by default, accuracy for classes and rmse for numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +21,18 @@ class Options(Traced, Schedules, Setting):
 
     Shows performance before and after, how far predictions move, the price (ticks, updates,
     packets, bytes), what of it is proved, and what to do. hogwild sweep does so for many settings
-    at once. Exit code 3: some runs did not end at the answer that the model gives in step.
+    at once. Exit code 3: some runs did not end at the
+    synchronous answer.
 
     Examples:
       hogwild robustness runs/chains
-      hogwild robustness runs/chains --loss 0.3 --plot predictions.png
+      hogwild robustness runs/chains --impair loss=0.3 --plot predictions.png
       hogwild robustness runs/chains --rule gradient --runs 20 --delay 5 --json
-      hogwild robustness runs/chains --impair crashes:rate=0.1,downtime=20 --impair reordering
+      hogwild robustness runs/chains --impair crashes=0.1,downtime=20 --impair reordering
     """
 
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
-    plot: str | None = option(
-        None, "draw performance and predictions of all schedules there", group=FILES, metavar="FILE"
-    )
+    plot: str | None = picture("draw performance and predictions of all schedules to this file")
 
 
 def run(options: Options) -> Outcome:
@@ -50,18 +40,13 @@ def run(options: Options) -> Outcome:
     from hogwild.analysis.robustness import robustness
     from hogwild.executors.simulate import simulate
 
-    check_picture(options.plot)
     found = options.chosen()
     seen = robustness(found.model, found.graphs, **options.passed(robustness, simulate))
     seen.verdict = in_flags(seen.verdict, options)
     data = {
-        "model": found.name,
         "rule": seen.run.rule,
         "proved": seen.certificate.guaranteed,
         "verdict": seen.verdict,
         **seen.summary(),
     }
-    if options.plot is not None:
-        seen.plot(options.plot)
-    text = written(str(seen), schedule=options.record, picture=options.plot)
-    return Outcome(text, data, bool(seen.run.converged.all()), {"replica": found.replica})
+    return options.outcome(found, seen, data, bool(seen.run.converged.all()))

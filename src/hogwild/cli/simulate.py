@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hogwild.cli.common import (
-    FILES,
-    RUNS,
-    Outcome,
-    Schedules,
-    Setting,
-    Traced,
-    check_picture,
-    written,
-)
+from hogwild.cli.common import RUNS, Outcome, Schedules, Setting, Traced, picture
 from hogwild.cli.options import option
 
 
@@ -21,13 +12,14 @@ from hogwild.cli.options import option
 class Options(Traced, Schedules, Setting):
     """Run a trained model asynchronously, and compare with its synchronous answer.
 
-    Every node updates at its own pace, with messages that are late or lost; the runs end when all
-    are at the answer that the model gives in step, or after --ticks. --record keeps a schedule,
-    and --replay follows it, bit for bit. Exit code 3: some runs did not arrive.
+    Every node updates at its own pace, with packets that are late or lost. The runs end when all
+    have the synchronous answer, or after --ticks. --impair adds what else goes wrong on a network.
+    --record keeps a schedule, and --replay follows it, bit for bit. Exit code 3: some runs did not
+    arrive.
 
     Examples:
       hogwild simulate runs/chains
-      hogwild simulate runs/chains --loss 0.3 --impair stragglers:fraction=0.2,slowdown=10
+      hogwild simulate runs/chains --impair loss=0.3 --impair stragglers=0.2,slowdown=10
       hogwild simulate runs/chains --rule gradient --step certified --ticks 100000
       hogwild simulate runs/chains --rule gradient --exchange exact --plot deviation.png
       hogwild simulate runs/chains --record schedule.npz --json
@@ -35,12 +27,9 @@ class Options(Traced, Schedules, Setting):
     """
 
     history: int | None = option(
-        None, "keep the deviation every so many ticks, for --json and --plot", group=RUNS,
-        metavar="N",
+        None, "record the deviation every N ticks, for --json and --plot", group=RUNS
     )  # fmt: skip
-    plot: str | None = option(
-        None, "draw the deviation over time there", group=FILES, metavar="FILE"
-    )
+    plot: str | None = picture("draw the deviation over time to this file")
 
 
 def run(options: Options) -> Outcome:
@@ -48,27 +37,20 @@ def run(options: Options) -> Outcome:
     from hogwild.executors.simulate import simulate
     from hogwild.executors.watch import looks
 
-    check_picture(options.plot)
     found = options.chosen()
     given = options.passed(simulate)
     if options.plot is not None and options.history is None:
         given["history"] = [t for t in range(options.ticks) if looks(t)]  # which costs nothing
     seen = simulate(found.model, found.graphs, **given)
     data = {
-        "model": found.name,
         "rule": seen.rule,
         "converged": seen.converged.tolist(),
         "deviation": seen.deviation.tolist(),
         **vars(seen.price),
-        "messages": int(seen.messages.sum()),
+        "total_packets": int(seen.packets.sum()),
         "assumptions": seen.assumptions,
         "seconds": seen.seconds,
     }
     if options.history is not None and seen.history is not None:
         data["history"] = {"ticks": seen.history_ticks, "deviation": seen.history.tolist()}
-    if options.plot is not None:
-        from hogwild.plots import convergence
-
-        convergence(seen, options.plot)
-    text = written(str(seen), schedule=options.record, picture=options.plot)
-    return Outcome(text, data, bool(seen.converged.all()), {"replica": found.replica})
+    return options.outcome(found, seen, data, bool(seen.converged.all()))

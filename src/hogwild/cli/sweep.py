@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
-from hogwild.cli.common import (
-    FILES,
-    MODEL,
-    TIMING,
-    WRONG,
-    Asynchrony,
-    Outcome,
-    Schedules,
-    check_picture,
-    written,
-)
+from hogwild.cli.common import FILES, MODEL, TIMING, WRONG, Asynchrony, Outcome, Schedules, picture
 from hogwild.cli.options import option
 from hogwild.cli.robustness import BY, METRICS
 
@@ -29,7 +18,7 @@ class Options(Schedules, Asynchrony):
 
     For every combination of --staggers, --delays and --losses: performance lost, how far
     predictions move, the share of runs that arrived, and the price. Exit code 3: some runs did not
-    end at the answer that the model gives in step.
+    end at the synchronous answer.
 
     Examples:
       hogwild sweep runs/chains
@@ -38,19 +27,17 @@ class Options(Schedules, Asynchrony):
     """
 
     staggers: tuple[int, ...] = option(
-        (1, 2, 5, 10), "values of S", group=TIMING, keyword="stagger", metavar="N,..."
+        (1, 2, 5, 10), "values of S", group=TIMING, keyword="stagger"
     )
-    delays: tuple[int, ...] = option(
-        (0, 2, 5), "values of D", group=TIMING, keyword="delay", metavar="N,..."
-    )
+    delays: tuple[int, ...] = option((0, 2, 5), "values of D", group=TIMING, keyword="delay")
     losses: tuple[float, ...] = option(
-        (0.0,), "shares of packets that are lost", group=WRONG, keyword="rate", metavar="P,..."
+        (0.0,), "shares of packets that are lost", group=WRONG, keyword="rate"
     )
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
-    plot: str | None = option(None, "draw heat maps there", group=FILES, metavar="FILE")
+    plot: str | None = picture("draw heat maps to this file")
     value: str | None = option(
-        None, "what they show; without it, decrease, or spread where there is no target",
-        group=FILES, choices=VALUES,
+        None, "what the heat maps show; by default, decrease, or spread where there is no target",
+        group=FILES, choices=VALUES
     )  # fmt: skip
 
 
@@ -60,17 +47,8 @@ def run(options: Options) -> Outcome:
     from hogwild.analysis.sweep import sweep
     from hogwild.executors.simulate import simulate
 
-    check_picture(options.plot)
     found = options.chosen()
     seen = sweep(found.model, found.graphs, **options.passed(sweep, robustness, simulate))
-    each = product(seen.losses, seen.staggers, seen.delays)
-    settings = [
-        {"stagger": stagger, "delay": delay, "loss": loss, **one.summary()}
-        for (loss, stagger, delay), one in zip(each, seen.results, strict=True)
-    ]
-    if options.plot is not None:
-        seen.plot(options.plot, value=options.value)
-    data = {"model": found.name, "rule": seen.results[0].run.rule, "settings": settings}
-    good = all(bool(one.run.converged.all()) for one in seen.results)
-    text = written(str(seen), picture=options.plot)
-    return Outcome(text, data, good, {"replica": found.replica})
+    data = {"rule": seen.first.run.rule, "settings": seen.rows()}
+    good = all(bool(one.run.converged.all()) for one in seen.results.values())
+    return options.outcome(found, seen, data, good, value=options.value)

@@ -1,4 +1,4 @@
-"""The first thing to run: models in step, out of step and with losses, and a page about it."""
+"""A demonstration: models in step, out of step and with losses, and a page about them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def demo(
     """Train a GCN, a GAT and an energy GNN, run them asynchronously, and write the report.
 
     Args:
-        output: The page to write, one file.
-        scale: How much of everything; ``QUICK`` is less.
-        seed: Of graphs, parameters and schedules.
-        say: What to do with a line about each step.
+        output: The HTML file to write.
+        scale: The number of graphs, models, runs and settings; ``QUICK`` has fewer.
+        seed: The seed of graphs, parameters and schedules.
+        say: Called with a line of text about each step.
         progress: Show progress bars, too.
     """
     path = Path(output)
-    # Whatever would fail at the end is to fail now.
+    # These errors would otherwise come after minutes of work.
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ConfigError(f"output={str(path)!r}; expected a file in a folder that exists")
     if importlib.util.find_spec("matplotlib") is None:
@@ -44,7 +44,7 @@ def demo(
             "pip install hogwild-gnn[plots]"
         )
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # graphs this small leave threads nothing but to wait for each other
+    torch.set_num_threads(1)  # on graphs this small, threads only wait for each other
     try:
         found = study(scale, seed, say=say, progress=progress)
     finally:

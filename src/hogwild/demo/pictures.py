@@ -1,4 +1,4 @@
-"""The demonstration's pictures, in the style of all others."""
+"""The pictures of the demonstration."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def errors(study: Study) -> Figure:
         _lines(right, study, [Setting(s, DELAY) for s in scale.staggers], list(scale.staggers))
         _lines(lost, study, [PAPER, LOSSY], ["0 %", f"{LOSS:.0%}"])
         lost.set_xlabel(f"packets lost,\nS = {STAGGER}, D = {DELAY}")
-        left.set_xlabel(f"delay D: largest age of\na message (ticks), S = {STAGGER}")
+        left.set_xlabel(f"delay D: largest age of\na packet (ticks), S = {STAGGER}")
         right.set_xlabel(f"stagger S: most ticks\nbetween updates, D = {DELAY}")
         left.set_ylabel("nodes that are wrong (%)")
         left.set_ylim(0, max(60.0, 100 * study.guessing + 10))
@@ -76,7 +76,7 @@ def errors(study: Study) -> Figure:
 
 
 def _lines(ax: Axes, study: Study, settings: list[Setting], ticks: Sequence[object]) -> None:
-    """One line a model over equally spaced settings, a little apart so that none hides another."""
+    """One line for each model over equally spaced settings, slightly shifted against each other."""
     for number, (model, name) in enumerate(MODELS.items()):
         values = [study.error(model, setting) for setting in settings]
         at = [i + 0.08 * (number - 1) for i in range(len(settings))]
@@ -98,5 +98,5 @@ def histograms(study: Study) -> Figure:
 
 
 def curves(study: Study) -> list[Figure]:
-    """How the energy GNN comes to its answer, against its nodes' work and against time."""
+    """Convergence of the energy GNN, against updates and against ticks."""
     return [convergence(study.convergence, x=x) for x in ("updates", "ticks")]

@@ -1,4 +1,4 @@
-"""The demonstration as one page of HTML that needs nothing but itself."""
+"""The demonstration as one page of HTML, with all pictures inside."""
 
 from __future__ import annotations
 
@@ -52,44 +52,44 @@ def report(study: Study) -> str:
     farthest = int(study.graph.hops.max())
     sections = [
         _section("The task", _paragraphs(
-            f"Picture sensors in a field. One of them (ringed below) is told one of two answers; "
-            f"every sensor must come to know it by talking to its neighbours. The "
+            f"Imagine sensors in a field. One of them (ringed below) is told one of two answers. "
+            f"Every sensor must find out the answer by talking to its neighbours. The "
             f"{study.scale.pairs} random graphs have at most five hops between any two nodes, and "
-            f"the layered models five layers: in step they reach everyone. Every graph comes with "
-            f"both answers, so that guessing is wrong on {100 * study.guessing:.0f} % of the "
-            f"nodes.",
-            "Three models were trained with all nodes in step. Then their nodes went at their own "
-            "pace: each updates at random times, at most S ticks apart (stagger), using messages "
-            "up to D ticks old (delay). S = 1 and D = 0 is in step. At last packets got lost: "
-            f"{LOSS:.0%} of them, at random.",
+            f"the layered models have five layers: in step they reach every node. Every graph "
+            f"comes with both answers, so that guessing is wrong on {100 * study.guessing:.0f} % "
+            f"of the nodes.",
+            "Three models were trained with all nodes in step. Then every node computed at its own "
+            "pace: it updates at random times, at most S ticks apart (stagger), using packets up "
+            "to D ticks old (delay). S = 1 and D = 0 is in step. In the last setting "
+            f"{LOSS:.0%} of the packets were lost, at random.",
         )),
         _section("What happened", _words(study) + _table(study)),
         _section("Every node's answer", _picture(
             pictures.answers(study),
             caption=f"One test graph of {n} nodes. Node {told}, ringed, was told the answer. "
             f"Above: all nodes in step. Below: the first of the random schedules, S = {STAGGER} "
-            f"and D = {DELAY}. A cross is a wrong answer; the darker, the less a node believes "
-            f"in the right one.",
+            f"and D = {DELAY}. A cross is a wrong answer. The darker a node is, the lower the "
+            f"probability that it gives to the right answer.",
         )),
         _section("Error against delay, stagger and loss", _picture(
             pictures.errors(study),
             caption=f"Share of wrong nodes on {study.tested} test graphs, mean and standard "
             f"deviation over {study.scale.runs} random schedules for each point. The "
-            f"dotted line is what guessing gives.",
+            f"dotted line is the error of guessing.",
         ) + _falls(study)),
         _section("One node under many schedules", _picture(
             pictures.histograms(study),
             caption=f"Output (a logit: its sign is the answer) of node {study.node}, {farthest} "
             f"hops from the one that was told, over {study.scale.many} random schedules with "
-            f"S = {STAGGER} and D = {DELAY}; dashed, its output in step. This is the "
+            f"S = {STAGGER} and D = {DELAY}. The dashed line is its output in step. This is the "
             f"paper's Figure 1(d) for trained models.",
         )),
-        _section("How the energy GNN gets there", _picture(
+        _section("How the energy GNN converges", _picture(
             *pictures.curves(study),
             caption=f"Distance from the synchronous embeddings, relative to their largest entry, "
             f"against the mean number of updates a node has made (left) and against time (right); "
             f"one curve for each of {study.scale.runs} schedules. Where curves on the left "
-            f"coincide, an update is worth as much out of step as in it.",
+            f"coincide, an update out of step helps as much as an update in step.",
         )),
         _section("What to try next", _next()),
     ]  # fmt: skip
@@ -130,7 +130,7 @@ def _table(study: Study) -> str:
 
 
 def _picture(*figures: Figure, caption: str) -> str:
-    """Figures side by side, within the page and not in files of their own."""
+    """Figures side by side, inside of the page."""
     images = []
     for fig in figures:
         buffer = io.BytesIO()
@@ -144,7 +144,7 @@ def _picture(*figures: Figure, caption: str) -> str:
 
 
 def _words(study: Study) -> str:
-    """What the numbers say, whatever they are."""
+    """The numbers in words."""
     before = ", ".join(f"{100 * study.error(m)[0]:.1f} % ({MODELS[m]})" for m in MODELS)
     worst = {m: max(study.error(m, s)[0] for s in study.results[m]) for m in LAYERED}
     after = " and ".join(f"{100 * worst[m]:.1f} % ({MODELS[m]})" for m in LAYERED)
@@ -154,19 +154,18 @@ def _words(study: Study) -> str:
     moved = max(float(r.distance.max()) for r in energy.values())
     return _paragraphs(
         f"In step, {before} of the nodes are wrong.",
-        f"Out of step, up to {after} of them are, where guessing gives "
-        f"{100 * study.guessing:.0f} %. A node applies its third layer whenever its third "
-        f"update comes, to whatever it has heard: some neighbours have just begun, "
-        f"others are done. The network then computes something that it was "
-        f"never trained to compute.",
-        f"The energy GNN's answer is no layer's output but the minimum of one strongly convex "
-        f"function of all nodes' embeddings, and a node computes its part of it anew at every "
-        f"update, however late the news it is made of; the next packet makes a lost one good. Of "
-        f"{runs} runs (graphs, settings and schedules), {good} came within a relative {TOL:g} of "
-        f"the synchronous embeddings; outputs ended within {100 * moved:.2g} % (of the largest) of "
-        f"the synchronous ones. That was seen here and is not proved of the messages its nodes "
-        f"send; of small gradient steps (step='certified') it is a theorem where losses are "
-        f"bounded. The price is time and traffic: {shown(energy[LOSSY].price.updates)} updates and "
+        f"Out of step, up to {after} of the nodes are wrong; guessing errs on "
+        f"{100 * study.guessing:.0f} %. A node applies its third layer at its third update, to the "
+        f"values that it has heard so far: some neighbours have just begun, others are done. The "
+        f"network then computes a function that it was never trained to compute.",
+        f"The energy GNN's answer is the minimum of one strongly convex function of all nodes' "
+        f"embeddings. A node computes its part of the minimum again at every update, however old "
+        f"the packets are that it has; the next packet makes up for a lost one. Of {runs} runs "
+        f"(graphs, settings and schedules), {good} came within a relative {TOL:g} of the "
+        f"synchronous embeddings, and outputs ended within {100 * moved:.2g} % (of the largest) of "
+        f"the synchronous ones. This is an observation: for rule='messages' it is not proved. For "
+        f"small gradient steps (step='certified') it is a theorem, if losses are bounded. The "
+        f"price is time and traffic: {shown(energy[LOSSY].price.updates)} updates and "
         f"{size(energy[LOSSY].price.bytes)} a node with {LOSS:.0%} lost, where a layered model "
         f"makes five updates.",
         _others(study),
@@ -174,15 +173,15 @@ def _words(study: Study) -> str:
 
 
 OTHERS = {
-    "waiting": "waits for its neighbours' values of the layer it is at",
+    "waiting": "waits for its neighbours' values of its current layer",
     "resending": "waits, and sends every value until it is acknowledged",
-    "caching": "keeps its neighbours' newest values of all layers and computes all anew",
+    "caching": "keeps its neighbours' newest values of all layers and recomputes all layers",
 }
-"""What a layered model's nodes could do instead, by the name of the rule."""
+"""Other rules for layered models, by name."""
 
 
 def _others(study: Study) -> str:
-    """What became of the layered models that do something else."""
+    """The layered models with other rules, in words."""
     said = []
     for row, (_, model, rule) in ROWS.items():
         if rule in OTHERS:
@@ -201,17 +200,16 @@ def _others(study: Study) -> str:
         and study.results[row][LOSSY].price.bytes < study.results["energy-edge"][LOSSY].price.bytes
     ]
     choice = (
-        f" Five layers reach everyone here: where layers are enough, {' and '.join(cheaper)} give "
-        f"the same answers for less traffic than the energy GNN."
+        f" Five layers reach every node here. Where layers are enough, {' and '.join(cheaper)} "
+        f"give the same answers for less traffic than the energy GNN."
         if cheaper
         else ""
     )
-    return f"Could the layered models not do better? They can: {'; '.join(said)}.{choice}"
+    return f"Layered models can do better with other rules: {'; '.join(said)}.{choice}"
 
 
 def _falls(study: Study) -> str:
-    """Why more asynchrony may mean fewer errors, where it does: the largest fall of each layered
-    model."""
+    """The largest fall of each layered model's error with more asynchrony, and why there is one."""
     curves = (
         [Setting(STAGGER, d) for d in sorted(study.scale.delays)],
         [Setting(s, DELAY) for s in sorted(study.scale.staggers)],
@@ -232,10 +230,10 @@ def _falls(study: Study) -> str:
     if not found:
         return ""
     return _paragraphs(
-        f"Not every curve rises: {'; '.join(found)}. Out of step a layered model does not compute "
-        f"the same thing a little worse, but something else in every setting, and which of them "
-        f"comes nearer to the right answers was never trained. An old message can even help: where "
-        f"a neighbour is layers ahead, what it said earlier may be just what the layer expects."
+        f"Not every curve rises: {'; '.join(found)}. Out of step a layered model computes another "
+        f"function in every setting, and training did not decide which of them is nearer to the "
+        f"right answers. An old packet can even help: where a neighbour is layers ahead, its "
+        f"earlier value may be the one that the layer needs."
     )
 
 
@@ -244,12 +242,12 @@ def _next() -> str:
     items = [
         "<code>hogwild demo --seed 1</code>: other graphs, other weights, other schedules.",
         "<code>hogwild train chains --model energy-edge --folder runs/chains</code>, then "
-        "<code>hogwild robustness runs/chains --loss 0.3</code> and <code>hogwild certify "
+        "<code>hogwild robustness runs/chains --impair loss=0.3</code> and <code>hogwild certify "
         "runs/chains</code>: the paper's task, what asynchrony costs, and what is proved about it.",
         "Your own trained PyG model, as it is: <code>hogwild.robustness(model, data)</code>.",
-        "Lost messages, crashes, stragglers: <code>hogwild.simulate(model, data, "
+        "Lost packets, crashes, stragglers: <code>hogwild.simulate(model, data, "
         "impairments=BernoulliLoss(0.3))</code>, from "
-        "<code>hogwild.asynchrony.impairments</code>.",
+        "<code>hogwild.asynchrony</code>.",
         "The paper's gradient steps: <code>hogwild robustness runs/chains --rule gradient</code>, "
         "smaller packets and many more of them.",
         f"The energy here is more convex (β = {beta:g}) than the paper's (0.04), which saves "

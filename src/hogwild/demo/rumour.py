@@ -1,9 +1,9 @@
-r"""Rumours: one node is told one of two answers, and all must know it.
+r"""Rumours: one node is told one of two answers, and all nodes must find it out.
 
-**Data.** Random geometric graphs of 12 to 16 nodes and diameter at most 5, so that five layers
-reach from anywhere to anywhere: who fails here does not fail for want of layers. The features are
-zero but for one node's, which are one-hot, [n, 2]; every node predicts which of the two they are.
-Every graph is there twice, once for each answer: whoever guesses errs on one half.
+**Data.** Random geometric graphs of 12 to 16 nodes and diameter 4 or 5, so that five layers reach
+from every node to every other. One node has a one-hot feature [n, 2], the answer; the features of
+all others are zero. Every node predicts the answer. Every graph appears twice, once with each
+answer, so that guessing errs on one half.
 
 **Protocol.** One split of the graphs. **Loss** binary cross-entropy. **Metric** the share of nodes
 that are wrong.
@@ -17,20 +17,19 @@ import numpy as np
 import torch
 from scipy.sparse.csgraph import shortest_path
 from scipy.spatial.distance import pdist, squareform
-from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError
-from hogwild.metrics import ERROR, cross_entropy, majority, mean
+from hogwild.metrics import CROSS_ENTROPY, ERROR
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import undirected
 from hogwild.tasks.splits import published
 
 NODES = (12, 16)
 DIAMETER = (4, 5)
-"""Smallest and largest: not so small that everyone hears everyone at once."""
+"""Smallest and largest diameter."""
 DEGREE = 4.5
-"""Mean degree of the infinite graph, at whose radius nodes are joined."""
+"""Mean degree of an infinite graph with the same radius."""
 
 
 def geometric(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -46,19 +45,19 @@ def geometric(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Rumour(Task):
-    """What one node was told.
+    """The answer that one node was told.
 
     Args:
-        pairs: Number of graphs, each there with both answers; an eighth of them are for validation
-            and an eighth are scored.
+        pairs: Number of graphs, each with both answers; an eighth of them are for validation and an
+            eighth for testing.
         seed: Graph g is a function of (``seed``, g) alone.
 
-    The graphs also hold ``pos`` [n, 2], where to draw nodes, and ``hops`` [n], how far each is
-    from the one that was told.
+    The graphs also hold ``pos`` [n, 2], where to draw the nodes, and ``hops`` [n], how far each
+    node is from the one that was told.
     """
 
     name = "rumour"
-    reported = ERROR
+    minimised, reported = CROSS_ENTROPY, ERROR
     in_channels = 2
     out_channels = 1
 
@@ -85,9 +84,3 @@ class Rumour(Task):
                 )
         held = max(1, pairs // 8)
         self.fixed = published([2 * (pairs - 2 * held), 2 * held, 2 * held])
-
-    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(cross_entropy(out, data.y), keep)
-
-    def _constant(self, train: Batch) -> Tensor:
-        return majority(train.y, self.out_channels)

@@ -1,5 +1,5 @@
-"""The demonstration's numbers: three models trained in step, then run out of step and with packets
-lost, each by one rule or several."""
+"""The demonstration's numbers: three models are trained in step, then run out of step and with lost
+packets, each with one or several rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hogwild.training import train
 
 
 class Setting(NamedTuple):
-    """What a run suffers: S, D, and the share of packets that are lost."""
+    """The stagger S, the delay D, and the share of packets that are lost."""
 
     stagger: int
     delay: int
@@ -33,13 +33,12 @@ class Setting(NamedTuple):
 
 
 MODELS = {"gcn": "GCN", "gat": "GAT", "energy-edge": "energy GNN"}
-"""The models by their names in :data:`hogwild.training.MODELS`, and what people call them."""
+"""The models: names in :data:`hogwild.training.MODELS`, and names on the page."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "gcn": {"epochs": 250, "lr": 0.02},
     "gat": {"epochs": 150, "lr": 0.02},
-    # A more convex energy than the paper's 0.04, trained until it is sure and no longer: the same
-    # answers in fewer ticks. The epochs were chosen looking at how sure it is on graphs of seeds 0
-    # and 1; no number of the page is about that choice.
+    # A more convex energy than the paper's (0.04), and few epochs: the same answers in fewer ticks.
+    # The epochs were chosen by the probability of the right answers on graphs of seeds 0 and 1.
     "energy-edge": {
         "epochs": 70,
         "lr": 0.007,
@@ -55,14 +54,14 @@ ROWS: dict[str, tuple[str, str, str]] = {
     "gcn-caching": ("GCN, caching", "gcn", "caching"),
     "energy-edge": ("energy GNN", "energy-edge", "messages"),
 }
-"""The rows of the table: what they are called, the model, and what its nodes do."""
+"""The rows of the table: a name, the model, and its rule."""
 STAGGER, DELAY, LOSS = 5, 2, 0.3
-"""The paper's S and D; what is not varied stays here. The loss is ours."""
+"""The paper's S and D, which stay fixed where they are not varied. The loss is ours."""
 PAPER = Setting(STAGGER, DELAY)
 LOSSY = Setting(STAGGER, DELAY, LOSS)
 PRICE = (
     f"updates, packets and bytes: of a node, on average, at {LOSSY}, until it is done (layers) or "
-    f"its run has arrived"
+    f"its run has converged"
 )
 TOL = 1e-3
 """Relative distance from the synchronous embeddings at which an energy GNN's run ends."""
@@ -70,17 +69,17 @@ TOL = 1e-3
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything.
+    """The size of the demonstration.
 
     Attributes:
         pairs: Graphs of the task.
-        replicas: Models trained of each kind; the best on validation graphs is taken.
-        share: Of the epochs in ``OPTIONS``.
+        replicas: Models trained of each kind; the best on validation graphs is used.
+        share: The share of the epochs in ``OPTIONS``.
         runs: Schedules for each setting.
         delays: Values of D, at S = 5.
         staggers: Values of S, at D = 2.
         many: Schedules in a histogram.
-        ticks: At most so many a run.
+        ticks: The most ticks of a run.
     """
 
     pairs: int = 24
@@ -94,7 +93,7 @@ class Scale:
 
     @property
     def settings(self) -> list[Setting]:
-        """All that are run, the paper's among them, alone and with losses."""
+        """All settings that are run: the paper's, with and without losses, and its variations."""
         found = {PAPER, LOSSY}
         found |= {Setting(STAGGER, d) for d in self.delays}
         found |= {Setting(s, DELAY) for s in self.staggers}
@@ -106,17 +105,17 @@ QUICK = Scale(pairs=16, replicas=2, runs=3, delays=(0, 5), staggers=(1, 5), many
 
 @dataclass
 class Study:
-    """What was found.
+    """The numbers of the demonstration.
 
     Attributes:
-        scale: How much of everything.
-        seed: What it is a function of.
+        scale: The size of the demonstration.
+        seed: Its seed.
         guessing: Error of the best constant answer on the test graphs.
-        results: By row of the table and setting, on all test graphs.
-        graph: One test graph, to look at.
-        node: The node of it farthest from the one that was told.
-        many: By model, on that graph, at the paper's setting, under many schedules.
-        convergence: Runs of the energy GNN on that graph, by name of the setting.
+        results: Results on all test graphs, by row of the table and setting.
+        graph: The test graph that is drawn.
+        node: The node of this graph that is farthest from the one that was told.
+        many: Results on this graph under many schedules of the paper's setting, by model.
+        convergence: Runs of the energy GNN on this graph, by name of the setting.
         seconds: Wall-clock time.
     """
 
@@ -131,8 +130,8 @@ class Study:
     seconds: float
 
     def error(self, model: str, setting: Setting | None = None) -> tuple[float, float]:
-        """Share of wrong nodes in this setting, mean and deviation over schedules; without one
-        the synchronous share."""
+        """Share of wrong nodes in this setting, mean and deviation over schedules; by default the
+        synchronous share."""
         if setting is None:
             return self.results[model][PAPER].summary()["synchronous"], 0.0
         row = self.results[model][setting].summary()
@@ -145,14 +144,14 @@ class Study:
 
     @property
     def columns(self) -> list[Setting | None]:
-        """Of the table: in step, then ever further out of it."""
+        """Columns of the table: in step, then more and more asynchronous."""
         scale = self.scale
         wanted = [Setting(min(scale.staggers), DELAY), PAPER, Setting(STAGGER, max(scale.delays)),
                   Setting(max(scale.staggers), DELAY), LOSSY]  # fmt: skip
         return [None, *dict.fromkeys(wanted)]
 
     def sure(self, model: str) -> float:
-        """Mean probability a model gives to the right answer, in step, on the graph shown."""
+        """Mean probability that a model gives to the right answer, in step, on the graph shown."""
         out, y = self.many[model].prediction[:, 0], self.graph.y
         sure = torch.sigmoid(out)
         return float(torch.where(y == 1, sure, 1 - sure).mean())
@@ -184,7 +183,7 @@ class Study:
         return f"{table}\n{PRICE}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The numbers, as JSON knows them."""
+        """The numbers, for JSON."""
         return {
             "seed": self.seed,
             "guessing": self.guessing,
@@ -211,14 +210,8 @@ def study(
     say: Callable[[str], None] = lambda text: None,
     progress: bool = False,
 ) -> Study:
-    """Train, sweep, look closer.
-
-    Args:
-        scale: How much of everything.
-        seed: Of graphs, parameters and schedules.
-        say: What to do with a line about each step.
-        progress: Show progress bars, too.
-    """
+    """Train the models, run them in all settings, and look closer at one graph; arguments as in
+    :func:`hogwild.demo.demo`."""
     begun = time.perf_counter()
     task = Rumour(scale.pairs, seed=seed)
     assert task.fixed is not None

@@ -1,1 +1,1 @@
-"""Ways to run a model's rule."""
+"""The simulator, and other ways to run a rule on a graph."""

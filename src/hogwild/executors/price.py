@@ -9,13 +9,13 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 @dataclass(frozen=True)
 class Price:
-    """Until the runs ended, which those that arrive do when they arrive.
+    """What runs cost until they ended. A run that arrives ends when it arrives.
 
     Attributes:
         ticks: Ticks until the last of the runs ended.
         updates: Updates of a node, mean over nodes and runs.
-        packets: Packets a node sent, likewise.
-        bytes: Bytes in them, likewise; see :attr:`hogwild.Run.bytes`.
+        packets: Packets that a node sent, mean over nodes and runs.
+        bytes: Bytes in these packets; see :attr:`hogwild.Run.bytes`.
     """
 
     ticks: int

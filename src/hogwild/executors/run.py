@@ -66,7 +66,7 @@ class Run:
             entry, for each run and graph, [Q, G]; of a stack, that of its worst level.
         converged: Whether the deviation is within the tolerance, [Q, G].
         updates: Updates of each node, [Q, N].
-        messages: Packets that each node sent, [Q, N].
+        packets: Packets that each node sent, [Q, N].
         saved: Packets that an event trigger kept back, [Q, N].
         bytes: Bytes of the packets that each node sent, [Q, N]: every number as a float32, without
             headers, for one replica.
@@ -92,7 +92,7 @@ class Run:
     deviation: Tensor
     converged: Tensor
     updates: Tensor
-    messages: Tensor
+    packets: Tensor
     saved: Tensor
     bytes: Tensor
     staleness: Staleness
@@ -117,7 +117,7 @@ class Run:
     @property
     def price(self) -> Price:
         """What the runs cost."""
-        counts = (self.updates, self.messages, self.bytes)
+        counts = (self.updates, self.packets, self.bytes)
         return Price(self.ticks, *(float(count.double().mean()) for count in counts))
 
     def ticks_needed(self) -> int | None:
@@ -195,7 +195,7 @@ def report(
         deviation=deviation,
         converged=deviation <= tol,
         updates=tally.updates.view(runs, -1),
-        messages=tally.messages.view(runs, -1),
+        packets=tally.packets.view(runs, -1),
         saved=tally.saved.view(runs, -1),
         bytes=NUMBER * tally.numbers.view(runs, -1),
         staleness=Staleness(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cached_property
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule, bounds, check_bounds
@@ -29,7 +28,7 @@ class Settings:
     rule: str = "auto"
     step: str | float = "auto"
     exchange: str = "packet"
-    impairments: Impairment | Sequence[Impairment] = ()
+    impairments: tuple[Impairment, ...] = ()
     ticks: int = 20_000
     tol: float | None = 1e-6
     history: int | Collection[int] | None = None
@@ -69,30 +68,25 @@ class Settings:
         """Whether gradients come from a second exchange."""
         return self.exchange == "exact"
 
-    @cached_property
-    def impaired(self) -> tuple[Impairment, ...]:
-        """The impairments, as a tuple."""
-        return check_impairments(self.impairments)
-
     @property
     def bounds(self) -> tuple[int, int] | None:
         """The bounds (S, D) that hold with all impairments; ``None``: no bound is known to hold."""
-        return bounds(self.stagger, self.delay, self.impaired)
+        return bounds(self.stagger, self.delay, self.impairments)
 
     @property
     def error(self) -> float:
         """δ, the largest error of a number in a packet."""
-        return sum(impairment.error for impairment in self.impaired)
+        return sum(impairment.error for impairment in self.impairments)
 
     @property
     def calm(self) -> int:
         """The tick from which on no node loses its memory."""
-        return max((impairment.calm for impairment in self.impaired), default=0)
+        return max((impairment.calm for impairment in self.impairments), default=0)
 
     @property
     def hopeless(self) -> bool:
         """Whether some packets may never come through."""
-        return self.bounds is None and not all(impairment.recurs for impairment in self.impaired)
+        return self.bounds is None and not all(impairment.recurs for impairment in self.impairments)
 
     def content_age(self, bounds: tuple[int, int]) -> int:
         """D', the largest age of an embedding inside a packet, under these bounds (S, D)."""
@@ -102,5 +96,5 @@ class Settings:
         """The schedule of all runs, on a graph that holds them all."""
         return Schedule(
             graph, runs=self.runs, stagger=self.stagger, delay=self.delay, seed=self.seed,
-            impairments=self.impaired,
+            impairments=self.impairments,
         )  # fmt: skip

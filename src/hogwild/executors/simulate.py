@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.asynchrony.impairments import Impairment
+from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Timetable
 from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.executors.run import Run, report
@@ -85,8 +85,8 @@ def simulate(
     """
     model = runnable(model)
     settings = Settings(
-        stagger, delay, seed, runs, rule, step, exchange, impairments, ticks, tol, history,
-        keep_embeddings,
+        stagger, delay, seed, runs, rule, step, exchange, check_impairments(impairments),
+        ticks, tol, history, keep_embeddings,
     )  # fmt: skip
     if isinstance(replay, str | Path):
         replay = Trace.load(replay)
@@ -114,7 +114,7 @@ def _run(
     settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
     rule, start = rule_for(problem, settings.rule, settings.step, age), problem.start()
     simulation = Simulation(
-        rule, timetable, start, exchange=settings.exchange, impairments=settings.impaired
+        rule, timetable, start, exchange=settings.exchange, impairments=settings.impairments
     )
     targets = [as_field(answer, start.dtype).repeat(1, 1, settings.runs) for answer in answers]
     watch = Watch(simulation, targets, settings, ticks)
@@ -130,14 +130,9 @@ def _timetable(
     graph: Any, settings: Settings, replay: Trace | None
 ) -> tuple[Timetable, dict[str, Any], int]:
     """A schedule or a replayed trace; what it was drawn with; and for how many ticks it goes."""
-    about: dict[str, Any] = {
-        "stagger": settings.stagger,
-        "delay": settings.delay,
-        "seed": settings.seed,
-        "runs": settings.runs,
-        "impairments": [repr(impairment) for impairment in settings.impaired],
-        "bounds": settings.bounds,
-    }
+    names = ("stagger", "delay", "seed", "runs", "bounds")
+    about: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    about["impairments"] = [repr(impairment) for impairment in settings.impairments]
     if replay is None:
         return settings.schedule(graph), about, settings.ticks
     timetable = Replay(replay, graph)

@@ -1,4 +1,4 @@
-r"""Simulated asynchrony: Algorithm 1 of the paper, vectorised over all nodes whose turn it is.
+r"""The simulator: Algorithm 1 of the paper, vectorised over all nodes whose turn it is.
 
 Time is a number of ticks. At tick t the nodes with :math:`t \in T^i` fetch the packets their
 schedule grants them (a neighbour's state at time :math:`\tau^i_j(t)`), apply the model's rule to
@@ -7,7 +7,7 @@ them, and send. Several runs are disjoint copies of the graph in one computation
 
 Two exchanges (``exchange``):
 
-* ``"packet"``: Algorithm 1 to the letter, one packet an update. Gradients are recomputed *after*
+* ``"packet"``: Algorithm 1 as printed, one packet an update. Gradients are recomputed *after*
   the step, from the views held before it, so even with S = 1, D = 0 it is not plain gradient
   descent; it has the same limit.
 * ``"exact"``: the paper's equation for :math:`g_{ji}(\tau)`, with j's embedding and views *at* τ.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,12 +31,12 @@ from hogwild.graph import Star
 from hogwild_node.rules.base import Rule
 
 STUCK = 1000
-"""Ticks in a row at which all whose turn it is can only wait, after which a run is given up."""
+"""A run is given up after this many ticks in a row at which nodes could only wait."""
 
 
 @dataclass
 class Ages:
-    """How old what nodes used was: the largest age, and how often each age occurred."""
+    """Ages of what nodes used: how often each age occurred."""
 
     counts: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
 
@@ -61,7 +62,7 @@ class Tally:
     """What a simulation counts on its way."""
 
     updates: Tensor  # [N]
-    messages: Tensor  # [N] packets sent
+    packets: Tensor  # [N] packets sent
     saved: Tensor  # [N] packets an event trigger kept back
     numbers: Tensor  # [N] numbers in the packets sent
     packet_age: Ages = field(default_factory=Ages)
@@ -96,12 +97,10 @@ class Simulation:
         self.time = 0
         self.start, self.h = h, h.clone()
         letters = rule.begin(self.h, graph.everyone.current(self.h))
-        self.letters = letters
-        depth = timetable.depth
-        everybody = rule.broadcast(self.h, graph.everyone)
-        sent = self._wire(everybody), None if letters is None else self._wire(letters)
-        self.outbox = Outbox(graph, depth, *sent, drafts=2 if self.exact else 1)
-        self.held: tuple[Tensor, Tensor | None, Tensor] | None = None
+        node = self._wire(rule.broadcast(self.h, graph.everyone))
+        edge = None if letters is None else self._wire(letters)
+        self.outbox = Outbox(graph, timetable.depth, node, edge, drafts=2 if self.exact else 1)
+        self.held: Any = None
         if timetable.holds:
             edges = torch.arange(graph.num_edges, device=h.device)
             self.held = self.outbox.fetch(edges, torch.zeros_like(edges))
@@ -121,23 +120,20 @@ class Simulation:
         """One tick."""
         self.outbox.open(self.time)
         tick = self.timetable.tick(self.time)
-        nodes = tick.at.nodes
-        assert nodes is not None
-        if nodes.numel():
-            self._update(tick, nodes)
+        if tick.nodes.numel():
+            self._update(tick)
         self.time += 1
         self.tally.ticks += 1
         return tick
 
-    def _update(self, tick: Tick, nodes: Tensor) -> None:
-        at, edges = tick.at, tick.at.edges
-        assert edges is not None
+    def _update(self, tick: Tick) -> None:
+        at, nodes, edges = tick.at, tick.nodes, tick.edges
         if tick.reset is not None:
             self.h.index_copy_(-1, tick.reset, self.start[..., tick.reset])
             self.rule.forget(tick.reset)
         h = self.h.index_select(-1, nodes)
         inbox, mail, content = self._fetch(tick, edges)
-        if tick.reset is not None:  # what a node knows of its own energy it computes afresh
+        if tick.reset is not None:  # a node computes anew what it knows of its own energy
             again = torch.isin(nodes, tick.reset)
             part, keep = at.part(again)
             self.rule.refresh(h[..., again], inbox[..., keep], part)
@@ -175,34 +171,25 @@ class Simulation:
 
     @property
     def finished(self) -> bool:
-        """Whether nobody is left to update, or all who are have waited for very long."""
+        """Whether no node is left to update, or all that are left have waited for very long."""
         return not bool(self.active.any()) or self.idle > STUCK
 
     def longest_gap(self) -> int:
-        """Most ticks any node went without an update while it was not done."""
+        """Most ticks that any node went without an update before it was done."""
         waiting = (self.time - 1 - self.last)[self.active]
         return max(int(self.gap), int(waiting.max()) if waiting.numel() else 0)
 
-    def _fetch(self, tick: Tick, edges: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        if self.held is None or tick.fetched is None:
-            found = self.outbox.fetch(edges, tick.view)
-            if self.held is None:
-                return found
-        else:
-            # A view that stays is no longer asked of the outbox, which may have forgotten it.
-            recent = torch.where(tick.fetched, tick.view, tick.time)
-            found = self.outbox.fetch(edges, recent)
-            found = (
-                torch.where(tick.fetched, found[0], self.held[0][..., edges]),
-                None
-                if found[1] is None or self.held[1] is None
-                else torch.where(tick.fetched, found[1], self.held[1][..., edges]),
-                torch.where(tick.fetched, found[2], self.held[2][edges]),
-            )
-        for held, new in zip(self.held, found, strict=True):
-            if held is not None and new is not None:
-                held.index_copy_(-1, edges, new)
-        return found
+    def _fetch(self, tick: Tick, edges: Tensor) -> Any:
+        """What the nodes hold on these edges: embeddings, letters, and time of the content."""
+        if self.held is None:
+            return self.outbox.fetch(edges, tick.view)
+        new = tick.view >= 0 if tick.fetched is None else tick.fetched
+        # A view that stays is no longer asked of the outbox, which may have forgotten it.
+        found = self.outbox.fetch(edges, torch.where(new, tick.view, tick.time))
+        for held, packets in zip(self.held, found, strict=True):
+            if held is not None and packets is not None:
+                held.index_copy_(-1, edges, torch.where(new, packets, held[..., edges]))
+        return tuple(None if held is None else held[..., edges] for held in self.held)
 
     def _oldest(self, tick: Tick, nodes: Tensor) -> Tensor:
         """Time of the oldest embedding in these nodes' views now, [A]."""
@@ -213,36 +200,22 @@ class Simulation:
         at, content = tick.at, self._oldest(tick, nodes)
         node = self._wire(self.rule.broadcast(h, at))
         edge = None if letters is None else self._wire(letters)
-        sends, silent = self._sends(at, node, edge), self.rule.silent
-        if sends is None and silent is None:
-            self.outbox.publish(at, node, edge, content)
-            self._count(nodes, at)
-            return
-        sends = torch.ones_like(nodes, dtype=torch.bool) if sends is None else sends
-        kept = nodes[~sends]
-        self.tally.saved[kept] += self.out_degree[kept]
-        if silent is not None:
-            sends = sends & ~silent
-        part, keep = at.part(sends)
-        edge = None if edge is None else edge[..., keep]
-        self.outbox.publish(part, node[..., sends], edge, content[sends])
-        self._count(nodes[sends], part)
-
-    def _count(self, nodes: Tensor, at: Star) -> None:
-        """These nodes have sent a packet to every neighbour."""
-        packets = self.out_degree[nodes]
-        self.tally.messages[nodes] += packets
-        sent = packets * self.rule.numbers(at)  # a mean over neighbours may be broken
-        self.tally.numbers[nodes] += sent.round().to(torch.long)
-
-    def _sends(self, at: Star, node: Tensor, edge: Tensor | None) -> Tensor | None:
-        """Which nodes find their packets worth sending, [A]; ``None``: all."""
-        sends: Tensor | None = None
-        for impairment in self.impairments:
-            if impairment.triggers:
-                worth = impairment.worth_sending(self._change(at, node, edge))
-                sends = worth if sends is None else sends & worth
-        return sends
+        triggers = [impairment for impairment in self.impairments if impairment.triggers]
+        if triggers or self.rule.silent is not None:
+            sends = torch.ones_like(nodes, dtype=torch.bool)
+            for impairment in triggers:
+                sends &= impairment.worth_sending(self._change(at, node, edge))
+            kept = nodes[~sends]
+            self.tally.saved[kept] += self.out_degree[kept]
+            sends = sends if self.rule.silent is None else sends & ~self.rule.silent
+            at, keep = at.part(sends)
+            edge = None if edge is None else edge[..., keep]
+            nodes, node, content = nodes[sends], node[..., sends], content[sends]
+        self.outbox.publish(at, node, edge, content)
+        packets = self.out_degree[nodes]  # one to every neighbour
+        self.tally.packets[nodes] += packets
+        numbers = packets * self.rule.numbers(at)  # a mean over neighbours may be a fraction
+        self.tally.numbers[nodes] += numbers.round().to(torch.long)
 
     def _change(self, at: Star, node: Tensor, edge: Tensor | None) -> Tensor:
         """Largest change of any number in these nodes' packets since they last sent, [A]."""

@@ -1,7 +1,6 @@
-"""All nodes together, each with its neighbours' current values: a rule with a clock.
+"""The synchronous executor: all nodes update together, with their neighbours' current values.
 
-The simplest executor of all. With it a rule can be watched without any delay, and every other
-executor is compared with it.
+Other executors are compared with it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def synchronous(rule: Rule, graph: Graph, h: Tensor, updates: int) -> Tensor:
 
     Args:
         rule: What a node does.
-        graph: Who hears whom. A rule with letters needs a link back along every edge.
+        graph: The graph. A rule with letters needs a reverse edge for every edge.
         h: Where the nodes begin, [R, k, N].
         updates: Updates of every node.
     """

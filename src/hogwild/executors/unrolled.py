@@ -1,54 +1,46 @@
-r"""Explicit models under one random schedule, with gradients: baselines trained for asynchrony.
+r"""Simulations with gradients, which train explicit models under random schedules:
 
 .. math:: \min_\theta\; \mathbb E_{\text{schedule}}\; \ell\bigl(\hat y_\theta(\text{schedule}),
-          y\bigr)
+          y\bigr).
 
-The second thing a sceptic suggests, after waiting
-(``rule="waiting"``): if the layers a node hears are wrong, train with the wrong
-ones. A schedule is drawn for every step of an ordinary training loop,
+A node of an explicit model reads its neighbours' values of the wrong layers; so let it be trained
+with them. A schedule is drawn for every iteration of an ordinary training loop,
 
 .. code-block:: python
 
-    for step in range(1000):
-        loss = mse_loss(asynchronous_forward(model, data, seed=step), data.y)
+    for iteration in range(1000):
+        loss = mse_loss(asynchronous_forward(model, data, seed=iteration), data.y)
         ...
 
-and what comes out is the model that does best on average over schedules. Its answer still depends
-on the schedule.
-
-:class:`~hogwild.executors.simulated.Simulation` overwrites old packets in place, which autograd
-cannot undo. A layered model makes few ticks (L · S, without impairments), so here everything ever
-sent is kept.
+The result is the model that does best on average over schedules. Its answer still depends on the
+schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.data import Batch, Data
 
-from hogwild.asynchrony.impairments import Impairment, check_impairments
-from hogwild.asynchrony.schedule import Schedule
+from hogwild.asynchrony.schedule import Timetable
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.graph import Graph
+from hogwild.executors.settings import Settings
+from hogwild.executors.simulated import Simulation
 from hogwild.graph.inputs import Inputs
 from hogwild.models.layered import ExplicitGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.mode import evaluating
-from hogwild_node.rules import OverwritingRule
+from hogwild_node.rules import OverwritingRule, Rule
 
 
 def asynchronous_forward(
     model: ExplicitGNN,
     data: Inputs | Data | Batch | Iterable[Data],
-    *,
-    stagger: int = 5,
-    delay: int = 2,
-    seed: int = 0,
-    impairments: Impairment | Sequence[Impairment] = (),
+    **options: Any,
 ) -> Tensor:
     """The predictions of an explicit model under one random schedule, differentiable in parameters
     and features.
@@ -61,91 +53,61 @@ def asynchronous_forward(
         model: A :class:`~hogwild.LayeredGNN`, such as GCN and GAT; with replicas, all of them go
             through the same schedule.
         data: A PyG ``Data``, ``Batch`` or list of ``Data``; or :class:`~hogwild.Inputs`.
-        stagger: S, the largest number of ticks between two updates of a node.
-        delay: D, the largest age of a view in ticks.
-        seed: What the schedule is a function of: another one for every training step.
-        impairments: What else goes wrong; only what leaves packets as they were sent.
+        options: ``stagger``, ``delay``, ``seed`` and ``impairments`` as in
+            :func:`hogwild.simulate`. Give another seed in every iteration of training. The
+            impairments must leave packets as they were sent.
 
     Shapes:
         → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out], as the model's.
     """
     inputs = Inputs.of(data)
-    h = asynchronous_embed(
-        model, inputs, stagger=stagger, delay=delay, seed=seed, impairments=impairments
-    )
+    h = asynchronous_embed(model, inputs, **options)
     return model.read(h, inputs)
 
 
-def asynchronous_embed(
-    model: ExplicitGNN,
-    inputs: Inputs,
-    *,
-    stagger: int = 5,
-    delay: int = 2,
-    seed: int = 0,
-    impairments: Impairment | Sequence[Impairment] = (),
-) -> Tensor:
-    """What the nodes hold after their last layer, before the readout, [N, k] or [R, N, k];
-    arguments as in :func:`asynchronous_forward`."""
+def asynchronous_embed(model: ExplicitGNN, inputs: Inputs, **options: Any) -> Tensor:
+    """The embeddings after the last layer, before the readout, [N, k] or [R, N, k]; options as in
+    :func:`asynchronous_forward`."""
     _check_model(model)
-    impaired = check_impairments(impairments)
-    for impairment in impaired:
+    settings = Settings(**options)
+    for impairment in settings.impairments:
         if not impairment.exact:
             raise ConfigError(
                 f"{impairment!r} changes what packets say, in steps that have no gradient; "
                 f"expected impairments of the schedule only, such as BernoulliLoss or Stragglers"
             )
-    problem = _problem(model, inputs)
-    schedule = Schedule(
-        problem.graph, stagger=stagger, delay=delay, seed=seed, impairments=impaired
-    )
-    h = _last_layer(problem, schedule).mT  # [R, N, k]
+    with evaluating(model):  # whether a layer is local cannot be seen through dropout
+        problem = model.problem(inputs)
+    assert isinstance(problem, LayeredProblem)
+    rule = OverwritingRule(problem, problem.graph.everyone, problem.channels)
+    h = unrolled(rule, settings.schedule(problem.graph), problem.start()).mT  # [R, N, k]
     return h[0] if model.replicas is None else h
 
 
-def _last_layer(problem: LayeredProblem, schedule: Schedule) -> Tensor:
-    """What the nodes hold when all have made their last update, [R, k, N]."""
-    graph = problem.graph
-    rule = OverwritingRule(problem, graph.everyone, problem.channels)
-    start = problem.start()
-    rule.begin(start, graph.everyone.current(start))
-    sent = [start]  # sent[t]: what packets of time t say, [R, k, N]
-    everyone = torch.arange(graph.num_nodes, device=start.device)
-    while not bool(rule.finished(everyone).all()):
-        tick, h = schedule.tick(len(sent) - 1), sent[-1]
-        nodes, edges = tick.at.nodes, tick.at.edges
-        assert nodes is not None
-        assert edges is not None
-        if nodes.numel():
-            own = h.index_select(-1, nodes)
-            if tick.reset is not None:
-                rule.forget(tick.reset)
-                fresh = torch.isin(nodes, tick.reset)
-                own = torch.where(fresh, start.index_select(-1, nodes), own)
-            inbox = _fetch(sent, graph, edges, tick.view)
-            new, _ = rule.update(own, inbox, None, tick.at)
-            h = h.index_copy(-1, nodes, new)
-            schedule.retire(nodes[rule.finished(nodes)])
-        sent.append(h)
-    return sent[-1]
+def unrolled(rule: Rule, timetable: Timetable, start: Tensor, ticks: int | None = None) -> Tensor:
+    """The embeddings [R, k, N] after a number of ticks, differentiable in ``start`` and in what
+    the rule computes with.
 
-
-def _fetch(sent: list[Tensor], graph: Graph, edges: Tensor, time: Tensor) -> Tensor:
-    """Packets of these ``time`` s along these edges, [R, k, E']: one gather for each time."""
-    order = torch.argsort(time, stable=True)
-    times, counts = torch.unique_consecutive(time[order], return_counts=True)
-    senders = graph.src[edges[order]].split(counts.tolist())
-    parts = [sent[t].index_select(-1, j) for t, j in zip(times.tolist(), senders, strict=True)]
-    inbox = torch.cat(parts, -1) if parts else sent[0][..., :0]
-    return inbox.index_select(-1, torch.argsort(order))
+    Args:
+        rule: What a node does.
+        timetable: Who does it when, and with which packets.
+        start: Where all nodes start, [R, k, N].
+        ticks: How many ticks; ``None``: until all nodes have finished.
+    """
+    simulation = Simulation(rule, timetable, start)
+    for _ in count() if ticks is None else range(ticks):
+        if simulation.finished:
+            break
+        simulation.step()
+    return simulation.h
 
 
 def _check_model(model: ExplicitGNN) -> None:
     if not isinstance(model, ExplicitGNN):
         raise ConfigError(
-            f"{type(model).__name__} is not trained under schedules: its answer does not depend on "
-            f"them; expected a LayeredGNN such as GCN or GAT, or "
-            f"PyG's layers in a new hogwild.LayeredGNN. Train the others with model(...)"
+            f"{type(model).__name__} is not trained under schedules, since its answer does not "
+            f"depend on them; expected a LayeredGNN such as GCN or "
+            f"GAT, or PyG's layers in a new hogwild.LayeredGNN. Train other models with model(...)"
         )
     if any(isinstance(m, _BatchNorm) and m.training for m in model.modules()):
         raise AsynchronyError(
@@ -153,11 +115,3 @@ def _check_model(model: ExplicitGNN) -> None:
             "node knows only itself and its neighbours; expected norms of single nodes, such as "
             "torch.nn.LayerNorm, or BatchNorms in evaluation mode (norm.eval())"
         )
-
-
-def _problem(model: ExplicitGNN, inputs: Inputs) -> LayeredProblem:
-    """The layers, posed in evaluation mode: dropout hides whether a layer is local."""
-    with evaluating(model):
-        found = model.problem(inputs)
-    assert isinstance(found, LayeredProblem)
-    return found

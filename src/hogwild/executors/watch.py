@@ -40,7 +40,7 @@ class Watch:
         self.deviation = self._distance()
         self.halfway: tuple[int, Tensor] | None = None
         self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
-        exact = all(impairment.exact for impairment in settings.impaired)
+        exact = all(impairment.exact for impairment in settings.impairments)
         self.stall = None if exact else Stall()
         self.stalled = False
         self.times: list[int] = []

@@ -157,8 +157,8 @@ class Graph:
 
     @derived
     def parallel(self) -> tuple[Tensor, Tensor] | None:
-        """Of a multigraph: for every edge the number of its (source, target) pair, and one edge of
-        every pair; ``None`` where all edges differ."""
+        """For a graph with parallel edges: the number of every edge's (source, target) pair, and
+        one edge of every pair. ``None`` where all edges differ."""
         pairs, number = torch.unique(self.src * self.num_nodes + self.dst, return_inverse=True)
         if pairs.numel() == self.num_edges:
             return None

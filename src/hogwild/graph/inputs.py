@@ -14,8 +14,8 @@ from hogwild.errors import InputError
 from hogwild.graph.graph import Graph
 
 SAMPLED = ("n_id", "e_id", "input_id", "num_sampled_nodes", "root_n_id", "node_norm", "edge_norm")
-"""What some samplers of PyG leave on a part of a graph. Others, and ``Data.subgraph``, leave
-nothing: their parts cannot be told from whole graphs."""
+"""Attributes that some samplers of PyG leave on a part of a graph. Other samplers and
+``Data.subgraph`` leave none, so their parts look like whole graphs."""
 
 
 def graphs_of(data: Any) -> list[Data]:
@@ -44,9 +44,8 @@ def graphs_of(data: Any) -> list[Data]:
 
 
 def require_whole(graph: Data) -> None:
-    """Refuse a part of a larger graph, where a sampler left a mark on it (:data:`SAMPLED`): its
-    nodes at the rim have lost neighbours, and degrees and normalisations would be those of the
-    part. Parts without a mark pass."""
+    """Raise on a part of a larger graph, if a sampler marked it (:data:`SAMPLED`): nodes at its rim
+    have lost neighbours, and degrees and normalisations would be those of the part."""
     left = [key for key in SAMPLED if graph.get(key) is not None]
     if left:
         raise InputError(
@@ -158,7 +157,7 @@ class Inputs:
 
 
 def _others(data: Data) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What else has a row for each node, or for each edge."""
+    """Other tensors with a row for each node, and with a row for each edge."""
     nodes: dict[str, Tensor] = {}
     edges: dict[str, Tensor] = {}
     for name in data.keys():  # noqa: SIM118 (a method of PyG's)

@@ -1,4 +1,4 @@
-"""What a graph's tensors must satisfy, and what is said where they do not."""
+"""Checks of a graph's tensors."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 r"""Small problems on a GPU: record an iteration once as a CUDA graph, then replay it.
 
-A Newton step on a few hundred nodes is a few hundred kernels of microseconds each; launching them
-one by one from Python takes longer than running them. A CUDA graph launches them all at once. The
-tensors of each new problem (new parameters every epoch) are copied into the recorded ones.
+A Newton step on a few hundred nodes is a few hundred kernels of microseconds each. Launching them
+one by one from Python takes longer than running them; a CUDA graph launches them all at once. The
+tensors of each new problem (new parameters every epoch) are copied into the recorded tensors.
 
-Large problems gain nothing and are never recorded; neither is anything on a CPU. A recording
-belongs to one graph and is not made for concurrent use by several threads or streams.
+Large problems gain nothing and are never recorded, and there are no recordings on a CPU. A
+recording belongs to one graph. Several threads or streams must not use it at the same time.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ from hogwild.graph import Graph, kept
 Body = Callable[..., tuple[Tensor, ...]]
 
 SMALL = {"cpu": 2_000, "cuda": 200_000}
-"""Number of node embeddings below which a batch counts as small."""
+"""Number of node embeddings below which a batch is small. ``benchmarks/stragglers.py`` measures it
+on a CPU, ``benchmarks/training_step.py`` on a GPU."""
 
 
 def is_small(h: Tensor) -> bool:
-    """Whether cutting out a smaller batch costs more than an iteration: on a CPU below some two
-    thousand nodes, on a GPU as long as launching kernels costs more than running them."""
+    """Whether cutting out a smaller batch costs more than an iteration. On a GPU this holds as long
+    as launching kernels costs more than running them."""
     return h.size(0) * h.size(-1) < SMALL.get(h.device.type, 0)
 
 
 class Recordable(Protocol):
-    """What can be computed by replaying a recording."""
+    """A problem that can be solved by replaying a recording."""
 
     graph: Graph
     has_blocks: bool
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """All that, beside tensors and their shapes, decides what is computed."""
+        """Everything beside tensors and their shapes that decides what is computed."""
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
-        """The same with every tensor transformed."""
+        """The same problem with every tensor transformed."""
 
 
 enabled = True
@@ -54,19 +55,18 @@ enabled = True
 
 @cache
 def recording_stream(device: torch.device) -> torch.cuda.Stream:
-    """The one stream of a device to record on: cuBLAS keeps a workspace for every stream it sees,
-    32 MiB on recent GPUs, for as long as the process lives."""
+    """The one stream of a device to record on: cuBLAS keeps a workspace for every stream (32 MiB on
+    recent GPUs) until the process ends."""
     return torch.cuda.Stream(device)
 
 
 @cache
 def keeper(device: torch.device) -> torch.cuda.CUDAGraph:
-    """The owner of the one memory pool of a device for what recordings compute on the way, a graph
-    of next to nothing: a pool whose last graph is gone cannot be used again.
+    """A tiny graph that owns the one memory pool of a device for the temporaries of all recordings:
+    a pool whose last graph is gone cannot be used again.
 
-    They may share it, in any order: they run one at a time, write before they read, and what they
-    return is copied out. One each would hold the memory of all of them, which is most of a GPU for
-    thirty batches.
+    Recordings may share the pool: they run one at a time, write before they read, and their results
+    are copied out. With a pool for each recording, thirty batches would fill most of a GPU.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.device(device), torch.cuda.graph(graph, stream=recording_stream(device)):
@@ -78,8 +78,8 @@ class Recording:
     """``body(problem, *inputs)`` as a CUDA graph over its own copies of all tensors."""
 
     def __init__(self, body: Body, problem: Recordable, inputs: tuple[Tensor, ...]) -> None:
-        # Neither the problem nor its graph is kept: the recording lives on the graph, and a cycle
-        # would hold GPU memory that Python's collector does not see.
+        # No reference to the problem or its graph is kept: the graph owns the recording, and a
+        # cycle would hold GPU memory that Python's garbage collector does not see.
         own = problem.map(torch.clone)
         self.inputs = [x.clone() for x in inputs]
         self.tensors = leaves(own)
@@ -118,7 +118,7 @@ def leaves(problem: Recordable) -> list[Tensor]:
 
 @dataclass
 class Recorded:
-    """What was met and recorded on one graph; ``None``: it cannot be recorded here."""
+    """The recordings on one graph, and which keys were seen; ``None``: recording failed."""
 
     seen: set[Hashable] = field(default_factory=set)
     recordings: dict[Hashable, Recording | None] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Recorded:
 
 @kept
 def recorded(graph: Graph) -> Recorded:
-    """The recordings on this graph, which go with it."""
+    """The recordings on this graph; the graph owns them."""
     return Recorded()
 
 
@@ -134,17 +134,17 @@ def recorded(graph: Graph) -> Recorded:
 def replay(
     key: Hashable, body: Body, problem: Recordable, *inputs: Tensor
 ) -> tuple[Tensor, ...] | None:
-    """Outputs of ``body(problem, *inputs)`` by replay; ``None`` where recording does not apply.
+    """Outputs of ``body(problem, *inputs)`` by replay; ``None`` where there is no recording.
 
-    ``body`` must not wait for the device, and what it computes may depend only on ``key``, the
-    problem's :attr:`Recordable.signature`, its graph and its tensors.
+    ``body`` must not wait for the device. Its outputs may depend only on ``key``, the problem's
+    :attr:`Recordable.signature`, its graph and its tensors.
     """
     graph, h = problem.graph, inputs[0]
     if not (enabled and h.is_cuda and problem.has_blocks and is_small(h)):
         return None
     known = recorded(graph)
     key = (key, problem.signature, h.dtype, tuple(x.shape for x in leaves(problem)))
-    if key not in known.seen:  # what is seen once may never come again: record at the second sight
+    if key not in known.seen:  # record at the second sight
         known.seen.add(key)
         return None
     if key not in known.recordings:
@@ -152,7 +152,7 @@ def replay(
             known.recordings[key] = Recording(body, problem, inputs)
         except torch.cuda.OutOfMemoryError:
             raise
-        except RuntimeError as error:  # a library on this machine that cannot be recorded
+        except RuntimeError as error:  # a CUDA library that cannot be recorded
             warnings.warn(f"CUDA graph not recorded, running eagerly: {error}", stacklevel=2)
             known.recordings[key] = None
     recording = known.recordings[key]

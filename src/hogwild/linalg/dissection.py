@@ -1,9 +1,9 @@
 """Nested dissection: in which order to eliminate the nodes of a graph.
 
-Connectivity only, no numbers: a graph becomes a tree of :class:`Front` s, which
-:mod:`hogwild.linalg.fronts` turns into batched dense operations. All graphs of a batch, and all
-pieces that they fall into, are split at once: a batch of a thousand molecules costs a few dozen
-passes over its edges.
+This module uses the connectivity only: it makes a tree of :class:`Front` s from a graph, which
+:mod:`hogwild.linalg.fronts` turns into batched dense operations. All graphs of a batch, and all of
+their pieces, are split at once: a batch of a thousand molecules costs a few dozen passes over its
+edges.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 
 class TooWide(Exception):
-    """The graph has no small separators: use conjugate gradients."""
+    """The graph has no small separators; conjugate gradients are the better choice."""
 
 
 @dataclass
 class Front:
-    """Nodes eliminated together, and the nodes eliminated later that they touch by then."""
+    """Nodes that are eliminated together (pivots), and the later nodes coupled to them
+    (boundary)."""
 
     pivots: np.ndarray
     boundary: np.ndarray  # in the order of elimination
     parent: int  # the front of the first boundary node, -1 at a root
-    height: int = 0  # of the tree below
+    height: int = 0  # of the tree below this front
 
 
 class Elimination:
@@ -37,7 +38,7 @@ class Elimination:
 
     def __init__(self, fronts: list[Front], n: int) -> None:
         self.fronts = fronts
-        self.first = np.empty(n, int)  # front that eliminates each node
+        self.first = np.empty(n, int)  # the front that eliminates each node
         self._where: list[dict[int, int]] = []
         for f, front in enumerate(fronts):
             self.first[front.pivots] = f
@@ -69,12 +70,14 @@ class Shape:
 
     @property
     def digest(self) -> bytes:
-        """The same for equal graphs."""
+        """A hash; equal graphs have equal hashes."""
         ends = self.rows.tobytes() + self.cols.tobytes()
         return hashlib.blake2b(self.n.to_bytes(8, "little") + ends).digest()
 
 
 _ANALYSED: dict[tuple[bytes, int, int], Elimination] = {}
+"""Eliminations by the digest of a graph. Mini-batches are new :class:`Graph` objects of known
+graphs: dissecting 200 of them again would take a quarter of a training step."""
 _ANALYSED_MOST = 1 << 12
 
 
@@ -99,7 +102,7 @@ def eliminate(
         if key is not None and key not in _ANALYSED
     }
     found = dict(zip(new, dissect(list(new.values()), leaf, widest), strict=True))
-    # Some of what is asked for may be forgotten here, but not before it is returned.
+    # The table is cleared only after its values were read.
     out = [
         Elimination([Front(np.arange(shape.n), np.empty(0, int), -1)], shape.n)
         if key is None
@@ -139,13 +142,13 @@ def dissect(shapes: Sequence[Shape], leaf: int, widest: int) -> list[Elimination
 
 
 def _symmetric(rows: np.ndarray, cols: np.ndarray, n: int) -> csr_matrix:
-    """Links in both directions."""
+    """The adjacency matrix with links in both directions."""
     ends = (np.concatenate([rows, cols]), np.concatenate([cols, rows]))
     return csr_matrix((np.ones(2 * len(rows), np.int8), ends), shape=(n, n))
 
 
 def _order(links: csr_matrix, leaf: int, widest: int) -> list[np.ndarray]:
-    """Nodes of every front, in an order in which pieces precede what separates them."""
+    """The nodes of every front; pieces come before the separators between them."""
     fronts: list[np.ndarray] = []
     nodes = np.arange(links.shape[0])  # not in a front yet
     while len(nodes):
@@ -160,7 +163,7 @@ def _order(links: csr_matrix, leaf: int, widest: int) -> list[np.ndarray]:
             cuts = np.bincount(piece[cut], minlength=count)
             if cuts.max() > widest:
                 raise TooWide
-            # What a separator nearly fills is not worth splitting.
+            # A piece that is nearly all separator is not split.
             done |= (cuts >= sizes - 1)[piece]
         here = np.flatnonzero(done | cut)
         here = here[np.argsort(piece[here], kind="stable")]
@@ -172,10 +175,10 @@ def _order(links: csr_matrix, leaf: int, widest: int) -> list[np.ndarray]:
 
 
 def _separators(links: csr_matrix, piece: np.ndarray) -> np.ndarray:
-    """Of every connected piece a small set of nodes that splits it into balanced ones: a mask [N].
+    """A small set of nodes of every connected piece that splits it into balanced parts: a mask [N].
 
-    A level of a breadth-first search from the periphery separates what lies before it from what
-    lies behind; of the levels in the middle half the smallest is taken.
+    Every level of a breadth-first search from the periphery separates the nodes before it from the
+    nodes behind it. The smallest of the levels in the middle half is taken.
     """
     sizes = np.bincount(piece)
     _, start = np.unique(piece, return_index=True)
@@ -193,7 +196,7 @@ def _separators(links: csr_matrix, piece: np.ndarray) -> np.ndarray:
     passed -= (passed - counts)[first][of]
     n = sizes[of]
     middle = (passed - counts >= n // 4) & (n - passed >= n // 4)
-    # Where no level is in the middle half: the one that contains the median.
+    # Without a level in the middle half, the level that contains the median is taken.
     without = np.bincount(of, middle, minlength=len(sizes)) == 0
     middle |= without[of] & (passed >= n // 2) & (passed - counts < np.maximum(n // 2, 1))
     found = np.flatnonzero(middle)
@@ -210,8 +213,8 @@ def _separators(links: csr_matrix, piece: np.ndarray) -> np.ndarray:
 
 
 def _search(links: csr_matrix, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Breadth-first search from one node of every piece: nodes in the order in which they are
-    found, and before which node each came (the number of nodes: none)."""
+    """Breadth-first search from one node of every piece: the nodes in the order of the search, and
+    the predecessor of every node (the number of nodes: none)."""
     n = links.shape[0]
     indices = np.concatenate([links.indices, start.astype(links.indices.dtype)])
     indptr = np.append(links.indptr, len(indices))  # one more node, which links to every start
@@ -221,7 +224,7 @@ def _search(links: csr_matrix, start: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _depths(before: np.ndarray) -> np.ndarray:
-    """Number of nodes before each node, by doubling the length of jumps."""
+    """Depth of each node in the search tree, by doubling the length of jumps."""
     n = len(before)
     jump = np.append(before, n)
     depth = np.append(np.ones(n, int), 0)
@@ -232,7 +235,7 @@ def _depths(before: np.ndarray) -> np.ndarray:
 
 
 def _boundaries(fronts: list[np.ndarray], links: csr_matrix) -> list[Front]:
-    """The tree of fronts, which are given by their nodes in the order of elimination."""
+    """The tree of fronts; ``fronts`` holds the nodes of each, in the order of elimination."""
     fronts = [np.sort(nodes) for nodes in fronts]
     order = np.concatenate(fronts)
     ends = np.cumsum([len(nodes) for nodes in fronts])

@@ -2,14 +2,16 @@ r"""Direct factorisation of block-sparse symmetric positive definite matrices, a
 
 The multifrontal method: nested dissection splits each graph by small separators into a tree of
 *fronts*. A front is a small dense matrix over its pivots (nodes eliminated here) and its boundary
-(nodes eliminated later that they touch); eliminating the pivots leaves a Schur complement on the
-boundary, which is added into the parent's front. Fronts of one height are independent of each
-other, across the graph, across graphs and across replicas, so that those of about one size are
-factorised as one batch (:mod:`~hogwild.linalg.batching`); the roots of all graphs come last,
-together. A graph of n nodes with separators of s nodes costs O(n s² k³): linear for chains and
-molecules. A small or dense graph is a single front, and the method is then dense Cholesky.
+(later nodes that are coupled to them). Eliminating the pivots leaves a Schur complement on the
+boundary, which is added to the parent's front. Fronts of one height are independent, within a
+graph, across graphs and across replicas: those of similar size are factorised as one batch
+(:mod:`~hogwild.linalg.batching`). The roots of all graphs come last, together. A graph of n nodes
+with separators of s nodes costs O(n s² k³): linear for chains and molecules. A small or dense graph
+is a single front, and the method is then dense Cholesky.
 
-The plan (:class:`Plan`) depends on the connectivity alone and is kept on the graph.
+The plan (:class:`Plan`) depends on the connectivity alone, and the graph owns it.
+``benchmarks/fronts.py`` measures ``CALL_WORK``, and ``benchmarks/training_step.py`` the other
+constants.
 """
 
 from __future__ import annotations
@@ -23,34 +25,33 @@ from torch import Tensor
 
 from hogwild.graph import Graph, kept
 from hogwild.linalg.batching import batches
-from hogwild.linalg.dissection import Elimination, Front, Shape, TooWide, eliminate
+from hogwild.linalg.dissection import Elimination, Shape, TooWide, eliminate
 
 DENSE_WIDTH = 48
 """Graphs with at most this many unknowns (n·k) are one dense front."""
 DENSE_WORK = 4e7
-"""On a CPU so are all graphs, when the sum of (n·k)³ over all graphs and replicas is below this."""
+"""On a CPU all graphs are dense fronts if the sum of (n·k)³ over graphs and replicas is at most
+this."""
 LEAF_WIDTH = 16
 """Nested dissection stops at pieces of this many unknowns."""
 MAX_WIDTH = 768
-"""A front wider than this (pivots and boundary, in unknowns) makes the plan infeasible."""
+"""Largest width of a front (pivots and boundary, in unknowns)."""
 CG_WORK = {"cpu": 2_500.0, "cuda": 100_000.0}
 """Cost of conjugate gradients for one edge and one entry of its k × k block, in units of a front's
-width³: some fifty products with the Hessian, memory-bound, against arithmetic in the caches. On a
-GPU dense arithmetic is cheaper still, and a factorisation can be recorded, where conjugate
-gradients ask after every product whether they are done."""
+width³: about fifty products with the Hessian, limited by memory bandwidth. On a GPU dense
+arithmetic is cheaper, and a factorisation can be recorded."""
 CALL_WORK = {"cpu": 3e5, "cuda": 1e8}
-"""Cost of one more batch of fronts in the same units. On a GPU shared by the replicas that a plan
-is made for; on a CPU one number for one to some ten of them, so that answers do not depend, in the
-last bits, on how many there were."""
+"""Cost of one more batch of fronts in the same units. On a GPU the replicas of a plan share it. On
+a CPU it does not depend on the number of replicas, so that answers do not, either."""
 MAX_ELEMENTS = 1 << 27
-"""Nor may all fronts of one replica hold more numbers than this,"""
+"""The fronts of one replica hold at most this many numbers."""
 MAX_TOTAL = 1 << 30
-"""nor those of all replicas that a plan is made for."""
+"""The fronts of all replicas of a plan hold at most this many numbers."""
 
 
 @dataclass(eq=False)
 class _Group:
-    """Fronts factorised together, of one padded size: F dense matrices [(P + B)k, (P + B)k]."""
+    """Fronts that are factorised together: F dense matrices [(P + B)k, (P + B)k], padded."""
 
     start: int  # offset of the first number of the group in the buffer
     count: int  # F
@@ -59,31 +60,21 @@ class _Group:
     extend: Tensor  # [F · (B·k)²] where the Schur complement goes in the buffer
 
 
-@dataclass
-class _Place:
-    """Where the matrix of one front of one graph lies in the buffer."""
-
-    base: int  # offset of its first number
-    pivots: int  # padded number of pivots P
-    boundary: int  # padded number of boundary nodes B
-
-    def slot(self, position: np.ndarray) -> np.ndarray:
-        """Row, in nodes, of a position given by :meth:`Elimination.locate`."""
-        return np.where(position >= 0, position, self.pivots + ~position)
-
-
 class TooMany(TooWide):
-    """Fewer replicas might do."""
+    """The plan is too large for this number of replicas; fewer might fit."""
 
 
 class Plan:
-    """Elimination order and index maps for the pattern of one :class:`Graph`, block size k.
+    """Elimination order and index maps for the pattern of one :class:`Graph`.
 
-    Graphs with at most ``dense_width`` unknowns become a single dense front. Raises
-    :class:`TooWide` where the factorisation would cost more than ``budget``, the sum of width³
-    over all fronts, or hold more numbers than ``elements``. ``orders`` are the graphs'
-    eliminations, where a plan with the same ``channels`` and ``dense_width`` has them; ``call`` is
-    what one more batch of fronts costs.
+    Args:
+        graph: The graph.
+        channels: The block size k.
+        dense_width: Graphs with at most this many unknowns are a single dense front.
+        budget: The largest work, the sum of width³ over all fronts; more raises :class:`TooWide`.
+        orders: The eliminations, from a plan with the same ``channels`` and ``dense_width``.
+        call: The cost of one more batch of fronts.
+        elements: The largest number of entries of all fronts; more raises :class:`TooMany`.
     """
 
     def __init__(
@@ -114,24 +105,28 @@ class Plan:
                 widest=MAX_WIDTH // channels,
             )
         self.orders = orders
-        self._places: dict[tuple[int, int], _Place] = {}  # (graph, front of that graph)
+        # Of every front of every graph: its offset in the buffer, its width in unknowns, and its
+        # padded number of pivots.
+        self._places = [np.zeros((len(order.fronts), 3), int) for order in orders]
         layout = self._lay_out(budget, elements)
         self.diagonal, self.off_diagonal = self._index_blocks(patterns)
         self.groups = [self._group(members) for members in layout]
         self.pads = _index(self._padding(layout), self._device)
 
-    def _front(self, instance: tuple[int, int]) -> Front:
-        return self.orders[instance[0]].fronts[instance[1]]
+    def _slots(self, g: int, fronts: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """Rows, in nodes, of nodes of graph g in the matrices of these fronts."""
+        position = self.orders[g].locate(fronts, nodes)
+        return np.where(position >= 0, position, self._places[g][fronts, 2] + ~position)
 
     def _lay_out(self, budget: float, elements: float) -> list[list[tuple[int, int]]]:
-        """Batch fronts that may be factorised together, and place them in one buffer."""
+        """Batches of fronts that are factorised together, and their places in one buffer."""
         alike: dict[int, dict[tuple[int, int], list[tuple[int, int]]]]
         alike = defaultdict(lambda: defaultdict(list))
         top = max((front.height for order in self.orders for front in order.fronts), default=0)
         for g, order in enumerate(self.orders):
             for f, front in enumerate(order.fronts):
                 shape = (len(front.pivots), len(front.boundary))
-                # Nobody waits for a root: those of all graphs come last, together.
+                # The roots of all graphs come last, together.
                 alike[front.height if shape[1] else top][shape].append((g, f))
         layout = []
         self.size = 0
@@ -144,8 +139,8 @@ class Plan:
                 width = (p + b) * self.channels
                 members = [front for c in batch for front in classes[c][1]]
                 budget -= len(members) * float(width) ** 3
-                for member in members:
-                    self._places[member] = _Place(self.size, p, b)
+                for g, f in members:
+                    self._places[g][f] = self.size, width, p
                     self.size += width * width
                 if width > MAX_WIDTH or budget < 0.0 or self.size > MAX_ELEMENTS:
                     raise TooWide
@@ -160,7 +155,7 @@ class Plan:
         """Position in the buffer of every entry of the diagonal and off-diagonal blocks."""
         k = self.channels
         total = self._num_nodes + sum(len(entries) for *_, entries in patterns)
-        # Of every block: offset and width of its front, and its two slots.
+        # For every block: offset and width of its front, and its two slots.
         found = np.zeros((4, total), int)
         for g, (rows, cols, entries) in enumerate(patterns):
             nodes = np.arange(len(self.orders[g].first))
@@ -169,11 +164,11 @@ class Plan:
                 (self._num_nodes + entries, rows, cols),
             ):
                 found[:, at] = self._locate(g, a, b)
-        # What follows is k² times as long, and made on the device.
+        # The following tensors are k² times as long, and are made on the device.
         base, width, row, col = _index(found, self._device)
         c = torch.arange(k, device=self._device)
-        # Entry (c, c') of a block. Slots are exchanged where the block would not lie in the lower
-        # triangle, and its channels then swap their roles.
+        # Entry (c, c') of a block. A block that would lie in the upper triangle is transposed: its
+        # slots and its channels are exchanged.
         flip, c1, c2 = row < col, c[:, None, None], c[None, :, None]
         position = torch.where(flip, c2, c1).add_(torch.maximum(row, col) * k)  # [k, k, N + M]
         position.mul_(width).add_(torch.where(flip, c1, c2)).add_(torch.minimum(row, col) * k)
@@ -183,39 +178,32 @@ class Plan:
 
     def _locate(self, g: int, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
         """Offset and width of the front that holds node pairs of graph g, and their slots."""
-        order = self.orders[g]
-        f = np.minimum(order.first[a], order.first[b])  # where the first of the two is eliminated
-        places = [self._places[g, i] for i in range(len(order.fronts))]
-        pivots = np.array([p.pivots for p in places])[f]
-        base = np.array([p.base for p in places])[f]
-        width = np.array([(p.pivots + p.boundary) * self.channels for p in places])[f]
-        slots = (order.locate(f, a), order.locate(f, b))
-        sa, sb = (np.where(s >= 0, s, pivots + ~s) for s in slots)
-        return base, width, sa, sb
+        first = self.orders[g].first
+        f = np.minimum(first[a], first[b])  # where the first of the two is eliminated
+        base, width, _ = self._places[g][f].T
+        return base, width, self._slots(g, f, a), self._slots(g, f, b)
 
     def _group(self, members: list[tuple[int, int]]) -> _Group:
         """Index maps of a batch of fronts."""
         k, n = self.channels, self._num_nodes
         channel = torch.arange(k, device=self._device)
-        place = self._places[members[0]]
-        pivots = np.full((len(members), place.pivots), -1)
-        boundary = np.full((len(members), place.boundary), -1)
-        parent_slot = np.full((len(members), place.boundary), -1)
+        base, wide, p = self._places[members[0][0]][members[0][1]].tolist()
+        pivots = np.full((len(members), p), -1)
+        boundary = np.full((len(members), wide // k - p), -1)
+        parent_slot = np.full_like(boundary, -1)
         parent_base, parent_width = np.zeros((2, len(members), 1, 1), int)
         for m, (g, f) in enumerate(members):
-            front = self._front((g, f))
+            front = self.orders[g].fronts[f]
             pivots[m, : len(front.pivots)] = front.pivots + self._offsets[g]
-            if len(front.boundary):
-                boundary[m, : len(front.boundary)] = front.boundary + self._offsets[g]
-                parent = self._places[g, front.parent]
-                where = np.full(len(front.boundary), front.parent)
-                position = self.orders[g].locate(where, front.boundary)
-                parent_slot[m, : len(front.boundary)] = parent.slot(position)
-                parent_base[m] = parent.base
-                parent_width[m] = (parent.pivots + parent.boundary) * k
+            count = len(front.boundary)
+            if count:
+                boundary[m, :count] = front.boundary + self._offsets[g]
+                above = np.full(count, front.parent)
+                parent_slot[m, :count] = self._slots(g, above, front.boundary)
+                parent_base[m], parent_width[m], _ = self._places[g][front.parent]
 
         def unknowns(nodes: np.ndarray) -> Tensor:
-            """Unknown (v, c) sits at c·N + v of a flattened [k, N] vector, padding behind it."""
+            """Unknown (v, c) is at c·N + v of a flattened [k, N] vector; padding comes after it."""
             v = _index(nodes, self._device)[..., None]
             return torch.where(v < 0, n * k, channel * n + v).flatten(1)
 
@@ -225,7 +213,7 @@ class Plan:
         target = start + row[:, :, None] * width + row[:, None, :]
         void = (row[:, :, None] < 0) | (row[:, None, :] < 0)
         return _Group(
-            place.base,
+            base,
             len(members),
             unknowns(pivots),
             unknowns(boundary),
@@ -233,20 +221,19 @@ class Plan:
         )
 
     def _padding(self, layout: list[list[tuple[int, int]]]) -> np.ndarray:
-        """Diagonal entries of padded pivots; they are set to one."""
+        """Diagonal entries of padded pivots, which are set to one."""
         found = [np.empty(0, int)]
-        for members in layout:
-            for member in members:
-                place, used = self._places[member], len(self._front(member).pivots)
-                width = (place.pivots + place.boundary) * self.channels
-                rows = np.arange(used * self.channels, place.pivots * self.channels)
-                found.append(place.base + rows * (width + 1))
+        for g, f in (member for members in layout for member in members):
+            base, width, p = self._places[g][f].tolist()
+            used = len(self.orders[g].fronts[f].pivots)
+            rows = np.arange(used * self.channels, p * self.channels)
+            found.append(base + rows * (width + 1))
         return np.concatenate(found)
 
     def factor(self, diagonal: Tensor, off_diagonal: Tensor) -> Factor:
         """Factorise the matrix with these blocks, [R, k, k, N] and [R, k, k, M]."""
         replicas = diagonal.size(0)
-        buffer = diagonal.new_zeros(replicas, self.size + 1)  # the last number catches padding
+        buffer = diagonal.new_zeros(replicas, self.size + 1)  # the last number is for padding
         for index, blocks in ((self.diagonal, diagonal), (self.off_diagonal, off_diagonal)):
             buffer.scatter_add_(1, index.expand(replicas, -1), blocks.reshape(replicas, -1))
         buffer.index_fill_(1, self.pads, 1.0)
@@ -256,7 +243,7 @@ class Plan:
             end = group.start + group.count * (p + b) ** 2
             front = buffer[:, group.start : end].view(replicas, group.count, p + b, p + b)
             lower, info = torch.linalg.cholesky_ex(front[..., :p, :p])
-            # A matrix that is not positive definite must not pass for solved: NaN is reported.
+            # NaN marks a matrix that is not positive definite.
             lower = torch.where(info[..., None, None] == 0, lower, float("nan"))
             if not b:
                 pieces.append((lower, None))
@@ -270,7 +257,7 @@ class Plan:
 
 
 def _patterns(graph: Graph, offsets: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Of every graph: rows and columns of its off-diagonal blocks, and their numbers."""
+    """For every graph: rows and columns of its off-diagonal blocks, and their numbers."""
     rows, cols = graph.pattern.rows.cpu().numpy(), graph.pattern.cols.cpu().numpy()
     owner = graph.batch.cpu().numpy()[rows]
     entries = np.split(
@@ -294,8 +281,8 @@ class Factor:
     def solve(self, rhs: Tensor) -> Tensor:
         """``A⁻¹ b`` for b [R, k, N]."""
         replicas = rhs.size(0)
-        # Padding reads and writes one dummy unknown. It is zeroed after every write: a NaN in one
-        # graph must not reach the others through it.
+        # Padding reads and writes one dummy unknown. It is zeroed after every write, so that a NaN
+        # in one graph does not reach the others.
         work = torch.cat([rhs.reshape(replicas, -1), rhs.new_zeros(replicas, 1)], 1)
         halves: list[Tensor] = []
         for group, (lower, x) in zip(self.plan.groups, self.pieces, strict=True):
@@ -318,38 +305,37 @@ class Factor:
 
 
 Key = tuple[int, bool, bool]
-"""Channels, whether dense, whether forced."""
+"""Channels; whether graphs are dense fronts; whether a factorisation is forced."""
 
 
 @dataclass
 class Planned:
-    """What was found out about factorising on one graph."""
+    """The plans of one graph."""
 
     plans: dict[Key, Plan | None] = field(default_factory=dict)  # None: cg is cheaper
-    refused: dict[Key, int] = field(default_factory=dict)  # for how many replicas it was too much
+    refused: dict[Key, int] = field(default_factory=dict)  # replicas for which it was too large
 
 
 @kept
 def planned(graph: Graph) -> Planned:
-    """The plans of this graph, which go with it."""
+    """The plans of this graph; the graph owns them."""
     return Planned()
 
 
 @kept
 def _dense_work(graph: Graph, channels: int) -> float:
-    """Multiplications of dense factorisations, up to a factor; waits for the device."""
+    """Work of dense factorisations, the sum of (n·k)³; waits for the device."""
     return float((graph.sizes * channels).double().pow(3).sum())
 
 
-@torch.inference_mode(False)  # what is kept must serve training, too
+@torch.inference_mode(False)  # a kept plan must serve training, too
 def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False) -> Plan | None:
-    """The plan of this graph, made once; ``None`` where conjugate gradients are cheaper.
-
-    ``force`` asks for a factorisation at any cost that fits the memory.
+    """The plan of this graph, made once; ``None`` where conjugate gradients are cheaper. With
+    ``force`` a factorisation may cost anything that fits into memory.
     """
-    # On a CPU few small problems are fastest as dense ones: the batched operations of many small
-    # fronts cost more to call than dense factorisations cost to compute. A GPU is slow at single
-    # dense matrices and replays the many small operations from a recording.
+    # On a CPU few small problems are fastest as dense ones: calling the batched operations of many
+    # small fronts costs more than dense factorisations. A GPU is slow at single dense matrices, and
+    # replays many small operations from a recording.
     dense = not graph.src.is_cuda and replicas * _dense_work(graph, channels) <= DENSE_WORK
     key, known = (channels, dense, force), planned(graph)
     batch, graphs = graph.origin or (None, None)
@@ -357,17 +343,18 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
         if replicas < each.refused.get(key, 0):
             del each.plans[key], each.refused[key]  # fewer may fit
     if key not in known.plans and batch is not None and key in planned(batch).plans:
-        # Graphs cut out of a batch are solved as they were in it.
+        # Graphs that were cut out of a batch are eliminated as in the batch.
         whole, part = planned(batch).plans[key], None
         if whole is not None and graphs is not None:
             orders = [whole.orders[g] for g in graphs.tolist()]
             part = Plan(graph, channels, orders=orders, call=whole.call)
         known.plans[key] = part
     if key not in known.plans and graph.num_blocks * channels**2 > MAX_ELEMENTS:
-        known.plans[key] = None  # a hub: all pairs of its neighbours are coupled
+        known.plans[key] = None  # a hub couples all pairs of its neighbours
     if key not in known.plans:
         kind = "cuda" if graph.src.is_cuda else "cpu"
-        cg = CG_WORK[kind] * channels**2 * graph.num_edges
+        # Every node has a block of its own, so that a graph without edges is factorised, too.
+        cg = CG_WORK[kind] * channels**2 * max(graph.num_edges, graph.num_nodes)
         budget = float("inf") if force or dense else cg
         width = MAX_WIDTH if dense else DENSE_WIDTH
         call = CALL_WORK[kind] / (replicas if graph.src.is_cuda else 1)
@@ -380,5 +367,5 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
             known.plans[key] = None
     plan = known.plans[key]
     if plan is not None and plan.size > MAX_TOTAL / replicas:
-        return None  # made for fewer
+        return None  # the plan was made for fewer replicas
     return plan

@@ -1,4 +1,4 @@
-"""Solving with the Hessian: one choice, made by the structure and size of the graphs."""
+"""Linear systems with Hessians and tangents: the structure and size of the graphs decide how."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ from torch import Tensor
 from hogwild.errors import ConfigError
 from hogwild.graph import Graph
 from hogwild.linalg import fronts
-from hogwild.linalg.krylov import (
-    LinearMap,
-    System,
-    bicgstab,
-    block_jacobi,
-    cg,
-    gmres,
-    richardson,
-)
+from hogwild.linalg.krylov import LinearMap, System, bicgstab, block_jacobi, cg, gmres, richardson
 from hogwild.linalg.normal import NormalEquations
 from hogwild.linalg.operator import Hessian, Posed, Tangent
 from hogwild.linalg.solution import Solution, Status
@@ -30,15 +22,20 @@ _NO_SEPARATORS = (
     "several rounds): use linear='auto' or 'cg'"
 )
 REFINEMENTS = 2
-"""Corrections of a direct solve with a tangent whose residual is too large."""
+"""Largest number of corrections of a direct solve with a tangent."""
 SLACK = 10.0
-"""The residual of a sum may exceed the tolerance its parts were computed with by this factor."""
+"""The residual of a sum may exceed the tolerance of its parts by this factor."""
 
 
 @dataclass(frozen=True)
 class LinearSolver:
-    """How ``H x = b`` is solved: a direct factorisation where the graph has small separators
-    (dense where it is small), conjugate gradients with block-Jacobi preconditioning otherwise."""
+    """How ``H x = b`` is solved.
+
+    Args:
+        kind: ``"direct"``: by a factorisation, for graphs with small separators. ``"cg"``: by
+            conjugate gradients with block-Jacobi preconditioning. ``"auto"``: the cheaper one.
+        max_iter: Iterations of conjugate gradients after which a graph is given up.
+    """
 
     kind: str = "auto"
     max_iter: int = 2000
@@ -63,7 +60,7 @@ class LinearSolver:
 
     @staticmethod
     def exactly(x: Tensor, graph: Graph) -> Solution:
-        """The result of a factorisation, as a solution."""
+        """An exact result, as a solution."""
         once = torch.ones(x.size(0), graph.num_graphs, dtype=torch.long, device=x.device)
         finite = torch.isfinite(graph.norm(x))
         status = torch.where(finite, int(Status.CONVERGED), int(Status.NOT_FINITE))

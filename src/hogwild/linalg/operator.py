@@ -1,4 +1,4 @@
-"""Linear maps on node vectors [R, k, N], block diagonal over graphs, with what is known of them."""
+"""Linear maps on node vectors [R, k, N], block diagonal over graphs, and their structure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Posed(Protocol):
-    """What the size and structure of a linear system follow from."""
+    """What decides the size and structure of a linear system."""
 
     graph: Graph
     has_blocks: bool
@@ -59,12 +59,12 @@ class Tangent(ABC):
     has_blocks: bool = False
     """Whether the map joins only nodes that an edge joins, and :meth:`blocks` gives its entries."""
     has_inverse: bool = False
-    """Whether :meth:`inverse` is at hand in closed form."""
+    """Whether :meth:`inverse` has a closed form."""
 
     @cached_property
     def factors(self) -> dict[str, Factor | None]:
-        """What solvers keep with it: factors of the normal equations, by the kind of linear
-        solver; ``None``: none that is worth it."""
+        """Factors of the normal equations by the kind of linear solver, kept by solvers; ``None``:
+        iterations are cheaper."""
         return {}
 
     @abstractmethod

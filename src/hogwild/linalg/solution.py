@@ -1,4 +1,4 @@
-"""How solves end: the solution with its status per graph, and what to do where there is none."""
+"""The result of a solve: the solution, its status on every graph, and advice where it failed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
+from hogwild.errors import ConvergenceError, ConvergenceWarning
 
 
 class Status(enum.IntEnum):
-    """How a solve ended; :attr:`advice` is what a user should read, :attr:`outcome` the part of it
-    that holds whatever the cause is."""
+    """How a solve ended. :attr:`outcome` says it in words; :attr:`advice` adds the likely cause."""
 
     CONVERGED = 0
     MAX_ITERATIONS = 1
@@ -49,7 +48,7 @@ _GUESS = {
         "tolerance"
     ),
 }
-"""The likely cause where no other is known."""
+"""The likely cause, if no other is known."""
 _ROUNDING = (
     "where the residual no longer moves, it is at the rounding error of this scale: normalise "
     "large features or loosen the tolerance"
@@ -58,7 +57,7 @@ _ROUNDING = (
 
 @dataclass
 class Solution:
-    """What a solve found, graph by graph.
+    """The result of a solve on every graph.
 
     Attributes:
         value: The embeddings, [N, k] or [R, N, k].
@@ -107,12 +106,13 @@ class Solution:
         what: str = "forward solve",
         cause: Callable[[], str] | None = None,
     ) -> Solution:
-        """Raise (or warn) with the graphs, residuals and likely causes unless all converged.
+        """Raise (or warn) with the graphs, residuals and likely causes unless all graphs converged.
 
         Args:
-            cause: Looks for a cause that the solver cannot know, and says it in a line, which
-                comes before the solver's outcomes and takes the place of the guess that rounding is
-                the cause; or ``""``.
+            on_failure: ``"raise"``, ``"warn"`` or ``"ignore"``.
+            what: The name of the solve, for the message.
+            cause: A function that looks for a cause which the solver cannot know. Its line of text
+                replaces the solver's guess, unless it is empty.
         """
         if on_failure == "ignore" or bool(self.converged.all()):
             return self
@@ -144,13 +144,3 @@ class Solution:
             lines += [_ROUNDING] * (Status.MAX_ITERATIONS in seen)
         lines.append("(on_failure='warn' or 'ignore' continues with the last iterate.)")
         return "\n".join(lines)
-
-
-ON_FAILURE = ("raise", "warn", "ignore")
-
-
-def check_on_failure(on_failure: str) -> str:
-    """``on_failure`` itself, if it is one of :data:`ON_FAILURE`."""
-    if on_failure not in ON_FAILURE:
-        raise ConfigError(f"on_failure={on_failure!r}; expected one of {ON_FAILURE}")
-    return on_failure

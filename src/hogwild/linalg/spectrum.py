@@ -1,11 +1,11 @@
-r"""Between which numbers the eigenvalues of a sparse Hessian lie, proved up to rounding.
+r"""Bounds on the eigenvalues of a sparse Hessian, proved up to rounding.
 
-An iteration for the smallest eigenvalue, Lanczos' for instance, comes from above: what it has found
-so far says that there is an eigenvalue at most that large, not that there is none below. The number
-it ends with is therefore only a guess :math:`\theta`, which a factorisation confirms:
-:math:`H - \sigma I = L D L^\top` has as many negative pivots as H has eigenvalues below
-:math:`\sigma` (Sylvester's law of inertia), so that none means
-:math:`\sigma \le \lambda_{\min}`. The largest eigenvalue is confirmed in the same way, from above.
+An iteration for the smallest eigenvalue, such as Lanczos', approaches it from above: it proves that
+there is an eigenvalue at most that large, not that there is none below. Its result is therefore
+only a guess :math:`\theta`, which a factorisation confirms: :math:`H - \sigma I = L D L^\top` has
+as many negative pivots as H has eigenvalues below :math:`\sigma` (Sylvester's law of inertia), so
+that none means :math:`\sigma \le \lambda_{\min}`. The largest eigenvalue is confirmed in the same
+way, from above.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from torch import Tensor
 from hogwild.linalg.operator import Hessian
 
 LARGEST = 10_000
-"""Unknowns above which nothing is factorised, and the bounds one began with stand."""
+"""With more unknowns than this there is no factorisation, and the given bounds stay."""
 DENSE = 200
-"""Unknowns up to which all eigenvalues are computed."""
+"""With at most this many unknowns all eigenvalues are computed."""
 MARGIN = 1e-7
-"""Relative distance from the guess at which the first bound is tried; each next is ten times as far
-away."""
+"""Relative distance of the first trial bound from the guess; each next one is ten times as far."""
 
 
 class Extremes(NamedTuple):
@@ -38,8 +37,8 @@ class Extremes(NamedTuple):
 
 
 def matrices(hessian: Hessian) -> list[csc_matrix]:
-    """The Hessian of all graphs together, [kN, kN], one matrix a replica; the unknowns are ordered
-    node by node. Only where the Hessian has blocks."""
+    """The Hessian of all graphs together, [kN, kN], one matrix for each replica; unknowns are
+    ordered node by node. The Hessian must have blocks."""
     diagonal, off = (_numpy(x.movedim(-1, 1)) for x in hessian.blocks())  # [R, n, k, k]
     pattern, n, k = hessian.graph.pattern, hessian.graph.num_nodes, diagonal.shape[-1]
     rows, cols = _numpy(pattern.rows), _numpy(pattern.cols)
@@ -57,7 +56,8 @@ def _numpy(x: Tensor) -> np.ndarray:
 
 
 def _blocks(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, n: int, k: int) -> csc_matrix:
-    """Blocks [M, k, k] at these block rows and columns; those at one place add up."""
+    """A matrix with blocks [M, k, k] at these block rows and columns; blocks at one place add
+    up."""
     inner = np.arange(k)
     i = (k * rows[:, None, None] + inner[:, None]) + np.zeros((1, 1, k), dtype=rows.dtype)
     j = (k * cols[:, None, None] + inner[None, :]) + np.zeros((1, k, 1), dtype=cols.dtype)
@@ -65,7 +65,7 @@ def _blocks(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, n: int, k: i
 
 
 def spectrum(found: list[csc_matrix], lowest: Tensor, highest: Tensor) -> list[Extremes]:
-    """Between which numbers the eigenvalues of Hessians lie, one a replica.
+    """Bounds on the eigenvalues of Hessians, one for each replica.
 
     Args:
         found: The :func:`matrices` of the Hessians.
@@ -96,8 +96,7 @@ def definite(matrix: csc_matrix) -> bool:
 
 
 def extremes(matrix: csc_matrix, low: float, high: float) -> Extremes:
-    """The smallest eigenvalue from below and the largest from both sides, as tightly as can be
-    shown.
+    """The tightest proved bounds on the smallest eigenvalue from below and the largest from above.
 
     Args:
         matrix: Symmetric.
@@ -125,7 +124,7 @@ def extremes(matrix: csc_matrix, low: float, high: float) -> Extremes:
 
 
 def _guess(matrix: csc_matrix) -> tuple[float, float]:
-    """The smallest and the largest eigenvalue, unproved."""
+    """The smallest and the largest eigenvalue, without proof."""
     if matrix.shape[0] <= DENSE:
         values = np.linalg.eigvalsh(matrix.toarray())
         return float(values[0]), float(values[-1])
@@ -133,6 +132,6 @@ def _guess(matrix: csc_matrix) -> tuple[float, float]:
     try:
         least = eigsh(matrix, k=1, sigma=0.0, v0=start, return_eigenvectors=False)
         most = eigsh(matrix, k=1, which="LA", v0=start, return_eigenvectors=False, tol=1e-9)
-    except ArpackError:  # no convergence: the bounds given must do
+    except ArpackError:  # no convergence: the given bounds stay
         return 0.0, float(matrix.diagonal().max())
     return float(least[0]), float(most[0])

@@ -1,4 +1,4 @@
-"""Models: every one an ordinary PyG-style module."""
+"""The models, as PyG-style modules."""
 
 from hogwild.models.base import Conv, Kind, Model
 from hogwild.models.eignn import EIGNN, EIGNNConv

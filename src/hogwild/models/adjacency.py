@@ -1,17 +1,18 @@
 r"""Adjacency matrices of spectral radius one, graph by graph.
 
-Both kinds come with a positive vector v such that :math:`\tilde A v \le v`: a certificate that
-:math:`\tilde A` does not expand :math:`\max_i |x_i| / v_i`. Whatever the rest of a batch, a graph's
-matrix is the one it has alone.
+Both kinds come with a positive vector v such that :math:`\tilde A v \le v`. The vector v certifies
+that :math:`\tilde A` does not expand the norm :math:`\max_i |x_i| / v_i`. The matrix of a graph
+does not depend on the other graphs of its batch.
 
-*Renormalised*, :math:`\tilde A = D^{-1/2} (A + I) D^{-1/2}` with D the row sums of :math:`A + I`
-(what node i receives): similar to the row-stochastic :math:`D^{-1} (A + I)`, hence of
-Perron–Frobenius eigenvalue exactly one on every graph, directed and weighted ones too, with
-:math:`v = D^{1/2} 1`. Nodes only need to know their neighbours' degrees.
+*Renormalised*: :math:`\tilde A = D^{-1/2} (A + I) D^{-1/2}`, where D holds the row sums of
+:math:`A + I`. This matrix is similar to the row-stochastic :math:`D^{-1} (A + I)`. Its
+Perron–Frobenius eigenvalue is therefore exactly one on every graph, also on directed and weighted
+graphs, with :math:`v = D^{1/2} 1`. Nodes only need to know their neighbours' degrees.
 
-*Scaled*, :math:`\tilde A = A / \lambda_{pf}(A)`, by the power method; the bound
-:math:`\lambda_{pf} \le \max_i (A v)_i / v_i` of Collatz and Wielandt holds for every v > 0,
-converged or not. This one constant is the graph's, not a node's: it must be exchanged beforehand.
+*Scaled*: :math:`\tilde A = A / \lambda_{pf}(A)`, computed by the power method. The bound
+:math:`\lambda_{pf} \le \max_i (A v)_i / v_i` (Collatz & Wielandt) holds for every v > 0, even
+before the method has converged. The eigenvalue is a constant of the whole graph, so the nodes must
+receive it before a run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hogwild.ops import gather, scatter
 from hogwild_node.tree import EDGES, NODES, OnGraph, over
 
 POWER_ITERATIONS = 1000
-"""In as many iterations no entry of v can underflow, as each halves it at most."""
+"""Most power iterations. Each of them at most halves an entry of v, so no entry underflows."""
 POWER_TOLERANCE = 1e-12
 STRIDE = 8
 TIE = 1e-9
@@ -38,7 +39,7 @@ TIE = 1e-9
 
 @dataclass(frozen=True)
 class Adjacency(OnGraph):
-    r"""Nonnegative :math:`\tilde A`: receivers are rows, senders columns."""
+    r"""A nonnegative matrix :math:`\tilde A` whose rows are receivers and columns are senders."""
 
     edge: Tensor = over(EDGES)  # [E] weight of each edge
     loop: Tensor | None = over(NODES)  # [N] weight of each node's own embedding; None: zero
@@ -55,15 +56,15 @@ class Adjacency(OnGraph):
         return out if self.loop is None else out + self.loop * x
 
     def growth(self, graph: Graph) -> Tensor:
-        r""":math:`\max_i (\tilde A v)_i / v_i` [G]: a proof that no :math:`\max_i |x_i| / v_i`
-        grows by more."""
+        r""":math:`\max_i (\tilde A v)_i / v_i` [G]. :math:`\tilde A` increases the norm
+        :math:`\max_i |x_i| / v_i` at most by this factor."""
         return graph.max(self.apply(self.perron, graph) / self.perron)
 
 
 def adjacency(
     graph: Graph, weight: Tensor | None, dtype: torch.dtype, *, normalize: bool
 ) -> Adjacency:
-    """The renormalised (or else scaled) adjacency; kept on the graph where there are no weights."""
+    """The renormalised or the scaled adjacency. Without weights it is cached on the graph."""
     if weight is None:
         return _unweighted(graph, dtype, normalize)
     make = renormalised if normalize else scaled
@@ -85,15 +86,15 @@ def renormalised(graph: Graph, weight: Tensor) -> Adjacency:
 
 
 def scaled(graph: Graph, weight: Tensor) -> Adjacency:
-    r""":math:`A / \lambda_{pf}(A)` of weights [E], differentiable in them.
+    r""":math:`A / \lambda_{pf}(A)` of weights [E], differentiable in the weights.
 
-    Where no directed cycle leads back, :math:`\lambda_{pf} = 0` and any scale would do: the graph's
-    largest weight is taken.
+    A graph without a directed cycle has :math:`\lambda_{pf} = 0`. It is scaled by its largest
+    weight instead.
 
-    Of several connected components the leading one, that of the largest eigenvalue, alone decides
-    :math:`\lambda_{pf}` and receives its gradient. Where several components tie, the eigenvalue
-    has no derivative; the gradient is then a weighted mean of theirs, with the weights
-    :math:`u^\top v` of their eigenvectors, which does not depend on the order of the nodes.
+    The connected component with the largest eigenvalue determines :math:`\lambda_{pf}` and receives
+    its gradient. If several components tie, the eigenvalue has no derivative. The gradient is then
+    the mean of the components' gradients, weighted by :math:`u^\top v` of their eigenvectors, which
+    does not depend on the order of the nodes.
     """
     owner = graph.batch[graph.dst]
     raw = Adjacency(weight.detach(), None, torch.ones_like(graph.batch, dtype=weight.dtype))
@@ -115,12 +116,12 @@ def scaled(graph: Graph, weight: Tensor) -> Adjacency:
 
 
 def perron(graph: Graph, a: Adjacency, *, transpose: bool = False) -> tuple[Tensor, Tensor]:
-    r"""At every node the upper bound [N] on :math:`\lambda_{pf}` of the node's connected component
-    that the power method ends with, and v [N].
+    r"""The power method: an upper bound [N] on :math:`\lambda_{pf}` of each node's connected
+    component, and v [N].
 
-    Shifted, so that bipartite graphs converge, too; the bound never grows. Every component has its
-    own, and stops where its lower bound :math:`\min_i (A v)_i / v_i` meets the
-    upper one.
+    The matrix is shifted so that the method also converges on bipartite graphs. The bound never
+    grows. A component stops when its lower bound :math:`\min_i (A v)_i / v_i` meets its upper
+    bound.
     """
     apply = a.transpose if transpose else a.apply
     label, count = _components(graph).label, _components(graph).count
@@ -137,7 +138,7 @@ def perron(graph: Graph, a: Adjacency, *, transpose: bool = False) -> tuple[Tens
         moving = largest(upper[label] - ratio) > POWER_TOLERANCE * upper
         if i % STRIDE == 0 and not bool(moving.any()):
             break
-        # The heaviest edge bounds the shift from below: no entry of v shrinks by more than half.
+        # The shift is at least the heaviest edge, so that no entry of v shrinks by more than half.
         new = image + torch.maximum(upper, heaviest)[label] * v
         v = torch.where(moving[label], new / largest(new)[label], v)
     return upper[label], v
@@ -152,13 +153,13 @@ class _Components:
 
 @kept
 def _components(graph: Graph) -> _Components:
-    """Found on the host."""
+    """Connected components and directed cycles, computed on the CPU."""
     n = graph.num_nodes
     ends = (graph.dst.cpu().numpy(), graph.src.cpu().numpy())
     joined = csr_matrix((np.ones(graph.num_edges), ends), shape=(n, n))
     count, label = connected_components(joined, directed=False)
     _, strong = connected_components(joined, directed=True, connection="strong")
-    # An edge within a strong component, a self-loop too, lies on a cycle.
+    # Every edge within a strong component lies on a cycle, and so does every self-loop.
     back = graph.batch.cpu().numpy()[ends[0][strong[ends[0]] == strong[ends[1]]]]
     cyclic = np.bincount(back, minlength=graph.num_graphs) > 0
     return _Components(

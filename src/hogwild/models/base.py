@@ -1,16 +1,16 @@
-r"""What a model is.
+r"""The base classes of all models.
 
-A model reads a graph in three stages:
+A model computes predictions in three stages:
 
 .. math:: (x, \text{edges}) \;\longrightarrow\; \text{problem} \;\longrightarrow\; h
           \;\longrightarrow\; \hat y .
 
-:meth:`Model.problem` poses the problem, :meth:`Model.embed` solves it for the embeddings h, and
-:meth:`Model.read` reads predictions from them. A solver solves the problem on one machine; the
-nodes of a network solve it by themselves (:func:`hogwild.simulate`).
+:meth:`Model.problem` builds the problem, :meth:`Model.embed` solves it for the embeddings h, and
+:meth:`Model.read` computes predictions from the embeddings. Either a solver on one machine or the
+nodes of a network (:func:`hogwild.simulate`) solve the problem.
 
-Inside the library every method takes one argument, :class:`~hogwild.graph.Inputs`. PyG's call,
-``model(x, edge_index, edge_attr, batch)``, is written once: :meth:`GraphModule.forward`.
+These methods take one argument, :class:`~hogwild.graph.Inputs`. :meth:`GraphModule.forward` takes
+the arguments of PyG's models, ``model(x, edge_index, edge_attr, batch)``.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from hogwild.models.validation import check_inputs
 from hogwild.problems.base import Problem
 
 AnyProblem = Problem | LayeredProblem | StackProblem
-"""What a model poses: one problem, the layers of an explicit model, or a stack of problems."""
+"""The problem of a model: one problem, the layers of an explicit model, or a stack of problems."""
 
 
 class Kind(enum.StrEnum):
-    """The paper's taxonomy of GNNs, by what defines the embeddings."""
+    """The paper's classes of GNNs."""
 
     EXPLICIT = "explicit"
-    """A fixed number of layers."""
+    """The embeddings are the output of a fixed number of layers."""
     FIXED_POINT = "fixed-point"
-    """The fixed point of an update."""
+    """The embeddings are the fixed point of a map."""
     OPTIMISATION = "optimisation-based"
-    """The minimiser of an energy."""
+    """The embeddings minimise an energy."""
 
 
 class GraphModule(nn.Module, ABC):
-    """A module that is called as PyG's models are.
+    """A module that takes the arguments of PyG's models.
 
     Attributes:
-        kind: Its place in the paper's taxonomy.
+        kind: The module's class in the paper.
         replicas: ``None``, or the number R of independent parameter sets that are evaluated side
             by side.
     """
@@ -65,23 +65,23 @@ class GraphModule(nn.Module, ABC):
         """The embeddings [N, k] or [R, N, k], with diagnostics for every graph; differentiable.
 
         Args:
-            inputs: What the model reads; a PyG ``Data`` or ``Batch`` will do.
-            h0: Where the solve starts, for instance the embeddings of the previous epoch; zero by
-                default. The start changes the number of iterations, not the answer. No gradient
-                flows into the start.
+            inputs: Features and edges; a PyG ``Data`` or ``Batch`` works, too.
+            h0: The starting point of the solve, for instance the embeddings of the previous epoch;
+                zero by default. It changes the number of iterations, but not the answer. No
+                gradient flows into it.
         """
 
     def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
-        """The embeddings of every layer that is solved, from the features up."""
+        """The embeddings of every level, the lowest level first."""
         return [self.embed(inputs, h0)]
 
     @abstractmethod
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
-        """What :meth:`forward` returns."""
+        """The output of :meth:`forward` for these inputs."""
 
     def require_asynchronous(self, inputs: Inputs) -> None:
         """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node can
-        run this model by talking to its neighbours alone."""
+        run this model with information from its neighbours alone."""
 
     def forward(
         self,
@@ -94,7 +94,7 @@ class GraphModule(nn.Module, ABC):
         h0: Tensor | None = None,
         batch_size: int | None = None,
     ) -> Tensor:
-        """Call the module as PyG's modules are called.
+        """Compute predictions (a model) or embeddings (a convolution).
 
         Args:
             x: Node features, [N, p] or [R, N, p].
@@ -102,24 +102,23 @@ class GraphModule(nn.Module, ABC):
             edge_attr: Edge features, [E, r].
             batch: The graph of every node, [N].
             edge_weight: Nonnegative weights, [E].
-            h0: Where the solve starts, [N, k] or [R, N, k].
-            batch_size: Number of graphs; by default it is read from ``batch``.
+            h0: The starting point of the solve, [N, k] or [R, N, k].
+            batch_size: Number of graphs; by default it is computed from ``batch``.
         """
         options: dict[str, Any] = {"edge_weight": edge_weight, "batch_size": batch_size}
         return self.predict(Inputs(x, edge_index, edge_attr, batch, **options), h0)
 
 
 class Conv(GraphModule):
-    """From features to embeddings: the part of a model that talks to neighbours.
+    """A convolution: it maps features to embeddings and exchanges information between neighbours.
 
-    A convolution is a layer among PyG's layers; with a readout it is a model
-    (:class:`hogwild.GNN`).
+    A convolution can be used like PyG's layers. :class:`hogwild.GNN` combines it with a readout.
 
     Attributes:
         in_channels: Width p of the node features.
         hidden_channels: Width k of the embeddings.
-        edge_dim: Width r of the edge features; ``None``: the layer reads no edge features.
-        validate: Whether the *values* of the inputs are checked, too.
+        edge_dim: Width r of the edge features; ``None`` if the layer reads no edge features.
+        validate: Whether the *values* of the inputs are also checked.
     """
 
     in_channels: int
@@ -135,18 +134,18 @@ class Conv(GraphModule):
         return self.embed(inputs, h0).value
 
     def graph(self, inputs: Inputs) -> Graph:
-        """The graph of these inputs, after the inputs were checked."""
+        """Check the inputs and return their graph."""
         check_inputs(inputs, self)
         return inputs.graph(validate=self.validate)
 
 
 class Model(GraphModule):
-    """From features to predictions: what is trained, certified and run asynchronously."""
+    """A model: it maps features to predictions."""
 
     @abstractmethod
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
-        """Predictions from embeddings [(R,) N, k] of these inputs, [(R,) N, out], or of graphs
-        [(R,) G, out]."""
+        """Predictions from embeddings [(R,) N, k]: [(R,) N, out] for nodes, or [(R,) G, out] for
+        graphs."""
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         return self.read(self.embed(inputs, h0).value, inputs)

@@ -1,4 +1,4 @@
-"""What :func:`hogwild.train`, :func:`hogwild.simulate` and similar functions take for a model."""
+"""Checks of the ``model`` argument of :func:`hogwild.train`, :func:`hogwild.simulate`, …"""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from hogwild.models.wrapping import WrappedGNN
 
 
 def check_model(model: object) -> ConvGNN:
-    """The model, if it is one of the library; of a compiled model, the model that was compiled."""
+    """The model, or the original of a compiled model; raise unless it is a model of the library."""
     model = uncompiled(model)
     if not isinstance(model, ConvGNN):
         raise ConfigError(
-            f"model is a {type(model).__name__}; expected a model of hogwild, or a new one of "
-            f"PyG's layers, hogwild.LayeredGNN(layers, in_channels, out_channels=...). A GNN "
-            f"trained elsewhere goes to hogwild.simulate, robustness and certify as it is"
+            f"model is a {type(model).__name__}; expected a model of hogwild. "
+            f"hogwild.LayeredGNN(layers, in_channels, out_channels=...) builds one from PyG's "
+            f"layers. hogwild.simulate, robustness and certify take a GNN trained elsewhere as it "
+            f"is"
         )
     return model
 
 
 def runnable(model: object) -> Model:
-    """The model as it runs asynchronously: a model of the library as it is, any other model wrapped
-    (:func:`hogwild.wrap`); of a compiled model, the model that was compiled."""
+    """A model that can run asynchronously. Models of the library are returned unchanged, all others
+    are wrapped (:func:`hogwild.wrap`). A compiled model is replaced by its original."""
     model = uncompiled(model)
     if isinstance(model, Model):
         return model

@@ -1,4 +1,4 @@
-r"""The contraction that IGNN and EIGNN share: linear messages, then a nonexpansive activation.
+r"""The contraction of IGNN and EIGNN: linear messages, then a nonexpansive activation.
 
 .. math::
     F(H)_i = \phi\Bigl(W \sum_j \tilde A_{ij} h_j + b_i\Bigr), \qquad
@@ -6,23 +6,22 @@ r"""The contraction that IGNN and EIGNN share: linear messages, then a nonexpans
 
 **Why it converges asynchronously.** Let v > 0 with :math:`\tilde A v \le \lambda v`, and
 :math:`\|W\| \le \kappa` in a norm on :math:`\mathbb R^k` that depends on absolute values only.
-Since :math:`\phi` brings no two numbers further apart,
+Since :math:`\phi` is nonexpansive,
 
 .. math::
     \frac{\|F(H)_i - F(H')_i\|}{v_i}
     \le \frac{\kappa}{v_i} \sum_j \tilde A_{ij} v_j\, \frac{\|h_j - h'_j\|}{v_j}
-    \le \kappa \lambda\, \max_j \frac{\|h_j - h'_j\|}{v_j}:
+    \le \kappa \lambda\, \max_j \frac{\|h_j - h'_j\|}{v_j}.
 
-a contraction in the *weighted block-maximum norm* :math:`\max_i \|h_i\| / v_i`, if
-:math:`\kappa \lambda < 1`; the matrix of the norms of J's blocks has spectral radius at most
-:math:`\kappa \lambda`. In that norm the boxes around the fixed point shrink whichever nodes update
-and however old (within bounds) the values are that they heard (Bertsekas & Tsitsiklis, *Parallel
-and Distributed Computation*, chapters 6 and 7). A contraction in the Euclidean norm alone may
-diverge when its nodes merely take turns.
+If :math:`\kappa \lambda < 1`, F is a contraction in the *weighted block-maximum norm*
+:math:`\max_i \|h_i\| / v_i`. Updates then converge to the fixed point in any order and with any
+bounded delays (Bertsekas & Tsitsiklis, *Parallel and Distributed Computation*, chapters 6 and 7).
+A contraction in the Euclidean norm alone may diverge when its nodes update in turns.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self, Unpack
@@ -74,7 +73,7 @@ class Contraction(FixedPoint):
     def linearise(self, h: Tensor) -> ContractionTangent:
         mixed = torch.bmm(self.weight, self.adjacency.apply(h, self.graph))
         slope = self.act.slope(mixed + self.bias)
-        # Newton's last tangent is the adjoint's, factor and all, unless an activation moved.
+        # The adjoint reuses Newton's last tangent and its factorisation if the slopes are equal.
         if not (self.kept and torch.equal(self.kept[0].slope, slope)):
             self.kept[:] = [self._tangent(slope)]
         return self.kept[0]
@@ -87,14 +86,17 @@ class Contraction(FixedPoint):
         return v - self.linearise(h).transpose(v)
 
     def modulus(self) -> Tensor:
-        """The bound of the module's docstring, from what the problem is made of: [R, G]."""
+        """The bound κλ of the module's docstring, [R, G]."""
         return self.matrix_norm().unsqueeze(-1) * self.adjacency.growth(self.graph)
 
     def drift(self, error: float) -> Tensor:
-        r"""With :math:`e = \max_i \|h_i - h^*_i\| / v_i` and views wrong by at most δ in every
-        number, :math:`\eta = \|\delta 1\| / \min_i v_i` in this norm, an update leaves at most
-        :math:`\kappa (e + \eta)`: in the end :math:`e \le \kappa \eta / (1 - \kappa)`, and no
-        entry is further away than :math:`\max_i v_i` times that."""
+        r"""A bound on the distance to the fixed point if every number heard is wrong by at most δ.
+
+        In the weighted norm the error of what is heard is at most
+        :math:`\eta = \|\delta 1\| / \min_i v_i`. An update maps a distance
+        :math:`e = \max_i \|h_i - h^*_i\| / v_i` to at most :math:`\kappa (e + \eta)`. In the limit
+        :math:`e \le \kappa \eta / (1 - \kappa)`, and every entry is wrong by at most
+        :math:`\max_i v_i` times that."""
         v, kappa = self.adjacency.perron, self.modulus()
         spread = self.graph.max(v) * self.graph.max(1.0 / v)
         limit = error * self.unit * spread * kappa / (1.0 - kappa)
@@ -102,7 +104,7 @@ class Contraction(FixedPoint):
 
     @property
     def unit(self) -> float:
-        """The norm of a node's embedding all of whose entries are one."""
+        """The norm of an embedding whose entries are all one."""
         return 1.0
 
     def matrix_norm(self) -> Tensor:
@@ -116,8 +118,8 @@ class Contraction(FixedPoint):
 
 @dataclass
 class ContractionTangent(Tangent):
-    r""":math:`I - \operatorname{diag}(\phi') (\tilde A \otimes W)`; never knows its problem, which
-    keeps it."""
+    r""":math:`I - \operatorname{diag}(\phi') (\tilde A \otimes W)`. It holds no reference to its
+    problem, because the problem caches it."""
 
     graph: Graph
     adjacency: Adjacency
@@ -143,7 +145,7 @@ class ContractionTangent(Tangent):
 
 
 class ContractionConv(ImplicitConv):
-    """A layer that poses a :class:`Contraction`: a square matrix, an encoder, and checks."""
+    """The base class of layers whose problem is a :class:`Contraction`."""
 
     kind = Kind.FIXED_POINT
 
@@ -152,12 +154,26 @@ class ContractionConv(ImplicitConv):
         lead = () if self.replicas is None else (self.replicas,)
         self.weight = nn.Parameter(torch.empty(*lead, hidden_channels, hidden_channels))
 
+    @property
+    def matrix(self) -> Tensor:
+        """The matrix W of the contraction, [k, k] or [R, k, k]."""
+        return self._matrix(self.weight)
+
+    @abstractmethod
+    def _matrix(self, weight: Tensor) -> Tensor:
+        """W as a function of the parameter."""
+
+    def _solve_matrix(self, dtype: torch.dtype) -> Tensor:
+        """W [R, k, k] in the precision of the solve."""
+        k = self.hidden_channels
+        return self._matrix(self.weight.to(dtype)).view(-1, k, k)
+
     def _pose(self, inputs: Inputs, normalize: bool = True) -> tuple[Graph, Adjacency]:
-        """The graph and its Ã, after the inputs were checked."""
+        """Check the inputs; return their graph and Ã."""
         if inputs.edge_attr is not None:
             raise FeatureError(
                 f"edge_attr was given to an {type(self).__name__}, which does not read edge "
-                f"features; leave it out, or pass one nonnegative number an edge as edge_weight"
+                f"features; leave it out, or pass one nonnegative number per edge as edge_weight"
             )
         graph, dtype = self.graph(inputs), self._dtype(inputs.x)
         return graph, adjacency(graph, inputs.edge_weight, dtype, normalize=normalize)

@@ -1,4 +1,4 @@
-r"""Efficient infinite-depth GNNs: a linear contraction whose fixed point has a closed form.
+r"""Efficient infinite-depth GNNs (EIGNN): the fixed point of a linear contraction, in closed form.
 
 `EIGNN: Efficient Infinite-Depth Graph Neural Networks <https://arxiv.org/abs/2202.10720>`_ (Liu,
 Kawaguchi, Hooi, Wang & Xiao, NeurIPS 2021):
@@ -7,22 +7,22 @@ Kawaguchi, Hooi, Wang & Xiao, NeurIPS 2021):
     Z = \gamma\, g(F)\, Z S + f(X), \qquad g(F) = \frac{F^\top F}{\|F^\top F\|_F + \epsilon}, \qquad
     h_i = \gamma \sum_j S_{ij}\, g(F) h_j + f(x_i),
 
-S the symmetrically renormalised adjacency. With the eigendecompositions
+where S is the symmetrically renormalised adjacency. With the eigendecompositions
 :math:`S = Q_S \Lambda_S Q_S^\top` and :math:`g(F) = Q_F \Lambda_F Q_F^\top`,
 
 .. math::
     Z = Q_F \bigl[G \circ (Q_F^\top f(X)\, Q_S)\bigr] Q_S^\top, \qquad
     G_{ab} = \frac{1}{1 - \gamma\, (\Lambda_F)_a (\Lambda_S)_b} .
 
-The Hogwild paper leaves EIGNN out of its comparison, because this solution uses global information.
-But it is only a way to compute the fixed point fast on one machine. The fixed point itself is that
-of a one-hop rule, which contracts with modulus
-:math:`\gamma \|g(F)\|_2 \le \gamma < 1` in the maximum over nodes of the Euclidean norms
-:math:`\|h_i\|_2 / \sqrt{d_i}` (see :mod:`hogwild.models.contraction`): trained in closed form, the
-model runs asynchronously like any other, and :meth:`EIGNNConv.problem` gives its rule.
+The Hogwild paper leaves EIGNN out of its comparison, because the closed form uses global
+information. The closed form is only a fast way to compute the fixed point on one machine. The
+fixed point is also that of a one-hop map, which contracts with modulus
+:math:`\gamma \|g(F)\|_2 \le \gamma < 1` in the norm :math:`\max_i \|h_i\|_2 / \sqrt{d_i}` (see
+:mod:`hogwild.models.contraction`). The model can therefore be trained in closed form and run
+asynchronously.
 
-As printed the model needs as many channels as features, :math:`f(X) = X`. Any other width gets a
-linear encoder f.
+The published model has as many channels as features, :math:`f(X) = X`. Any other width gets an
+affine encoder f.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from hogwild_node.tree import FIXED, over
 
 METHODS = ("closed", "iterate")
 LARGEST = 5000
-"""Nodes of a graph above which its dense eigendecomposition is refused."""
+"""Most nodes of a graph whose dense matrix is decomposed."""
 EPSILON = 1e-12
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The eigendecompositions of all graphs' symmetric matrices, graphs of one size together."""
+    """The eigendecompositions of the symmetric matrices of all graphs, grouped by graph size."""
 
     groups: list[tuple[Tensor, Tensor, Tensor]]
     """(nodes [B, n], eigenvalues [B, n], eigenvectors [B, n, n])"""
@@ -65,21 +65,20 @@ class Spectrum:
     @classmethod
     @torch.no_grad()
     def of(cls, graph: Graph, adjacency: Adjacency) -> Spectrum:
-        """Raises :class:`GraphError` where a graph is too large or not symmetric."""
+        """Decompose the matrices; raise :class:`GraphError` if a graph is too large or not
+        symmetric."""
         sizes = graph.sizes.tolist()
         if max(sizes) > LARGEST:
             g = sizes.index(max(sizes))
             raise GraphError(
                 f"graph {g} has {sizes[g]} nodes; the closed form decomposes dense matrices and "
-                f"takes at most {LARGEST}: use method='iterate'"
+                f"expects at most {LARGEST} nodes: use method='iterate'"
             )
-        # One buffer with all dense matrices, graph after graph, row after row.
-        area, everyone = (
-            graph.sizes.square(),
-            torch.arange(graph.num_nodes, device=graph.src.device),
-        )
+        # One buffer holds all dense matrices, graph after graph, row after row.
+        area = graph.sizes.square()
         start = graph.sizes.cumsum(0) - graph.sizes
-        place = everyone - start[graph.batch]  # of a node in its graph
+        nodes = torch.arange(graph.num_nodes, device=graph.src.device)
+        place = nodes - start[graph.batch]  # index of a node in its graph
         row = (area.cumsum(0) - area)[graph.batch] + place * graph.sizes[graph.batch]
         buffer = adjacency.edge.new_zeros(int(area.sum()))
         scatter_into(buffer, row[graph.dst] + place[graph.src], adjacency.edge)
@@ -114,15 +113,15 @@ def _require_symmetric(dense: Tensor, members: list[int]) -> None:
         raise GraphError(
             f"graph {members[b]} is not symmetric: between its nodes {j} and {i} the weights of "
             f"the two directions differ; the closed form expects undirected edges: add the reverse "
-            f"ones (torch_geometric.utils.to_undirected) or use method='iterate'"
+            f"edges (torch_geometric.utils.to_undirected) or use method='iterate'"
         )
 
 
 @dataclass
 class EIGNNProblem(Contraction):
-    r"""EIGNN's fixed point; :meth:`modulus` is at most γ, in Euclidean norms of the nodes."""
+    r"""EIGNN's fixed point; :meth:`modulus` is at most γ, in Euclidean norms of the embeddings."""
 
-    spectrum: Spectrum | None = over(FIXED, None)  # the closed form, where it may be used
+    spectrum: Spectrum | None = over(FIXED, None)  # None: no closed form
 
     @property
     def has_inverse(self) -> bool:  # type: ignore[override]
@@ -162,20 +161,21 @@ class ClosedTangent(ContractionTangent):
 
 @kept
 def _spectrum(graph: Graph, dtype: torch.dtype) -> Spectrum:
-    """Of the renormalised adjacency without weights."""
+    """The spectrum of the renormalised adjacency without weights."""
     return Spectrum.of(graph, adjacency(graph, None, dtype, normalize=True))
 
 
 class EIGNNConv(ContractionConv):
-    r"""The fixed point :math:`h_i = \gamma \sum_j S_{ij}\, g(F) h_j + f(x_i)`.
+    r"""A PyG-style layer with the fixed point
+    :math:`h_i = \gamma \sum_j S_{ij}\, g(F) h_j + f(x_i)`.
 
     Args:
         in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings; where k = p there is no encoder, f(X) = X.
-        gamma: γ, 0 < γ < 1 (the published 0.8). The paper allows 1, which is no contraction.
-        method: ``"closed"``: by eigendecomposition, exact; undirected graphs of at most 5,000
-            nodes (kept with the graph where there are no edge weights). ``"iterate"``: by
-            iterations of the local rule, any graph.
+        hidden_channels: Width k of the embeddings. If k = p there is no encoder, f(X) = X.
+        gamma: γ, 0 < γ < 1. The paper uses 0.8 and also allows 1, which is not a contraction.
+        method: ``"closed"`` uses an eigendecomposition, which is exact, for undirected graphs of
+            at most 5,000 nodes. Without edge weights the decomposition is cached on the graph.
+            ``"iterate"`` iterates the map and takes any graph.
         kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
             ``solver`` (for ``"iterate"``; :class:`~hogwild.solvers.Picard` by default),
             ``solve_dtype``, ``on_failure``, ``validate``.
@@ -206,7 +206,7 @@ class EIGNNConv(ContractionConv):
         if not 0 < gamma < 1:
             raise ConfigError(
                 f"gamma={gamma!r}; expected a number between 0 and 1, both excluded: with 1 the "
-                f"update is no contraction"
+                f"map is not a contraction"
             )
         self.gamma = float(gamma)
         self.encoder = (
@@ -224,12 +224,8 @@ class EIGNNConv(ContractionConv):
         if self.encoder is not None:
             self.encoder.reset_parameters()
 
-    @property
-    def matrix(self) -> Tensor:
-        r""":math:`\gamma\, g(F)`, [k, k] or [R, k, k]."""
-        return self._matrix(self.weight)
-
     def _matrix(self, weight: Tensor) -> Tensor:
+        r""":math:`\gamma\, g(F)`."""
         square = weight.mT @ weight
         norm = torch.linalg.matrix_norm(square, keepdim=True)
         return self.gamma * square / (norm + EPSILON)
@@ -246,9 +242,7 @@ class EIGNNConv(ContractionConv):
             spectrum = _spectrum(graph, s.edge.dtype)
         elif self.method == "closed":
             spectrum = Spectrum.of(graph, s)
-        k = self.hidden_channels
-        matrix = self._matrix(self.weight.to(s.edge.dtype)).view(-1, k, k)
-        f = self._encode(self.encoder, inputs.x)
+        matrix, f = self._solve_matrix(s.edge.dtype), self._encode(self.encoder, inputs.x)
         return EIGNNProblem(graph, s, matrix, f, resolve("identity"), spectrum=spectrum)
 
     def _distinctions(self) -> dict[str, object]:
@@ -264,11 +258,12 @@ class EIGNN(ImplicitGNN):
         num_layers: Number of layers; each reads the features and the solution of the layer below.
         pool: ``None`` predicts for every node, ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to every :class:`EIGNNConv`: ``hidden_channels``, ``gamma``,
+        kwargs: Additional arguments of every :class:`EIGNNConv`: ``hidden_channels``, ``gamma``,
             ``method``, ``replicas``, ….
 
     Shapes:
-        as :class:`EIGNNConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+        Inputs as in :class:`EIGNNConv` → [N, out] or [R, N, out]; with ``pool`` [G, out] or
+        [R, G, out].
     """
 
     layer = EIGNNConv

@@ -7,8 +7,8 @@ Richardson, Oktay & Adams, ICLR 2025):
     H^* = \arg\min_H \sum_i u(m_i, h_i, x_i) + \tfrac\beta2 \|h_i\|^2, \qquad
     m_i = \sum_{j \in N(i)} \omega_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}) + m_\circ(h_i, x_i).
 
-The minimiser is unique, so nothing about *how* it is reached (order, delays, starting point)
-changes the answer; that is what makes the model immune to asynchrony.
+The minimiser is unique. The order of updates, delays and the starting point therefore do not
+change the answer.
 """
 
 from __future__ import annotations
@@ -40,13 +40,12 @@ from hogwild_node.round import Round
 
 
 def message_gain(rounds: int, message: str) -> float:
-    """Initial slope of a network in its monotone inputs (messages, earlier rounds).
+    """Initial slope of a network in its monotone inputs (messages and outputs of earlier rounds).
 
-    Small enough that the fresh energy is well conditioned at degree 50, where every round sums
-    over fifty neighbours, and large enough that neighbours matter from the first epoch. Edge-wise
-    messages are coupled strongly themselves (:data:`COUPLING`): of two energies that couple
-    neighbours alike, the one with the smaller slope has the smaller curvature of sums of messages,
-    which grows with the square of the degree.
+    The slope is small enough that a fresh energy is well conditioned at degree 50, and large enough
+    that neighbours influence each other from the first epoch. Edge-wise messages need a smaller
+    slope because they already couple neighbours strongly (:data:`COUPLING`), and because the
+    curvature of a sum of messages grows with the square of the degree.
     """
     if message == "edge":
         return 0.06 if rounds == 1 else 0.02
@@ -54,12 +53,12 @@ def message_gain(rounds: int, message: str) -> float:
 
 
 COUPLING, ALONE = 4.0, 0.3
-"""Factors on the initial weights of differences between neighbours, and of a node's own embedding
-in its self message and update."""
+"""Factors on initial weights: ``COUPLING`` on the difference between neighbours, ``ALONE`` on a
+node's own embedding in its self message and update."""
 
 
 class EnergyConv(ImplicitConv):
-    r"""Embeddings that minimise a convex energy over neighbourhoods; a layer among PyG's layers.
+    r"""A PyG-style layer whose embeddings minimise a learned convex energy.
 
     Args:
         in_channels: Width p of the node features.
@@ -73,8 +72,8 @@ class EnergyConv(ImplicitConv):
         normalize: Weigh messages by the symmetrically renormalised adjacency
             :math:`(D + I)^{-1/2} (A + I) (D + I)^{-1/2}`, the self message by its diagonal.
         edge_dim: Width of the edge features, or ``None``.
-        rounds: Rounds of messages inside the one convex energy. With L > 1 rounds a node's energy
-            needs information from L hops away, so that only a solver can minimise it.
+        rounds: Rounds of messages inside the one convex energy. With L > 1 rounds the energy of a
+            node depends on nodes L hops away, so that only a solver can minimise it.
         beta: Strong convexity :math:`\beta`.
         widths: Hidden widths of the PICNNs.
         act: Activation of the PICNNs, smooth, convex and nondecreasing.
@@ -87,13 +86,12 @@ class EnergyConv(ImplicitConv):
         → [N, k], or [R, N, k] with replicas.
 
     Conventions:
-        A self-loop in ``edge_index`` is an ordinary message from a node to itself, beside the
-        separately parameterised self message that every node has; of multi-edges each counts (in
-        the mean and in the attention's softmax, too, so that an edge of weight 0 still has its
-        share there);
-        an isolated node minimises its own energy. On a directed graph node i hears the sources of
-        the edges into it; the solve is synchronous and exact, but an asynchronous run needs the
-        reverse links, since gradients travel against the edges.
+        A self-loop in ``edge_index`` is an ordinary message from a node to itself. It is added to
+        the separately parameterised self message that every node has. Each of several parallel
+        edges counts, also in the mean and in the softmax of the attention, where an edge of weight
+        0 counts too. An isolated node minimises its own energy. On a directed graph node i hears
+        the sources of the edges into it. An asynchronous run needs the reverse links, because
+        gradients travel against the edges.
     """
 
     kind = Kind.OPTIMISATION
@@ -200,11 +198,11 @@ class EnergyConv(ImplicitConv):
 
     @torch.no_grad()
     def _agree(self) -> None:
-        r"""Begin with messages about differences, :math:`m(h_i - h_j)`, and little else.
+        r"""Make fresh messages depend on differences, :math:`m(h_i - h_j)`.
 
-        A fresh energy then resembles a graph Laplacian's: along a chain, more than half of what one
-        node knows survives a hop, where independent weights on both ends would keep less than 35 %
-        (``tests/models/test_init.py``), and little would be left to learn from.
+        A fresh energy then resembles that of a graph Laplacian. Along a chain, more than half of a
+        node's signal survives each hop. With independent weights on both ends less than 35 % would
+        survive (``tests/models/test_init.py``), which leaves too little to learn from.
         """
         for message, loop, update in self._networks():
             for wy in message.wy if self.message == "edge" else ():
@@ -283,8 +281,8 @@ class EnergyConv(ImplicitConv):
 
     @opaque
     def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
-        """The energy of embeddings ``h`` [N, k] or [R, N, k] on every graph, [G] or [R, G]; plain
-        autograd."""
+        """The energy of embeddings ``h`` [N, k] or [R, N, k] on every graph, [G] or [R, G].
+        Autograd differentiates it as usual."""
         inputs = Inputs.of(inputs)
         with torch.autocast(self._device, enabled=False):
             problem = self.problem(inputs)
@@ -296,9 +294,9 @@ class EnergyConv(ImplicitConv):
         if self.rounds > 1:
             raise AsynchronyError(
                 f"rounds={self.rounds}: the energy of a node depends on embeddings {self.rounds} "
-                f"hops away, and its gradients travel as far; an asynchronous node hears one hop. "
-                f"Expected rounds=1. For several rounds of messages use several layers, "
-                f"EnergyGNN(..., num_layers={self.rounds}): each of them is a one-hop energy."
+                f"hops away, but an asynchronous node only hears its neighbours. Expected "
+                f"rounds=1. Several layers, EnergyGNN(..., num_layers={self.rounds}), also look "
+                f"{self.rounds} hops far, and each of them is a one-hop energy."
             )
         Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
 
@@ -319,11 +317,12 @@ class EnergyGNN(ImplicitGNN):
         pool: ``None`` predicts for every node; ``"mean"`` for every graph, by passing the mean of
             the node predictions through a second MLP, as the paper does.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to every :class:`EnergyConv`: ``hidden_channels``,
+        kwargs: Additional arguments of every :class:`EnergyConv`: ``hidden_channels``,
             ``message``, ``heads``, ``edge_dim``, ``beta``, ``replicas``, …
 
     Shapes:
-        as :class:`EnergyConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+        Inputs as in :class:`EnergyConv` → [N, out] or [R, N, out]; with ``pool`` [G, out] or
+        [R, G, out].
     """
 
     layer = EnergyConv
@@ -332,7 +331,7 @@ class EnergyGNN(ImplicitGNN):
         """The energy of embeddings ``h`` on every graph: :meth:`EnergyConv.energy`."""
         if not isinstance(self.conv, EnergyConv):
             raise ConfigError(
-                "the model has several energies, one for each layer; expected one layer: ask "
-                "model.conv.levels[s].energy(h, inputs) for the energy of layer s"
+                "the model has several energies, one for each layer; expected a model of one "
+                "layer. model.conv.levels[s].energy(h, inputs) gives the energy of layer s"
             )
         return self.conv.energy(h, self.features(Inputs.of(inputs)))

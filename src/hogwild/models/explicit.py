@@ -1,4 +1,4 @@
-r"""The paper's explicit baselines.
+r"""The paper's explicit baselines, GCN and GAT.
 
 `Semi-Supervised Classification with Graph Convolutional Networks
 <https://arxiv.org/abs/1609.02907>`_ (Kipf & Welling, ICLR 2017) and `Graph Attention Networks
@@ -24,8 +24,8 @@ class GCN(ExplicitGNN):
         m_i^\ell = \sum_{j \in \mathcal N(i) \cup \{i\}} \tilde A_{ij}\, \theta_m^\ell h_j^\ell,
         \qquad h_i^{\ell + 1} = \operatorname{ReLU}(m_i^\ell),
 
-    from :math:`h_i^0`, an affine function of the features. The weights :math:`\tilde A_{ij}` are
-    constants of the graph: a node knows its neighbours' degrees.
+    where :math:`h_i^0` is an affine function of the features. The weights :math:`\tilde A_{ij}` are
+    constants of the graph; a node needs its neighbours' degrees for them.
 
     Args:
         in_channels: Width of the node features.
@@ -33,11 +33,11 @@ class GCN(ExplicitGNN):
         hidden_channels: Width of every layer.
         num_layers: Number of layers.
         bias: Add a bias to every :math:`m_i^\ell`, as PyG does and the paper's equation does not.
-        kwargs: Everything else goes to :class:`LayeredGNN`.
+        kwargs: Additional arguments of :class:`LayeredGNN`.
 
     Shapes:
-        as :class:`LayeredGNN`; ``edge_weight`` are the entries of :math:`A`, and an edge from a
-        node to itself replaces the one in :math:`I`, as in PyG.
+        As in :class:`LayeredGNN`. ``edge_weight`` holds the entries of :math:`A`. As in PyG, a
+        self-loop replaces the node's entry in :math:`I`.
     """
 
     def __init__(
@@ -66,23 +66,22 @@ class GAT(ExplicitGNN):
         m_i^\ell &= \sum_{j \in \mathcal N(i) \cup \{i\}} \alpha_{ij}\, \theta_m^\ell h_j^\ell,
         \qquad h_i^{\ell + 1} = \operatorname{ReLU}(m_i^\ell),
 
-    from :math:`h_i^0`, an affine function of the features. The messages of the heads are
-    concatenated. The last term is there with edge features only; :math:`e_{ii}` is their mean over
-    the edges into i.
+    where :math:`h_i^0` is an affine function of the features. The messages of the heads are
+    concatenated. Without edge features the last term is missing; :math:`e_{ii}` is the mean of the
+    features of the edges into i.
 
     Args:
         in_channels: Width of the node features.
         out_channels: Width of the predictions.
-        hidden_channels: Width of every layer: all heads together, as in PyG.
+        hidden_channels: Width of every layer, the sum over all heads.
         num_layers: Number of layers.
         heads: Number of heads.
         edge_dim: Width of the edge features, or ``None``.
         bias: Add a bias to every :math:`m_i^\ell`, as PyG does and the paper's equation does not.
-        kwargs: Everything else goes to :class:`LayeredGNN`.
+        kwargs: Additional arguments of :class:`LayeredGNN`.
 
     Shapes:
-        as :class:`LayeredGNN`. An edge from a node to itself is taken out before all nodes get
-        their own, as in PyG.
+        As in :class:`LayeredGNN`. As in PyG, self-loops are removed before every node gets one.
     """
 
     def __init__(

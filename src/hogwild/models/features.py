@@ -1,4 +1,4 @@
-"""Where features enter a model and are standardised."""
+"""The input stage of a model, which standardises features."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hogwild.nn.standardize import Standardize
 
 
 class Features(nn.Module):
-    """Node and edge features as the layers of a model read them: standardised
-    (:class:`~hogwild.nn.Standardize`), and edge features of one number as a column.
+    """Standardises node and edge features (:class:`~hogwild.nn.Standardize`). Edge features [E]
+    become a column [E, 1].
 
-    All replicas share the statistics of edge features, because all read the same edge features.
+    All replicas share the statistics of the edge features.
 
     Args:
         in_channels: Width of the node features.
-        edge_dim: Width of the edge features; ``None``: none are read.
+        edge_dim: Width of the edge features; ``None`` if the model reads no edge features.
         replicas: Number of independent parameter sets, or ``None``.
 
     Attributes:
-        ignores_edges: Whether a model that reads no edge features leaves them out instead of
-            refusing them.
+        ignores_edges: Whether a model without edge features ignores ``edge_attr`` instead of
+            raising an error.
     """
 
     def __init__(self, in_channels: int, edge_dim: int | None, replicas: int | None) -> None:
@@ -39,12 +39,12 @@ class Features(nn.Module):
 
     @property
     def fitted(self) -> bool:
-        """Whether anything is changed."""
+        """Whether any statistics were fitted."""
         return self.nodes.fitted or (self.edges is not None and self.edges.fitted)
 
     def forward(self, inputs: Inputs) -> Inputs:
-        """The inputs as the layers read them. What does not fit is left for the layers to
-        refuse."""
+        """The inputs with standardised features. Invalid features pass through unchanged, and the
+        layers raise the error."""
         return replace(inputs, x=self.nodes(inputs.x), edge_attr=self._edge_attr(inputs))
 
     def _edge_attr(self, inputs: Inputs) -> Tensor | None:
@@ -60,8 +60,8 @@ class Features(nn.Module):
         return standardised
 
     def fit(self, graphs: Sequence[Data], members: Tensor | None = None) -> None:
-        """Learn the statistics from graphs; ``members`` [R, G] says which replica trains on which
-        graph."""
+        """Compute the statistics from graphs; ``members`` [R, G] says which replica trains on
+        which graph."""
         if members is not None:  # graphs that no replica trains on are left out
             used = members.any(0).nonzero()[:, 0]
             graphs, members = [graphs[i] for i in used.tolist()], members[:, used]
@@ -72,7 +72,7 @@ class Features(nn.Module):
                 what = "no x" if x is None else f"x of dtype {x.dtype} and shape {list(x.shape)}"
                 raise FeatureError(
                     f"graph {i} has {what}; expected floating-point features [nodes, "
-                    f"{self.nodes.channels}] to standardise by"
+                    f"{self.nodes.channels}]"
                 )
             nodes.append(x)
         edges = []
@@ -82,7 +82,7 @@ class Features(nn.Module):
                 what = "no edge_attr" if attr is None else f"edge_attr of dtype {attr.dtype}"
                 raise FeatureError(
                     f"graph {i} has {what}, and the model reads edge features; expected "
-                    f"floating-point ones"
+                    f"floating-point edge features"
                 )
             edges.append(attr.unsqueeze(1) if attr.dim() == 1 else attr)
         self.nodes.fit(nodes, members)
@@ -91,7 +91,7 @@ class Features(nn.Module):
 
 
 def _per_node(edge_attr: object, x: object) -> bool:
-    """Whether these could be the graphs of the nodes, in the place of edge features."""
+    """Whether ``edge_attr`` looks like a ``batch`` vector."""
     if not isinstance(edge_attr, Tensor) or not isinstance(x, Tensor):
         return False
     return edge_attr.dtype == torch.long and edge_attr.shape == x.shape[-2:-1]

@@ -1,4 +1,4 @@
-"""The numbers of a trained GCN, in the form in which a node computes it without torch."""
+"""Conversion of a trained GCN to :class:`hogwild_node.GCN`, which runs without torch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
 
 from hogwild.models.layer import Layer
-from hogwild.models.locality import AllEdges
+from hogwild.models.locality import AllEdges, normalises
 from hogwild_node.gcn import GCN, GCNLayer
 from hogwild_node.nonexpansive import identity, leaky_relu, tanh
 
@@ -18,17 +17,17 @@ _ACTS = {type(None): identity, nn.Identity: identity, nn.ReLU: leaky_relu, nn.Ta
 
 
 def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCN | None:
-    """The layers as :class:`hogwild_node.GCN`; ``None`` where any of them is something else.
+    """The layers as a :class:`hogwild_node.GCN`; ``None`` if any of them is not a layer of a GCN.
 
     Args:
-        layers: The layers, with parameters [R, …] where there are replicas.
+        layers: The layers; with replicas, their parameters are [R, …].
         edges: The edges of the whole graph.
         encoded: Values before the first layer, [R, k, N].
     """
     acts = [_activation(layer) for layer in layers]
     convs: list[Any] = [layer.conv for layer in layers]
-    alike = {(conv.improved, conv.add_self_loops) for conv in convs if _is_plain(conv)}
-    if None in acts or not all(map(_is_plain, convs)) or len(alike) != 1:
+    alike = {(conv.improved, conv.add_self_loops) for conv in convs if normalises(conv)}
+    if None in acts or not all(map(normalises, convs)) or len(alike) != 1:
         return None
     r, k = encoded.shape[:2]
     count = edges.graph.num_edges
@@ -46,12 +45,9 @@ def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCN |
     return GCN(encoded, tuple(parameters), weight[:count], loop, (k,) * (len(convs) + 1))
 
 
-def _is_plain(conv: nn.Module) -> bool:
-    return type(conv) is GCNConv and conv.normalize and conv.aggr in ("add", "sum")
-
-
 def _activation(layer: Layer) -> Callable[..., Any] | None:
-    """The activation of a layer; ``None`` where the layer does something else with a node."""
+    """The activation of a layer; ``None`` if the layer has a norm, active dropout or an unknown
+    activation."""
     random = layer.dropout is not None and layer.training
     if layer.norm is not None or random:
         return None

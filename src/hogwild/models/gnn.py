@@ -1,4 +1,4 @@
-"""A model of this library: a convolution, and a readout of its embeddings."""
+"""Models that consist of a convolution and a readout."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hogwild.models.stack import Stack
 
 
 class ConvGNN(Model):
-    """What all models of a convolution and a readout share.
+    """The base class of models that consist of a convolution and a readout.
 
     Attributes:
-        features: Where features enter the model; it standardises them (:meth:`standardize`).
-        conv: From features to embeddings.
-        readout: From embeddings to predictions.
+        features: Standardises the features (:meth:`standardize`).
+        conv: Maps features to embeddings.
+        readout: Maps embeddings to predictions.
     """
 
     def __init__(self, conv: Conv, readout: Readout) -> None:
@@ -34,7 +34,7 @@ class ConvGNN(Model):
 
     @property
     def kind(self) -> Kind:  # type: ignore[override]
-        """The model's place in the paper's taxonomy."""
+        """The model's class in the paper."""
         return self.conv.kind
 
     @property
@@ -44,7 +44,7 @@ class ConvGNN(Model):
 
     @property
     def edge_dim(self) -> int | None:
-        """Width of the edge features; ``None``: the model reads no edge features."""
+        """Width of the edge features; ``None`` if the model reads no edge features."""
         return self.conv.edge_dim
 
     def reset_parameters(self) -> None:
@@ -53,8 +53,8 @@ class ConvGNN(Model):
         self.readout.reset_parameters()
 
     def standardize(self, data: Data | Iterable[Data]) -> Self:
-        """Learn the statistics of the features. From now on the model standardises its features by
-        these statistics, so that the unit of a feature does not matter.
+        """Compute offset and scale of every feature, by which the model then standardises its
+        features.
 
         Call this method once, before training, on the training graphs.
 
@@ -84,7 +84,7 @@ class ConvGNN(Model):
 
 
 class GNN(ConvGNN):
-    """A convolution and a readout.
+    """A model from any convolution and a readout.
 
     .. code-block:: python
 
@@ -94,9 +94,9 @@ class GNN(ConvGNN):
     The models by name, such as :class:`~hogwild.EnergyGNN`, are built like this one.
 
     Args:
-        conv: From features to embeddings: any convolution of this library, one of your own
-            (:class:`~hogwild.models.ImplicitConv`), or a :class:`~hogwild.models.Stack` of several.
-        readout: From embeddings to predictions.
+        conv: Maps features to embeddings: any convolution of this library, your own subclass of
+            :class:`~hogwild.models.ImplicitConv`, or a :class:`~hogwild.models.Stack` of several.
+        readout: Maps embeddings to predictions.
     """
 
     def __init__(self, conv: Conv, readout: Readout) -> None:
@@ -115,13 +115,13 @@ class GNN(ConvGNN):
             raise ConfigError(
                 f"the readout has in_channels={readout.in_channels} and replicas="
                 f"{readout.replicas}, the convolution hidden_channels={conv.hidden_channels} and "
-                f"replicas={conv.replicas}; expected equal ones"
+                f"replicas={conv.replicas}; expected equal numbers"
             )
         super().__init__(conv, readout)
 
 
 class ImplicitGNN(ConvGNN):
-    """What the implicit models by name share: one constructor.
+    """The base class of the named implicit models, such as :class:`~hogwild.EnergyGNN`.
 
     Args:
         in_channels: Width of the node features.
@@ -131,7 +131,7 @@ class ImplicitGNN(ConvGNN):
         pool: ``None`` predicts for every node. ``"mean"`` predicts for every graph: the mean of
             the node predictions goes through a second MLP.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to every layer.
+        kwargs: Additional arguments of every layer.
     """
 
     layer: ClassVar[Any]

@@ -15,13 +15,14 @@ with an MLP :math:`g` on every node's features, :math:`A` the symmetric weighted
         \Bigl\| \frac{h_i}{\sqrt{d_i}} - \frac{h_j}{\sqrt{d_j}} \Bigr\|^2, \qquad
     d_i = 1 + \frac12 \Bigl(\sum_{j \in N(i)} w_{ij} + \sum_{j : i \in N(j)} w_{ji}\Bigr),
 
-which reads :math:`h_i`, its in-neighbours and constants of the graph (the degrees), and adds up to
-the energy above: an undirected edge is two directed ones, half of it in the energy of either end.
+which depends on :math:`h_i`, the embeddings of the in-neighbours and the degrees. On an undirected
+graph the :math:`e^i` add up to the energy above: every undirected edge is two directed edges, and
+each of its ends holds half of it.
 
-**Directed graphs.** The sum of these :math:`e^i` is *what is minimised* on any graph: the energy
-above with :math:`A` replaced by :math:`(A + A^\top)/2`, the only part a quadratic form can see. It
-is convex for all nonnegative weights, as a sum of squares; with the in-degree alone for
-:math:`d_i` (PyG's normalisation of a directed graph) :math:`\tilde L` would not be.
+**Directed graphs.** On every graph the model minimises the sum of these :math:`e^i`. This is the
+energy above with :math:`A` replaced by :math:`(A + A^\top)/2`, the only part that enters a
+quadratic form. It is a sum of squares and therefore convex for all nonnegative weights. With PyG's
+normalisation of a directed graph, where :math:`d_i` is the in-degree, it would not be convex.
 
 **As a fixed point.** The gradient step of size :math:`1 / 2(\gamma + \beta)`,
 
@@ -29,7 +30,7 @@ is convex for all nonnegative weights, as a sum of squares; with the in-degree a
 
 is the propagation of APPNP with teleport probability :math:`\gamma / (\gamma + \beta)`. Since
 :math:`\tilde A \sqrt d = \sqrt d`, it contracts by :math:`\beta / (\gamma + \beta)` in the maximum
-norm with weights :math:`\sqrt{d_i}`, so it converges asynchronously, too.
+norm with weights :math:`\sqrt{d_i}`. It therefore also converges asynchronously.
 """
 
 from __future__ import annotations
@@ -61,8 +62,13 @@ from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
 @kept
 def _links(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
-    """Pairs of different nodes that an edge joins, in both orders: the number of every edge's pair,
-    then of its reverse [2E] (M for self-loops), and the two ends [M] of every pair."""
+    """All M ordered pairs of different nodes that an edge joins in either direction.
+
+    Returns:
+        The index of the pair (receiver, sender) of every edge, then of the pair (sender, receiver)
+        of every edge, [2E], where self-loops have the index M; and the two ends of every pair, [M]
+        each.
+    """
     rows, cols = torch.cat([graph.dst, graph.src]), torch.cat([graph.src, graph.dst])
     proper = rows != cols
     keys = (rows * graph.num_nodes + cols)[proper]
@@ -85,14 +91,14 @@ class GSDHessian(Hessian):
         return 2.0 * (p.gamma + p.beta) * v - 2.0 * p.beta * p.smooth(v)
 
     def diagonal(self) -> None:
-        """None: nearly a multiple of the identity, it would cost conjugate gradients more than it
-        saves; the condition number is at most 1 + 2β/γ without."""
+        """``None``: no preconditioner. The diagonal is nearly a multiple of the identity, and the
+        condition number is at most 1 + 2β/γ without it."""
 
     def blocks(self) -> tuple[Tensor, Tensor]:
         p, pattern = self.problem, self.graph.pattern
         diagonal = 2.0 * (p.gamma + p.beta) - 2.0 * p.beta * p.own
         src, dst = self.graph.src, self.graph.dst
-        # An edge holds its own half of Ã; neighbours of a node are not coupled with each other.
+        # An edge holds its half of Ã. Two neighbours of a node are not coupled with each other.
         off = p.own.new_zeros(src.numel() + pattern.left.numel())
         off[: src.numel()] = -p.beta * p.weight * p.root[dst] * p.root[src]
         off = off if pattern.keep is None else off[pattern.keep]
@@ -154,7 +160,7 @@ class GSDEvaluation(Evaluation):
 
 @dataclass
 class GSDProblem(Objective):
-    """Denoise a signal on every graph and replica; made by :meth:`of`."""
+    """Denoise a signal on every graph and replica. :meth:`of` builds the problem."""
 
     graph: Graph = over(FIXED)
     gamma: float = over(FIXED)
@@ -171,7 +177,7 @@ class GSDProblem(Objective):
     def of(
         cls, graph: Graph, gamma: float, beta: float, target: Tensor, weight: Tensor
     ) -> GSDProblem:
-        """The problem of this signal [R, k, N] and these weights [E]."""
+        """The problem for a signal [R, k, N] and edge weights [E]."""
         number, rows, cols = _links(graph)
         half = 0.5 * weight
         loop = scatter(weight * (graph.src == graph.dst), graph.dst, graph.num_nodes)
@@ -213,7 +219,7 @@ class GSDProblem(Objective):
 
     def row_bounds(self) -> Tensor:
         one = torch.ones_like(self.target)
-        around = self.smooth(one) - self.own  # what the neighbours add to a row of Ã
+        around = self.smooth(one) - self.own  # sum over the neighbours in each row of Ã
         return 2.0 * self.gamma + 2.0 * self.beta * (1.0 - self.own + around)
 
     def lipschitz(self) -> Tensor:
@@ -236,26 +242,27 @@ class GSDProblem(Objective):
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[GSDProblem, Tensor]:
         graph, nodes, edges = self.graph.select(graphs)
         target = self.target[replicas][..., nodes]
-        # The pairs of nodes are numbered anew, so that everything is derived anew.
+        # The pairs of nodes get new indices, so the problem is built again.
         return self.of(graph, self.gamma, self.beta, target, self.weight[edges]), nodes
 
 
 class GSDConv(ImplicitConv):
-    r"""Embeddings that denoise an encoding of the features; a layer among PyG's layers.
+    r"""A PyG-style layer whose embeddings denoise an encoding of the features.
 
     .. math::
         H^* = \arg\min_H \gamma \|H - g(X)\|_F^2 + \beta \operatorname{tr}(H^\top \tilde L H)
 
-    with :math:`\tilde L = I - (D + I)^{-1/2} (A + I) (D + I)^{-1/2}`; node by node and for
-    directed graphs in :mod:`hogwild.models.gsd`. The energy is quadratic and one Newton step finds
-    its minimum; :class:`~hogwild.solvers.Picard` iterates APPNP's propagation instead.
+    with :math:`\tilde L = I - (D + I)^{-1/2} (A + I) (D + I)^{-1/2}`. :mod:`hogwild.models.gsd`
+    states the local energies and the case of directed graphs. The energy is quadratic, so one
+    Newton step finds its minimum. :class:`~hogwild.solvers.Picard` iterates the propagation of
+    APPNP instead.
 
     Args:
         in_channels: Width p of the node features.
         hidden_channels: Width k of the embeddings.
         widths: Hidden widths of the encoder :math:`g`.
-        gamma: Weight :math:`\gamma > 0` of staying near :math:`g(X)`.
-        beta: Weight :math:`\beta \ge 0` of varying little along the edges.
+        gamma: Weight :math:`\gamma > 0` of the distance to :math:`g(X)`.
+        beta: Weight :math:`\beta \ge 0` of the differences along edges.
         kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
             ``solver`` (Newton's method by default), ``solve_dtype``, ``on_failure``, ``validate``.
 
@@ -264,9 +271,9 @@ class GSDConv(ImplicitConv):
         → [N, k], or [R, N, k] with replicas. There are no edge features.
 
     Conventions:
-        :math:`A + I` is taken by the letter: every node has a self-loop of weight one, and one in
-        ``edge_index`` counts beside it (PyG's GCN and APPNP let it take the place of the added
-        one); of multi-edges each counts. Without edges, :math:`H^* = g(X)`.
+        Every node has a self-loop of weight one, and a self-loop in ``edge_index`` is added to it.
+        (In PyG's GCN and APPNP it replaces the added self-loop.) Each of several parallel edges
+        counts. Without edges, :math:`H^* = g(X)`.
     """
 
     kind = Kind.OPTIMISATION
@@ -303,9 +310,9 @@ class GSDConv(ImplicitConv):
         x, edge_weight = inputs.x, inputs.edge_weight
         if inputs.edge_attr is not None:
             raise FeatureError(
-                "edge_attr was given, and the denoising energy reads no edge features; expected "
-                "None: scalar weights go to edge_weight=... (edge_attr is the third positional "
-                "argument)"
+                "edge_attr was given, but the denoising energy reads no edge features; expected "
+                "edge_attr=None. Pass scalar weights as edge_weight=... (the third positional "
+                "argument is edge_attr)"
             )
         graph, dtype = self.graph(inputs), self._dtype(x)
         target = self.encoder(x).to(dtype).mT.reshape(-1, self.hidden_channels, x.size(-2))
@@ -328,11 +335,12 @@ class GSDGNN(ImplicitGNN):
         num_layers: Number of layers; each reads the features and the solution of the layer below.
         pool: ``None`` predicts for every node, ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to every :class:`GSDConv`: ``hidden_channels``, ``widths``,
+        kwargs: Additional arguments of every :class:`GSDConv`: ``hidden_channels``, ``widths``,
             ``gamma``, ``beta``, ``replicas``, ….
 
     Shapes:
-        as :class:`GSDConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+        Inputs as in :class:`GSDConv` → [N, out] or [R, N, out]; with ``pool`` [G, out] or
+        [R, G, out].
     """
 
     layer = GSDConv

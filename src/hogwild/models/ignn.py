@@ -1,4 +1,4 @@
-r"""Implicit graph neural networks: embeddings that are the fixed point of a contraction.
+r"""Implicit graph neural networks (IGNN): embeddings at the fixed point of a contraction.
 
 `Implicit Graph Neural Networks <https://arxiv.org/abs/2009.06211>`_ (Gu, Chang, Zhu, Sojoudi &
 El Ghaoui, NeurIPS 2020), as in the appendix of the Hogwild paper:
@@ -8,8 +8,8 @@ El Ghaoui, NeurIPS 2020), as in the appendix of the Hogwild paper:
     h_i = \phi\Bigl(\sum_j \tilde A_{ij} W h_j + g(x_i)\Bigr).
 
 With :math:`\lambda_{pf}(\tilde A) \le 1`, :math:`\|W\|_\infty \le \kappa < 1` and a nonexpansive
-:math:`\phi` this is a contraction with modulus κ in a weighted maximum norm over nodes, which is
-what asynchronous convergence needs (the theorem is in :mod:`hogwild.models.contraction`).
+:math:`\phi` this is a contraction with modulus κ in a weighted maximum norm over nodes, and
+therefore converges asynchronously (the theorem is in :mod:`hogwild.models.contraction`).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class IGNNProblem(Contraction):
 def onto_ball(weight: Tensor, radius: float) -> Tensor:
     r"""The nearest matrix [..., k, k] whose rows have :math:`\|w\|_1 \le` ``radius``.
 
-    Exact (Duchi et al., ICML 2008): a row outside the ball is soft-thresholded by the θ at which
-    it meets the sphere, found by sorting its entries.
+    The projection is exact (Duchi et al., ICML 2008): a row outside the ball is soft-thresholded
+    by the θ at which it reaches the sphere. Sorting the entries gives θ.
     """
     size, order = weight.abs(), torch.arange(1, weight.size(-1) + 1, device=weight.device)
     falling = size.sort(dim=-1, descending=True).values
@@ -54,29 +54,29 @@ def onto_ball(weight: Tensor, radius: float) -> Tensor:
 
 
 class IGNNConv(ContractionConv):
-    r"""The fixed point :math:`h_i = \phi(\sum_j \tilde A_{ij} W h_j + g(x_i))`.
+    r"""A PyG-style layer with the fixed point
+    :math:`h_i = \phi(\sum_j \tilde A_{ij} W h_j + g(x_i))`.
 
     Args:
         in_channels: Width p of the node features.
         hidden_channels: Width k of the embeddings.
-        widths: Hidden widths of the MLP g; the paper's (16, 16, 16).
+        widths: Hidden widths of the MLP g; the paper uses (16, 16, 16).
         kappa: Bound κ on :math:`\|W\|_\infty`, 0 < κ < 1.
-        act: :math:`\phi`: ``"relu"``, as published, ``"leaky_relu"``, ``"tanh"``, ``"identity"``
-            or any :class:`~hogwild.nn.Nonexpansive`. Two ReLUs a node are few: on the chains and
-            counting tasks a third of the models switched both off on every node within a hundred
-            epochs and never learned again; none did with ``"leaky_relu"``.
-        normalize: :math:`\tilde A = (D+I)^{-1/2} (A+I) (D+I)^{-1/2}`, as in IGNN's own experiments
-            (and as GCN and GSDGNN use it in the paper, which leaves IGNN's :math:`\tilde A` open);
-            its :math:`\lambda_{pf}` is one on every graph, so that κ means the same everywhere and
-            nodes need nothing but their neighbours' degrees. ``False``:
-            :math:`\tilde A = A / \lambda_{pf}(A)`, scaled graph by graph with the power method
-            (kept with the graph where there are no edge weights, run in every call where there
-            are).
-        constraint: How W stays inside. ``"parametrise"``: rows
-            :math:`w = \kappa\, v / (1 + \|v\|_1^4)^{1/4}` of a free matrix V, inside for every V,
-            nearly V where it is short and nearly on the sphere where it is long. ``"project"``:
-            the parameter is W itself; call :meth:`project_` after each optimiser step, as the
-            published code does (the forward pass does it otherwise, with a warning).
+        act: :math:`\phi`: ``"relu"`` (the paper's), ``"leaky_relu"``, ``"tanh"``, ``"identity"``
+            or any :class:`~hogwild.nn.Nonexpansive`. With ``"relu"`` and k = 2, a third of the
+            models on the chains and counting tasks had only zero activations after a hundred epochs
+            and stopped learning. This never happened with ``"leaky_relu"``.
+        normalize: Use :math:`\tilde A = (D+I)^{-1/2} (A+I) (D+I)^{-1/2}`, as in IGNN's own
+            experiments. (The Hogwild paper does not specify :math:`\tilde A` for IGNN.) Its
+            :math:`\lambda_{pf}` is one on every graph, so κ has the same meaning on all graphs, and
+            nodes only need their neighbours' degrees. With ``False``,
+            :math:`\tilde A = A / \lambda_{pf}(A)`, by the power method on every graph. Without edge
+            weights the result is cached on the graph.
+        constraint: How :math:`\|W\|_\infty \le \kappa` is enforced. With ``"parametrise"`` the rows
+            of W are :math:`w = \kappa\, v / (1 + \|v\|_1^4)^{1/4}`, which satisfies the bound for
+            every row v of the parameter. With ``"project"`` the parameter is W itself: call
+            :meth:`project_` after each optimiser step, as the published code does. Otherwise the
+            forward pass projects W and warns.
         kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
             ``solver`` (:class:`~hogwild.solvers.SemismoothNewton` by default), ``solve_dtype``,
             ``on_failure``, ``validate``.
@@ -86,9 +86,10 @@ class IGNNConv(ContractionConv):
         → [N, k], or [R, N, k] with replicas.
 
     Conventions:
-        ``edge_weight`` is nonnegative and enters A (and so the degrees, or :math:`\lambda_{pf}`).
-        Self-loops and multi-edges are ordinary edges, each counted. On a directed graph node i
-        hears the sources of the edges into it; nothing has to travel against the edges.
+        ``edge_weight`` is nonnegative and holds the entries of A, also for the degrees and
+        :math:`\lambda_{pf}`. Self-loops are ordinary edges, and each of several parallel edges
+        counts. On a directed graph node i hears the sources of the edges into it, and the graph
+        needs no reverse links.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class IGNNConv(ContractionConv):
         if not 0 < kappa < 1:
             raise ConfigError(
                 f"kappa={kappa!r}; expected a number between 0 and 1, both excluded: with 1 the "
-                f"update is no contraction"
+                f"map is not a contraction"
             )
         if constraint not in CONSTRAINTS:
             raise ConfigError(f"constraint={constraint!r}; expected one of {CONSTRAINTS}")
@@ -125,11 +126,6 @@ class IGNNConv(ContractionConv):
             self.project_(warn=False)
         self.encoder.reset_parameters()
 
-    @property
-    def matrix(self) -> Tensor:
-        r"""W, [k, k] or [R, k, k]."""
-        return self._matrix(self.weight)
-
     def _matrix(self, weight: Tensor) -> Tensor:
         if self.constraint == "project":
             return weight
@@ -138,7 +134,7 @@ class IGNNConv(ContractionConv):
 
     @torch.no_grad()
     def project_(self, *, warn: bool = True) -> Tensor:
-        r"""Project W onto :math:`\|W\|_\infty \le \kappa`, exactly and on its device.
+        r"""Project W onto :math:`\|W\|_\infty \le \kappa`.
 
         Returns:
             How far :math:`\|W\|_\infty` exceeded κ, [] or [R].
@@ -146,7 +142,7 @@ class IGNNConv(ContractionConv):
         if self.constraint != "project":
             return self.weight.new_zeros(self.weight.shape[:-2])
         excess = (self.weight.abs().sum(-1).amax(-1) - self.kappa).clamp_min(0.0)
-        # What rounding leaves outside was projected before.
+        # An excess of rounding size comes from an earlier projection.
         excess = torch.where(excess > 8 * torch.finfo(excess.dtype).eps, excess, 0.0)
         if warn:
             if not bool(excess.any()):
@@ -171,9 +167,8 @@ class IGNNConv(ContractionConv):
         graph, a = self._pose(inputs, self.normalize)
         if self.constraint == "project":
             self.project_()
-        k = self.hidden_channels
-        matrix = self._matrix(self.weight.to(a.edge.dtype)).view(-1, k, k)
-        return IGNNProblem(graph, a, matrix, self._encode(self.encoder, inputs.x), self.act)
+        matrix, g = self._solve_matrix(a.edge.dtype), self._encode(self.encoder, inputs.x)
+        return IGNNProblem(graph, a, matrix, g, self.act)
 
     def _distinctions(self) -> dict[str, object]:
         return {"kappa": self.kappa, "act": self.act.name, "constraint": self.constraint}
@@ -188,17 +183,18 @@ class IGNN(ImplicitGNN):
         num_layers: Number of layers; each reads the features and the solution of the layer below.
         pool: ``None`` predicts for every node, ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to every :class:`IGNNConv`: ``hidden_channels``, ``widths``,
+        kwargs: Additional arguments of every :class:`IGNNConv`: ``hidden_channels``, ``widths``,
             ``kappa``, ``act``, ``replicas``, ….
 
     Shapes:
-        as :class:`IGNNConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+        Inputs as in :class:`IGNNConv` → [N, out] or [R, N, out]; with ``pool`` [G, out] or
+        [R, G, out].
     """
 
     layer = IGNNConv
 
     def project_(self, *, warn: bool = True) -> None:
-        """:meth:`IGNNConv.project_` of every layer."""
+        """Project the matrix of every layer: :meth:`IGNNConv.project_`."""
         for conv in self.modules():
             if isinstance(conv, IGNNConv):
                 conv.project_(warn=warn)

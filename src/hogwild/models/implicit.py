@@ -1,4 +1,4 @@
-"""What every implicit layer shares: pose a problem, solve it, attach the implicit gradient."""
+"""The base class of all implicit layers: it solves a problem and attaches the implicit gradient."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from hogwild.errors import (
     DTypeError,
     FeatureError,
     InputError,
+    check_on_failure,
     require_positive,
 )
 from hogwild.graph.inputs import Inputs
-from hogwild.linalg.solution import Solution, check_on_failure
+from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
 from hogwild.models.mode import opaque
 from hogwild.models.validation import large_features
@@ -28,7 +29,7 @@ from hogwild.solvers.loop import Solver, solve
 
 
 class Solving(TypedDict, total=False):
-    """The arguments of :class:`ImplicitConv` that every implicit layer hands on."""
+    """Arguments that every implicit layer passes on to :class:`ImplicitConv`."""
 
     replicas: int | None
     solver: Solver | None
@@ -38,19 +39,19 @@ class Solving(TypedDict, total=False):
 
 
 class ImplicitConv(Conv):
-    """A layer whose embeddings solve a problem. A subclass poses the problem (:meth:`problem`).
+    """A layer whose embeddings solve a problem. Subclasses define :meth:`problem`.
 
     Args:
         in_channels: Width p of the node features.
         hidden_channels: Width k of the embeddings.
         replicas: ``None``, or a number R of independent parameter sets that are solved side by
             side.
-        solver: A :class:`~hogwild.solvers.Solver`; ``None``: the layer's own
-            (:meth:`default_solver`).
-        solve_dtype: Precision of the solve; ``None``: that of the parameters.
+        solver: A :class:`~hogwild.solvers.Solver`. With ``None`` the layer uses
+            :meth:`default_solver`.
+        solve_dtype: Precision of the solve. With ``None`` it is the precision of the parameters.
         on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
-        validate: Check the *values* of the inputs, too (finite, in range, sorted). Such checks wait
-            for the device.
+        validate: Also check the *values* of the inputs (finite, in range, sorted). These checks
+            synchronise with the device.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class ImplicitConv(Conv):
             )
         if solve_dtype not in (None, torch.float32, torch.float64):
             raise ConfigError(
-                f"solve_dtype={solve_dtype!r}; expected torch.float64, torch.float32 or None (that "
-                f"of the parameters)"
+                f"solve_dtype={solve_dtype!r}; expected torch.float64, torch.float32 or None (the "
+                f"dtype of the parameters)"
             )
         self.in_channels = require_positive("in_channels", in_channels)
         self.hidden_channels = require_positive("hidden_channels", hidden_channels)
@@ -84,7 +85,7 @@ class ImplicitConv(Conv):
 
     @abstractmethod
     def default_solver(self) -> Solver:
-        """The solver of a layer that was not given one."""
+        """The solver that the layer uses if the user gave none."""
 
     @abstractmethod
     def problem(self, inputs: Inputs) -> Problem:
@@ -120,7 +121,7 @@ class ImplicitConv(Conv):
         return dtype
 
     def _without_replicas(self, found: Solution) -> Solution:
-        """The solution as the user sees it: without a replica dimension where there is none."""
+        """The solution without its replica dimension, if the layer has no replicas."""
         if self.replicas is not None:
             return found
         return Solution(found.value[0], found.status[0], found.iterations[0], found.residual[0])
@@ -134,7 +135,7 @@ class ImplicitConv(Conv):
         return h0.contiguous()
 
     def _embeddings(self, name: str, h: Tensor, problem: Problem, dtype: torch.dtype) -> Tensor:
-        """Embeddings given by the user, [N, k] or [R, N, k], as the solver's [R, k, N]."""
+        """Check the user's embeddings [N, k] or [R, N, k] and return them as [R, k, N]."""
         n, k = problem.graph.num_nodes, self.hidden_channels
         allowed = [(n, k)] if self.replicas is None else [(n, k), (self.replicas, n, k)]
         if not isinstance(h, Tensor):
@@ -152,11 +153,11 @@ class ImplicitConv(Conv):
         return h.to(dtype).mT.expand(problem.replicas, k, n)
 
     def extra_repr(self) -> str:
-        """Sizes, and what distinguishes this layer."""
+        """The sizes and options that ``print(layer)`` shows."""
         options = {"edge_dim": self.edge_dim, "replicas": self.replicas, **self._distinctions()}
         given = [f"{name}={value!r}" for name, value in options.items() if value is not None]
         return ", ".join([f"{self.in_channels}, hidden_channels={self.hidden_channels}", *given])
 
     def _distinctions(self) -> dict[str, object]:
-        """Options of this layer that its printed form shows."""
+        """The options of a subclass that ``print(layer)`` shows."""
         return {}

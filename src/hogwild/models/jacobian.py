@@ -1,20 +1,20 @@
-r"""The Jacobian of a node's rule, block by block, and how much the map contracts at that point.
+r"""The Jacobian of a map on a graph, block by block, and how much the map contracts at one point.
 
-Updates that arrive late and out of order converge if the map contracts in a *weighted
-block-maximum norm* :math:`\max_i \|h_i\|_i`, with any norm on each node's embedding. Contracting in
-another norm is not enough: 0.98 times a rotation by 2.25 radians of two scalar nodes contracts in
-the 2-norm, and with the nodes updated in turns it diverges. Two sufficient conditions on the
-linearised map are that a nonnegative matrix M has spectral radius :math:`\rho(M) < 1`, where M is
+Asynchronous updates converge if the map contracts in a *weighted block-maximum norm*
+:math:`\max_i \|h_i\|_i`, with any norm on each node's embedding. A contraction in another norm is
+not enough: 0.98 times a rotation by 2.25 radians of two scalar nodes contracts in the 2-norm, and
+diverges if the nodes update in turns. Two sufficient conditions on the linearised map are that a
+nonnegative matrix M has spectral radius :math:`\rho(M) < 1`, where M is
 
-* :math:`|J|`, entry by entry: each embedding is measured in a weighted maximum norm; or
-* :math:`N_{ij} = \|\partial F_i / \partial h_j\|_2`, block by block: in a multiple of the 2-norm.
+* :math:`|J|`, entry by entry, with a weighted maximum norm on each embedding; or
+* :math:`N_{ij} = \|\partial F_i / \partial h_j\|_2`, block by block, with a multiple of the 2-norm.
 
-For any positive weights v the factor of contraction in that norm is at most
+For any positive weights v the contraction factor in that norm is at most
 
 .. math:: \max_i (M v)_i / v_i \ge \rho(M)
 
-(Collatz & Wielandt), and power iteration on v brings the two together. Since
-:math:`\rho(|J|) \le \|J\|_1`, a column norm below one is sufficient as well; a 2-norm is not.
+(Collatz & Wielandt), and power iteration on v lowers this bound to :math:`\rho(M)`. Since
+:math:`\rho(|J|) \le \|J\|_1`, a 1-norm below one is also sufficient; a 2-norm below one is not.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from hogwild.ops import gather, mtv, mv, scatter
 class Contractivity:
     r"""How much a map contracts *near one point*, graph by graph, [R, G] each.
 
-    A statement about the linearisation there and nothing else: away from the point the map may
-    expand, and a run that starts far away may go elsewhere.
+    The numbers describe the linearised map. Away from the point the map may expand, and a run that
+    starts far away may end elsewhere.
 
     Attributes:
-        rho: The better of two upper bounds, on :math:`\rho(|J|)` and on the spectral radius of the
-            matrix of block norms. Where it is below 1 at a fixed point, updates that start near
-            enough to it converge to it in any order and with any bounded delays.
-        one_norm: The largest column sum of absolute values, exact: what Scarselli's penalty sees.
-        two_norm: Largest singular value, estimated from below.
+        rho: The smaller of two upper bounds, on :math:`\rho(|J|)` and on the spectral radius of the
+            matrix of block norms. If it is below 1 at a fixed point, updates that start near enough
+            converge to the fixed point in any order and with any bounded delays.
+        one_norm: The largest column sum of absolute values, exact. Scarselli's penalty uses it.
+        two_norm: The largest singular value, estimated from below.
     """
 
     rho: Tensor
@@ -50,16 +50,16 @@ class Contractivity:
 
     @property
     def asynchronous(self) -> Tensor:
-        """Whether asynchronous updates near the point, if it is a fixed point, return to it."""
+        """Whether asynchronous updates near the point return to it, if it is a fixed point."""
         return self.rho < 1.0
 
 
 @dataclass
 class Jacobian:
-    r"""One k × k block for every node and every edge, rows the receiver, columns the sender."""
+    r"""One k × k block for every node and edge, with receivers as rows and senders as columns."""
 
     graph: Graph
-    own: Tensor  # [R, k, k, N] ∂F_i / ∂h_i, self-loops apart
+    own: Tensor  # [R, k, k, N] ∂F_i / ∂h_i without self-loops
     edge: Tensor  # [R, k, k, E] ∂F_i / ∂h_j along each edge j → i
 
     def push(self, v: Tensor) -> Tensor:
@@ -74,8 +74,8 @@ class Jacobian:
 
     @cached_property
     def blocks(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Blocks [R, k, k, M] of the distinct pairs of nodes, with their rows and columns [M]:
-        parallel edges are one block, and a self-loop is part of the node's own."""
+        """Blocks [R, k, k, M] of the distinct pairs of nodes, with their rows and columns [M].
+        Parallel edges share a block, and a self-loop is part of the block of its node."""
         number, rows, cols = _pairs(self.graph)
         both = torch.cat([self.own, self.edge], -1)
         return (
@@ -92,7 +92,7 @@ class Jacobian:
 
     @torch.no_grad()
     def contractivity(self, iterations: int = 500) -> Contractivity:
-        """The three factors, after at most so many power iterations."""
+        """The three contraction factors, from at most this many power iterations."""
         one_norm = self.graph.norm(self.columns)
         blocks = self.blocks[0]
         norms = torch.linalg.matrix_norm(blocks.permute(0, 3, 1, 2), 2)[:, None, None]
@@ -110,14 +110,14 @@ class Jacobian:
             ratio = image / v
             top = graph.norm(ratio)
             least = torch.minimum(least, top)
-            # The smallest ratio is a lower bound where the graph is connected.
+            # On a connected graph the smallest ratio is a lower bound.
             if bool((top * graph.norm(1.0 / ratio) <= 1.0 + rtol).all()):
                 break
-            # Shifted by a multiple of the identity, which damps the oscillation on bipartite
-            # graphs and leaves the eigenvectors; kept positive, so that every v gives a bound.
+            # A shift by a multiple of the identity damps the oscillation on bipartite graphs and
+            # keeps the eigenvectors. v stays positive, so that every v gives a bound.
             v = image + 0.25 * graph.wide(top) * v
             v = (v / graph.wide(graph.norm(v))).clamp_min(1e-100)
-            v = torch.where(torch.isfinite(v), v, 1.0)  # a graph without any influence: 0 / 0
+            v = torch.where(torch.isfinite(v), v, 1.0)  # 0 / 0 on a graph whose Jacobian is zero
         return least
 
     def _two_norm(self, iterations: int, rtol: float = 1e-6) -> Tensor:
@@ -139,8 +139,8 @@ class Jacobian:
 
 @kept
 def _pairs(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
-    """The number of the (receiver, sender) pair of every node with itself, then of every edge
-    [N + E], and the two ends [M] of every pair."""
+    """The distinct (receiver, sender) pairs. Returns the index of the pair of every node with
+    itself, then of every edge, [N + E], and the two ends of every pair, [M] each."""
     nodes = torch.arange(graph.num_nodes, device=graph.src.device)
     keys = torch.cat([nodes, graph.dst]) * graph.num_nodes + torch.cat([nodes, graph.src])
     pairs, number = torch.unique(keys, return_inverse=True)

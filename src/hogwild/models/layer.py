@@ -1,7 +1,7 @@
-"""One layer of an explicit GNN: a convolution, ours or foreign, and what every node then does.
+"""One layer of an explicit GNN: a convolution, then a norm, an activation and dropout.
 
-Layers come from the user, as a list of convolutions or as one of PyG's models; here they are taken
-apart, put in order, and tried out before anything is built on them.
+The user gives a list of convolutions or one of PyG's models. :func:`build` makes layers of them
+and tests every layer on a small graph.
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
 
 from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.graph import Graph
-from hogwild.models.locality import AllEdges, Edges, refuse_beyond_one_hop
+from hogwild.models.locality import (
+    AllEdges,
+    Edges,
+    normalises,
+    refuse_beyond_one_hop,
+    without_normalisation,
+)
 from hogwild.nn import replicas as ensemble
 
 
 class Layer(nn.Module):
-    """A convolution and what every node then does by itself: norm, activation, dropout."""
+    """A convolution, followed by a norm, an activation and dropout on every node."""
 
     def __init__(
         self,
@@ -46,7 +51,8 @@ class Layer(nn.Module):
         return type(self.conv).__name__
 
     def forward(self, x: Tensor, edges: Edges, bare: bool = False) -> Tensor:
-        """[N, k] → [N, k]; ``bare`` puts the convolution's own result beside: [N, 2k]."""
+        """[N, k] → [N, k]. With ``bare`` the output of the convolution alone is appended:
+        [N, 2k]."""
         h = out = self._convolve(x, edges)
         if self.act is not None and self.act_first:
             h = self.act(h)
@@ -60,10 +66,9 @@ class Layer(nn.Module):
 
     def _convolve(self, x: Tensor, edges: Edges) -> Tensor:
         conv, index, weight = cast("Any", self.conv), edges.index, edges.weight
-        if type(conv) is GCNConv and conv.normalize and conv.aggr in ("add", "sum"):
+        if normalises(conv):
             index, weight = edges.normalised(conv.improved, conv.add_self_loops, x.dtype)
-            conv = copy.copy(conv)  # shares all parameters; the user's module stays as it is
-            conv.normalize = False
+            conv = without_normalisation(conv)
         options: dict[str, Tensor | None] = {}
         if "edge_attr" in self.reads:
             options["edge_attr"] = edges.attr
@@ -74,7 +79,7 @@ class Layer(nn.Module):
 
 
 def _arguments(conv: nn.Module) -> frozenset[str]:
-    """Which of ``edge_attr`` and ``edge_weight`` a convolution takes beside ``x, edge_index``."""
+    """Which of ``edge_attr`` and ``edge_weight`` a convolution takes."""
     given = inspect.signature(conv.forward).parameters.values()
     optional = ("edge_attr", "edge_weight")
     needed = [p for p in given if p.default is p.empty and p.name not in optional]
@@ -82,8 +87,8 @@ def _arguments(conv: nn.Module) -> frozenset[str]:
     if len(needed) != 2 and not any(p.kind is p.VAR_POSITIONAL for p in given):
         raise ConfigError(
             f"{type(conv).__name__}.forward takes ({', '.join(map(str, given))}); expected a layer "
-            f"called as layer(x, edge_index), with edge_attr and edge_weight where it reads them. "
-            f"Give it anything else when it is built, or in a module around it"
+            f"that is called as layer(x, edge_index), optionally with edge_attr and edge_weight. "
+            f"Pass other arguments to its constructor, or write a module that calls it with them"
         )
     return frozenset(p.name for p in given if p.name in optional)
 
@@ -96,15 +101,17 @@ def build(
     norm: str | nn.Module | None,
     dropout: float,
 ) -> tuple[int, int | None, list[Layer]]:
-    """Width, width of the edge features, and the layers, all of them tried out.
+    """Build and test the layers; the arguments are those of :class:`~hogwild.models.LayeredGNN`.
 
-    The arguments are those of :class:`~hogwild.models.LayeredGNN`.
+    Returns:
+        The width of the embeddings, the width of the edge features, and the layers.
     """
     if isinstance(layers, BasicGNN):
         if act != "relu" or norm is not None or dropout:
             raise ConfigError(
-                f"{type(layers).__name__} brings its own activation, norms and dropout; expected "
-                f"act, norm and dropout to be left out, or given to it"
+                f"{type(layers).__name__} has its own activation, norms and dropout, but act, norm "
+                f"or dropout was given; expected these options in the constructor of "
+                f"{type(layers).__name__}"
             )
         stack, width = _take_over(layers), layers.hidden_channels
     elif isinstance(layers, nn.Module) and not isinstance(layers, nn.ModuleList):
@@ -123,8 +130,8 @@ def build(
         raise ConfigError("layers is empty; expected at least one convolution")
     if width is None or hidden_channels not in (None, width):
         raise ConfigError(
-            f"hidden_channels={hidden_channels} and layers of width {width}; expected "
-            f"hidden_channels=k for layers k → k that do not tell their width"
+            f"hidden_channels={hidden_channels}, and the layers have width {width}; expected "
+            f"hidden_channels=k for layers k → k that have no in_channels"
         )
     require_positive("hidden_channels", width)
     edge_dim = _told(stack, "edge_dim") if edge_dim is None else edge_dim
@@ -141,11 +148,11 @@ def build(
 
 
 def _take_over(model: BasicGNN) -> list[Layer]:
-    """The layers of a PyG model; the last has neither norm nor activation nor dropout, as there."""
+    """The layers of a PyG model. As in PyG, the last layer has no norm, activation or dropout."""
     if model.jk_mode is not None:
         raise AsynchronyError(
-            f"jk={model.jk_mode!r}: jumping knowledge reads all layers at once, and a node only "
-            f"has its latest; expected jk=None"
+            f"jk={model.jk_mode!r}: jumping knowledge reads the embeddings of all layers, but a "
+            f"node only keeps its latest embedding; expected jk=None"
         )
     norms = [None if isinstance(norm, nn.Identity) else norm for norm in model.norms]
     last = len(model.convs) - 1
@@ -156,7 +163,7 @@ def _take_over(model: BasicGNN) -> list[Layer]:
 
 
 def _norm(norm: str | nn.Module, width: int) -> nn.Module:
-    """The norm of that name, or a copy of the one given."""
+    """The norm of this name, or a copy of the given module."""
     try:
         return cast("nn.Module", copy.deepcopy(normalization_resolver(norm, width)))
     except ValueError as error:
@@ -164,14 +171,14 @@ def _norm(norm: str | nn.Module, width: int) -> nn.Module:
 
 
 def _told(stack: list[Layer], attribute: str) -> int | None:
-    """What PyG's layers say of themselves in one of their attributes; ``None``: nothing."""
+    """The value that the layers have for an attribute; ``None`` if no layer has the attribute."""
     found = {getattr(layer.conv, attribute, None) for layer in stack} - {None}
     if len(found) > 1:
         raise ConfigError(
-            f"the layers have {attribute}={', '.join(sorted(map(str, found)))}; expected one "
-            f"number for all of them: an asynchronous node uses its neighbours' values of any "
-            f"layer, so that all layers map width k to width k, and the encoder maps the features "
-            f"to it"
+            f"the layers have {attribute}={', '.join(sorted(map(str, found)))}; expected the same "
+            f"number for all layers. An asynchronous node reads its neighbours' values of any "
+            f"layer, so all layers must map width k to width k, and the encoder maps the features "
+            f"to width k"
         )
     return next(iter(found), None)
 
@@ -184,8 +191,9 @@ def try_out(
     for part in layer.modules():
         if getattr(part, "cached", False):
             raise ConfigError(
-                f"{name} was built with cached=True and would take every graph for the first it "
-                f"sees; expected cached=False (normalised weights are kept with the graph anyway)"
+                f"{name} was built with cached=True and would use the normalised weights of the "
+                f"first graph for every graph; expected cached=False (hogwild caches these weights "
+                f"for each graph)"
             )
     if any(nn.parameter.is_lazy(p) for p in layer.parameters()):
         raise ConfigError(f"{name} does not know its input width yet; expected in_channels={k}")
@@ -195,9 +203,9 @@ def try_out(
     attr = None if edge_dim is None else like.new_ones(4, edge_dim)
     edges = AllEdges(graph, index, attr, None)
     advice = (
-        f"expected a layer from width {k} to width {k}, since an asynchronous node uses its "
-        f"neighbours' values of any layer: let the encoder map the features to width {k} and the "
-        f"readout to predictions"
+        f"expected a layer from width {k} to width {k}, because an asynchronous node reads its "
+        f"neighbours' values of any layer. The encoder maps the features to width {k}, and the "
+        f"readout maps width {k} to predictions"
     )
     trial = copy.deepcopy(layer).eval()
     try:
@@ -205,7 +213,7 @@ def try_out(
             out = trial(like.new_ones(3, k), edges)
         else:
             out = ensemble.apply(trial, like.new_ones(replicas, 3, k), edges)
-    except Exception as error:  # whatever a foreign layer raises
+    except Exception as error:  # a foreign layer may raise anything
         raise ConfigError(f"{name} raised on an input [3, {k}]: {error}; {advice}") from error
     found = list(out.shape[-2:]) if isinstance(out, Tensor) else f"a {type(out).__name__}"
     if found != [3, k]:

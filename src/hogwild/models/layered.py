@@ -1,13 +1,12 @@
-r"""Explicitly defined GNNs: a fixed number of layers, each node's value a function of the layer
-before.
+r"""Explicit GNNs: a fixed number of layers, each a function of the layer before.
 
 .. math::
     h_i^{\ell+1} = f^\ell_\theta\bigl(h_i^\ell, \{h_j^\ell, e_{ij} \mid j \in \mathcal N(i)\}\bigr),
     \qquad \hat y_i = o_\phi(h_i^L).
 
-Under asynchrony a node at layer 2 hears a neighbour that is still at layer 0, and uses what it
-hears. All layers must therefore speak of embeddings of one width: a node-local encoder leads from
-the features to it, and every convolution is k → k.
+Under asynchrony a node at layer 2 may read the embedding of a neighbour that is still at layer 0.
+All layers therefore have the same width k: an encoder on every node maps the features to width k,
+and every convolution maps width k to width k.
 """
 
 from __future__ import annotations
@@ -40,17 +39,18 @@ from hogwild_node.layers import LocalLayers
 
 @dataclass(eq=False)
 class LayeredGNNProblem(LayeredProblem):
-    """The layers of a :class:`LayeredGNN`: a node's state is its embedding, and the node sends it.
+    """The layers of a :class:`LayeredGNN`. The state of a node is its embedding, which the node
+    sends.
 
-    A node starts at :meth:`start` and makes ``depth`` updates, the ℓ-th with :meth:`update` of
-    layer ℓ; what it holds afterwards goes to the model's readout. Without delays this is the
-    model's forward pass; with them, and one value a node, it is what the paper shows to fail.
+    A node starts at :meth:`start` and makes ``depth`` updates, the ℓ-th with layer ℓ. The readout
+    reads its last state. Without delays this is the forward pass of the model. The paper shows that
+    it fails with delays if a node keeps one value only.
     """
 
     conv: Layers
     edges: AllEdges
     encoded: Tensor  # [R, k, N]
-    surrounded: tuple[bool, ...]  # by layer: whether leaves need their own edges
+    surrounded: tuple[bool, ...]  # for each layer: whether leaves need their own edges
 
     def start(self) -> Tensor:
         return self.encoded
@@ -69,21 +69,21 @@ class LayeredGNNProblem(LayeredProblem):
 
 
 class Layers(Conv):
-    r"""An encoder, and layers k → k: the convolution of an explicit model.
+    r"""The convolution of an explicit model: an encoder, and layers of width k.
 
     Args:
         layers: The layers; they become part of the model.
         in_channels: Width of the node features.
-        hidden_channels: Width k; ``None``: read from the layers.
-        act: Activation after every layer, a name or a function; ``None``: none.
-        norm: A PyG norm by name, or a module, before the activation of every layer. The norm must
-            treat every node by itself.
-        dropout: Probability; in training only.
-        edge_dim: Width of the edge features; ``None``: read from the layers.
-        encoder: Map the features to width k by an affine function; otherwise ``in_channels`` must
-            be k.
+        hidden_channels: Width k; with ``None`` it is read from the layers.
+        act: Activation after every layer, a name or a function; ``None`` for no activation.
+        norm: The name of a PyG norm, or a module, applied before the activation of every layer. The
+            norm must process every node separately.
+        dropout: Probability of dropout during training.
+        edge_dim: Width of the edge features; with ``None`` it is read from the layers.
+        encoder: Map the features to width k by an affine function. Without an encoder,
+            ``in_channels`` must be k.
         replicas: ``None``, or a number R of independent parameter sets, evaluated side by side.
-        validate: Check the *values* of the inputs, too (finite, in range, sorted).
+        validate: Also check the *values* of the inputs (finite, in range, sorted).
     """
 
     kind = Kind.EXPLICIT
@@ -107,8 +107,8 @@ class Layers(Conv):
         k, edge_dim, stack = build(layers, hidden_channels, edge_dim, act, norm, dropout)
         if not encoder and in_channels != k:
             raise ConfigError(
-                f"in_channels={in_channels} and embeddings of width {k} without an encoder; "
-                f"expected in_channels={k}, or encoder=True"
+                f"in_channels={in_channels} was given without an encoder, and the layers have "
+                f"width {k}; expected in_channels={k}, or encoder=True"
             )
         self.in_channels, self.hidden_channels, self.edge_dim = in_channels, k, edge_dim
         self.replicas, self.validate = replicas, validate
@@ -138,28 +138,28 @@ class Layers(Conv):
             ensemble.redraw_each(self.layers, self.replicas)
 
     def layer(self, index: int, x: Tensor, edges: Edges, bare: bool = False) -> Tensor:
-        """One layer on any graph: [R, n, k] → [R, n, k], R = 1 without replicas; ``bare`` as in
-        :class:`~hogwild.models.layer.Layer`."""
+        """Apply one layer: [R, n, k] → [R, n, k], where R = 1 without replicas. ``bare`` is that
+        of :class:`~hogwild.models.layer.Layer`."""
         layer = self.layers[index]
         if self.replicas is None:
             return layer(x[0], edges, bare).unsqueeze(0)
         return ensemble.apply(layer, x, edges, bare)
 
     def _encode(self, inputs: Inputs) -> tuple[Tensor, AllEdges]:
-        """Values before the first layer [R, N, k], and the edges; the inputs are checked first."""
+        """Check the inputs; return the values before the first layer [R, N, k] and the edges."""
         inputs = Inputs.of(inputs)
         graph, weight = self.graph(inputs), inputs.edge_weight
         if weight is not None and not any("edge_weight" in s.reads for s in self._stack):
             raise GraphError(
-                f"edge_weight was given to layers that do not read it ({self._stack[0]}); leave it "
-                f"out, or give it as edge_attr to layers that read edge features"
+                f"edge_weight was given, but the layers ({self._stack[0]}) do not read it; leave "
+                f"edge_weight out, or pass it as edge_attr to layers that read edge features"
             )
         h = inputs.x if self.encoder is None else self.encoder(inputs.x)
         h = h.expand(self.replicas or 1, *h.shape[-2:])
         return h, AllEdges(graph, inputs.edge_index, inputs.edge_attr, weight)
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
-        """The embeddings after the last layer; the diagnostics say ``depth`` iterations."""
+        """The embeddings after the last layer; the diagnostics report ``depth`` iterations."""
         h, graph = self._embed(inputs, h0)
         return Solution.exact(h, graph.num_graphs, self.depth)
 
@@ -170,8 +170,7 @@ class Layers(Conv):
     def _embed(self, inputs: Inputs, h0: Tensor | None) -> tuple[Tensor, Graph]:
         if h0 is not None:
             raise ConfigError(
-                "h0 was given to an explicit model, whose layers start from the features; expected "
-                "h0=None"
+                "h0 was given to an explicit model, which has no solve to start; expected h0=None"
             )
         h, edges = self._encode(inputs)
         for index in range(self.depth):
@@ -179,10 +178,10 @@ class Layers(Conv):
         return (h[0] if self.replicas is None else h), edges.graph
 
     def problem(self, inputs: Inputs) -> LayeredProblem:
-        """The layers one node at a time.
+        """The layers, one node at a time.
 
         Raises:
-            AsynchronyError: A layer turns out to read more than a node and its neighbours.
+            AsynchronyError: A layer reads more than a node and its neighbours.
         """
         h, edges = self._encode(inputs)
         surrounded, k = self._probe(edges, h), self.hidden_channels
@@ -192,18 +191,18 @@ class Layers(Conv):
         )  # fmt: skip
 
     def _probe(self, edges: AllEdges, like: Tensor) -> tuple[bool, ...]:
-        """Whether each layer needs the edges of the neighbours; raises where that is not enough."""
+        """Whether each layer needs the neighbours' own edges; raise if a layer needs even more."""
         if self.training and any(isinstance(m, _BatchNorm) for m in self.modules()):
             raise AsynchronyError(
-                "a BatchNorm in training mode normalises over all nodes at hand; call model.eval() "
-                "before running a model asynchronously"
+                "a BatchNorm in training mode normalises over all nodes; call model.eval() before "
+                "running a model asynchronously"
             )
-        hint = ". The model is in training mode: with dropout call model.eval() first"
+        hint = ". The model is in training mode: call model.eval() first if it has dropout"
         return tuple(
             surroundings_needed(
                 partial(self.layer, i, bare=True),
                 f"layer {i} ({layer})",
-                replace(edges),  # a fresh one, so that nothing is kept that autograd cannot use
+                replace(edges),  # with an empty cache: the probe runs without autograd
                 like,
                 hint if self.training else "",
             )
@@ -229,7 +228,7 @@ class Layers(Conv):
 
 
 class ExplicitGNN(ConvGNN):
-    """What all models of a fixed number of layers share: their convolution is :class:`Layers`."""
+    """The base class of models with a fixed number of layers."""
 
     conv: Layers
 
@@ -253,22 +252,21 @@ class ExplicitGNN(ConvGNN):
 
 
 class LayeredGNN(ExplicitGNN):
-    r"""A *new* model of any stack of PyG's (or your own) one-hop message-passing layers.
+    r"""A *new* model from any PyG-style message-passing layers of one hop.
 
-    The layers given are a pattern: the model has copies of them, with parameters freshly drawn, and
-    an encoder and a readout of its own, for :func:`hogwild.train`. The layers given stay as they
-    are. A model that is already trained goes to :func:`hogwild.simulate` as it is, see
-    :func:`hogwild.wrap`. Layers with gradients are refused, in case they were meant to be kept.
+    The model contains copies of the given layers with fresh parameters, an encoder and a readout.
+    The given layers do not change. :func:`hogwild.simulate` takes a trained model directly
+    (:func:`hogwild.wrap`). Layers whose parameters have gradients are refused, because their
+    trained parameters would be lost.
 
-    The order is: encoder of each node, then layer by layer convolution, norm, activation and
-    dropout, then the readout of all models. Synchronously this is the ordinary forward pass;
-    :meth:`problem` offers the same layers one node at a time.
+    The model applies the encoder, then the convolution, norm, activation and dropout of every
+    layer, and then the readout.
 
     Args:
-        layers: Convolutions k → k, called as ``layer(x, edge_index)``, with ``edge_attr`` and
-            ``edge_weight`` where they take these; or a PyG model such as
+        layers: Convolutions of width k, called as ``layer(x, edge_index)``, with ``edge_attr`` and
+            ``edge_weight`` if they take them; or a PyG model such as
             ``torch_geometric.nn.GraphSAGE(k, k, num_layers=3)``, whose convolutions, norms,
-            activation and dropout are the pattern (it has none after its last layer).
+            activation and dropout are copied (its last layer has none of the latter three).
         in_channels: Width of the node features.
         out_channels: Width of the predictions.
         pool: ``None`` predicts for every node; ``"mean"`` for every graph.
@@ -288,20 +286,20 @@ class LayeredGNN(ExplicitGNN):
 
 
 def _drawn(layers: BasicGNN | Iterable[nn.Module]) -> BasicGNN | Iterable[nn.Module]:
-    """The layers of this model: copies of those given, with parameters freshly drawn."""
+    """Copies of the given layers with fresh parameters."""
     given = layers if isinstance(layers, nn.Module) else list(layers)
     parts = [given] if isinstance(given, nn.Module) else given
     if not all(isinstance(part, nn.Module) for part in parts):
-        return given  # refused as soon as layers are built of it
+        return given  # Layers raises the error
     parameters = [p for part in parts for p in part.parameters()]
     if any(nn.parameter.is_lazy(p) for p in parameters):
-        return given  # likewise
+        return given  # Layers raises the error
     if any(p.grad is not None for p in parameters):
         raise ConfigError(
-            f"the parameters of {type(parts[0]).__name__} have gradients, so they are being "
-            f"trained, and LayeredGNN builds a new model around fresh copies. A trained model "
-            f"goes to hogwild.simulate and hogwild.robustness as it is, or as "
-            f"hogwild.wrap(model); for a new one expected layers that were never trained"
+            f"the parameters of {type(parts[0]).__name__} have gradients, so they were trained, "
+            f"but LayeredGNN builds a new model with fresh parameters; expected layers that were "
+            f"never trained. hogwild.simulate and hogwild.robustness take a trained model as it "
+            f"is, or as hogwild.wrap(model)"
         )
     if isinstance(given, nn.Module):
         return cast("BasicGNN", ensemble.fresh(given))

@@ -1,10 +1,10 @@
-r"""The layers of an explicit model on one graph: what all rules for layers ask
+r"""The layers of an explicit model on one graph, as the rules use them
 (:mod:`hogwild_node.layers`).
 
-In :class:`~hogwild.LayeredGNN` the state and the value of a node are the same, the embedding
+In :class:`~hogwild.LayeredGNN` the state and the value of a node are both its embedding
 :math:`h_i^\ell`. In a wrapped model (:func:`hogwild.wrap`) the value is the input of the ℓ-th
-convolution, and the state is all results of the node's convolutions so far: the user's own code
-makes the next input from these.
+convolution. The state holds the results of all convolutions so far, from which the user's code
+computes the next input.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class LayeredProblem(LocalLayers):
     """The layers of an explicit model on one graph, one node at a time.
 
     Attributes:
-        graph: Who hears whom.
-        replicas: R, 1 for a model without replicas.
+        graph: The graph.
+        replicas: R; 1 for a model without replicas.
         channels: Width of a node's state.
         depth: L, the number of layers.
-        widths: Widths of the values of layers 0, …, L: L + 1 numbers. The last is the width of
-            what a node would send after its last layer, which only overwriting sends.
-        usual: The rule that ``"auto"`` means for this model.
+        widths: Widths of the values of layers 0, …, L: L + 1 numbers. Only the rule
+            ``"overwriting"`` sends values of layer L.
+        usual: The rule that ``rule="auto"`` selects for this model.
     """
 
     graph: Graph
@@ -40,7 +40,7 @@ class LayeredProblem(LocalLayers):
     usual: str
 
     def detach(self) -> LayeredProblem:
-        """The problem itself: it is evaluated without gradients, or unrolled with them."""
+        """The problem itself."""
         return self
 
     @abstractmethod
@@ -52,5 +52,5 @@ class LayeredProblem(LocalLayers):
 
     @property
     def node(self) -> LocalLayers:
-        """The layers as a node computes them: without torch where they are those of a GCN."""
+        """The layers as a node computes them; the layers of a GCN need no torch."""
         return self

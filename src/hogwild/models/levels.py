@@ -1,4 +1,5 @@
-r"""The problems of a stack of implicit layers on one graph: each is posed by the solution below.
+r"""The problems of a stack of implicit layers on one graph. The problem of each level depends on
+the solution of the level below:
 
 .. math:: H^{(s)} = \arg\min_H E^{(s)}(H;\, [X \,\|\, H^{(s-1)}])
 """
@@ -19,19 +20,19 @@ from hogwild.problems.base import Problem
 
 
 def beside(x: Tensor, h: Tensor) -> Tensor:
-    """What the next level reads: features and embeddings, [..., n, p + k]."""
+    """The input of the next level: features and embeddings side by side, [..., n, p + k]."""
     return torch.cat([x.expand(*h.shape[:-1], x.size(-1)), h], -1)
 
 
 @dataclass(eq=False)
 class StackProblem:
-    """The problems of all levels on one graph. The problem of level 0 is known. The problem of any
-    other level is posed, again and again, by the embeddings of the level below.
+    """The problems of all levels on one graph. The problem of level 0 is fixed. The problem of any
+    other level changes with the embeddings of the level below.
 
     Attributes:
-        first: The problem of level 0, cut off from autograd.
+        first: The problem of level 0, detached from autograd.
         widths: Width of every level's embeddings.
-        posed: Poses the problem of each level for its inputs.
+        posed: For each level, the function that builds its problem from its inputs.
         inputs: The inputs of level 0.
         replicated: Whether embeddings have a replica dimension.
     """
@@ -52,18 +53,18 @@ class StackProblem:
         return sum(self.widths)
 
     def detach(self) -> StackProblem:
-        """The problem itself: it is cut off from autograd."""
+        """The problem itself, which is already detached."""
         return self
 
     def pose(self, level: int, own: Tensor, heard: Tensor) -> Problem:
-        """The problem of a level above the first, cut off from autograd.
+        """The problem of a level above the first, detached from autograd.
 
-        The problem at a node depends on that node's own embedding and on what that node heard, and
-        on nothing else.
+        The problem at a node depends only on the node's own embedding and on what the node heard.
 
         Args:
+            level: The level.
             own: The embeddings of the level below, [R, k, N].
-            heard: Those of the sender of every edge, as its receiver last heard them, [R, k, E].
+            heard: The sender's embedding on every edge, as its receiver last heard it, [R, k, E].
         """
         x, source = self.inputs.x, self.graph.src
         inputs = replace(
@@ -80,7 +81,7 @@ class StackProblem:
 
     @cached_property
     def begun(self) -> list[Problem]:
-        """The problems of all levels where asynchronous nodes begin."""
+        """The problems of all levels at the starting point of asynchronous runs."""
         problems = [self.first]
         for level in range(1, len(self.posed)):
             below = problems[-1].start()
@@ -88,12 +89,12 @@ class StackProblem:
         return problems
 
     def settled(self, answers: Sequence[Tensor]) -> list[Problem]:
-        """The problems of all levels where every node holds, and has heard, these embeddings of
-        each level, [R, k, N]."""
+        """The problems of all levels if every node has these embeddings of each level [R, k, N],
+        and all its neighbours have heard them."""
         source = self.graph.src
         above = [self.pose(s, h, gather(h, source)) for s, h in enumerate(answers[:-1], 1)]
         return [self.first, *above]
 
     def start(self) -> Tensor:
-        """Where asynchronous nodes begin, [R, channels, N]."""
+        """The starting point of asynchronous runs, [R, channels, N]."""
         return torch.cat([problem.start() for problem in self.begun], 1)

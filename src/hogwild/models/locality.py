@@ -1,20 +1,22 @@
-r"""What a layer reads, and whether a node can compute it from what it hears.
+r"""Layers on stars: whether a node can compute a layer from what it hears.
 
-A layer of a feed-forward GNN is written over the whole graph. An asynchronous node evaluates it on
-its *star*: itself, and one leaf for every edge into it, holding what was last heard there,
+A layer of a feed-forward GNN is written for whole graphs. An asynchronous node evaluates it on its
+*star*: the node, and one leaf for every edge into it. The leaf holds the embedding that the node
+last heard on that edge,
 
 .. math:: h_i \leftarrow f^\ell_\theta\bigl(h_i, \{h_j, e_{ij} \mid j \in \mathcal N(i)\}\bigr).
 
-Three things stand in the way. Some layers look at the whole graph or at several hops: they are
-refused, by type where the type tells (:func:`refuse_beyond_one_hop`), and by trying otherwise
-(:func:`surroundings_needed`). Some weigh a message by the *degree of its sender*: a leaf of a star
-has no edges of its own, so it is given those of the node it stands for, from far ends whose values
-do not matter. And :class:`~torch_geometric.nn.GCNConv` does the latter in a way that is known: its
-weights are constants of the graph, computed once.
+* Some layers read the whole graph or several hops. They are refused, either because of their type
+  (:func:`refuse_beyond_one_hop`) or after a test on the graph (:func:`surroundings_needed`).
+* Some layers weigh a message by the *degree of its sender*. The leaves then get the edges of the
+  nodes that they stand for. The values at the far ends of these edges do not matter.
+* :class:`~torch_geometric.nn.GCNConv` also uses the degrees of senders. Its weights are constants
+  of the graph and are computed once.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,7 +39,7 @@ _WHOLE_GRAPH: dict[type, str] = {
     pyg.InstanceNorm: "normalises over all nodes of the graph",
     pyg.MeanSubtractionNorm: "subtracts the mean over all nodes of the graph",
     pyg.GraphSizeNorm: "divides by the number of nodes of the graph",
-    pyg.JumpingKnowledge: "reads all layers at once, and a node only has its latest",
+    pyg.JumpingKnowledge: "reads the embeddings of all layers, and a node only keeps its latest",
     pyg.GPSConv: "attends to all nodes of the graph",
 }
 
@@ -55,8 +57,8 @@ _HOPS: dict[type, Callable[[Any], int]] = {
 
 
 def refuse_beyond_one_hop(layer: nn.Module, allow: tuple[type, ...] = ()) -> None:
-    """Raise :class:`AsynchronyError`, with the reason, where a type tells that a layer (or anything
-    inside it) reads more than a node and its neighbours; ``allow`` are types to pass over."""
+    """Raise :class:`AsynchronyError` if the type of a layer, or of a module inside it, shows that
+    it reads more than a node and its neighbours. Modules of the types ``allow`` are skipped."""
     for part in layer.modules():
         name = type(part).__name__
         if isinstance(part, allow):
@@ -70,27 +72,40 @@ def refuse_beyond_one_hop(layer: nn.Module, allow: tuple[type, ...] = ()) -> Non
         if isinstance(part, pyg.LayerNorm) and part.mode == "graph":
             raise _beyond("LayerNorm(mode='graph') normalises over all nodes of the graph")
         if isinstance(part, _BatchNorm) and not part.track_running_stats:
-            raise _beyond(f"{name}(track_running_stats=False) normalises over all nodes at hand")
+            raise _beyond(f"{name}(track_running_stats=False) normalises over all nodes")
         if isinstance(part, pyg.MessagePassing) and part.flow != "source_to_target":
             raise AsynchronyError(
-                f"{name}(flow={part.flow!r}) reads the targets of a node's edges, from which it "
-                f"hears nothing; expected flow='source_to_target': flip edge_index instead"
+                f"{name}(flow={part.flow!r}) reads the targets of a node's edges, but a node only "
+                f"hears the sources of the edges into it; expected flow='source_to_target': flip "
+                f"edge_index instead"
             )
 
 
 def _beyond(what: str) -> AsynchronyError:
     return AsynchronyError(
-        f"{what}, and an asynchronous node knows only itself and its neighbours; expected layers "
-        f"of one hop (several of them for several hops) and norms of single nodes, such as "
+        f"{what}, but an asynchronous node knows only itself and its neighbours; expected layers "
+        f"of one hop (several layers for several hops) and norms of single nodes, such as "
         f"torch.nn.LayerNorm, LayerNorm(mode='node') or BatchNorm"
     )
+
+
+def normalises(conv: Any) -> bool:
+    """Whether a convolution is PyG's GCN with normalised weights, which hogwild can compute."""
+    return type(conv) is pyg.GCNConv and conv.normalize and conv.aggr in ("add", "sum")
+
+
+def without_normalisation(conv: pyg.GCNConv) -> pyg.GCNConv:
+    """A copy of a GCN layer that takes its edge weights as they are; it shares all parameters."""
+    bare = copy.copy(conv)
+    bare.normalize = False
+    return bare
 
 
 # -- the edges as a layer sees them ---------------------------------------------------------------
 
 
 class Edges(ABC):
-    """What a layer reads beside the values of the nodes."""
+    """The edges that a layer reads, with their features and weights."""
 
     index: Tensor  # [2, M]
     attr: Tensor | None  # [M, r]
@@ -99,7 +114,8 @@ class Edges(ABC):
     @abstractmethod
     def normalised(self, improved: bool, loops: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         r"""Edges and weights of the symmetrically normalised adjacency
-        :math:`(D + I)^{-1/2}(A + I)(D + I)^{-1/2}`; with ``loops`` one loop a node comes last."""
+        :math:`(D + I)^{-1/2}(A + I)(D + I)^{-1/2}`. With ``loops`` one self-loop for every node is
+        appended."""
 
 
 @dataclass(eq=False)
@@ -115,7 +131,7 @@ class AllEdges(Edges):
     )
 
     def normalised(self, improved: bool, loops: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        if self.weight is None:  # a constant of the graph: once for all forward passes
+        if self.weight is None:  # cached on the graph, for all forward passes
             return _unweighted(self.graph, improved, loops, dtype)
         key = (improved, loops, dtype)
         if key not in self._kept:
@@ -126,14 +142,14 @@ class AllEdges(Edges):
 def _normalise(
     graph: Graph, given: Tensor | None, improved: bool, loops: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """As :meth:`Edges.normalised`, of these weights [E]."""
+    """:meth:`Edges.normalised` for these weights [E]."""
     edges = torch.stack([graph.src, graph.dst])
     index, weight = gcn_norm(
         edges, given, graph.num_nodes, improved, loops, "source_to_target", dtype
     )
     if loops and graph.self_loops is not None:
-        # PyG takes loops out before it adds its own; here they stay, weighing nothing, so that
-        # edges keep their numbers.
+        # PyG removes self-loops before it adds its own. Here they stay with weight zero, so that
+        # the edges keep their indices.
         keep = graph.src != graph.dst
         edge = weight.new_zeros(graph.num_edges)
         edge = edge.masked_scatter(keep, weight[: -graph.num_nodes])
@@ -151,10 +167,11 @@ def _unweighted(
 
 @dataclass(eq=False)
 class StarEdges(Edges):
-    """The edges of some stars, drawn apart: first the nodes [A], then a leaf for every edge into
-    them [E'], then the far ends of the leaves' own edges where a layer needs these.
+    """The edges of some stars, which share no nodes. The nodes of this graph are first the centres
+    [A], then a leaf for every edge into them [E'], then, if a layer needs them, the far ends of the
+    leaves' own edges [F].
 
-    A self-loop is no message: the node reads itself.
+    A self-loop leads from a centre to itself, not from a leaf.
     """
 
     whole: AllEdges
@@ -162,12 +179,13 @@ class StarEdges(Edges):
     index: Tensor
     attr: Tensor | None
     weight: Tensor | None
-    near: Tensor | None  # [F] the node or leaf that each far end belongs to
-    rows: Tensor | None  # [M] the edge of the graph that each edge drawn stands for; None: the same
-    far: Tensor | None  # [F] the node that each far end stands for
+    near: Tensor | None  # [F] the centre or leaf that each far end is joined to
+    rows: Tensor | None  # [M] the edge of the whole graph that each edge is; None: the same edges
+    far: Tensor | None  # [F] the node of the whole graph that each far end stands for
 
     @classmethod
     def of(cls, whole: AllEdges, at: Star, surrounded: bool) -> StarEdges:
+        """The edges of these stars; ``surrounded`` adds the leaves' own edges."""
         graph, a, count = whole.graph, at.size, at.slot.numel()
         nodes, edges = _numbers(at, graph)
         src = graph.src[edges]
@@ -177,10 +195,10 @@ class StarEdges(Edges):
         if surrounded:
             into, out = graph.star(src), _reversed(graph).star(torch.cat([nodes, src]))
             (_, entering), (_, leaving) = _numbers(into, graph), _numbers(out, graph)
-            drawn = torch.cat([torch.full_like(nodes, -1), edges])[out.slot]  # already there
+            drawn = torch.cat([torch.full_like(nodes, -1), edges])[out.slot]  # already drawn
             own = graph.src[entering] == graph.dst[entering]
             new = (graph.src[leaving] != graph.dst[leaving]) & (leaving != drawn)
-            # The edges into every leaf, its own loops among them, and those out of everyone.
+            # The edges into every leaf, with its self-loops, and the edges out of all nodes.
             heard, loop, said = a + into.slot[~own], a + into.slot[own], out.slot[new]
             near = torch.cat([heard, said])
             beyond = torch.cat([graph.src[entering[~own]], graph.dst[leaving[new]]])
@@ -198,16 +216,16 @@ class StarEdges(Edges):
         return cls(whole, at, index, attr, weight, near, rows, beyond)
 
     def nodes(self) -> Tensor:
-        """The node of the graph that each node drawn stands for, [A + E' + F]."""
+        """The node of the whole graph that each node stands for, [A + E' + F]."""
         nodes, edges = _numbers(self.at, self.whole.graph)
         found = torch.cat([nodes, self.whole.graph.src[edges]])
         return found if self.far is None else torch.cat([found, self.far])
 
     def values(self, h: Tensor, inbox: Tensor) -> Tensor:
-        """Values of all nodes drawn: […, A, k], […, E', k] → […, A + E' + F, k].
+        """Values of all nodes: […, A, k], […, E', k] → […, A + E' + F, k].
 
-        A far end repeats the value at its near end: finite, and the wrong one for a layer that
-        looks at it, which :func:`surroundings_needed` then finds out.
+        A far end gets the value of the node that it is joined to. This value is wrong on purpose:
+        :func:`surroundings_needed` then detects layers that read it.
         """
         x = torch.cat([h, inbox], -2)
         return x if self.near is None else torch.cat([x, x[..., self.near, :]], -2)
@@ -224,7 +242,7 @@ class StarEdges(Edges):
 
 
 def _numbers(at: Star, graph: Graph) -> tuple[Tensor, Tensor]:
-    """The numbers of a star's nodes [A] and edges [E'] in the graph."""
+    """The indices of a star's nodes [A] and edges [E'] in the graph."""
     device = at.slot.device
     nodes = torch.arange(graph.num_nodes, device=device) if at.nodes is None else at.nodes
     edges = torch.arange(graph.num_edges, device=device) if at.edges is None else at.edges
@@ -233,34 +251,36 @@ def _numbers(at: Star, graph: Graph) -> tuple[Tensor, Tensor]:
 
 @kept
 def _reversed(graph: Graph) -> Graph:
-    """The graph with all edges turned round, edges keeping their numbers."""
+    """The graph with all edges reversed; edges keep their indices."""
     return Graph(graph.dst, graph.src, graph.batch, graph.num_nodes, graph.num_graphs)
 
 
-# -- by trying ------------------------------------------------------------------------------------
+# -- by a test ------------------------------------------------------------------------------------
 
 Evaluate = Callable[[Tensor, Edges], Tensor]
-"""A layer: values [R, N, k] and edges to new values [R, N, k]."""
+"""A layer, which maps values [R, N, k] and edges to new values [R, N, k]."""
 
 _SAMPLES, _DRAWS = 64, 8
-"""Nodes on which a layer is tried, in several draws (at most so many) where a graph has fewer."""
+"""Nodes on which a layer is tested. Smaller graphs get several random draws, at most ``_DRAWS``."""
 
 
 @torch.no_grad()
 def surroundings_needed(
     evaluate: Evaluate, name: str, whole: AllEdges, like: Tensor, hint: str = ""
 ) -> bool:
-    """Whether the leaves of a star need their own edges for a layer to come out right.
+    """Whether a layer gives the right result on stars only if the leaves have their own edges.
 
-    Tried on random values, at all nodes and at a random half of them: statistics over all stars
-    could agree with those over a regular graph.
+    The layer is tested with random values, on the stars of all nodes and of a random half of the
+    nodes. The stars of all nodes are not enough: on a regular graph, statistics over all of them
+    could equal those of the graph.
 
     Args:
-        evaluate: The layer. What it returns is compared, so it should be shown before an activation
-            hides it.
-        name: What to call the layer.
-        like: A tensor [R, N, k] of the dtype and device in question.
-        hint: Another possible reason for a failure.
+        evaluate: The layer. It should also return its values before the activation, which could
+            hide a difference.
+        name: The layer's name in the error.
+        whole: The edges of the whole graph.
+        like: A tensor [R, N, k] with the dtype and device of the test.
+        hint: Text that is appended to the error.
 
     Raises:
         AsynchronyError: The layer at a node is not a function of the node's star.
@@ -283,7 +303,7 @@ def surroundings_needed(
                 for at in (graph.everyone, graph.star(half))
                 for h, values in zip(drawn, expected, strict=True)
             )
-        except Exception as error:  # whatever a foreign layer raises on a graph it did not expect
+        except Exception as error:  # a foreign layer may raise anything on stars
             reason, cause = f"raises {error!r}", error
             continue
         if gap <= tolerance:
@@ -291,15 +311,15 @@ def surroundings_needed(
         reason, cause = f"differs by {gap:.1e}", None
     raise AsynchronyError(
         f"{name} looks beyond a node and the neighbours it hears: evaluated on these alone it "
-        f"{reason}. Expected a layer of one hop; what it must know of the whole graph should be a "
-        f"feature of nodes or edges{hint}"
+        f"{reason}. Expected a layer of one hop. Pass information about the whole graph as "
+        f"features of nodes or edges{hint}"
     ) from cause
 
 
 def _gap(
     evaluate: Evaluate, whole: AllEdges, at: Star, surrounded: bool, h: Tensor, expected: Tensor
 ) -> float:
-    """How far a layer on stars is from the layer on the whole graph."""
+    """Largest difference between a layer on stars and on the whole graph."""
     edges = StarEdges.of(whole, at, surrounded)
     own, inbox = at.at_nodes(h.mT).mT, h[:, at.at_edges(whole.graph.src)]
     found = evaluate(edges.values(own, inbox), edges)[:, : at.size]

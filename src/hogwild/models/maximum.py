@@ -1,41 +1,42 @@
-r"""The sceptic's baseline: maxima, which no order, delay or repetition can disturb.
+r"""A baseline of maxima, whose result depends on no order, delay or repetition of updates.
 
-Every node has an encoding :math:`a_i` of its own features and loses something on the way from each
-neighbour, channel by channel:
+Every node has an encoding :math:`a_i` of its features. A value loses a decrement :math:`d_{ij}` on
+the way from node j to node i, channel by channel:
 
 .. math::
     h_i = \max\Bigl(a_i,\; \max_{j \in N(i)} (h_j - d_{ij})\Bigr), \qquad
     a_i = \operatorname{MLP}(x_i), \quad
     d_{ij} = \delta + \operatorname{softplus}(W [x_i, x_j, e_{ij}] + b),
 
-with a constant :math:`\delta > 0`: the max-plus equation of Bellman and Ford, whose solution is the
-best over all walks :math:`j = i_0 \to i_1 \to \dots \to i_l = i` that end in i,
+with a constant :math:`\delta > 0`. This is the max-plus equation of Bellman and Ford. Its solution
+is the best over all walks :math:`j = i_0 \to i_1 \to \dots \to i_l = i` that end in i,
 
 .. math:: h^*_i = \max_{\text{walks}} \; a_j - \sum_{s=1}^{l} d_{i_s i_{s-1}} .
 
-**The solution is unique.** A fixed point lies above every walk's value, so :math:`h \ge h^*`. From
-any node follow the neighbour that attains the maximum: values grow by at least δ a step, so no node
-comes twice, and the trail ends at some :math:`a_j`: h is the value of a walk, :math:`h \le h^*`.
+**The solution is unique.** A fixed point is at least the value of every walk, so
+:math:`h \ge h^*`. From any node follow the neighbours that attain the maximum. Values grow by at
+least δ from node to node, so no node is visited twice, and the walk ends at a node with
+:math:`h_j = a_j`. Hence h is the value of a walk, and :math:`h \le h^*`.
 
-**It is reached in finite time, exactly.** Updates are maxima of what was heard, hence monotone; the
-map is nonexpansive in the maximum norm, but no contraction. Say that a *round* has passed when
-every inbox holds, and from then on will hold, only values that its sender had since the last round,
-and every node has updated since. How often, in which order, how late, and with how many repetitions
-does not matter. Let W be the largest value in any node or inbox at the start. After l rounds, and
-ever after,
+**Updates reach it exactly and in finite time.** An update is a maximum of what was heard and
+therefore monotone. The map is nonexpansive in the maximum norm, but not a contraction. Say that a
+*phase* ends when, from then on, all inboxes hold only values that their senders had after the last
+phase, and every node has updated since. The order, delays and repetitions within a phase do not
+matter. Let W be the largest value in any node or inbox at the start. After l phases, and at all
+later times,
 
 .. math::
     \max_{\text{walks of fewer than } l \text{ edges}} \bigl(\dots\bigr) \;\le\; h_i \;\le\;
     \max\bigl(h^*_i,\, W - l\,\delta\bigr) ,
 
-by induction: a value heard is within the bounds of l − 1 rounds, and loses at least δ on the way.
-So from *any* start everything is exact after
+by induction: a value heard satisfies the bounds of l − 1 phases and loses at least δ on the way.
+From *any* start all values are therefore exact after
 
-.. math:: \max\bigl(L + 1,\; (W - \min_i h^*_i) / \delta\bigr) \text{ rounds,}
+.. math:: \max\bigl(L + 1,\; (W - \min_i h^*_i) / \delta\bigr) \text{ phases,}
 
-L the number of edges of the longest best walk; from a start at or below the solution, for instance
-:math:`h = a`, after L + 1. Rounding keeps the order of numbers, so that even the last bit does not
-depend on the schedule.
+where L is the number of edges of the longest best walk. From a start at or below the solution, for
+instance :math:`h = a`, L + 1 phases are enough. Rounding preserves the order of numbers, so every
+schedule gives the same bits.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ from hogwild_node.local import LocalMap
 from hogwild_node.tree import EDGES, FIXED, NODES, over
 
 START = -3.0
-"""Initial bias of the decrements: softplus(-3) ≈ 0.05, so that fresh values travel far."""
+"""Initial bias of the decrements. softplus(-3) ≈ 0.05, so that values travel far at first."""
 
 
 @dataclass
@@ -85,7 +86,7 @@ class MaxProblem(FixedPoint, LocalMap):
         return self.encoding.size(1)
 
     def start(self) -> Tensor:
-        """The encoding: below the solution, and as few steps from it as walks have edges."""
+        """The encoding, which lies at or below the solution."""
         return self.encoding.clone()
 
     @property
@@ -97,22 +98,24 @@ class MaxProblem(FixedPoint, LocalMap):
         best = own.scatter_reduce(-1, at.slot.expand_as(heard), heard, "amax")
         if not best.requires_grad:
             return best
-        # Through one winner only: autograd of the maximum would share ties among all.
+        # The gradient goes to one winner. Autograd of the maximum would divide it among ties.
         return torch.cat([heard, own], -1).gather(-1, _winners(own, heard, best, at))
 
     def drift(self, error: float) -> Tensor:
-        r"""Numbers heard that are wrong by at most ε change what a walk loses on each edge by as
-        much. A walk that is the best to i, with these losses of at least :math:`d - \epsilon`,
-        ends no lower than :math:`a_i`, so that it has at most
-        :math:`(\max a - \min a) / (\min d - \epsilon)` edges; the values of walks, and so their
-        maxima, are wrong by at most ε for each edge."""
+        r"""A bound on the distance to the fixed point if every number heard is wrong by at most ε.
+
+        Such errors change the decrement of each edge by at most ε. The value of the best walk to i
+        is at least :math:`a_i`, and each of its edges loses at least :math:`d - \epsilon`, so it
+        has at most :math:`(\max a - \min a) / (\min d - \epsilon)` edges. Every edge adds an error
+        of at most ε."""
         graph, a = self.graph, self.encoding - self.encoding.amin()
         spread = graph.max((graph.spread(graph.max(a)) - a).amax(1))  # [R, G]
         least = float(self.decrement.amin()) if self.decrement.numel() else math.inf
         return spread * (error / (least - error) if error < least else math.inf)
 
     def senders(self, h: Tensor) -> Tensor:
-        """The neighbour whose value wins at each node, [R, k, N + 1]; N where its own does."""
+        """The neighbour whose value attains the maximum at each node, [R, k, N + 1]; N if the
+        node's own encoding does."""
         graph, n = self.graph, self.graph.num_nodes
         heard = gather(h, graph.src) - self.decrement
         best = self.update(h, gather(h, graph.src), graph.everyone)
@@ -124,11 +127,11 @@ class MaxProblem(FixedPoint, LocalMap):
         return _send(F.pad(v, (0, 1)), self.senders(h))[..., :-1]
 
     def adjoint(self, h: Tensor, grad: Tensor) -> Tensor:
-        r"""Exactly: the winners form a forest, so :math:`J^\top` is nilpotent and
+        r"""The exact solution. The winners form a forest, so :math:`J^\top` is nilpotent and
 
         .. math:: (I - J^\top)^{-1} = \prod_s \bigl(I + (J^\top)^{2^s}\bigr),
 
-        every factor a scatter along the ancestors :math:`2^s` generations up.
+        where every factor is a scatter to the ancestors :math:`2^s` generations up.
         """
         ancestor, total = self.senders(h), F.pad(grad, (0, 1))
         for _ in range(int(self.graph.sizes.max()).bit_length()):
@@ -138,8 +141,8 @@ class MaxProblem(FixedPoint, LocalMap):
 
 
 def _winners(own: Tensor, heard: Tensor, best: Tensor, at: Star) -> Tensor:
-    """Position in [heard ‖ own] of every node's maximum, [R, k, A]: of equal ones its own before
-    any edge's, and the first edge before the others."""
+    """Position in [heard ‖ own] of every node's maximum, [R, k, A]. Among equal values the node's
+    own comes first, then the edges in their order."""
     e, here = heard.size(-1), torch.arange(own.size(-1), device=own.device)
     wins = (heard == gather(best, at.slot)) & (heard > gather(own, at.slot))
     place = torch.where(wins, torch.arange(e, device=own.device), e)
@@ -149,42 +152,42 @@ def _winners(own: Tensor, heard: Tensor, best: Tensor, at: Star) -> Tensor:
 
 
 def _send(v: Tensor, to: Tensor) -> Tensor:
-    """Every node's value added at the node it names; what goes to the last place is dropped."""
+    """Add every node's value at the node ``to``; values at the last index are dropped."""
     out = torch.zeros_like(v).scatter_add(-1, to, v)
     out[..., -1] = 0.0
     return out
 
 
 class MaxConv(ImplicitConv):
-    r"""Embeddings that are best walks; a layer among PyG's layers.
+    r"""A PyG-style layer whose embeddings are the values of best walks.
 
     .. math::
         h_i = \max\Bigl(a_i,\; \max_{j \in N(i)} (h_j - d_{ij})\Bigr), \qquad
         d_{ij} = \delta + \operatorname{softplus}(W [x_i, x_j, e_{ij}] + b)
 
-    Any schedule of updates finds the same bits in finite time (proof in
-    :mod:`hogwild.models.maximum`): what an energy must beat is not robustness but expressiveness.
-    A maximum forwards one neighbour's news and forgets the others'; it cannot count.
+    Every schedule of updates gives the same bits in finite time (proof in
+    :mod:`hogwild.models.maximum`). The layer is a baseline for expressiveness: a maximum passes on
+    the value of one neighbour and drops the others, so it cannot count.
 
     Args:
         in_channels: Width p of the node features.
         hidden_channels: Width k of the embeddings.
         edge_dim: Width r of the edge features, or ``None``.
-        widths: Hidden widths of the encoder of a.
-        least: The constant :math:`\delta > 0`, which bounds how long wrong values can live.
+        widths: Hidden widths of the encoder.
+        least: The constant :math:`\delta > 0`, which bounds how long wrong values can survive.
         kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
-            ``solver`` (:class:`~hogwild.solvers.Picard`, from h = a and until nothing
-            moves, by default), ``solve_dtype``, ``on_failure``, ``validate``.
+            ``solver`` (by default :class:`~hogwild.solvers.Picard`, until no value changes),
+            ``solve_dtype``, ``on_failure``, ``validate``.
 
     Shapes:
         x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N]
         → [N, k], or [R, N, k] with replicas. There are no edge weights.
 
     Conventions:
-        Self-loops never win; of multi-edges the one that loses least counts; an
-        isolated node has :math:`h_i = a_i`. Messages travel along the edges only, so directed
-        graphs need no reverse links. The gradient goes through one best walk: of equal values a
-        node's own comes first, then that of the first edge.
+        Self-loops never attain the maximum. Among parallel edges the edge with the least decrement
+        counts. An isolated node has :math:`h_i = a_i`. Values travel along the edges only, so
+        directed graphs need no reverse links. The gradient goes through one best walk: among equal
+        values the node's own comes first, then the edges in their order.
     """
 
     kind = Kind.FIXED_POINT
@@ -203,7 +206,7 @@ class MaxConv(ImplicitConv):
         require_all_positive(edge_dim=edge_dim, widths=tuple(widths))
         if not 0 < least < math.inf:
             raise ConfigError(
-                f"least={least!r}; expected a positive number (every cycle must lose)"
+                f"least={least!r}; expected a positive number (every cycle must lose value)"
             )
         self.edge_dim, self.least = edge_dim, float(least)
         ends = 2 * in_channels + (edge_dim or 0)
@@ -226,8 +229,8 @@ class MaxConv(ImplicitConv):
         x, edge_attr = inputs.x, inputs.edge_attr
         if inputs.edge_weight is not None:
             raise GraphError(
-                "edge_weight was given, and a maximum of messages weighs none of them; expected "
-                "None: what an edge costs may depend on its features, so pass the weights as "
+                "edge_weight was given, but a maximum has no edge weights; expected "
+                "edge_weight=None. Decrements depend on edge features: pass the weights as "
                 "edge_attr=edge_weight[:, None] to a model built with edge_dim=1"
             )
         graph = self.graph(inputs)
@@ -247,7 +250,7 @@ class MaxConv(ImplicitConv):
 
 
 class MaxGNN(ImplicitGNN):
-    r"""Best walks: one or several :class:`MaxConv` and the paper's readout.
+    r"""A GNN of best walks: one or several :class:`MaxConv` and the paper's readout.
 
     Args:
         in_channels: Width of the node features.
@@ -255,11 +258,12 @@ class MaxGNN(ImplicitGNN):
         num_layers: Number of layers; each reads the features and the solution of the layer below.
         pool: ``None`` predicts for every node, ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to every :class:`MaxConv`: ``hidden_channels``, ``edge_dim``,
+        kwargs: Additional arguments of every :class:`MaxConv`: ``hidden_channels``, ``edge_dim``,
             ``widths``, ``least``, ``replicas``, ….
 
     Shapes:
-        as :class:`MaxConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+        Inputs as in :class:`MaxConv` → [N, out] or [R, N, out]; with ``pool`` [G, out] or
+        [R, G, out].
     """
 
     layer = MaxConv

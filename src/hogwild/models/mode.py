@@ -1,4 +1,4 @@
-"""How a module is run: in evaluation mode, and by or without ``torch.compile``."""
+"""Helpers for ``torch.compile`` and for evaluation mode."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def opaque(method: F) -> F:
-    """A method that ``torch.compile`` calls as it is. A solve decides by looking at numbers, graph
-    by graph: a traced solve falls into dozens of pieces that take minutes to compile."""
-    found: F = torch.compiler.disable(method, reason="a solve decides by looking at numbers")
+    """Exclude a method from ``torch.compile``. The control flow of a solve depends on values, so a
+    traced solve breaks into dozens of graphs that take minutes to compile."""
+    found: F = torch.compiler.disable(method, reason="its control flow depends on values")
     return found
 
 
 def uncompiled(model: object) -> object:
-    """The module that ``torch.compile`` was given; anything else as it is. A compiled module shares
-    all parameters with the module, but hides the module's class and the calls inside it."""
+    """The original module of a compiled module; any other object is returned unchanged. A compiled
+    module shares all parameters with the original, but hides its class and the calls inside it."""
     return model._modules.get("_orig_mod", model) if isinstance(model, nn.Module) else model
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A model in evaluation mode; afterwards each of its parts is in the mode it was in."""
+    """Put a model into evaluation mode within a context; restore the mode of each module after."""
     mode = {module: module.training for module in model.modules()}
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""From embeddings to predictions: the same readout for every model."""
+"""The readout of all models, which maps embeddings to predictions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hogwild.nn.mlp import MLP
 
 
 class Readout(nn.Module):
-    """The paper's readout: an MLP (4, 4, out) on every node, and for graph-level predictions the
-    mean of the node predictions through a second MLP (4, 4, out).
+    """The paper's readout: an MLP (4, 4, out) on every node. Graph-level predictions pass the mean
+    of the node predictions through a second MLP (4, 4, out).
 
     Args:
         in_channels: Width of the embeddings.

@@ -1,5 +1,5 @@
-r"""The original graph neural network: a fixed point of general networks, its contraction encouraged
-rather than built in.
+r"""The original graph neural network: a fixed point of general networks, which a penalty makes
+contract.
 
 `The Graph Neural Network Model <https://doi.org/10.1109/TNN.2008.2005605>`_ (Scarselli, Gori,
 Tsoi, Hagenbuchner & Monfardini, 2009), in its nonlinear form:
@@ -8,18 +8,18 @@ Tsoi, Hagenbuchner & Monfardini, 2009), in its nonlinear form:
     m_i = \sum_{j \in N(i)} w_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}), \qquad
     h_i = u(m_i, h_i, x_i),
 
-with MLPs m and u. Here both use tanh, u after its last layer, too: the map takes the cube
-:math:`[-1, 1]^{Nk}` into itself, so that *some* fixed point exists for all parameters (Brouwer).
-That there is only one, and that iterations find it, is not guaranteed: the training loss gets a
-penalty on the columns of the Jacobian at the solution,
+with MLPs m and u. Both use tanh, and u also applies tanh after its last layer. The map takes the
+cube :math:`[-1, 1]^{Nk}` into itself, so that *some* fixed point exists for all parameters
+(Brouwer). Nothing guarantees that the fixed point is unique or that iterations find it. The
+training loss therefore gets a penalty on the columns of the Jacobian at the solution,
 
 .. math::
     p = \sum_{c} \bigl( \|J_{:,c}\|_1 - \mu \bigr)_+^2, \qquad
     J = \frac{\partial F}{\partial h}(h^*), \quad 0 < \mu < 1,
 
-which vanishes exactly where :math:`\|J\|_1 \le \mu`. Then late and disordered updates converge,
-too, if they start near enough; but it is a statement about one point, and one that training
-encourages, not keeps. :meth:`ScarselliConv.contractivity` says how things stand.
+which vanishes exactly where :math:`\|J\|_1 \le \mu`. Asynchronous updates that start near such a
+fixed point converge to it. The penalty only encourages this property, and only at one point.
+:meth:`ScarselliConv.contractivity` measures it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from hogwild_node.local import LocalMap
 from hogwild_node.tree import EDGES, FIXED, NODES, over
 
 DEGREE = 10
-"""Number of neighbours for which fresh parameters are made."""
+"""Number of neighbours for which fresh parameters are scaled."""
 OWN, HEARD = 0.3, 0.6
-"""Typical slopes of the fresh map in the maximum norm where no unit saturates: in a node's own
-embedding through u, and in all embeddings through the messages of ``DEGREE`` neighbours."""
+"""Typical slopes of the fresh map in the maximum norm if no unit saturates: ``OWN`` in a node's own
+embedding through u, ``HEARD`` in all embeddings through the messages of ``DEGREE`` neighbours."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class ScarselliProblem(FixedPoint, LocalMap):
         return self.transition(heard, at.at_nodes(self.transition.given))
 
     def jacobian(self, h: Tensor) -> Jacobian:
-        """The Jacobian at h [R, k, N], differentiable in h and in all the problem is made from."""
+        """The Jacobian at h [R, k, N], differentiable in h, features and parameters."""
         graph, n, k = self.graph, self.graph.num_nodes, self.channels
         ends = torch.cat([gather(h, graph.dst), gather(h, graph.src)], 1)
         sent, slope = self.message.jacobian(ends)  # [R, c, E], [R, c, 2k, E]
@@ -98,7 +98,7 @@ class ScarselliProblem(FixedPoint, LocalMap):
         return Jacobian(graph, direct + mtm(through, here), mtm(along, slope[:, :, k:]))
 
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
-        if self._last is None or self._last[0] is not h:  # the adjoint asks many times at one h
+        if self._last is None or self._last[0] is not h:  # the adjoint calls this often at one h
             self._last = (h, self.jacobian(h))
         return self._last[1].pull(v)
 
@@ -108,28 +108,28 @@ class ScarselliProblem(FixedPoint, LocalMap):
         return self.graph.dot(excess, excess)
 
     def contractivity(self, h: Tensor) -> Contractivity:
-        """How much the map contracts near h [R, k, N]: local, and no proof of anything global."""
+        """How much the map contracts near h [R, k, N]."""
         with torch.no_grad():
             return self.jacobian(h).contractivity()
 
 
 class ScarselliConv(ImplicitConv):
-    r"""Embeddings at a fixed point of general networks; a layer among PyG's layers.
+    r"""A PyG-style layer whose embeddings are a fixed point of general networks.
 
     .. math::
         m_i = \sum_{j \in N(i)} w_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}), \qquad
         h_i = u(m_i, h_i, x_i)
 
-    Nothing makes this map contract but a penalty to add to the loss::
+    Only a penalty in the loss makes this map contract::
 
         found = model.embed(data)
         loss = criterion(model.readout(found.value), data.y)
         loss = loss + 0.1 * model.penalty(found.value, data).sum()
 
-    Fresh parameters are drawn such that it usually contracts on graphs of degree up to ten. Later
-    the solve may fail (see ``on_failure``), find one of several fixed points, or find one that
-    asynchronous updates leave; the last is what :meth:`contractivity` tells. The paper therefore
-    does not count this model among the true fixed-point GNNs.
+    With fresh parameters the map usually contracts on graphs of degree up to ten. During training
+    the solve may fail (see ``on_failure``), find one of several fixed points, or find a fixed point
+    that asynchronous updates leave (see :meth:`contractivity`). The paper therefore does not count
+    this model among the true fixed-point GNNs.
 
     Args:
         in_channels: Width p of the node features.
@@ -138,17 +138,17 @@ class ScarselliConv(ImplicitConv):
         edge_dim: Width r of the edge features, or ``None``.
         widths: Hidden widths of both networks.
         kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
-            ``solver`` (Anderson acceleration, which often converges where the map does not
-            contract, by default), ``solve_dtype``, ``on_failure``, ``validate``.
+            ``solver`` (by default Anderson acceleration, which often converges even if the map
+            does not contract), ``solve_dtype``, ``on_failure``, ``validate``.
 
     Shapes:
         x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
         → [N, k], or [R, N, k] with replicas.
 
     Conventions:
-        A self-loop in ``edge_index`` is an ordinary message from a node to itself; of multi-edges
-        each counts; an isolated node hears :math:`m_i = 0`. Messages travel along the edges only,
-        so directed graphs need no reverse links.
+        A self-loop in ``edge_index`` is an ordinary message from a node to itself. Each of several
+        parallel edges counts. An isolated node has :math:`m_i = 0`. Messages travel along the edges
+        only, so directed graphs need no reverse links.
     """
 
     kind = Kind.FIXED_POINT
@@ -179,8 +179,8 @@ class ScarselliConv(ImplicitConv):
         """Draw fresh parameters such that the map usually contracts on graphs of degree up to
         ``DEGREE``, by about OWN + HEARD at most.
 
-        Products of absolute weights would bound the slopes everywhere, but they are so far from
-        what networks do that neighbours would hardly hear each other.
+        Products of absolute weights would bound the slopes everywhere. These bounds are so loose
+        that neighbours would hardly influence each other.
         """
         self.message_net.reset_parameters()
         self.update_net.reset_parameters()
@@ -192,8 +192,8 @@ class ScarselliConv(ImplicitConv):
             update, message = self.update_net.product(fn), self.message_net.product(fn)
             return update[..., c : c + k], update[..., :c] @ message[..., : 2 * k]
 
-        # What the weights make together, and what they would with other signs: a small product by
-        # chance must not be blown up, nor a large one overlooked.
+        # The larger of two estimates: the actual product of the weights, and its root mean square
+        # over random signs. A product that is small by chance is not scaled up.
         pairs = zip(slopes(torch.positive), slopes(torch.square), strict=True)
         sizes = [
             torch.maximum(a.abs(), b.sqrt()).sum(-1).amax(-1)[..., None, None] for a, b in pairs
@@ -233,8 +233,8 @@ class ScarselliConv(ImplicitConv):
 
         Args:
             h: The solution, [N, k] or [R, N, k].
-            inputs: The inputs it solves; a PyG ``Data`` or ``Batch`` will do.
-            target: The column sum :math:`\mu` from which on a column is penalised, below 1.
+            inputs: The inputs that h belongs to; a PyG ``Data`` or ``Batch`` works, too.
+            target: The column sum :math:`\mu < 1` above which a column is penalised.
         """
         if not 0 <= target < 1:
             raise ConfigError(f"target={target!r}; expected a number from 0 to below 1")
@@ -246,8 +246,8 @@ class ScarselliConv(ImplicitConv):
         return value if self.replicas is not None else value[0]
 
     def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
-        """How much the map contracts near embeddings h [N, k] or [R, N, k], in the norm that
-        decides asynchronous convergence and in two others: [G] or [R, G] each.
+        """How much the map contracts near embeddings h [N, k] or [R, N, k], in three norms:
+        [G] or [R, G] each.
 
         The numbers describe this one point; they prove nothing about other points.
         """
@@ -260,9 +260,6 @@ class ScarselliConv(ImplicitConv):
             return found
         return Contractivity(found.rho[0], found.one_norm[0], found.two_norm[0])
 
-    def _distinctions(self) -> dict[str, object]:
-        return {}
-
 
 class ScarselliGNN(ImplicitGNN):
     r"""The original graph neural network: :class:`ScarselliConv` and the paper's readout.
@@ -273,17 +270,18 @@ class ScarselliGNN(ImplicitGNN):
         num_layers: Number of layers; each reads the features and the solution of the layer below.
         pool: ``None`` predicts for every node, ``"mean"`` for every graph.
         readout: Hidden widths of the readout MLPs.
-        kwargs: Everything else goes to every :class:`ScarselliConv`: ``hidden_channels``,
+        kwargs: Additional arguments of every :class:`ScarselliConv`: ``hidden_channels``,
             ``message_channels``, ``edge_dim``, ``replicas``, ….
 
     Shapes:
-        as :class:`ScarselliConv`, → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+        Inputs as in :class:`ScarselliConv` → [N, out] or [R, N, out]; with ``pool`` [G, out] or
+        [R, G, out].
     """
 
     layer = ScarselliConv
 
     def penalty(self, h: Tensor, inputs: Inputs, *, target: float = 0.9) -> Tensor:
-        """One penalty for every graph: :meth:`ScarselliConv.penalty`."""
+        """The penalty of every graph: :meth:`ScarselliConv.penalty`."""
         return self._only_layer().penalty(h, self.features(Inputs.of(inputs)), target=target)
 
     def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
@@ -293,7 +291,7 @@ class ScarselliGNN(ImplicitGNN):
     def _only_layer(self) -> ScarselliConv:
         if not isinstance(self.conv, ScarselliConv):
             raise ConfigError(
-                "the model has several maps, one for each layer; expected one layer: ask the "
-                "layers in model.conv.levels"
+                "the model has several maps, one for each layer; expected a model of one layer. "
+                "The layers of this model are in model.conv.levels"
             )
         return self.conv

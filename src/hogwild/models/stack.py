@@ -1,12 +1,12 @@
-r"""Several implicit layers on top of each other: the solution of one is a feature of the next.
+r"""A stack of implicit layers: the solution of one layer is a feature of the next.
 
 .. math:: H^{(s)} = \arg\min_H E^{(s)}(H;\, [X \,\|\, H^{(s-1)}])
 
-Every layer is a one-hop problem of its own, a *level*. A stack can therefore run asynchronously on
-one-hop packets, each level tracking the still-moving solution of the level below
-(:mod:`hogwild.rules.stack`). The other way to several rounds of messages,
-``EnergyConv(rounds=...)``, nests the rounds inside one convex energy; its nodes would have to hear
-from several hops away.
+Every layer of the stack, a *level*, is a one-hop problem. A stack can therefore run asynchronously
+with packets between neighbours: each level follows the solution of the level below while that
+solution still changes (:mod:`hogwild.rules.stack`). ``EnergyConv(rounds=...)`` instead nests
+several rounds of messages inside one convex energy, whose nodes would need packets from several
+hops away.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from hogwild.models.levels import StackProblem, beside
 
 
 class Stack(Conv):
-    """Implicit layers on top of each other, as one convolution.
+    """A stack of implicit layers, used as one convolution.
 
     Args:
-        levels: The layers, from the features up. Every layer but the first reads
-            [features ‖ previous embeddings], so its ``in_channels`` is p + k.
+        levels: The layers, the lowest first. Every layer above the first reads
+            [features ‖ embeddings of the layer below], so its ``in_channels`` is p + k.
     """
 
     def __init__(self, levels: Sequence[ImplicitConv]) -> None:
@@ -53,7 +53,7 @@ class Stack(Conv):
 
     @property
     def convs(self) -> list[ImplicitConv]:
-        """The layers, from the features up."""
+        """The layers, the lowest first."""
         return [level for level in self.levels if isinstance(level, ImplicitConv)]
 
     def reset_parameters(self) -> None:
@@ -63,7 +63,7 @@ class Stack(Conv):
     def problem(self, inputs: Inputs) -> StackProblem:
         inputs = Inputs.of(inputs)
         first = self.convs[0].problem(inputs).detach()
-        # The values of features are checked once. Later inputs are embeddings, which may diverge.
+        # Only the values of the features are checked. Embeddings may diverge during a run.
         unchecked = [copy.copy(conv) for conv in self.convs]
         for conv in unchecked:
             conv.validate = False
@@ -72,7 +72,7 @@ class Stack(Conv):
         return StackProblem(first, widths, posed, inputs, self.replicas is not None)
 
     def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
-        """Every level's embeddings, from the features up; every level starts at ``h0``."""
+        """The embeddings of every level, the lowest first; every solve starts at ``h0``."""
         inputs, found = Inputs.of(inputs), list[Solution]()
         for conv in self.convs:
             x = beside(inputs.x, found[-1].value) if found else inputs.x

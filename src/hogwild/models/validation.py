@@ -1,4 +1,4 @@
-"""What a model refuses, and why: features and weights that it cannot use."""
+"""Checks of a model's inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hogwild.graph.inputs import Inputs
 
 
 class Reader(Protocol):
-    """What reads graphs with features of known widths."""
+    """A module that reads graphs with features of known widths."""
 
     in_channels: int
     edge_dim: int | None
@@ -25,25 +25,24 @@ class Reader(Protocol):
 
 
 LARGE = 50.0
-"""Absolute value from which a feature counts as large: hardly any standardised one reaches it."""
+"""Absolute value above which a feature counts as large. Standardised features rarely reach it."""
 
 
 def large_features(**features: Tensor | None) -> str:
-    """Which of these features are so large that a solve may fail for it, in a line; or ``""``."""
+    """A sentence that names features so large that a solve may fail because of them; or ``""``."""
     sizes = {k: float(v.abs().max()) for k, v in features.items() if v is not None and v.numel()}
     found = [f"{name} has entries up to {size:.4g}" for name, size in sizes.items() if size > LARGE]
     if not found:
         return ""
     return (
-        f"{' and '.join(found)} in absolute value. Features of such a scale make the problem "
-        f"nearly piecewise linear, and the solver passes its kinks one by one. Standardise the "
-        f"features: call model.standardize(data) before training (hogwild.train does)"
+        f"{' and '.join(found)} in absolute value. Such large features make the problem nearly "
+        f"piecewise linear, which slows the solver down. Standardise the features: call "
+        f"model.standardize(data) before training (hogwild.train does)"
     )
 
 
 def refuse_batch(edge_attr: object) -> None:
-    """Raise where a batch vector was given in the place of edge features, as PyG's own models have
-    it."""
+    """Raise if ``edge_attr`` is a batch vector, which is the third argument of some PyG models."""
     if isinstance(edge_attr, Tensor) and edge_attr.dim() == 1 and edge_attr.dtype == torch.long:
         raise DTypeError(
             f"edge_attr is a vector of {edge_attr.numel()} integers; did you mean batch=...? (the "
@@ -52,9 +51,9 @@ def refuse_batch(edge_attr: object) -> None:
 
 
 def check_inputs(inputs: Inputs, reader: Reader) -> None:
-    """Raise on anything that a reader cannot use. The values are checked where ``reader.validate``
-    is set, because such checks wait for the device."""
-    x: Any = inputs.x  # these two are what the caller gave, until they are checked
+    """Raise if the inputs do not fit the reader. Values are only checked with ``reader.validate``,
+    because these checks synchronise with the device."""
+    x: Any = inputs.x  # the caller may have given any type
     edge_index: Any = inputs.edge_index
     edge_attr, edge_weight = inputs.edge_attr, inputs.edge_weight
     in_channels, edge_dim, replicas = reader.in_channels, reader.edge_dim, reader.replicas
@@ -69,15 +68,15 @@ def check_inputs(inputs: Inputs, reader: Reader) -> None:
     if isinstance(x, BaseData):
         raise InputError(
             f"the model was called with a {type(x).__name__}; expected its tensors: "
-            f"model(data.x, data.edge_index, data.edge_attr, data.batch), without what there is "
-            f"not"
+            f"model(data.x, data.edge_index, data.edge_attr, data.batch), without those that the "
+            f"data lacks"
         )
     if x is None or edge_index is None:
         missing = "x" if x is None else "edge_index"
         raise InputError(
-            f"{missing} is missing; expected model(x, edge_index): features [num_nodes, "
-            f"{in_channels}] and edges [2, num_edges], which a graph without edges has, too: "
-            f"torch.empty(2, 0, dtype=torch.long)"
+            f"{missing} is missing; expected model(x, edge_index) with features [num_nodes, "
+            f"{in_channels}] and edges [2, num_edges]. A graph without edges has "
+            f"edge_index=torch.empty(2, 0, dtype=torch.long)"
         )
     for name, t in given:
         if t is not None and (not isinstance(t, Tensor) or t.layout != torch.strided):
@@ -151,6 +150,7 @@ def check_inputs(inputs: Inputs, reader: Reader) -> None:
     if edge_weight is not None and edge_weight.numel() and bool((edge_weight < 0).any()):
         at = int((edge_weight < 0).nonzero()[0, 0])
         raise GraphError(
-            f"edge_weight[{at}] is {float(edge_weight[at]):.4g}; expected nonnegative weights: a "
-            f"negative one would cost an energy its convexity and a fixed point its contraction"
+            f"edge_weight[{at}] is {float(edge_weight[at]):.4g}; expected nonnegative weights: "
+            f"with negative weights an energy may not be convex, and a map may not be a "
+            f"contraction"
         )

@@ -1,4 +1,4 @@
-"""Building blocks: input-convex networks, attention and readouts."""
+"""Networks that the models are built of: input-convex networks, attention and MLPs."""
 
 from hogwild.nn.activations import SOFTPLUS, SQUAREPLUS, Activation
 from hogwild.nn.attention import NeighbourhoodAttention

@@ -1,12 +1,12 @@
-r"""Neighbourhood attention from features alone.
+r"""Attention over neighbourhoods, computed from features only.
 
 .. math::
     \alpha_{ij} = \operatorname{softmax}_{j \in \mathcal N(i)} \operatorname{LeakyReLU}\bigl(
         \theta_a^\top [\theta_x x_i \,\|\, \theta_x x_j \,\|\, \theta_e e_{ij}]\bigr)
 
-The weights must not see the embeddings: a product of a convex function with a factor that depends
-on :math:`h` is not convex. Nonnegative and constant in :math:`h`, they keep the energy convex.
-The separately parameterised self message is not part of the softmax: it keeps weight one.
+The weights do not depend on the embeddings :math:`h`, because the product of a convex function with
+a factor that depends on :math:`h` is not convex. Nonnegative weights that are constant in :math:`h`
+keep the energy convex. The self message is not part of the softmax and has weight one.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class NeighbourhoodAttention(nn.Module):
     def forward(
         self, x: Tensor, edge_attr: Tensor | None, graph: Graph, heard: Tensor | None = None
     ) -> Tensor:
-        """Weights [R·H, E]; ``heard`` [Rx, p, E] are the senders' features as the receivers last
-        heard them, by default those of ``x``."""
+        """Weights [R·H, E]. ``heard`` [Rx, p, E] holds the senders' features as the receivers last
+        heard them; by default these are the features in ``x``."""
         batch = math.prod(self.batch_shape)
 
         def flat(theta: Tensor) -> Tensor:  # [*batch_shape, …] -> [B, …] in the solver's dtype

@@ -1,4 +1,4 @@
-"""The readout: a small MLP, with an optional replica dimension."""
+"""A small MLP with an optional replica dimension."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from hogwild_node.networks import mlp
 class MLP(nn.Module):
     r"""Fully connected layers with leaky ReLU between them.
 
-    The paper's readout has hidden widths (4, 4). With ReLU, four units are few enough that all of
-    them are sometimes off for every input from the first epoch on, and the replica never learns;
-    the leak keeps every unit's gradient nonzero.
+    The leaky ReLU keeps the gradient of every unit nonzero. With ReLU, all units of a narrow MLP
+    are sometimes zero for every input from the first epoch on, and the replica never learns.
 
     Args:
         in_channels: Width of the input.
-        channels: Widths of the layers, the last is the output's.
+        channels: Widths of the layers; the last is the width of the output.
         replicas: ``None``, or the number R of independent parameter sets.
         negative_slope: Slope of the leaky ReLU for negative inputs.
 
@@ -50,12 +49,12 @@ class MLP(nn.Module):
 
     @property
     def gain(self) -> float:
-        """Of fresh weights, whose variance is gain² / fan-in: He's, for the leaky ReLU."""
+        """Gain of fresh weights, whose variance is gain² / fan-in: He's gain for the leaky ReLU."""
         return math.sqrt(2.0 / (1.0 + self.negative_slope**2))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw fresh parameters; biases uniform, so that kinks are spread out."""
+        """Draw fresh parameters."""
         for weight, bias in zip(self.weight, self.bias, strict=True):
             fan_in = weight.size(-1)
             bound = self.gain * math.sqrt(3.0 / fan_in)

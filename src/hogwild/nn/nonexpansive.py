@@ -1,6 +1,7 @@
-r"""Activations that bring no two points further apart, :math:`|\phi(a) - \phi(b)| \le |a - b|`.
+r"""Nonexpansive activations: :math:`|\phi(a) - \phi(b)| \le |a - b|`.
 
-Applied entry by entry after a contraction they leave it a contraction, with the same modulus.
+A contraction followed by a nonexpansive activation on every entry is a contraction with the same
+modulus.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from hogwild.errors import ConfigError
 from hogwild_node import nonexpansive as functions
 
 FINE, FAR = 100.0, 1e12
-"""The probe's grid has steps of 0.01 within ±FINE and of 1 % from there to ±FAR."""
+"""The test grid has a spacing of 0.01 within ±FINE and of 1 % from there to ±FAR."""
 APART, CLOSE = 1e-4, 1e-3
-"""The slope is compared with differences over this distance, up to this error."""
+"""The slope is compared with difference quotients over the distance ``APART``, with the tolerance
+``CLOSE``."""
 
 
 def _probe() -> tuple[Tensor, Tensor]:
-    """Pairs of points a < b: neighbours on a grid, fine near zero and wide as numbers go, and pairs
-    at random, from very close to far apart."""
+    """Pairs of points a < b: neighbours on the test grid, and random pairs at all distances."""
     near = torch.linspace(-FINE, FINE, 20_001, dtype=torch.float64)
     far = torch.logspace(math.log10(FINE), math.log10(FAR), 2_400, dtype=torch.float64)[1:]
     grid = torch.cat([-far.flip(0), near, far])
@@ -37,7 +38,7 @@ def _probe() -> tuple[Tensor, Tensor]:
 
 
 def _slope_probe() -> tuple[Tensor, Tensor]:
-    """Pairs of points APART at random, of sizes from 0.001 to 1,000 and both signs."""
+    """Random pairs of points at distance ``APART``, of sizes from 0.001 to 1,000 and both signs."""
     random = torch.Generator().manual_seed(1)
     draw = torch.rand(2, 4_000, generator=random, dtype=torch.float64)
     size = 10.0 ** (6.0 * draw[0] - 3.0)
@@ -49,21 +50,20 @@ def _slope_probe() -> tuple[Tensor, Tensor]:
 class Nonexpansive:
     r"""A scalar function :math:`\phi` with :math:`|\phi'| \le 1`.
 
-    A new one is probed in float64: at neighbouring points of a grid on ±100 with steps of 0.01 and
-    on to :math:`\pm 10^{12}` with steps of 1 %, and at 20,000 random pairs of all sizes and
-    distances. ``slope`` is compared with differences of ``value`` at 4,000 random points within
-    ±1,000. A probe is no proof. It cannot see a steep piece that is narrower than the steps
-    there and that no random pair hits, nor one beyond :math:`10^{12}`, nor a function that is not
-    the same at every call. Whoever passes a function of their own vouches for
-    :math:`|\phi'| \le 1`; the guarantees of :func:`hogwild.certify` rest on it.
+    The constructor tests the function in float64: at neighbouring points of a grid with a spacing
+    of 0.01 on ±100 and of 1 % up to :math:`\pm 10^{12}`, and at 20,000 random pairs of all sizes
+    and distances. It compares ``slope`` with difference quotients of ``value`` at 4,000 random
+    points within ±1,000. The test is not a proof: it may miss a steep piece between these points,
+    a steep piece beyond :math:`10^{12}`, or a random function. The guarantees of
+    :func:`hogwild.certify` assume :math:`|\phi'| \le 1`.
 
     Attributes:
+        name: The name of the function.
         value: :math:`\phi`.
-        slope: :math:`\phi'`, any value between the one-sided ones at a kink.
+        slope: :math:`\phi'`; at a kink, any value between the one-sided derivatives.
 
     Raises:
-        ConfigError: Where the probe finds ``value`` to be expansive, or ``slope`` not to be its
-            derivative.
+        ConfigError: ``value`` is expansive, or ``slope`` is not its derivative.
     """
 
     name: str
@@ -73,21 +73,21 @@ class Nonexpansive:
     def __post_init__(self) -> None:
         a, b = _probe()
         low, high = self.value(a), self.value(b)
-        # What rounding makes of the numbers themselves is no slope.
+        # Differences of rounding size are ignored.
         noise = 4.0 * torch.finfo(torch.float64).eps * (low.abs() + high.abs() + a.abs())
         rise = ((high - low).abs() - noise) / (b - a)
         if not bool((rise <= 1.0 + 1e-9).all()):
             at = int(torch.nan_to_num(rise, nan=torch.inf).argmax())
             raise ConfigError(
                 f"activation {self.name!r} has slope {float(rise[at]):.4g} near {float(a[at]):.4g};"
-                f" expected a nonexpansive one, slopes between -1 and 1: anything steeper can undo "
-                f"the contraction"
+                f" expected a nonexpansive one, with slopes between -1 and 1: with steeper slopes "
+                f"the map may not be a contraction"
             )
         self._check_slope()
 
     def _check_slope(self) -> None:
-        """Refuse a slope that is not that of the value: the difference quotient over a short
-        interval lies between the slopes at its ends, with a kink in between, too."""
+        """Raise if ``slope`` is not the derivative of ``value``: the difference quotient over a
+        short interval must lie between the slopes at its ends."""
         a, b = _slope_probe()
         low, high = self.value(a), self.value(b)
         first, second = self.slope(a), self.slope(b)
@@ -132,6 +132,7 @@ def resolve(act: str | Nonexpansive) -> Nonexpansive:
     if act not in NONEXPANSIVE:
         raise ConfigError(
             f"activation {act!r}; expected one of {sorted(NONEXPANSIVE)} or an "
-            f"hogwild.nn.Nonexpansive: an expansive one (GELU, SiLU) can undo the contraction"
+            f"hogwild.nn.Nonexpansive: with an expansive one (GELU, SiLU) the map may not be a "
+            f"contraction"
         )
     return NONEXPANSIVE[act]

@@ -10,10 +10,10 @@ paper's appendix B). With :math:`u_0 = x` and :math:`z_0 = 0`,
             + W^{(u)}_\ell u_\ell + b_\ell \\
     z_{\ell+1} &= g(a_\ell), \qquad f(x, y) = a_{L-1}.
 
-**Why it is convex.** :math:`W^{(z)} \ge 0` and the ``z`` gates are nonnegative by
-parameterisation, :math:`g` is convex and nondecreasing, and the ``y`` term is affine in ``y``; a
-nonnegative combination of convex functions plus an affine one is convex, and so is :math:`g` of
-it. In formulas: let :math:`s_\ell = \partial (p^\top f) / \partial z_{\ell+1}` for weights
+**Why it is convex.** The parameterisation makes :math:`W^{(z)}` and the ``z`` gates nonnegative,
+:math:`g` is convex and nondecreasing, and the ``y`` term is affine in ``y``. A nonnegative
+combination of convex functions plus an affine function is convex, and so is :math:`g` of it. In
+formulas: let :math:`s_\ell = \partial (p^\top f) / \partial z_{\ell+1}` for weights
 :math:`p \ge 0`. Then :math:`s_\ell \ge 0` and
 
 .. math::
@@ -21,13 +21,14 @@ it. In formulas: let :math:`s_\ell = \partial (p^\top f) / \partial z_{\ell+1}` 
         \operatorname{diag}\bigl(s_\ell \circ g''(a_\ell)\bigr) J_\ell \succeq 0,
     \qquad J_\ell = \partial a_\ell / \partial y,
 
-which is also how the Hessian is computed: no automatic differentiation, one small product a layer.
+and this formula also computes the Hessian, with one small product per layer and without automatic
+differentiation.
 
-**Nondecreasing in some inputs** (``monotone``): both the columns of :math:`W^{(y)}` *and* the
-gates of these inputs are made nonnegative. The energy needs this for the messages that enter its
-update network: a convex nondecreasing function of convex functions is convex, while the paper's
-condition (convex *messages* nondecreasing, update merely convex) does not make the composition
-convex: :math:`(e^h - 1)^2` is not.
+**Nondecreasing in some inputs** (``monotone``): the columns of :math:`W^{(y)}` *and* the gates of
+these inputs are nonnegative. The update network of an energy must be nondecreasing in the messages,
+because a convex nondecreasing function of convex functions is convex. The paper's condition
+(nondecreasing convex *messages* and a convex update) is not sufficient: :math:`(e^h - 1)^2` is not
+convex.
 """
 
 from __future__ import annotations
@@ -61,23 +62,24 @@ class PICNN(nn.Module):
     r"""A network :math:`f(x, y)`, convex in :math:`y`, arbitrary in :math:`x`.
 
     Args:
-        in_channels: Width of ``x``; a sequence when ``x`` is read from several places (the two
-            ends of an edge and the edge itself), one width each.
+        in_channels: Width of ``x``; a sequence of widths if ``x`` has several parts (the two ends
+            of an edge and the edge itself).
         convex_channels: Width ``d`` of ``y``.
-        channels: Layer widths, the last is the output's: the paper's ``(4, 4, 2)``.
+        channels: Widths of the layers; the last is the width of the output. The paper uses
+            ``(4, 4, 2)``.
         monotone: For each of the ``d`` convex inputs, whether the network must also be
             nondecreasing in it.
         act: Activation of the ``z`` path, smooth, convex and nondecreasing.
-        gate: Positive part of the gates, ``"softplus"`` (smooth, never dead) or ``"relu"`` (the
-            letter of the paper).
+        gate: Positive part of the gates, ``"softplus"`` (smooth, with nonzero gradient) or
+            ``"relu"`` (as in the paper).
         batch_shape: Leading shape of independent parameter sets (replicas, heads).
         gain: Initial slope in the monotone inputs.
 
     Shapes:
         ``forward(x, y)``: x [*, n, p], y [*, n, d] → [*batch_shape, n, out].
 
-    For every value of the parameters the network is convex in ``y``, and its last layer is affine
-    in ``z``; a final activation would saturate exactly where the energy should keep a slope.
+    The network is convex in ``y`` for all values of its parameters. Its last layer has no
+    activation.
     """
 
     def __init__(
@@ -148,9 +150,9 @@ class PICNN(nn.Module):
     def reset_parameters(self) -> None:
         r"""Draw fresh parameters.
 
-        Gates start near one, nonnegative weights near the mean :math:`1/\text{fan-in}` and signed
-        ones at variance :math:`1/\text{fan-in}`, so that slopes and curvatures stay of order one
-        at any width and depth. ``gain`` scales the monotone inputs.
+        Gates start near one. Nonnegative weights have the mean :math:`1/\text{fan-in}`, and signed
+        weights the variance :math:`1/\text{fan-in}`, so that slopes and curvatures are of order one
+        at any width and depth. ``gain`` scales the weights of the monotone inputs.
         """
         one = _GATES[self.gate]
         for i, sizes in enumerate(self._split_sizes()):

@@ -1,8 +1,8 @@
-"""R independent copies of any module in one: parameters stacked, evaluated side by side.
+"""R independent copies of any module, with stacked parameters and evaluated side by side.
 
-What the library's own networks do with a leading dimension in every formula, done here from outside
-for modules that know nothing of replicas, such as PyG's convolutions. The stacked module is an
-ordinary one: same names in its ``state_dict``, every parameter and buffer [R, …].
+The library's own networks have a replica dimension in their formulas. This file adds one to other
+modules, such as PyG's convolutions. The stacked module has the same names in its ``state_dict``,
+and every parameter and buffer is [R, …].
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ class Resettable(Protocol):
 
 
 def redraw(module: nn.Module) -> None:
-    """Draw fresh parameters in a module and all that it contains; what contains has the last
-    word."""
+    """Draw fresh parameters in a module and all its submodules; submodules come first."""
     for part in reversed(list(module.modules())):
         if isinstance(part, Resettable):
             part.reset_parameters()
 
 
 def fresh(module: nn.Module) -> nn.Module:
-    """A copy of ``module`` with a fresh draw of its parameters.
+    """A copy of ``module`` with fresh parameters.
 
     Raises:
         ConfigError: As :func:`stack`.
@@ -51,7 +50,7 @@ def stack(module: nn.Module, replicas: int) -> nn.Module:
 
     Raises:
         ConfigError: ``module`` has random parameters that its ``reset_parameters`` does not draw
-            anew: all replicas would start as one.
+            again, so that all replicas would start with the same parameters.
     """
     memo: dict[int, object] = {}
     for p in module.parameters():
@@ -65,7 +64,7 @@ def stack(module: nn.Module, replicas: int) -> nn.Module:
 
 
 def _require_drawn(before: nn.Module, after: nn.Module, need: str) -> None:
-    """Raise unless all random parameters of a module have been drawn anew."""
+    """Raise unless all random parameters of a module were drawn again."""
     for (name, old), new in zip(before.named_modules(), after.modules(), strict=True):
         own = list(old.parameters(recurse=False))
         random = any(bool((p != p.flatten()[:1]).any()) for p in own)
@@ -73,8 +72,8 @@ def _require_drawn(before: nn.Module, after: nn.Module, need: str) -> None:
         if random and all(torch.equal(p, q) for p, q in draws):
             raise ConfigError(
                 f"{need} of the parameters of "
-                f"{type(old).__name__}{f' ({name})' if name else ''}, but there is no "
-                f"reset_parameters() that changes them; expected one, which draws them anew"
+                f"{type(old).__name__}{f' ({name})' if name else ''}, but no reset_parameters() "
+                f"changes them; expected a reset_parameters() that draws them again"
             )
 
 
@@ -89,8 +88,8 @@ def redraw_each(stacked: nn.Module, replicas: int) -> None:
 
 
 def replica(stacked: nn.Module, r: int) -> nn.Module:
-    """Replica r as a module of its own that shares the memory of the stacked one (not its
-    gradients)."""
+    """Replica r as a separate module, which shares memory with the stacked module, but not its
+    gradients."""
     memo: dict[int, object] = {
         id(p): nn.Parameter(p.detach()[r], p.requires_grad) for p in stacked.parameters()
     }
@@ -99,11 +98,12 @@ def replica(stacked: nn.Module, r: int) -> nn.Module:
 
 
 _SWAP = threading.RLock()
-"""Held while a module's parameters are those of one replica: modules may be shared by threads."""
+"""Held while a module's parameters are replaced, because threads may share a module."""
 
 
 def apply(stacked: nn.Module, x: Tensor, *args: object) -> Tensor:
-    """Every replica on its own rows of ``x`` [R, …], the other arguments shared: [R, …]."""
+    """Evaluate every replica on its slice of ``x`` [R, …]; all replicas share the other arguments.
+    Returns [R, …]."""
 
     def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
         out: Tensor = functional_call(stacked, state, (x, *args))

@@ -1,9 +1,9 @@
-r"""Features on one scale, whatever unit they come in.
+r"""Standardised features, which do not depend on units.
 
 .. math:: x'_c = (x_c - o_c) / s_c
 
-for every column c, with an offset and a scale learned from the data. The rule for a column does not
-see the unit: features :math:`a x + b` with :math:`a > 0` give the same :math:`x'`.
+for every column c, with an offset and a scale computed from the data. Features :math:`a x + b` with
+:math:`a > 0` give the same :math:`x'`.
 
 ========================  ==================  ======================  ==========================
 column                    offset              scale                   becomes
@@ -13,10 +13,9 @@ two values                the smaller one     their difference        0 and 1
 one value v               0                   :math:`|v|`, or 1       the sign of v
 ========================  ==================  ======================  ==========================
 
-A column of two values is an indicator. One-hot features therefore stay exactly as they are, where a
-division by the standard deviation would blow rare ones up. A column of one value cannot tell its
-unit from its origin: it keeps its sign, so that features that are all 1 stay 1, and only there a
-shift across zero shows.
+A column of two values is an indicator, so one-hot features do not change. A division by the
+standard deviation would make rare indicators very large. A column of one value becomes its sign, so
+that features that are all 1 stay 1. Only for such a column does a shift :math:`b` matter.
 """
 
 from __future__ import annotations
@@ -30,21 +29,20 @@ from torch import Tensor, nn
 from hogwild.errors import ConfigError, FeatureError, require_positive
 
 ROUNDING = 8.0
-"""A column whose values differ by fewer roundings than this has one value."""
+"""Number of rounding errors by which the values of a column may differ and still count as one."""
 
 
 class Standardize(nn.Module):
-    """Offset and scale of every feature, as buffers: a checkpoint and a ``state_dict`` hold them.
-
-    The identity until :meth:`fit` is called.
+    """Subtracts an offset from every feature and divides by a scale. Both are buffers, which the
+    ``state_dict`` contains. Before :meth:`fit` is called, the module is the identity.
 
     Args:
         channels: Number p of features.
-        replicas: ``None``, or a number R of replicas, each with statistics of its own.
+        replicas: ``None``, or a number R of replicas, each with its own statistics.
 
     Shapes:
-        x [n, p] → [n, p]; with replicas [n, p] or [R, n, p] → [R, n, p], and [n, p] → [n, p] where
-        the statistics of all replicas agree.
+        x [n, p] → [n, p]; with replicas [n, p] or [R, n, p] → [R, n, p]. If the statistics of all
+        replicas are equal, [n, p] → [n, p].
     """
 
     offset: Tensor
@@ -60,17 +58,16 @@ class Standardize(nn.Module):
 
     @property
     def fitted(self) -> bool:
-        """Whether this is not the identity."""
+        """Whether the module differs from the identity."""
         return bool((self.offset != 0).any() | (self.scale != 1).any())
 
     @torch.no_grad()
     def fit(self, tensors: Iterable[Tensor], members: Tensor | None = None) -> Standardize:
-        """Learn offset and scale.
+        """Compute offset and scale.
 
         Args:
             tensors: Features [n, p], one tensor or several, such as one for each graph.
-            members: With replicas: which of the tensors count for each replica, bool [R, G]; all of
-                them by default.
+            members: Which of the G tensors count for each replica, bool [R, G]; all by default.
         """
         given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         self._check(given)
@@ -98,18 +95,18 @@ class Standardize(nn.Module):
             if not isinstance(t, Tensor) or t.dim() != 2 or t.size(1) != self.channels:
                 what = list(t.shape) if isinstance(t, Tensor) else type(t).__name__
                 raise FeatureError(
-                    f"features to standardise by are {what}; expected tensors [n, {self.channels}]"
+                    f"features for the statistics are {what}; expected tensors [n, {self.channels}]"
                 )
             if not bool(torch.isfinite(t).all()):
                 raise FeatureError(
-                    "features to standardise by hold NaN or infinite values; expected finite "
+                    "features for the statistics hold NaN or infinite values; expected finite "
                     "numbers: impute or drop them"
                 )
         if not sum(t.size(0) for t in given):
-            raise FeatureError("there are no features to standardise by; expected one row at least")
+            raise FeatureError("there are no features to standardise; expected at least one row")
 
     def forward(self, x: Tensor) -> Tensor:
-        """x' in the dtype of x. What does not fit is passed on as it is: the model refuses it."""
+        """x' in the dtype of x. An invalid x is returned unchanged; the model raises the error."""
         if (
             not isinstance(x, Tensor)
             or x.layout != torch.strided
@@ -126,13 +123,13 @@ class Standardize(nn.Module):
         return (x - offset.to(x)) / scale.to(x)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """What was saved before there were statistics had none: the identity."""
+        """A ``state_dict`` without statistics loads as the identity."""
         for name, tensor in self.identity(prefix).items():
             state_dict.setdefault(name, tensor)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def identity(self, prefix: str = "") -> dict[str, Tensor]:
-        """The buffers of the identity, by name."""
+        """Names and buffers of the identity."""
         zeros, ones = torch.zeros_like(self.offset), torch.ones_like(self.scale)
         return {f"{prefix}offset": zeros, f"{prefix}scale": ones}
 
@@ -149,8 +146,8 @@ def statistics(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     size, spread = torch.maximum(low.abs(), high.abs()), high - low
     one = spread <= ROUNDING * eps * size
     two = ((x == low) | (x == high)).all(0)
-    # From the middle of the column and in units of its spread: no sum of squares is too large, and
-    # no digit is lost where the mean is large.
+    # Relative to the middle and the spread of the column, sums of squares do not overflow, and a
+    # large mean costs no digits.
     middle, unit = low + spread / 2, torch.where(spread > 0, spread, 1.0)
     z = (x - middle) / unit
     mean, deviation = middle + z.mean(0) * unit, z.std(0, correction=0) * unit
@@ -161,8 +158,8 @@ def statistics(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def identities(model: nn.Module) -> dict[str, Tensor]:
-    """The statistics of a model whose features are taken as they are, by name in its
-    ``state_dict``: what checkpoints from before there were statistics leave out."""
+    """Names in the ``state_dict`` and buffers of all statistics of a model, as the identity.
+    Checkpoints of older versions lack these entries."""
     found: dict[str, Tensor] = {}
     for name, part in model.named_modules():
         if isinstance(part, Standardize):

@@ -1,4 +1,4 @@
-r"""An MLP with tanh, and its Jacobian in closed form where the solver needs it."""
+r"""An MLP with tanh, and its Jacobian in closed form."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hogwild_node.tree import FIXED, SHARED, OnGraph, over
 
 @dataclass
 class TanhMap(OnGraph):
-    r"""A :class:`TanhMLP` as a function of some inputs y, its features given: fields of vectors.
+    r"""A :class:`TanhMLP` as a function of some inputs y, with its other inputs fixed.
 
-    .. math:: z_1 = \tanh(W_1^{(y)} y + c), \qquad z_{\ell+1} = \tanh(W_\ell z_\ell + b_\ell),
+    .. math:: z_1 = \tanh(W_1^{(y)} y + c), \qquad z_{\ell+1} = \tanh(W_\ell z_\ell + b_\ell).
 
-    the last layer with tanh only if ``squash``.
+    The last layer applies tanh only with ``squash``.
     """
 
-    given: Tensor  # [R, w, n] bias and features in the first layer
+    given: Tensor  # [R, w, n] c, the bias and the fixed inputs in the first layer
     first: Tensor = over(SHARED)  # [R, w, c] the columns of W₁ that read y
     rest: list[tuple[Tensor, Tensor]] = over(SHARED)  # [R, b, a], [R, b, 1] of the later layers
     squash: bool = over(FIXED)
 
     def __call__(self, y: Tensor, given: Tensor | None = None) -> Tensor:
-        """[R, c, n] -> [R, out, n]; ``given`` where only some of the n are asked for."""
+        """[R, c, n] -> [R, out, n]; ``given`` replaces ``self.given`` for some of the n."""
         return self._run(y, given)[-1]
 
     def _run(self, y: Tensor, given: Tensor | None) -> list[Tensor]:
@@ -56,8 +56,8 @@ class TanhMLP(MLP):
 
     Args:
         in_channels: Width of the input.
-        channels: Widths of the layers, the last is the output's.
-        squash: Whether tanh follows the last layer, too.
+        channels: Widths of the layers; the last is the width of the output.
+        squash: Whether tanh also follows the last layer.
         replicas: ``None``, or the number R of independent parameter sets.
 
     Shapes:
@@ -77,7 +77,7 @@ class TanhMLP(MLP):
 
     @property
     def gain(self) -> float:
-        """One: tanh roughly keeps the variance."""
+        """One, because tanh roughly preserves the variance."""
         return 1.0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,11 +88,12 @@ class TanhMLP(MLP):
         return x
 
     def given(self, slots: Sequence[tuple[Tensor, Tensor | None]], dtype: torch.dtype) -> TanhMap:
-        """The network as a function of its *first* inputs, the last ones given as features.
+        """The network as a function of its *first* inputs; its last inputs are features.
 
         Args:
             slots: Features [1 or R, p, N] in the order of the inputs, each with the index [n] at
-                which to read it, or ``None``: a product is made once a node and read at the edges.
+                which they are read, or ``None``. Features are multiplied before they are indexed.
+            dtype: Precision of the result.
         """
         weights, biases = (
             [(p if self.replicas is not None else p.unsqueeze(0)).to(dtype) for p in parameters]
@@ -108,8 +109,9 @@ class TanhMLP(MLP):
         return TanhMap(total, first, rest, self.squash)
 
     def product(self, fn: Callable[[Tensor], Tensor]) -> Tensor:
-        r""":math:`f(W_L) \cdots f(W_1)`, [(R,) out, in]. With f the identity, the Jacobian where no
-        unit saturates; with squares, the mean square of its entries over random signs."""
+        r""":math:`f(W_L) \cdots f(W_1)`, [(R,) out, in]. If f is the identity, this is the Jacobian
+        where no unit saturates. If f is the square, it is the mean square of the Jacobian's entries
+        over random signs of the weights."""
         out = fn(self.weight[0])
         for weight in list(self.weight)[1:]:
             out = fn(weight) @ out

@@ -1,17 +1,19 @@
-"""Pictures: computation graphs, and what runs and sweeps look like.
+"""Pictures of computation graphs, runs, sweeps and trainings.
 
 Matplotlib is an extra (``pip install hogwild-gnn[plots]``), loaded when a picture is drawn. Every
-function returns the figure, and with ``path`` writes it there: the ending (png, pdf, svg) says in
-what format.
+function returns the figure, and writes it to ``path`` if one is given; the ending of the path (png,
+pdf, svg) is the format.
 """
 
 from hogwild.plots.charts import convergence, heatmap, output_histogram
 from hogwild.plots.computation import ComputationGraph, computation_graph
+from hogwild.plots.training import curves
 
 __all__ = [
     "ComputationGraph",
     "computation_graph",
     "convergence",
+    "curves",
     "heatmap",
     "output_histogram",
 ]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hogwild.analysis.robustness import Robustness
 
 MANY = 20
-"""Curves beyond which a band is drawn instead."""
+"""With more curves than this, a band is drawn instead."""
 
 
 # -- convergence -----------------------------------------------------------------------------------
@@ -32,8 +32,8 @@ MANY = 20
 def convergence(
     run: Run | Mapping[str, Run], path: str | Path | None = None, *, x: str = "ticks"
 ) -> Figure:
-    """Distance from the synchronous answer over time, one curve for each schedule and graph (their
-    range and median where they are many).
+    """Distance from the synchronous answer over time: one curve for each schedule and graph, or
+    their range and median if there are many.
 
     Args:
         run: What :func:`hogwild.simulate` returned with ``history=...``, or several by name.
@@ -112,14 +112,14 @@ def output_histogram(
     bins: int = 41,
     path: str | Path | None = None,
 ) -> Figure:
-    """How often schedules lead to which output of one node (or graph), and the synchronous output.
+    """A histogram of one node's (or graph's) output over schedules, with the synchronous output.
 
     Args:
         results: What :func:`hogwild.robustness` returned, for one model or for several side by
             side, with many runs.
         item: The node (or graph).
         output: Which of its outputs.
-        titles: One for each result; the models' names by default.
+        titles: A title for each result; the models' names by default.
         bins: Number of bins.
         path: Where to save the picture.
     """
@@ -138,8 +138,8 @@ def histograms(
     titles: Sequence[str] | None = None,
     bins: int = 41,
 ) -> None:
-    """Draw :func:`output_histogram` on these axes. A result whose outputs all agree is shown with
-    half of its largest output to either side."""
+    """Draw :func:`output_histogram` on these axes. Where all outputs agree, the axis reaches half
+    of the largest output to either side."""
     ticker = need("matplotlib.ticker")
     for number, (ax, result) in enumerate(zip(axes, results, strict=True)):
         if result.prediction.dim() > 2:
@@ -165,8 +165,8 @@ def histograms(
 
 
 def _edges(centre: float, low: float, high: float, bins: int, values: np.ndarray) -> np.ndarray:
-    """Edges of about so many bins from low to high (offsets), one bin around the centre; whole
-    numbers get whole bins."""
+    """Edges of about ``bins`` bins from low to high (offsets from the centre), with a bin around
+    the centre; for whole numbers the width of a bin is a whole number."""
     width = (high - low) / bins
     if np.allclose(np.append(values, centre), np.rint(np.append(values, centre))):
         width = max(math.ceil(width), 1)
@@ -175,8 +175,8 @@ def _edges(centre: float, low: float, high: float, bins: int, values: np.ndarray
 
 
 def comparison(result: Robustness, path: str | Path | None = None) -> Figure:
-    """Performance of every schedule beside the synchronous one (with a target), and asynchronous
-    against synchronous predictions: on the diagonal they agree."""
+    """The metric under every schedule beside the synchronous one (with a target), and asynchronous
+    against synchronous predictions: they agree on the diagonal."""
     scored = result.metric is not None
     with figure(5.6 if scored else 3.0, 3.0, path) as fig:
         axes = fig.subplots(1, 1 + scored, squeeze=False, width_ratios=[1, 1.6][1 - scored :])[0]
@@ -214,7 +214,7 @@ def _performance(ax: Axes, result: Robustness) -> None:
     reach = float(
         torch.cat([after.flatten(), result.synchronous.reshape(-1)]).sub(middle).abs().max()
     )
-    reach = max(1.3 * reach, 0.05 * abs(middle)) or 1.0  # rounding is not to fill the picture
+    reach = max(1.3 * reach, 0.05 * abs(middle)) or 1.0  # differences by rounding stay small
     if math.isfinite(reach):
         low, high = middle - reach, middle + reach
         if min(middle, float(after.min())) >= 0.0:  # an error, a share: never negative
@@ -263,11 +263,10 @@ def heatmap(
         row_label: What the rows are.
         column_label: What the columns are.
         label: What the numbers are.
-        titles: One for each table.
-        heading: Above all of them.
-        percent: Write the numbers in per cent.
-        span: What the colours cover at least: smaller numbers, of rounding for instance, hardly
-            differ from zero.
+        titles: A title for each table.
+        heading: A heading above all tables.
+        percent: Show the numbers in per cent.
+        span: The least range of the colours, so that numbers as small as rounding look like zero.
         path: Where to save the picture.
     """
     tables = np.asarray(values.cpu() if isinstance(values, Tensor) else values, dtype=float)
@@ -303,7 +302,9 @@ def heatmap(
             if titles is not None:
                 ax.set_title(titles[number])
         axes[0].set_ylabel(row_label)
-        lines = textwrap.fill(label, max(int(height / 0.075), 12))  # or it would leave the picture
+        lines = textwrap.fill(
+            label, max(int(height / 0.075), 12)
+        )  # longer lines would leave the picture
         bar = fig.colorbar(image, ax=list(axes), label=lines)
         bar.outline.set(visible=False)
         if percent:

@@ -1,13 +1,13 @@
-r"""What asynchrony does to a layered model's computation graph, read off a recorded schedule.
+r"""A layered model's computation graph under asynchrony, from a recorded schedule.
 
 Synchronously, the value of node i after layer ℓ + 1 is computed from the values after layer ℓ of i
-itself and of its neighbours. Asynchronously a node is at layer ℓ when it has made ℓ updates, and
-hears of neighbour j what j had sent by the time :math:`\tau^i_j`: the value after layer
+itself and of its neighbours. Asynchronously a node is at layer ℓ when it has made ℓ updates. Of
+neighbour j it hears the value that j had sent by the time :math:`\tau^i_j`, the value after layer
 
 .. math:: m = |\{t \in T^j : t < \tau^i_j\}|,
 
-whatever its own ℓ is. Where m ≠ ℓ an arrow of the model's graph is missing, and one that was never
-meant to be there has taken its place.
+whatever ℓ is. Where m ≠ ℓ an arrow of the intended graph is missing, and an unintended arrow takes
+its place.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Arrow(NamedTuple):
 
 @dataclass(frozen=True)
 class ComputationGraph:
-    """The arrows meant to be there and those that were, own values included; parallel edges have
-    an arrow each."""
+    """The intended arrows and those of a run, with those of a node's own values. Parallel edges
+    have an arrow each."""
 
     num_nodes: int
     depth: int
@@ -56,7 +56,8 @@ class ComputationGraph:
 
     @classmethod
     def of(cls, trace: Trace, graph: Graph, depth: int) -> ComputationGraph:
-        """From the schedule of one run of a model with ``depth`` layers that waits for nobody."""
+        """From the schedule of one run of a model with ``depth`` layers and
+        ``rule="overwriting"``."""
         if trace.graph != fingerprint(graph):
             raise TraceError(
                 "the trace belongs to another graph (its fingerprint differs); expected a trace of "
@@ -73,8 +74,8 @@ class ComputationGraph:
         for tick in trace.ticks:
             if tick.reset is not None and tick.reset.numel():
                 raise ConfigError(
-                    "a node that crashes cold computes its layers twice and has no place in a "
-                    "computation graph; expected a schedule without Crashes(rejoin='cold')"
+                    "a node that crashes cold computes its layers twice, which a computation graph "
+                    "does not show; expected a schedule without Crashes(rejoin='cold')"
                 )
             at += [list(layers) for _ in range(tick.time + 1 - len(at))]
             nodes, edges = tick.at.nodes, tick.at.edges
@@ -96,17 +97,17 @@ class ComputationGraph:
 
     @property
     def kept(self) -> list[Arrow]:
-        """Meant to be there, and there."""
+        """Intended arrows that are in the run."""
         return list((Counter(self.intended) & Counter(self.read)).elements())
 
     @property
     def removed(self) -> list[Arrow]:
-        """Meant to be there, and missing."""
+        """Intended arrows that are missing in the run."""
         return list((Counter(self.intended) - Counter(self.read)).elements())
 
     @property
     def unintended(self) -> list[Arrow]:
-        """There, and not meant to be."""
+        """Arrows of the run that are not intended."""
         return list((Counter(self.read) - Counter(self.intended)).elements())
 
 
@@ -129,11 +130,11 @@ def computation_graph(
     Args:
         model: A :class:`~hogwild.LayeredGNN` of few layers.
         data: A small graph.
-        stagger: S.
-        delay: D.
-        seed: What the schedule is a function of.
-        impairments: What else goes wrong.
-        names: What to call the nodes; their numbers by default.
+        stagger: The stagger S.
+        delay: The delay D.
+        seed: The seed of the schedule.
+        impairments: Impairments beside delays.
+        names: Names of the nodes; their numbers by default.
         path: Where to save the picture.
     """
     first = observe(model, data, stagger=1, delay=0)
@@ -179,7 +180,7 @@ def observe(
     if model.replicas is not None or model.conv.hidden_channels != 1:
         return found, None
     over_time = run.embeddings[:, 0, :, 0]  # [T, N]
-    columns = [[float(value)] for value in over_time[0]]  # nobody updates at tick 0
+    columns = [[float(value)] for value in over_time[0]]  # no node updates at tick 0
     for tick in run.trace.ticks:
         assert tick.at.nodes is not None
         for i in tick.at.nodes.tolist():
@@ -195,7 +196,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "unintended": {"color": RED, "linestyle": "solid", "linewidth": 1.1, "zorder": 3},
 }
 RADIUS = 8.0
-"""Of a node, in points."""
+"""Radius of a node, in points."""
 
 
 def draw(
@@ -253,7 +254,7 @@ def _arrow(ax: Axes, arrow: Arrow, kind: str) -> None:
 
 
 def legend(ax: Axes) -> None:
-    """What the lines mean, below the axes."""
+    """The meaning of the lines, below the axes."""
     lines = need("matplotlib.lines")
     handles = [
         lines.Line2D([], [], label=kind, **{k: v for k, v in look.items() if k != "zorder"})

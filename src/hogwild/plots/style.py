@@ -1,7 +1,7 @@
-"""What all pictures share: the look, the colours, and how a figure is opened and saved.
+"""The style of all pictures, and how a figure is opened and saved.
 
-Colours are from the palette of Okabe and Ito, which people with any colour vision can tell apart;
-what matters is told by line style or position as well.
+The colours are from the palette of Okabe and Ito, which people with any colour vision can tell
+apart. Line styles and positions carry the same information.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INK, BLUE, RED, GREEN, ORANGE, GREY = (
 )  # fmt: skip
 CYCLE = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9")
 DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
-"""Line styles in the order of the cycle: colours alone do not survive a grey printer."""
+"""Line styles in the order of the cycle, for grey printers."""
 
 STYLE = {
     "font.size": 8.0,
@@ -47,7 +47,7 @@ STYLE = {
 
 
 def need(name: str) -> Any:
-    """Import a module that only the extra brings."""
+    """Import a module that the extra ``plots`` installs."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -59,7 +59,7 @@ def need(name: str) -> Any:
 
 @contextmanager
 def figure(width: float, height: float, path: str | Path | None) -> Iterator[Figure]:
-    """A figure of this size in inches to draw on, saved at the end if there is a path."""
+    """A figure of this size in inches; it is saved at the end of the context if there is a path."""
     matplotlib, figures = need("matplotlib"), need("matplotlib.figure")
     with matplotlib.rc_context(STYLE):
         # Not through pyplot: no window, no state shared with the caller's own figures.
@@ -70,7 +70,7 @@ def figure(width: float, height: float, path: str | Path | None) -> Iterator[Fig
 
 
 def _save(fig: Figure, path: Path) -> None:
-    """The file is complete or not there at all."""
+    """Write the figure in the format of the path's ending."""
     known = fig.canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in known:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What there is to solve: energies to minimise and fixed points to find."""
+"""Problems that solvers solve: energies to minimise and fixed points to find."""
 
 from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
 

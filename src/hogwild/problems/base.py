@@ -1,14 +1,14 @@
-r"""Problems: what a model asks on a graph.
+r"""Base classes of problems.
 
-A *problem* is a batch of independent problems: one for each replica r and graph g, stacked along
-the node dimension. Every vector is ``[R, k, N]``, every number per problem ``[R, G]``. An
-:class:`Objective` is minimised, a :class:`FixedPoint` is found.
+A *problem* is a batch of independent problems, one for each replica r and graph g, stacked along
+the node dimension. Every vector is ``[R, k, N]``, and every number per problem is ``[R, G]``. An
+:class:`Objective` is minimised. A :class:`FixedPoint` is the fixed point of a map.
 
-A problem answers three kinds of questions, each in an interface of its own:
+A problem has three interfaces:
 
-* :class:`Solvable`: what a solver needs,
-* :class:`Distributed`: what the nodes of a network need to solve the problem themselves,
-* a certificate needs bounds: :class:`CertifiedObjective` and :class:`CertifiedMap`.
+* :class:`Solvable` for solvers,
+* :class:`Distributed` for the nodes of a network, which solve the problem themselves,
+* :class:`CertifiedObjective` or :class:`CertifiedMap` for certificates, which need bounds.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ from hogwild_node.tree import OnGraph, arrays
 
 
 class Evaluation(ABC):
-    """An objective at one point; only what is asked for is computed."""
+    """The value and derivatives of an objective at one point, computed on demand."""
 
     @property
     @abstractmethod
     def value(self) -> Tensor:
-        """[R, G]"""
+        """The value, [R, G]."""
 
     @property
     @abstractmethod
     def noise(self) -> Tensor:
-        """[R, G]: the rounding error of the value; a line search ignores smaller differences."""
+        """The rounding error of the value, [R, G]; a line search ignores smaller differences."""
 
     @property
     @abstractmethod
     def gradient(self) -> Tensor:
-        """[R, k, N]"""
+        """The gradient, [R, k, N]."""
 
     @property
     @abstractmethod
     def scale(self) -> Tensor:
-        """[R, G]: size of the terms that cancel in the gradient, for relative tolerances."""
+        """The size of the terms that cancel in the gradient, [R, G], for relative tolerances."""
 
     @abstractmethod
     def hessian(self) -> Hessian:
-        """The Hessian here, cut off from autograd."""
+        """The Hessian, detached from autograd."""
 
     def secant(self, reach: Tensor) -> Hessian:
-        """A positive definite map whose curvatures bound the objective's growth from here as far as
-        ``reach`` [R, G]; with a reach of zero it is the Hessian.
+        """A positive definite map whose curvature bounds the growth of the objective up to the
+        distance ``reach`` [R, G]. For a reach of zero it is the Hessian.
 
-        By default it is the Hessian for any reach, which is exact for quadratic objectives.
+        The default is the Hessian for any reach, which is exact for quadratic objectives.
         """
         return self.hessian()
 
 
 class Solvable(OnGraph, ABC):
-    """What a solver needs: independent problems on R replicas × G graphs.
+    """The interface for solvers: independent problems on R replicas × G graphs.
 
-    A subclass is a dataclass whose fields say what their tensors count
-    (:func:`hogwild_node.tree.over`). Detaching, copying and selecting follow from these fields.
+    A subclass is a dataclass. Its fields declare what the last dimension of their tensors counts
+    (:func:`hogwild_node.tree.over`), which defines :meth:`detach` and :meth:`select`.
     """
 
     graph: Graph
@@ -90,8 +90,8 @@ class Solvable(OnGraph, ABC):
 
     @abstractmethod
     def residual(self, h: Tensor) -> Tensor:
-        """What vanishes at the solution, [R, k, N], as a differentiable function of everything the
-        problem was made from."""
+        """A function [R, k, N] that is zero at the solution, differentiable in ``h`` and in all
+        tensors of the problem."""
 
     @abstractmethod
     def distance(self, h: Tensor, image: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class Solvable(OnGraph, ABC):
         """Size [R, G] of the terms that cancel in the residual at ``h``."""
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
-        """The problem on these replicas and graphs (sorted indices), and its nodes' indices."""
+        """The problem on some replicas and graphs (sorted indices), and its nodes' indices."""
         graph, nodes, edges = self.graph, None, None
         if graphs.numel() < graph.num_graphs:
             graph, nodes, edges = graph.select(graphs)
@@ -114,11 +114,11 @@ class Solvable(OnGraph, ABC):
         return sub, nodes
 
     def detach(self) -> Self:
-        """The same problem cut off from autograd: what the solver works on."""
+        """The same problem, detached from autograd."""
         return self.map(Tensor.detach)
 
     def start(self) -> Tensor:
-        """Where asynchronous nodes begin, [R, k, N]: at zero unless a subclass says otherwise."""
+        """The starting point of solves and of asynchronous runs, [R, k, N]; zero by default."""
         like = next(x for x, _ in arrays(self) if x.is_floating_point())
         return torch.zeros(
             self.replicas, self.channels, self.graph.num_nodes, dtype=like.dtype, device=like.device
@@ -127,15 +127,15 @@ class Solvable(OnGraph, ABC):
 
 @dataclass(frozen=True)
 class Part:
-    """Some nodes of a problem with the edges into them, as one robot or one machine holds them.
+    """Some nodes of a problem with the edges into them, for one robot or one machine.
 
     Attributes:
-        local: What these nodes compute. Its arrays cover these nodes and edges only; degrees,
-            normalisations and other constants are those of the whole graph.
+        local: The problem as these nodes compute it. Its arrays cover these nodes and edges only;
+            degrees and other constants are those of the whole graph.
         star: The nodes, numbered 0, …, A − 1, and the edges into them.
-        nodes: The nodes' places in the whole graph, [A].
-        senders: The places in the whole graph of the edges' senders, [E'].
-        edges: The edges' places in the whole graph, [E'].
+        nodes: Indices of the nodes in the whole graph, [A].
+        senders: Indices of the edges' senders in the whole graph, [E'].
+        edges: Indices of the edges in the whole graph, [E'].
     """
 
     local: LocalEnergy | LocalMap
@@ -146,18 +146,18 @@ class Part:
 
 
 class Distributed(Solvable):
-    """What the nodes of a network need to solve the problem themselves."""
+    """The interface for the nodes of a network, which solve the problem themselves."""
 
     @property
     @abstractmethod
     def node(self) -> LocalEnergy | LocalMap:
-        """The same problem as nodes compute it, from what they heard."""
+        """The problem as nodes compute it, from what they heard."""
 
     def part(self, nodes: Tensor) -> Part:
         """Some nodes of the problem, with the constants of the *whole* graph.
 
-        A problem that is posed on the subgraph of these nodes is another problem: there the nodes
-        at the rim have fewer neighbours, hence other degrees and normalisations.
+        The problem of the subgraph of these nodes would differ: its nodes may have fewer neighbours
+        and therefore other degrees.
 
         Args:
             nodes: Indices of the nodes, [A].
@@ -168,11 +168,11 @@ class Distributed(Solvable):
 
 
 Problem = Distributed
-"""A problem of a model of this library: a solver can solve it, and so can the nodes."""
+"""A problem that a solver or the nodes of a network can solve."""
 
 
 class CertifiedObjective(ABC):
-    """What a certificate needs of an energy: bounds that hold everywhere."""
+    """The interface for certificates of an energy: bounds that hold at every point."""
 
     graph: Graph
 
@@ -191,50 +191,50 @@ class CertifiedObjective(ABC):
 
 
 class CertifiedMap:
-    """What a certificate needs of a fixed-point map; by default nothing is proved."""
+    """The interface for certificates of a fixed-point map; by default nothing is proved."""
 
     monotone: bool = False
-    r"""Whether :math:`h \le h'` implies :math:`F(h) \le F(h')` and every cycle of influence loses.
-    Updates in any order, late or repeated, then reach the one fixed point in finite time, although
-    F need not contract."""
+    r"""Whether :math:`h \le h'` implies :math:`F(h) \le F(h')`, and a value decreases along every
+    cycle of the graph. Asynchronous updates then reach the unique fixed point in finite time, even
+    if F does not contract."""
 
     def modulus(self) -> Tensor | None:
         r"""A proved bound [R, G] on the contraction modulus of F in a weighted block-maximum norm
-        :math:`\max_i \|h_i\| / v_i`, v > 0; ``None``: nothing is proved.
+        :math:`\max_i \|h_i\| / v_i`, v > 0; ``None`` if nothing is proved.
 
-        A bound below one guarantees convergence to the one fixed point under *any* order of
-        updates and any bounded delays. A contraction in another norm, for instance the Euclidean
-        one, guarantees nothing of the kind.
+        A bound below one guarantees convergence to the unique fixed point for *any* order of
+        updates and any bounded delays. A contraction in another norm, such as the Euclidean norm,
+        does not.
         """
         return None
 
     def drift(self, error: float) -> Tensor | None:
-        """A proved bound [R, G] on how far, in the largest entry, asynchronous updates end from the
-        fixed point when every number heard is wrong by at most ``error``; infinite where there is
-        no bound, ``None``: nothing is proved."""
+        """A proved bound [R, G] on the largest entry of the final distance to the fixed point, if
+        every number heard is wrong by at most ``error``; infinite if there is no bound, ``None`` if
+        nothing is proved."""
         return None
 
 
 class Objective(Distributed, CertifiedObjective):
-    """Minimise a strongly convex function on each graph."""
+    """The problem of minimising a strongly convex function on each graph."""
 
     has_blocks: bool = False
-    """Whether the Hessian couples only nodes that the graph's pattern joins."""
+    """Whether the Hessian couples only pairs of nodes in ``graph.pattern``."""
     is_quadratic: bool = False
     """Whether the Hessian is the same at every point."""
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """All that, beside tensors and their shapes, decides what :meth:`evaluate` computes."""
+        """Everything, apart from tensors and their shapes, that :meth:`evaluate` depends on."""
         return (self.replicas, self.channels)
 
     @property
     @abstractmethod
     def node(self) -> LocalEnergy:
-        """The same energy as nodes compute it, from what they heard.
+        """The energy as nodes compute it, from what they heard.
 
         Raises:
-            AsynchronyError: A node would have to hear from further than one hop.
+            AsynchronyError: The energy of a node depends on nodes more than one hop away.
         """
 
     @abstractmethod
@@ -261,17 +261,17 @@ class Objective(Distributed, CertifiedObjective):
 
 
 class FixedPoint(Distributed, CertifiedMap):
-    r"""Find :math:`h = F(h)` on each graph, F a contraction."""
+    r"""The problem of finding :math:`h = F(h)` on each graph."""
 
     has_blocks: bool = False
-    """Whether its tangents have blocks."""
+    """Whether the tangents have blocks."""
     has_inverse: bool = False
-    """Whether its tangents have an inverse in closed form."""
+    """Whether the tangents have an inverse in closed form."""
 
     @property
     @abstractmethod
     def node(self) -> LocalMap:
-        """The same map as nodes apply it, to what they heard."""
+        """The map as nodes apply it, to what they heard."""
 
     def step(self, h: Tensor) -> Tensor:
         everyone = self.graph.everyone
@@ -289,19 +289,19 @@ class FixedPoint(Distributed, CertifiedMap):
         return self.graph.norm(image) + self.graph.norm(h)
 
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
-        r""":math:`(\partial F / \partial h)^\top v`, for the adjoint; by autograd by default."""
+        r""":math:`(\partial F / \partial h)^\top v`, for the adjoint. The default uses autograd."""
         with torch.enable_grad():
             h = h.detach().requires_grad_()
             (out,) = torch.autograd.grad(self.step(h), h, v, materialize_grads=True)
         return out
 
     def adjoint(self, h: Tensor, grad: Tensor) -> Tensor | None:
-        r"""The :math:`\lambda` with :math:`(\partial F / \partial h - I)^\top \lambda` = ``grad``,
-        where it is known in closed form; ``None``: a Krylov method finds it."""
+        r"""The solution :math:`\lambda` of :math:`(\partial F / \partial h - I)^\top \lambda` =
+        ``grad`` in closed form; ``None`` if a Krylov method has to compute it."""
         return None
 
     def linearise(self, h: Tensor) -> Tangent:
-        r""":math:`I - \partial F / \partial h`; by autograd by default."""
+        r""":math:`I - \partial F / \partial h`. The default uses autograd."""
         return _AutogradTangent(self.graph, self, h)
 
 

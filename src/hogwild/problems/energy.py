@@ -1,13 +1,12 @@
-r"""The energy of a partially input-convex GNN on whole graphs, with gradient and Hessian in closed
-form.
+r"""The energy of an energy GNN on whole graphs, with gradient and Hessian in closed form.
 
-A round of messages, its passes and its linearisation are those of a node
-(:mod:`hogwild_node.round`), on the star of all nodes. This file adds them up over the graph.
+The code of a node computes the rounds of messages and their derivatives
+(:mod:`hogwild_node.round`), on the star of all nodes. This file sums them over the graph.
 
-**Derivatives.** One reverse pass gives the gradient and the nonnegative sensitivities of every
-hidden unit. Linearising each network once, the Hessian acts by a forward sweep over the rounds and
-a reverse sweep with the curvatures injected. For one round, with :math:`A` the Jacobian of
-:math:`(m_i, h_i)`, :math:`U = \nabla^2 u` and :math:`C` the messages' curvature weighted by
+**Derivatives.** One reverse pass gives the gradient and the nonnegative sensitivity of every hidden
+unit. Each network is linearised once. A product with the Hessian is then a forward sweep over the
+rounds and a reverse sweep that adds the curvatures. For one round, with :math:`A` the Jacobian of
+:math:`(m_i, h_i)`, :math:`U = \nabla^2 u` and :math:`C` the curvature of the messages, weighted by
 :math:`\partial u / \partial m \ge 0`,
 
 .. math:: \nabla^2 E = A^\top U A + C + \beta I, \qquad A^\top U A \succeq 0,\; C \succeq 0.
@@ -34,7 +33,7 @@ from hogwild_node.tree import FIXED, SHARED, over
 
 @dataclass
 class EnergyHessian(Hessian):
-    """The Hessian of the energy at one point: all rounds linearised, plus β on the diagonal."""
+    """The Hessian of the energy at one point, from the linearised rounds and β."""
 
     graph: Graph
     channels: int
@@ -45,7 +44,7 @@ class EnergyHessian(Hessian):
     def has_blocks(self) -> bool:  # type: ignore[override]
         return len(self.rounds) == 1
 
-    # -- as a linear map: a sweep forward and a sweep back -----------------------------------------
+    # -- as a linear map: a forward sweep and a reverse sweep --------------------------------------
 
     def apply(self, v: Tensor) -> Tensor:
         tangents = []
@@ -84,22 +83,24 @@ class EnergyHessian(Hessian):
 
     @cached_property
     def _curvatures(self) -> list[Tensor]:
-        """The messages' curvature with both derivatives at one node, of every round,
+        """For every round, the curvature of all messages in the embedding of one node,
         [R, q, q, N]."""
         at, size = self.graph.src, self.graph.num_nodes
         return [linear.b + scatter(linear.c, at, size) for linear in self.rounds]
 
-    # -- as blocks, of a one-round energy ----------------------------------------------------------
+    # -- as blocks, for one round ------------------------------------------------------------------
 
     @cached_property
     def _local(self) -> LocalQuadratic:
-        """The local energies to second order, of which the Hessian is the sum; no gradients."""
+        """The second-order models of the local energies, without gradients; the Hessian is their
+        sum."""
         linear = self.rounds[0]
         return linear.quadratic(linear.b[:, 0, :0], linear.c[:, 0, :0], self.beta)
 
     @cached_property
     def _products(self) -> tuple[Tensor, Tensor]:
-        """U J on edges, and the diagonal blocks but for what parallel edges and self-loops add."""
+        """U J on edges, and the diagonal blocks without the terms of parallel edges and
+        self-loops."""
         through = self._local.through()
         toward = self._local.c + mtm(self._local.j, through)
         return through, self._local.b + scatter(toward, self.graph.src, self.graph.num_nodes)
@@ -107,12 +108,12 @@ class EnergyHessian(Hessian):
     def diagonal(self) -> Tensor | None:
         if not self.has_blocks:
             return None
-        # As in blocks(), but linear in the edges: no pair of neighbours is ever formed.
+        # Unlike blocks(), this needs no pairs of neighbours; its cost is linear in the edges.
         graph, j = self.graph, self._local.j
         through, diagonal = self._products
         if graph.parallel is not None:
-            # Parallel edges act as one with the sum of their Jacobians: what is missing from the
-            # sum of their own squares are the mixed terms.
+            # Parallel edges act as one edge with the sum of their Jacobians. Replace the sum of
+            # their squares by the square of their sum.
             number, one = graph.parallel
             sums = [scatter(x, number, one.numel()) for x in (j, through)]
             together = scatter(mtm(*sums), graph.src[one], graph.num_nodes)
@@ -129,7 +130,7 @@ class EnergyHessian(Hessian):
         wedge = mtm(self._local.j[..., pattern.left], through[..., pattern.right])  # [R, k, k, W]
         off = torch.cat([self._local.x, wedge], -1)
         if pattern.loops is not None and pattern.loop_nodes is not None:
-            # A pair that names one node twice contributes B + Bᵀ to its diagonal block.
+            # A pair of a node with itself adds B + Bᵀ to the node's diagonal block.
             loops = off[..., pattern.loops]
             loops = loops + loops.transpose(1, 2)
             diagonal = diagonal + scatter(loops, pattern.loop_nodes, self.graph.num_nodes)
@@ -150,13 +151,13 @@ class EnergyEvaluation(Evaluation):
 
     @cached_property
     def _terms(self) -> tuple[Tensor, Tensor]:
-        """Local energies without and with β, [R, N] each."""
+        """The local energies without the β term, and the β terms, [R, N] each."""
         local: Tensor = self.tapes[-1].value[:, 0]
         return local, 0.5 * self.problem.beta * self.h.square().sum(1)
 
     @cached_property
     def value(self) -> Tensor:
-        """One energy a graph, [R, G]."""
+        """The energy of each graph, [R, G]."""
         local, quadratic = self._terms
         return self.problem.graph.sum(local + quadratic)
 
@@ -188,9 +189,9 @@ class EnergyEvaluation(Evaluation):
 
     @torch.no_grad()
     def secant(self, reach: Tensor) -> EnergyHessian:
-        """As the Hessian, but every activation of every network has the curvature of
-        :meth:`~hogwild.nn.Activation.growth`: that of the parabola that touches it here and lies
-        above it as far as the reach [R, G] of its graph."""
+        """The Hessian in which the curvature of every activation is replaced by
+        :meth:`~hogwild.nn.Activation.growth`: the curvature of the parabola that touches the
+        activation and lies above it up to the reach [R, G] of its graph."""
         graph = self.problem.graph
         nodes = graph.wide(reach).expand(-1, -1, graph.num_nodes)
         tapes = [tape.reaching(nodes) for tape in self.tapes]
@@ -200,7 +201,7 @@ class EnergyEvaluation(Evaluation):
 def _reverse(
     tapes: list[RoundTape], problem: EnergyProblem, start: Tensor
 ) -> tuple[Tensor, list[Pullback]]:
-    """Gradient and the reverse pass of every round."""
+    """The gradient, and the reverse pass of every round."""
     k, total = problem.channels, start
     cotangent: Tensor | None = None
     backs: list[Pullback] = []
@@ -242,8 +243,9 @@ class EnergyProblem(Objective):
     def node(self) -> Energy:
         if len(self.rounds) > 1:
             raise AsynchronyError(
-                f"a local energy of {len(self.rounds)} rounds reaches {len(self.rounds)} hops; an "
-                f"asynchronous node hears one hop: use rounds=1, or several layers (num_layers)"
+                f"a local energy of {len(self.rounds)} rounds depends on nodes "
+                f"{len(self.rounds)} hops away, but an asynchronous node only hears its "
+                f"neighbours: use rounds=1, or several layers (num_layers)"
             )
         return Energy(self.rounds[0], self.beta)
 
@@ -262,9 +264,9 @@ class EnergyProblem(Objective):
     def row_bounds(self) -> Tensor:
         r"""Bounds on the absolute row sums of the Hessian at any point, [R, k, N].
 
-        With every slope and curvature at its supremum and every weight in absolute value, the
-        Hessian becomes a nonnegative matrix that dominates :math:`|\nabla^2 E|` entry by entry at
-        every point; its row sums are one product with the vector of ones.
+        Replace every slope and curvature by its supremum and every weight by its absolute value.
+        The Hessian becomes a nonnegative matrix that bounds :math:`|\nabla^2 E|` entry by entry at
+        every point. Its row sums are its product with the vector of ones.
         """
         tapes = [r.bound(self.graph.everyone) for r in self.rounds]
         shape = (self.replicas, self.channels, self.graph.num_nodes)

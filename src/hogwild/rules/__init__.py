@@ -1,4 +1,4 @@
-"""What a node does when it is its turn: one file a rule, each written over inboxes."""
+"""Which rules fit which problem; the rules themselves are in :mod:`hogwild_node.rules`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Fitting = dict[str, Callable[..., Rule]]
 
 
 def fixed_point_rule(problem: FixedPoint) -> FixedPointRule:
-    """Applications of a map."""
+    """The rule that applies a map."""
     return FixedPointRule(problem.node, problem.graph.everyone, problem.channels)
 
 
@@ -58,9 +58,9 @@ def choose(
     rule: str = "auto",
     step: str | float = "auto",
 ) -> str:
-    """The name of the rule that is meant, which fits the problem.
+    """The name of a rule that fits the problem.
 
-    ``"auto"`` with a step, a number or ``"certified"``, means gradient steps: messages take such
+    ``"auto"`` with a step (a number or ``"certified"``) means gradient steps: messages take such
     steps only where a node cannot minimise its own energy.
     """
     known = fitting(problem)
@@ -94,8 +94,8 @@ def rule_for(
         rule: ``"auto"``, or one that is :func:`fitting`.
         step: For gradient steps, see :mod:`hogwild.rules.steps`; messages take such steps where a
             node cannot minimise its own energy.
-        age: Largest age of an embedding inside a packet; ``None``: unbounded.
-        moving: Whether the problem may move, as that of a level of a stack above the first does.
+        age: Largest age of an embedding inside a packet; ``None``: no bound.
+        moving: Whether the problem may change during a run, as in a stack above its first level.
     """
     name = choose(problem, rule, step)
     if isinstance(problem, StackProblem):
@@ -109,14 +109,6 @@ def rule_for(
 
 
 __all__ = [
-    "LAYERED",
-    "RULES",
-    "StackRule",
-    "choose",
-    "fitting",
-    "fixed_point_rule",
-    "gradient_rule",
-    "layered_rule",
-    "message_rule",
-    "rule_for",
-]
+    "LAYERED", "RULES", "StackRule", "choose", "fitting", "fixed_point_rule", "gradient_rule",
+    "layered_rule", "message_rule", "rule_for",
+]  # fmt: skip

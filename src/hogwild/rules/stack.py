@@ -6,10 +6,10 @@ through its levels from the features up. Level s is a problem whose features are
 .. math:: [x_i \,\|\, h^{(s-1)}_i] \text{ of the node itself}, \qquad
           [x_j \,\|\, h^{(s-1)}_j(\tau^i_j)] \text{ of every neighbour, as last heard:}
 
-node i poses that problem to itself and makes one update by the level's rule. Nobody waits for the
-level below to settle, and nobody needs to know whether it has. Once it has, the problem of the
-level above stands still, and that level settles as it would alone; the documentation
-("Asynchrony") has the proof.
+node i poses that problem to itself and makes one update by the level's rule. No node waits for the
+level below to settle, or needs to know whether it has. Once the level below has settled, the
+problem of the level above stands still, and that level settles as it would alone. The proof is in
+the documentation ("Asynchrony").
 """
 
 from __future__ import annotations
@@ -38,18 +38,15 @@ class StackRule(Rule):
         self.everyone, self.channels = problem.graph.everyone, problem.channels
         self.letter = sum(rule.letter for rule in self.rules)
 
-    # -- private memory: each level's embeddings, one's own and the neighbours' as last heard ------
-
     def begin(self, h: Tensor, inbox: Tensor) -> Tensor | None:
         self.start = self._levels(h)
         self.own = [x.clone() for x in self.start]
         self.heard = [x.clone() for x in self._levels(inbox)]
-        letters: list[Tensor] = []
+        letters: list[Tensor | None] = []
         for level, rule in enumerate(self.rules):
             self._pose(level)
-            found = rule.begin(self.own[level], self.heard[level])
-            letters += [] if found is None else [found]
-        return torch.cat(letters, 1) if letters else None
+            letters.append(rule.begin(self.own[level], self.heard[level]))
+        return _joined(letters)
 
     def forget(self, nodes: Tensor) -> None:
         for rule, own, start in zip(self.rules, self.own, self.start, strict=True):
@@ -74,27 +71,30 @@ class StackRule(Rule):
             problem = self.problem.pose(level, self.own[below], self.heard[below])
             self.rules[level].pose(problem.node)
 
-    # -- the rule ----------------------------------------------------------------------------------
-
     def update(
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
     ) -> tuple[Tensor, Tensor | None]:
         heard, own = self._hear(h, inbox, at), self._levels(h)
         widths = [rule.letter for rule in self.rules]
         post = [None] * len(own) if mail is None else list(mail.split(widths, 1))
-        letters: list[Tensor] = []
+        letters: list[Tensor | None] = []
         for level, rule in enumerate(self.rules):
             self._pose(level)
             own[level], letter = rule.update(own[level], heard[level], post[level], at)
             self.own[level] = at.put(self.own[level], own[level])
-            letters += [] if letter is None else [letter]
-        return torch.cat(own, 1), torch.cat(letters, 1) if letters else None
+            letters.append(letter)
+        return torch.cat(own, 1), _joined(letters)
 
     def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor | None:
         heard, own = self._hear(h, inbox, at), self._levels(h)
-        letters: list[Tensor] = []
+        letters: list[Tensor | None] = []
         for level, rule in enumerate(self.rules):
             self._pose(level)
-            letter = rule.refresh(own[level], heard[level], at)
-            letters += [] if letter is None else [letter]
-        return torch.cat(letters, 1) if letters else None
+            letters.append(rule.refresh(own[level], heard[level], at))
+        return _joined(letters)
+
+
+def _joined(letters: list[Tensor | None]) -> Tensor | None:
+    """The letters of all levels that have one, one below the other."""
+    found = [letter for letter in letters if letter is not None]
+    return torch.cat(found, 1) if found else None

@@ -51,8 +51,8 @@ def gradient_rule(
         problem: The energy.
         step: A positive number, ``"certified"`` or ``"auto"``.
         age: D', needed by the certified step; ``None`` where no bound holds.
-        moving: Whether the problem may move (:meth:`~hogwild_node.Rule.pose`): the neighbours then
-            send their shares of the bounds along.
+        moving: Whether the problem may change (:meth:`~hogwild_node.Rule.pose`): the neighbours
+            then send their shares of the bounds, too.
     """
     check_step(step)
     rate: Tensor | float | None = None

@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hogwild.errors import ConvergenceError
+from hogwild.errors import ConvergenceError, check_on_failure
 from hogwild.linalg.capture import replay
 from hogwild.linalg.linear import LinearSolver
-from hogwild.linalg.solution import Solution, check_on_failure
+from hogwild.linalg.solution import Solution
 from hogwild.problems.base import FixedPoint, Objective, Problem
 
 DualSolve = Callable[[Tensor], Solution]

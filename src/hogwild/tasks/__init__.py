@@ -1,4 +1,4 @@
-"""Tasks: graphs, a loss, a metric and a protocol each, by name."""
+"""Tasks by name: graphs, a loss, a metric and a protocol."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-r"""What a task is: graphs, a loss, a metric and the splits they are reported over.
+r"""Tasks: graphs, a loss, a metric and splits.
 
 Predictions and targets belong to *rows*: nodes, graphs, or pairs of nodes. A loss or metric is a
-mean over the rows that count, :math:`\sum_r w_r \ell_r / \sum_r w_r` with :math:`w_r \in \{0, 1\}`,
-for every replica with its own :math:`w`: the folds of an ensemble are trained together, on one
-batch of all graphs, each replica counting its own.
+mean over the rows that count, :math:`\sum_r w_r \ell_r / \sum_r w_r` with :math:`w_r \in \{0, 1\}`.
+Every replica has its own :math:`w`: the folds of an ensemble are trained together, on one batch of
+all graphs.
 """
 
 from __future__ import annotations
-
-from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
@@ -19,28 +17,27 @@ from hogwild.metrics import Metric
 from hogwild.tasks.splits import Split, cross_validation
 
 
-class Task(ABC):
-    """Graphs with a loss and a metric.
-
-    A subclass sets the attributes below and ``graphs``, and says what one row's loss is.
-    """
+class Task:
+    """Graphs with a loss and a metric. A subclass sets the attributes below."""
 
     name: str
+    minimised: Metric
+    """The loss."""
     reported: Metric
-    """What :meth:`metric` computes; the next two are of it."""
+    """The metric; the next two attributes are taken from it."""
     metric_name: str
     higher_is_better: bool
     pool: str | None = None
-    """What the model is built with: ``None`` for a prediction a node, ``"mean"`` a graph."""
+    """``None``: the model predicts for every node; ``"mean"``: for every graph."""
 
     in_channels: int
     out_channels: int
     edge_dim: int | None = None
     graphs: list[Data]
     fixed: Split | None = None
-    """The only split there is, where one was published or folds make no sense."""
+    """The only split, where one was published or folds make no sense."""
     strata: Tensor | None = None
-    """[G] classes that every fold holds in equal shares; ``None``: folds are drawn blindly."""
+    """[G] classes that every fold holds in equal shares; ``None``: folds ignore classes."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -51,14 +48,13 @@ class Task(ABC):
     def splits(
         self, folds: int | None = None, seed: int = 0, *, validation: bool = False
     ) -> list[Split]:
-        """The protocol: the fixed split, or k-fold cross-validation, every graph tested once.
+        """The fixed split, or k-fold cross-validation in which every graph is tested once.
 
         Args:
             folds: Number of folds; ``None`` is the paper's 10.
             seed: Which graphs lie in which fold.
             validation: Hold one more fold out of the training graphs as ``val``. The paper names no
-                validation set, so by default nothing is held out and ``val`` *is* ``train``:
-                an epoch chosen by it has seen nothing of the test graphs.
+                validation set, so by default ``val`` equals ``train``.
         """
         if self.fixed is not None:
             if folds is not None or validation:
@@ -77,7 +73,7 @@ class Task(ABC):
         )
 
     def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
-        """What training minimises.
+        """The loss that training minimises.
 
         Args:
             out: Predictions [N, c] ([G, c] with ``pool``), or [R, N, c] ([R, G, c]).
@@ -85,33 +81,33 @@ class Task(ABC):
             mask: Which graphs count: bool [G], or [R, G] for every replica its own.
 
         Returns:
-            The mean over the rows of the graphs that count: a scalar, or [R]. Where nothing
-            counts there is no mean: NaN.
+            The mean over the rows of the graphs that count, a scalar or [R]; NaN where no row
+            counts.
         """
-        return self._loss(out, data, self._counted(out, data, mask))
+        return self._measure(self.minimised, out, data, mask)
 
     def metric(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
-        """What is reported; arguments and result as in :meth:`loss`."""
-        return self._metric(out, data, self._counted(out, data, mask))
+        """The metric that is reported; arguments and result as in :meth:`loss`."""
+        return self._measure(self.reported, out, data, mask)
 
     def constant(self, train: Batch, test: Batch) -> float:
-        """Metric on ``test`` of the best prediction that looks at no graph, learned on ``train``:
-        a model that is no better has learned nothing."""
+        """Metric on ``test`` of the best constant prediction for ``train``: a model that is no
+        better has learned nothing."""
         value = self._constant(train)
         rows = test.num_nodes if self.pool is None else test.num_graphs
         return float(self.metric(value.repeat(rows // len(value), 1), test))
 
-    @abstractmethod
-    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        """The loss over the rows ``keep``, [n] or [R, n]; ``None``: all."""
+    def _measure(self, metric: Metric, out: Tensor, data: Batch, mask: Tensor | None) -> Tensor:
+        keep = self._counted(out, data, mask)
+        return metric(self._rows(out, data), data.y, keep)
 
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        """The metric over the rows ``keep``."""
-        return self.reported(out, data.y, keep)
+    def _rows(self, out: Tensor, data: Batch) -> Tensor:
+        """The rows that targets belong to, from predictions for nodes (or graphs)."""
+        return out
 
-    @abstractmethod
     def _constant(self, train: Batch) -> Tensor:
         """The best constant prediction [1, c], or [n, c] for graphs of n numbered nodes."""
+        return self.reported.constant(train.y, self.out_channels)
 
     def _owner(self, data: Batch) -> Tensor | None:
         """The graph of every row, [n]; ``None``: the rows are the graphs."""

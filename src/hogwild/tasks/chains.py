@@ -1,19 +1,20 @@
 r"""Chains: carry one bit from end to end.
 
 **Data.** p undirected chains of l nodes; chain k has the features :math:`X_{1,k} = 1` and zeros
-elsewhere: the class is known to the first node only. Every node predicts its chain's class.
+elsewhere: only the first node knows the class. Every node predicts the class of its chain.
 
-**Protocol.** The paper's table is p = 2, l = 100: two graphs in all, every node trained on and
-scored. There are no folds (one split: train = val = test = all), only seeds of the parameters. A
-GCN of five layers errs on exactly 47.0 % then: six of 100 nodes hear the label, the others guess.
+**Protocol.** The paper has p = 2 and l = 100: two graphs in all, and every node is trained on and
+tested. There are no folds (one split: train = val = test = all), only seeds of the parameters. A
+GCN of five layers errs on exactly 47.0 % of the nodes: six of 100 nodes hear the label, the others
+guess.
 
 **Loss** binary cross-entropy (one logit) for two classes, cross-entropy (p logits) for more.
 **Metric** the share of nodes classified wrongly.
 
 ``variant="ignn"`` is the protocol of Gu et al. (*Implicit Graph Neural Networks*, 2020) under the
-same name: 20 *directed* chains a class, of whose nodes 5 % are trained on, 10 % are for validation
-and 85 % are scored. Splits number graphs, so the set appears three times, each time with other
-nodes that count.
+same name: 20 *directed* chains a class, of whose nodes 5 % are for training, 10 % for validation
+and 85 % for testing. Splits are made of graphs, so the set of chains appears three times, each time
+with other nodes that count.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError, require_positive
-from hogwild.metrics import ERROR, cross_entropy, majority, mean
+from hogwild.metrics import CROSS_ENTROPY, ERROR
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import edges
 from hogwild.tasks.splits import Split, published
@@ -40,11 +41,11 @@ class Chains(Task):
         length: l.
         variant: ``"paper"`` or ``"ignn"``.
         copies: Chains a class, with ``variant="ignn"`` (default 20).
-        seed: Which nodes count for what, with ``variant="ignn"``.
+        seed: The seed of the choice of nodes, with ``variant="ignn"``.
     """
 
     name = "chains"
-    reported = ERROR
+    minimised, reported = CROSS_ENTROPY, ERROR
 
     def __init__(
         self,
@@ -103,8 +104,5 @@ class Chains(Task):
         keep = super()._counted(out, data, mask)
         return data.counts if keep is None else data.counts & keep
 
-    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(cross_entropy(out, data.y), keep)
-
     def _constant(self, train: Batch) -> Tensor:
-        return majority(train.y[train.counts], self.out_channels)
+        return self.reported.constant(train.y[train.counts], self.out_channels)

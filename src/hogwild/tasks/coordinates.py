@@ -2,13 +2,13 @@ r"""Coordinates: relative localisation from distances to neighbours.
 
 **Data.** 1,500 graphs of 20 points, uniform in the unit square, joined where they are at most 0.5
 apart. Features are one-hot ids [20, 20], the distance is the edge's feature [E, 1]. Every node
-predicts a position in the plane. The paper does not say that graphs are connected; between parts
-of a graph no distance can be known, so here graphs are redrawn until they are
-(``connected=False``: as drawn).
+predicts a position in the plane. The paper does not say that graphs are connected. Distances
+between separate parts of a graph cannot be known, so graphs are redrawn until they are connected
+(unless ``connected=False``).
 
 **Loss** :math:`\frac{1}{P} \sum_{i<j} (\|z_i - z_j\| - d_{ij})^2` over all pairs of nodes of all
-graphs, also those not joined: the frame of reference is free. **Metric** the root of that over the
-mean distance (:func:`~hogwild.metrics.relative_rmse`). **Protocol** 10 folds.
+graphs, also those that no edge joins: any rotation of the positions is right. **Metric** the root
+of the loss over the mean distance (:func:`~hogwild.metrics.relative_rmse`). **Protocol** 10 folds.
 
 The constant predictor puts node i at the same place in every graph: the layout that fits the mean
 distances best, found by majorisation (SMACOF; de Leeuw, 1977) from points on a spiral.
@@ -26,15 +26,15 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError, require_positive
-from hogwild.metrics import RELATIVE_ERROR, mean, squared_error
+from hogwild.metrics import MSE, RELATIVE_ERROR
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import undirected
 
 EPSILON = 1e-12
-"""Added under the square root of a predicted squared distance, so that it has a slope at zero."""
+"""Added to a predicted squared distance, so that its square root has a derivative at zero."""
 
 PATIENCE = 1000
-"""Times that a disconnected graph is redrawn."""
+"""How often a disconnected graph is redrawn."""
 
 
 class Coordinates(Task):
@@ -49,7 +49,7 @@ class Coordinates(Task):
     """
 
     name = "coordinates"
-    reported = RELATIVE_ERROR
+    minimised, reported = MSE, RELATIVE_ERROR
     out_channels = 2
     edge_dim = 1
 
@@ -100,17 +100,11 @@ class Coordinates(Task):
     def _owner(self, data: Batch) -> Tensor:
         return data.batch[data.pair_index[0]]
 
-    def _distance(self, out: Tensor, data: Batch) -> Tensor:
+    def _rows(self, out: Tensor, data: Batch) -> Tensor:
         """Predicted distance of every pair, [..., P, 1]."""
         i, j = data.pair_index
         gap = (out[..., i, :] - out[..., j, :]).square().sum(-1, keepdim=True)
         return (gap + EPSILON).sqrt()
-
-    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(squared_error(self._distance(out, data), data.y), keep)
-
-    def _metric(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return self.reported(self._distance(out, data), data.y, keep)
 
     def _constant(self, train: Batch) -> Tensor:
         n = self.in_channels

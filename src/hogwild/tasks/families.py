@@ -1,4 +1,4 @@
-r"""Families of connected graphs of any size, for tasks that ask whether an answer carries over.
+r"""Families of connected graphs of any size, for tests of generalisation.
 
 ===========  =====================================================================================
 ``chain``    node i joined to i + 1

@@ -1,5 +1,5 @@
-"""Where data sets lie: ``$HOGWILD_DATA`` is read and never written, ``$HOGWILD_CACHE`` (default
-``~/.cache/hogwild``) holds what is downloaded or processed."""
+"""Where data sets lie: ``$HOGWILD_DATA`` is only read, ``$HOGWILD_CACHE`` (default
+``~/.cache/hogwild``) holds downloaded and processed files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def data_home() -> Path | None:
 
 
 def cache_home() -> Path:
-    """The folder that may be deleted at any time."""
+    """The folder of downloaded and processed files; deleting it is safe."""
     return Path(os.environ.get("HOGWILD_CACHE") or Path.home() / ".cache" / "hogwild")
 
 
 def absent(what: str, place: str, why: str) -> DataError:
-    """The error for files that are not there: where they were sought, and how to supply them."""
+    """The error for missing files: where they were looked for, and how to supply them."""
     home = data_home()
     given = "is not set" if home is None else f"is {home}"
     return DataError(
@@ -50,15 +50,15 @@ def prepared(
     """A PyG data set, processed in the cache because its loaders write beside the raw files.
 
     Args:
-        what: Its name for people and in the cache.
+        what: Its name, in errors and in the cache.
         source: Where its raw files lie below ``$HOGWILD_DATA``.
-        files: Their names; all of them, or the folder is refused.
-        raw: Where the loader wants them below its root.
-        load: The loader, given its root; downloads where the raw files are not there.
-        download: Whether it may.
+        files: Names of the raw files; all of them must be there.
+        raw: Where the loader expects the raw files below its root.
+        load: The loader, given its root; it downloads missing raw files.
+        download: Whether it may download.
 
-    Built in a temporary folder and moved into place at once, so processes that start together
-    never read each other's half-written files; built anew when the given files have changed.
+    The data set is built in a temporary folder and moved into place at once, so that processes that
+    start together never read half-written files. It is built again when the raw files change.
     """
     home, root = data_home(), cache_home() / what
     given = home / source if home is not None and (home / source).is_dir() else None

@@ -35,11 +35,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 from torch_geometric.datasets import LRGBDataset
 
 from hogwild.errors import ConfigError, DataError, require_positive
-from hogwild.metrics import AVERAGE_PRECISION, MAE, binary_cross_entropy, mean, squared_error
+from hogwild.metrics import AVERAGE_PRECISION, BINARY_CROSS_ENTROPY, MAE, MSE
 from hogwild.tasks.base import Task
 from hogwild.tasks.files import data_home, prepared
 from hogwild.tasks.splits import published
@@ -51,7 +51,13 @@ PARTS = ("train", "val", "test")
 
 
 class Peptides(Task):
-    """Graphs of the peptides; what is asked of them is a subclass."""
+    """Graphs of the peptides; a subclass has the targets.
+
+    Args:
+        encoding: ``"present"`` or ``"ogb"``.
+        limit: Keep this many training, validation and test graphs each; ``None``: all.
+        download: Whether missing files may be downloaded.
+    """
 
     pool = "mean"
 
@@ -92,17 +98,10 @@ class Peptides(Task):
 
 
 class PeptidesFunc(Peptides):
-    """Which of ten functions a peptide has.
-
-    Args:
-        encoding: ``"present"`` or ``"ogb"``.
-        limit: Keep the first so many training, validation and test graphs, to try something out;
-            ``None``: all.
-        download: Whether files that are not there may be downloaded.
-    """
+    """Which of ten functions a peptide has."""
 
     name = "peptides-func"
-    reported = AVERAGE_PRECISION
+    minimised, reported = BINARY_CROSS_ENTROPY, AVERAGE_PRECISION
 
     def _parts(self, download: bool) -> list[list[Data]]:
         home = data_home()
@@ -112,31 +111,12 @@ class PeptidesFunc(Peptides):
                 return unpack(compact)
         return super()._parts(download)
 
-    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(binary_cross_entropy(out, data.y), keep)
-
-    def _constant(self, train: Batch) -> Tensor:
-        return train.y.mean(0, keepdim=True)  # any constant ranks alike: all rows tie
-
 
 class PeptidesStruct(Peptides):
-    """Eleven properties of a peptide's shape.
-
-    Args:
-        encoding: ``"present"`` or ``"ogb"``.
-        limit: Keep the first so many training, validation and test graphs, to try something out;
-            ``None``: all.
-        download: Whether files that are not there may be downloaded.
-    """
+    """Eleven properties of a peptide's shape."""
 
     name = "peptides-struct"
-    reported = MAE
-
-    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(squared_error(out, data.y), keep)
-
-    def _constant(self, train: Batch) -> Tensor:
-        return train.y.median(0, keepdim=True).values
+    minimised, reported = MSE, MAE
 
 
 def one_hot(code: Tensor, sizes: tuple[int, ...], encoding: str) -> Tensor:

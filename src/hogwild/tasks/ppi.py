@@ -4,7 +4,7 @@ r"""PPI: 121 yes-or-no questions about every protein of 24 interaction networks.
 
 **Protocol.** The published split: 20 networks to train on, 2 to validate, 2 to test. **Loss**
 binary cross-entropy, mean over nodes and labels. **Metric** micro-F1 over all test nodes and labels
-together; logits above 0 say yes.
+together; a logit above 0 means yes.
 
 **Files.** ``$HOGWILD_DATA/PPI/raw/train_graph.json``, ``train_feats.npy``, ``train_labels.npy``,
 ``train_graph_id.npy``, the same for ``valid`` and ``test``; or PyG's download.
@@ -14,25 +14,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 from torch_geometric.datasets import PPI as Networks
 
-from hogwild.metrics import MICRO_F1, best_constant_f1, binary_cross_entropy, mean
+from hogwild.metrics import BINARY_CROSS_ENTROPY, MICRO_F1
 from hogwild.tasks.base import Task
 from hogwild.tasks.files import prepared
 from hogwild.tasks.splits import published
 
 
 class PPI(Task):
-    """What each protein does.
+    """The functions of each protein.
 
     Args:
-        download: Whether files that are not there may be downloaded.
+        download: Whether missing files may be downloaded.
     """
 
     name = "ppi"
-    reported = MICRO_F1
+    minimised, reported = BINARY_CROSS_ENTROPY, MICRO_F1
 
     def __init__(self, *, download: bool = True) -> None:
         def load(root: Path) -> list[Networks]:
@@ -45,9 +44,3 @@ class PPI(Task):
         self.in_channels = self.graphs[0].x.size(1)
         self.out_channels = self.graphs[0].y.size(1)
         self.fixed = published([len(part) for part in parts])
-
-    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(binary_cross_entropy(out, data.y), keep)
-
-    def _constant(self, train: Batch) -> Tensor:
-        return best_constant_f1(train.y)

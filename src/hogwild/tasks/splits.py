@@ -1,4 +1,4 @@
-"""Graphs to train on, to choose by and to test: by folds, by shares, or as published."""
+"""Training, validation and test graphs: by folds, by shares, or as published."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hogwild.errors import ConfigError, is_integer
 
 @dataclass(frozen=True)
 class Split:
-    """Graph numbers to train on, to choose by and to report on; each sorted, [n] long."""
+    """Numbers of the training, validation and test graphs; each sorted, [n] of int64."""
 
     train: Tensor
     val: Tensor
@@ -22,9 +22,9 @@ class Split:
 
 
 def shuffled(count: int, seed: int, strata: Tensor | None = None) -> Tensor:
-    """The numbers 0, …, count − 1 in an order that is a function of the seed, [count]. With
-    ``strata`` [count], classes, one class comes after the other: dealt out like cards in this
-    order, every hand holds all classes in equal shares."""
+    """The numbers 0, …, count − 1 in an order that is a function of the seed, [count]. With classes
+    ``strata`` [count] one class comes after the other: taking every m-th number gives all classes
+    in equal shares."""
     order = np.random.default_rng(seed).permutation(count)
     if strata is not None:
         order = order[np.argsort(strata.numpy()[order], kind="stable")]
@@ -44,12 +44,12 @@ def cross_validation(
 
     Args:
         count: Number of graphs.
-        folds: Into how many parts, of equal sizes (up to one graph), they are dealt.
+        folds: Number of folds, of equal sizes up to one graph.
         seed: Which graphs lie in which fold.
-        strata: [count] classes that every fold holds in equal shares; ``None``: drawn blindly.
+        strata: [count] classes that every fold holds in equal shares; ``None``: ignore classes.
         validation: Hold the next fold out of the training graphs as ``val``; otherwise ``val``
-            *is* ``train``.
-        name: What the graphs are called, for errors.
+            equals ``train``.
+        name: The name of the task, for errors.
     """
     if not is_integer(folds) or not 2 + validation <= folds <= count:
         raise ConfigError(
@@ -67,8 +67,8 @@ def cross_validation(
 
 
 def shares(count: int, seed: int, strata: Tensor | None = None) -> Split:
-    """80 % of at least three graphs for training, 10 % for validation and the rest for testing, one
-    at least of each. ``strata`` [count] are classes that all parts hold in equal shares."""
+    """80 % of at least three graphs for training, 10 % for validation and the rest for testing, at
+    least one of each. ``strata`` [count] are classes that all parts hold in equal shares."""
     order = shuffled(count, seed, strata)
     if strata is not None:
         order = torch.cat([order[hand::10] for hand in range(10)])
@@ -79,5 +79,5 @@ def shares(count: int, seed: int, strata: Tensor | None = None) -> Split:
 
 
 def published(sizes: Sequence[int]) -> Split:
-    """Graphs stored as training, validation and test graphs, in this order and these many."""
+    """A split of graphs that are stored in the order training, validation, test; their numbers."""
     return Split(*torch.arange(sum(sizes)).split(list(sizes)))

@@ -9,8 +9,8 @@ may fall apart; the paper does not exclude it). Every agent predicts the digit.
 **Protocol.** 10 folds. **Loss** binary cross-entropy (one logit). **Metric** the share of agents
 that are wrong.
 
-**Files.** The four ``*-ubyte.gz`` under ``$HOGWILD_DATA/MNIST/raw``, or downloaded into the cache;
-recognised by the SHA-256 of what they contain, however compressed.
+**Files.** The four ``*-ubyte.gz`` under ``$HOGWILD_DATA/MNIST/raw``, or downloaded into the cache.
+The SHA-256 of their uncompressed content is checked.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.spatial.distance import pdist, squareform
-from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, DataError, require_positive
 from hogwild.files import write_atomically
-from hogwild.metrics import ERROR, cross_entropy, majority, mean
+from hogwild.metrics import CROSS_ENTROPY, ERROR
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import undirected
 from hogwild.tasks.files import absent, cache_home, data_home
@@ -52,12 +51,12 @@ class Terrain(Task):
         agents: Pixels with an agent.
         side: Images are resized to ``side`` × ``side``.
         radius: Agents at most this many pixels apart are neighbours.
-        seed: Of the choice of images and of the agents' places.
-        download: Whether files that are not there may be downloaded.
+        seed: The seed of the choice of images and of the agents' places.
+        download: Whether missing files may be downloaded.
     """
 
     name = "terrain"
-    reported = ERROR
+    minimised, reported = CROSS_ENTROPY, ERROR
     in_channels = 3
     out_channels = 1
 
@@ -92,12 +91,6 @@ class Terrain(Task):
             scatter(image, int(label), agents, radius, np.random.default_rng([seed, int(g)]))
             for g, image, label in zip(chosen, small, labels[chosen], strict=True)
         ]
-
-    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(cross_entropy(out, data.y), keep)
-
-    def _constant(self, train: Batch) -> Tensor:
-        return majority(train.y, 1)
 
 
 def scatter(

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 from torch_geometric.datasets import TUDataset
 
-from hogwild.metrics import ACCURACY, cross_entropy, majority, mean
+from hogwild.metrics import ACCURACY, CROSS_ENTROPY
 from hogwild.tasks.base import Task
 from hogwild.tasks.files import prepared
 
@@ -29,7 +28,7 @@ from hogwild.tasks.files import prepared
 class TUTask(Task):
     """Graph classification on one of the TUDataset collection."""
 
-    reported = ACCURACY
+    minimised, reported = CROSS_ENTROPY, ACCURACY
     pool = "mean"
     dataset: ClassVar[str]
     """The collection's name for it."""
@@ -60,19 +59,13 @@ class TUTask(Task):
         ]
         self.strata = torch.cat([g.y for g in self.graphs])
 
-    def _loss(self, out: Tensor, data: Batch, keep: Tensor | None) -> Tensor:
-        return mean(cross_entropy(out, data.y), keep)
-
-    def _constant(self, train: Batch) -> Tensor:
-        return majority(train.y, self.out_channels)
-
 
 class Mutag(TUTask):
     """Is the compound mutagenic?
 
     Args:
         bonds: Give the type of each bond as ``edge_attr``.
-        download: Whether files that are not there may be downloaded.
+        download: Whether missing files may be downloaded.
     """
 
     name = "mutag"
@@ -86,7 +79,7 @@ class Proteins(TUTask):
     """Is the protein an enzyme?
 
     Args:
-        download: Whether files that are not there may be downloaded.
+        download: Whether missing files may be downloaded.
     """
 
     name = "proteins"

@@ -1,8 +1,9 @@
-"""Problems with exact answers and conformance suites, for our tests and for yours."""
+"""Conformance tests for your own models, solvers, rules and executors."""
 
 from hogwild.testing.checks import check_model, check_solver
 from hogwild.testing.nodes import check_executor, check_rule
 from hogwild.testing.problems import Affine, Quadratic, random_graph
+from hogwild.testing.traces import check_trace
 
 __all__ = [
     "Affine",
@@ -11,5 +12,6 @@ __all__ = [
     "check_model",
     "check_rule",
     "check_solver",
+    "check_trace",
     "random_graph",
 ]

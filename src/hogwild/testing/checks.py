@@ -1,4 +1,4 @@
-"""Conformance suites: what every solver and every model must do, for ours and for yours.
+"""Conformance tests for solvers and models, the library's and your own.
 
 .. code-block:: python
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ from hogwild.errors import ConfigError
 from hogwild.graph import Graph
 from hogwild.linalg.solution import Status
 from hogwild.models.base import GraphModule, Kind
-from hogwild.problems.base import Problem
 from hogwild.solvers.loop import Solver, solve
 from hogwild.testing.problems import Affine, Quadratic, random_graph
 
@@ -35,12 +35,13 @@ SIZES = [1, 2, 5, 100]
 
 
 def check_solver(solver: Solver, *, kind: str, device: str = "cpu", rtol: float = 1e-6) -> None:
-    """Assert that a solver finds known answers, graph by graph, and reports the truth.
+    """Assert that a solver finds known answers on every graph and reports correct diagnostics.
 
     Args:
-        solver: The solver under test, at tolerances that allow ``rtol`` and an agreement to 1e-10
-            between a graph alone and in a batch.
-        kind: ``"objective"`` (minimises) or ``"fixed-point"``.
+        solver: The solver under test. Its tolerances must be tight enough for ``rtol``, and for a
+            difference of at most 1e-10 between a graph alone and the same graph in a batch.
+        kind: ``"objective"`` (the solver minimises) or ``"fixed-point"``.
+        device: The device of the test.
         rtol: Allowed relative error of the answer.
     """
     graph = random_graph(SIZES, device=device)
@@ -49,14 +50,14 @@ def check_solver(solver: Solver, *, kind: str, device: str = "cpu", rtol: float 
     answer = problem.answer()
     found = solve(problem, solver, torch.zeros_like(answer))
 
-    # It converges to the answer, and says so.
+    # The solver converges to the answer and reports it.
     assert bool(found.converged.all()), found._diagnosis("solve")
     error = graph.norm(found.value - answer) / graph.norm(answer)
     assert float(error.max()) <= rtol, f"relative error {float(error.max()):.2e} > {rtol:.0e}"
     reported = graph.norm(problem.residual(found.value))
-    assert torch.allclose(reported, found.residual, rtol=1e-3, atol=1e-12), "residual is not true"
+    assert torch.allclose(reported, found.residual, rtol=1e-3, atol=1e-12), "wrong residual"
 
-    # A graph's answer depends neither on its batch mates nor on the other replicas.
+    # The answer of a graph does not depend on the other graphs of its batch or on other replicas.
     for g in range(graph.num_graphs):
         for r in range(problem.replicas):
             alone, nodes = problem.select(
@@ -66,15 +67,16 @@ def check_solver(solver: Solver, *, kind: str, device: str = "cpu", rtol: float 
             single = solve(alone, solver, start)
             gap = (single.value - found.value[r : r + 1][..., nodes]).abs().max()
             assert float(gap) <= 1e-10, f"graph {g} alone differs by {float(gap):.2e} from in batch"
-            # Rounding may cost a few iterations; waiting for others would cost far more.
+            # Rounding may change the number of iterations a little.
             more = int(found.iterations[r, g]) - int(single.iterations)
             assert abs(more) <= 3 + 0.1 * int(single.iterations), "iterations depend on the batch"
 
-    # Started at the answer it stays there; given no iterations it admits it.
+    # A solver that starts at the answer stays there. Without iterations it reports failure.
     warm = solve(problem, solver, found.value)
     assert int(warm.iterations.max()) == 0, "a converged start was iterated on"
     assert torch.equal(warm.value, found.value), "a converged start was moved"
-    impatient = solve(problem, _replace(solver, max_iter=0), torch.zeros_like(answer))
+    changes: dict[str, Any] = {"max_iter": 0}
+    impatient = solve(problem, replace(solver, **changes), torch.zeros_like(answer))
     assert bool((impatient.status == Status.MAX_ITERATIONS).all()), "non-convergence was hidden"
 
     # NaN in one graph stays in that graph and is reported.
@@ -94,19 +96,26 @@ def check_model(
     seed: int = 0,
     graph: Graph | None = None,
 ) -> None:
-    """Assert what every model must do.
+    """Assert the properties that every model must have.
 
-    The batch equals its graphs alone; renumbering the nodes renumbers the answer; a warm start
-    changes nothing (an explicit model takes none); gradients equal finite differences; the model
-    works under ``no_grad`` and ``inference_mode``, after ``deepcopy`` and a ``state_dict`` round
-    trip; R replicas equal R models; and the constructor refuses bad options by name.
+    * A graph in a batch has the same answer as the graph alone.
+    * A permutation of the nodes permutes the answer.
+    * A warm start does not change the answer (explicit models take no start).
+    * Gradients equal finite differences.
+    * The model works under ``no_grad`` and ``inference_mode``, after ``deepcopy``, and after its
+      ``state_dict`` is saved and loaded.
+    * R replicas equal R separate models.
+    * The constructor raises errors that name bad options.
 
     Args:
         make: Builds the model (:class:`~hogwild.models.Model`) or the layer
             (:class:`~hogwild.models.Conv`); called as ``make()``, ``make(replicas=3)`` and with bad
             options.
-        in_channels: Width of the node features it takes.
-        edge_dim: Width of the edge features it takes.
+        in_channels: Width of the node features.
+        edge_dim: Width of the edge features.
+        device: The device of the test.
+        seed: Seed of all random numbers.
+        graph: The graphs of the test; random graphs by default.
     """
     torch.manual_seed(seed)
     model = make().to(device, torch.float64)
@@ -125,7 +134,7 @@ def check_model(
     assert out.dtype == torch.float64
     assert found.status.shape == (graph.num_graphs,)
 
-    # Alone or in a batch.
+    # A graph alone equals the graph in its batch.
     for g in range(graph.num_graphs):
         sub, nodes, edges = graph.select(torch.tensor([g], device=device))
         attr = None if edge_attr is None else edge_attr[edges]
@@ -133,7 +142,7 @@ def check_model(
         whole = out[g : g + 1] if out.size(0) == graph.num_graphs != n else out[nodes]
         assert torch.allclose(single, whole, rtol=0, atol=1e-9), f"graph {g} depends on its batch"
 
-    # Numbering of nodes and order of edges do not matter.
+    # The answer does not depend on the order of nodes and edges.
     perm = torch.argsort(batch * n + torch.randint(n, (n,), device=device), stable=True)
     inverse = torch.argsort(perm)
     shuffle = torch.randperm(e, device=device)
@@ -141,7 +150,7 @@ def check_model(
     moved = model.embed(Inputs(x[perm], inverse[edge_index][:, shuffle], attr, batch))
     assert torch.allclose(moved.value, found.value[perm], rtol=0, atol=1e-7), "not equivariant"
 
-    # Starting point (an explicit model has none), gradient mode, copies.
+    # The answer does not depend on the starting point, the gradient mode, or copying.
     if model.kind != Kind.EXPLICIT:
         far = model(*inputs, h0=torch.randn_like(found.value) * 3.0)
         assert torch.allclose(far, out, rtol=0, atol=1e-6), "the answer depends on the start"
@@ -167,21 +176,21 @@ BAD_OPTIONS: tuple[tuple[str, object], ...] = (
     ("solve_dtype", torch.int64),
     ("on_failure", "explode"),
 )
-"""Options that many constructors share, each with a value that no constructor may take."""
+"""Common options of constructors, each with an invalid value."""
 
 
 def _check_options(make: Callable[..., GraphModule]) -> None:
-    """A bad option is refused by name; an unknown one is not ignored."""
+    """Check that bad options raise errors that name them, and that unknown options raise errors."""
     for name, value in BAD_OPTIONS:
         told = _refusal(make, **{name: value})
         assert told is None or f"{name}={value!r}" in told, (
             f"the error does not name {name}: {told}"
         )
-    assert _refusal(make, no_such_option=1) is None, "an unknown option was taken without a word"
+    assert _refusal(make, no_such_option=1) is None, "an unknown option was ignored"
 
 
 def _refusal(make: Callable[..., GraphModule], **options: Any) -> str | None:
-    """What the error says; ``None``: there is no such option, or ``make`` sets it itself."""
+    """The text of the error; ``None`` if there is no such option, or ``make`` sets it itself."""
     try:
         make(**options)
     except ConfigError as error:
@@ -194,7 +203,7 @@ def _refusal(make: Callable[..., GraphModule], **options: Any) -> str | None:
 def _check_gradients(
     model: GraphModule, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None, batch: Tensor
 ) -> None:
-    """Directional derivatives of a random loss against central differences."""
+    """Compare directional derivatives of a random loss with central differences."""
     leaves: dict[str, Tensor] = dict(model.named_parameters())
     leaves["x"] = x = x.clone().requires_grad_()
     if edge_attr is not None:
@@ -211,7 +220,8 @@ def _check_gradients(
     for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
         assert grad is not None, f"no gradient reaches {name}"
         direction = torch.randn_like(leaf)
-        # Layers have kinks (ReLU), which a small step meets seldom; a solve has a tolerance.
+        # A small step rarely crosses the kink of a ReLU. A solve has a tolerance and needs a larger
+        # step.
         step = 1e-7 if model.kind == Kind.EXPLICIT else 1e-5
         with torch.no_grad():
             leaf.add_(direction, alpha=step)
@@ -227,7 +237,7 @@ def _check_gradients(
 
 
 def _check_replicas(make: Callable[..., GraphModule], inputs: tuple[Any, ...], device: str) -> None:
-    """R replicas in one computation equal R models."""
+    """Check that R replicas equal R separate models."""
     ensemble = make(replicas=3).to(device, torch.float64)
     together = ensemble(*inputs)
     for r in range(3):
@@ -237,10 +247,4 @@ def _check_replicas(make: Callable[..., GraphModule], inputs: tuple[Any, ...], d
         assert float(gap) <= 1e-9, f"replica {r} differs by {float(gap):.2e} from the model alone"
 
 
-def _replace(solver: Solver, **changes: Any) -> Solver:
-    from dataclasses import replace
-
-    return replace(solver, **changes)
-
-
-__all__ = ["Problem", "check_model", "check_solver"]
+__all__ = ["check_model", "check_solver"]

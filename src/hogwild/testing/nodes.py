@@ -1,4 +1,4 @@
-"""Conformance suites for what runs on nodes: rules, and the executors that run them.
+"""Conformance tests for rules, and for the executors that run them.
 
 .. code-block:: python
 
@@ -33,7 +33,8 @@ from hogwild_node.rules.base import Rule
 
 
 def _problem(kind: str, graph: Graph) -> Any:
-    """A problem with a known answer; energies are well conditioned, for gradient steps."""
+    """A problem with a known answer. Energies are well conditioned, so that gradient steps converge
+    quickly."""
     if kind == "fixed-point":
         return Affine.random(graph, replicas=2)
     found = Quadratic.random(graph, replicas=2, coupling=0.5)
@@ -41,13 +42,13 @@ def _problem(kind: str, graph: Graph) -> Any:
 
 
 def _error(problem: Any, h: Tensor) -> float:
-    """Distance from the answer, relative to its largest entry."""
+    """Distance from the answer, relative to the largest entry of the answer."""
     answer = problem.answer()
     return float((h - answer).abs().max() / answer.abs().max())
 
 
 def _undirected(sizes: list[int], seed: int) -> Graph:
-    """Random graphs with a link back along every edge."""
+    """Random graphs in which every edge has a reverse edge."""
     graph = random_graph(sizes, seed=seed)
     both = torch.cat([torch.stack([graph.src, graph.dst]), torch.stack([graph.dst, graph.src])], 1)
     return Graph.of(torch.unique(both, dim=1), graph.num_nodes, graph.batch)
@@ -57,11 +58,13 @@ def _undirected(sizes: list[int], seed: int) -> Graph:
 def check_rule(
     make: Callable[[Any], Rule], *, kind: str = "objective", ticks: int = 500, rtol: float = 1e-6
 ) -> None:
-    """Assert what every rule must do.
+    """Assert the properties that every rule must have.
 
-    Letters have the width that the rule says. Some nodes together compute what each computes alone.
-    A node that holds the answer, and whose neighbours do, stays there. Late packets and turns at
-    different times lead to the answer, and so does a start after nodes have lost their memory.
+    * Letters have the width that the rule declares.
+    * Several nodes together compute the same as each node alone.
+    * Nodes that all hold the answer stay there.
+    * The nodes reach the answer with late packets and turns at different times, even if some nodes
+      lose their memory.
 
     Args:
         make: Builds the rule for a problem.
@@ -77,12 +80,12 @@ def check_rule(
     rule = make(problem)
     letters = rule.begin(start.clone(), everyone.current(start))
     if rule.letter:
-        assert letters is not None, "the rule has letters and began with none"
-        assert letters.shape == (2, rule.letter, edges), "letters have another shape than said"
+        assert letters is not None, "the rule declares letters, but begin() returns none"
+        assert letters.shape == (2, rule.letter, edges), "letters do not have the declared shape"
     else:
-        assert letters is None, "the rule began with letters and says it has none"
+        assert letters is None, "the rule declares no letters, but begin() returns some"
 
-    # Some nodes together, and each alone.
+    # Several nodes together compute the same as each node alone.
     generator = torch.Generator().manual_seed(0)
     h = torch.randn(start.shape, generator=generator, dtype=start.dtype)
     inbox = everyone.current(rule.broadcast(h, everyone))
@@ -107,11 +110,11 @@ def check_rule(
             gap = (alone[1] - together[1][..., some.slot == place]).abs()
             assert float(gap.sum()) <= 1e-8, f"letters of node {node} depend on other nodes"
 
-    # Settled at the answer, it stays there.
+    # Nodes that hold the answer stay there.
     settled = synchronous(make(problem), graph, problem.answer(), 30)
     assert _error(problem, settled) <= rtol, "a node that holds the answer left it"
 
-    # Without a clock.
+    # An asynchronous run reaches the answer.
     rule = make(problem)
     simulation = Simulation(rule, Schedule(graph, stagger=3, delay=2, seed=1), start)
     for tick in range(ticks):
@@ -126,14 +129,13 @@ def check_rule(
 def check_executor(
     execute: Callable[[Any, Rule, int], Tensor], *, rtol: float = 1e-6, repeats: bool = True
 ) -> None:
-    """Assert what every executor must do, with every rule for energies and fixed points.
+    """Assert that an executor finds known answers with the rules for energies and fixed points.
 
-    It reaches the answer of problems whose answer is known, graph by graph, with graphs of one node
-    among them; what it computes is a function of its seed.
+    The batch contains a graph of one node. The result must be a function of the seed.
 
     Args:
-        execute: Runs a rule on a problem until it has settled: called as
-            ``execute(problem, rule, seed)``, it returns the embeddings, [R, k, N].
+        execute: Runs a rule on a problem until the embeddings no longer change, and returns them,
+            [R, k, N]. It is called as ``execute(problem, rule, seed)``.
         rtol: Allowed relative error of the answer.
         repeats: Whether the same seed must give the same bits.
     """

@@ -1,12 +1,12 @@
-r"""Problems whose answers are known exactly, for testing solvers.
+r"""Problems with exactly known answers, for tests of solvers.
 
 * :class:`Quadratic`: :math:`E(H) = \tfrac12 \sum_i h_i^\top Q h_i
   + \tfrac{c}{2} \sum_{(i,j)} \|h_i - h_j\|^2 - \sum_i b_i^\top h_i`, an energy on the graph whose
   minimiser solves a linear system.
-* :class:`Affine`: :math:`F(H) = \kappa\, W H \tilde A^\top + B` with :math:`\|W\|_\infty = 1`: a
-  contraction with factor κ in the maximum norm, and not symmetric.
+* :class:`Affine`: :math:`F(H) = \kappa\, W H \tilde A^\top + B` with :math:`\|W\|_\infty = 1`, a
+  contraction with factor κ in the maximum norm, which is not symmetric.
 
-Both carry their answer, computed densely graph by graph (:meth:`answer`).
+``answer()`` solves a dense linear system.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def random_graph(
 ) -> Graph:
     """A batch of random connected undirected graphs with these numbers of nodes.
 
-    Each is a random tree plus ``extra`` · n random edges.
+    Each graph is a random tree plus at most ``extra`` · n random edges.
     """
     rng = torch.Generator().manual_seed(seed)
     edges, batch, offset = [], [], 0
@@ -63,7 +63,7 @@ class _QuadraticHessian(Hessian):
     def blocks(self) -> tuple[Tensor, Tensor]:
         p, g = self.problem, self.graph
         eye = torch.eye(p.channels, dtype=p.q.dtype, device=p.q.device)
-        # Not by bincount, which waits for the device and cannot be recorded on a GPU.
+        # bincount synchronises with the device, which CUDA graphs do not allow.
         one = p.q.new_ones(1, 1, g.num_edges)
         degree = scatter(one, g.dst, g.num_nodes) + scatter(one, g.src, g.num_nodes)
         diagonal = p.q.unsqueeze(-1) + p.coupling * eye.unsqueeze(-1) * degree
@@ -103,7 +103,7 @@ class _QuadraticEvaluation(Evaluation):
 
 
 def _drawn(graph: Graph, replicas: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
-    """A matrix [R, k, k] and a vector [R, k, N] of normal numbers, on the CPU."""
+    """A random matrix [R, k, k] and a random vector [R, k, N], on the CPU."""
     rng = torch.Generator().manual_seed(seed)
     a = torch.randn(replicas, channels, channels, generator=rng, dtype=torch.float64)
     return a, torch.randn(replicas, channels, graph.num_nodes, generator=rng, dtype=torch.float64)
@@ -111,7 +111,7 @@ def _drawn(graph: Graph, replicas: int, channels: int, seed: int) -> tuple[Tenso
 
 @dataclass
 class Quadratic(Objective):
-    """A strongly convex quadratic energy; no self-loops in the graph."""
+    """A strongly convex quadratic energy. The graph must not have self-loops."""
 
     graph: Graph = over(FIXED)
     q: Tensor = over(SHARED)  # [R, k, k] symmetric positive definite
@@ -164,8 +164,9 @@ class Quadratic(Objective):
         return (self.replicas, self.channels, self.coupling)
 
     def answer(self) -> Tensor:
-        """The minimiser [R, k, N], from a dense linear system per graph."""
-        return _dense(self, self.b)
+        """The minimiser [R, k, N], from a dense linear system."""
+        matrix = _columns(self.evaluate(self.b).hessian().apply, self.b)
+        return torch.linalg.solve(matrix, self.b.flatten(1)).view_as(self.b)
 
 
 @dataclass
@@ -201,7 +202,7 @@ class _QuadraticNode(LocalEnergy):
 
 @dataclass
 class Affine(FixedPoint, LocalMap):
-    """An affine contraction, not symmetric."""
+    """The fixed point of an affine contraction, which is not symmetric."""
 
     graph: Graph = over(FIXED)
     w: Tensor = over(SHARED)  # [R, k, k] with maximum row sum of absolute values one
@@ -260,8 +261,3 @@ def _columns(apply, like: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
     eye = torch.eye(size, dtype=like.dtype, device=like.device).view(size, *like.shape[1:])
     images = [apply(e.expand_as(like)).flatten(1) for e in eye]
     return torch.stack(images, -1)
-
-
-def _dense(problem: Quadratic, rhs: Tensor) -> Tensor:
-    matrix = _columns(problem.evaluate(rhs).hessian().apply, rhs)
-    return torch.linalg.solve(matrix, rhs.flatten(1)).view_as(rhs)

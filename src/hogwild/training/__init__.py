@@ -1,4 +1,4 @@
-"""Training: one loop for every model, every task, and every number of replicas."""
+"""Training: one loop for all models, tasks and numbers of replicas."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hogwild.config import Config
 from hogwild.errors import ConfigError
 from hogwild.metrics import Score
 from hogwild.models.check import check_model
+from hogwild.models.gnn import ConvGNN
 from hogwild.training import folder as folders
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
@@ -53,16 +54,16 @@ def train(
     Args:
         task: A task's name, a task, or your own graphs (a list of PyG ``Data``, a dataset, or one
             ``Data``, with or without masks of nodes; see :class:`~hogwild.training.OwnTask`).
-        model: A model's name, or a model of this library, which is then trained in place, in its
+        model: A model's name, or a model of this library, which is then trained in place and in its
             own dtype.
-        config: All options at once; then nothing else of them is given.
-        loss: With graphs: a function of (predictions, targets).
-        metric: Likewise; smaller is better, unless ``higher_is_better``.
-        higher_is_better: Of that metric.
-        folder: Where configuration, history, checkpoints and results go; ``None``: nowhere.
-        resume: Go on with the run in that folder, or start it if there is none.
-        progress: Show a progress bar; by default where someone is looking: in a terminal or a
-            notebook.
+        config: All options at once, in place of ``options``.
+        loss: For your own graphs: a function of (predictions, targets).
+        metric: For your own graphs: a function of the same arguments.
+        higher_is_better: Whether higher values of ``metric`` are better; by default lower ones are.
+        folder: The folder for configuration, history, checkpoints and results; ``None``: they are
+            not saved.
+        resume: Resume the run in that folder, or start it if there is none.
+        progress: Show a progress bar; by default in a terminal or a notebook.
         tensorboard: A folder for TensorBoard's logs.
         callback: Called as ``callback(loop)`` after every epoch.
         options: Everything in :class:`~hogwild.training.Config`, such as ``recipe="paper"``,
@@ -79,15 +80,14 @@ def train(
         )
     named = not isinstance(model, nn.Module)
     if named:
-        config = spelled_out(config)  # a name that does not exist is refused before data are made
+        config = spelled_out(config)  # an unknown name raises before data are made
     own: dict[str, Any] = {"loss": loss, "metric": metric, "higher_is_better": higher_is_better}
     own = {k: v for k, v in own.items() if v is not None}
     resolved = resolve(config.task if task is None else task, config.task_options, **own)
     device = device_of(config)
     given = check_model(model) if isinstance(model, nn.Module) else None
     if given is not None:
-        _require_width(given, resolved)
-        config = _of_built(config, given)
+        config = _of_built(config, given, resolved)
     config = config.completed(getattr(resolved, "defaults", {}))
     members = Members.of(config, resolved, config.replicas, device)
     network: Any = initial(config, resolved, members.seeds) if given is None else given
@@ -99,9 +99,8 @@ def train(
     state = None if where is None else where / "state"
     with folders.claimed(where):
         going_on = where is not None and folders.check(where, config, resume)
-        door = getattr(network, "features", None)  # a class outside this library may have none
-        if door is not None and config.standardize and (given is None or not door.fitted):
-            door.fit(resolved.graphs, members.train.cpu())
+        if config.standardize and (given is None or not network.features.fitted):
+            network.features.fit(resolved.graphs, members.train.cpu())
         log = Log(None if where is None else where / "metrics.jsonl", tensorboard)
         loop = Loop(config, resolved, network, members, edges, state, log, callback)
         if going_on:
@@ -111,7 +110,7 @@ def train(
                 f"{where} holds a run of {loop.epoch} epochs already, and epochs={config.epochs} "
                 f"was asked for; expected at least as many, or a new folder"
             )
-        if where is not None:  # only now: what was refused leaves no trace
+        if where is not None:  # after all checks: a refused run leaves nothing behind
             folders.write(where, config)
         log.rewind(loop.epoch)
         try:
@@ -119,7 +118,7 @@ def train(
             metrics = measure(loop)
         finally:
             log.close()
-            if not named:  # a model of the user's goes on as it was built
+            if not named:  # the user's model gets its own settings back
                 for part, on_failure in failures.items():
                     part.on_failure = on_failure
         result = Result(
@@ -138,15 +137,14 @@ def train(
 
 
 def _watched() -> bool:
-    """Whether someone is looking: a terminal, or a notebook."""
+    """Whether output goes to a terminal or a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
-def _without_edges(network: Any, config: Config, task: Task) -> None:
-    """A model that reads no edge features on graphs that have some: they are left out, in training
-    and afterwards; whoever brought the graphs hears of it."""
-    if hasattr(network, "features"):
-        network.features.ignores_edges = True
+def _without_edges(network: ConvGNN, config: Config, task: Task) -> None:
+    """Let a model that reads no edge features ignore those of the graphs, in training and in use;
+    warn about it if the graphs are the user's."""
+    network.features.ignores_edges = True
     if isinstance(task, OwnTask):
         reading = ", ".join(name for name, found in MODELS.items() if found.edges)
         warnings.warn(
@@ -156,41 +154,29 @@ def _without_edges(network: Any, config: Config, task: Task) -> None:
         )
 
 
-def _require_width(network: Any, task: Task) -> None:
-    """Refuse a model that reads features of another width than the task's."""
-    door = getattr(network, "features", None)  # a class outside this library may have none
-    if door is not None and door.nodes.channels != task.in_channels:
+def _of_built(config: Config, network: ConvGNN, task: Task) -> Config:
+    """The configuration with the name, replicas and dtype of a model that is already built; raises
+    on options that the model contradicts."""
+    width = network.features.nodes.channels
+    if width != task.in_channels:
         raise ConfigError(
-            f"model reads {door.nodes.channels} features a node (in_channels) and the nodes of "
-            f"{task.name} have {task.in_channels}; expected "
+            f"model reads {width} features a node (in_channels) and the nodes of {task.name} have "
+            f"{task.in_channels}; expected "
             f"{type(network).__name__}({task.in_channels}, {task.out_channels}, ...)"
         )
-
-
-def _of_built(config: Config, network: Any) -> Config:
-    """The configuration of a model that is built already: its name, replicas and dtype."""
-    _refuse_options_of_models(config, network.replicas or 1)
+    replicas = network.replicas or 1
+    options = {k: getattr(config, k) for k in ("model_options", "solver", "solver_options")}
+    options["replicas"] = None if config.replicas in (1, replicas) else config.replicas
+    for name, value in options.items():
+        if value:
+            raise ConfigError(
+                f"{name}={value!r} was given with a model that is already built (replicas: "
+                f"{replicas}); expected it in the model's constructor"
+            )
     dtype = str(next(network.parameters()).dtype).removeprefix("torch.")
     if config.dtype not in (None, dtype):
         raise ConfigError(
             f"dtype={config.dtype!r} was asked for with a model whose parameters are {dtype}; "
             f"expected model.to(torch.{config.dtype}), or dtype={dtype!r}"
         )
-    return replace(
-        config, model=type(network).__name__, replicas=network.replicas or 1, dtype=dtype
-    )
-
-
-def _refuse_options_of_models(config: Config, replicas: int) -> None:
-    """What a model that is built already cannot be told any more."""
-    for name in ("model_options", "solver", "solver_options"):
-        if getattr(config, name):
-            raise ConfigError(
-                f"{name}={getattr(config, name)!r} was given with a model that is already built; "
-                f"expected it in the model's constructor"
-            )
-    if config.replicas not in (1, replicas):
-        raise ConfigError(
-            f"replicas={config.replicas} was given with a model of {replicas}; expected it in the "
-            f"model's constructor"
-        )
+    return replace(config, model=type(network).__name__, replicas=replicas, dtype=dtype)

@@ -1,9 +1,9 @@
-"""Tensors and what belongs to them in a folder, so that a kill at any moment leaves a whole one.
+"""Checkpoints: tensors and other data in a folder, which a kill at any moment leaves whole.
 
-A checkpoint is two files: ``tensors-<checksum>.safetensors`` and ``checkpoint.json``, which names
-the first and holds its SHA-256 and everything that is not a tensor. The tensors are written first,
-under a name of their own; replacing the JSON, atomically, is the moment the new checkpoint exists.
-Nothing is pickled: loading a checkpoint runs no code of whoever made it.
+A checkpoint is two files: ``tensors-<checksum>.safetensors``, and ``checkpoint.json``, which holds
+the name and the SHA-256 of the first and everything that is not a tensor. The tensors are written
+first, under a new name; then the JSON is replaced atomically. Nothing is pickled: loading a
+checkpoint runs no code of the person who made it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from torch import Tensor, nn
 
 from hogwild.errors import CheckpointError
 from hogwild.files import write_atomically
-from hogwild.nn.standardize import identities
 
 INDEX = "checkpoint.json"
 FORMAT = 1
-"""Raised whenever an older version could not read what is written."""
+"""The version of the format; it changes whenever older versions of the library cannot read it."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What :func:`load` found.
+    """A checkpoint that was read.
 
     Attributes:
-        tensors: By name, on the CPU.
-        extra: Everything else, as JSON knows it.
+        tensors: The tensors by name, on the CPU.
+        extra: Everything else, as it was in JSON.
     """
 
     tensors: dict[str, Tensor]
@@ -45,12 +44,12 @@ def save(
     model: nn.Module | Mapping[str, Tensor],
     extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a checkpoint, in place of the one that is there.
+    """Write a checkpoint, in place of an older one.
 
     Args:
-        folder: Created if need be.
-        model: A module, whose ``state_dict`` is kept, or tensors by name.
-        extra: Anything JSON can hold.
+        folder: The folder; it is created if it does not exist.
+        model: A module, whose ``state_dict`` is saved, or tensors by name.
+        extra: Anything that JSON can hold.
     """
     from safetensors.torch import save as serialise
 
@@ -70,12 +69,16 @@ def save(
         described = json.dumps(index, indent=1, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise CheckpointError(
-            f"extra holds what JSON cannot ({error}); expected numbers, strings, lists and "
-            f"dictionaries, and tensors among the tensors"
+            f"extra holds a value that JSON cannot hold ({error}); expected numbers, strings, "
+            f"lists and dictionaries, and tensors among the tensors"
         ) from error
     write_atomically(folder / name, content)
     write_atomically(folder / INDEX, described)
-    for pattern in ("tensors-*.safetensors", ".tensors-*", f".{INDEX}.*"):  # what kills left, too
+    for pattern in (
+        "tensors-*.safetensors",
+        ".tensors-*",
+        f".{INDEX}.*",
+    ):  # and left-overs of killed runs
         for old in folder.glob(pattern):
             if old.name != name:
                 old.unlink(missing_ok=True)
@@ -90,8 +93,8 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Checkpoint:
     """Read a checkpoint, and put its tensors into ``model`` if one is given.
 
     Raises:
-        CheckpointError: There is none, or a file is damaged or truncated, or it does not fit the
-            model; the model is then unchanged.
+        CheckpointError: There is no checkpoint, a file is damaged, or the tensors do not fit the
+            model, which is then unchanged.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load as deserialise
@@ -141,7 +144,6 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Checkpoint:
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Put tensors into a model, all of them or none."""
     own = model.state_dict()
-    tensors = {**identities(model), **tensors}
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     wrong = [
         f"{k} {list(tensors[k].shape)} instead of {list(own[k].shape)}"

@@ -1,8 +1,8 @@
 """All seeds and folds of a configuration as the replicas of one model.
 
 Replica r is trained on fold r mod F from the parameters of seed s + r div F. Its initial parameters
-are a function of its seed alone, and all that training does to it is done row by row; so it ends
-where it would have ended alone, for a fraction of the time.
+are a function of its seed alone, and training treats every replica by itself: a replica ends where
+it would have ended alone, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hogwild.training.task import Task
 
 @dataclass(frozen=True)
 class Members:
-    """Which seed and which graphs each replica has.
+    """The seed and the graphs of each replica.
 
     Attributes:
         seeds: [R]
@@ -41,7 +41,7 @@ class Members:
 
     @classmethod
     def of(cls, config: Config, task: Task, replicas: int, device: torch.device) -> Members:
-        """The replicas of a configuration."""
+        """The members of a configuration."""
         held = {"validation": True} if config.validation else {}
         known = signature(task.splits).parameters
         anything = any(p.kind is p.VAR_KEYWORD for p in known.values())
@@ -54,7 +54,7 @@ class Members:
         for f, split in enumerate(splits):
             if not len(split.train):
                 raise ConfigError(
-                    f"fold {f} of {task.name!r} has no graphs to train on; expected one at least"
+                    f"fold {f} of {task.name!r} has no graphs to train on; expected at least one"
                 )
         folds = [r % len(splits) for r in range(replicas)]
         seeds = [config.seed + r // len(splits) for r in range(replicas)]
@@ -71,12 +71,12 @@ class Members:
 
 
 def _check(splits: Sequence[Split], task: Task) -> Sequence[Split]:
-    """The splits, if they are what they should be: numbers of graphs."""
+    """The splits, if they hold numbers of graphs."""
     count = len(task.graphs)
     if not isinstance(splits, Sequence) or not splits:
         raise ConfigError(
-            f"splits() of {task.name!r} returned {splits!r}; expected a list of one "
-            f"hogwild.tasks.Split at least"
+            f"splits() of {task.name!r} returned {splits!r}; expected a list of at least "
+            f"one hogwild.tasks.Split"
         )
     for split in splits:
         for part in ("train", "val", "test"):
@@ -95,7 +95,7 @@ def initial(config: Config, task: Task, seeds: Sequence[int]) -> ConvGNN:
     drawn: dict[int, dict[str, Tensor]] = {}
     with torch.random.fork_rng(devices=[]):
         for seed in dict.fromkeys(seeds):
-            torch.default_generator.manual_seed(seed)  # and no GPU's
+            torch.default_generator.manual_seed(seed)  # not those of GPUs
             drawn[seed] = build(config, task, None).state_dict()
         model = build(config, task, len(seeds))
     states = [drawn[seed] for seed in seeds]

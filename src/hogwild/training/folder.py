@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, and whether a run in it can be gone on with."""
+"""The folder of a run: which run uses it, and whether the run in it can be resumed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hogwild.config import BEFORE, Config
+from hogwild.config import Config
 from hogwild.errors import CheckpointError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.training import checkpoint
 
 FREE = {"epochs", "checkpoint_every", "device"}
-"""Options that may change without changing what was done."""
+"""Options that may change when a run is resumed."""
 
 
 @contextmanager
 def claimed(folder: Path | None) -> Iterator[None]:
-    """While entered, no other run may use the folder, which is made if need be; ``None``: nothing.
+    """Within this context no other run can use the folder, which is created if it does not exist.
+    With ``None`` it does nothing.
 
-    Two runs would remove each other's checkpoints as left-overs. The claim is the system's lock on
-    a file (not on Windows, nor on file systems without locks), so that a kill ends it.
+    Two runs in one folder would remove each other's checkpoints. The claim is the system's lock on
+    a file, which ends with the process (there is none on Windows and on file systems without
+    locks).
     """
     if folder is None:
         yield
@@ -34,7 +36,7 @@ def claimed(folder: Path | None) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(
             f"folder={str(folder)!r} cannot be used ({error.strerror}); expected a folder that can "
-            f"be made or written to"
+            f"be created or written to"
         ) from error
     with file:
         if sys.platform != "win32":
@@ -44,31 +46,30 @@ def claimed(folder: Path | None) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    f"another run is at work in {folder}; expected to wait for it, or another "
-                    f"folder"
+                    f"another run uses {folder}; wait until it has ended, or give another folder"
                 ) from None
-            except OSError:  # no locks here
+            except OSError:  # a file system without locks
                 pass
         yield
 
 
 def check(folder: Path, config: Config, resume: bool) -> bool:
-    """Whether there is a checkpoint in the folder to go on from; changes nothing.
+    """Whether the folder holds a checkpoint to resume from; changes nothing.
 
     Raises:
-        ConfigError: There is a run, and it is not to be gone on with or has other options.
-        CheckpointError: What it would go on from is damaged or gone.
+        ConfigError: There is a run, and ``resume`` is false or its options differ.
+        CheckpointError: The checkpoint is damaged or gone.
     """
     path = folder / "config.json"
     kept = checkpoint.exists(folder / "state")
     if not path.exists() or not (kept or (folder / "result.json").exists()):
-        return False  # a run that ended before its first checkpoint left nothing to lose
+        return False  # nothing is lost: the run ended before its first checkpoint
     if not resume:
         raise ConfigError(
-            f"{folder} already holds a run; expected a new folder, or resume=True to go on with it"
+            f"{folder} already holds a run; expected a new folder, or resume=True to resume it"
         )
     try:
-        before: dict[str, Any] = BEFORE | dict(json.loads(path.read_text("utf-8")))
+        before: dict[str, Any] = dict(json.loads(path.read_text("utf-8")))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
     now = json.loads(_text(config))
@@ -82,14 +83,14 @@ def check(folder: Path, config: Config, resume: bool) -> bool:
         )
     if not kept:
         raise CheckpointError(
-            f"{folder} holds a finished run, and what to go on from ({folder / 'state'}) is gone; "
+            f"{folder} holds a finished run, but its checkpoint ({folder / 'state'}) is gone; "
             f"expected hogwild.training.load({str(folder)!r}), or a new folder"
         )
     return True
 
 
 def write(folder: Path, config: Config) -> None:
-    """Keep the configuration: from now on the folder holds a run."""
+    """Write the configuration: from now on the folder holds a run."""
     write_atomically(folder / "config.json", _text(config).encode())
 
 

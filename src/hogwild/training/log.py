@@ -1,4 +1,4 @@
-"""The history of a run: in memory, as lines of JSON, and for TensorBoard where asked for."""
+"""The history of a run: in memory, as lines of JSON, and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hogwild.files import write_atomically
 
 
 def plain(value: Any) -> Any:
-    """Numbers that are not finite as ``None``: JSON has no others."""
+    """The value with ``None`` for numbers that are not finite, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list | tuple):
@@ -23,7 +23,7 @@ def plain(value: Any) -> Any:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a history; a last one that was cut short by a kill is left out."""
+    """The lines of a history; a last line that a kill cut short is left out."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
@@ -38,7 +38,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 class Log:
-    """Where lines of the history go.
+    """Writes the lines of a history.
 
     Args:
         path: A file of JSON lines, or ``None``.
@@ -52,7 +52,7 @@ class Log:
         self.board: Any = None
         if tensorboard is not None:
             try:
-                import torch.utils.tensorboard  # noqa: F401  (rather now than after the first epoch)
+                import torch.utils.tensorboard  # noqa: F401  (fails before the first epoch)
             except ImportError as error:
                 raise ConfigError(
                     f"tensorboard={str(tensorboard)!r} needs the package tensorboard ({error}): "
@@ -60,7 +60,7 @@ class Log:
                 ) from error
 
     def rewind(self, epoch: int) -> None:
-        """Forget what was logged from ``epoch`` on: it will come again."""
+        """Remove the lines from ``epoch`` on, which will be written again."""
         if self.tensorboard is not None:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -71,7 +71,7 @@ class Log:
             write_atomically(self.path, text.encode())
 
     def write(self, line: dict[str, Any]) -> None:
-        """One line more."""
+        """Add a line."""
         line = plain(line)
         self.lines.append(line)
         if self.path is not None:
@@ -84,6 +84,6 @@ class Log:
                         self.board.add_scalar(f"{key}/{r}", value, line["epoch"])
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the history."""
         if self.board is not None:
             self.board.close()

@@ -1,10 +1,10 @@
 """The one training loop: full batch or mini-batches, one model or an ensemble of them.
 
-Every number that matters is kept per replica: loss, gradient norm, validation metric, best
-parameters, and why it stopped. A replica whose loss is not a number, or whose solve fails, goes
-back to its best parameters and stays there; the others do not notice. An epoch is a function of the
-parameters, the optimiser's memory, the warm starts, the random state and its own number: what a
-checkpoint holds, and why a run that was killed and resumed ends in the same bits.
+Every replica has its own loss, gradient norm, validation metric, best parameters, and reason for
+stopping. A replica whose loss is not finite, or whose solve fails, goes back to its best parameters
+and stays there; the other replicas go on as if it was not there. An epoch is a function of the
+parameters, the optimiser's memory, the warm starts, the random state and its own number. A
+checkpoint holds all of them, so a run that was killed and resumed ends in the same bits.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch
-from tqdm import tqdm
 
 from hogwild.config import Config
 from hogwild.errors import ConvergenceWarning, InputError
-from hogwild.linalg.solution import Solution, Status
+from hogwild.linalg.solution import Solution
 from hogwild.metrics import cost
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.scarselli import ScarselliGNN
+from hogwild.progress import bar
 from hogwild.training import checkpoint, state
+from hogwild.training.diagnosis import diagnose, failed_adjoints
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
 from hogwild.training.optimiser import AdamW, Rows, clip
 from hogwild.training.predict import inputs_of, predict
 from hogwild.training.registry import device_of, set_on_failure
-from hogwild.training.shelf import Shelf, Taken
+from hogwild.training.shelf import Shelf, Taken, mini_batches, portions
 from hogwild.training.state import Stop
-from hogwild.training.task import Task
+from hogwild.training.task import Task, of_nodes, one_mean_each
 
 
 @runtime_checkable
 class Projected(Protocol):
-    """A model whose parameters are put back into their bounds after every step."""
+    """A model whose parameters must be moved back into their bounds after every step."""
 
     def project_(self, *, warn: bool = True) -> object: ...
 
@@ -49,10 +50,10 @@ class Loop:
     """A training run in progress.
 
     Args:
-        config: What to do.
-        task: The graphs, the loss, the metric.
-        model: With or without replicas; changed in place.
-        members: What each replica trains on.
+        config: The configuration.
+        task: The graphs, the loss and the metric.
+        model: A model with or without replicas; its parameters change in place.
+        members: The graphs that each replica trains on.
         edges: Whether the model reads edge features.
         folder: Where checkpoints go; ``None``: there are none.
         log: Where the history goes.
@@ -78,7 +79,8 @@ class Loop:
         self.config, self.task, self.members, self.edges = config, task, members, edges
         self.folder, self.log, self.callback = folder, log, callback
         self.model = model.to(device, config.precision)
-        set_on_failure(self.model, "warn" if config.on_failure == "stop" else "ignore")
+        # A failed solve stops its own replica, and must not end the run.
+        set_on_failure(self.model, "ignore" if config.on_failure == "ignore" else "warn")
         self.implicit = model.kind != Kind.EXPLICIT
         self.shelf = Shelf(task.graphs, config.precision, device)
         self.rows = Rows(self.model, model.replicas)
@@ -96,26 +98,18 @@ class Loop:
         self.loss = worst.clone()  # of the last epoch
         self.score = worst.clone() * torch.nan  # the last validation metric
         self.iterations = 0  # of the last epoch, the largest
-        self._resumed: dict[str, Tensor] | None = None  # a random state to go on from
-        self._warned: set[tuple[object, ...]] = set()  # what has been said before
+        self._resumed: dict[str, Tensor] | None = None  # the random state of a checkpoint
+        self._warned: set[tuple[object, ...]] = set()  # warnings that were shown before
 
     # -- running ----------------------------------------------------------------------------------
 
     def run(self, progress: bool = False) -> None:
-        """To the last epoch, or until no replica is left; the model then holds the best parameters
-        of every replica."""
+        """Train to the last epoch, or until every replica has stopped. The model then holds the
+        best parameters of every replica."""
         saved = time.monotonic()
         devices = [self.shelf.device] if self.shelf.device.type == "cuda" else []
-        with (
-            torch.random.fork_rng(devices=devices),
-            tqdm(
-                total=self.config.epochs,
-                initial=self.epoch,
-                disable=not progress,
-                unit="epoch",
-                desc="training",
-            ) as bar,
-        ):
+        show = bar(self.config.epochs, progress, "epoch", "training", done=self.epoch)
+        with torch.random.fork_rng(devices=devices), show:
             self._random()
             while self.epoch < self.config.epochs and bool(self.alive.any()):
                 began = time.monotonic()
@@ -126,18 +120,18 @@ class Loop:
                 self.improve()
                 self._note(time.monotonic() - began)
                 self.epoch += 1
-                bar.update()
+                show.update()
                 if progress:
-                    bar.set_postfix_str(self._describe())
-                if self.callback is not None:  # before saving: what it keeps of an epoch is there
-                    self.callback(self)  # whenever a checkpoint of that epoch is
+                    show.set_postfix_str(self._describe())
+                if self.callback is not None:
+                    self.callback(self)  # before the checkpoint of this epoch is saved
                 if time.monotonic() - saved >= self.config.checkpoint_every:
                     self.save()
                     saved = time.monotonic()
             self.save()
             if self.judged != self.epoch:
                 self.judge()
-        self._admit()
+        self._warn_unchosen()
         self._restore(torch.ones_like(self.alive))
         self.model.eval()
 
@@ -158,30 +152,36 @@ class Loop:
         """One optimiser step; the loss of every replica, [R]."""
         config, data = self.config, taken.data
         counts = mask.any(1)
-        mask = mask | ~counts.unsqueeze(1)  # a mean over nothing is not a number
+        mask = mask | ~counts.unsqueeze(1)  # a mean over nothing would be NaN
         self.model.zero_grad(set_to_none=True)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             out, found = predict(self.model, data, self.edges, self._start(taken))
-            # What does not count for a replica has no gradient, also where its target is no number
-            # and a mask alone would leave 0 · NaN.
-            keep = (mask[:, data.batch] if self._of_nodes(out, data) else mask).unsqueeze(-1)
+            # Rows that do not count for a replica get no gradient. A mask in the loss is not
+            # enough: where a target is NaN, it leaves 0 · NaN.
+            keep = (mask[:, data.batch] if of_nodes(self.task, out, data) else mask).unsqueeze(-1)
             out.register_hook(lambda gradient: torch.where(keep, gradient, 0.0))
-            losses = self._means("loss", self.task.loss(out, data, mask))
+            losses = self._mean("loss", out, data, mask)
             if not losses.requires_grad:
                 raise InputError(
                     f"the loss of {self.task.name!r} has no gradient; expected a differentiable "
                     f"function of the predictions"
                 )
             if isinstance(self.model, ScarselliGNN) and config.penalty:
-                losses = losses + config.penalty * self._penalty(found, data, mask)
-            forward = len(caught)
+                penalty = self._penalty(self.model, found, data, mask)
+                losses = losses + config.penalty * penalty
+            count = len(caught)
             learning = self.alive & counts
             torch.where(learning, losses, 0.0).sum().backward()
         gradients = self.rows.gradients()
         losses = losses.detach()
-        self._diagnose(losses, found, caught[forward:], gradients, mask, learning)
         self._pass_on(caught)
+        failures = ~found.converged & mask, failed_adjoints(caught[count:], mask) & mask
+        if config.on_failure != "raise":
+            failures = torch.zeros_like(mask), torch.zeros_like(mask)
+        for r, reason in diagnose(losses, gradients, found, *failures).items():
+            if bool(learning[r]):
+                self._stop(r, True, reason)
         learning = self.alive & counts
         gradients = torch.where(learning.unsqueeze(1), gradients, 0.0)
         gradients = clip(gradients, config.clip)
@@ -198,59 +198,28 @@ class Loop:
         self.iterations = max(self.iterations, int(found.iterations.max()))
         return losses.double()
 
-    def _means(self, name: str, values: Tensor) -> Tensor:
-        """What the task's loss or metric returned, if that is one mean for each replica."""
-        if not isinstance(values, Tensor) or values.shape != (self.replicas,):
-            shape = getattr(values, "shape", None)
-            what = f"is {values!r}" if shape is None else f"has shape {list(shape)}"
-            raise InputError(
-                f"the {name} of {self.task.name!r} {what} with {self.replicas} replicas; "
-                f"expected [{self.replicas}], a tensor with one mean for each"
-            )
-        return values
+    def _mean(self, name: str, out: Tensor, data: Batch, mask: Tensor) -> Tensor:
+        """The task's loss or metric of every replica, [R]."""
+        measure = self.task.loss if name == "loss" else self.task.metric
+        return one_mean_each(self.task, name, measure(out, data, mask), self.replicas)
 
     def _start(self, taken: Taken) -> Tensor | None:
-        """Where solves begin, [R, N, k]: at the embeddings of the last epoch."""
+        """Where solves start, [R, N, k]: at the embeddings of the last epoch."""
         return None if self.warm is None else self.warm[:, taken.nodes]
 
-    def _penalty(self, found: Solution, data: Batch, mask: Tensor) -> Tensor:
-        """Scarselli's penalty, the mean over what counts, [R]."""
-        assert isinstance(self.model, ScarselliGNN)
-        h = found.value if self.model.replicas is not None else found.value[0]
-        each = self.model.penalty(h, inputs_of(data, self.edges))
+    def _penalty(self, model: ScarselliGNN, found: Solution, data: Batch, mask: Tensor) -> Tensor:
+        """Scarselli's penalty, the mean over the graphs that count, [R]."""
+        h = found.value if model.replicas is not None else found.value[0]
+        each = model.penalty(h, inputs_of(data, self.edges))
         return (each * mask).sum(-1) / mask.sum(-1)
 
     def _batches(self) -> Iterator[Taken]:
-        """The training graphs of this epoch."""
-        size = self.config.batch_size
+        """The mini-batches of this epoch."""
+        size, seed = self.config.batch_size, self.config.data_seed
         fresh = self.config.reshuffle and size is not None and size < len(self.shelf.graphs)
-        for ids in self._chunks(self.members.train.any(0), self.epoch if fresh else 0):
+        turn = self.epoch if fresh else 0
+        for ids in mini_batches(self.members.train.any(0), size, seed, turn):
             yield self.shelf.take(ids, keep=not fresh)
-
-    def _chunks(self, used: Tensor, turn: int = 0) -> list[Tensor]:
-        """The graphs ``used`` [G] in mini-batches. Their order is one of *all* graphs and a
-        function of ``turn``, so that a replica meets its own ones in the same company whichever
-        others are trained beside it."""
-        used = used.cpu()
-        if self.config.batch_size is None:
-            return [used.nonzero()[:, 0]]
-        random = torch.Generator().manual_seed(self.config.data_seed * 1_000_003 + turn)
-        order = torch.randperm(len(used), generator=random)
-        chunks = [c[used[c]].sort().values for c in order.split(self.config.batch_size)]
-        return [c for c in chunks if c.numel()]
-
-    def _portions(self, used: Tensor) -> list[Tensor]:
-        """The graphs ``used`` [G] in as few batches as measuring them takes. Where those trained on
-        are among them these come in the batches of training: unless they are reshuffled, their
-        analysis is at hand."""
-        trained = self.members.train.any(0)
-        if not bool((trained & ~used).any()):
-            chunks, rest = self._chunks(trained), used & ~trained
-        else:
-            chunks, rest = [], used
-        size = self.config.batch_size or len(used)
-        others = rest.cpu().nonzero()[:, 0].split(size) if bool(rest.any()) else ()
-        return [*chunks, *others]
 
     # -- judging ----------------------------------------------------------------------------------
 
@@ -258,16 +227,21 @@ class Loop:
     def measure(
         self, *members: Tensor, quiet: bool = False, warm: bool = False
     ) -> list[tuple[Tensor, Tensor]]:
-        """(loss, metric) of every replica on the graphs in each of ``members`` [R, G]; NaN without
-        any. The model is asked once for all of them: with as many folds as replicas every graph is
-        in the training, the validation and the test set of some. Solves that fail are warned about
-        unless ``quiet``; ``warm`` ones begin where training left off."""
+        """(loss, metric) of every replica on the graphs in each of ``members`` [R, G]; NaN for a
+        replica without graphs.
+
+        The model predicts once for all of them: with as many folds as replicas every graph is in
+        the training, the validation and the test set of some replica. Failed solves give a warning
+        unless ``quiet``. ``warm`` solves start at the embeddings of the last epoch.
+        """
         self.model.eval()
         used = torch.cat(members).any(0)
         if not used.any():
             nothing = torch.full_like(self.best_loss, torch.nan)
             return [(nothing, nothing.clone()) for _ in members]
-        pieces = [self.shelf.take(ids, keep=True) for ids in self._portions(used)]
+        size, seed = self.config.batch_size, self.config.data_seed
+        chunks = portions(used, self.members.train.any(0), size, seed)
+        pieces = [self.shelf.take(ids, keep=True) for ids in chunks]
         taken = self.shelf.take(torch.cat([p.ids for p in pieces]), keep=True)
         with warnings.catch_warnings():
             if quiet:
@@ -279,41 +253,31 @@ class Loop:
         for member in members:
             some = member.any(1)
             part, said = self._part(taken, out, member.any(0) if bool(some.any()) else used)
-            mask = member[:, part.ids] | ~some.unsqueeze(1)  # a mean over nothing is not a number
-            both = (("loss", self.task.loss), ("metric", self.task.metric))
-            values = (self._means(k, fn(said.clone(), part.data, mask)).double() for k, fn in both)
-            loss, metric = (torch.where(some, value, torch.nan) for value in values)
-            found.append((loss, metric))
+            mask = member[:, part.ids] | ~some.unsqueeze(1)  # a mean over nothing would be NaN
+            loss = self._mean("loss", said.clone(), part.data, mask).double()
+            metric = self._mean("metric", said.clone(), part.data, mask).double()
+            found.append((torch.where(some, loss, torch.nan), torch.where(some, metric, torch.nan)))
         return found
 
     def _part(self, taken: Taken, out: Tensor, wanted: Tensor) -> tuple[Taken, Tensor]:
-        """The graphs ``wanted`` [G] among those taken, and what was said of them: a target that is
-        no number must not reach other sets through a mask."""
+        """The graphs ``wanted`` [G] among those taken, and their predictions. Others are left out,
+        since a NaN among their targets would pass through a mask."""
         chosen = wanted[taken.ids]
         if bool(chosen.all()):
             return taken, out
-        rows = chosen[taken.data.batch] if self._of_nodes(out, taken.data) else chosen
+        rows = chosen[taken.data.batch] if of_nodes(self.task, out, taken.data) else chosen
         return self.shelf.take(taken.ids[chosen].cpu(), keep=True), out[:, rows]
 
-    def _of_nodes(self, out: Tensor, data: Batch) -> bool:
-        """Whether predictions [R, …, c] are of nodes rather than of graphs; where there are as many
-        of these, it does not matter."""
-        if out.size(-2) not in (data.num_graphs, data.num_nodes):
-            raise InputError(
-                f"predictions for {self.task.name!r} have shape {list(out.shape)}; expected a row "
-                f"for each of {data.num_graphs} graphs or {data.num_nodes} nodes"
-            )
-        return int(out.size(-2)) != data.num_graphs
-
     def look(self, *members: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """As judging does: :meth:`measure` without a word about failed solves. Where solves may end
-        unfinished, where they begin decides; they then begin as when all is done: cold."""
-        return self.measure(*members, quiet=True, warm=self.config.on_failure == "stop")
+        """:meth:`measure` as :meth:`judge` does it: without warnings, and with warm solves. Where
+        solves may end before they converge, the start decides the result: they start cold, as at
+        the end of training."""
+        return self.measure(*members, quiet=True, warm=self.config.on_failure == "raise")
 
     def judge(self, *more: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Keep the parameters of replicas that are better than ever on their validation graphs
-        (their training graphs, where a task has no others); stop those that have not been for too
-        long. Returns loss and metric on ``more`` sets of graphs [R, G] by the same pass."""
+        """Keep the parameters of replicas that are better than ever on their validation graphs (or
+        training graphs, where a task has no others), and stop replicas that have not been for
+        ``patience`` epochs. Returns loss and metric on ``more`` sets of graphs [R, G]."""
         some = self.members.val.any(1, keepdim=True)
         member = torch.where(some, self.members.val, self.members.train)
         (loss, self.score), *others = self.look(member, *more)
@@ -336,44 +300,6 @@ class Loop:
                 self._stop(r, False, f"no better {name} on validation for {int(waited[r])} epochs")
         return others
 
-    def _diagnose(
-        self,
-        losses: Tensor,
-        found: Solution,
-        caught: list[warnings.WarningMessage],
-        gradients: Tensor,
-        mask: Tensor,
-        learning: Tensor,
-    ) -> None:
-        """Stop every replica with which something is wrong, and say what."""
-        failed = ~found.converged & mask
-        adjoint = torch.zeros_like(failed)
-        for warning in caught:
-            about = warning.message
-            if isinstance(about, ConvergenceWarning) and about.failed is not None:
-                adjoint |= about.failed & mask
-        if self.config.on_failure == "ignore":
-            failed, adjoint = torch.zeros_like(failed), torch.zeros_like(failed)
-        unbounded = ~torch.isfinite(losses) | ~torch.isfinite(gradients).all(1)
-        for r in ((unbounded | failed.any(1) | adjoint.any(1)) & learning).nonzero()[:, 0].tolist():
-            if bool(failed[r].any()):
-                g = int(failed[r].nonzero()[0, 0])
-                reason = (
-                    f"the forward solve failed on {int(failed[r].sum())} graphs (residual "
-                    f"{float(found.residual[r, g]):.2g} after {int(found.iterations[r, g])} "
-                    f"iterations): {Status(int(found.status[r, g])).advice}"
-                )
-            elif not bool(torch.isfinite(losses[r])):
-                reason = (
-                    f"the loss was {float(losses[r])}: look for NaN in the targets (y), and at the "
-                    f"features, the loss and the learning rate"
-                )
-            elif bool(adjoint[r].any()):
-                reason = f"the adjoint solve failed on {int(adjoint[r].sum())} graphs"
-            else:
-                reason = f"the gradient was not finite: {Status.NOT_FINITE.advice}"
-            self._stop(r, True, reason)
-
     def _stop(self, r: int, failed: bool, reason: str) -> None:
         self.stops[r] = Stop(self.epoch, failed, reason)
         self.alive[r] = False
@@ -390,11 +316,12 @@ class Loop:
             row.copy_(torch.where(wide, self.best[name], row))
 
     def _pass_on(self, caught: list[warnings.WarningMessage]) -> None:
-        """Warnings that are not about solves are not ours to keep, nor to repeat every step."""
+        """Show warnings, each of them once; those about solves only with ``on_failure="warn"``."""
         for warning in caught:
             where = (warning.category, warning.filename, warning.lineno)
-            key = (str(warning.message), *where)
-            if not isinstance(warning.message, ConvergenceWarning) and key not in self._warned:
+            solve = isinstance(warning.message, ConvergenceWarning)
+            key = where if solve else (str(warning.message), *where)
+            if key not in self._warned and (not solve or self.config.on_failure == "warn"):
                 self._warned.add(key)
                 warnings.warn_explicit(warning.message, *where)
 
@@ -402,14 +329,14 @@ class Loop:
         """A tensor of the model's state with the replicas in front."""
         return t if self.model.replicas is not None else t.unsqueeze(0)
 
-    def _admit(self) -> None:
-        """Say so where nothing could be chosen."""
+    def _warn_unchosen(self) -> None:
+        """Warn about replicas without any best parameters."""
         for r in ((self.best_epoch < 0) & self.alive).nonzero()[:, 0].tolist():
             warnings.warn(
-                f"replica {r} never had a finite loss and {self.task.metric_name} on the graphs "
-                f"that parameters are chosen on (the last ones: {float(self.score[r])}): it ends "
-                f"with those it began with; expected numbers: look at the task's metric, the "
-                f"targets and the learning rate",
+                f"replica {r} never had a finite loss and {self.task.metric_name} on its "
+                f"validation graphs (the last {self.task.metric_name}: {float(self.score[r])}), so "
+                f"it keeps its initial parameters; expected finite numbers: look at the task's "
+                f"metric, the targets and the learning rate",
                 stacklevel=4,
             )
 
@@ -440,7 +367,7 @@ class Loop:
     # -- checkpoints ------------------------------------------------------------------------------
 
     def _random(self) -> None:
-        """The random state: as restored, or a function of the seed."""
+        """Set the random state: the restored one, or one from the seed."""
         if self.epoch == 0:
             # Not torch.manual_seed: the generators of other devices are the user's.
             torch.default_generator.manual_seed(self.config.seed)

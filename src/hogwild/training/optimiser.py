@@ -1,4 +1,4 @@
-r"""AdamW for an ensemble: every replica is a row, clipped, stepped and counted by itself.
+r"""AdamW for an ensemble: every replica is a row, with its own clipping, steps and count.
 
 With :math:`\theta` [R, P] the parameters of all replicas, one replica a row,
 
@@ -7,8 +7,8 @@ With :math:`\theta` [R, P] the parameters of all replicas, one replica a row,
         \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}, \qquad
     m \leftarrow \beta_1 m + (1 - \beta_1) g, \quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2.
 
-As ``torch.optim.AdamW``, except that rows may pause: a replica that has stopped, or that has no
-graph in a mini-batch, keeps its parameters, its moments and its own t.
+It differs from ``torch.optim.AdamW`` in that rows may pause: a replica that has stopped, or that
+has no graph in a mini-batch, keeps its parameters, its moments and its own t.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Rows:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ConfigError(
-                f"no parameter of {type(model).__name__} requires a gradient; expected one at least"
+                f"no parameter of {type(model).__name__} requires a gradient; expected at least one"
             )
         self.replicas = replicas or 1
         self.widths = [p.numel() // self.replicas for p in self.parameters]
@@ -38,7 +38,7 @@ class Rows:
         return torch.cat([p.detach().reshape(self.replicas, -1) for p in self.parameters], 1)
 
     def gradients(self) -> Tensor:
-        """Their gradients, [R, P]; zero where there is none."""
+        """The gradients, [R, P]; zero where a parameter has none."""
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         return torch.cat([g.reshape(self.replicas, -1) for g in grads], 1)
 
@@ -55,7 +55,7 @@ def clip(gradients: Tensor, largest: float) -> Tensor:
 
 
 class AdamW:
-    """The optimiser's memory and its step."""
+    """AdamW on rows: the moments, and a step."""
 
     def __init__(
         self,
@@ -69,12 +69,11 @@ class AdamW:
         self.count = like.new_zeros(like.size(0), 1, dtype=torch.float64)
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
-        """All of the memory, by name."""
+        """All tensors of the memory, by name."""
         yield from (("m", self.m), ("v", self.v), ("count", self.count))
 
     def step(self, values: Tensor, gradients: Tensor, lr: float, active: Tensor) -> Tensor:
-        """New values [R, P]; rows outside ``active`` [R] stay as they are, and so does what is
-        remembered of them."""
+        """New values [R, P]; rows outside ``active`` [R] and their moments stay as they are."""
         row = active.unsqueeze(1)
         b1, b2 = self.betas
         self.count = self.count + row

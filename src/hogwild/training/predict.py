@@ -1,4 +1,4 @@
-"""What a model says about a batch, with replicas in front whether it has any or not."""
+"""Predictions of a model for a batch, always with a dimension for replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models by name, at the paper's sizes: one line each."""
+"""Models and solvers by name, at the paper's sizes."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def entry(name: str) -> Entry:
 
 
 def spelled_out(config: Config) -> Config:
-    """With all options of a model by name that are not its class's own defaults: what is kept of a
-    run then means the same when the names here come to mean something else."""
+    """With all options of a model by name that differ from the defaults of its class, so that a
+    stored run keeps its meaning when :data:`MODELS` changes."""
     options = {**entry(config.model).options, **config.model_options}
     return replace(config, model_options=options)
 
 
 def solver_for(config: Config, found: Entry) -> Solver[Any] | None:
-    """The solver the configuration asks for; ``None``: the model's own."""
+    """The solver of the configuration; ``None``: the model's own."""
     if config.solver is None:
         if config.solver_options:
             raise ConfigError("solver_options were given without a solver; expected its name, too")
@@ -142,13 +142,13 @@ def build(config: Config, task: Task, replicas: int | None) -> ConvGNN:
         replicas=replicas,
         **options,
     )
-    # What is trained without edge features is used without them, on the same graphs.
+    # A model that is trained without edge features ignores them in use, too.
     model.features.ignores_edges = task.edge_dim is not None and not found.edges
     return model.to(config.precision)
 
 
 def set_on_failure(model: nn.Module, on_failure: str) -> None:
-    """What a model does when a solve fails, in all of its layers."""
+    """Set ``on_failure`` in all layers of a model."""
     for part in model.modules():
         if isinstance(part, ImplicitConv):
             part.on_failure = on_failure
@@ -168,7 +168,7 @@ def _check_options(classes: list[Any], given: Mapping[str, Any], name: str) -> N
 
 
 def device_of(config: Config) -> torch.device:
-    """The device, if there is one."""
+    """The device of a configuration, if it is there."""
     device = torch.device(config.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={config.device!r}, but no CUDA device is available; use cpu")
@@ -180,8 +180,7 @@ def device_of(config: Config) -> torch.device:
 
 
 def at_hand(config: Config) -> Config:
-    """With the CPU in place of a device that is not here: where a run was trained does not decide
-    where it can be used."""
+    """With the CPU in place of a device that is not there."""
     try:
         device_of(config)
     except ConfigError:

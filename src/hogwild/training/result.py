@@ -1,13 +1,13 @@
-"""What training ends with, in memory and in a folder.
+"""The result of training, in memory and in a folder.
 
 A folder holds ``config.json``, ``metrics.jsonl`` (the history), ``result.json`` (the metrics),
-``model/`` (a checkpoint of the best parameters of every replica), ``state/`` (a checkpoint to go on
-from) and, where matplotlib is installed, ``curves.png``.
+``model/`` (a checkpoint of the best parameters of every replica), ``state/`` (a checkpoint to
+resume from) and, if matplotlib is installed, ``curves.png``.
 """
 
 from __future__ import annotations
 
-import io
+import importlib.util
 import json
 import math
 from collections.abc import Mapping
@@ -24,21 +24,13 @@ from hogwild.config import Config
 from hogwild.errors import CheckpointError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.metrics import cost
-from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
-from hogwild.tasks.splits import Split
+from hogwild.plots.training import curves
 from hogwild.training import checkpoint, log
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop
 from hogwild.training.own import OwnTask
-from hogwild.training.registry import (
-    MODELS,
-    at_hand,
-    build,
-    device_of,
-    set_on_failure,
-    spelled_out,
-)
+from hogwild.training.registry import MODELS, at_hand, build, device_of, set_on_failure, spelled_out
 from hogwild.training.state import Stop
 from hogwild.training.task import Task, resolve
 
@@ -47,20 +39,20 @@ PARTS = ("train", "val", "test")
 
 @dataclass
 class Result:
-    """What training ended with; R replicas.
+    """The result of training R replicas.
 
     Attributes:
         ensemble: The model with the best parameters of every replica.
-        task: What it was trained on.
+        task: The task it was trained on.
         history: A dictionary for every logged epoch.
         metrics: The task's metric on ``"train"``, ``"val"`` and ``"test"`` graphs, [R] each; NaN
-            where there are none. A task of ours that holds none out for validation calls its
-            training graphs so: ``"val"`` then repeats ``"train"``.
-        stops: Why replicas ended before the last epoch; ``None`` where they did not.
+            there are none. Where a task of the library holds no validation graphs out, ``"val"``
+            equals ``"train"``.
+        stops: Why replicas stopped before the last epoch; ``None`` for those that did not.
         best_epoch: The epoch each replica's parameters are from, [R].
-        config: What was asked for.
-        folder: Where all of this is kept; ``None``: nowhere.
-        named: Whether the model is one of the registry's, by name.
+        config: The configuration.
+        folder: The folder of the run, or ``None``.
+        named: Whether the library built the model, by name.
     """
 
     ensemble: ConvGNN
@@ -80,13 +72,13 @@ class Result:
 
     @property
     def failed(self) -> list[int]:
-        """Replicas that something went wrong with."""
+        """Replicas that stopped because of an error."""
         return [r for r, stop in enumerate(self.stops) if stop is not None and stop.failed]
 
     @property
     def ranking(self) -> list[int]:
         """The replicas by their metric on validation graphs (training graphs, where a task has no
-        others), the best one first; those that failed come last."""
+        others), the best one first and failed ones last."""
         score = self.metrics["val"]
         if not torch.isfinite(score).any():
             score = self.metrics["train"]
@@ -96,19 +88,17 @@ class Result:
 
     @property
     def best(self) -> int:
-        """The first of the ranking."""
+        """The best replica: the first of the ranking."""
         return self.ranking[0]
 
     @cached_property
     def model(self) -> ConvGNN:
-        """The best replica, as a model of its own; always the same object, and the user's where one
-        was given. It takes the graphs it was trained on as they are."""
-        if not self.named:
-            return check_model(self.ensemble)
-        return self.replica(self.best)
+        """The best replica as a model without replicas, always the same object; or the model that
+        the user gave. It takes the graphs of the task as they are."""
+        return self.replica(self.best) if self.named else self.ensemble
 
     def replica(self, r: int) -> ConvGNN:
-        """Replica r as a model of its own, a new one at every call."""
+        """Replica r as a model without replicas, a new object at every call."""
         if not self.named:
             raise ConfigError(
                 "only models by name can be taken apart; index its parameters by hand"
@@ -116,11 +106,11 @@ class Result:
         if not 0 <= r < self.replicas:
             raise ConfigError(f"replica {r}; expected one of 0 to {self.replicas - 1}")
         alone = single(self.config, self.task, self.ensemble, r)
-        set_on_failure(alone, after(self.config))
-        return check_model(alone.eval())
+        set_on_failure(alone, self.config.on_failure)
+        return alone.eval()
 
     def as_dict(self) -> dict[str, Any]:
-        """Numbers only, as JSON knows them."""
+        """All numbers, for JSON."""
         out: dict[str, Any] = {
             "task": self.task.name,
             "model": self.config.model,
@@ -135,7 +125,7 @@ class Result:
         return found
 
     def summary(self) -> str:
-        """A few lines for people."""
+        """A few lines of text."""
         count = sum(p.numel() for p in self.ensemble.parameters()) // self.replicas
         lines = [
             f"{self.config.model} on {self.task.name}: {self.replicas} "
@@ -144,7 +134,7 @@ class Result:
         for part in PARTS:
             v = self.metrics[part]
             if part == "val" and torch.equal(v, self.metrics["train"]):
-                continue  # nothing was held out
+                continue  # no graphs were held out
             v = v[torch.isfinite(v)]
             if v.numel():
                 spread = f" ± {float(v.std()):.3g}" if v.numel() > 1 else ""
@@ -170,78 +160,62 @@ class Result:
 
     @property
     def _epochs(self) -> int:
-        """How many there were."""
-        ended = [self.config.epochs if s is None else s.epoch for s in self.stops]
-        return max(ended)
+        """The number of epochs of the replica that was trained longest."""
+        return max(self.config.epochs if s is None else s.epoch for s in self.stops)
 
     def _compared(self) -> str:
-        """What one knows without looking at a graph, for one's own graphs."""
+        """The metric of the best constant prediction, in words, on a user's own graphs."""
         if not isinstance(self.task, OwnTask):
             return ""
-        found = [self.task.baseline(split) for split in self._splits()]
+        splits = self.task.splits(self.config.folds, self.config.data_seed)[: self.replicas]
+        found = [self.task.baseline(split) for split in splits]
         values = [v for v in found if v is not None and math.isfinite(v)]
-        if not values:
-            return ""
-        mean = sum(values) / len(values)
-        return f" (the same answer for all: {mean:.4g})"
-
-    def _splits(self) -> list[Split]:
-        """The folds that were trained on."""
-        assert isinstance(self.task, OwnTask)
-        return self.task.splits(self.config.folds, self.config.data_seed)[: self.replicas]
+        return f" (the same answer for all: {sum(values) / len(values):.4g})" if values else ""
 
     def graph(self, number: int, dtype: torch.dtype | None = None) -> Data:
-        """A graph of the task as the model reads it: in the dtype it was trained in, or in this
-        one; without edge features where the model reads none."""
+        """A graph of the task as the model reads it: in the dtype of training, or in this one;
+        without edge features if the model reads none."""
         kind = self.config.precision if dtype is None else dtype
         data: Data = self.task.graphs[number].clone()
         data = data.apply(lambda t: t.to(kind) if t.is_floating_point() else t)
-        if not self._edges:
+        if self.ensemble.edge_dim is None:
             data.edge_attr = None
         return data
 
-    @property
-    def _edges(self) -> bool:
-        return check_model(self.ensemble).edge_dim is not None
-
     def evaluate(self) -> dict[str, Tensor]:
-        """The metrics, computed anew from the parameters."""
+        """The metrics, computed again from the parameters."""
         members = Members.of(self.config, self.task, self.replicas, device_of(self.config))
-        loop = Loop(
-            self.config, self.task, self.ensemble, members, self._edges, None, log.Log(None)
+        edges = self.ensemble.edge_dim is not None
+        return measure(
+            Loop(self.config, self.task, self.ensemble, members, edges, None, log.Log(None))
         )
-        return measure(loop)
 
     def save(self) -> None:
-        """Write what is not yet in the folder."""
+        """Write the model, the metrics and the curves into the folder."""
         if self.folder is None:
             return
         checkpoint.save(self.folder / "model", self.ensemble, {"config": self.config.as_dict()})
         text = json.dumps(self.as_dict(), indent=1)
         write_atomically(self.folder / "result.json", text.encode())
-        draw(self.history, self.task.metric_name, self.folder / "curves.png")
+        if self.history and importlib.util.find_spec("matplotlib") is not None:
+            curves(self.history, self.task.metric_name, self.folder / "curves.png")
 
 
 def measure(loop: Loop) -> dict[str, Tensor]:
-    """The metric of every replica on its own training, validation and test graphs, [R] each. Solves
-    that fail are warned about; from then on the model raises, unless the recipe ignores them."""
+    """The metric of every replica on its own training, validation and test graphs, [R] each. Failed
+    solves give a warning. From then on the model's ``on_failure`` is the configuration's."""
     both = loop.measure(*(getattr(loop.members, part) for part in PARTS))
     found = {part: metric.cpu() for part, (_, metric) in zip(PARTS, both, strict=True)}
-    set_on_failure(loop.model, after(loop.config))
+    set_on_failure(loop.model, loop.config.on_failure)
     return found
 
 
-def after(config: Config) -> str:
-    """``on_failure`` of a model that is trained."""
-    return "raise" if config.on_failure == "stop" else "ignore"
-
-
 def load(folder: str | Path, task: Any = None) -> Result:
-    """A finished run from its folder; on the CPU, wherever it was trained.
+    """A finished run from its folder, on the CPU.
 
     Args:
         folder: As given to :func:`hogwild.train`.
-        task: Needed where the run was made with a task that has no name: the same task again.
+        task: The task of the run, if it has no name.
 
     Raises:
         CheckpointError: There is no finished run, or a file is damaged.
@@ -257,7 +231,7 @@ def load(folder: str | Path, task: Any = None) -> Result:
         stops = [None if s is None else Stop(**s) for s in found["stops"]]
         best_epoch = torch.tensor(found["best_epoch"])
     except FileNotFoundError as error:
-        if not Path(folder).exists():
+        if not folder.exists():
             raise CheckpointError(
                 f"{folder} does not exist; expected the folder of a finished run"
             ) from None
@@ -274,8 +248,8 @@ def load(folder: str | Path, task: Any = None) -> Result:
     if task is None:
         if not config.task or ".py:" in config.task:
             raise ConfigError(
-                f"{folder} was trained on {config.task or 'a task without a name'}, which is not "
-                f"run unasked; give the same task again (task=...)"
+                f"{folder} was trained on {config.task or 'a task without a name'}, which load() "
+                f"does not run by itself; give the same task again (task=...)"
             )
         task = config.task
     if config.model not in MODELS:
@@ -289,33 +263,6 @@ def load(folder: str | Path, task: Any = None) -> Result:
     resolved = resolve(task, options)
     ensemble = build(config, resolved, len(stops))
     checkpoint.load(folder / "model", ensemble)
-    set_on_failure(ensemble, after(config))
+    set_on_failure(ensemble, config.on_failure)
     history = log.read(folder / "metrics.jsonl")
     return Result(ensemble.eval(), resolved, history, metrics, stops, best_epoch, config, folder)
-
-
-def draw(history: list[dict[str, Any]], metric: str, path: Path) -> None:
-    """Loss and validation metric over the epochs, where matplotlib is installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
-    if not history:
-        return
-    figure = Figure(figsize=(8, 3), layout="constrained")
-    FigureCanvasAgg(figure)
-    epochs = [line["epoch"] for line in history]
-    for axes, key, label in zip(
-        figure.subplots(1, 2), ("loss", "validation"), ("training loss", metric), strict=True
-    ):
-        for r in range(len(history[0][key])):
-            values = [float("nan") if line[key][r] is None else line[key][r] for line in history]
-            axes.plot(epochs, values, linewidth=0.8, alpha=0.7)
-        axes.set_xlabel("epoch")
-        axes.set_ylabel(label)
-        if key == "loss" and all(v is None or v > 0 for line in history for v in line[key]):
-            axes.set_yscale("log")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    write_atomically(path, picture.getvalue())

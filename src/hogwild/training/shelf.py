@@ -1,4 +1,4 @@
-"""All graphs of a task, and batches of them."""
+"""All graphs of a task, and mini-batches of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Shelf:
         self.counts = {"graphs": len(self.graphs), "nodes": self.num_nodes, "edges": edges}
         self._kept: dict[tuple[int, ...], Taken] = {}
 
-    @torch.inference_mode(False)  # what is kept must serve training, too
+    @torch.inference_mode(False)  # a kept batch must serve training, too
     def take(self, ids: Tensor, keep: bool = False) -> Taken:
         """The graphs of these numbers; ``keep`` a batch that is taken again and again."""
         key = tuple(ids.tolist())
@@ -48,3 +48,31 @@ class Shelf:
         if keep:
             self._kept[key] = taken
         return taken
+
+
+def mini_batches(used: Tensor, size: int | None, seed: int, turn: int = 0) -> list[Tensor]:
+    """The numbers of the graphs ``used`` [G] in mini-batches of at most ``size``.
+
+    The order of *all* graphs is a function of ``seed`` and ``turn``, so that a replica meets its
+    graphs in the same company whichever replicas are trained beside it.
+    """
+    used = used.cpu()
+    if size is None:
+        return [used.nonzero()[:, 0]]
+    random = torch.Generator().manual_seed(seed * 1_000_003 + turn)
+    order = torch.randperm(len(used), generator=random)
+    chunks = [c[used[c]].sort().values for c in order.split(size)]
+    return [c for c in chunks if c.numel()]
+
+
+def portions(used: Tensor, trained: Tensor, size: int | None, seed: int) -> list[Tensor]:
+    """The numbers of the graphs ``used`` [G] in few batches, for measuring.
+
+    Where ``used`` includes all graphs that are ``trained`` on [G], these come in the mini-batches
+    of training: unless batches are reshuffled, their analysis is done already.
+    """
+    chunks: list[Tensor] = []
+    if not bool((trained & ~used).any()):
+        chunks, used = mini_batches(trained, size, seed), used & ~trained
+    rest = used.cpu().nonzero()[:, 0]
+    return [*chunks, *(rest.split(size or len(used)) if len(rest) else ())]

@@ -1,7 +1,7 @@
-"""What a training run remembers from epoch to epoch, as a checkpoint holds it, and back.
+"""The state of a training run, to a checkpoint and back.
 
-The parameters now and the best ones, the optimiser's memory, warm starts, the random state, and why
-replicas stopped: all that the next epoch is a function of.
+The next epoch is a function of this state: the current and the best parameters, the optimiser's
+memory, warm starts, the random state, and which replicas have stopped.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import CheckpointError
-from hogwild.nn.standardize import identities
 from hogwild.training import checkpoint
 
 if TYPE_CHECKING:
     from hogwild.training.loop import Loop
 
 _KEPT = ("alive", "best_score", "best_loss", "best_epoch", "loss", "score")
-"""Of a loop, beside the model, the optimiser and the warm starts."""
+"""Tensors of a loop, beside the model, the optimiser and the warm starts."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a replica ended before the last epoch.
+    """Why a replica stopped before the last epoch.
 
     Attributes:
-        epoch: When.
-        failed: Whether something went wrong, rather than validation no longer improving.
-        reason: The diagnosis.
+        epoch: The epoch at which it stopped.
+        failed: Whether there was an error; otherwise validation no longer improved.
+        reason: The reason, in words.
     """
 
     epoch: int
@@ -39,7 +38,7 @@ class Stop:
 
 
 def of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and the rest, for :func:`hogwild.training.checkpoint.save`."""
+    """Tensors, and everything else, for :func:`hogwild.training.checkpoint.save`."""
     tensors = {f"model/{k}": v for k, v in loop.model.state_dict().items()}
     tensors |= {f"best/{k}": v for k, v in loop.best.items()}
     tensors |= {f"optimiser/{k}": v for k, v in loop.optimiser.state()}
@@ -60,16 +59,16 @@ def of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def restore(loop: Loop, found: checkpoint.Checkpoint, where: str) -> dict[str, Tensor]:
-    """Put a loop back; returns the random state to go on from.
+    """Put a loop into the state of a checkpoint; returns the random state.
 
     Args:
-        loop: Just made, with the configuration of the run.
+        loop: A new loop with the configuration of the run.
         found: The checkpoint.
-        where: It came from, for errors.
+        where: The folder of the checkpoint, for errors.
     """
     device, counts = loop.shelf.device, loop.shelf.counts
-    before = found.extra.get("data", counts)
-    if before != counts:
+    before = found.extra.get("data")
+    if before not in (None, counts):
         raise CheckpointError(
             f"{where} is of a run on other data: {before}, now {counts}; expected the same graphs, "
             f"or a new folder"
@@ -80,7 +79,7 @@ def restore(loop: Loop, found: checkpoint.Checkpoint, where: str) -> dict[str, T
         groups.setdefault(group, {})[rest] = tensor
     try:
         checkpoint.fit(loop.model, groups["model"], where)
-        best = {**identities(loop.model), **groups["best"]}
+        best = groups["best"]
         loop.best = {k: best[k].to(device).view_as(v) for k, v in loop.best.items()}
         for name, _ in loop.optimiser.state():
             setattr(loop.optimiser, name, groups["optimiser"][name].to(device))
@@ -89,7 +88,7 @@ def restore(loop: Loop, found: checkpoint.Checkpoint, where: str) -> dict[str, T
         loop.warm = groups["warm"][""].to(device) if "warm" in groups else None
         loop.stops = [None if s is None else Stop(**s) for s in found.extra["stops"]]
         loop.epoch = found.extra["epoch"]
-        loop.judged = found.extra.get("judged", -1)
+        loop.judged = found.extra["judged"]
         return groups["random"]
     except (KeyError, TypeError) as error:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""What training needs to know of a task, and how one is found."""
+"""Tasks as training sees them, and how a task is found."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from torch_geometric.data import Batch, Data, Dataset
 from torch_geometric.data.data import BaseData
 
 from hogwild import tasks
-from hogwild.errors import ConfigError, HogwildError, among, is_integer
+from hogwild.errors import ConfigError, HogwildError, InputError, among, is_integer
 from hogwild.tasks.splits import Split
 from hogwild.training.own import OwnTask
 
 
 @runtime_checkable
 class Task(Protocol):
-    """Graphs, how they are split, and what a prediction is worth.
+    """Graphs, their splits, a loss and a metric.
 
     ``out`` is [R, N, c], or [R, G, c] on graph level; ``mask`` [R, G] says which graphs count for
-    each replica; ``loss`` and ``metric`` return the mean over what counts, [R]. A task may have
-    ``defaults``, options of :class:`~hogwild.training.Config` for where none are given:
+    each replica; ``loss`` and ``metric`` return the mean over the rows that count, [R]. A task may
+    have ``defaults`` for options of :class:`~hogwild.training.Config` that are not given:
     batch_size, dtype, validate_every, log_every.
     """
 
@@ -39,17 +39,39 @@ class Task(Protocol):
     graphs: list[Data]
 
     def splits(self, folds: int | None = None, seed: int = 0) -> Sequence[Split]:
-        """One for each fold, or the only one. With another argument ``validation: bool = False``,
-        whether to hold graphs out that are otherwise trained on, the option of that name is
-        understood."""
+        """One split for each fold, or the only one. A task that takes ``validation: bool = False``,
+        too, supports the option of that name: training graphs are held out for validation."""
 
     def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor: ...
 
     def metric(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor: ...
 
 
+def one_mean_each(task: Task, name: str, values: Tensor, replicas: int) -> Tensor:
+    """What the task's loss or metric returned, if it is one mean for each replica, [R]."""
+    if not isinstance(values, Tensor) or values.shape != (replicas,):
+        shape = getattr(values, "shape", None)
+        what = f"is {values!r}" if shape is None else f"has shape {list(shape)}"
+        raise InputError(
+            f"the {name} of {task.name!r} {what} with {replicas} replicas; expected [{replicas}], "
+            f"a tensor with one mean for each"
+        )
+    return values
+
+
+def of_nodes(task: Task, out: Tensor, data: Batch) -> bool:
+    """Whether predictions [R, …, c] are for nodes rather than for graphs; with as many nodes as
+    graphs both are the same."""
+    if out.size(-2) not in (data.num_graphs, data.num_nodes):
+        raise InputError(
+            f"predictions for {task.name!r} have shape {list(out.shape)}; expected a row for each "
+            f"of {data.num_graphs} graphs or {data.num_nodes} nodes"
+        )
+    return int(out.size(-2)) != data.num_graphs
+
+
 GRAPHS = (Sequence, Dataset, BaseData)
-"""What is taken for a user's own graphs."""
+"""Types that hold a user's own graphs."""
 
 
 def _positive(value: object) -> bool:
@@ -76,13 +98,13 @@ NEEDED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "loss": (callable, "a method"),
     "metric": (callable, "a method"),
 }
-"""Of a task: what an attribute must be, in code and in words."""
+"""The attributes of a task: what each must be, in code and in words."""
 CALLS = {
     "splits": ("folds", "seed"),
     "loss": ("out", "data", "mask"),
     "metric": ("out", "data", "mask"),
 }
-"""How training calls its methods."""
+"""How training calls a task's methods."""
 
 
 def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
@@ -90,8 +112,8 @@ def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
 
     Args:
         task: Any of these.
-        options: Of a task by name.
-        own: Of a task from graphs: see :class:`OwnTask`.
+        options: The options of a task by name.
+        own: The options of a task from graphs: see :class:`OwnTask`.
     """
     if isinstance(task, str):
         if own:
@@ -124,7 +146,7 @@ def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
 
 
 def check_task(task: Any, what: str) -> Task:
-    """The task, if it has everything that training needs of one; ``what`` it is, for errors."""
+    """The task, if it has everything that training needs; errors call it ``what``."""
     lacks = [name for name in NEEDED if not hasattr(task, name)]
     if lacks:
         raise ConfigError(
@@ -162,7 +184,7 @@ def check_task(task: Any, what: str) -> Task:
 
 
 def blamed(error: BaseException, path: str | Path) -> str | None:
-    """What went wrong in a user's file, and in which line; ``None``: nothing of it did."""
+    """The error of a user's file, with its line; ``None`` if the file is not to blame."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):
         return text  # which names the line itself

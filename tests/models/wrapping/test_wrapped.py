@@ -107,7 +107,7 @@ def forward(model, data):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_in_step_it_is_the_users_forward(name):
+def test_synchronous_runs_equal_the_users_forward(name):
     """To 1e-6 in float32, with the user's parameters and no others."""
     data = graphs(dtype=torch.float32)
     model = trained(MODELS[name], data).eval()
@@ -125,7 +125,7 @@ def test_in_step_it_is_the_users_forward(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_out_of_step_too(name):
+def test_asynchronous_runs_equal_the_users_forward(name):
     """S = 5, D = 2, with loss, stragglers, reordering, duplication, cold crashes: to 1e-12, by
     handing the plain model to ``simulate``; in training mode, in which the model is left."""
     data = graphs()
@@ -301,7 +301,7 @@ def test_integer_features():
         torch.testing.assert_close(run.predictions[0], model(data.kind, data.edge_index))
 
 
-def test_a_head_of_its_own():
+def test_a_model_with_its_own_head():
     """Where the model ends at the nodes; also to pick from whatever a forward gives."""
     torch.manual_seed(0)
     data, head = graphs(), nn.Linear(8, 2).double()
@@ -375,7 +375,7 @@ def test_what_is_missing_or_does_not_fit_is_named():
 
 
 @pytest.mark.parametrize("run", [simulate, robustness, certify])
-def test_what_holds_no_convolution(run):
+def test_models_without_convolutions_are_refused(run):
     with pytest.raises(ConfigError, match=r"model is a Linear and holds no .*MessagePassing"):
         run(nn.Linear(3, 2), graphs())
     with pytest.raises(ConfigError, match="model is a function; expected"):
@@ -394,7 +394,7 @@ class Head(nn.Module):
 
 
 @pytest.mark.parametrize("make", [hogwild.EnergyGNN, hogwild.GCN, hogwild.MaxGNN])
-def test_a_module_around_a_model_of_the_library_is_told_what_to_do(make):
+def test_the_error_for_a_module_around_a_library_model_says_what_to_do(make):
     name = make.__name__
     with pytest.raises(ConfigError) as caught:
         simulate(Head(make(3, out_channels=1)), graphs())
@@ -551,7 +551,7 @@ MEETING = {
     [(name, torch.float64) for name in MEETING]
     + [(name, torch.float32) for name in MEETING if name != "a little mean"],  # below its rounding
 )
-def test_nodes_that_meet_outside_of_convolutions_are_refused(name, dtype):
+def test_nodes_that_exchange_values_outside_of_convolutions_are_refused(name, dtype):
     """Before the first convolution and after the last one too: one tick would carry news further
     than one hop."""
     torch.manual_seed(0)

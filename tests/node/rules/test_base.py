@@ -30,7 +30,7 @@ def test_a_node_alone_follows_the_rule_of_all(name, rule, extra):
         sent = mine.begin(own, everyone.current(h).numpy()[..., edges])
         close(sent, letters[..., edges], 1e-9)
         nodes.append((mine, at, edges))
-    for update in range(30):
+    for update in range(8):
         inbox, mail = everyone.current(h), letters[..., graph.reverse]
         before = h.numpy().copy()
         h, letters = theirs.update(h, inbox, mail, everyone)

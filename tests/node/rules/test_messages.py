@@ -1,8 +1,10 @@
 """Messages over separators: exact for quadratic energies on trees, right at fixed points on all
 graphs, one hop and of fixed size."""
 
+import helpers
 import pytest
 import torch
+from helpers import graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
@@ -20,14 +22,11 @@ from hogwild_node.rules.trust import FLOOR, Trust
 
 
 def undirected(pairs, n):
-    edges = torch.tensor([(i, j) for i, j in pairs] + [(j, i) for i, j in pairs]).T
-    return Graph.of(edges.reshape(2, -1).contiguous(), n)
+    return graph_of(helpers.undirected(*pairs), n)
 
 
 def grid(side):
-    pairs = [(r * side + c, r * side + c + 1) for r in range(side) for c in range(side - 1)]
-    pairs += [(r * side + c, (r + 1) * side + c) for r in range(side - 1) for c in range(side)]
-    return undirected(pairs, side * side)
+    return graph_of(helpers.grid(side, side))
 
 
 TREES = {
@@ -82,13 +81,13 @@ def test_denoising_on_a_tree_is_exact_after_the_diameter():
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 5), st.integers(0, 3), st.booleans())
 def test_any_schedule_on_trees_and_graphs_with_cycles(seed, stagger, delay, cycles):
     torch.manual_seed(seed)
-    graph = random_graph([1, 3, 9], seed=seed, extra=0.5 if cycles else 0.0)
+    graph = random_graph([1, 3, 7], seed=seed, extra=0.5 if cycles else 0.0)
     data = Data(
-        x=torch.randn(13, 3, dtype=torch.float64),
+        x=torch.randn(11, 3, dtype=torch.float64),
         edge_index=torch.stack([graph.src, graph.dst]),
         batch=graph.batch,
     )
@@ -107,20 +106,19 @@ def test_any_schedule_on_trees_and_graphs_with_cycles(seed, stagger, delay, cycl
 @pytest.mark.parametrize("options", [{"message": "node"}, {"heads": 2}, {"normalize": True}])
 def test_every_variant(options):
     torch.manual_seed(1)
-    graph = random_graph([12], seed=1)
+    graph = random_graph([8], seed=1)
     data = Data(
-        x=torch.randn(12, 3, dtype=torch.float64), edge_index=torch.stack([graph.src, graph.dst])
+        x=torch.randn(8, 3, dtype=torch.float64), edge_index=torch.stack([graph.src, graph.dst])
     )
     run = simulate(EnergyGNN(3, out_channels=2, **options).double(), data, rule="messages", runs=2)
     assert bool(run.converged.all()), run
 
 
-@pytest.mark.parametrize("trust", [1.0, FLOOR])
-@pytest.mark.parametrize("coupling", [0.3, 30.0])
+@pytest.mark.parametrize(("coupling", "trust"), [(0.3, FLOOR), (30.0, 1.0), (30.0, FLOOR)])
 def test_a_grid_ends_no_worse_than_with_gradient_steps(coupling, trust, monkeypatch):
     """Also where nodes never trusted themselves much."""
     monkeypatch.setattr(Trust, "watch", lambda *_: None)
-    graph = grid(6)
+    graph = grid(5)
     problem = Quadratic.random(graph, coupling=coupling)
     answer = problem.answer()
     error = {}
@@ -128,7 +126,7 @@ def test_a_grid_ends_no_worse_than_with_gradient_steps(coupling, trust, monkeypa
         simulation = Simulation(rule, Schedule(graph), problem.start())
         if isinstance(rule, MessageRule):
             rule.trust.share[:] = trust
-        for _ in range(400):
+        for _ in range(200):
             simulation.step()
         error[type(rule)] = float((simulation.h - answer).abs().max() / answer.abs().max())
     assert error[MessageRule] <= max(1.05 * error[GradientRule], 1e-6)
@@ -183,7 +181,8 @@ def test_far_fewer_updates_than_gradient_steps_on_a_long_chain():
     for rule in (message_rule(problem), gradient_rule(problem)):
         simulation = Simulation(rule, Schedule(graph), problem.start())
         far, ticks = 1.0, 0
-        while far > 1e-3 and ticks < 2000:
+        most = 10 * count[MessageRule] if count else 500
+        while far > 1e-3 and ticks <= most:
             simulation.step()
             ticks += 1
             far = float((simulation.h - answer).abs().max() / answer.abs().max())
@@ -209,7 +208,7 @@ def test_self_loops_and_multi_edges():
     assert bool(run.converged.all()), run
 
 
-def test_a_search_that_stands_still_is_not_taken_for_arrival(monkeypatch):
+def test_a_search_that_makes_no_progress_does_not_count_as_converged(monkeypatch):
     """Nodes whose search for their cluster's minimum gets nowhere take gradient steps instead."""
     monkeypatch.setattr(mode, "PASSES", 0)
     torch.manual_seed(0)

@@ -93,7 +93,7 @@ def test_a_run_is_the_same_alone_and_among_others(variant):
     torch.manual_seed(0)
     model, data = VARIANTS[variant]().double(), graph_of(6, 1.0, 0)
     options = {"rule": "messages", "ticks": 50, "tol": None}
-    same(simulate(model, data, **options).h[0], simulate(model, data, runs=10, **options).h[0])
+    same(simulate(model, data, **options).h[0], simulate(model, data, runs=3, **options).h[0])
 
 
 @pytest.mark.parametrize("variant", ["edge", "node", "heads"])
@@ -119,10 +119,15 @@ def evaluations(monkeypatch):
     return counts
 
 
-def test_a_settled_node_looks_at_its_energy_once(monkeypatch):
+@pytest.fixture(scope="module")
+def settled():
+    """A simulation of eight nodes that have arrived."""
+    return under_way(posed("edge", graph_of(8, 1.0, 0), 0), 150)
+
+
+def test_a_settled_node_evaluates_its_energy_once(settled, monkeypatch):
     """Less is impossible: without a look it could not tell that what it heard changes nothing."""
-    problem = posed("edge", graph_of(8, 1.0, 0), 0)
-    simulation = under_way(problem, 150)
+    simulation = copy.deepcopy(settled)
     counts = evaluations(monkeypatch)
     before = simulation.h.clone()
     simulation.step()
@@ -130,10 +135,9 @@ def test_a_settled_node_looks_at_its_energy_once(monkeypatch):
     assert float((simulation.h - before).abs().max()) < 1e-8 * float(before.abs().max())
 
 
-def test_nodes_that_are_done_are_cut_out(monkeypatch):
+def test_nodes_that_are_done_are_cut_out(settled, monkeypatch):
     """One node whose neighbours' messages say something new, among seven that are settled."""
-    problem = posed("edge", graph_of(8, 1.0, 0), 0)
-    simulation = under_way(problem, 150)
+    simulation = copy.deepcopy(settled)
     simulation.rule.own[..., 3] += 1.0
     counts = evaluations(monkeypatch)
     simulation.step()

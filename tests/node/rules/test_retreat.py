@@ -19,7 +19,7 @@ def everybody(*names):
     return torch.tensor([[i in names for i in range(3)]])
 
 
-@pytest.mark.parametrize(("stagger", "delay"), [(1, 0), (5, 2)])
+@pytest.mark.parametrize(("stagger", "delay"), [pytest.param(1, 0, marks=pytest.mark.slow), (5, 2)])
 def test_badly_scaled_energies_stay_bounded(stagger, delay):
     """Features a thousand times too large: without retreats, 1e5 times the answer and more."""
     torch.manual_seed(0)
@@ -35,7 +35,7 @@ def test_badly_scaled_energies_stay_bounded(stagger, delay):
     assert float(run.history.max()) < 3.0
 
 
-def test_a_rest_is_half_waiting_and_doubles():
+def test_half_of_a_rest_is_waiting_and_rests_double():
     h = torch.zeros(1, 1, 3)
     retreat, at = Retreat(h, PATH.everyone), PATH.everyone
     for times in (1, 2, 3):
@@ -50,7 +50,7 @@ def test_a_rest_is_half_waiting_and_doubles():
         assert (rests, waited) == (REST * 2**times, REST * 2**times / 2)
 
 
-def test_who_hears_a_neighbour_fall_silent_is_called_once():
+def test_a_silent_neighbour_is_reported_once():
     retreat, at = Retreat(torch.zeros(1, 1, 3), PATH.everyone), PATH.everyone
     messages = torch.ones(1, 2, 4)
     assert not bool(retreat.called(messages, at).any())
@@ -59,7 +59,7 @@ def test_who_hears_a_neighbour_fall_silent_is_called_once():
     assert not bool(retreat.called(messages, at).any())
 
 
-def test_there_is_no_leash_before_the_first_retreat():
+def test_nodes_may_go_anywhere_before_their_first_retreat():
     retreat, at = Retreat(torch.ones(1, 1, 3), PATH.everyone), PATH.everyone
     far = torch.full((1, 1, 3), 2 * LEASH)
     assert not bool(retreat.beyond(far, at).any())
@@ -83,5 +83,8 @@ def test_one_that_is_lost_calls_all_and_the_answer_is_the_same():
     assert bool((rule.retreat.times > 0.0).all())
     for _ in range(1500):
         simulation.step()
+        far = float((simulation.h - answer).abs().max() / answer.abs().max())
+        if far < 1e-6 and not bool(rule.retreat.resting(graph.everyone).any()):
+            break
     assert not bool(rule.retreat.resting(graph.everyone).any())
-    assert float((simulation.h - answer).abs().max() / answer.abs().max()) < 1e-6
+    assert far < 1e-6

@@ -1,4 +1,4 @@
-"""What a node does when it is its turn: one file a rule, each written over inboxes."""
+"""The rules, which say what a node does at its turn; one file for each rule."""
 
 from hogwild_node.rules.base import Rule
 from hogwild_node.rules.caching import CachingRule

@@ -1,4 +1,4 @@
-"""The protocol of a node's rule."""
+"""The base class of all rules."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hogwild_node.star import Star
 
 
 class Rule(ABC):
-    """What a node computes from its own memory and what it last heard.
+    """The update of a node, computed from its own memory and what it last heard.
 
-    A rule is told about some nodes at a time, but every node only ever sees its own column: its
-    embedding, its private memory (kept in the rule, one column a node) and its inbox. Which nodes
-    step together, and what the inboxes hold, is the executor's business.
+    A rule updates some nodes at a time. The update of a node depends only on its embedding, its
+    private memory (one column per node in the rule) and its inbox. The executor decides which nodes
+    update together and what their inboxes hold.
 
     Attributes:
         everyone: The star of all nodes whose memory the rule keeps.
@@ -24,35 +24,39 @@ class Rule(ABC):
     everyone: Star
     channels: int
     letter: int = 0
-    """Numbers in a letter."""
+    """Number of numbers in a letter."""
     ends: bool = False
-    """Whether nodes finish by themselves (layered models), or go on for ever."""
+    """Whether nodes stop by themselves, after their last layer."""
     waited: Array | None = None
-    """Which of the nodes of the last update could only wait; ``None``: none."""
+    """Which nodes of the last update computed nothing and waited; ``None``: none."""
     silent: Array | None = None
-    """Which of the nodes of the last update have nothing to send; ``None``: none."""
+    """Which nodes of the last update have nothing to send; ``None``: none."""
 
     def pose(self, model: Any) -> None:
-        """The model has moved: from now on it is this one, of the same shape. What it says about
-        a node may only depend on what that node knows."""
-        raise NotImplementedError(f"a {type(self).__name__} has one model for ever")
+        """Replace the model by another one of the same shape. The model at a node may only depend
+        on what the node knows."""
+        raise NotImplementedError(f"the model of a {type(self).__name__} cannot be replaced")
 
     @abstractmethod
     def begin(self, h: Array, inbox: Array) -> Array | None:
-        """Start all nodes at ``h`` [R, k, N], with ``inbox`` [R, k, E] heard; returns their letters
-        [R, m, E], one to the sender of every edge into them, or ``None`` where packets hold
-        embeddings only."""
+        """Start all nodes at ``h`` [R, k, N], with the ``inbox`` [R, k, E].
+
+        Returns:
+            The letters [R, m, E], one to the sender of every edge into a node; ``None`` if packets
+            hold embeddings only.
+        """
 
     @abstractmethod
     def update(
         self, h: Array, inbox: Array, mail: Array | None, at: Star
     ) -> tuple[Array, Array | None]:
-        """One update of the nodes in ``at``.
+        """Update the nodes in ``at``.
 
         Args:
-            h: Their embeddings, [R, k, A].
+            h: The nodes' embeddings, [R, k, A].
             inbox: The neighbours' embeddings as last heard, one for each edge, [R, k, E'].
-            mail: The letters that came with them, [R, m, E'].
+            mail: The letters that came with these embeddings, [R, m, E'].
+            at: The nodes and edges.
 
         Returns:
             New embeddings [R, k, A] and letters [R, m, E'].
@@ -64,24 +68,27 @@ class Rule(ABC):
         return self.channels
 
     def broadcast(self, h: Array, at: Star) -> Array:
-        """What the nodes in ``at`` send to everybody: their embeddings [R, k, A], or more."""
+        """What the nodes in ``at`` send to all their neighbours; by default their embeddings
+        [R, k, A]."""
         return h
 
     def numbers(self, at: Star) -> Array | int:
-        """Numbers in the packet that each node in ``at`` sends to each neighbour after an update,
-        [A], or one number for all nodes; of one replica. By default the embedding and a letter."""
+        """Size of the packet that each node in ``at`` sends to each neighbour after an update, in
+        numbers of one replica: [A], or one number for all nodes. By default a packet holds the
+        embedding and a letter."""
         return self.channels + self.letter
 
     def refresh(self, h: Array, inbox: Array, at: Star) -> Array | None:
-        """New letters without a step, from fresh views (for ``exchange="exact"``)."""
+        """New letters from an up-to-date inbox, without an update (for ``exchange="exact"``)."""
         return None
 
     @abstractmethod
     def forget(self, nodes: Array) -> None:
-        """These nodes lose their private memory and start again."""
+        """Clear the private memory of these nodes."""
 
     def lose(self, edges: Array, packets: Array) -> None:
-        """Packets on these edges were lost. A rule that is sent everything anew does not mind."""
+        """Note that packets on these edges were lost. By default nothing happens, because later
+        packets repeat their content."""
         return None
 
     def gradient_at(self, mail: Array, at: Star) -> Array | None:
@@ -94,13 +101,13 @@ class Rule(ABC):
         return None
 
     def finished(self, nodes: Array) -> Array | None:
-        """Which of these nodes need no further update; ``None``: a rule that never ends."""
+        """Which of these nodes need no further update; ``None`` if the rule never ends."""
         return None
 
 
 def to_self(own: Array, letters: Array, at: Star) -> tuple[Array, Array]:
-    """What nodes would send to themselves is theirs at once: ``own`` [R, m, A] with such letters
-    [R, m, E'] added, and the letters without."""
+    """Deliver letters along self-loops at once: add them to ``own`` [R, m, A] and set them to zero
+    in ``letters`` [R, m, E']."""
     loops = at.loops
     if loops is None:
         return own, letters

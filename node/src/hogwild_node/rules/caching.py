@@ -1,49 +1,42 @@
-r"""Layers, exactly and without a clock: a node keeps its neighbours' newest value of *every* layer,
-recomputes all its layers at each update, and sends them all.
+r"""The rule ``"caching"``: nodes keep, recompute and send the values of all layers; exact.
+
+A node keeps its neighbours' newest values of *all* layers, recomputes all its layers at each
+update, and sends all its values. The result is exact under any delay and loss.
 
 .. math::
     z_i^\ell \leftarrow f^\ell_i\bigl(v_i^\ell, \{v_j^\ell(\tau^i_j) : j \in N(i)\}\bigr),
     \qquad \ell = 0, \dots, L - 1, \qquad
     \text{packet: } (v_i^0, \dots, v_i^{L-1}).
 
-The values of layer 0 are functions of a node's own features and always right. If all values of
-layer ℓ are right from some time on, then so is every packet sent since, every update made from such
-packets, and with it every value of layer ℓ + 1. By induction the answer is the synchronous one as
-soon as values have crossed L hops, in any order, with any loss and delay: a lost packet costs time
-only, because the next one repeats it. The price is the packet, which has the widths of all layers
-instead of one. The proof is in the documentation ("Asynchrony").
+The values of layer 0 depend on a node's own features only and are always right. If all values of
+layer ℓ are right from some time on, then so are all later packets and all updates from these
+packets, and therefore all values of layer ℓ + 1. By induction the answer equals the synchronous one
+as soon as values have travelled L hops. A lost packet only costs time, because the next packet
+repeats it. Packets hold the values of all layers instead of one. The proof is in the documentation
+("Asynchrony").
 
-A node cannot know that it has its answer; it goes on for ever, as with energies.
+A node cannot know that it has its final answer, so it never stops.
 """
 
 from __future__ import annotations
 
-from hogwild_node.layers import LocalLayers
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Rule
+from hogwild_node.rules.layered import LayersRule
 from hogwild_node.star import Star
 
 
-class CachingRule(Rule):
-    """All layers at every update, from the neighbours' newest values of all layers.
-
-    Args:
-        model: The layers.
-        everyone: The star of all nodes.
-        channels: Width of a state.
-    """
-
-    def __init__(self, model: LocalLayers, everyone: Star, channels: int) -> None:
-        self.model, self.everyone, self.channels = model, everyone, channels
-        self.width = sum(model.widths[:-1])
+class CachingRule(LayersRule):
+    """All layers at every update, from the neighbours' newest values of all layers."""
 
     def begin(self, h: Array, inbox: Array) -> None:
         xp, first = namespace(h), self.model.value(0, h, self.everyone)
-        rest = xp.filled((h.shape[0], self.width - first.shape[1], h.shape[-1]), 0.0, h)
+        rest = xp.filled(
+            (h.shape[0], self.numbers(self.everyone) - first.shape[1], h.shape[-1]), 0.0, h
+        )
         self.values = xp.concat([first, rest], axis=1)
 
     def forget(self, nodes: Array) -> None:
-        self.values[:, self.model.widths[0] :, nodes] = 0.0  # its own features are still there
+        self.values[:, self.model.widths[0] :, nodes] = 0.0  # a node still has its own features
 
     def update(
         self, h: Array, inbox: Array, mail: Array | None, at: Star
@@ -60,4 +53,4 @@ class CachingRule(Rule):
         return at.at_nodes(self.values)
 
     def numbers(self, at: Star) -> int:
-        return self.width
+        return sum(self.model.widths[:-1])

@@ -1,22 +1,22 @@
-r"""Gaussian elimination inside a node's cluster: from what it heard to what it passes on.
+r"""Gaussian elimination in a node's cluster, which turns messages heard into messages to send.
 
-The local energy :math:`e^i` lives on the *cluster* of i, its own embedding and those of its
-distinct neighbours; two neighbouring clusters i and j share the *separator* :math:`(h_i, h_j)`.
-Node i adds to a quadratic model of :math:`e^i` the quadratic messages
-:math:`\mu_{l \to i}(h_l, h_i)` it heard and eliminates all but one separator:
+The local energy :math:`e^i` is a function on the *cluster* of i: its own embedding and those of its
+distinct neighbours. Two neighbouring clusters i and j share the *separator* :math:`(h_i, h_j)`.
+Node i adds the quadratic messages :math:`\mu_{l \to i}(h_l, h_i)` that it heard to a quadratic
+model of :math:`e^i` and eliminates all variables except one separator:
 
 .. math::
     \mu_{i \to j}(h_i, h_j) = \min_{h_l,\; l \in N(i) \setminus j}
     \hat e^i + \sum_{l \in N(i) \setminus j} \mu_{l \to i}.
 
-Sums and partial minima of convex functions are convex: messages stay positive semidefinite, on any
-graph. On a tree the clusters satisfy running intersection and this is exact elimination of the
-models, hence of the energies where these are quadratic.
+Sums and partial minima of convex functions are convex. Messages are therefore positive semidefinite
+on any graph. On a tree the clusters have the running intersection property, and the elimination is
+exact for quadratic energies.
 
-**How.** With displacements :math:`d` from the point where the model was taken, neighbours are
-coupled to each other through :math:`Z = \sum_l J_l d_l` alone (:class:`LocalQuadratic`). Let
+**Computation.** Let :math:`d` be displacements from the point of the model. Neighbours are coupled
+to each other only through :math:`Z = \sum_l J_l d_l` (:class:`LocalQuadratic`). Let
 :math:`K_l = C_l + \mu^{ll}_l`, :math:`Y_l = X_l + \mu^{il}_l` and :math:`\gamma_l` the gradient in
-:math:`h_l`. Minimising over the :math:`d_l` for given :math:`d_i` and :math:`d_j` leaves
+:math:`h_l`. The minimum over the :math:`d_l` for given :math:`d_i` and :math:`d_j` is
 
 .. math::
     \tfrac12 d_i^\top (B - T) d_i - \sigma^\top d_i + \tfrac12 Z_0^\top G Z_0, \qquad
@@ -29,12 +29,12 @@ coupled to each other through :math:`Z = \sum_l J_l d_l` alone (:class:`LocalQua
     w = \sum_l J_l K_l^{-1} \gamma_l, \;
     \sigma = \sum_l Y_l K_l^{-1} \gamma_l,
 
-beside the terms of i and j themselves. The sums over all neighbours but j are the sums over all
-less j's term, so the work is linear in the degree, and nothing larger than k × k and C × C is ever
-factorised.
+plus the terms of i and j themselves. The sums over all neighbours except j are the sums over all
+neighbours minus the term of j. The work is therefore linear in the degree, and all factorised
+matrices are k × k or C × C.
 
-Arrays in this file have the layout of batched matrices, [R, n, …]: :func:`rows` and :func:`columns`
-translate.
+Arrays in this file have the layout of batched matrices, [R, n, …]; :func:`rows` and
+:func:`columns` convert them.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from hogwild_node.star import Star
 
 
 def rows(x: Array) -> Array:
-    """The layout of fields to that of batched matrices: [R, …, n] -> [R, n, …]."""
+    """Move the last dimension to the second place: [R, …, n] -> [R, n, …]."""
     return namespace(x).moveaxis(x, -1, 1)
 
 
 def columns(x: Array) -> Array:
-    """And back: [R, n, …] -> [R, …, n]."""
+    """Move the second dimension to the last place: [R, n, …] -> [R, …, n]."""
     return namespace(x).moveaxis(x, 1, -1)
 
 
@@ -62,15 +62,15 @@ def times(matrix: Array, x: Array) -> Array:
 
 
 class Clusters:
-    """Some nodes, each with its V' *distinct* neighbours: the variables of their local energies.
+    """Some nodes with their *distinct* neighbours, V' in all: the variables of the local energies.
 
-    Parallel edges carry one variable, and a self-loop the node's own; in a simple graph edges and
-    variables are the same thing.
+    Parallel edges share one variable, and a self-loop has the variable of its node. In a simple
+    graph every edge has its own variable.
     """
 
     def __init__(self, at: Star) -> None:
         self.at, self.slot = at, at.slot
-        self.of_edge: Array | None = None  # [E'] variable of each edge; V' + slot: the node's own
+        self.of_edge: Array | None = None  # [E'] variable of each edge; V' + slot for self-loops
         if at.senders is None:
             return
         xp = namespace(at.senders)
@@ -87,11 +87,12 @@ class Clusters:
 
     @property
     def size(self) -> int:
-        """V'."""
+        """V', the number of variables."""
         return int(self.slot.shape[0])
 
     def to_edges(self, near: Array, own: Array) -> Array:
-        """Values of the variables [R, V', …] and of the nodes [R, A, …] as edges see them."""
+        """The value of each edge's variable [R, E', …], from the values of the neighbours
+        [R, V', …] and of the nodes [R, A, …]."""
         if self.of_edge is None:
             return near
         return namespace(near).concat([near, own], axis=1)[:, self.of_edge]
@@ -118,13 +119,13 @@ class Clusters:
         return xp.largest(own, self.slot, near)
 
     def part(self, some: Array) -> tuple[Clusters, Array]:
-        """The clusters of some of the nodes (a mask [A]), and which variables are theirs [V']."""
+        """The clusters of some of the nodes (a mask [A]), and a mask of their variables [V']."""
         return Clusters(self.at.part(some)[0]), some[self.slot]
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the clusters: the nodes' own embeddings and their neighbours'."""
+    """A point in the variables of the clusters: embeddings of the nodes and of their neighbours."""
 
     own: Array  # [R, A, k]
     near: Array  # [R, V', k]
@@ -145,19 +146,20 @@ class Point:
 
 @dataclass(frozen=True)
 class Messages:
-    r"""Quadratics :math:`\tfrac12 y^\top \Lambda y - \eta^\top y` on the separators y = (sender,
-    receiver), in absolute embeddings: a late message is as true as when it was sent."""
+    r"""Quadratic messages :math:`\tfrac12 y^\top \Lambda y - \eta^\top y` on the separators
+    y = (sender, receiver). They are functions of embeddings, not of displacements, so a late
+    message keeps its meaning."""
 
     precision: Array  # [R, V', 2k, 2k]
     linear: Array  # [R, V', 2k]
 
     @staticmethod
     def width(channels: int) -> int:
-        """Numbers in a message: an upper triangle and a vector."""
+        """Number of numbers in a message: an upper triangle and a vector."""
         return channels * (2 * channels + 1) + 2 * channels
 
     def pack(self) -> Array:
-        """[R, width, V'], as it is sent."""
+        """The messages as one array [R, width, V'], for packets."""
         xp, size = namespace(self.linear), self.linear.shape[-1]
         flat = xp.reshape(self.precision, (*self.precision.shape[:-2], size * size))
         upper = flat[..., xp.positions(_upper(size), flat)]
@@ -165,6 +167,7 @@ class Messages:
 
     @classmethod
     def unpack(cls, mail: Array, channels: int) -> Messages:
+        """The inverse of :meth:`pack`."""
         xp, size = namespace(mail), 2 * channels
         mail, upper = rows(mail), _upper(size)
         place = {at: n for n, at in enumerate(upper)}
@@ -174,14 +177,15 @@ class Messages:
         return cls(precision, mail[..., len(upper) :])
 
     def gradient(self, sender: Array, receiver: Array) -> tuple[Array, Array]:
-        """At these embeddings [R, V', k], with respect to the sender's and the receiver's."""
+        """The gradients with respect to the sender's and the receiver's embedding, at these
+        embeddings [R, V', k]."""
         xp, k = namespace(sender), sender.shape[-1]
         g = times(self.precision, xp.concat([sender, receiver], axis=-1)) - self.linear
         return g[..., :k], g[..., k:]
 
 
 def _upper(size: int) -> tuple[int, ...]:
-    """Places of an upper triangle in a flattened matrix, row by row."""
+    """Indices of the upper triangle in a flattened matrix, row by row."""
     return tuple(i * size + j for i in range(size) for j in range(i, size))
 
 
@@ -199,16 +203,16 @@ def diagonal_matrix(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Anchor:
-    r"""Quadratics :math:`\tfrac12 \sum_c \rho_{ic} (h_{ic} - a_{ic})^2`: nodes that hold on to
-    where they are before an update."""
+    r"""Terms :math:`\tfrac12 \sum_c \rho_{ic} (h_{ic} - a_{ic})^2` that hold nodes near their
+    embeddings before an update."""
 
     at: Array  # [R, A, k] a
     hold: Array  # [R, A, k] ρ
 
 
 class Elimination:
-    """Quadratic models of some clusters at ``z``, with the messages their nodes heard, held by
-    ``anchor``."""
+    """The elimination in some clusters, for quadratic models at ``z``, the messages heard and an
+    optional anchor."""
 
     def __init__(
         self,
@@ -251,7 +255,7 @@ class Elimination:
     def _reduce(
         self, sums: tuple[Array, ...], b: Array, u: Array, own: Array, loop: Array | None
     ) -> tuple[Array, Array, Array, Array, Array]:
-        """The elimination: curvature and gradient in :math:`d_i`, then V, G and w."""
+        """Eliminate the neighbours: curvature and gradient in :math:`d_i`, then V, G and w."""
         xp, (w2, v, t, w, s) = namespace(u), sums
         v = v if loop is None else v - loop
         g = xp.solve(xp.identity(u.shape[-1], u) + u @ w2, u)
@@ -259,8 +263,8 @@ class Elimination:
         return b - t + v.mT @ g @ v, own - s + times(v.mT @ g, w), v, g, w
 
     def solve(self) -> tuple[Point, Array]:
-        """The displacement to the minimiser of model and messages, and the slope along it (half of
-        it is the predicted decrease), [R, A]."""
+        """The displacement to the minimiser of model and messages, and the slope along it, [R, A].
+        The predicted decrease is half of the slope's absolute value."""
         slot = self.clusters.slot
         a, grad, v, g, w = self._reduce(self.sums, self.b, self.u, self.own, self.loop)
         own = -namespace(a).solve(a, grad[..., None])[..., 0]
@@ -276,7 +280,7 @@ class Elimination:
         return (own * d.own).sum(-1) + along
 
     def messages(self) -> Messages:
-        """What each node sends to each of its neighbours: all but that separator eliminated."""
+        """The message from each node to each of its neighbours."""
         slot = self.clusters.slot
         others = tuple(s[:, slot] - x for s, x in zip(self.sums, self.terms, strict=True))
         loop = None if self.loop is None else self.loop[:, slot]
@@ -288,7 +292,7 @@ class Elimination:
         precision = _symmetric(a, cross, self.c + self.j.mT @ gj)
         xp = namespace(grad)
         gradient = xp.concat([grad, self.toward - times(gj.mT, w)], axis=-1)
-        # The linear term whose gradient at z is this.
+        # The linear term that gives this gradient at z.
         at = xp.concat([self.z.own[:, slot], self.z.near], axis=-1)
         return Messages(precision, times(precision, at) - gradient)
 

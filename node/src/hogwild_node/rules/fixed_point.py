@@ -1,9 +1,9 @@
-r"""Fixed-point models: a node replaces its embedding by :math:`F_i` of what it last heard.
+r"""The rule ``"fixed-point"``: a node replaces its embedding by :math:`F_i` of what it last heard.
 
 .. math:: h_i \leftarrow F_i(h_i, \{h_j(\tau^i_j) : j \in N(i)\})
 
-Converges under partial asynchrony where F contracts in a weighted maximum norm over the nodes;
-there is no step size. The packet is :math:`h_j`.
+The rule converges under partial asynchrony if F contracts in a weighted maximum norm over the
+nodes. It has no step size. The packet from j holds :math:`h_j`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hogwild_node.star import Star
 
 
 class FixedPointRule(Rule):
-    """One application of the map's own row.
+    """Applies the map to the nodes at each update.
 
     Args:
         model: The map.
@@ -38,4 +38,4 @@ class FixedPointRule(Rule):
         return self.model.update(h, at.own_view(h, inbox), at), None
 
     def forget(self, nodes: Array) -> None:
-        pass  # nothing but the embedding itself is remembered
+        pass  # the rule has no memory

@@ -1,26 +1,27 @@
-r"""Optimisation-based models: a gradient step on what the neighbours last said (Algorithm 1).
+r"""The rule ``"gradient"``: a gradient step from what a node last heard (the paper's Algorithm 1).
 
-Node i keeps :math:`h_i` and the gradient :math:`g_{ii}` of its own energy; the packet from j to i
-is the fixed-size pair :math:`(h_j, g_{ji})`. An update is
+Node i keeps :math:`h_i` and the gradient :math:`g_{ii}` of its own energy. The packet from j to i
+holds :math:`(h_j, g_{ji})`. An update is
 
 .. math::
     h_i &\leftarrow h_i - A_i \Bigl(g_{ii} + \sum_{j \in N(i)} g_{ji}(\tau^i_j)\Bigr) \\
     g_{ij} &\leftarrow \frac{\partial e^i}{\partial h_j}\bigl(h_i, \{h_l(\tau^i_l)\}\bigr),
     \qquad j \in N(i) \cup \{i\}.
 
-Steps :math:`A_i`:
+The step :math:`A_i` is one of three:
 
-* numbers: the same for all nodes, as in the paper, or one for each;
-* scaled by bounds: :math:`a / r_i` with :math:`r_i` a bound on the absolute row sums of the Hessian
-  (``step="certified"`` of ``hogwild.simulate``, which chooses a so that convergence is proved).
-  Where the model moves, so does :math:`r_i`: every neighbour j then adds its share of
-  :math:`r_i`, k numbers, to the packet;
-* ``"auto"``: the inverse of the node's own curvature block, damped. Every neighbour j adds its
-  k × k block of :math:`\partial^2 e^j / \partial h_i^2` to the packet (with the majorising
-  curvature: where an activation is nearly straight the true one would promise endless steps).
-  Scaled like this the Hessian's largest eigenvalue is at most the largest degree plus one, and 2 to
-  3 in practice, so one damping fits all models. A node whose gradient has turned round and grown
-  overshot: it halves its damping, and recovers slowly. Observed to converge, not proved.
+* a number for all nodes, as in the paper, or one for each node;
+* :math:`a / r_i`, where :math:`r_i` bounds the absolute row sums of the Hessian
+  (``step="certified"`` of ``hogwild.simulate``, which chooses a such that convergence is proved).
+  If the model changes during a run, so does :math:`r_i`. Every neighbour j then adds its part of
+  :math:`r_i`, k numbers, to the letter;
+* ``"auto"``: the damped inverse of the node's block of the Hessian. Every neighbour j adds its
+  k × k block :math:`\partial^2 e^j / \partial h_i^2` to the letter. The blocks use majorising
+  curvatures, because the true curvature is almost zero where an activation is nearly linear. The
+  largest eigenvalue of the Hessian scaled by these blocks is at most the largest degree plus one,
+  and 2 to 3 in practice, so that one damping works for all models. If the gradient of a node
+  reverses and grows, the node halves its damping, which then recovers slowly. Convergence is
+  observed, but not proved.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from hogwild_node.rules.base import Rule, to_self
 from hogwild_node.star import Star
 
 DAMPING = 0.6
-"""Largest share of the block-scaled step: above, stale views make eigenvalues of 3 oscillate."""
+"""Largest damping of the ``"auto"`` step. With more, delays make eigenvalues of 3 oscillate."""
 
 
 class GradientRule(Rule):
-    """One gradient step.
+    """Makes one gradient step at each update.
 
     Args:
         model: The energy.
         everyone: The star of all nodes.
         channels: Width k of an embedding.
-        rate: The step, a number or an array [R, k, N]; ``None``: the ``"auto"`` step.
-        bounded: Whether the rate is divided by bounds that the neighbours send along.
+        rate: The step, a number or an array [R, k, N]; ``None`` for the ``"auto"`` step.
+        bounded: Whether the rate is divided by the bounds r_i, whose parts the neighbours send.
         damping: Largest factor on the ``"auto"`` step.
     """
 
@@ -87,7 +88,7 @@ class GradientRule(Rule):
     # -- the rule ----------------------------------------------------------------------------------
 
     def refresh(self, h: Array, inbox: Array, at: Star) -> Array:
-        """Recompute the gradients (and blocks) of the nodes' energies; returns the letters."""
+        """Recompute the gradients and blocks of the nodes' energies; returns the letters."""
         xp = namespace(h)
         inbox = at.own_view(h, inbox)
         blocks: Array | None = None
@@ -117,8 +118,8 @@ class GradientRule(Rule):
         return at.at_nodes(self.own) + at.collect(mail[:, : self.channels])
 
     def step(self, h: Array, mail: Array, at: Star, who: Array | None = None) -> Array:
-        """The new embeddings [R, k, A]; only nodes in ``who`` [R, A] (``None``: all) remember the
-        step."""
+        """The new embeddings [R, k, A]. Only the nodes in ``who`` (a mask [R, A]; ``None``: all)
+        store the step in their memory."""
         heard = at.collect(mail)
         g = at.at_nodes(self.own) + heard[:, : self.channels]
         if self.rate is None:
@@ -128,14 +129,14 @@ class GradientRule(Rule):
         return h - (self.rate if isinstance(self.rate, float) else at.at_nodes(self.rate)) * g
 
     def _scaled(self, g: Array, blocks: Array, at: Star, who: Array | None) -> Array:
-        """The damped block-scaled step, and the safeguard's bookkeeping."""
+        """The ``"auto"`` step times the gradient; updates the damping of each node."""
         xp, k = namespace(g), self.channels
         last, before = at.at_nodes(self.last), at.at_nodes(self.trust)
 
         def dot(x: Array, y: Array) -> Array:
             return (x * y).sum(1)[:, None]
 
-        # Growth alone may be the neighbours' doing; growth in the opposite direction is one's own.
+        # Neighbours may make a gradient grow, but if it also reverses, the step was too large.
         overshot = (dot(g, last) < 0.0) & (dot(g, g) > dot(last, last))
         trust = xp.where(overshot, 0.5 * before, 1.1 * before)
         trust = xp.clip(trust, 1e-3 * self.damping, self.damping)

@@ -1,4 +1,4 @@
-"""What the rules for layers share: each node's layer, and its values of several layers."""
+"""Base classes of the rules for layers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hogwild_node.rules.base import Rule
 from hogwild_node.star import Star
 
 
-class LayerByLayer(Rule):
-    """A rule that applies one layer an update. Every node has a layer, which the rule counts.
+class LayersRule(Rule):
+    """A rule for layers.
 
     Args:
         model: The layers.
@@ -23,6 +23,10 @@ class LayerByLayer(Rule):
     def __init__(self, model: LocalLayers, everyone: Star, channels: int) -> None:
         self.model, self.everyone, self.channels = model, everyone, channels
         self.depth = len(model.widths) - 1
+
+
+class LayerByLayer(LayersRule):
+    """A rule that applies one layer an update. Every node has a layer, which the rule counts."""
 
     def begin(self, h: Array, inbox: Array) -> Array | None:
         slot = self.everyone.slot
@@ -40,9 +44,9 @@ class LayerByLayer(Rule):
         some: Array,
         make: Callable[[int, Array, Array, Star], Array],
     ) -> Array:
-        """``out`` [R, w, A] with new columns at ``some`` nodes [A]. The columns of the nodes at
-        each ``layer`` [A] are ``make(layer, nodes, edges, star)``: which nodes and edges of the
-        star, and their own star."""
+        """Compute new columns of ``out`` [R, w, A] at ``some`` nodes (a mask [A]), one ``layer``
+        [A] at a time: ``make(layer, nodes, edges, star)`` gets masks of the nodes and edges, and
+        their star."""
         xp = namespace(out)
         for index in xp.unique(layer[some]).tolist():
             here = some & (layer == index)
@@ -53,10 +57,10 @@ class LayerByLayer(Rule):
     def _apply(
         self, h: Array, heard: Callable[[int], Array], at: Star, ready: Array | None = None
     ) -> Array:
-        """The next layer of the ``ready`` nodes (all by default) that have one left. What they
-        heard of a layer is ``heard(layer)`` [R, widths[layer], E']."""
+        """Apply the next layer of the ``ready`` nodes (all by default), unless they have finished.
+        ``heard(layer)`` [R, widths[layer], E'] gives the neighbours' values of a layer."""
         layer = at.at_nodes(self.layer)
-        going = layer < self.depth  # a replayed schedule may go on for longer
+        going = layer < self.depth  # a replayed schedule may have further turns
         ready = going if ready is None else going & ready
 
         def next_layer(index: int, here: Array, keep: Array, part: Star) -> Array:
@@ -68,8 +72,8 @@ class LayerByLayer(Rule):
 
 
 class ValueByValue(LayerByLayer):
-    """A rule whose packets hold the values of several layers. A node keeps its own values, one
-    below the other, [R, sum(widths[:-1]), N], up to its layer."""
+    """A rule whose packets hold the values of several layers. A node keeps its own values up to its
+    layer, stacked: [R, sum(widths[:-1]), N]."""
 
     def begin(self, h: Array, inbox: Array) -> Array | None:
         super().begin(h, inbox)
@@ -89,7 +93,7 @@ class ValueByValue(LayerByLayer):
         self.values[:, self.first[1] :, nodes] = 0.0  # a node can still read its own features
 
     def _edge_numbers(self, number: int) -> Array:
-        """One whole number for each edge, [E]."""
+        """The same integer for each edge, [E]."""
         slot = self.everyone.slot
         return namespace(slot).filled((self.everyone.degree,), number, slot)
 
@@ -99,12 +103,12 @@ class ValueByValue(LayerByLayer):
 
     @staticmethod
     def _none(marked: Array, at: Star) -> Array:
-        """Which nodes have no edge that is marked, [A]."""
+        """Which nodes have no marked edge, [A]."""
         return at.collect(namespace(marked).as_numbers(marked, at.slot)) == 0
 
     def _advance(self, h: Array, values: Array, at: Star, ready: Array) -> Array:
-        """The next layer of the ``ready`` nodes from their neighbours' values of all layers, each
-        edge's [R, sum(widths[:-1]), E']. The nodes keep their own new values."""
+        """Apply the next layer of the ``ready`` nodes to their neighbours' ``values`` of all layers
+        [R, sum(widths[:-1]), E'], and store the nodes' own new values."""
         first, layer = self.first, at.at_nodes(self.layer)
         h = self._apply(h, lambda index: values[:, first[index] : first[index + 1]], at, ready)
 
@@ -113,7 +117,7 @@ class ValueByValue(LayerByLayer):
             new = self.model.value(index, h[..., here], part)
             return namespace(h).concat([own[:, :low], new, own[:, high:]], axis=1)
 
-        fresh = ready & (layer + 1 < self.depth)  # nobody reads a value of the last layer
+        fresh = ready & (layer + 1 < self.depth)  # values of layer L are not sent
         mine = self._each(layer + 1, at, at.at_nodes(self.values), fresh, value)
         self.values = at.put(self.values, mine)
         return h

@@ -1,45 +1,45 @@
-r"""Optimisation-based models at the speed of information: messages about everything behind a node.
+r"""The rule ``"messages"``: nodes of an energy send quadratic functions that summarise the energies
+of the nodes behind them.
 
-A gradient step tells a neighbour which way to go; a message tells it what everybody behind the
-sender makes of where it goes. Node i owns the cluster :math:`N(i) \cup \{i\}` of its local energy
-:math:`e^i`. From every neighbour j it hears a quadratic :math:`\mu_{j \to i}(h_j, h_i)` that stands
-for the energies beyond j (:mod:`hogwild_node.rules.elimination`). An update is
+Node i minimises over the cluster :math:`N(i) \cup \{i\}` of its local energy :math:`e^i`. From
+every neighbour j it hears a quadratic message :math:`\mu_{j \to i}(h_j, h_i)`, which approximates
+the sum of the energies beyond j (:mod:`hogwild_node.rules.elimination`). An update is
 
 .. math::
     z_i &\leftarrow \arg\min_{h_i, h_{N(i)}} \; e^i + \sum_{j \in N(i)} \mu_{j \to i}, \\
     \mu_{i \to j} &\leftarrow \min_{h_l,\; l \in N(i) \setminus j} \; \hat e^i
        + \sum_{l \in N(i) \setminus j} \mu_{l \to i},
 
-:math:`z_i` being the cluster as i would have it, its own part the node's new embedding, and
-:math:`\hat e^i` the quadratic model of :math:`e^i` at :math:`z_i`. The packet to j has a fixed
-size: :math:`h_i`, the message (k(2k + 1) + 2k numbers) and what a gradient step needs
+where the node's own part of :math:`z_i` is its new embedding, and :math:`\hat e^i` is the
+quadratic model of :math:`e^i` at :math:`z_i`. The packet to j has a fixed size: it holds
+:math:`h_i`, the message (k(2k + 1) + 2k numbers) and the letter of a gradient step
 (:mod:`hogwild_node.rules.gradient`).
 
-**On a tree** with quadratic energies this is exact elimination. All together (S = 1, D = 0) the
-nodes hold the answer after as many updates as the tree's diameter (a lone node after one): a
-message about a subtree of height s is right after s of them.
+**On a tree** with quadratic energies this is exact elimination. If all nodes update together (S =
+1, D = 0), they hold the answer after as many updates as the diameter of the tree, because a message
+about a subtree of height s is right after s updates. A single node needs one update.
 
-**Nonlinear energies.** Models are taken at :math:`z_i`, which a few local Newton steps find: no
-node extrapolates its own energy. And every activation enters a message with the curvature that
-bounds its growth over ``REACH`` times its last move (:meth:`LocalEnergy.bounding`), and farther
-where the node trusts less: wide parabolas while things move, which keep neighbours from
-overshooting; the true curvature, and Newton's rate, when they settle.
+**Nonlinear energies.** A node takes its model at :math:`z_i`, which it finds by a few Newton steps.
+In a message, the curvature of every activation bounds the activation's growth over ``REACH`` times
+its last move, and further if the node's trust is low (:meth:`LocalEnergy.bounding`). While
+embeddings still move, these large curvatures keep neighbours from overshooting. When the moves
+become small, the curvatures become the true ones, and the rule converges like Newton's method.
 
 **On graphs with cycles** a fixed point is still the answer: the energy is the sum of the clusters'
-functions :math:`e^i + \sum_j \mu_{j \to i}` less that of the separators'
-:math:`\mu_{i \to j} + \mu_{j \to i}`; their minimisers agree, so there its gradient vanishes. That
-one is reached is not guaranteed: what a node says comes back to it round the cycles. So nodes
-watch how far their own part of :math:`z_i` moves (:mod:`hogwild_node.rules.trust`), and one that
-trusts less holds on to the embedding :math:`a_i` it had before: its energy, as it minimises it and
-as it tells neighbours about it, is
+functions :math:`e^i + \sum_j \mu_{j \to i}` minus the sum of the separators' functions
+:math:`\mu_{i \to j} + \mu_{j \to i}`, and at a fixed point their minimisers agree, so the gradient
+of the energy is zero. Convergence is not guaranteed, because messages travel around cycles and
+return to their sender. A node therefore watches the moves of its own part of :math:`z_i`
+(:mod:`hogwild_node.rules.trust`). If its trust is low, it adds a term to its energy, in its own
+minimisation and in its messages, that holds it near its last embedding :math:`a_i`:
 
 .. math:: e^i + \tfrac12 \sum_c \rho_{ic} (h_{ic} - a_{ic})^2,
 
-with :math:`\rho` in proportion to the curvature it sees in each channel. At a fixed point that term
-and its gradient are zero, so the answer is the same; the more strongly nodes are held the more
-their moves resemble gradient steps, and the sooner echoes fade. And nodes whose moves keep undoing
-each other go back to where they were, take gradient steps for a while and try again
-(:mod:`hogwild_node.rules.retreat`). Observed to converge, not proved.
+with :math:`\rho` proportional to the curvature of energy and messages in each channel. The term and
+its gradient are zero at a fixed point, so the answer does not change. With a large :math:`\rho` the
+moves resemble gradient steps. Nodes whose moves keep reversing return to an earlier embedding, take
+gradient steps for a while, and try again (:mod:`hogwild_node.rules.retreat`). Convergence is
+observed, but not proved.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ from hogwild_node.rules.trust import Trust
 from hogwild_node.star import Star
 
 SILENT = 1e-3
-"""Curvature, relative to its own energy's, with which a node holds neighbours it has not heard
-from where they are."""
+"""Curvature that holds neighbours without a message in place, relative to the curvature of the
+node's own energy."""
 HOLD = 3e-4
-"""How strongly a node holds on to where it is, relative to the curvature it sees: at trust s, so
-much times 1 / s² - 1."""
+"""Factor of ρ: at trust s, ρ is ``HOLD`` · (1 / s² − 1) times the curvature of the node's energy
+and messages."""
 REACH = 3.0
-"""How many times its last move an activation's parabola must hold for: at trust s, so many / s²."""
+"""At trust s, the curvatures in a message are valid over ``REACH`` / s² times the last move."""
 
 
 class MessageRule(Rule):
-    """Messages; gradient steps where a node cannot minimise its own energy, or rests.
+    """Quadratic messages. A node that rests, or whose minimisation fails, takes a gradient step.
 
     Args:
-        gradient: The gradient steps, which know the energy and the nodes.
+        gradient: The rule for the gradient steps, which holds the energy and the nodes.
     """
 
     def __init__(self, gradient: GradientRule) -> None:
@@ -103,9 +103,9 @@ class MessageRule(Rule):
         xp = namespace(h)
         letters = self.gradient.begin(h, inbox)
         self.trust = Trust(h)
-        # z_i, one column a node and one an edge; copies, since the caller's arrays may change
+        # z_i: one column for each node and edge; copies, because the caller's arrays may change
         self.own, self.near = 1.0 * h, 1.0 * inbox
-        self.known = xp.zeros_like(h[:, 0]) > 0.0  # whose z_i holds, [R, N]: nobody's yet
+        self.known = xp.zeros_like(h[:, 0]) > 0.0  # which nodes have a valid z_i, [R, N]
         self.retreat = Retreat(h, self.everyone)
         self.sent = self._first(h, inbox, self.everyone)
         return xp.concat([self.sent, letters], axis=1)
@@ -121,7 +121,7 @@ class MessageRule(Rule):
         return namespace(h).concat([at.at_edges(self.sent), letters], axis=1)
 
     def _remembered(self, clusters: Clusters, h: Array, inbox: Array) -> Point:
-        """The clusters as their nodes left them; after a fresh start, as they hear them to be."""
+        """The last z_i of each node; for nodes without one, their embedding and their inbox."""
         at = clusters.at
         left = Point(rows(at.at_nodes(self.own)), clusters.average(rows(at.at_edges(self.near))))
         heard = Point(rows(h), clusters.average(rows(inbox)))
@@ -148,7 +148,7 @@ class MessageRule(Rule):
         sent = xp.where(xp.isfinite(sent).all(1)[:, None], sent, last)
         sent = xp.where(resting[:, at.slot][:, None], 0.0, sent)
         self.own = at.put(self.own, columns(z.own))
-        self.known = at.put(self.known, sound)  # failed: begun afresh, from what is heard
+        self.known = at.put(self.known, sound)  # after a failure the node starts from its inbox
         self.near = at.put_edges(self.near, columns(clusters.to_edges(z.near, z.own)))
         self.sent = at.put_edges(self.sent, sent)
 
@@ -164,8 +164,9 @@ class MessageRule(Rule):
         return self.gradient.gradient_at(mail[:, self.width :], at)
 
     def _heard(self, clusters: Clusters, mail: Array, z: Point) -> Messages:
-        """The messages heard. A neighbour that is silent stays where it is, and its letter, a
-        gradient and a curvature, stands for its message: at the answer that is consistent."""
+        """The messages heard. A neighbour that rests sends zeros. Its message is replaced by a
+        quadratic from the gradient and the curvature in its letter, which holds it in place and is
+        consistent at the answer."""
         xp, k = namespace(mail), self.channels
         packed = clusters.average(rows(mail[:, : self.width]))
         heard, silent = Messages.unpack(columns(packed), k), (packed == 0.0).all(-1)
@@ -192,7 +193,7 @@ class MessageRule(Rule):
         )
 
     def _anchor(self, clusters: Clusters, h: Array, z: Point, heard: Messages) -> Anchor:
-        """How strongly each node holds on to the embedding it has."""
+        """The terms that hold each node near its embedding."""
         xp = namespace(h)
         doubt = (clusters.at.at_nodes(self.trust.share) ** -2 - 1.0)[..., None]
         hold = xp.zeros_like(z.own)
@@ -203,7 +204,7 @@ class MessageRule(Rule):
         return Anchor(rows(h), hold)
 
     def _views(self, clusters: Clusters, z: Point) -> tuple[Array, Array]:
-        """A point as the energy takes it: h and the inbox."""
+        """A point in the form that the energy reads: embeddings and inbox."""
         return columns(z.own), columns(clusters.to_edges(z.near, z.own))
 
     def _model(self, clusters: Clusters, z: Point, majorise: float = 0.0) -> LocalQuadratic:
@@ -218,7 +219,7 @@ class MessageRule(Rule):
         astray: Array,
         at: Star,
     ) -> None:
-        """Let the nodes think about how they have moved."""
+        """Update the trust of the nodes from their moves."""
         xp = namespace(after)
         move = xp.where((sound & awake)[..., None], after - before, float("nan"))
         size = xp.max(xp.maximum(abs(before), abs(after)), axis=-1)
@@ -235,7 +236,7 @@ class MessageRule(Rule):
         return self._letters(clusters, Elimination(clusters, model, z, heard, anchor).messages())
 
     def _first(self, h: Array, inbox: Array, at: Star) -> Array:
-        """Messages of nodes that have not heard any."""
+        """The first messages of nodes, which have not heard any message."""
         xp, clusters = namespace(h), Clusters(at)
         z = Point(rows(h), clusters.average(rows(inbox)))
         model = self.model.quadratic(h, inbox, at, majorise=1.0)
@@ -245,7 +246,7 @@ class MessageRule(Rule):
         return self._letters(clusters, Elimination(clusters, model, z, silent).messages())
 
     def _letters(self, clusters: Clusters, messages: Messages) -> Array:
-        """One an edge [R, width, E']; to oneself there is nothing to say."""
+        """The messages on edges, [R, width, E']; zero on self-loops."""
         packed = rows(messages.pack())
         shape = (packed.shape[0], clusters.at.size, self.width)
         nothing = namespace(packed).filled(shape, 0.0, packed)

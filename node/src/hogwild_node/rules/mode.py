@@ -1,15 +1,14 @@
-r"""The mode of a node's cluster: where its energy plus the messages it heard is least.
+r"""The mode of a node's cluster: the minimiser of its energy plus the messages that it heard.
 
 .. math:: z_i \leftarrow \arg\min_{h_i, h_{N(i)}} \; e^i + \sum_{j \in N(i)} \mu_{j \to i}
 
-Newton's method from where the node left off, with a line search of its own for every node: a step
-is shortened while the slope along it turns steeply upwards. A node is done when its predicted
-decrease has become a small share of the first one, or at once when its first Newton step may be
-nothing but rounding: the node takes that step, whose error is of second order, and has evaluated
-its energy once.
+Every node runs Newton's method from its last mode, with its own line search: a step is shortened
+while the slope at its end is steep and points upwards. A node is done when its predicted decrease
+is a small fraction of the first one. If the first Newton step is of rounding size, the node takes
+that step and stops after one evaluation of its energy.
 
-Nothing about a node depends on the nodes that are computed beside it: the iterate of a node that is
-done is frozen, and the node is cut out of the work that is left.
+The result of a node does not depend on the nodes that are computed with it. Nodes that are done
+are removed from the computation.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.rules.elimination import Anchor, Clusters, Elimination, Messages, Point
 
 PASSES = 8
-"""Most evaluations of its own energy a node makes in an update beyond the first."""
+"""Most evaluations of a node's own energy in one update after the first."""
 ENOUGH = 1e-4
-"""Predicted decrease, relative to the first, at which the mode counts as found."""
+"""The search ends at this predicted decrease, relative to the first one."""
 ARRIVED = 1e-8
-"""Newton step, relative to the cluster's embeddings, that may be nothing but rounding."""
+"""Largest Newton step, relative to the cluster's embeddings, that counts as rounding error."""
 
 
 def mode(
@@ -35,14 +34,17 @@ def mode(
     heard: Messages,
     anchor: Anchor,
 ) -> tuple[Point, Array]:
-    """The modes of these clusters, and for which replicas and nodes that went well, [R, A].
+    """The modes of some clusters.
 
     Args:
         clusters: The nodes.
-        model: Quadratic models of their energies at a point.
-        z: Where the search begins.
-        heard: The messages they heard.
-        anchor: Where they are held.
+        model: A function that gives quadratic models of the nodes' energies at a point.
+        z: The starting point.
+        heard: The messages that the nodes heard.
+        anchor: Quadratic terms that hold the nodes near their embeddings.
+
+    Returns:
+        The modes, and for which replicas and nodes the search succeeded, [R, A].
     """
     d, slope = Elimination(clusters, model(clusters, z), z, heard, anchor).solve()
     xp = namespace(slope)
@@ -54,19 +56,18 @@ def mode(
     for _ in range(PASSES):
         if not search.step():
             break
-    # Far out, where an energy is all slopes and kinks, no step may help within so many passes;
-    # standing still there must not be taken for having arrived.
+    # Far from the answer it may happen that no trial is accepted. The search has then failed.
     return search.z, there | search.sound
 
 
 def _rounding(clusters: Clusters, d: Point, z: Point) -> Array:
-    """Whether displacements may be nothing but rounding, for each replica and node, [R, A]."""
+    """Whether displacements are of rounding size, for each replica and node, [R, A]."""
     least = max(ARRIVED, 10.0 * namespace(d.own).finfo(d.own.dtype).eps)  # float32 has fewer digits
     return clusters.largest(d) <= least * clusters.largest(z)  # False for NaN
 
 
 class Search:
-    """Newton's method under way, for all nodes that are still searching."""
+    """Newton's method with a line search for every node."""
 
     def __init__(
         self,
@@ -87,11 +88,11 @@ class Search:
 
     @property
     def sound(self) -> Array:
-        """Where a step was taken, and nothing went wrong since, [R, A]."""
+        """Which nodes accepted a trial and have a finite slope, [R, A]."""
         return namespace(self.slope).isfinite(self.slope) & self.moved
 
     def step(self) -> bool:
-        """One trial of every node that is searching; whether any still is."""
+        """Make one trial for every node that still searches; returns whether any node does."""
         some = self.busy.any(0)
         if bool(some.all()):
             self._step()
@@ -136,7 +137,7 @@ class Search:
         return part
 
     def _join(self, some: Array, part: Search) -> None:
-        """Write what the search of some of the nodes has become into this one, in place."""
+        """Copy the search of some of the nodes back into this one, in place."""
         near = some[self.clusters.slot]
         for mine, theirs in ((self.z, part.z), (self.d, part.d)):
             mine.own[:, some], mine.near[:, near] = theirs.own, theirs.near

@@ -1,10 +1,10 @@
-r"""Layers, as in the paper: a node applies its next layer to what it last heard, and ends after L.
+r"""The rule ``"overwriting"`` (the paper's): a node applies its next layer to what it last heard.
 
 .. math:: h_i \leftarrow f^{(t_i)}_i\bigl(h_i, \{h_j(\tau^i_j) : j \in N(i)\}\bigr), \qquad
           t_i \leftarrow t_i + 1 \quad \text{while } t_i < L
 
 A node counts its own updates only. At its layer 2 it may read a neighbour's value of layer 0 or 4,
-so that the answer depends on the schedule. A node has one value, which the next one overwrites.
+so the answer depends on the schedule. Each new value of a node overwrites the last one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hogwild_node.star import Star
 
 
 class OverwritingRule(LayerByLayer):
-    """One layer an update, without waiting. The values of all layers must have one width."""
+    """One layer per update, without waiting. The values of all layers must have the same width."""
 
     ends = True
 

@@ -1,19 +1,19 @@
-r"""Layers, each node waiting, with acknowledgement and resending: exact under loss.
+r"""The rule ``"resending"``: nodes wait for every layer and resend lost values; exact under loss.
 
-A node applies layer ℓ once every neighbour's value of layer ℓ has come, as under waiting. A packet
-from i to j carries
+As in the rule ``"waiting"``, a node applies layer ℓ when it has every neighbour's value of layer ℓ.
+A packet from i to j holds
 
 .. math:: \bigl(\text{tag}_i,\ \text{ack}_{ij},\ v_i^\ell
           \text{ for } a_{ij} < \ell \le \text{tag}_i\bigr).
 
-:math:`\text{tag}_i` is the last layer whose value i has, :math:`\text{ack}_{ij}` the last layer up
-to which i holds all of j's values, and :math:`a_{ij}` the newest acknowledgement that i has from j.
-A node sends at each of its turns until all that it has is acknowledged, and whenever values came
-that it has not acknowledged; otherwise it is silent. An acknowledgement travels against the edge,
-so every link needs its reverse.
+:math:`\text{tag}_i` is the last layer whose value i has, :math:`\text{ack}_{ij}` is the last layer
+up to which i holds all of j's values, and :math:`a_{ij}` is the newest acknowledgement that i has
+from j. A node sends at each of its turns until all its values are acknowledged, and whenever it
+received values that it has not acknowledged yet. Otherwise it is silent. Acknowledgements travel
+against the edges, so every edge needs its reverse.
 
-A node that comes back from a crash without its memory acknowledges nothing, and its neighbours
-start again with layer 0: the newest acknowledgement counts, not the largest.
+A node that lost its memory in a crash acknowledges nothing. Its neighbours then start again with
+layer 0, because the newest acknowledgement counts, not the largest.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from hogwild_node.star import Star
 
 
 class ResendingRule(ValueByValue):
-    """One layer an update, once every neighbour's value has come; sent until acknowledged.
+    """One layer per update, when all neighbours' values have arrived; values are resent until they
+    are acknowledged.
 
-    Everybody gets [tag, number of the packet, values of all layers], and each neighbour a letter
-    [ack, first layer in this packet]. A receiver uses the values from the letter's first layer to
-    the tag, and no others. The number of a packet serves the simulation alone: a lost packet must
-    not be read when the receiver looks again.
+    A node sends [tag, number of the packet, values of all layers] to all neighbours, and a letter
+    [ack, first layer in this packet] to each. A receiver only uses the values from the letter's
+    first layer to the tag. Only the simulation needs the number of a packet: it keeps a receiver
+    from reading a lost packet later.
     """
 
     letter = 2
@@ -39,16 +40,16 @@ class ResendingRule(ValueByValue):
         xp, zero, everyone = namespace(h), self._edge_numbers, self.everyone
         slot = everyone.slot
         self.number = namespace(slot).filled((everyone.size,), 0, slot)
-        # What the receiver of each edge holds of the sender's values, up to which layer, from
-        # packets of which number; which number was lost; whether it owes an acknowledgement.
-        if everyone.ends is None:  # a node alone, which has heard its neighbours' first values
+        # For the receiver of each edge: the sender's values that it holds, up to which layer, the
+        # number of the last packet, the last number lost, and whether it owes an acknowledgement.
+        if everyone.ends is None:  # a single node, which has its neighbours' values of layer 0
             rest = (h.shape[0], self.first[-1] - self.first[1], everyone.degree)
             self.held = xp.concat([inbox[:, : self.first[1]], xp.filled(rest, 0.0, h)], axis=1)
         else:
             self.held = everyone.current(self.values)
         self.heard, self.seen, self.lost = zero(0), zero(0), zero(-1)
         self.owes = slot < 0  # none
-        self.acked = zero(0)  # what the sender of each edge has of the receiver's values
+        self.acked = zero(0)  # up to which layer the sender of each edge has the receiver's values
         return self._letters(everyone, h)
 
     def forget(self, nodes: Array) -> None:
@@ -74,7 +75,8 @@ class ResendingRule(ValueByValue):
         return self._letters(at, h)
 
     def numbers(self, at: Star) -> Array:
-        """Mean over the neighbours: tag and acknowledgement, and the values each of them lacks."""
+        """Mean over the neighbours of 2 numbers (tag and acknowledgement) and the values that the
+        neighbour lacks."""
         xp, tag = namespace(self.values), self._tag(at)[at.slot]
         known = xp.minimum(at.at_edges(self.acked), tag)
         lacks = self.offset[tag + 1] - self.offset[known + 1]
@@ -96,7 +98,7 @@ class ResendingRule(ValueByValue):
         h = self._advance(h, at.at_edges(self.held), at, ready)
         owes = at.at_edges(self.owes)
         owed = owes | (acked < self._tag(at)[at.slot])
-        owed = others & (owed | (heard < 0))  # a node that holds nothing asks until it is heard
+        owed = others & (owed | (heard < 0))  # a node without values sends until it gets some
         self.waited, self.silent = ~ready, self._none(owed, at)
         self.owes = at.put_edges(self.owes, owes & self.silent[at.slot])
         self.number = at.put(self.number, at.at_nodes(self.number) + ~self.silent)
@@ -108,7 +110,7 @@ class ResendingRule(ValueByValue):
         heard, seen, owes = (at.at_edges(x) for x in (self.heard, self.seen, self.owes))
         arrived = (number > at.at_edges(self.lost)) & ~at.at_edges(self.own)
         acked = xp.where(arrived, ack, at.at_edges(self.acked))
-        # Values that leave a gap behind what is held are of no use yet.
+        # Values that would leave a gap after the held ones cannot be used yet.
         useful = arrived & (first <= heard + 1) & (tag > heard)
         rows = self.rows[:, None]
         new = useful & (first <= rows) & (rows <= tag)  # [rows, E']

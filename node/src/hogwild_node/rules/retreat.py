@@ -1,24 +1,23 @@
-r"""Retreat: nodes whose messages have failed go back, rest together, and try again.
+r"""Retreat: nodes whose messages diverge return to an earlier embedding, rest, and try again.
 
-A *home* is an embedding that no message had a part in: the node's first one, or the last one that
-gradient steps led to. A node that has lost its way (:mod:`hogwild_node.rules.trust`) returns to its
-home and rests: for the first half of the rest it stays there, and for the second half it takes
-gradient steps, and its home with it. While it rests it sends the message zero: it has nothing to
-say about what lies behind it, and no echo survives. Then it tries messages again.
+A node's *home* is an embedding that does not depend on messages: its first embedding, or the last
+one that gradient steps reached. A node that is lost (:mod:`hogwild_node.rules.trust`) returns to
+its home and rests. For the first half of the rest it stays there. For the second half it takes
+gradient steps, and its home moves with it. While a node rests it sends zeros instead of messages,
+so that no earlier message survives on a cycle. After the rest it uses messages again.
 
-*One calls all.* A home is worth little while the neighbours are far off. So a node that hears a
-neighbour fall silent retreats, too, unless it rests already. Word goes round while the first ones
-stay where they are.
+*All nodes retreat together.* A home is of little use while the neighbours are far away. A node that
+receives zeros from a neighbour for the first time therefore also retreats, unless it already rests.
+The first nodes are still at home when the last ones arrive.
 
-*Rests* last ``REST`` times :math:`2^m` updates, m the number of times that the node retreated.
+*Length.* A rest lasts ``REST`` times :math:`2^m` updates, where m is the number of the node's
+retreats.
 
-*A leash.* Far out an energy may be nearly linear: gradients do not tell that a node is far off,
-and it may take for ever to come back. A node that has retreated before retreats as soon as its
-messages would take it beyond ``LEASH`` times its home's largest entry.
+*Leash.* Far from the answer an energy may be nearly linear, and gradient steps return very slowly.
+A node that has retreated before therefore retreats as soon as its messages would take it beyond
+``LEASH`` times the largest entry of its home. Nothing bounds a node before its first retreat.
 
-So after its first retreat a node stays within ``LEASH`` homes, and homes move by gradient steps
-only. Before it, nothing bounds a node. A node that never lost its way has nothing to do
-with any of this.
+Nodes that are never lost, and whose neighbours are never lost, do not retreat.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from hogwild_node.ops import Array, namespace
 from hogwild_node.star import Star
 
 REST = 4.0
-"""Updates in a rest, times two for each retreat."""
+"""Updates in a rest; doubled at each retreat."""
 MOST = 10.0
-"""Retreats that make rests longer."""
+"""Number of retreats after which rests no longer get longer."""
 LEASH = 5.0
-"""How far from zero messages may lead a node, relative to its home, once they have failed. Chosen
-on two settings of ``benchmarks/safeguard.py``: 30 let nodes go to 4.3 times the answer, 5 to 1.3;
-without a leash runs left for 1e3 to 1e6 times the answer after their rests."""
+"""Largest entry that messages may give a node after its first retreat, relative to its home. In two
+settings of ``benchmarks/safeguard.py``, nodes reached 4.3 times the answer with 30, 1.3 times with
+5, and 1e3 to 1e6 times without a leash."""
 
 
 class Retreat:
     """The retreats of all nodes and replicas, which start at ``h`` [R, k, N].
 
     Attributes:
-        home: Where nodes go back to, [R, k, N].
+        home: The embeddings to which nodes return, [R, k, N].
         left: Updates until the end of the rest, [R, N].
-        times: How often they retreated, [R, N].
-        quiet: Which neighbours were silent when last heard, [R, E]; nobody writes to oneself.
+        times: Number of retreats, [R, N].
+        quiet: Which edges last carried zeros instead of a message, [R, E]; true on self-loops.
     """
 
     def __init__(self, h: Array, everyone: Star) -> None:
@@ -54,29 +53,31 @@ class Retreat:
         self.quiet = nobody if everyone.loops is None else nobody | everyone.loops
 
     def forget(self, nodes: Array) -> None:
-        """These nodes start again."""
+        """Clear the memory of these nodes."""
         self.left[:, nodes] = 0.0
         self.times[:, nodes] = 0.0
 
     def resting(self, at: Star) -> Array:
-        """Who rests, [R, A]."""
+        """Which nodes rest, [R, A]."""
         return at.at_nodes(self.left) > 0.0
 
     def called(self, messages: Array, at: Star) -> Array:
-        """Who hears in these messages [R, m, E'] that a neighbour has fallen silent, [R, A]."""
+        """Which nodes learn from these messages [R, m, E'] that a neighbour began to rest,
+        [R, A]."""
         quiet = (messages == 0.0).all(1)
         news = quiet & ~at.at_edges(self.quiet)
         self.quiet = at.put_edges(self.quiet, quiet)
         return at.collect(namespace(messages).as_numbers(news, messages)) > 0.0
 
     def beyond(self, own: Array, at: Star) -> Array:
-        """Who would leave for embeddings [R, k, A] beyond the leash, [R, A]."""
+        """Which nodes would leave the leash with the embeddings ``own`` [R, k, A], [R, A]."""
         xp = namespace(own)
         leash = LEASH * xp.max(abs(at.at_nodes(self.home)), axis=1)
         return (at.at_nodes(self.times) > 0.0) & ~(xp.max(abs(own), axis=1) <= leash)
 
     def count(self, lost: Array, at: Star) -> Array:
-        """Another update; those in ``lost`` [R, A] begin a rest. Returns who stays at home."""
+        """Count an update; nodes in ``lost`` [R, A] begin a rest. Returns which nodes stay at
+        home, [R, A]."""
         xp, before = namespace(lost), at.at_nodes(self.times)
         times = xp.clip(before + xp.as_numbers(lost, before), None, MOST)
         whole = REST * 2.0**times
@@ -85,6 +86,6 @@ class Retreat:
         return left > 0.5 * whole
 
     def settle(self, h: Array, resting: Array, at: Star) -> None:
-        """Those who rest [R, A] are at home where they are, [R, k, A]."""
+        """Set the home of the nodes that rest [R, A] to their embeddings ``h`` [R, k, A]."""
         home = namespace(h).where(resting[:, None], h, at.at_nodes(self.home))
         self.home = at.put(self.home, home)

@@ -1,21 +1,21 @@
-"""How far a node trusts a computation of its own that need not converge.
+"""Trust: a number that a node lowers when its result diverges or oscillates.
 
-The node watches how its result moved at each of its updates, in two ways.
+A *move* is the change of a node's result at one update. The node tests its moves in two ways.
 
-*Growth.* It compares the largest move of every ``WINDOW`` updates with that of the window before:
-growth beyond ``MARGIN`` is a point against the computation, and a smaller move is a point for it.
-This is a sign test: a computation that diverges collects a point against it at every window, and
-one that converges collects few.
+*Growth.* The node compares the largest move of every ``WINDOW`` updates with that of the window
+before. Growth by more than the factor ``MARGIN`` is a point against the computation, and a smaller
+move is a point in its favour. A diverging computation collects a point against it in every window,
+and a converging one collects few.
 
-*Turns.* A limit cycle does not grow. But its moves undo each other: a move is a *turn* if it points
-against the move before, is about as long (``TURN``), and is not small beside the result itself
-(``SWING``). Every turn is a point, and every move that is small takes back ``EASE`` of one. A
-computation that wanders at random turns at every third or fourth move; one that converges, a few
-times in all.
+*Reversals.* A limit cycle does not grow, but its moves cancel each other. A move is a *reversal* if
+it points against the move before, is about as long (``TURN``), and is not small compared to the
+result (``SWING``). Every reversal is a point, and every small move takes back ``EASE`` points. A
+random walk reverses at every third or fourth move; a converging computation reverses a few times in
+all.
 
-At ``STRIKES`` points of either kind the node halves its share of trust. Points in favour double it
-again: four times ``STRIKES`` of them after the first failure, and twice as many after each of the
-next. A node that goes on turning although its trust is down to ``DOUBT`` has lost its way
+At ``STRIKES`` points of either kind the node halves its trust. Points in favour double the trust
+again: four times ``STRIKES`` of them after the first failure, and twice as many after each further
+failure. A node that keeps reversing although its trust is at most ``DOUBT`` is *lost*
 (:mod:`hogwild_node.rules.retreat`).
 """
 
@@ -27,35 +27,36 @@ from hogwild_node.star import Star
 WINDOW = 3
 """Updates in a window."""
 MARGIN = 1.2
-"""Growth that means nothing: windows of what converges differ by chance."""
+"""Factor of growth that is ignored, because windows also differ by chance."""
 STRIKES = 4
 """Points at which trust is halved."""
 CREDIT = 2 * STRIKES
-"""Most points in favour that make up for points against."""
+"""Most points in favour that offset later points against."""
 TURN, SWING = 0.7, 0.3
-"""Least length of a turn, relative to the move before and to the result
-(``benchmarks/safeguard.py`` counts what it catches)."""
+"""Least length of a reversal, relative to the move before and to the result
+(``benchmarks/safeguard.py``)."""
 EASE = 0.25
-"""What a move that is small beside the result takes back: at 1 some wanderers are not caught in 600
-ticks, and at 0.1 nodes of strongly coupled chains, which arrive, come near ``STRIKES``."""
+"""Points that a small move takes back. With 1, some oscillations are not detected in 600 ticks.
+With 0.1, nodes of strongly coupled chains, which converge, come near ``STRIKES``."""
 DOUBT = 0.5
-"""Share of trust at which nodes that go on turning have lost their way (1: a chain of strongly
-coupled nodes, where messages are exact, turns four times at its start)."""
+"""Trust at which nodes that keep reversing are lost. (1 would be too much: a chain of strongly
+coupled nodes, where messages are exact, reverses four times at its start.)"""
 FLOOR = 2.0**-5
-"""Least share of trust."""
+"""Least trust."""
 MEMORY = 5
-"""Failures that count when trust is won back: less than a thousand updates for each doubling."""
+"""Most failures that count for the points in favour, so that each doubling takes less than a
+thousand updates."""
 
 
 class Trust:
-    """The trust of N nodes and R replicas, all of it at first.
+    """The trust of N nodes and R replicas; one at first.
 
     Args:
         like: Embeddings, [R, k, N].
 
     Attributes:
-        share: Between ``FLOOR`` and 1, [R, N].
-        lost: Who lost their way at their last update, [R, N].
+        share: The trust, between ``FLOOR`` and 1, [R, N].
+        lost: Which nodes were lost at their last update, [R, N].
     """
 
     def __init__(self, like: Array) -> None:
@@ -66,10 +67,10 @@ class Trust:
         self.count, self.score, self.turns, self.favour, self.failures, self.peak = (
             xp.filled((r, n), 0.0, like) for _ in range(6)
         )
-        self.lost = self.share < 0.0  # nobody
+        self.lost = self.share < 0.0  # none
 
     def forget(self, nodes: Array) -> None:
-        """These nodes start again."""
+        """Clear the memory of these nodes."""
         fresh = type(self)(self.last)
         for name, memory in vars(self).items():
             memory[..., nodes] = getattr(fresh, name)[..., nodes]
@@ -83,14 +84,15 @@ class Trust:
         awake: Array | bool = True,
         astray: Array | bool = False,
     ) -> None:
-        """Some nodes have taken another look.
+        """Update the trust of some nodes.
 
         Args:
-            move: How the result moved, [R, k, A]; NaN: there is none.
-            size: The result's largest entry, before or after, [R, A].
-            noise: How far it may move by rounding alone, [R, A].
-            awake: Whether they compute at all, [R, A]; the moves of the others are NaN.
-            astray: Who is known to have lost their way, [R, A].
+            move: The moves of the results, [R, k, A]; NaN if there is no result.
+            size: The largest entry of the result before or after the move, [R, A].
+            noise: The largest move that may be rounding error, [R, A].
+            at: The nodes.
+            awake: Which nodes do not rest, [R, A]; the moves of the others are NaN.
+            astray: Which nodes are known to be lost, [R, A].
         """
         xp = namespace(move)
         old = {name: at.at_nodes(memory) for name, memory in vars(self).items()}
@@ -102,11 +104,11 @@ class Trust:
 
         count = old["count"] + 1.0
         due = count % WINDOW == 0.0
-        peak = xp.maximum(old["peak"], far)  # NaN if there was one
+        peak = xp.maximum(old["peak"], far)  # NaN if a move was NaN
         share, failures, before = old["share"], old["failures"], old["before"]
 
         calmer = due & ((peak < before) | (peak <= noise))
-        wilder = due & ~calmer & ~(peak <= MARGIN * before) & awake  # also if there is no result
+        wilder = due & ~calmer & ~(peak <= MARGIN * before) & awake  # true if the peak is NaN
         points = xp.as_numbers(wilder, far) - xp.as_numbers(calmer, far)
         score = xp.clip(old["score"] + points, -float(CREDIT), None)
         favour = xp.clip(old["favour"] - points, 0.0, None)

@@ -1,10 +1,9 @@
-"""Layers, each node waiting for its neighbours: exact, unless a packet is lost.
+"""The rule ``"waiting"``: nodes wait for every layer of their neighbours; exact without loss.
 
-Packets carry the values of all layers finished so far, and a node waits until every neighbour has
-delivered the one that the node needs. The answer is the synchronous one, at the pace of the
-slowest node. Since the value of a layer is sent once, a lost packet is missing for ever.
-:mod:`~hogwild_node.rules.resending` repairs that with acknowledgements, and
-:mod:`~hogwild_node.rules.caching` without.
+A node waits until every neighbour has delivered its value of the layer that the node needs. The
+answer equals the synchronous one, at the speed of the slowest node. The value of a layer is sent
+once, so a node waits for a lost value for ever. The rules ``"resending"`` and ``"caching"`` also
+work with loss.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from hogwild_node.star import Star
 
 
 class WaitingRule(ValueByValue):
-    """One layer an update, once every neighbour has delivered the layer needed.
+    """One layer per update, when every neighbour has delivered its value of the layer.
 
-    A packet is [tag, value of layer 0, …, value of layer L − 1], filled up to the tag. ``heard`` is
-    the largest tag that each edge has delivered, ``missing`` the first layer that was lost on it
-    (L: none).
+    A packet is [tag, value of layer 0, …, value of layer L − 1], filled up to the tag. For each
+    edge, ``heard`` is the largest tag that was delivered, and ``missing`` is the first layer that
+    was lost (L: none).
     """
 
     ends = True
@@ -37,12 +36,12 @@ class WaitingRule(ValueByValue):
         return xp.concat([tag, at.at_nodes(self.values)], axis=1)
 
     def numbers(self, at: Star) -> Array:
-        """The value of a layer is sent once, with its tag."""
+        """One value and its tag."""
         tag = self._tag(at)
         return 1 + self.offset[tag + 1] - self.offset[tag]
 
     def lose(self, edges: Array, packets: Array) -> None:
-        """What these packets held beyond what was heard before is lost."""
+        """Mark the first layer in these packets that was not delivered before as missing."""
         xp, heard, missing = namespace(packets), self.heard[edges], self.missing[edges]
         new = xp.integers(packets[0, 0]) > heard
         self.missing[edges] = xp.where(new, xp.minimum(missing, heard + 1), missing)
@@ -53,8 +52,8 @@ class WaitingRule(ValueByValue):
         xp, layer = namespace(h), at.at_nodes(self.layer)
         tag = xp.minimum(xp.integers(inbox[0, 0]), at.at_edges(self.missing) - 1)
         self.heard = at.put_edges(self.heard, xp.maximum(at.at_edges(self.heard), tag))
-        # The packet at hand counts: a packet that was overtaken, or whose sender began anew, holds
-        # less than was heard before.
+        # The tag of the current packet counts. It may be less than ``heard`` if the packet was
+        # overtaken, or if its sender started again.
         late = (tag < layer[at.slot]) & ~at.at_edges(self.own)
         ready = self._none(late, at) & (layer < self.depth)
         h = self._advance(h, inbox[:, 1:], at, ready)

@@ -1,4 +1,4 @@
-"""A GNN trained elsewhere, run one node at a time as it is."""
+"""Wrapper that runs a GNN trained elsewhere one node at a time."""
 
 from hogwild.models.wrapping.wrapped import WrappedGNN, wrap
 

@@ -1,4 +1,4 @@
-"""What a forward is called with: the data, row by row, and which argument is which."""
+"""The data that a user's forward reads, and the mapping of its arguments to the data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hogwild.models.locality import StarEdges
 
 @dataclass
 class Fields:
-    """The data as a forward reads it: rows of nodes, rows of edges, and the edges themselves."""
+    """The data that a forward reads: tensors over nodes, tensors over edges, and the edges."""
 
     nodes: dict[str, Tensor]
     edges: dict[str, Tensor]
@@ -43,8 +43,9 @@ class Fields:
         return self.nodes["x"].size(0)
 
     def at(self, star: StarEdges) -> Fields:
-        """Those of the nodes and edges drawn. A leaf has the features of the node it stands for:
-        they never change, and a forward may make edge features of them (distances, say)."""
+        """The data of the nodes and edges of some stars. A leaf has the features of the node that
+        it stands for. Features never change, and a forward may compute edge features from them
+        (such as distances)."""
         nodes, rows = star.nodes(), star.rows
         return replace(
             self,
@@ -54,15 +55,15 @@ class Fields:
         )
 
     def shuffled(self, order: Tensor) -> Fields:
-        """The nodes' features dealt out anew."""
+        """The data with the features of the nodes permuted."""
         return self._with(lambda _, v: v[order])
 
     def shifted(self, sign: float, random: torch.Generator) -> Fields:
-        """The nodes' features moved by about their size, where they are floating-point numbers."""
+        """The data with floating-point node features shifted by about their size."""
         return self._with(lambda _, v: moved(v, sign, random))
 
     def mixed(self, other: Fields, nodes: Tensor) -> Fields:
-        """Some nodes [N] with the features that they have in ``other``."""
+        """The data in which some nodes (a mask [N]) have their features in ``other``."""
         return self._with(lambda name, v: chosen(v, other.nodes[name], nodes))
 
     def _with(self, change: Callable[[str, Tensor], Tensor]) -> Fields:
@@ -72,12 +73,12 @@ class Fields:
 
 @dataclass
 class Door:
-    """How a model's forward is called: which of its arguments are which fields."""
+    """Calls a model's forward with the fields that belong to its arguments."""
 
     model: str
     names: dict[str, str]  # argument -> field
     required: frozenset[str]
-    whole: bool  # one argument: all of the data
+    whole: bool  # whether the one argument gets all of the data
 
     @classmethod
     def of(cls, model: nn.Module, given: Sequence[str] | Mapping[str, str] | None) -> Door:
@@ -86,7 +87,7 @@ class Door:
         open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
         required = frozenset(p.name for p in takes if p.default is p.empty)
         name = type(model).__name__
-        if given is None and isinstance(model, Sequential):  # which keeps them to itself
+        if given is None and isinstance(model, Sequential):  # its forward takes *args
             given = list(model.signature.param_dict)
         if given is None and len(required) == 1 and not required & {"x", "edge_index"}:
             return cls(name, {}, required, True)
@@ -119,14 +120,15 @@ class Door:
         missing = sorted(self.required - arguments.keys())
         if missing:
             raise InputError(
-                f"{self.model}.forward needs {', '.join(missing)}, of which the data has no row a "
-                f"node or edge; expected data with these attributes, or "
-                f"wrap(model, arguments={{'{missing[0]}': 'name in the data'}})"
+                f"{self.model}.forward needs {', '.join(missing)}, but the data has no such "
+                f"attribute with a row for each node or edge; expected data with these "
+                f"attributes, or wrap(model, arguments={{'{missing[0]}': 'name in the data'}})"
             )
         return model(**arguments)
 
     def ask(self, model: nn.Module, fields: Fields) -> Any:
-        """The same on the user's data, where what it raises is about the data."""
+        """:meth:`call` on the user's data. Errors of the forward are reported as errors of the
+        data."""
         try:
             return self.call(model, fields)
         except HogwildError:
@@ -139,7 +141,7 @@ class Door:
             if optional:
                 needed = [name for name in self.names if name in self.required]
                 hint = (
-                    f". If it was trained without {' and '.join(optional)}, say so: wrap(model, "
+                    f". If it was trained without {' and '.join(optional)}, use wrap(model, "
                     f"arguments={needed})"
                 )
             raise InputError(
@@ -148,13 +150,13 @@ class Door:
             ) from error
 
     def _of(self, have: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Arguments and fields, of those there are."""
+        """Pairs of an argument and its field, for all fields in ``have``."""
         names = {n: n for n in have} if self.whole else self.names
         return [(name, of) for name, of in names.items() if of in have]
 
 
 def moved(x: Tensor, sign: float, random: torch.Generator) -> Tensor:
-    """Floating-point numbers moved one way, by one to two times the largest of them."""
+    """Floating-point numbers shifted in one direction, by one to two times the largest of them."""
     if not x.is_floating_point():
         return x
     by = 1.0 + torch.rand(x.shape, generator=random, dtype=torch.float64).to(x)
@@ -162,5 +164,5 @@ def moved(x: Tensor, sign: float, random: torch.Generator) -> Tensor:
 
 
 def chosen(own: Tensor, other: Tensor, nodes: Tensor) -> Tensor:
-    """Rows of one tensor, and of another one at some nodes [N]."""
+    """The rows of ``other`` at some nodes (a mask [N]), and of ``own`` elsewhere."""
     return torch.where(nodes.view(-1, *[1] * (own.dim() - 1)), other, own)

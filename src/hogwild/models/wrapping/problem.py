@@ -1,19 +1,17 @@
-"""The user's forward on stars: the convolutions of a trained model, one node at a time."""
+"""The user's forward on stars: a trained model runs one node at a time."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import GCNConv
 
 from hogwild.graph import Star
 from hogwild.models.layers import LayeredProblem
-from hogwild.models.locality import AllEdges, StarEdges
+from hogwild.models.locality import AllEdges, StarEdges, normalises, without_normalisation
 from hogwild.models.wrapping.fields import Fields
 from hogwild.models.wrapping.recorded import Differs, Recorded
 from hogwild.models.wrapping.tap import Call, tapped
@@ -23,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class _Enough(BaseException):
-    """The rest of the forward is not needed."""
+    """Raised to end a forward whose rest is not needed."""
 
 
 @dataclass
 class Pass:
-    """What the calls of one forward on stars were given and gave, each [A, width]."""
+    """Inputs and results of the convolutions in one forward on stars, [A, width] each."""
 
     values: list[Tensor]
     results: list[Tensor]
@@ -36,8 +34,8 @@ class Pass:
 
 @dataclass(eq=False)
 class WrappedProblem(LayeredProblem):
-    """The convolutions of a wrapped model, one node at a time: the state of a node is the results
-    of its convolutions, and what it says of layer ℓ is the input of the ℓ-th call."""
+    """The convolutions of a wrapped model, one node at a time. The state of a node holds the
+    results of its convolutions. The value of layer ℓ is the input of the ℓ-th call."""
 
     wrapped: WrappedGNN
     fields: Fields
@@ -47,7 +45,7 @@ class WrappedProblem(LayeredProblem):
     _weighted: dict[str | None, AllEdges] = field(default_factory=dict)
 
     def start(self) -> Tensor:
-        """Nothing has been computed yet."""
+        """Zeros, because no convolution has been computed yet."""
         return self.recorded.z[0].new_zeros(1, self.channels, self.graph.num_nodes)
 
     def value(self, layer: int, h: Tensor, at: Star) -> Tensor:
@@ -77,9 +75,16 @@ class WrappedProblem(LayeredProblem):
         stop: int | None = None,
         fields: Fields | None = None,
     ) -> Pass:
-        """The user's forward on stars. The first calls give what is ``known`` [A, width] of their
-        results; the next are made, with what was ``heard`` [E', width] of each; the forward ends
-        before the call ``stop``, or after the last call that something was heard of."""
+        """Run the user's forward on stars.
+
+        Args:
+            at: The nodes and edges.
+            known: Results [A, width] that replace the first calls of convolutions.
+            heard: For each later call, the neighbours' inputs as last heard, [E', width].
+            stop: The call before which the forward ends; ``None``: it ends after the last call in
+                ``heard``.
+            fields: Other data than those of the problem.
+        """
         star = StarEdges.of(self.edges, at, self.surrounded)
         drawn = (self.fields if fields is None else fields).at(star)
         made, last = Pass([], []), max(heard, default=-1)
@@ -113,13 +118,13 @@ class WrappedProblem(LayeredProblem):
     def _convolve(
         self, call: Call, instead: dict[int, Tensor], star: StarEdges, drawn: Fields
     ) -> Any:
-        """A convolution on stars. PyG's GCN on the edges of the data reads its weights, which are
-        constants of the graph; others find the degrees of neighbours among the edges drawn."""
+        """Evaluate a convolution on stars. PyG's GCN gets the normalised weights of the whole
+        graph if it is called with the edges of the data."""
         conv: Any = call.conv
         given = call.given.arguments
         weight, own = given.get("edge_weight"), {id(v): name for name, v in drawn.edges.items()}
         plain = given.get("edge_index") is drawn.index and (weight is None or id(weight) in own)
-        if not (plain and type(conv) is GCNConv and conv.normalize and conv.aggr in ("add", "sum")):
+        if not (plain and normalises(conv)):
             return call.run(instead)
         name = None if weight is None else own[id(weight)]
         if name not in self._weighted:
@@ -128,9 +133,7 @@ class WrappedProblem(LayeredProblem):
         (x,) = instead.values()
         star = replace(star, whole=self._weighted[name])
         index, entries = star.normalised(conv.improved, conv.add_self_loops, x.dtype)
-        bare = copy.copy(conv)  # shares all parameters; the user's module stays as it is
-        bare.normalize = False
-        return type(conv).forward(bare, x, index, entries)
+        return type(conv).forward(without_normalisation(conv), x, index, entries)
 
 
 def flat(x: Tensor) -> Tensor:
@@ -139,7 +142,7 @@ def flat(x: Tensor) -> Tensor:
 
 
 def fill(x: Tensor, rows: int, shape: torch.Size) -> Tensor:
-    """Results [A, width] of some nodes as the first of so many rows."""
+    """Results [A, width] of some nodes, padded with zeros to this many rows."""
     out = x.new_zeros(rows, x.size(1))
     out[: x.size(0)] = x
     return out.reshape(rows, *shape)

@@ -1,4 +1,4 @@
-"""The user's forward on the whole graph: what every call of a convolution was given and gave."""
+"""The user's forward on the whole graph, with the inputs and result of every convolution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Differs(Exception):
-    """The forward calls other convolutions on a part of the graph."""
+    """Raised if the forward calls other convolutions than on the whole graph."""
 
 
 @dataclass
@@ -31,8 +31,8 @@ class Recorded:
 
     @classmethod
     def of(cls, wrapped: WrappedGNN, fields: Fields, given: Recorded | None = None) -> Recorded:
-        """The forward as it is; or with the results ``given.z`` in the place of the convolutions,
-        which are then not called."""
+        """Run and record the forward. With ``given``, the results ``given.z`` replace the calls of
+        the convolutions."""
         found = cls()
 
         def take(call: Call) -> Tensor:
@@ -42,13 +42,13 @@ class Recorded:
             if not isinstance(out, Tensor) or not out.dim() or out.size(0) != fields.rows:
                 what = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
                 raise AsynchronyError(
-                    f"{call} gives {what} for {fields.rows} nodes; expected a convolution that "
-                    f"gives one tensor with a row for each node it is given"
+                    f"{call} returns {what} for {fields.rows} nodes; expected a convolution that "
+                    f"returns one tensor with a row for each node"
                 )
             values = call.values(fields.rows)
             if not values:
                 raise AsynchronyError(
-                    f"{call} is given no floating-point tensor with a row for each of the "
+                    f"{call} gets no floating-point tensor with a row for each of the "
                     f"{fields.rows} nodes; expected a convolution of node features"
                 )
             found.calls.append(str(call))
@@ -62,7 +62,7 @@ class Recorded:
         if not found.z:
             raise AsynchronyError(
                 f"{wrapped.name}.forward calls none of its convolutions "
-                f"({', '.join(convolutions(wrapped.model))}); expected a forward that does"
+                f"({', '.join(convolutions(wrapped.model))}); expected a forward that calls them"
             )
         if given is not None and len(found.z) < len(given.z):
             raise Differs(f"it makes fewer than {len(given.z)} calls of convolutions")
@@ -70,13 +70,13 @@ class Recorded:
         return found
 
     def require(self, call: Call) -> None:
-        """Raise unless this call is the one recorded at its place."""
+        """Raise unless this call is the recorded call of its index."""
         if [str(call)] != self.calls[call.index : call.index + 1]:
-            raise Differs(f"its call {call.index} is {call}, and another one on the whole")
+            raise Differs(f"its call {call.index} is {call}, but not on the whole graph")
 
     @property
     def shapes(self) -> list[torch.Size]:
-        """Of each result at one node."""
+        """Shape of each result at one node."""
         return [z.shape[1:] for z in self.z]
 
     @property
@@ -86,7 +86,7 @@ class Recorded:
 
     @property
     def widths(self) -> list[int]:
-        """Width of what is said of each layer: all inputs of the call."""
+        """Width of the value of each layer, which holds all inputs of the call."""
         return [sum(v[0].numel() for v in values) for values in self.v]
 
     def value(self, index: int) -> Tensor:

@@ -1,8 +1,8 @@
-"""The calls of a module's convolutions, taken over while the module runs its own forward.
+"""Interception of the convolutions that a module calls in its forward.
 
-A convolution is a ``torch_geometric.nn.MessagePassing`` wherever it lies inside the module; one
-inside another is part of the outer one. The same one may be called several times: calls are
-numbered in the order in which the forward makes them, and each is a *layer*.
+A convolution is any ``torch_geometric.nn.MessagePassing`` inside the module. A convolution inside
+another convolution is part of the outer one. Calls are numbered in the order in which the forward
+makes them, and each call is a *layer*; a convolution may be called several times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 _TAPPED = threading.RLock()
-"""Held while the convolutions of some module are taken over: modules may be shared by threads."""
+"""Held while convolutions are intercepted, because threads may share a module."""
 
 
 @dataclass
@@ -35,9 +35,9 @@ class Call:
         return named(self.path, self.conv)
 
     def values(self, rows: int) -> list[Tensor]:
-        """The arguments with a row for each node, which neighbours read: floating-point tensors of
-        so many rows, alone or in tuples, unless they are called ``edge…``. Those of integers are
-        features that never change."""
+        """The arguments that neighbours read: floating-point tensors with this many rows, alone or
+        in tuples, whose names do not start with ``edge``. Integer tensors are features, which never
+        change."""
         found: dict[int, Tensor] = {}
         for name, value in self._flat():
             if name.startswith("edge") or not isinstance(value, Tensor):
@@ -56,7 +56,7 @@ class Call:
                 yield name, value
 
     def run(self, instead: dict[int, Tensor] | None = None) -> Any:
-        """The convolution, with other tensors instead of some (by ``id``)."""
+        """Run the convolution; ``instead`` maps the ``id`` of a tensor to its replacement."""
         new = instead or {}
 
         def swap(value: Any) -> Any:
@@ -72,17 +72,17 @@ class Call:
 
 
 def named(path: str, module: nn.Module) -> str:
-    """A module as error messages call it."""
+    """The name of a module in error messages."""
     return f"{path or 'the model itself'} ({type(module).__name__})"
 
 
 @contextmanager
 def tapped(model: nn.Module, take: Callable[[Call], Any]) -> Iterator[None]:
-    """Within this context ``take(call)`` answers every call of a convolution of the model.
+    """Within this context ``take(call)`` replaces every call of a convolution of the model.
 
-    What convolutions remember of a graph (``cached=True``) is put aside: they see parts of it.
-    Modules that ``torch.compile`` was given run as they were written: inside compiled code no call
-    can be taken over.
+    Caches of convolutions (``cached=True``) are disabled, because the convolutions run on parts of
+    the graph. Compiled modules run uncompiled, because calls inside compiled code cannot be
+    intercepted.
     """
     count, inside = 0, False
 
@@ -126,5 +126,5 @@ def tapped(model: nn.Module, take: Callable[[Call], Any]) -> Iterator[None]:
 
 
 def convolutions(model: nn.Module) -> dict[str, MessagePassing]:
-    """A model's convolutions by path."""
+    """The convolutions of a model by path."""
     return {p: m for p, m in model.named_modules() if isinstance(m, MessagePassing)}

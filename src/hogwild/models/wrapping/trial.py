@@ -1,9 +1,13 @@
-"""Whether a trained model can be run one node at a time: it is tried before anything runs.
+"""Tests, on a given graph, whether a trained model can run one node at a time.
 
-Two calls of the forward must agree. Evaluated on stars, every input and every result of a
-convolution must be what it is on the whole graph. With other features and other results at some
-nodes, all other nodes must stay what they are. Where something differs, nodes meet outside of the
-convolutions, and the refusal names the module in which they do.
+* Repeated calls of the forward must agree.
+* On stars, every input and every result of a convolution must be the same as on the whole graph.
+* If the features and results of some nodes change, the inputs of all other nodes to every
+  convolution must not change. The same holds for their predictions, if the model predicts for
+  nodes.
+
+Otherwise the forward combines nodes outside of its convolutions. The error names the module that
+does so.
 """
 
 from __future__ import annotations
@@ -26,17 +30,16 @@ from hogwild.models.wrapping.recorded import Differs, Recorded
 from hogwild.models.wrapping.tap import named
 
 _DRAWS = 3
-"""Ways of dealing out the features to the nodes on which a model is tried; the first is the data's
-own."""
+"""Permutations of the features on which a model is tested; the first is the identity."""
 _CALLS = 3
 """Calls of the forward on the same data that must agree."""
 
 
 class Trial:
-    """Tries a model on the graph at hand.
+    """Tests a model on a graph.
 
     Args:
-        problem: The model on that graph; :meth:`run` sets ``problem.surrounded``.
+        problem: The model on the graph; :meth:`run` sets ``problem.surrounded``.
     """
 
     def __init__(self, problem: WrappedProblem) -> None:
@@ -44,7 +47,7 @@ class Trial:
         self.fields, self.recorded, self.depth = problem.fields, problem.recorded, problem.depth
 
     def run(self) -> None:
-        """Find out what leaves need, or refuse."""
+        """Find out whether leaves need their own edges; raise if a test fails."""
         self._require_repeatable()
         graph, random = self.graph, torch.Generator().manual_seed(0)
         n, device = graph.num_nodes, graph.src.device
@@ -60,7 +63,7 @@ class Trial:
         self._try_rows(draws[1:], random)
 
     def _require_repeatable(self) -> None:
-        """Refuse a forward that gives something else at every call."""
+        """Raise if repeated calls of the forward differ."""
         for _ in range(1, _CALLS):
             again = Recorded.of(self.wrapped, self.fields)
             pairs = list(zip(self.recorded.z, again.z, strict=False))
@@ -77,12 +80,12 @@ class Trial:
             raise AsynchronyError(
                 f"{self.wrapped.name}.forward is random: called twice on the same data in "
                 f"evaluation mode, it {what}. Expected a forward that is a function of the data: "
-                f"torch.nn.functional.dropout(x, p) drops entries in evaluation mode, too; write "
+                f"torch.nn.functional.dropout(x, p) also drops entries in evaluation mode; write "
                 f"dropout(x, p, training=self.training), or use torch.nn.Dropout"
             )
 
     def _try_stars(self, stars: Sequence[Star], draws: Sequence[tuple[Fields, Recorded]]) -> None:
-        """Refuse where inputs or results on stars are not those on the whole graph."""
+        """Raise if inputs or results on stars differ from those on the whole graph."""
         found: _Fault | None = None
         for self.problem.surrounded in (False, True):
             found = next(
@@ -100,9 +103,8 @@ class Trial:
         raise self._refusal(found) from found.cause
 
     def _try_rows(self, others: Sequence[tuple[Fields, Recorded]], random: torch.Generator) -> None:
-        """Refuse where what the forward makes of a node's features and results between, before or
-        after convolutions depends on other nodes: some nodes get other features and other results,
-        and the rest must stay where it is."""
+        """Raise if the forward combines nodes between, before or after its convolutions: some nodes
+        get other features and other results, and the other nodes must not change."""
         n, device = self.graph.num_nodes, self.graph.src.device
         failure: Exception | None = None
         tried = 0
@@ -123,22 +125,22 @@ class Trial:
                             f"of some nodes change ({error}). Expected the same calls for all "
                             f"values: an asynchronous node knows only itself and its neighbours"
                         ) from error
-                    except Exception as error:  # features that were moved may be none it takes
+                    except Exception as error:  # the forward may not accept shifted features
                         failure = error
                         continue
                     tried += 1
                     self._require_still(made, ~nodes, fields, given)
         if not tried and failure is not None:
             raise AsynchronyError(
-                f"{self.wrapped.name}.forward cannot be tried: with the features of some nodes "
-                f"exchanged, and other results of convolutions, it raises {failure!r}. Expected a "
-                f"forward that takes any features of the data at any node"
+                f"{self.wrapped.name}.forward cannot be tested: with permuted features and other "
+                f"results of convolutions at some nodes it raises {failure!r}. Expected a forward "
+                f"that takes any features of the data at any node"
             ) from failure
 
     def _require_still(
         self, made: Recorded, still: Tensor, fields: Fields, given: Recorded
     ) -> None:
-        """Refuse where nodes [N] moved whose own features and results are those recorded."""
+        """Raise if nodes (a mask [N]) changed whose own features and results did not change."""
         for index in range(self.depth + 1):
             if index < self.depth:
                 before, after = self.recorded.value(index), made.value(index)
@@ -153,7 +155,7 @@ class Trial:
     def _meeting(
         self, index: int, gap: float, still: Tensor, fields: Fields, given: Recorded
     ) -> AsynchronyError:
-        """The refusal of a forward in which nodes meet outside of its convolutions."""
+        """The error about a forward that combines nodes outside of its convolutions."""
 
         def same(whole: Any, part: Any) -> bool:
             if not (_rows_of(whole, still.numel()) and _rows_of(part, still.numel())):
@@ -170,8 +172,8 @@ class Trial:
         calls = [*self.recorded.calls, ""]
         culprit = _culprit(first, second, same, calls[index]) or "what the forward itself does"
         alone = (
-            f"at some nodes move by {gap:.1e}, although only the features and convolution results "
-            f"of other nodes change"
+            f"at some nodes change by {gap:.1e}, although only the features and convolution "
+            f"results of other nodes change"
         )
         if index == self.depth:
             return AsynchronyError(
@@ -180,7 +182,7 @@ class Trial:
                 f"A prediction for a node may depend on the node's own convolution results only: "
                 f"expected norms of single nodes there, softmax over channels (dim=-1), and "
                 f"aggregation over neighbours in a MessagePassing convolution. A prediction for "
-                f"the whole graph may pool over its nodes: it has the shape [graphs, out]"
+                f"the whole graph may pool over its nodes and has the shape [graphs, out]"
             )
         before = calls[index - 1] if index else "the beginning"
         return AsynchronyError(
@@ -189,7 +191,7 @@ class Trial:
         )
 
     def _fault(self, at: Star, fields: Fields, expected: Recorded) -> _Fault | None:
-        """The first thing that is different on stars from the whole graph."""
+        """The first difference between the forward on stars and on the whole graph."""
         src = at.at_edges(self.graph.src)
         heard = {i: expected.value(i)[src] for i in range(self.depth)}
         try:
@@ -197,7 +199,7 @@ class Trial:
         except Differs as error:
             what = f"calls other convolutions on a part of the graph ({error})"
             return _Fault(at, fields, None, None, what, None)
-        except Exception as error:  # whatever a foreign model raises on a graph it did not expect
+        except Exception as error:  # a foreign model may raise anything on stars
             return _Fault(at, fields, None, None, f"raises {error!r}", error)
         for index in range(self.depth):
             pairs = (
@@ -207,14 +209,14 @@ class Trial:
             for result, (mine, theirs) in zip((False, True), pairs, strict=True):
                 whole = at.at_nodes(theirs.mT).mT
                 scale = float(whole.nan_to_num().abs().max()) or 1.0
-                same = mine.isnan() & whole.isnan()  # of which there is more to say elsewhere
+                same = mine.isnan() & whole.isnan()
                 gap = float(torch.where(same, 0.0, (mine - whole).abs()).max()) / scale
                 if not gap <= torch.finfo(mine.dtype).eps ** 0.5:
                     return _Fault(at, fields, index, result, f"differs by {gap:.1e}", None)
         return None
 
     def _called(self, call: str) -> nn.Module:
-        """The module of a call; the model itself may be one convolution."""
+        """The module of a call; the model itself if the model is one convolution."""
         model, path = self.wrapped.model, call.split(" ")[0]
         return dict(model.named_modules()).get(path, model)
 
@@ -224,16 +226,16 @@ class Trial:
         if found.index is None:
             return AsynchronyError(
                 f"{name}.forward cannot be run for a node and its neighbours alone: it "
-                f"{found.what}{_known(model)}. Expected a forward in which nodes meet in "
-                f"convolutions only, and not in what it does with edge_index, batch or the number "
-                f"of nodes"
+                f"{found.what}{_known(model)}. Expected a forward that combines nodes in its "
+                f"convolutions only, and does not use edge_index, batch or the number of nodes to "
+                f"do so elsewhere"
             )
         call = self.recorded.calls[found.index]
         if found.result:
             return AsynchronyError(
                 f"{call} looks beyond a node and the neighbours it hears: {alone}"
                 f"{_known(self._called(call))}. Expected a convolution of one "
-                f"hop; what it must know of the whole graph should be a feature of nodes or edges"
+                f"hop. Pass information about the whole graph as features of nodes or edges"
             )
         before = self.recorded.calls[found.index - 1] if found.index else "the beginning"
         culprit = self._culprit(found, call) or "what the forward itself does"
@@ -243,7 +245,7 @@ class Trial:
         )
 
     def _culprit(self, found: _Fault, call: str) -> str | None:
-        """The module to blame for a difference between stars and the whole graph."""
+        """The module that causes a difference between stars and the whole graph."""
         whole = _Trail(self.wrapped.model)
         with whole:
             expected = Recorded.of(self.wrapped, found.fields)
@@ -255,7 +257,8 @@ class Trial:
         return _culprit(whole, part, partial(self._same, found.at), call)
 
     def _same(self, at: Star, whole: Any, part: Any) -> bool:
-        """Whether the rows of some nodes are those of the whole graph; of anything else: yes."""
+        """Whether the rows of some nodes equal those of the whole graph; true for anything that is
+        not a tensor over the nodes."""
         if not isinstance(whole, Tensor) or not isinstance(part, Tensor):
             return True
         if not whole.dim() or whole.size(0) != self.graph.num_nodes or part.size(0) < at.size:
@@ -268,25 +271,25 @@ class Trial:
 _EXPECTED = (
     "An asynchronous node knows only itself and its neighbours: expected norms of single nodes "
     "there (LayerNorm in mode 'node', BatchNorm in evaluation mode), and no pooling, attention or "
-    "other aggregation over nodes outside of MessagePassing. A model of graphs may pool after its "
-    "last convolution, inside the forward or as wrap(model, head=...)"
+    "other aggregation over nodes outside of MessagePassing. A model that predicts for graphs may "
+    "pool after its last convolution, inside the forward or in wrap(model, head=...)"
 )
 
 
 @dataclass
 class _Fault:
-    """Where a forward on stars is not the one on the whole graph."""
+    """A difference between the forward on stars and on the whole graph."""
 
     at: Star
     fields: Fields
-    index: int | None  # of the call; None: the forward raised
-    result: bool | None  # whether its result differs, or its input already
+    index: int | None  # of the call; None if the forward raised an error
+    result: bool | None  # whether the result of the call differs; False: its input differs
     what: str
     cause: Exception | None
 
 
 class _Trail:
-    """What every module of a model was given and gave, in the order in which they finished."""
+    """Records the first input and the output of every module, in the order in which they finish."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -302,7 +305,7 @@ class _Trail:
         self.hooks = [
             module.register_forward_hook(keep(path))
             for path, module in self.model.named_modules()
-            if path  # not the model itself, of which there is nothing to say
+            if path  # without the model itself
         ]
 
     def __exit__(self, *_: object) -> None:
@@ -313,8 +316,8 @@ class _Trail:
 def _culprit(
     whole: _Trail, part: _Trail, same: Callable[[Any, Any], bool], call: str
 ) -> str | None:
-    """The first module, before the call, that is given the same in two forwards and makes something
-    else of it."""
+    """The first module before the call whose input is the same in two forwards, but whose output
+    differs."""
     for (path, given, made), (_, mine, result) in zip(whole.steps, part.steps, strict=False):
         if path == call or not same(given, mine):
             return None
@@ -324,7 +327,8 @@ def _culprit(
 
 
 def _known(module: nn.Module) -> str:
-    """What the types inside a module tell, as a clause."""
+    """The reason, in parentheses, if a type inside the module is known to read more than one hop;
+    otherwise ``""``."""
     try:
         refuse_beyond_one_hop(module, allow=(JumpingKnowledge,))
     except AsynchronyError as error:
@@ -333,12 +337,12 @@ def _known(module: nn.Module) -> str:
 
 
 def _rows_of(x: Any, rows: int) -> bool:
-    """Whether this is a tensor with so many rows."""
+    """Whether ``x`` is a tensor with this many rows."""
     return isinstance(x, Tensor) and x.dim() > 0 and x.size(0) == rows
 
 
 def gap_between(a: Tensor, b: Tensor) -> float:
-    """How far two tensors are apart, as a part of their size; 0 where it is rounding."""
+    """The largest difference of two tensors, relative to their size; 0 if it is only rounding."""
     if not a.numel():
         return 0.0
     if not a.is_floating_point():

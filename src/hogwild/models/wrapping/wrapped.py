@@ -1,27 +1,21 @@
-r"""A trained GNN as it is, asynchronously: the user's own module, parameters and forward.
+r"""Asynchronous runs of the user's own trained GNN.
 
-``hogwild.wrap(model)`` adds nothing to the model and changes nothing in it. To let some nodes run
-on their own, the model's own ``forward`` is called on these nodes' *stars*: the nodes, and a leaf
-for every edge into them. At every call of a convolution the leaves' inputs are replaced by what was
-last heard of them,
+``hogwild.wrap(model)`` does not change the model. To update some nodes, the wrapper calls the
+model's own ``forward`` on the *stars* of these nodes: the nodes, and a leaf for every edge into
+them. At every call of a convolution the inputs of the leaves are replaced by what the nodes last
+heard,
 
 .. math::
     z_i^\ell = \operatorname{conv}^\ell\bigl(v_i^\ell, \{v_j^\ell, e_{ij} \mid
     j \in \mathcal N(i)\}\bigr), \qquad
-    v_i^{\ell + 1} = \text{whatever the forward makes of } x_i, z_i^0, \dots, z_i^\ell,
+    v_i^{\ell + 1} = \text{the forward between the calls, applied to } x_i, z_i^0, \dots, z_i^\ell.
 
-so that activations, norms, residuals and jumping knowledge between convolutions run as they were
-written, row by row. What nodes tell their neighbours of layer ℓ is :math:`v_i^\ell`, the input of
-the ℓ-th call; what a node ends with are the results of its calls. The prediction is the model's own
-forward once more, with these results put in the place of the convolutions: a head, or a pooling
-over the graph after the last convolution, is the user's.
+Activations, norms, residuals and jumping knowledge between convolutions are the user's code. A node
+sends :math:`v_i^\ell`, the input of the ℓ-th call, as its value of layer ℓ. Its final state holds
+the results of all its calls. For predictions, the forward runs once on the whole graph with these
+results in place of the convolutions, so that the user's head or pooling is used, too.
 
-Whether this is right is tried before anything runs, on the graph at hand. Two calls of the forward
-must agree. Evaluated on stars, every input and every result must be what it is in the forward on
-the whole graph. With other features and other results at some nodes, the inputs :math:`v_i^\ell` of
-all other nodes must stay what they are, from :math:`v_i^0` on, and so must their predictions where
-the model predicts for nodes. Where an input, a result or a prediction differs, nodes meet outside
-of the convolutions, and the refusal names the module in which they do.
+Before a run, :mod:`hogwild.models.wrapping.trial` tests on the given graph that this is exact.
 """
 
 from __future__ import annotations
@@ -50,7 +44,7 @@ from hogwild.models.wrapping.tap import convolutions
 from hogwild.models.wrapping.trial import Trial
 
 Head = Callable[[Any, Tensor], Tensor]
-"""From what the model's forward gives, and the graph of each node [N], to predictions."""
+"""A function of the forward's output and the graph of each node [N] that returns predictions."""
 
 
 def wrap(
@@ -59,7 +53,8 @@ def wrap(
     *,
     arguments: Sequence[str] | Mapping[str, str] | None = None,
 ) -> WrappedGNN:
-    """A trained GNN, ready for :func:`hogwild.simulate` and its like; the model stays as it is.
+    """Wrap a trained GNN for :func:`hogwild.simulate` and similar functions. The model does not
+    change.
 
     .. code-block:: python
 
@@ -69,19 +64,19 @@ def wrap(
         run.predictions  # those of model(data.x, data.edge_index)
 
     Args:
-        model: Any module whose message passing is done by ``torch_geometric.nn.MessagePassing``
-            convolutions of one hop: PyG's models, or one's own. Nodes may meet in convolutions
-            only. A model of graphs may pool over the graph after its last convolution.
-        head: A function, or a module, of (what the forward gives, the graph of each node [N]) to
-            predictions, where the model does not hold its head itself.
+        model: Any module that exchanges information between nodes only in
+            ``torch_geometric.nn.MessagePassing`` convolutions of one hop. A model that predicts for
+            graphs may pool over the nodes after its last convolution.
+        head: A function or module ``head(out, batch)`` that computes predictions from the output of
+            the forward and the graph of each node [N], if the model does not do so itself.
         arguments: Names of the forward's arguments that are taken from the data; or a mapping from
-            such names to attributes of the data, ``{"edge_weight": "edge_attr"}``. By default every
-            argument that the data has an attribute for: say ``["x", "edge_index"]`` where the data
-            has edge features that the model was trained without. A forward of a single argument,
-            ``forward(data)``, gets all of the data.
+            such names to attributes of the data, ``{"edge_weight": "edge_attr"}``. By default the
+            forward gets every argument for which the data has an attribute. Use
+            ``["x", "edge_index"]`` if the data has edge features, but the model was trained without
+            them. A forward with a single argument, ``forward(data)``, gets all of the data.
 
     Returns:
-        The wrapped model; one that is wrapped already is returned as it is.
+        The wrapped model. A model that is already wrapped is returned unchanged.
     """
     if isinstance(model, WrappedGNN) and head is None and arguments is None:
         return model
@@ -89,9 +84,9 @@ def wrap(
 
 
 class WrappedGNN(Model):
-    """A trained GNN of the user's and nothing else; made by :func:`hogwild.wrap`.
+    """The wrapper of a trained GNN, built by :func:`hogwild.wrap`.
 
-    Called, it is the user's model (and the head, if one was given): same arguments, same result.
+    Its forward is that of the user's model, followed by the head if there is one.
     """
 
     kind = Kind.EXPLICIT
@@ -113,22 +108,21 @@ class WrappedGNN(Model):
             )
         if isinstance(model, WrappedGNN):
             raise ConfigError(
-                f"model is wrapped already, around {model.name}; expected that model, "
-                f"wrap(model.model, head=..., arguments=...), where the head or the arguments "
-                f"should be others"
+                f"model is wrapped already, around {model.name}; expected that model. "
+                f"wrap(model.model, head=..., arguments=...) changes the head or the arguments"
             )
         _refuse_the_librarys_own(model)
         if not convolutions(model):
             raise ConfigError(
                 f"model is a {type(model).__name__} and holds no "
-                f"torch_geometric.nn.MessagePassing convolution, and only their calls can be "
-                f"handed to single nodes; expected a model of hogwild, or one of PyG's "
-                f"convolutions, or of a MessagePassing of your own around your aggregation"
+                f"torch_geometric.nn.MessagePassing convolution, the only modules that hogwild can "
+                f"run for single nodes; expected a model of hogwild, or a model whose aggregation "
+                f"over neighbours is in PyG's convolutions or in your own MessagePassing"
             )
         if head is not None and not callable(head):
             raise ConfigError(
-                f"head is a {type(head).__name__}; expected a function or a module of (node "
-                f"outputs, batch)"
+                f"head is a {type(head).__name__}; expected a function or module called as "
+                f"head(out, batch)"
             )
         self.model = model
         self.head = head
@@ -140,7 +134,7 @@ class WrappedGNN(Model):
         return type(self.model).__name__
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The user's model, called as the user calls it."""
+        """Call the user's model, and the head if there is one."""
         out = self.model(*args, **kwargs)
         if self.head is None:
             return out
@@ -158,13 +152,13 @@ class WrappedGNN(Model):
     # -- the model protocol ------------------------------------------------------------------------
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
-        """The user's own forward on some data, [N, out], or [G, out] of a model of graphs."""
+        """Predictions of the user's forward: [N, out] for nodes, or [G, out] for graphs."""
         fields = Fields.of(Inputs.of(inputs))
         return self.finish(self.door.ask(self.model, fields), fields)
 
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
-        """The predictions of nodes whose convolutions gave ``h`` [N, channels], [N, out] or
-        [G, out]: the user's own forward, with these results in the place of the convolutions."""
+        """Predictions [N, out] or [G, out] of the user's forward, with the results ``h``
+        [N, channels] in place of the convolutions."""
         fields, found = Fields.of(inputs), self._recorded(inputs)
         parts = zip(h.split(found.results, 1), found.shapes, strict=True)
         z = [part.reshape(-1, *shape) for part, shape in parts]
@@ -172,13 +166,13 @@ class WrappedGNN(Model):
         return out
 
     def finish(self, out: Any, fields: Fields) -> Tensor:
-        """Predictions, [rows, out], of what the user's forward gave."""
+        """Predictions [rows, out] from the output of the user's forward."""
         out = out if self.head is None else self.head(out, fields.nodes["batch"])
         if not isinstance(out, Tensor) or out.dim() not in (1, 2):
             what = f"a tensor {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
             raise ConfigError(
                 f"{self.name} gives {what}; expected one tensor [nodes, out] or [graphs, out]: "
-                f"wrap(model, head=lambda out, batch: ...) makes one of whatever it gives"
+                f"convert the output with wrap(model, head=lambda out, batch: ...)"
             )
         if out.dim() == 1:
             out = out.unsqueeze(-1 if out.numel() in (fields.rows, fields.num_graphs) else 0)
@@ -188,8 +182,7 @@ class WrappedGNN(Model):
         return Recorded.of(self, Fields.of(inputs))
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
-        """The results of all convolutions, side by side, in the user's forward on the whole
-        graph, [N, channels]."""
+        """The results of all convolutions in the user's forward, side by side, [N, channels]."""
         inputs = Inputs.of(inputs)
         found = self._recorded(inputs)
         h = torch.cat([z.flatten(1) for z in found.z], 1)
@@ -197,16 +190,15 @@ class WrappedGNN(Model):
 
     @torch.no_grad()
     def problem(self, inputs: Inputs) -> WrappedProblem:
-        """The convolutions one node at a time.
+        """The convolutions, one node at a time.
 
         Raises:
             AsynchronyError: The model reads more than a node and its neighbours.
         """
         if any(part.training for part in self.model.modules()):
             raise AsynchronyError(
-                f"{self.name} is in training mode, in which a BatchNorm reads all nodes at hand "
-                f"and dropout changes every result; call model.eval() before running it "
-                f"asynchronously"
+                f"{self.name} is in training mode, in which a BatchNorm reads all nodes and "
+                f"dropout is random; call model.eval() before running it asynchronously"
             )
         inputs = Inputs.of(inputs)
         _require_finite(inputs)
@@ -222,7 +214,7 @@ class WrappedGNN(Model):
 
 
 def _require_finite(inputs: Inputs) -> None:
-    """Raise on NaN or infinity, as the models of this library do."""
+    """Raise if features are NaN or infinite."""
     for name, value in (("x", inputs.x), ("edge_attr", inputs.edge_attr)):
         if value is not None and not bool(torch.isfinite(value).all()):
             bad = int((~torch.isfinite(value)).sum())
@@ -233,8 +225,8 @@ def _require_finite(inputs: Inputs) -> None:
 
 
 def _refuse_the_librarys_own(model: nn.Module) -> None:
-    """Refuse a module around a model or an implicit layer of this library, which have rules of
-    their own for single nodes."""
+    """Raise if the model is or contains a model or an implicit layer of this library, which run
+    asynchronously without a wrapper."""
     known, outer = (ConvGNN, ImplicitConv), type(model).__name__
     path, own = next(((p, m) for p, m in model.named_modules() if isinstance(m, known)), ("", None))
     if own is None or (convolutions(model) and not isinstance(own, ExplicitGNN)):
@@ -242,8 +234,8 @@ def _refuse_the_librarys_own(model: nn.Module) -> None:
     name = type(own).__name__
     if not path and not isinstance(own, ImplicitConv):
         raise ConfigError(
-            f"model is a {name} of hogwild; expected a model trained elsewhere: a {name} goes to "
-            f"hogwild.simulate, robustness and certify as it is"
+            f"model is a {name} of hogwild; expected a model trained elsewhere. "
+            f"hogwild.simulate, robustness and certify take a {name} as it is"
         )
     if isinstance(own, ImplicitConv):
         what = "a model with a readout, such as hogwild.EnergyGNN, in its place"
@@ -251,8 +243,7 @@ def _refuse_the_librarys_own(model: nn.Module) -> None:
         what = f"the {name} itself, as in hogwild.simulate(model.{path}, data)"
     where = f"a {name} of hogwild" if not path else f"a {outer} around {path}, a {name} of hogwild"
     raise ConfigError(
-        f"model is {where}, which runs by rules of its own and cannot be wrapped; expected {what}. "
-        f"What follows the embeddings belongs into the readout of such a model: "
-        f"readout=(16, 16) makes it an MLP of these hidden widths, and pool='mean' predicts for "
-        f"graphs"
+        f"model is {where}, which has its own rules and cannot be wrapped; expected {what}. "
+        f"Replace the modules after the embeddings by the readout of such a model: "
+        f"readout=(16, 16) is an MLP with these hidden widths, and pool='mean' predicts for graphs"
     )
