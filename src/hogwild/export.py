@@ -21,6 +21,7 @@ from hogwild.models.gsd import GSDConv
 from hogwild.models.ignn import IGNNConv
 from hogwild.models.layer import Layer
 from hogwild.models.layered import Layers
+from hogwild.nn.picnn import PICNN
 from hogwild_node import model_file
 from hogwild_node.activations import ACTIVATIONS
 
@@ -93,9 +94,9 @@ def _energy(conv: EnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"rounds={conv.rounds}: the energy of a node reaches {conv.rounds} hops, and a node "
             f"hears one; expected rounds=1"
         )
-    gates = {net.gate for net in conv.modules() if hasattr(net, "gate")}
-    acts = {net.act.name for net in conv.modules() if hasattr(net, "gate")}
-    (act,), (gate,) = acts, gates
+    net = conv.update_nets[0]
+    assert isinstance(net, PICNN)  # all networks have one activation and one kind of gate
+    act, gate = net.act.name, net.gate
     if act not in ACTIVATIONS:
         raise AsynchronyError(
             f"act={act!r} is an activation of your own, which a robot does not have; expected one "

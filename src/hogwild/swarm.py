@@ -84,19 +84,17 @@ class Swarm:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """The error over time, with what was done to the swarm."""
-        from hogwild.plots.style import BLUE, INK, figure, save
+        from hogwild.plots.style import BLUE, INK, figure
 
-        drawn = figure(7.0, 3.5)
-        ax = drawn.subplots()
-        ax.semilogy(self.times, np.maximum(self.error, 1e-16), color=BLUE)
-        for when, what in self.events:
-            ax.axvline(when, color=INK, linewidth=0.8, linestyle=":")
-            ax.text(when, 0.98, f" {what}", transform=ax.get_xaxis_transform(), va="top")
-        ax.set_xlabel("seconds since the first update")
-        ax.set_ylabel("largest relative error")
-        ax.set_title(f"{len(self.alive)} agents, one process each")
-        if path is not None:
-            save(drawn, path)
+        with figure(5.5, 2.8, path) as drawn:
+            ax = drawn.subplots()
+            ax.semilogy(self.times, np.maximum(self.error, 1e-16), color=BLUE)
+            for when, what in self.events:
+                ax.axvline(when, color=INK, linewidth=0.8, linestyle=":")
+                ax.text(when, 0.98, f" {what}", transform=ax.get_xaxis_transform(), va="top")
+            ax.set_xlabel("seconds since the first update")
+            ax.set_ylabel("largest relative error")
+            ax.set_title(f"{len(self.alive)} agents, one process each")
         return drawn
 
     def __str__(self) -> str:

@@ -16,9 +16,9 @@ from hogwild_node.model_file import ModelFile, name_of
 from hogwild_node.transports.memory import MemoryNetwork
 
 MODELS = {
-    "messages": lambda: EnergyGNN(3, out_channels=2),
-    "attention": lambda: EnergyGNN(3, out_channels=2, heads=2),
-    "normalised": lambda: EnergyGNN(3, out_channels=2, normalize=True),
+    "messages": lambda: EnergyGNN(3, out_channels=2, beta=1.0),
+    "attention": lambda: EnergyGNN(3, out_channels=2, heads=2, beta=1.0),
+    "normalised": lambda: EnergyGNN(3, out_channels=2, normalize=True, beta=1.0),
     "denoising": lambda: GSDGNN(3, out_channels=2),
     "ignn": lambda: IGNN(3, out_channels=2, act="leaky_relu"),
     "gcn": lambda: GCN(3, out_channels=2),
@@ -37,7 +37,7 @@ class Swarm:
         self.edge_index, self.n = edge_index, n
         self.network = MemoryNetwork(delay, loss, seed)
         self.random = np.random.default_rng(seed)
-        self.options = {"precision": "float64", "nodes": n, "settle_after": 3.0} | options
+        self.options = {"precision": "float64", "nodes": n, "settle_after": 2.0} | options
         self.agents = {i: self.start(i) for i in range(n)}
 
     def start(self, i, **options):
@@ -69,8 +69,8 @@ class Swarm:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_agents_find_the_synchronous_answer(name):
-    swarm = Swarm(MODELS[name](), cycle(6), 6)
-    swarm.run(20.0 if name == "ignn" else 8.0)
+    swarm = Swarm(MODELS[name](), cycle(5), 5)
+    swarm.run(20.0 if name == "ignn" else 12.0 if name == "denoising" else 9.0)
     assert swarm.error() < 1e-6
     for i, agent in swarm.agents.items():
         reading = agent.read()
@@ -82,9 +82,9 @@ def test_agents_find_the_synchronous_answer(name):
 @pytest.mark.parametrize("rule", ["gradient", "messages"])
 def test_rules_by_name_and_float32(rule):
     swarm = Swarm(
-        EnergyGNN(3, out_channels=2, beta=0.5), chain(5), 5, rule=rule, precision="float32"
+        EnergyGNN(3, out_channels=2, beta=0.5), chain(4), 4, rule=rule, precision="float32"
     )
-    swarm.run(60.0 if rule == "gradient" else 8.0)
+    swarm.run(40.0 if rule == "gradient" else 6.0)
     assert swarm.error() < 1e-4
     size = swarm.agents[0].format.data_size
     assert size == (64 if rule == "gradient" else 120)
@@ -92,7 +92,7 @@ def test_rules_by_name_and_float32(rule):
 
 def test_loss_and_skewed_clocks():
     """30 % of packets are lost, and every clock starts elsewhere and shows another time."""
-    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(6), 6, loss=0.3, delay=(0.05, 0.15))
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(6), 6, loss=0.3, delay=(0.05, 0.15))
     for i, agent in swarm.agents.items():
         skew = 1e6 * (i - 3)
         agent.clock = lambda skew=skew: swarm.network.now + skew
@@ -107,10 +107,10 @@ def test_loss_and_skewed_clocks():
 
 
 def test_settled_is_never_said_too_early():
-    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(8), 8, tolerance=1e-6)
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(6), 6, tolerance=1e-6)
     said = 0
-    for _ in range(400):
-        swarm.run(0.05)
+    for _ in range(120):
+        swarm.run(0.1)
         settled = [a for a in swarm.agents.values() if a.read().state is State.SETTLED]
         if settled:
             said += 1
@@ -118,20 +118,20 @@ def test_settled_is_never_said_too_early():
             assert math.isfinite(bound)
             with torch.no_grad():
                 answer = swarm.whole.embed(Inputs(swarm.x, swarm.edge_index)).value.numpy()
-            found = np.stack([swarm.agents[i].read().h for i in range(8)])
+            found = np.stack([swarm.agents[i].read().h for i in range(6)])
             assert np.linalg.norm(found - answer) <= bound
-    assert said > 100
+    assert said > 20
 
 
 @pytest.mark.parametrize("name", ["messages", "normalised", "denoising", "gcn"])
 def test_a_dead_neighbour_is_dropped_and_comes_back(name):
-    swarm = Swarm(MODELS[name](), cycle(6), 6, lease=1.5)
+    swarm = Swarm(MODELS[name](), cycle(5), 5, lease=1.5)
     swarm.run(6.0)
     assert swarm.error() < 1e-6
     gone = swarm.agents.pop(2)
     gone.transport.close()
     swarm.run(8.0)
-    assert swarm.error([0, 1, 3, 4, 5]) < 1e-6
+    assert swarm.error([0, 1, 3, 4]) < 1e-6
     assert all(
         agent.read().silent == () or "2" in agent.read().silent for agent in swarm.agents.values()
     )
@@ -141,7 +141,7 @@ def test_a_dead_neighbour_is_dropped_and_comes_back(name):
 
 
 def test_a_dead_neighbour_is_held():
-    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(5), 5, lease=1.5, on_silence="hold")
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(5), 5, lease=1.5, on_silence="hold")
     swarm.run(6.0)
     swarm.agents.pop(4).transport.close()
     swarm.run(3.0)
@@ -155,7 +155,7 @@ def test_a_dead_neighbour_is_held():
 
 
 def test_a_partition_heals():
-    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(6), 6, lease=1.5)
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(6), 6, lease=1.5)
     swarm.run(5.0)
     swarm.network.cut.add(frozenset(("2", "3")))
     swarm.run(6.0)
@@ -166,7 +166,7 @@ def test_a_partition_heals():
 
 
 def test_features_and_neighbours_may_change():
-    swarm = Swarm(EnergyGNN(3, out_channels=2, normalize=True), chain(5), 5)
+    swarm = Swarm(EnergyGNN(3, out_channels=2, normalize=True, beta=1.0), chain(5), 5)
     swarm.run(5.0)
     swarm.x[1] += 1.0
     swarm.agents[1].set_features(swarm.x[1].numpy())
@@ -179,7 +179,7 @@ def test_features_and_neighbours_may_change():
 
 
 def test_a_warm_restart(tmp_path):
-    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(5), 5, lease=5.0)
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(5), 5, lease=5.0)
     swarm.run(6.0)
     agent = swarm.agents[2]
     agent.save(tmp_path / "2.json")
@@ -191,7 +191,7 @@ def test_a_warm_restart(tmp_path):
     assert Agent.saved(tmp_path / "bad.json", swarm.model, "2") is None
     agent.transport.close()
     swarm.agents[2] = swarm.start(2, h=h)
-    swarm.run(3.0)
+    swarm.run(7.0)
     assert swarm.error() < 1e-6
 
 
@@ -212,7 +212,7 @@ def test_a_warm_restart(tmp_path):
     ],
 )
 def test_what_an_agent_refuses(change, words):
-    swarm = Swarm(EnergyGNN(3, out_channels=2), chain(2), 2)
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(2), 2)
     options = {"features": [0.0, 1.0, 2.0]} | change
     with pytest.raises(SetupError, match=words):
         Agent(swarm.model, "a", options.pop("features"), swarm.network.endpoint("a"), **options)

@@ -30,9 +30,7 @@ class CachingRule(LayersRule):
 
     def begin(self, h: Array, inbox: Array) -> None:
         xp, first = namespace(h), self.model.value(0, h, self.everyone)
-        rest = xp.filled(
-            (h.shape[0], self.numbers(self.everyone) - first.shape[1], h.shape[-1]), 0.0, h
-        )
+        rest = xp.filled((h.shape[0], self.said - first.shape[1], h.shape[-1]), 0.0, h)
         self.values = xp.concat([first, rest], axis=1)
 
     def forget(self, nodes: Array) -> None:
@@ -47,10 +45,10 @@ class CachingRule(LayersRule):
 
     @property
     def said(self) -> int:
-        return self.width
+        return sum(self.model.widths[:-1])
 
     def broadcast(self, h: Array, at: Star) -> Array:
         return at.at_nodes(self.values)
 
     def numbers(self, at: Star) -> int:
-        return sum(self.model.widths[:-1])
+        return self.said
