@@ -102,9 +102,7 @@ class Depth(Figure):
 
     def table(self, records: Mapping[str, Record]) -> str:
         rows = []
-        for name in self.cells():
-            column, _, model = name.partition("/")
-            row, record = [paper.COLUMNS[column].heading, figures.LABELS[model]], records.get(name)
+        for row, record in self.headed(records):
             if record is None:
                 rows.append([*row, markdown.NOT_RUN])
                 continue

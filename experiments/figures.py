@@ -4,7 +4,7 @@ that have a record, one line style for each model, and trained models on test gr
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,13 @@ class Figure(Experiment):
             for column in self.columns
             for model in self.models
         }
+
+    def headed(self, records: Mapping[str, Record]) -> Iterator[tuple[list[str], Record | None]]:
+        """The first columns of a table, task and model, of every cell, and its record."""
+        for column in self.columns:
+            for model in self.models:
+                found = records.get(f"{column}/{model}")
+                yield [paper.COLUMNS[column].heading, LABELS[model]], found
 
     def details(self, records: Mapping[str, Record]) -> str:
         return origins(self, records)

@@ -52,9 +52,9 @@ COLUMNS = {
 _WIDE = {"hidden_channels": 8, "message_channels": 4, "widths": [16, 16], "readout": [32, 32]}
 SIZES: dict[str, dict[str, Any]] = {
     "small": {},  # the paper's
-    "small-2": {"num_layers": 2},  # needs two hops: cannot run asynchronously
+    "small-2": {"rounds": 2},  # needs two hops: cannot run asynchronously
     "wide": _WIDE,
-    "wide-2": _WIDE | {"num_layers": 2},
+    "wide-2": _WIDE | {"rounds": 2},
     "large": {
         "hidden_channels": 16,
         "message_channels": 8,

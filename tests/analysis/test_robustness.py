@@ -12,13 +12,11 @@ from torch import nn
 from torch_geometric.data import Batch, Data
 
 import hogwild
-from hogwild import GCN, IGNN, EnergyGNN, LayeredGNN, simulate
+from hogwild import GCN, GNN, IGNN, EnergyGNN, LayeredGNN, simulate
 from hogwild.analysis.robustness import verdict
 from hogwild.asynchrony.impairments import BernoulliLoss, Quantisation
 from hogwild.errors import ConfigError, InputError
-from hogwild.graph import Graph
 from hogwild.models.base import Kind
-from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.readout import Readout
 from hogwild.solvers import Picard
@@ -31,21 +29,24 @@ class Averaging(ImplicitConv):
     kind = Kind.FIXED_POINT
 
     def __init__(self, kappa):
-        super().__init__(2, replicas=None, solver=Picard(), solve_dtype=None, on_failure="raise",
-                         validate=True)  # fmt: skip
+        super().__init__(3, 2, solve_dtype=None)
         self.kappa, self.inner = kappa, nn.Linear(3, 2)
 
-    def problem(self, x, edge_index, edge_attr=None, batch=None, *, edge_weight=None,
-                batch_size=None):  # fmt: skip
-        graph = Graph.of(edge_index, x.size(0), batch, batch_size)
+    def default_solver(self):
+        return Picard()
+
+    def reset_parameters(self):
+        self.inner.reset_parameters()
+
+    def problem(self, inputs):
+        graph = self.graph(inputs)
         w = torch.tensor([[[0.5, 0.5], [0.0, 1.0]]], **DOUBLE)
-        return Affine(graph, w, self.inner(x).mT.unsqueeze(0), self.kappa)
+        share = graph.in_degree.clamp_min(1).double().reciprocal()
+        return Affine(graph, w, self.inner(inputs.x).mT.unsqueeze(0), share, self.kappa)
 
 
-class AveragingGNN(ImplicitGNN):
-    def __init__(self, kappa=0.5):
-        super().__init__()
-        self.conv, self.readout = Averaging(kappa), Readout(2, out_channels=2)
+def AveragingGNN(kappa=0.5):
+    return GNN(Averaging(kappa), Readout(2, out_channels=2))
 
 
 # -- numbers ---------------------------------------------------------------------------------------

@@ -103,6 +103,6 @@ def test_numpy_numbers_mean_the_same_as_python_numbers():
     )
     assert torch.equal(python.grid(), numpy.grid())
     assert str(python) == str(numpy)
-    assert numpy.at(np.int64(4), 2).stagger == 4
+    assert numpy.at(np.int64(4), 2).settings.stagger == 4
     with pytest.raises(ConfigError, match="non-empty"):
         hogwild.sweep(model, data, staggers=np.array([], int))

@@ -9,8 +9,9 @@ from hogwild.asynchrony.impairments import (
     Crashes,
 )
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.asynchrony.trace import Replay, Trace, check_trace
+from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import TraceError
+from hogwild.testing import check_trace
 from hogwild.testing.problems import random_graph
 
 

@@ -296,7 +296,7 @@ def test_quantised_packets_end_within_their_error_bound(step):
         gradient_rule(problem, 0.1), Schedule(graph), problem.start(),
         impairments=[Quantisation(step)],
     )  # fmt: skip
-    for _ in range(1000):
+    for _ in range(2000):
         simulation.step()
     degree = float(graph.in_degree.max())
     entry = 0.5 * step * (degree + float(problem.row_bounds().max()))

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch_geometric.data import Batch, Data
 
-from hogwild import GAT, GCN, EnergyGNN, LayeredGNN, simulate
+from hogwild import GAT, GCN, EnergyGNN, Inputs, LayeredGNN, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -46,7 +46,7 @@ def test_equals_the_simulator_and_the_forward_pass(name, pool, replicas):
         expected = simulate(model, data, seed=seed).predictions[0]
         out = asynchronous_forward(model, data, seed=seed)
         assert torch.allclose(out, expected, rtol=0, atol=1e-12)
-        assert torch.equal(asynchronous_forward(model, *arguments, seed=seed), out)
+        assert torch.equal(asynchronous_forward(model, Inputs(*arguments), seed=seed), out)
     forward = model(*arguments)
     assert torch.allclose(
         asynchronous_forward(model, data, stagger=1, delay=0), forward, rtol=0, atol=1e-12
@@ -84,8 +84,8 @@ def test_edge_features_and_weights():
     model = GCN(3, out_channels=2).double()
     out = asynchronous_forward(model, data, seed=3)
     assert torch.allclose(out, simulate(model, data, seed=3).predictions[0], rtol=0, atol=1e-12)
-    tensors = (data.x, data.edge_index)
-    same = asynchronous_forward(model, *tensors, edge_weight=data.edge_weight, seed=3)
+    tensors = Inputs(data.x, data.edge_index, edge_weight=data.edge_weight)
+    same = asynchronous_forward(model, tensors, seed=3)
     assert torch.equal(same, out)
 
 

@@ -251,7 +251,7 @@ def test_sizes_are_built(model, size):
     built = build(replace(config, model=model), Coordinates(**TASK), None)
     options = free.SIZES[size]
     assert built.conv.hidden_channels == options.get("hidden_channels", 2)
-    assert built.conv.num_layers == options.get("num_layers", 1)
+    assert built.conv.rounds == options.get("rounds", 1)
 
 
 def test_command_line(tmp_path, monkeypatch, capsys):

@@ -203,7 +203,7 @@ def test_newton_falls_back_to_cg_with_the_same_answer(monkeypatch):
     problem = conv.problem(Inputs(x, again)).detach()
     assert fronts.plan_for(problem.graph, 2, 1) is None
     torch.testing.assert_close(conv(x, again), expected, rtol=0, atol=1e-9)
-    hessian = problem.evaluate(problem.zeros(torch.float64, x.device)).hessian()
+    hessian = problem.evaluate(problem.start()).hessian()
     with pytest.raises(ConfigError, match="no small separators"):
         LinearSolver("direct").solve(hessian, torch.ones(1, 2, 60, **DOUBLE), 1e-10)
 

@@ -10,7 +10,7 @@ from hogwild.solvers import LinearSolver, Status
 def test_an_indefinite_matrix_is_not_solved():
     """A factorisation that breaks down is reported, not returned as converged."""
     problem = EnergyConv(3).problem(Inputs(torch.randn(5, 3), cycle(5))).detach()
-    h = problem.zeros(torch.float64, torch.device("cpu"))
+    h = problem.start()
     hessian = problem.evaluate(h).hessian()
     hessian.beta = -50.0
     found = LinearSolver().solve(hessian, torch.ones_like(h), 1e-10)

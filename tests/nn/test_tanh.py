@@ -5,6 +5,7 @@ import torch
 from helpers import DOUBLE
 
 from hogwild.nn.tanh import TanhMLP
+from hogwild_node.tree import NODES, SHARED, walk
 
 CASES = [((4, 4, 2), False), ((5, 3), True), ((2,), False), ((2,), True)]
 
@@ -45,7 +46,7 @@ def test_given_features_and_jacobian(channels, squash, replicas):
         for n in range(7):
             torch.testing.assert_close(jacobian[i, ..., n], dense[i, :, n, i, :, n])
     some = torch.tensor([5, 2])
-    picked = applied.select(torch.arange(r), some)
+    picked = walk(applied, lambda x, what: x if what == SHARED else x[..., some], NODES)
     torch.testing.assert_close(picked(y[..., some]), expected[..., some])
     torch.testing.assert_close(applied(y[..., some], applied.given[..., some]), expected[..., some])
 

@@ -38,10 +38,10 @@ VARIANTS = {
     "affine": {"widths": ()},
     "squareplus": {"act": "squareplus", "gate": "relu", "hidden_channels": 3},
     "narrow": {"hidden_channels": 1, "message_channels": 1, "widths": (2,)},
-    "two-rounds": {"num_layers": 2},
-    "two-rounds-node": {"num_layers": 2, "message": "node", "normalize": True},
-    "three-rounds": {"num_layers": 3, "heads": 2, "edge_dim": 1},
-    "three-rounds-mean": {"num_layers": 3, "aggr": "mean", "edge_weight": True},
+    "two-rounds": {"rounds": 2},
+    "two-rounds-node": {"rounds": 2, "message": "node", "normalize": True},
+    "three-rounds": {"rounds": 3, "heads": 2, "edge_dim": 1},
+    "three-rounds-mean": {"rounds": 3, "aggr": "mean", "edge_weight": True},
 }
 GRAPHS = {
     "odd": (ODD, torch.zeros(ODD_NODES, dtype=torch.long)),
@@ -122,7 +122,7 @@ def test_the_hessian_in_chunks(variant, monkeypatch):
     monkeypatch.setattr(Tape, "rows", lambda self, part: chunks.append(part) or rows(self, part))
     monkeypatch.setattr(ops, "CHUNK_ELEMENTS", 1)
     pieces = problem.evaluate(h).hessian()
-    rounds = VARIANTS[variant].get("num_layers", 1)
+    rounds = VARIANTS[variant].get("rounds", 1)
     assert chunks.count(slice(512, 600)) == 2 * rounds  # of nodes: self messages and updates
     assert chunks.count(slice(1024, 1198)) == rounds  # of edges
     torch.testing.assert_close(

@@ -252,18 +252,8 @@ class EIGNNConv(ContractionConv):
 class EIGNN(ImplicitGNN):
     r"""EIGNN: one or several :class:`EIGNNConv` and the paper's readout.
 
-    Args:
-        in_channels: Width of the node features.
-        out_channels: Width of the predictions.
-        num_layers: Number of layers; each reads the features and the solution of the layer below.
-        pool: ``None`` predicts for every node, ``"mean"`` for every graph.
-        readout: Hidden widths of the readout MLPs.
-        kwargs: Additional arguments of every :class:`EIGNNConv`: ``hidden_channels``, ``gamma``,
-            ``method``, ``replicas``, ….
-
-    Shapes:
-        Inputs as in :class:`EIGNNConv` → [N, out] or [R, N, out]; with ``pool`` [G, out] or
-        [R, G, out].
+    The arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` (``in_channels``,
+    ``out_channels``, ``num_layers``, ``pool``, ``readout``) and those of :class:`EIGNNConv`.
     """
 
     layer = EIGNNConv

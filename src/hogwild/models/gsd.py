@@ -329,18 +329,8 @@ class GSDConv(ImplicitConv):
 class GSDGNN(ImplicitGNN):
     r"""Graph signal denoising: one or several :class:`GSDConv` and the paper's readout.
 
-    Args:
-        in_channels: Width of the node features.
-        out_channels: Width of the predictions.
-        num_layers: Number of layers; each reads the features and the solution of the layer below.
-        pool: ``None`` predicts for every node, ``"mean"`` for every graph.
-        readout: Hidden widths of the readout MLPs.
-        kwargs: Additional arguments of every :class:`GSDConv`: ``hidden_channels``, ``widths``,
-            ``gamma``, ``beta``, ``replicas``, ….
-
-    Shapes:
-        Inputs as in :class:`GSDConv` → [N, out] or [R, N, out]; with ``pool`` [G, out] or
-        [R, G, out].
+    The arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` (``in_channels``,
+    ``out_channels``, ``num_layers``, ``pool``, ``readout``) and those of :class:`GSDConv`.
     """
 
     layer = GSDConv

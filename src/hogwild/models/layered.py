@@ -211,9 +211,8 @@ class Layers(Conv):
 
     def require_asynchronous(self, inputs: Inputs) -> None:
         inputs = Inputs.of(inputs)
-        like = next(self.parameters()).new_zeros(
-            self.replicas or 1, inputs.num_nodes, self.hidden_channels
-        )
+        like = next(self.parameters(), inputs.x)
+        like = like.new_zeros(self.replicas or 1, inputs.num_nodes, self.hidden_channels)
         attr = None
         if self.edge_dim is not None:
             random = torch.Generator().manual_seed(0)

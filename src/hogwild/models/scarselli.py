@@ -264,18 +264,8 @@ class ScarselliConv(ImplicitConv):
 class ScarselliGNN(ImplicitGNN):
     r"""The original graph neural network: :class:`ScarselliConv` and the paper's readout.
 
-    Args:
-        in_channels: Width of the node features.
-        out_channels: Width of the predictions.
-        num_layers: Number of layers; each reads the features and the solution of the layer below.
-        pool: ``None`` predicts for every node, ``"mean"`` for every graph.
-        readout: Hidden widths of the readout MLPs.
-        kwargs: Additional arguments of every :class:`ScarselliConv`: ``hidden_channels``,
-            ``message_channels``, ``edge_dim``, ``replicas``, ….
-
-    Shapes:
-        Inputs as in :class:`ScarselliConv` → [N, out] or [R, N, out]; with ``pool`` [G, out] or
-        [R, G, out].
+    The arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` (``in_channels``,
+    ``out_channels``, ``num_layers``, ``pool``, ``readout``) and those of :class:`ScarselliConv`.
     """
 
     layer = ScarselliConv

@@ -57,8 +57,8 @@ def check_inputs(inputs: Inputs, reader: Reader) -> None:
     edge_index: Any = inputs.edge_index
     edge_attr, edge_weight = inputs.edge_attr, inputs.edge_weight
     in_channels, edge_dim, replicas = reader.in_channels, reader.edge_dim, reader.replicas
-    like = next(reader.parameters())
-    dtype, device = like.dtype, like.device
+    like = next(iter(reader.parameters()), x)  # layers without parameters take any features
+    dtype, device = getattr(like, "dtype", None), getattr(like, "device", None)
     given = (
         ("x", x),
         ("edge_index", edge_index),

@@ -34,13 +34,8 @@ def layered_rule(problem: LayeredProblem, name: str) -> Rule:
             f"node that overwrites has one value, which its neighbours read at whatever layer "
             f"they are, so expected one width. Use rule='caching', which is exact for any widths"
         )
-    missing = problem.graph.missing_reverse_links() if name == "resending" else None
-    if missing is not None and missing.numel():
-        j, i = missing[:, 0].tolist()
-        raise AsynchronyError(
-            f"rule='resending' needs an acknowledgement for every value, and {missing.size(1)} of "
-            f"{problem.graph.num_edges} edges have no reverse link for it (first: {j} -> {i}). "
-            f"Expected an undirected communication graph (torch_geometric.utils.to_undirected), "
-            f"or rule='caching', which needs none"
+    if name == "resending":
+        problem.graph.require_reverse_links(
+            "rule='resending' needs an acknowledgement for every value; rule='caching' needs none"
         )
     return LAYERED[name](problem.node, problem.graph.everyone, problem.channels)

@@ -680,7 +680,7 @@ def test_robustness_sweep_and_certify_take_a_plain_module():
     assert float(found.distance.max()) < 1e-6
     worse = sweep(pyg.GCN(8, 8, 3).double(), wide(data), staggers=(5,), delays=(2,), runs=2,
                   rule="overwriting")  # fmt: skip
-    assert float(worse.results[0].distance.max()) > 1e-3
+    assert float(worse.first.distance.max()) > 1e-3
     certificate = certify(model, data, 5, 2)
     assert certificate.guaranteed
     assert certificate.constants["ticks_to_answer"] == 2 * (5 + 2)
