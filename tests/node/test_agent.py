@@ -5,15 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import DOUBLE, chain, cycle
+from helpers import chain, cycle
+from memory_swarm import Swarm
 
 from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs
-from hogwild.export import described
-from hogwild_node import model as node_models
 from hogwild_node.agent import Agent, Edge, State
 from hogwild_node.errors import SetupError
-from hogwild_node.model_file import ModelFile, name_of
-from hogwild_node.transports.memory import MemoryNetwork
 
 MODELS = {
     "messages": lambda: EnergyGNN(3, out_channels=2, beta=1.0),
@@ -23,48 +20,6 @@ MODELS = {
     "ignn": lambda: IGNN(3, out_channels=2, act="leaky_relu"),
     "gcn": lambda: GCN(3, out_channels=2),
 }
-
-
-class Swarm:
-    """Agents that take turns in a random order, at random intervals."""
-
-    def __init__(self, model, edge_index, n, *, delay=(0.02, 0.15), loss=0.0, seed=0, **options):
-        torch.manual_seed(seed)
-        self.whole = model.double().eval()
-        config, tensors = described(self.whole)
-        self.model = node_models.of(ModelFile(config, tensors, name_of(config, tensors)))
-        self.x = torch.randn(n, 3, **DOUBLE)
-        self.edge_index, self.n = edge_index, n
-        self.network = MemoryNetwork(delay, loss, seed)
-        self.random = np.random.default_rng(seed)
-        self.options = {"precision": "float64", "nodes": n, "settle_after": 2.0} | options
-        self.agents = {i: self.start(i) for i in range(n)}
-
-    def start(self, i, **options):
-        src, dst = self.edge_index
-        near = {str(int(j)): Edge() for j in src[dst == i]}
-        return Agent(
-            self.model, str(i), self.x[i].numpy(), self.network.endpoint(str(i)),
-            neighbours=near, clock=self.network.clock, **(self.options | options),
-        )  # fmt: skip
-
-    def run(self, seconds):
-        """Let every agent take about ten turns a second."""
-        end = self.network.now + seconds
-        while self.network.now < end:
-            self.network.now += 0.1 / max(len(self.agents), 1)
-            self.agents[self.random.choice(list(self.agents))].turn()
-
-    def error(self, alive=None):
-        """Largest relative distance from the answer of the graph of those alive."""
-        alive = sorted(self.agents) if alive is None else alive
-        place = {i: q for q, i in enumerate(alive)}
-        pairs = [e for e in self.edge_index.T.tolist() if e[0] in place and e[1] in place]
-        edges = torch.tensor([[place[i], place[j]] for i, j in pairs]).reshape(-1, 2).T
-        with torch.no_grad():
-            answer = self.whole.embed(Inputs(self.x[alive], edges)).value.numpy()
-        found = np.stack([self.agents[i].read().h for i in alive])
-        return float(np.abs(found - answer).max() / np.abs(answer).max())
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,8 +1,8 @@
 """A swarm of real processes on this machine: one agent a node, faults for real.
 
-``hogwild.swarm.run`` exports a model, starts one ``hogwild-agent`` for each node of a graph on
-loopback, kills, freezes and revives some of them, and compares their answers with the synchronous
-one. Agents know nothing of each other but what they hear; only this observer sees them all.
+:func:`run` exports a model, starts one ``hogwild-agent`` for each node of a graph on loopback,
+kills, freezes and revives some of them, and compares their answers with the synchronous one. Agents
+know nothing of each other but what they hear; only this observer sees them all.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
 from hogwild.errors import AsynchronyError, ConfigError, InputError
-from hogwild.export import export
 from hogwild.graph.inputs import Inputs
 from hogwild.models.check import check_model
+from hogwild.models.export import export
 from hogwild.models.mode import evaluating
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def run(
     """Run a model as a swarm of processes on this machine.
 
     Args:
-        model: A trained model that :func:`hogwild.export.export` takes.
+        model: A trained model that :func:`hogwild.models.export.export` takes.
         data: One graph, undirected; ``edge_weight`` equal in both directions.
         faults: What is done to the swarm.
         seconds: How long the swarm runs at most.

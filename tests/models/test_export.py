@@ -8,7 +8,7 @@ from torch_geometric.nn import GATConv
 
 from hogwild import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, LayeredGNN, MaxGNN
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.export import export
+from hogwild.models.export import export
 from hogwild_node import model as node_models
 from hogwild_node.errors import ModelFileError
 from hogwild_node.local import LocalEnergy

@@ -1,0 +1,113 @@
+"""``hogwild swarm``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hogwild.cli.common import (
+    FILES,
+    MODEL,
+    NODES,
+    RUNS,
+    WRONG,
+    Finished,
+    Outcome,
+    check_picture,
+    picture,
+)
+from hogwild.cli.options import option
+from hogwild.errors import ConfigError
+
+TRANSPORTS = ("zenoh", "udp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Finished):
+    """Run a trained model as real processes on this machine: one agent for each node of a graph.
+
+    The agents talk over loopback and know only their neighbours. Faults are real: packets are lost
+    and held up, processes are killed, frozen and started again. The answers are compared with the
+    synchronous answer of the graph of those alive. Exit code 3: the swarm did not arrive.
+
+    Examples:
+      hogwild swarm runs/chains
+      hogwild swarm runs/chains --agents 20 --loss 0.3 --delay 0.015,0.025 --transport udp
+      hogwild swarm runs/chains --kill 0.3 --kill-at 5 --revive-at 10 --plot swarm.png
+    """
+
+    agents: int | None = option(
+        None, "take a test graph of so many nodes; by default, the first one", group=MODEL
+    )
+    replica: int | None = option(
+        None, "which replica; by default, the best one on validation", group=MODEL
+    )
+    rule: str = option("auto", "auto, or a rule that fits the model", group=NODES)
+    precision: str = option(
+        "float32", "numbers in packets", group=NODES, choices=("float32", "float64")
+    )
+    rate: float = option(50.0, "turns of an agent a second", group=NODES)
+    lease: float = option(2.0, "seconds of silence after which a neighbour is gone", group=NODES)
+    on_silence: str = option(
+        "drop", "what becomes of its last words", group=NODES, choices=("drop", "hold")
+    )
+    settle_after: float = option(
+        1.0, "seconds of calm after which an agent says that it is settled", group=NODES
+    )
+    transport: str = option("zenoh", "how packets travel", group=NODES, choices=TRANSPORTS)
+    loss: float = option(0.0, "share of packets that are lost", group=WRONG)
+    delay: tuple[float, ...] = option(
+        (0.0, 0.0), "seconds that packets are held up, the least and the most", group=WRONG
+    )
+    kill: float = option(0.0, "share of agents that are killed", group=WRONG)
+    kill_at: float = option(5.0, "when, in seconds", group=WRONG)
+    revive_at: float | None = option(None, "when they are started again", group=WRONG)
+    freeze: float = option(0.0, "share of agents that are frozen", group=WRONG)
+    freeze_at: float = option(5.0, "when, in seconds", group=WRONG)
+    thaw_at: float = option(8.0, "when they go on", group=WRONG)
+    seed: int = option(0, "what is drawn is a function of this number", group=WRONG)
+    seconds: float = option(30.0, "how long the swarm runs at most", group=RUNS)
+    tol: float = option(1e-3, "the relative error within which the swarm has arrived", group=RUNS)
+    quiet: bool = option(False, "no live table", group=RUNS)
+    plot: str | None = picture("draw the error over time to this file")
+    keep: str | None = option(
+        None, "keep the model and the agents' files in this folder", group=FILES, metavar="FOLDER"
+    )
+
+
+def run(options: Options) -> Outcome:
+    """Call :func:`hogwild.executors.swarm.run`."""
+    check_picture(options.plot)
+    import torch
+
+    from hogwild.executors.swarm import Faults
+    from hogwild.executors.swarm import run as start
+    from hogwild.training.ensemble import Members
+
+    if len(options.delay) != 2:
+        raise ConfigError(f"--delay {options.delay}; expected two numbers, the least and the most")
+    result = options.load()
+    r = result.best if options.replica is None else options.replica
+    members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
+    graphs = [result.graph(i) for i in members.test[r].nonzero()[:, 0].tolist()]
+    sizes = sorted({int(g.num_nodes or 0) for g in graphs})
+    fit = [g for g in graphs if options.agents in (None, g.num_nodes)]
+    if not fit:
+        raise ConfigError(
+            f"--agents {options.agents}; expected the size of a test graph: "
+            f"{', '.join(map(str, sizes))}"
+        )
+    faults = Faults(
+        options.loss, (options.delay[0], options.delay[1]), options.kill, options.kill_at,
+        options.revive_at, options.freeze, options.freeze_at, options.thaw_at, options.seed,
+    )  # fmt: skip
+    same = ("rule", "precision", "rate", "lease", "on_silence", "settle_after", "transport")
+    seen = start(
+        result.replica(r).cpu(), fit[0], faults=faults, seconds=options.seconds,
+        folder=options.keep, show=not (options.quiet or options.json),
+        **{name: getattr(options, name) for name in same},
+    )  # fmt: skip
+    text = str(seen)
+    if options.plot is not None:
+        seen.plot(options.plot)
+        text += f"\npicture: {options.plot}"
+    return Outcome(text, {**vars(seen)}, seen.deviation <= options.tol, {"replica": r})

@@ -1,0 +1,153 @@
+"""Swarms: real processes on loopback."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers import DOUBLE, chain
+from torch_geometric.data import Data
+
+from hogwild import GSDGNN, EnergyGNN
+from hogwild.errors import ConfigError, InputError
+from hogwild.executors.swarm import Faults, free_ports, run
+from hogwild.models.export import export
+
+TRANSPORTS = ["udp", "zenoh"]
+
+
+def case(n=4):
+    torch.manual_seed(0)
+    model = EnergyGNN(3, out_channels=2, beta=1.0).double()
+    return model, Data(x=torch.randn(n, 3, **DOUBLE), edge_index=chain(n))
+
+
+def mine():
+    """The agents that this test started and that still run."""
+    found = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True
+    ).stdout
+    return [line for line in found.splitlines() if "hogwild_node.command" in line]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_processes_find_the_answer_and_end(transport):
+    if transport == "zenoh":
+        pytest.importorskip("zenoh")
+    model, data = case()
+    seen = run(model, data, transport=transport, seconds=40.0, rate=30.0, precision="float64")
+    assert seen.deviation < 1e-6
+    assert seen.settled[-1] == 1.0
+    assert seen.false_alarms == 0
+    assert seen.updates > 0
+    assert seen.bytes > seen.packets > 0
+    assert "price of an agent" in str(seen)
+    assert not mine()
+
+
+def test_killed_agents_are_dropped_and_come_back(tmp_path):
+    torch.manual_seed(0)
+    model = GSDGNN(3, out_channels=2).double()
+    data = Data(x=torch.randn(4, 3, **DOUBLE), edge_index=chain(4))
+    faults = Faults(kill=0.25, kill_at=2.0, revive_at=5.0, seed=1, loss=0.1)
+    seen = run(
+        model, data, faults=faults, transport="udp", lease=0.8, seconds=40.0, rate=30.0,
+        precision="float64",
+    )  # fmt: skip
+    assert [what for _, what in seen.events] == ["kill 1", "revive 1"]
+    assert seen.alive == [0, 1, 2, 3]
+    assert seen.deviation < 1e-6
+    seen.plot(tmp_path / "swarm.png")
+    assert (tmp_path / "swarm.png").stat().st_size > 5000
+    assert not mine()
+
+
+def test_what_a_swarm_refuses():
+    model, data = case()
+    with pytest.raises(ConfigError, match=r"loss=1\.5"):
+        Faults(loss=1.5)
+    with pytest.raises(InputError, match="2 graphs"):
+        run(model, [data, data])
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def agent(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "hogwild_node.command", *words],
+        capture_output=True, text=True, timeout=60, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.hog"
+    export(case()[0], path)
+    return str(path)
+
+
+GOOD = {"id": "1", "features": "0.1,0.2,0.3", "transport": "udp", "seconds": "0.5"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": "nowhere.hog"}, ["nowhere.hog", "cannot be read", "hogwild export"]),
+        ({"features": "1,2"}, ["2 numbers", "expected 3"]),
+        ({"features": "1,x,2"}, ["'1,x,2'", "expected numbers"]),
+        ({"features": None}, ["features is missing", "--features"]),
+        ({"neighbours": "3"}, ["'3'", "no address", "NAME=HOST:PORT"]),
+        ({"neighbours": "3=nowhere"}, ["neighbour 3", "'nowhere'", "HOST:PORT"]),
+        ({"listen": "127.0.0.1"}, ["'127.0.0.1'", "HOST:PORT"]),
+        ({"rule": "caching"}, ["'caching'", "does not fit", "messages, gradient"]),
+        ({"config": "nowhere.toml"}, ["nowhere.toml", "TOML"]),
+        ({"transport": "zenoh", "certificates": "nowhere"}, ["authority.pem", "hogwild keys"]),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_bad_input_is_one_clear_line(change, words, model_file):
+    options = {"model": model_file, "listen": f"127.0.0.1:{free_ports(1)[0]}"} | GOOD | change
+    flags = [part for k, v in options.items() if v is not None for part in (f"--{k}", v)]
+    found = agent(*flags)
+    assert found.returncode == 2
+    assert len(found.stderr.strip().splitlines()) == 1, found.stderr
+    for word in words:
+        assert word in found.stderr
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_port_in_use(transport, model_file):
+    if transport == "zenoh":
+        pytest.importorskip("zenoh")
+    kind = socket.SOCK_DGRAM if transport == "udp" else socket.SOCK_STREAM
+    with contextlib.closing(socket.socket(socket.AF_INET, kind)) as taken:
+        taken.bind(("127.0.0.1", 0))
+        if transport == "zenoh":
+            taken.listen()
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        found = agent("--model", model_file, "--id", "1", "--features", "1,2,3", "--seconds", "1",
+                      "--transport", transport, "--listen", where)  # fmt: skip
+    assert found.returncode == 2
+    assert where in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_help_teaches_and_no_torch_is_imported(model_file):
+    shown = agent("--help")
+    assert shown.returncode == 0
+    assert "robot7.toml" in shown.stdout
+    code = (
+        "import sys; sys.argv = ['x', *sys.argv[1:]]; from hogwild_node.command import main; "
+        "code = main(); assert code == 0; assert 'torch' not in sys.modules"
+    )
+    flags = [f"--{k}={v}" for k, v in GOOD.items()]
+    where = f"127.0.0.1:{free_ports(1)[0]}"
+    found = subprocess.run(
+        [sys.executable, "-c", code, f"--model={model_file}", f"--listen={where}", *flags],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr

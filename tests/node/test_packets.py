@@ -1,0 +1,148 @@
+"""Packets: what is written is read, and nothing else is."""
+
+import math
+import struct
+
+import numpy as np
+import pytest
+from helpers import chain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_swarm import Swarm
+
+from hogwild import EnergyGNN
+from hogwild_node.agent import Agent
+from hogwild_node.packets import DATA, HEADER, HELLO, RULES, BadPacket, Format
+
+NAME = "0123456789abcdef"
+GRADIENT = Format(NAME, "gradient", 3, 2, 6, 2, 2)
+MESSAGES = Format(NAME, "messages", 3, 2, 14 + 6, 2, 2)
+CACHING = Format(NAME, "caching", 3, 50, 0, 0, 10, "float64")
+FORMATS = {"gradient": GRADIENT, "messages": MESSAGES, "caching": CACHING}
+
+
+def drawn(form, seed=0):
+    """Random content; curvature blocks are symmetric."""
+    random = np.random.default_rng(seed)
+    said, letter = random.normal(size=form.said), random.normal(size=form.letter)
+    if form.block:
+        block = random.normal(size=(form.block, form.block))
+        letter[-(form.block**2) :] = (block + block.T).ravel()
+    return said, letter
+
+
+def test_sizes_are_those_that_are_promised():
+    assert HEADER.size == 36
+    assert GRADIENT.data_size == 64
+    assert MESSAGES.data_size == 120
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_round_trip(name):
+    form = FORMATS[name]
+    said, letter = drawn(form)
+    header = form.header(7, DATA, sequence=9, heard=3, revision=5, known=4, time=1.5, calm=0.25)
+    raw = form.data(header, said, letter)
+    assert len(raw) == form.data_size
+    assert form.read(raw) == header
+    found = form.read_data(raw)
+    rtol = 1e-7 if form.precision == "float32" else 0.0
+    np.testing.assert_allclose(found[0], said, rtol=rtol)
+    np.testing.assert_allclose(found[1], letter, rtol=rtol)
+    hello = form.hello(form.header(7, HELLO), 3.5, np.array([1.0, 2.0, 3.0]))
+    assert form.read(hello).kind == HELLO
+    degree, features = form.read_hello(hello)
+    assert degree == 3.5
+    np.testing.assert_array_equal(features, [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda raw: raw[:10], "short"),
+        (lambda raw: b"\2" + raw[1:], "version"),
+        (lambda raw: raw[:1] + b"\7" + raw[2:], "kind"),
+        (lambda raw: raw[:2] + b"\0" + raw[3:], "rule"),
+        (lambda raw: raw[:3] + b"\3" + raw[4:], "kind"),
+        (lambda raw: raw[:4] + b"\xff" + raw[5:], "model"),
+        (lambda raw: raw + b"\0", "size"),
+        (lambda raw: raw[:-4], "size"),
+        (lambda raw: raw[:24] + struct.pack("<d", math.nan) + raw[32:], "numbers"),
+        (lambda raw: raw[:32] + struct.pack("<f", math.nan) + raw[36:], "numbers"),
+        (lambda raw: raw[:32] + struct.pack("<f", -1.0) + raw[36:], "numbers"),
+    ],
+)
+def test_what_is_not_of_this_format_is_refused(change, why):
+    raw = GRADIENT.data(GRADIENT.header(1), *drawn(GRADIENT))
+    with pytest.raises(BadPacket, match=why):
+        GRADIENT.read(change(raw))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
+def test_numbers_that_are_not_finite_are_refused(value):
+    """1e300 is infinite as a float32."""
+    said, letter = drawn(GRADIENT)
+    said[0] = value
+    raw = GRADIENT.data(GRADIENT.header(1), said, letter)
+    with pytest.raises(BadPacket, match="numbers"):
+        GRADIENT.read_data(raw)
+    hello = GRADIENT.hello(GRADIENT.header(1, HELLO), 2.0, np.array([math.nan, 0.0, 0.0]))
+    with pytest.raises(BadPacket, match="numbers"):
+        GRADIENT.read_hello(hello)
+
+
+BYTES = st.one_of(
+    st.binary(max_size=200),
+    st.binary(min_size=64, max_size=64),
+    st.binary(min_size=36, max_size=130).map(lambda b: b"\1\1\4\2" + bytes.fromhex("67452301") + b),
+    st.sampled_from(RULES).map(lambda r: r.encode()),
+)
+
+
+@pytest.fixture(scope="module")
+def listener():
+    """An agent with one neighbour that has said hello."""
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(2), 2)
+    swarm.run(3.0)
+    return swarm.agents[0]
+
+
+@settings(max_examples=2000, deadline=None)
+@given(BYTES, st.sampled_from(["1", "stranger"]))
+def test_malformed_packets_never_enter_and_never_crash(listener, raw, sender):
+    agent: Agent = listener
+    link = agent.links["1"]
+    before = (link.incarnation, link.revision, link.sequence, link.said.copy(), link.letter.copy())
+    dropped = agent.counts["dropped"]
+    agent._receive(sender, raw, agent.now)
+    assert agent.counts["dropped"] == dropped + 1
+    after = (link.incarnation, link.revision, link.sequence)
+    assert after == before[:3]
+    np.testing.assert_array_equal(link.said, before[3])
+    np.testing.assert_array_equal(link.letter, before[4])
+
+
+def test_old_packets_and_old_incarnations_are_dropped(listener):
+    agent: Agent = listener
+    link, form = agent.links["1"], agent.format
+    said, letter = np.ones(form.said), np.zeros(form.letter)
+
+    def receive(incarnation, sequence):
+        raw = form.data(form.header(incarnation, DATA, sequence=sequence), said, letter)
+        before = agent.counts["received"]
+        agent._receive("1", raw, agent.now)
+        return agent.counts["received"] > before
+
+    now, first = link.sequence, link.incarnation
+    assert not receive(first, now)
+    assert not receive(first, now - 1)
+    assert not receive(first + 1, now + 1)  # data of an incarnation that has not said hello
+    assert receive(first, now + 1)
+    hello = form.hello(form.header(first + 1, HELLO, revision=9), 2.0, np.zeros(3))
+    agent._receive("1", hello, agent.now)
+    assert link.incarnation == first + 1
+    assert link.sequence is None
+    assert receive(first + 1, 1)
+    assert not receive(first, now + 5)  # the old incarnation is gone for good
+    agent._receive("1", form.hello(form.header(first, HELLO), 2.0, np.zeros(3)), agent.now)
+    assert link.incarnation == first + 1
