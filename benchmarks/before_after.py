@@ -43,7 +43,7 @@ data = [Data(x=torch.rand(nodes, 3, generator=rng).double(), edge_index=make(nod
         for _ in range(graphs)]
 batch = Batch.from_data_list(data)
 torch.manual_seed(0)
-model = hogwild.EnergyGNN(3, 1, replicas=None if replicas == 1 else replicas).double()
+model = hogwild.EnergyGNN(3, out_channels=1, replicas=None if replicas == 1 else replicas).double()
 args = (batch.x, batch.edge_index, None, batch.batch)
 
 
@@ -53,7 +53,10 @@ def step():
 
 
 def linearise():
-    problem = model.conv.problem(*args, batch_size=graphs).detach()
+    if hasattr(hogwild, "Inputs"):
+        problem = model.conv.problem(hogwild.Inputs(*args, batch_size=graphs)).detach()
+    else:  # a version from before the model protocol
+        problem = model.conv.problem(*args, batch_size=graphs).detach()
     with torch.no_grad():
         at = problem.evaluate(problem.start())
         at.gradient

@@ -20,7 +20,8 @@ def test_simulate(printed):
 
 
 def test_resolved_options_are_printed(printed, trained):
-    _, found = printed("simulate", "--runs", "1", "--step", "0.01", "--impair", "reordering")
+    flags = ["--step", "0.01", "--impair", "reordering", "--ticks", "100"]
+    _, found = printed("simulate", "--runs", "1", *flags)
     options = found["options"]
     assert (options["folder"], options["task"], options["json"]) == (trained, TASK, True)
     assert (options["runs"], options["stagger"], options["tol"]) == (1, 5, 1e-6)
