@@ -193,12 +193,13 @@ class Agent:
         self.tolerance = tolerance or (1e-4 if precision == "float32" else 1e-8)
         self.nodes = nodes
         self.incarnation = int.from_bytes(os.urandom(4), "little")
-        self.revision = int.from_bytes(os.urandom(2), "little")
+        self.revision = 1 + int.from_bytes(os.urandom(2), "little") % (HALF - 1)  # 0: unknown
         self.links: dict[str, _Link] = {}
         self.members: list[str] = []
         self.counts: Counter[str] = Counter()
         self.begun = self.unsettled = clock()
-        self.updates, self.residual, self.calm, self.now = 0, math.inf, 0.0, self.begun
+        self.updates = self.turns = 0
+        self.residual, self.calm, self.now = math.inf, 0.0, self.begun
         self.features = self._checked(features)
         self._known: object = None
         self.star: Star = star_of(0)
@@ -261,7 +262,7 @@ class Agent:
 
     def _changed(self) -> None:
         """Neighbours must hear another hello."""
-        self.revision = (self.revision + 1) % HALF
+        self.revision = self.revision % (HALF - 1) + 1
         self.unsettled = self.clock()
 
     # -- one turn ----------------------------------------------------------------------------------
@@ -269,6 +270,7 @@ class Agent:
     def turn(self) -> bool:
         """Read what has arrived, make one update, and send; whether an update was made."""
         self.now = now = self.clock()
+        self.turns += 1
         for received in self.transport.receive():
             arrived = now if received.at is None else received.at
             self._receive(received.sender, received.raw, arrived)
@@ -289,7 +291,8 @@ class Agent:
     def _meet(self, now: float) -> None:
         """Who takes part, and what that changes."""
         members = [name for name, link in self.links.items() if self._takes_part(link, now)]
-        if members != self.members:
+        stayed = members == self.members
+        if not stayed:
             self.members = members
             self._changed()
         known = (
@@ -298,7 +301,7 @@ class Agent:
         )
         if known == self._known:
             return
-        same = self._known is not None and len(members) == self.star.degree
+        same = stayed and self._known is not None
         self._known, self.star = known, star_of(len(members))
         local = self.model.pose(self.features, self._near())
         if same and self.rule_name in ("gradient", "messages"):
@@ -370,7 +373,7 @@ class Agent:
 
     def _header(self, kind: int, link: _Link, now: float) -> Header:
         return self.format.header(
-            self.incarnation, kind, sequence=self.updates, heard=link.sequence or 0,
+            self.incarnation, kind, sequence=self.turns, heard=link.sequence or 0,
             revision=self.revision, known=link.revision if link.incarnation is not None else 0,
             time=now, calm=self.calm,
         )  # fmt: skip

@@ -12,7 +12,7 @@ bytes   type      field
 1       u8        width k of an embedding (255: 255 or more)
 4       u32       the model: the first half of its name
 4       u32       incarnation of the sender: a random number, drawn when the agent starts
-4       u32       sequence: the sender's count of updates
+4       u32       sequence: the sender's count of turns
 4       u32       acknowledgement: the newest sequence that the sender heard from the receiver
 2       u16       revision of the sender's hello
 2       u16       acknowledgement: the newest revision of the receiver's hello that the sender knows

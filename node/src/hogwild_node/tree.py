@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Self
 
 from hogwild_node.ops import Array, namespace
@@ -42,6 +42,13 @@ def is_array(x: object) -> bool:
     return namespace.dispatch(type(x)) is not namespace.dispatch(object)
 
 
+@cache
+def _parts(kind: type) -> tuple[tuple[str, str | None], ...]:
+    """The fields of a dataclass that may hold arrays, each with what it counts, if it says so."""
+    told = ((f.name, f.metadata.get("over")) for f in fields(kind))
+    return tuple((name, what) for name, what in told if what != FIXED)
+
+
 def walk(x: Any, visit: Callable[[Array, str], Array], what: str = SHARED) -> Any:
     """A copy of ``x`` in which ``visit(array, what)`` replaces every array; ``what`` is what the
     last dimension of the array counts."""
@@ -50,12 +57,10 @@ def walk(x: Any, visit: Callable[[Array, str], Array], what: str = SHARED) -> An
     if isinstance(x, tuple | list):
         return type(x)(walk(each, visit, what) for each in x)
     if is_dataclass(x) and not isinstance(x, type):
-        changed = {}
-        for f in fields(x):
-            kind = f.metadata.get("over", what)
-            if kind != FIXED:
-                changed[f.name] = walk(getattr(x, f.name), visit, kind)
-        return replace(x, **changed)
+        parts = _parts(type(x))
+        return replace(
+            x, **{name: walk(getattr(x, name), visit, own or what) for name, own in parts}
+        )
     return x
 
 

@@ -45,9 +45,9 @@ def certify_fixed_point(
     if modulus is None:
         return replace(
             found,
-            reason="its update is a general network, trained towards a contraction but not made "
-            "one: nothing is proved. model.problem(...).contractivity(h) measures the modulus at a "
-            "point, in the norm that matters.",
+            reason="nothing is proved: no bound on the modulus of its map is known "
+            "(FixedPoint.modulus). For a ScarselliGNN model.contractivity(h, data) measures the "
+            "modulus at one point, in the norm that matters.",
         )
     worst = float(modulus.max())
     found.constants["modulus"] = worst

@@ -56,7 +56,7 @@ def require_whole(graph: Data) -> None:
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class Inputs:
     """What a model reads, in one object: the tensors that PyG's models are called with.
 
@@ -106,6 +106,8 @@ class Inputs:
             )
         batch = data.batch
         count = None if batch is None else int(batch.max()) + 1 if batch.numel() else 0
+        if isinstance(data, Batch):
+            count = data.num_graphs  # the last graphs may have no nodes
         nodes, edges = _others(data)
         return cls(
             data.x, data.edge_index, data.edge_attr, batch, edge_weight=data.get("edge_weight"),
@@ -151,6 +153,7 @@ class Inputs:
             batch.flatten(),
             edge_weight=None if self.edge_weight is None else self.edge_weight.repeat(runs),
             batch_size=runs * self.num_graphs,
+            heard=None if self.heard is None else torch.cat([self.heard] * runs, -2),
             nodes={name: torch.cat([value] * runs) for name, value in self.nodes.items()},
             edges={name: torch.cat([value] * runs) for name, value in self.edges.items()},
         )

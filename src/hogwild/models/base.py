@@ -126,6 +126,11 @@ class Conv(GraphModule):
     edge_dim: int | None = None
     validate: bool
 
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return 1
+
     @abstractmethod
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
@@ -135,6 +140,7 @@ class Conv(GraphModule):
 
     def graph(self, inputs: Inputs) -> Graph:
         """Check the inputs and return their graph."""
+        inputs = Inputs.of(inputs)
         check_inputs(inputs, self)
         return inputs.graph(validate=self.validate)
 
@@ -148,4 +154,5 @@ class Model(GraphModule):
         graphs."""
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
+        inputs = Inputs.of(inputs)
         return self.read(self.embed(inputs, h0).value, inputs)

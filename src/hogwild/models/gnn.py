@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 from torch_geometric.data import Data
 
-from hogwild.errors import ConfigError, require_positive
+from hogwild.errors import ConfigError, FeatureError, require_positive
 from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import AnyProblem, Conv, Kind, Model
@@ -41,6 +41,26 @@ class ConvGNN(Model):
     def replicas(self) -> int | None:  # type: ignore[override]
         """Number of independent parameter sets; ``None`` without a replica dimension."""
         return self.conv.replicas
+
+    @property
+    def in_channels(self) -> int:
+        """Width of the node features."""
+        return self.conv.in_channels
+
+    @property
+    def hidden_channels(self) -> int:
+        """Width of the embeddings."""
+        return self.conv.hidden_channels
+
+    @property
+    def out_channels(self) -> int:
+        """Width of the predictions."""
+        return self.readout.out_channels
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return self.conv.num_layers
 
     @property
     def edge_dim(self) -> int | None:
@@ -77,6 +97,14 @@ class ConvGNN(Model):
         return self.conv.solutions(self.features(Inputs.of(inputs)), h0)
 
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
+        inputs = Inputs.of(inputs)
+        lead = () if self.replicas is None else (self.replicas,)
+        expected = (*lead, inputs.num_nodes, self.hidden_channels)
+        if tuple(h.shape) != expected:
+            raise FeatureError(
+                f"the embeddings have shape {tuple(h.shape)}; expected {list(expected)}, as "
+                f"model.embed(data).value has it"
+            )
         return self.readout(h, inputs.batch, inputs.batch_size)
 
     def require_asynchronous(self, inputs: Inputs) -> None:
@@ -105,6 +133,11 @@ class GNN(ConvGNN):
                 f"conv is a {type(conv).__name__}; expected a convolution of hogwild such as "
                 f"EnergyConv(in_channels). A stack of PyG's layers is a model by itself: "
                 f"hogwild.LayeredGNN(layers, in_channels, out_channels=...)"
+            )
+        if not isinstance(getattr(conv, "kind", None), Kind):
+            raise ConfigError(
+                f"{type(conv).__name__} has no kind; expected a class attribute such as "
+                f"kind = hogwild.models.Kind.FIXED_POINT, its place in the paper's taxonomy"
             )
         if not isinstance(readout, Readout):
             raise ConfigError(

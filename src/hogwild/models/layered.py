@@ -125,6 +125,10 @@ class Layers(Conv):
         return cast("list[Layer]", list(self.layers))
 
     @property
+    def num_layers(self) -> int:
+        return self.depth
+
+    @property
     def depth(self) -> int:
         """Number of layers."""
         return len(self.layers)
@@ -247,7 +251,8 @@ class ExplicitGNN(ConvGNN):
         super().__init__(conv, head)
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
-        return self.read(self.conv.predict(self.features(Inputs.of(inputs)), h0), inputs)
+        inputs = Inputs.of(inputs)
+        return self.read(self.conv.predict(self.features(inputs), h0), inputs)
 
 
 class LayeredGNN(ExplicitGNN):

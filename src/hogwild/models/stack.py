@@ -37,7 +37,18 @@ class Stack(Conv):
 
     def __init__(self, levels: Sequence[ImplicitConv]) -> None:
         super().__init__()
+        wrong = [type(level).__name__ for level in levels if not isinstance(level, ImplicitConv)]
+        if wrong or not levels:
+            raise ConfigError(
+                f"levels holds {', '.join(wrong) or 'nothing'}; expected one or several implicit "
+                f"layers, such as EnergyConv"
+            )
         first = levels[0]
+        if len({level.replicas for level in levels}) > 1:
+            raise ConfigError(
+                f"the layers have replicas={', '.join(str(x.replicas) for x in levels)}; expected "
+                f"the same number for all of them"
+            )
         for s, (below, level) in enumerate(pairwise(levels), 1):
             expected = first.in_channels + below.hidden_channels
             if level.in_channels != expected:
@@ -50,6 +61,10 @@ class Stack(Conv):
         self.kind, self.replicas, self.validate = first.kind, first.replicas, first.validate
         self.in_channels, self.edge_dim = first.in_channels, first.edge_dim
         self.hidden_channels = levels[-1].hidden_channels
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.levels)
 
     @property
     def convs(self) -> list[ImplicitConv]:

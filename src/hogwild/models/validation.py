@@ -71,6 +71,8 @@ def check_inputs(inputs: Inputs, reader: Reader) -> None:
             f"model(data.x, data.edge_index, data.edge_attr, data.batch), without those that the "
             f"data lacks"
         )
+    if isinstance(x, Inputs):
+        raise InputError("the model was called with Inputs; expected model.predict(inputs)")
     if x is None or edge_index is None:
         missing = "x" if x is None else "edge_index"
         raise InputError(

@@ -21,6 +21,7 @@ from hogwild.linalg.operator import Hessian
 from hogwild.ops import gather, mv, scatter
 from hogwild.problems.base import Evaluation, FixedPoint, Objective
 from hogwild_node.local import LocalEnergy, LocalMap
+from hogwild_node.ops import Array, namespace
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.tree import FIXED, NODES, SHARED, over
 
@@ -175,29 +176,24 @@ class _QuadraticNode(LocalEnergy):
 
     problem: Quadratic
 
-    def local(self, h: Tensor, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
-        p = self.problem
-        flow = p.coupling * (gather(h, at.slot) - inbox)
-        return mv(p.q.unsqueeze(-1), h) - at.at_nodes(p.b) + at.collect(flow), -flow
+    def local(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array]:
+        p, xp = self.problem, namespace(h)
+        flow = p.coupling * (at.spread(h) - inbox)
+        return xp.mv(p.q[..., None], h) - at.at_nodes(p.b) + at.collect(flow), -flow
 
-    def quadratic(
-        self, h: Tensor, inbox: Tensor, at: Star, majorise: float = 0.0
-    ) -> LocalQuadratic:
-        p = self.problem
+    def quadratic(self, h: Array, inbox: Array, at: Star, majorise: float = 0.0) -> LocalQuadratic:
+        p, xp, (r, k) = self.problem, namespace(h), h.shape[:2]
         own, toward = self.local(h, inbox, at)
-        eye = torch.eye(p.channels, dtype=h.dtype, device=h.device)
-        eye = eye.expand(p.replicas, -1, -1).unsqueeze(-1)
-        zero = h.new_zeros(p.replicas, 0, p.channels, at.degree)
-        degree = at.collect(torch.ones_like(at.slot, dtype=h.dtype))
-        b = p.q.unsqueeze(-1) + p.coupling * eye * degree
-        c = (p.coupling * eye).expand(-1, -1, -1, at.degree)
-        u = h.new_zeros(p.replicas, 0, 0, at.size)
-        return LocalQuadratic(own, toward, b, -c, c, zero, u, at)
+        eye = xp.broadcast_to(xp.identity(k, h)[:, :, None], (r, k, k, 1))
+        b = p.q[..., None] + p.coupling * eye * at.collect(xp.filled((at.degree,), 1.0, h))
+        c = xp.broadcast_to(p.coupling * eye, (r, k, k, at.degree))
+        none = xp.filled((r, 0, k, at.degree), 0.0, h), xp.filled((r, 0, 0, at.size), 0.0, h)
+        return LocalQuadratic(own, toward, b, -c, c, *none, at)
 
-    def row_bounds(self, at: Star) -> tuple[Tensor, Tensor]:
-        anywhere = torch.zeros_like(at.at_nodes(self.problem.b))
-        inbox = anywhere.new_zeros(*anywhere.shape[:2], at.degree)
-        return self.quadratic(anywhere, inbox, at).row_sums()
+    def row_bounds(self, at: Star) -> tuple[Array, Array]:
+        xp, here = namespace(self.problem.b), at.at_nodes(self.problem.b)
+        inbox = xp.filled((*here.shape[:2], at.degree), 0.0, here)
+        return self.quadratic(xp.zeros_like(here), inbox, at).row_sums()
 
 
 @dataclass
@@ -239,9 +235,9 @@ class Affine(FixedPoint, LocalMap):
     def node(self) -> LocalMap:
         return self
 
-    def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
+    def update(self, h: Array, inbox: Array, at: Star) -> Array:
         heard = at.collect(inbox) * at.at_nodes(self.share)
-        return self.kappa * torch.bmm(self.w, heard) + at.at_nodes(self.b)
+        return self.kappa * (self.w @ heard) + at.at_nodes(self.b)
 
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
         g = self.graph

@@ -1,0 +1,139 @@
+"""Agents on every transport pass the conformance suite of executors."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from helpers import chain
+from memory_swarm import Swarm
+from torch import Tensor
+
+from hogwild import GCN
+from hogwild.executors.swarm import free_ports
+from hogwild.rules import choose
+from hogwild.testing import check_executor
+from hogwild_node.agent import Agent, Edge
+from hogwild_node.local import LocalEnergy
+from hogwild_node.model import NodeModel
+from hogwild_node.rules import FixedPointRule, GradientRule, MessageRule
+from hogwild_node.transports.faulty import FaultyTransport
+from hogwild_node.transports.memory import MemoryNetwork
+from hogwild_node.transports.udp import UDPTransport
+from hogwild_node.transports.zenoh import ZenohTransport
+
+
+class PartOf(NodeModel):
+    """A node of a problem as a model: its feature is its number."""
+
+    rules = ("messages", "gradient", "fixed-point")
+
+    def __init__(self, problem):
+        self.problem, self.name = problem, "0123456789abcdef"
+        self.in_channels = self.out_channels = 1
+        self.edge_dim, self.channels = None, problem.channels
+        self.convexity = None
+
+    def pose(self, x, near):
+        part = self.problem.part(torch.tensor([int(x[0])]))
+        wanted = [int(n.features[0]) for n in near]
+        place = {int(j): e for e, j in enumerate(part.senders)}
+        edges = torch.tensor([place[j] for j in wanted], dtype=torch.long)
+        return part.local.cut(1, None, None, edges).map(Tensor.numpy)
+
+    def _rule(self, name, local, star):
+        if not isinstance(local, LocalEnergy):
+            return FixedPointRule(local, star, self.channels)
+        gradient = GradientRule(local, star, self.channels)
+        return gradient if name == "gradient" else MessageRule(gradient)
+
+    def predict(self, h):
+        return h
+
+
+def run_agents(problem, rule, links, clock, turns, between):
+    """The embeddings [1, k, N] after the agents of one replica have taken turns."""
+    graph, agents = problem.graph, []
+    for i in range(graph.num_nodes):
+        transport, address = links(i)
+        near = {str(int(j)): Edge(address(int(j))) for j in graph.src[graph.dst == i]}
+        agents.append(
+            Agent(
+                PartOf(problem), str(i), [float(i)], transport, neighbours=near, rule=rule,
+                precision="float64", lease=30.0, clock=clock,
+            )
+        )  # fmt: skip
+    for turn in range(turns):
+        for agent in agents:
+            agent.turn()
+        between(turn)
+    for agent in agents:
+        agent.transport.close()
+    return torch.from_numpy(np.concatenate([agent.h for agent in agents], -1))
+
+
+def on_memory(problem, rule, seed):
+    network = MemoryNetwork((0.0, 0.3), 0.2, seed)
+
+    def between(turn):
+        network.now += 0.1
+
+    def links(i):
+        return network.endpoint(str(i)), lambda j: None
+
+    return run_agents(problem, rule, links, network.clock, 250, between)
+
+
+def on_sockets(make, pause):
+    def execute(problem, rule, seed):
+        ports = free_ports(problem.graph.num_nodes)
+
+        def address(j):
+            return f"127.0.0.1:{ports[j]}"
+
+        def links(i):
+            return FaultyTransport(make(str(i), address(i)), loss=0.1, seed=seed + i), address
+
+        return run_agents(problem, rule, links, time.monotonic, 200, lambda turn: time.sleep(pause))
+
+    return execute
+
+
+def each_replica(execute):
+    """Agents have one replica: run them one after the other."""
+
+    def both(problem, rule, seed):
+        name = {"MessageRule": "messages", "GradientRule": "gradient"}.get(type(rule).__name__)
+        everything = torch.arange(problem.graph.num_graphs)
+        found = []
+        for r in range(problem.replicas):
+            alone, _ = problem.select(torch.tensor([r]), everything)
+            found.append(execute(alone, choose(alone, name or "fixed-point"), seed))
+        return torch.cat(found)
+
+    return both
+
+
+def test_memory():
+    check_executor(each_replica(on_memory), repeats=False)
+
+
+def test_udp():
+    execute = on_sockets(lambda name, listen: UDPTransport(listen), 0.0)
+    check_executor(each_replica(execute), repeats=False)
+
+
+@pytest.mark.slow
+def test_zenoh():
+    pytest.importorskip("zenoh")
+    execute = on_sockets(lambda name, listen: ZenohTransport(name, "test", listen), 0.003)
+    check_executor(each_replica(execute), repeats=False)
+
+
+def test_nodes_that_have_finished_are_not_taken_for_silent():
+    """Overwriting GCNs stop updating; their packets go on."""
+    swarm = Swarm(GCN(3, out_channels=2, num_layers=3), chain(4), 4, rule="overwriting", lease=1.0)
+    swarm.run(6.0)
+    for agent in swarm.agents.values():
+        assert agent.read().silent == ()
+        assert agent.read().updates >= 3
