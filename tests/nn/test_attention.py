@@ -6,11 +6,13 @@ import pytest
 import torch
 from helpers import DOUBLE, edges
 
+from hogwild.graph import Graph
 from hogwild.nn import NeighbourhoodAttention
 
 # Node 4 hears nobody; 0 -> 1 is doubled; 3 has a self-loop.
 EDGES = edges((0, 1), (0, 1), (2, 1), (1, 0), (3, 3), (2, 3), (4, 0))
 NODES = 5
+GRAPH = Graph.of(EDGES, NODES)
 
 
 def by_hand(net, index, x, edge_attr):
@@ -39,7 +41,7 @@ def test_equals_a_plain_loop(batch_shape, edge_dim, own_features):
     x = torch.randn(batch_shape[0] if own_features else 1, 3, NODES, **DOUBLE)
     attr = None if edge_dim is None else torch.randn(1, edge_dim, EDGES.size(1), **DOUBLE)
     with torch.no_grad():
-        alpha = net(x, attr, EDGES[0], EDGES[1], NODES)
+        alpha = net(x, attr, GRAPH)
     assert alpha.shape == (math.prod(batch_shape), EDGES.size(1))
     for b, row in enumerate(alpha):
         index = tuple(int(i) for i in torch.unravel_index(torch.tensor(b), batch_shape))
@@ -50,7 +52,7 @@ def test_equals_a_plain_loop(batch_shape, edge_dim, own_features):
 
 def test_neighbourhoods_sum_to_one():
     net = NeighbourhoodAttention(3, None, 4, batch_shape=(2, 3)).double()
-    alpha = net(10.0 * torch.randn(1, 3, NODES, **DOUBLE), None, EDGES[0], EDGES[1], NODES)
+    alpha = net(10.0 * torch.randn(1, 3, NODES, **DOUBLE), None, GRAPH)
     into = torch.zeros(6, NODES, **DOUBLE).index_add(1, EDGES[1], alpha)
     expected = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0], **DOUBLE)
     torch.testing.assert_close(into, expected.expand(6, NODES), rtol=0, atol=1e-12)
@@ -60,6 +62,6 @@ def test_neighbourhoods_sum_to_one():
 @pytest.mark.parametrize("edge_dim", [None, 2])
 def test_without_edges(edge_dim):
     net = NeighbourhoodAttention(3, edge_dim, 4, batch_shape=(2, 3)).double()
-    none = torch.empty(0, dtype=torch.long)
+    none = Graph.of(torch.empty(2, 0, dtype=torch.long), NODES)
     attr = None if edge_dim is None else torch.empty(1, edge_dim, 0, **DOUBLE)
-    assert net(torch.randn(1, 3, NODES, **DOUBLE), attr, none, none, NODES).shape == (6, 0)
+    assert net(torch.randn(1, 3, NODES, **DOUBLE), attr, none).shape == (6, 0)

@@ -11,6 +11,7 @@ from memory_swarm import Swarm
 from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs
 from hogwild_node.agent import Agent, Edge, State
 from hogwild_node.errors import SetupError
+from hogwild_node.packets import HELLO
 
 MODELS = {
     "messages": lambda: EnergyGNN(3, out_channels=2, beta=1.0),
@@ -171,3 +172,74 @@ def test_what_an_agent_refuses(change, words):
     options = {"features": [0.0, 1.0, 2.0]} | change
     with pytest.raises(SetupError, match=words):
         Agent(swarm.model, "a", options.pop("features"), swarm.network.endpoint("a"), **options)
+
+
+# -- what a hostile reader found -------------------------------------------------------------------
+
+
+def test_a_link_that_works_one_way_takes_no_part():
+    """Nobody settles on the last words of a neighbour that no longer hears."""
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(3), 3, lease=1.5)
+    swarm.run(6.0)
+    real = swarm.network.post
+    swarm.network.post = lambda a, b, raw: None if (a, b) == ("2", "1") else real(a, b, raw)
+    swarm.run(8.0)
+    assert swarm.agents[1].members == ["0"]
+    assert swarm.agents[2].members == []
+    assert swarm.error([0, 1]) < 1e-6
+    swarm.network.post = real
+    swarm.run(8.0)
+    assert swarm.error() < 1e-6
+
+
+def test_a_neighbour_that_falls_silent_is_not_calm():
+    swarm = Swarm(GSDGNN(3, out_channels=2), chain(3), 3, lease=60.0, settle_after=2.0)
+    swarm.run(1.5)
+    swarm.agents.pop(2)  # frozen while it is unsettled: no word, and no lease for a long time
+    swarm.run(10.0)
+    assert all(agent.read().state is not State.SETTLED for agent in swarm.agents.values())
+
+
+def test_absurd_features_of_a_neighbour_do_not_stay():
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(3), 3)
+    swarm.run(3.0)
+    swarm.agents[2].set_features([1e200, -1e200, 1e200])
+    swarm.run(3.0)
+    swarm.agents[2].set_features(swarm.x[2].numpy())
+    swarm.run(12.0)
+    assert swarm.error() < 1e-6
+
+
+def test_a_late_hello_of_an_old_incarnation_does_not_end_a_link():
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(2), 2, lease=1.5)
+    old = swarm.agents[1]
+    hello = old.format.hello(old.format.header(old.incarnation, HELLO), 2.0, old.features)
+    swarm.agents = {i: swarm.start(i) for i in range(2)}
+    swarm.run(3.0)
+    swarm.agents[0]._receive("1", hello, swarm.network.now)
+    swarm.run(9.0)
+    assert swarm.agents[0].members == ["1"]
+    assert swarm.error() < 1e-6
+
+
+def test_a_weight_may_change():
+    swarm = Swarm(GSDGNN(3, out_channels=2), chain(2), 2)
+    swarm.run(4.0)
+    before = swarm.agents[0].read().h
+    for i, other in ((0, "1"), (1, "0")):
+        swarm.agents[i].set_neighbours({other: Edge(weight=5.0)})
+        assert swarm.agents[i].read().state is not State.SETTLED
+    swarm.run(5.0)
+    weights = torch.full((2,), 5.0, dtype=torch.float64)
+    inputs = Inputs(swarm.x, swarm.edge_index, edge_weight=weights)
+    with torch.no_grad():
+        answer = swarm.whole.embed(inputs).value.numpy()
+    assert np.abs(swarm.agents[0].read().h - before).max() > 1e-3
+    np.testing.assert_allclose(swarm.agents[0].read().h, answer[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "*", "a#b", "x" * 65])
+def test_names_are_plain(name):
+    swarm = Swarm(GSDGNN(3, out_channels=2), chain(2), 2)
+    with pytest.raises(SetupError, match="letters, digits"):
+        Agent(swarm.model, name, [0.0, 1.0, 2.0], swarm.network.endpoint("z"))

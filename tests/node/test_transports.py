@@ -81,7 +81,7 @@ def on_memory(problem, rule, seed):
     def links(i):
         return network.endpoint(str(i)), lambda j: None
 
-    return run_agents(problem, rule, links, network.clock, 250, between)
+    return run_agents(problem, rule, links, network.clock, 350, between)
 
 
 def on_sockets(make, pause):
@@ -94,7 +94,7 @@ def on_sockets(make, pause):
         def links(i):
             return FaultyTransport(make(str(i), address(i)), loss=0.1, seed=seed + i), address
 
-        return run_agents(problem, rule, links, time.monotonic, 200, lambda turn: time.sleep(pause))
+        return run_agents(problem, rule, links, time.monotonic, 350, lambda turn: time.sleep(pause))
 
     return execute
 
@@ -119,7 +119,7 @@ def test_memory():
 
 
 def test_udp():
-    execute = on_sockets(lambda name, listen: UDPTransport(listen), 0.0)
+    execute = on_sockets(lambda name, listen: UDPTransport(listen), 0.003)
     check_executor(each_replica(execute), repeats=False)
 
 

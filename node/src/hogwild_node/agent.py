@@ -5,10 +5,11 @@ nothing of the rest of the graph. At each turn (:meth:`Agent.turn`) it reads wha
 one update by its rule, and sends one packet to each neighbour.
 
 *Hello.* An edge needs the features and the degrees of both ends. Every agent says hello until its
-neighbour acknowledges the hello's revision. A restarted agent has another incarnation, a random
-number; neighbours accept any *different* one, because a robot's clock may start in 1970.
+neighbour acknowledges the hello's revision, and a neighbour takes part once it has done so: links
+that work one way only take no part. A restarted agent has another incarnation, a random number;
+neighbours accept any *different* one, because a robot's clock may start in 1970.
 
-*Silence.* A neighbour that was not heard for longer than the lease is dropped: from then on the
+*Silence.* A neighbour that sent no data for longer than the lease is dropped: from then on the
 agent computes the answer of the graph without it. With ``on_silence="hold"`` its last words stay,
 and the agent's state says so.
 
@@ -18,9 +19,10 @@ far as word has come:
 .. math:: c_i = \min\Bigl(t - u_i,\; \min_{j \in N(i)} (c_j + a_j)\Bigr),
 
 with :math:`u_i` the last time at which the agent itself was unsettled and :math:`a_j` the age of
-the last packet from j. Clocks differ: an age is measured against the least transit time seen on
-that link, so that calm is rather underestimated. An agent is *settled* when it has been calm for
-longer than word takes to cross the graph (``settle_after``).
+the last packet from j, at most a quarter of ``settle_after``, so that a neighbour that falls
+silent does not count as calm. Clocks differ: an age is measured against the least transit time
+seen on that link, so that calm is rather underestimated. An agent is *settled* when it has been
+calm for longer than word takes to cross the graph (``settle_after``).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import enum
 import json
 import math
 import os
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -50,6 +53,16 @@ HELLO_PERIOD = 0.2
 WINDOW = 30.0
 """Seconds over which the least transit time of a link is sought, so that drifting clocks are
 forgotten."""
+
+
+def _name(given: object) -> str:
+    """The name of an agent; keys of networks are made of names."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", str(given)):
+        raise SetupError(
+            f"an agent is named {str(given)!r}; expected up to 64 letters, digits, dots, "
+            f"underscores and dashes"
+        )
+    return str(given)
 
 
 class State(enum.StrEnum):
@@ -120,11 +133,19 @@ class _Link:
     said: Array | None = None
     letter: Array | None = None
     last: float = -math.inf  # when the agent last heard anything
+    heard: float = -math.inf  # when it last heard data, or a hello that let the neighbour join
+    mutual: bool = False  # whether the neighbour is known to hear this agent
     sent: float = 0.0  # when the newest data packet was made, by the sender's clock
     calm: float = 0.0
     known: int = -1  # revision of this agent's hello that the neighbour knows
     greeted: float = -math.inf  # when this agent last said hello
     transits: deque[tuple[float, float]] = field(default_factory=deque)  # (window, least transit)
+
+    def version(self) -> tuple[object, ...]:
+        """What the node's problem depends on."""
+        attr = self.edge.edge_attr
+        told = None if attr is None else tuple(np.asarray(attr, float).tolist())
+        return self.incarnation, self.revision, self.edge.weight, told
 
     def transit(self, now: float, seen: float | None = None) -> float:
         """The least (arrival − sending) of late, in which the clocks' difference cancels."""
@@ -187,7 +208,7 @@ class Agent:
             raise SetupError(
                 f"lease={lease!r} and settle_after={settle_after!r}; expected positive seconds"
             )
-        self.model, self.id, self.transport, self.clock = model, str(id), transport, clock
+        self.model, self.id, self.transport, self.clock = model, _name(id), transport, clock
         self.rule_name = model.rules[0] if rule == "auto" else rule
         self.lease, self.on_silence, self.settle_after = lease, on_silence, settle_after
         self.tolerance = tolerance or (1e-4 if precision == "float32" else 1e-8)
@@ -226,7 +247,7 @@ class Agent:
     def set_neighbours(self, neighbours: Mapping[str, Edge]) -> None:
         """The agent has these neighbours from now on; what it knows of the others it forgets."""
         for name, edge in neighbours.items():
-            if name == self.id:
+            if _name(name) == self.id:
                 raise SetupError(f"agent {self.id} is its own neighbour; expected other agents")
             width = self.model.edge_dim
             attr = None if edge.edge_attr is None else np.asarray(edge.edge_attr, float)
@@ -242,7 +263,7 @@ class Agent:
             link.edge = neighbours[name]
         fresh = {name: _Link(edge) for name, edge in neighbours.items() if name not in kept}
         self.links = kept | fresh
-        self.unsettled = self.clock()
+        self._changed()
 
     def _checked(self, features: Array) -> Array:
         try:
@@ -263,7 +284,7 @@ class Agent:
     def _changed(self) -> None:
         """Neighbours must hear another hello."""
         self.revision = self.revision % (HALF - 1) + 1
-        self.unsettled = self.clock()
+        self.unsettled, self.calm = self.clock(), 0.0
 
     # -- one turn ----------------------------------------------------------------------------------
 
@@ -292,12 +313,16 @@ class Agent:
         """Who takes part, and what that changes."""
         members = [name for name, link in self.links.items() if self._takes_part(link, now)]
         stayed = members == self.members
+        for name in set(self.members) - set(members):
+            link = self.links.get(name)
+            if link is not None:  # silent: it must show again that it hears this agent
+                link.mutual, link.said, link.letter = False, None, None
         if not stayed:
             self.members = members
             self._changed()
         known = (
             self.features.tobytes(),
-            tuple((m, self.links[m].incarnation, self.links[m].revision) for m in members),
+            tuple((m, *self.links[m].version()) for m in members),
         )
         if known == self._known:
             return
@@ -314,9 +339,9 @@ class Agent:
         self.unsettled = now
 
     def _takes_part(self, link: _Link, now: float) -> bool:
-        if link.features is None:
+        if link.features is None or not link.mutual:
             return False
-        return self.on_silence == "hold" or now - link.last <= self.lease
+        return self.on_silence == "hold" or now - link.heard <= self.lease
 
     def _near(self) -> list[Neighbour]:
         links = [self.links[name] for name in self.members]
@@ -350,6 +375,9 @@ class Agent:
             if letters is not None:
                 self.letters = letters
             self.updates += 1
+            if not (np.isfinite(self.h).all() and np.isfinite(self.letters).all()):
+                self._restart(now)
+                before = self.h
         gradient = self.rule.gradient_at(mail, self.star)
         moved = self.h - before if gradient is None else gradient
         self.residual = float(np.abs(moved).max())
@@ -357,16 +385,26 @@ class Agent:
             self.unsettled = now
         self.calm = max(min([now - self.unsettled, *self._calm(now)]), 0.0)
 
+    def _restart(self, now: float) -> None:
+        """Begin anew after numbers that are not finite, which a neighbour's features may cause."""
+        self.counts["restarts"] += 1
+        local = self.model.pose(self.features, self._near())
+        self.rule = self.model.rule(self.rule_name, local, self.star)
+        self.h, self.unsettled = self.model.start(local), now
+        with np.errstate(all="ignore"):
+            self.letters = np.nan_to_num(self._begin(), posinf=0.0, neginf=0.0)
+
     def _calm(self, now: float) -> list[float]:
         """The neighbours' calm, aged."""
         found = []
         for name, link in self.links.items():
             if name not in self.members:
                 found += [] if now - self.begun > self.lease else [0.0]
-            elif link.said is None or now - link.last > self.lease:
+            elif link.said is None or now - link.heard > self.lease:
                 found.append(0.0)
             else:
-                found.append(link.calm + max(now - link.sent - link.transit(now), 0.0))
+                age = max(now - link.sent - link.transit(now), 0.0)
+                found.append(link.calm + min(age, self.settle_after / 4))
         return found
 
     # -- packets -----------------------------------------------------------------------------------
@@ -381,7 +419,7 @@ class Agent:
     def _greet(self, now: float) -> None:
         degree = 1.0 + sum(self.links[name].edge.weight for name in self.members)
         for name, link in self.links.items():
-            if link.known == self.revision and link.features is not None:
+            if link.known == self.revision and link.mutual:
                 continue
             if now - link.greeted >= HELLO_PERIOD:
                 link.greeted = now
@@ -408,7 +446,8 @@ class Agent:
             if link is None:
                 raise BadPacket("stranger")
             header = self.format.read(raw)
-            if header.incarnation in link.retired or header.incarnation == self.incarnation:
+            gone = header.incarnation in link.retired and arrived - link.last <= self.lease
+            if gone or header.incarnation == self.incarnation:
                 raise BadPacket("incarnation")
             if header.kind == HELLO:
                 self._hear_hello(link, header, *self.format.read_hello(raw))
@@ -419,6 +458,10 @@ class Agent:
             self.counts[f"dropped: {bad}"] += 1
             return
         link.last, link.known = arrived, header.known
+        joins = header.known == self.revision and not link.mutual
+        link.mutual = link.mutual or joins
+        if joins or header.kind == DATA:
+            link.heard = arrived
         link.transit(arrived, arrived - header.time)
         self.counts["received"] += 1
 
@@ -427,6 +470,7 @@ class Agent:
             if link.incarnation is not None:
                 link.retired.append(link.incarnation)
             link.sequence = link.said = link.letter = None
+            link.mutual = False
             link.transits.clear()
             link.incarnation = header.incarnation
         elif (header.revision - link.revision) % HALF >= HALF // 2:
@@ -452,7 +496,7 @@ class Agent:
         silent = tuple(
             name
             for name, link in self.links.items()
-            if link.features is not None and now - link.last > self.lease
+            if link.features is not None and now - link.heard > self.lease
         )
         settled = self.calm >= self.settle_after
         state = State.SETTLED if settled else State.RUNNING

@@ -22,6 +22,8 @@ from hogwild_node.errors import NodeError, SetupError
 from hogwild_node.transport import Transport
 
 TRANSPORTS = ("zenoh", "udp")
+SAVE_PERIOD = 2.0
+"""Seconds between two saves of the state."""
 KEYS = {
     "model", "id", "features", "neighbours", "transport", "listen", "rule", "precision", "lease",
     "on_silence", "tolerance", "settle_after", "nodes", "rate", "state", "status", "seconds",
@@ -104,6 +106,12 @@ def settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
                 f"{path} has {', '.join(unknown)}; expected some of {', '.join(sorted(KEYS))}"
             )
     found = filed | given
+    for key in ("lease", "tolerance", "settle_after", "rate", "status", "seconds", "nodes"):
+        number = found.get(key, 1)
+        whole = isinstance(number, int) and not isinstance(number, bool)
+        if not (whole or (isinstance(number, float) and key != "nodes")) or not number > 0:
+            kind = "a positive whole number" if key == "nodes" else "a positive number"
+            raise SetupError(f"{key} is {number!r}; expected {kind}")
     for key in ("model", "id", "features"):
         if key not in found:
             raise SetupError(f"{key} is missing; expected --{key} …, or {key} in the file")
@@ -115,7 +123,7 @@ def numbers(text: Any, name: str) -> list[float]:
     parts = text.split(",") if isinstance(text, str) else text
     try:
         return [float(part) for part in parts]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise SetupError(f"{name} is {text!r}; expected numbers such as 0.3,1.2") from error
 
 
@@ -139,12 +147,12 @@ def edges(given: Any) -> dict[str, Edge]:
                 f"neighbour {name} is {entry!r}; expected a table with address, and weight and "
                 f"edge_attr where they are needed"
             )
-        attr = entry.get("edge_attr")
-        out[str(name)] = Edge(
-            entry.get("address"),
-            None if attr is None else numbers(attr, f"edge_attr of neighbour {name}"),
-            float(entry.get("weight", 1.0)),
-        )
+        attr, address = entry.get("edge_attr"), entry.get("address")
+        if address is not None and not isinstance(address, str):
+            raise SetupError(f"neighbour {name} has the address {address!r}; expected HOST:PORT")
+        (weight,) = numbers([entry.get("weight", 1.0)], f"weight of neighbour {name}")
+        attr = None if attr is None else numbers(attr, f"edge_attr of neighbour {name}")
+        out[str(name)] = Edge(address, attr, weight)
     return out
 
 
@@ -176,7 +184,7 @@ def transport_of(found: dict[str, Any], model: str) -> Transport:
 
 def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
     """The same links, with the losses and delays that a trial asks for."""
-    loss = float(found.get("loss", 0.0))
+    (loss,) = numbers([found.get("loss", 0.0)], "loss")
     delay = numbers(found.get("delay", "0,0"), "delay")
     if not 0.0 <= loss < 1.0 or len(delay) != 2 or not 0.0 <= delay[0] <= delay[1]:
         raise SetupError(
@@ -227,10 +235,16 @@ def run(found: dict[str, Any]) -> None:
             neighbours=edges(found.get("neighbours", {})), h=h, **options,
         )  # fmt: skip
         every, due = found.get("status"), time.monotonic()
+        if state is not None:
+            agent.save(state)  # an unwritable place is told at once
+        saved = time.monotonic()
         end = time.monotonic() + found.get("seconds", math.inf)
 
         def each(agent: Agent) -> None:
-            nonlocal due
+            nonlocal due, saved
+            if state is not None and time.monotonic() - saved > SAVE_PERIOD:
+                agent.save(state)
+                saved = time.monotonic()
             for raw in transport.control():
                 _control(agent, raw)
             if every is not None and time.monotonic() >= due:
@@ -252,11 +266,12 @@ def _control(agent: Agent, raw: bytes) -> None:
     """New features or neighbours; what does not fit is reported and changes nothing."""
     try:
         told = json.loads(raw)
-        if "neighbours" in told:
-            agent.set_neighbours(edges(told["neighbours"]))
+        near = edges(told["neighbours"]) if "neighbours" in told else None
         if "features" in told:
             agent.set_features(numbers(told["features"], "features"))
-    except (ValueError, TypeError, NodeError) as error:
+        if near is not None:
+            agent.set_neighbours(near)
+    except Exception as error:  # whatever was sent must not end the agent
         print(f"hogwild-agent: ignored a control message: {error}", file=sys.stderr, flush=True)
 
 
@@ -267,9 +282,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NodeError as error:
         print(f"hogwild-agent: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # nobody reads the status lines any more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # nobody reads the status lines any more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        print(f"hogwild-agent: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     return 0
 
 

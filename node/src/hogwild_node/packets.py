@@ -149,7 +149,7 @@ class Format:
             raise BadPacket("model")
         if kind not in (HELLO, DATA) or width != min(self.width, 255):
             raise BadPacket("kind")
-        if kind == DATA and code != 16 * RULES.index(self.rule) + self.number.itemsize:
+        if code != 16 * RULES.index(self.rule) + self.number.itemsize:
             raise BadPacket("rule")
         if len(raw) != (self.hello_size if kind == HELLO else self.data_size):
             raise BadPacket("size")

@@ -230,6 +230,7 @@ class _Observer:
         self.events: list[tuple[float, str]] = []
         self.first: float | None = None
         self.answers: dict[tuple[int, ...], Any] = {}
+        self._readers: dict[int, threading.Thread] = {}
 
     # -- processes ---------------------------------------------------------------------------------
 
@@ -251,14 +252,15 @@ class _Observer:
         }  # fmt: skip
         path = self.where / f"agent{i}.toml"
         path.write_text(_toml(config))
-        errors = (self.where / f"agent{i}.log").open("a")
-        self.processes[i] = subprocess.Popen(
-            [sys.executable, "-m", "hogwild_node.command", "--config", str(path)],
-            stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
+        with (self.where / f"agent{i}.log").open("a") as errors:
+            self.processes[i] = subprocess.Popen(
+                [sys.executable, "-m", "hogwild_node.command", "--config", str(path)],
+                stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
         stdout = self.processes[i].stdout
         assert stdout is not None
-        threading.Thread(target=self._listen, args=(i, stdout), daemon=True).start()
+        self._readers[i] = threading.Thread(target=self._listen, args=(i, stdout), daemon=True)
+        self._readers[i].start()
 
     def _listen(self, i: int, stdout: IO[str]) -> None:
         with contextlib.suppress(ValueError):  # the pipe was closed
@@ -266,13 +268,15 @@ class _Observer:
                 with contextlib.suppress(json.JSONDecodeError):
                     word = json.loads(line)
                     with self.lock:
-                        self.words[i] = word
+                        if self.processes[i].stdout is stdout:  # not the words of a dead one
+                            self.words[i] = word
 
     def stop(self) -> None:
         """End all agents, whatever happened."""
         for process in self.processes.values():
             with contextlib.suppress(OSError):
-                process.send_signal(signal.SIGCONT)
+                if hasattr(signal, "SIGCONT"):  # a frozen process cannot end
+                    process.send_signal(signal.SIGCONT)
                 process.terminate()
         deadline = time.monotonic() + 3.0
         for process in self.processes.values():
@@ -320,7 +324,9 @@ class _Observer:
             self._look(out, t, words, alive)
             if show:
                 print(_row(out, t, words, alive), file=sys.stderr, flush=True)
-            done = until_settled and not todo and out.settled[-1] == 1.0
+            quiet = self.common["lease"] + self.common["settle_after"]  # until news has spread
+            rested = not self.events or t > self.events[-1][0] + quiet
+            done = until_settled and not todo and rested and out.settled[-1] == 1.0
             if t >= seconds or done:
                 break
         out.seconds, out.events, out.deviation = out.times[-1], self.events, out.error[-1]
@@ -343,6 +349,7 @@ class _Observer:
             if what == "kill":
                 self.processes[i].kill()
                 self.processes[i].wait()
+                self._readers[i].join(2.0)
                 out.alive.remove(i)
                 with self.lock:
                     self.words.pop(i, None)

@@ -51,7 +51,7 @@ class UDPTransport(Transport):
         self.foreign = 0
 
     def connect(self, neighbours: Mapping[str, str | None]) -> None:
-        self.addresses = {}
+        addresses: dict[str, tuple[str, int]] = {}
         for name, text in neighbours.items():
             host, port = address(text, f"neighbour {name}")
             try:
@@ -61,7 +61,9 @@ class UDPTransport(Transport):
                     f"neighbour {name} has the address {text!r}, which cannot be resolved "
                     f"({error.strerror}); expected HOST:PORT"
                 ) from error
-            self.addresses[name] = found[0][4][:2]  # type: ignore[assignment]
+            where = found[0][4]
+            addresses[name] = (str(where[0]), int(where[1]))
+        self.addresses = addresses
         self.names = {where: name for name, where in self.addresses.items()}
 
     def send(self, to: str, raw: bytes, *, hello: bool) -> None:

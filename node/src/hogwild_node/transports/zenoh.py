@@ -47,11 +47,11 @@ def _import() -> Any:
     return zenoh
 
 
-def endpoint(text: str | None, whose: str) -> str:
+def endpoint(text: str | None, whose: str, default: str = "tcp") -> str:
     """An address as Zenoh's locator: ``tcp/HOST:PORT``, where no protocol is named."""
     found = text or ""
     if "/" not in found:
-        found = f"tcp/{found}"
+        found = f"{default}/{found}"
     protocol, _, rest = found.partition("/")
     host, _, port = rest.rpartition(":")
     if protocol not in PROTOCOLS or not host or not port.isdigit():
@@ -93,13 +93,20 @@ class ZenohTransport(Transport):
 
     def _config(self, neighbours: Mapping[str, str | None]) -> Any:
         config = self.zenoh.Config()
-        there = [endpoint(text, f"neighbour {name}") for name, text in neighbours.items() if text]
+        plain = "tcp" if self.certificates is None else "tls"
+        there = [endpoint(text, f"neighbour {j}", plain) for j, text in neighbours.items() if text]
+        here = endpoint(self.listen, "the agent", plain)
+        if self.certificates is not None and not all(x.startswith("tls/") for x in (here, *there)):
+            raise SetupError(
+                "certificates were given with addresses that are not encrypted; expected tls/… or "
+                "no protocol in all addresses"
+            )
         settings: dict[str, Any] = {
             "mode": "peer",
             "scouting/multicast/enabled": False,
             "scouting/gossip/enabled": False,
             "open/return_conditions/declares": False,  # else every open waits half a second
-            "listen/endpoints": [endpoint(self.listen, "the agent")],
+            "listen/endpoints": [here],
             "connect/endpoints": there,
             "connect/retry": {
                 "period_init_ms": 100, "period_max_ms": 500, "period_increase_factor": 1.5,
