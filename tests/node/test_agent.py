@@ -23,7 +23,12 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+def some(names, *quick):
+    """All of these, and only some of them in the quick tests."""
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+@pytest.mark.parametrize("name", some(MODELS, "messages", "denoising", "ignn", "gcn"))
 def test_agents_find_the_synchronous_answer(name):
     swarm = Swarm(MODELS[name](), cycle(5), 5)
     swarm.run(20.0 if name == "ignn" else 12.0 if name == "denoising" else 9.0)
@@ -79,7 +84,9 @@ def test_settled_is_never_said_too_early():
     assert said > 20
 
 
-@pytest.mark.parametrize("name", ["messages", "normalised", "denoising", "gcn"])
+@pytest.mark.parametrize(
+    "name", some(["messages", "normalised", "denoising", "gcn"], "normalised", "gcn")
+)
 def test_a_dead_neighbour_is_dropped_and_comes_back(name):
     swarm = Swarm(MODELS[name](), cycle(5), 5, lease=1.5)
     swarm.run(6.0)

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild import EnergyConv, Inputs, ops
-from hogwild.graph import Pattern
+from hogwild.graph import Graph, Pattern
 from hogwild.solvers import Newton
 from hogwild_node.picnn import Tape
 
@@ -256,7 +256,7 @@ def test_energy_equals_the_formula(heads, concat, message, weighted, edge_dim):
     weight = kwargs["edge_weight"] if weighted else torch.ones(edge_index.size(1), **DOUBLE)
     if heads is not None:
         es = None if attr is None else attr.T[None]
-        weight = weight * conv.attention(x.T[None], es, *edge_index, x.size(0))
+        weight = weight * conv.attention(x.T[None], es, Graph.of(edge_index, x.size(0)))
     if message == "node":
         attr = None
     expected = by_hand(conv, h[0].T, x, edge_index, attr, weight)

@@ -21,15 +21,16 @@ def everybody(*names):
 
 @pytest.mark.parametrize(("stagger", "delay"), [pytest.param(1, 0, marks=pytest.mark.slow), (5, 2)])
 def test_badly_scaled_energies_stay_bounded(stagger, delay):
-    """Features a thousand times too large: without retreats, 1e5 times the answer and more."""
+    """Features a thousand times too large: without retreats, 1e5 times the answer and more. Which
+    tick brings the nodes back depends on rounding; they are back by tick 200."""
     torch.manual_seed(0)
     graph = random_graph([5], seed=0, extra=0.7)
     x = 1000.0 * torch.randn(5, 3, dtype=torch.float64)
     data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
     model = EnergyGNN(3, out_channels=2, replicas=2, on_failure="ignore").double()
     run = simulate(
-        model, data, rule="messages", stagger=stagger, delay=delay, ticks=150, tol=None,
-        history=list(range(100, 150, 5)),
+        model, data, rule="messages", stagger=stagger, delay=delay, ticks=250, tol=None,
+        history=list(range(200, 250, 5)),
     )  # fmt: skip
     assert run.history is not None
     assert float(run.history.max()) < 3.0
