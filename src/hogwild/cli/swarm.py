@@ -45,13 +45,22 @@ class Options(Finished):
     precision: str = option(
         "float32", "numbers in packets", group=NODES, choices=("float32", "float64")
     )
-    rate: float = option(50.0, "turns of an agent a second", group=NODES)
-    lease: float = option(2.0, "seconds of silence after which a neighbour is gone", group=NODES)
+    rate: float | None = option(
+        None, "turns of an agent a second; by default 50, or what this machine can do", group=NODES
+    )
+    lease: float | None = option(
+        None,
+        "seconds of silence after which a neighbour is gone; by default ten turns",
+        group=NODES,
+    )
     on_silence: str = option(
         "drop", "what becomes of its last words", group=NODES, choices=("drop", "hold")
     )
-    settle_after: float = option(
-        1.0, "seconds of calm after which an agent says that it is settled", group=NODES
+    settle_after: float | None = option(
+        None,
+        "seconds of calm after which an agent says that it is settled; by default, what word takes "
+        "to cross the graph",
+        group=NODES,
     )
     transport: str = option("zenoh", "how packets travel", group=NODES, choices=TRANSPORTS)
     loss: float = option(0.0, "share of packets that are lost", group=WRONG)
@@ -65,7 +74,9 @@ class Options(Finished):
     freeze_at: float = option(5.0, "when, in seconds", group=WRONG)
     thaw_at: float = option(8.0, "when they go on", group=WRONG)
     seed: int = option(0, "what is drawn is a function of this number", group=WRONG)
-    seconds: float = option(30.0, "how long the swarm runs at most", group=RUNS)
+    seconds: float | None = option(
+        None, "how long the swarm runs at most; by default, long enough to settle", group=RUNS
+    )
     tol: float = option(1e-3, "the relative error within which the swarm has arrived", group=RUNS)
     quiet: bool = option(False, "no live table", group=RUNS)
     plot: str | None = picture("draw the error over time to this file")

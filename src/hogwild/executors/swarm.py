@@ -24,6 +24,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import shortest_path
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 STATUS = 0.1
 """Seconds between two words of an agent to the observer."""
+UPDATES = 60.0
+"""Updates a second that one core makes, beside everything else (messages, k = 2)."""
 
 
 @dataclass
@@ -60,6 +64,7 @@ class Swarm:
         memory: Mean proportional memory of an agent in MB; ``None``: unknown.
         false_alarms: Samples in which an agent said that it was settled and the bound that it gave
             was below the true error.
+        rate: Turns a second that agents were asked for.
     """
 
     times: list[float]
@@ -74,6 +79,7 @@ class Swarm:
     events: list[tuple[float, str]] = field(default_factory=list)
     memory: float | None = None
     false_alarms: int = 0
+    rate: float = 0.0
 
     def reached(self, tolerance: float) -> float | None:
         """When the error was within a tolerance for good, in seconds; ``None``: never."""
@@ -101,13 +107,21 @@ class Swarm:
         within = {f"{t:.0e}": self.reached(t) for t in (1e-2, 1e-3, 1e-6)}
         told = ", ".join(f"{t} after {s:.1f} s" for t, s in within.items() if s is not None)
         memory = "" if self.memory is None else f", {self.memory:.0f} MB of memory each"
+        done = self.updates / max(self.seconds, 1e-9)
+        slow = ""
+        if done < 0.5 * self.rate:
+            slow = (
+                f"\nthe agents made {done:.1f} updates a second of {self.rate:.1f} asked for: this "
+                f"machine is too slow for so many, and neighbours may have dropped each other; ask "
+                f"for fewer (rate) or allow longer silence (lease)"
+            )
         return (
             f"{len(self.alive)} agents ran for {self.seconds:.1f} s; error {self.deviation:.1e} "
             f"({told or 'not within 1e-2'})\n"
             f"price of an agent: {self.updates:.0f} updates, {self.packets:.0f} packets, "
             f"{self.bytes / 1000:.1f} kB{memory}\n"
             f"settled at the end: {100 * (self.settled[-1] if self.settled else 0):.0f} %; said so "
-            f"with a wrong bound: {self.false_alarms} times"
+            f"with a wrong bound: {self.false_alarms} times{slow}"
         )
 
 
@@ -150,14 +164,14 @@ def run(
     data: Data,
     *,
     faults: Faults | None = None,
-    seconds: float = 20.0,
-    rate: float = 50.0,
+    seconds: float | None = None,
+    rate: float | None = None,
     transport: str = "zenoh",
     rule: str = "auto",
     precision: str = "float32",
-    lease: float = 2.0,
+    lease: float | None = None,
     on_silence: str = "drop",
-    settle_after: float = 1.0,
+    settle_after: float | None = None,
     tolerance: float | None = None,
     until_settled: bool = True,
     folder: str | Path | None = None,
@@ -169,14 +183,18 @@ def run(
         model: A trained model that :func:`hogwild.models.export.export` takes.
         data: One graph, undirected; ``edge_weight`` equal in both directions.
         faults: What is done to the swarm.
-        seconds: How long the swarm runs at most.
-        rate: Turns of an agent a second.
+        seconds: How long the swarm runs at most; by default, as long as word takes to cross the
+            graph six times, and at least 30.
+        rate: Turns of an agent a second; by default 50, or fewer where this machine has too few
+            cores for so many agents.
         transport: ``"zenoh"`` or ``"udp"``.
         rule: As in :func:`hogwild.simulate`.
         precision: Numbers in packets, ``"float32"`` or ``"float64"``.
-        lease: Seconds of silence after which a neighbour counts as gone.
+        lease: Seconds of silence after which a neighbour counts as gone; by default ten turns, and
+            at least 2.
         on_silence: ``"drop"`` or ``"hold"``.
-        settle_after: Seconds of calm after which an agent says that it is settled.
+        settle_after: Seconds of calm after which an agent says that it is settled; by default, what
+            word takes to cross the graph, and at least 1.
         tolerance: The residual up to which an agent counts as settled.
         until_settled: Stop when all agents have said that they are settled, after the last fault.
         folder: Where the model and the agents' files go; by default, a temporary folder.
@@ -187,6 +205,11 @@ def run(
     if inputs.num_graphs != 1:
         raise InputError(f"data holds {inputs.num_graphs} graphs; expected one, of one swarm")
     found.require_asynchronous(inputs)
+    rate = rate or min(50.0, UPDATES * (os.cpu_count() or 1) / inputs.num_nodes)
+    lease = lease or max(2.0, 10.0 / rate)
+    crossing = 1.5 * _diameter(inputs) * (1.0 / rate + faults.delay[1]) / (1.0 - faults.loss)
+    settle_after = settle_after or max(1.0, crossing)
+    seconds = seconds or max(30.0, 6.0 * crossing)
     with contextlib.ExitStack() as stack:
         where = Path(folder or stack.enter_context(tempfile.TemporaryDirectory()))
         where.mkdir(parents=True, exist_ok=True)
@@ -202,6 +225,14 @@ def run(
         watch = _Observer(found, inputs, where, common, faults)
         stack.callback(watch.stop)
         return watch.run(seconds, until_settled, show)
+
+
+def _diameter(inputs: Inputs) -> int:
+    """The most hops between two nodes that are joined at all."""
+    n, (src, dst) = inputs.num_nodes, inputs.edge_index.cpu().numpy()
+    joined = csr_matrix((np.ones(src.size), (src, dst)), shape=(n, n))
+    hops = shortest_path(joined, unweighted=True)
+    return int(hops[np.isfinite(hops)].max(initial=1.0))
 
 
 def free_ports(count: int) -> list[int]:
@@ -333,6 +364,7 @@ class _Observer:
         count = max(len(alive), 1)
         for name in ("updates", "packets", "bytes"):
             setattr(out, name, sum(words[i][name] for i in alive) / count)
+        out.rate = float(self.common["rate"])
         out.memory = _memory([self.processes[i].pid for i in alive])
         return out
 
