@@ -355,9 +355,7 @@ class _Observer:
             self._look(out, t, words, alive)
             if show:
                 print(_row(out, t, words, alive), file=sys.stderr, flush=True)
-            quiet = self.common["lease"] + self.common["settle_after"]  # until news has spread
-            rested = not self.events or t > self.events[-1][0] + quiet
-            done = until_settled and not todo and rested and out.settled[-1] == 1.0
+            done = until_settled and not todo and self._rested(t) and out.settled[-1] == 1.0
             if t >= seconds or done:
                 break
         out.seconds, out.events, out.deviation = out.times[-1], self.events, out.error[-1]
@@ -416,7 +414,13 @@ class _Observer:
         out.settled.append(sum(settled) / max(len(out.alive), 1))
         distance = float(np.sqrt(sum(float((g**2).sum()) for g in gaps)))
         bounds = [words[i]["bound"] for i, said in zip(alive, settled, strict=True) if said]
-        out.false_alarms += sum(b is not None and complete and distance > b for b in bounds)
+        if self._rested(t):  # before, the agents cannot know what was done to the swarm
+            out.false_alarms += sum(b is not None and complete and distance > b for b in bounds)
+
+    def _rested(self, t: float) -> bool:
+        """Whether news of the last event has had time to spread."""
+        quiet = self.common["lease"] + self.common["settle_after"]
+        return not self.events or t > self.events[-1][0] + float(quiet)
 
     def _answer(self, alive: tuple[int, ...]) -> Any:
         """The synchronous answer of the graph of those alive, [n, k]."""

@@ -6,6 +6,7 @@ import heapq
 import random
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from hogwild_node.transport import Received, Transport
 
@@ -48,8 +49,10 @@ class FaultyTransport(Transport):
         for received in self.inner.receive():
             self._count += 1
             lost, wait = self._random.random() < self.loss, self._random.uniform(*self.delay)
+            arrived = now if received.at is None else received.at
             if not lost:
-                heapq.heappush(self._held, (now + wait, self._count, received))
+                late = replace(received, at=arrived + wait)
+                heapq.heappush(self._held, (arrived + wait, self._count, late))
         found = []
         while self._held and self._held[0][0] <= now:
             found.append(heapq.heappop(self._held)[2])

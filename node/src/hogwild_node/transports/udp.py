@@ -6,13 +6,20 @@ with TLS where strangers can reach the network.
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import struct
+import sys
+import time
 from collections.abc import Mapping
 
 from hogwild_node.errors import SetupError, TransportError
 from hogwild_node.transport import Received, Transport
 
 LARGEST = 65_507
+STAMP = 35
+"""Linux's SO_TIMESTAMPNS: the kernel says when a datagram arrived. An agent reads it only at its
+next turn; without the kernel's time its packets would seem to take as long as turns are apart."""
 MANY = 4096
 """Datagrams that are read at a time at most, so that a flood cannot hold an agent up."""
 
@@ -25,6 +32,16 @@ def address(text: str | None, whose: str) -> tuple[str, int]:
             f"{whose} has the address {text!r}; expected HOST:PORT, for instance 127.0.0.1:21001"
         )
     return host.strip("[]"), int(port)
+
+
+def _arrival(extra: list[tuple[int, int, bytes]]) -> float | None:
+    """When a datagram arrived, by :func:`time.monotonic`; ``None``: the kernel does not say."""
+    for level, kind, data in extra:
+        if level == socket.SOL_SOCKET and kind == STAMP and len(data) >= 16:
+            seconds, nanoseconds = struct.unpack("qq", data[:16])
+            waited = time.time() - seconds - 1e-9 * nanoseconds
+            return time.monotonic() - max(waited, 0.0)
+    return None
 
 
 class UDPTransport(Transport):
@@ -46,6 +63,9 @@ class UDPTransport(Transport):
             raise TransportError(
                 f"cannot listen on {listen}: {error.strerror}; expected a free port of this machine"
             ) from error
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                self.socket.setsockopt(socket.SOL_SOCKET, STAMP, 1)
         self.addresses: dict[str, tuple[str, int]] = {}
         self.names: dict[tuple[str, int], str] = {}
         self.foreign = 0
@@ -76,7 +96,7 @@ class UDPTransport(Transport):
         found: list[Received] = []
         for _ in range(MANY):
             try:
-                raw, where = self.socket.recvfrom(LARGEST)
+                raw, extra, _, where = self.socket.recvmsg(LARGEST, 64)
             except BlockingIOError:
                 break
             except OSError:
@@ -85,7 +105,7 @@ class UDPTransport(Transport):
             if name is None:
                 self.foreign += 1
             else:
-                found.append(Received(name, raw))
+                found.append(Received(name, raw, _arrival(extra)))
         return found
 
     def close(self) -> None:
