@@ -57,7 +57,7 @@ def test_killed_agents_are_dropped_and_come_back(tmp_path):
         model, data, faults=faults, transport="udp", lease=0.8, seconds=40.0, rate=30.0,
         precision="float64",
     )  # fmt: skip
-    assert [what for _, what in seen.events] == ["kill 1", "revive 1"]
+    assert [what for _, what in seen.events] == ["1 killed", "1 revived"]
     assert seen.alive == [0, 1, 2, 3]
     assert seen.deviation < 1e-6
     seen.plot(tmp_path / "swarm.png")

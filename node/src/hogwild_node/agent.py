@@ -33,26 +33,24 @@ import math
 import os
 import re
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from hogwild_node.errors import SetupError
+from hogwild_node.link import Edge, Link
 from hogwild_node.model import Neighbour, NodeModel, star_of
 from hogwild_node.ops import Array
-from hogwild_node.packets import DATA, HALF, HELLO, WORD, BadPacket, Format, Header
+from hogwild_node.packets import DATA, HALF, HELLO, BadPacket, Format, Header
 from hogwild_node.rules import Rule
 from hogwild_node.star import Star
 from hogwild_node.transport import Transport
 
 HELLO_PERIOD = 0.2
 """Seconds between two hellos to a neighbour that has not acknowledged."""
-WINDOW = 30.0
-"""Seconds over which the least transit time of a link is sought, so that drifting clocks are
-forgotten."""
 
 
 def _name(given: object) -> str:
@@ -75,21 +73,6 @@ class State(enum.StrEnum):
     """Nobody in reach was unsettled for ``settle_after`` seconds."""
     HOLDING = "holding"
     """The answer rests on the last words of a silent neighbour."""
-
-
-@dataclass(frozen=True)
-class Edge:
-    """The edge to a neighbour.
-
-    Attributes:
-        address: Where the neighbour listens; ``None`` where the transport knows.
-        edge_attr: Features of the edge, [r].
-        weight: Weight of the edge, the same at both ends.
-    """
-
-    address: str | None = None
-    edge_attr: Array | None = None
-    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -117,47 +100,6 @@ class Reading:
     state: State
     updates: int
     silent: tuple[str, ...] = ()
-
-
-@dataclass
-class _Link:
-    """What an agent knows of one neighbour."""
-
-    edge: Edge
-    incarnation: int | None = None
-    retired: deque[int] = field(default_factory=lambda: deque(maxlen=16))
-    revision: int = 0
-    degree: float = 1.0
-    features: Array | None = None
-    sequence: int | None = None  # of the newest data packet
-    said: Array | None = None
-    letter: Array | None = None
-    last: float = -math.inf  # when the agent last heard anything
-    heard: float = -math.inf  # when it last heard data, or a hello that let the neighbour join
-    mutual: bool = False  # whether the neighbour is known to hear this agent
-    sent: float = 0.0  # when the newest data packet was made, by the sender's clock
-    calm: float = 0.0
-    known: int = -1  # revision of this agent's hello that the neighbour knows
-    greeted: float = -math.inf  # when this agent last said hello
-    transits: deque[tuple[float, float]] = field(default_factory=deque)  # (window, least transit)
-
-    def version(self) -> tuple[object, ...]:
-        """What the node's problem depends on."""
-        attr = self.edge.edge_attr
-        told = None if attr is None else tuple(np.asarray(attr, float).tolist())
-        return self.incarnation, self.revision, self.edge.weight, told
-
-    def transit(self, now: float, seen: float | None = None) -> float:
-        """The least (arrival − sending) of late, in which the clocks' difference cancels."""
-        window = math.floor(now / WINDOW)
-        while self.transits and self.transits[0][0] < window - 1:
-            self.transits.popleft()
-        if seen is not None:
-            if not self.transits or self.transits[-1][0] < window:
-                self.transits.append((window, seen))
-            elif seen < self.transits[-1][1]:
-                self.transits[-1] = (window, seen)
-        return min((least for _, least in self.transits), default=math.inf)
 
 
 class Agent:
@@ -215,7 +157,7 @@ class Agent:
         self.nodes = nodes
         self.incarnation = int.from_bytes(os.urandom(4), "little")
         self.revision = 1 + int.from_bytes(os.urandom(2), "little") % (HALF - 1)  # 0: unknown
-        self.links: dict[str, _Link] = {}
+        self.links: dict[str, Link] = {}
         self.members: list[str] = []
         self.counts: Counter[str] = Counter()
         self.begun = self.unsettled = clock()
@@ -261,7 +203,7 @@ class Agent:
         kept = {name: self.links[name] for name in neighbours if name in self.links}
         for name, link in kept.items():
             link.edge = neighbours[name]
-        fresh = {name: _Link(edge) for name, edge in neighbours.items() if name not in kept}
+        fresh = {name: Link(edge) for name, edge in neighbours.items() if name not in kept}
         self.links = kept | fresh
         self._changed()
 
@@ -315,8 +257,8 @@ class Agent:
         stayed = members == self.members
         for name in set(self.members) - set(members):
             link = self.links.get(name)
-            if link is not None:  # silent: it must show again that it hears this agent
-                link.mutual, link.said, link.letter = False, None, None
+            if link is not None:
+                link.leave()
         if not stayed:
             self.members = members
             self._changed()
@@ -338,7 +280,7 @@ class Agent:
             self.letters = self._begin()
         self.unsettled = now
 
-    def _takes_part(self, link: _Link, now: float) -> bool:
+    def _takes_part(self, link: Link, now: float) -> bool:
         if link.features is None or not link.mutual:
             return False
         return self.on_silence == "hold" or now - link.heard <= self.lease
@@ -403,13 +345,12 @@ class Agent:
             elif link.said is None or now - link.heard > self.lease:
                 found.append(0.0)
             else:
-                age = max(now - link.sent - link.transit(now), 0.0)
-                found.append(link.calm + min(age, self.settle_after / 4))
+                found.append(link.calm + min(link.age(now), self.settle_after / 4))
         return found
 
     # -- packets -----------------------------------------------------------------------------------
 
-    def _header(self, kind: int, link: _Link, now: float) -> Header:
+    def _header(self, kind: int, link: Link, now: float) -> Header:
         return self.format.header(
             self.incarnation, kind, sequence=self.turns, heard=link.sequence or 0,
             revision=self.revision, known=link.revision if link.incarnation is not None else 0,
@@ -441,52 +382,15 @@ class Agent:
 
     def _receive(self, sender: str, raw: bytes, arrived: float) -> None:
         """Take a packet in, or drop and count it."""
-        link = self.links.get(sender)
+        link, to = self.links.get(sender), (self.incarnation, self.revision)
         try:
             if link is None:
                 raise BadPacket("stranger")
-            header = self.format.read(raw)
-            gone = header.incarnation in link.retired and arrived - link.last <= self.lease
-            if gone or header.incarnation == self.incarnation:
-                raise BadPacket("incarnation")
-            if header.kind == HELLO:
-                self._hear_hello(link, header, *self.format.read_hello(raw))
-            else:
-                self._hear_data(link, header, raw)
+            link.hear(raw, self.format, arrived, lease=self.lease, to=to)
+            self.counts["received"] += 1
         except BadPacket as bad:
             self.counts["dropped"] += 1
             self.counts[f"dropped: {bad}"] += 1
-            return
-        link.last, link.known = arrived, header.known
-        joins = header.known == self.revision and not link.mutual
-        link.mutual = link.mutual or joins
-        if joins or header.kind == DATA:
-            link.heard = arrived
-        link.transit(arrived, arrived - header.time)
-        self.counts["received"] += 1
-
-    def _hear_hello(self, link: _Link, header: Header, degree: float, features: Array) -> None:
-        if header.incarnation != link.incarnation:
-            if link.incarnation is not None:
-                link.retired.append(link.incarnation)
-            link.sequence = link.said = link.letter = None
-            link.mutual = False
-            link.transits.clear()
-            link.incarnation = header.incarnation
-        elif (header.revision - link.revision) % HALF >= HALF // 2:
-            raise BadPacket("old")
-        link.revision, link.degree, link.features = header.revision, degree, features
-
-    def _hear_data(self, link: _Link, header: Header, raw: bytes) -> None:
-        if header.incarnation != link.incarnation:
-            raise BadPacket("before its hello")
-        if (
-            link.sequence is not None
-            and not 0 < (header.sequence - link.sequence) % WORD < WORD // 2
-        ):
-            raise BadPacket("old")
-        link.said, link.letter = self.format.read_data(raw)
-        link.sequence, link.sent, link.calm = header.sequence, header.time, header.calm
 
     # -- reading -----------------------------------------------------------------------------------
 

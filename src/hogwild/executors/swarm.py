@@ -8,19 +8,11 @@ know nothing of each other but what they hear; only this observer sees them all.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,135 +20,20 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import shortest_path
 from torch import nn
 from torch_geometric.data import Data
-from torch_geometric.utils import subgraph
 
-from hogwild.errors import AsynchronyError, ConfigError, InputError
+from hogwild.errors import ConfigError, InputError
+from hogwild.executors.observer import STATUS, Faults, Observer, free_ports
+from hogwild.executors.swarmed import Swarm
 from hogwild.graph.inputs import Inputs
 from hogwild.models.check import check_model
 from hogwild.models.export import export
 from hogwild.models.mode import evaluating
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
-STATUS = 0.1
-"""Seconds between two words of an agent to the observer."""
 UPDATES = 60.0
 """Updates a second that one core makes, beside everything else (messages, k = 2)."""
-
-
-@dataclass
-class Swarm:
-    """What a swarm did.
-
-    Attributes:
-        times: Seconds since the first update, [T].
-        error: Largest distance from the synchronous answer of the graph at that time, relative to
-            its largest entry, [T].
-        settled: Share of the living agents that said they were settled, [T].
-        deviation: The last error.
-        updates: Mean number of updates of an agent.
-        packets: Mean number of packets that an agent sent.
-        bytes: Mean number of bytes in them.
-        seconds: How long the swarm ran.
-        alive: The agents that lived at the end.
-        events: What was done to the swarm: (time, what).
-        memory: Mean proportional memory of an agent in MB; ``None``: unknown.
-        false_alarms: Samples in which an agent said that it was settled and the bound that it gave
-            was below the true error.
-        rate: Turns a second that agents were asked for.
-    """
-
-    times: list[float]
-    error: list[float]
-    settled: list[float]
-    deviation: float
-    updates: float
-    packets: float
-    bytes: float
-    seconds: float
-    alive: list[int]
-    events: list[tuple[float, str]] = field(default_factory=list)
-    memory: float | None = None
-    false_alarms: int = 0
-    rate: float = 0.0
-
-    def reached(self, tolerance: float) -> float | None:
-        """When the error was within a tolerance for good, in seconds; ``None``: never."""
-        outside = [i for i, e in enumerate(self.error) if not e <= tolerance]
-        if not self.error or (outside and outside[-1] == len(self.error) - 1):
-            return None
-        return self.times[outside[-1] + 1] if outside else self.times[0]
-
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """The error over time, with what was done to the swarm."""
-        from hogwild.plots.style import BLUE, INK, figure
-
-        with figure(5.5, 2.8, path) as drawn:
-            ax = drawn.subplots()
-            ax.semilogy(self.times, np.maximum(self.error, 1e-16), color=BLUE)
-            for when, what in self.events:
-                ax.axvline(when, color=INK, linewidth=0.8, linestyle=":")
-                ax.text(when, 0.98, f" {what}", transform=ax.get_xaxis_transform(), va="top")
-            ax.set_xlabel("seconds since the first update")
-            ax.set_ylabel("largest relative error")
-            ax.set_title(f"{len(self.alive)} agents, one process each")
-        return drawn
-
-    def __str__(self) -> str:
-        within = {f"{t:.0e}": self.reached(t) for t in (1e-2, 1e-3, 1e-6)}
-        told = ", ".join(f"{t} after {s:.1f} s" for t, s in within.items() if s is not None)
-        memory = "" if self.memory is None else f", {self.memory:.0f} MB of memory each"
-        done = self.updates / max(self.seconds, 1e-9)
-        slow = ""
-        if done < 0.5 * self.rate:
-            slow = (
-                f"\nthe agents made {done:.1f} updates a second of {self.rate:.1f} asked for: this "
-                f"machine is too slow for so many, and neighbours may have dropped each other; ask "
-                f"for fewer (rate) or allow longer silence (lease)"
-            )
-        return (
-            f"{len(self.alive)} agents ran for {self.seconds:.1f} s; error {self.deviation:.1e} "
-            f"({told or 'not within 1e-2'})\n"
-            f"price of an agent: {self.updates:.0f} updates, {self.packets:.0f} packets, "
-            f"{self.bytes / 1000:.1f} kB{memory}\n"
-            f"settled at the end: {100 * (self.settled[-1] if self.settled else 0):.0f} %; said so "
-            f"with a wrong bound: {self.false_alarms} times{slow}"
-        )
-
-
-@dataclass(frozen=True)
-class Faults:
-    """What is done to a swarm.
-
-    Attributes:
-        loss: Probability that a packet is lost.
-        delay: Seconds that a packet is held up, the least and the most.
-        kill: Share of agents that are killed.
-        kill_at: Seconds after the start at which they are killed.
-        revive_at: Seconds after the start at which they come back; ``None``: never.
-        freeze: Share of agents that are stopped.
-        freeze_at: Seconds after the start at which they are stopped.
-        thaw_at: Seconds after the start at which they go on.
-        seed: What is drawn is a function of this number.
-    """
-
-    loss: float = 0.0
-    delay: tuple[float, float] = (0.0, 0.0)
-    kill: float = 0.0
-    kill_at: float = 5.0
-    revive_at: float | None = None
-    freeze: float = 0.0
-    freeze_at: float = 5.0
-    thaw_at: float = 8.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("loss", "kill", "freeze"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)}; expected a share from 0 to below 1"
-                )
 
 
 def run(
@@ -204,7 +81,18 @@ def run(
     inputs = Inputs.of(data)
     if inputs.num_graphs != 1:
         raise InputError(f"data holds {inputs.num_graphs} graphs; expected one, of one swarm")
+    if not inputs.num_nodes:
+        raise InputError("data has no nodes; expected a graph with one node at least")
     found.require_asynchronous(inputs)
+    given = {"seconds": seconds, "rate": rate, "lease": lease, "settle_after": settle_after}
+    for name, value in given.items():
+        if value is not None and not value > 0:
+            raise ConfigError(f"{name}={value!r}; expected a positive number, or None")
+    if transport == "zenoh" and find_spec("zenoh") is None:
+        raise ConfigError(
+            "transport='zenoh', but Zenoh is not installed; install hogwild-gnn[agents], or use "
+            "transport='udp'"
+        )
     rate = rate or min(50.0, UPDATES * (os.cpu_count() or 1) / inputs.num_nodes)
     lease = lease or max(2.0, 10.0 / rate)
     crossing = 1.5 * _diameter(inputs) * (1.0 / rate + faults.delay[1]) / (1.0 - faults.loss)
@@ -222,7 +110,7 @@ def run(
             "delay": list(faults.delay),
         }  # fmt: skip
         common |= {} if tolerance is None else {"tolerance": tolerance}
-        watch = _Observer(found, inputs, where, common, faults)
+        watch = Observer(found, inputs, where, common, faults)
         stack.callback(watch.stop)
         return watch.run(seconds, until_settled, show)
 
@@ -235,242 +123,4 @@ def _diameter(inputs: Inputs) -> int:
     return int(hops[np.isfinite(hops)].max(initial=1.0))
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody uses now."""
-    with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(count):
-            one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            one.bind(("127.0.0.1", 0))
-            found.append(one.getsockname()[1])
-        return found
-
-
-class _Observer:
-    """Starts the agents, listens to their words, and does to them what the faults say."""
-
-    def __init__(
-        self, model: Any, inputs: Inputs, where: Path, common: dict[str, Any], faults: Faults
-    ) -> None:
-        self.model, self.inputs, self.where, self.common = model, inputs, where, common
-        self.faults, self.n = faults, inputs.num_nodes
-        self.ports = free_ports(self.n)
-        self.processes: dict[int, subprocess.Popen[str]] = {}
-        self.words: dict[int, dict[str, Any]] = {}
-        self.lock = threading.Lock()
-        self.events: list[tuple[float, str]] = []
-        self.first: float | None = None
-        self.answers: dict[tuple[int, ...], Any] = {}
-        self._readers: dict[int, threading.Thread] = {}
-
-    # -- processes ---------------------------------------------------------------------------------
-
-    def start(self, i: int) -> None:
-        """Start agent i."""
-        src, dst = self.inputs.edge_index
-        near: dict[str, Any] = {}
-        for e in (dst == i).nonzero()[:, 0].tolist():
-            j = int(src[e])
-            entry: dict[str, Any] = {"address": f"127.0.0.1:{self.ports[j]}"}
-            if self.inputs.edge_weight is not None:
-                entry["weight"] = float(self.inputs.edge_weight[e])
-            if self.inputs.edge_attr is not None:
-                entry["edge_attr"] = self.inputs.edge_attr[e].reshape(-1).tolist()
-            near[str(j)] = entry
-        config = self.common | {
-            "id": str(i), "listen": f"127.0.0.1:{self.ports[i]}", "seed": self.faults.seed + i,
-            "features": self.inputs.x[i].tolist(), "neighbours": near,
-        }  # fmt: skip
-        path = self.where / f"agent{i}.toml"
-        path.write_text(_toml(config))
-        with (self.where / f"agent{i}.log").open("a") as errors:
-            self.processes[i] = subprocess.Popen(
-                [sys.executable, "-m", "hogwild_node.command", "--config", str(path)],
-                stdout=subprocess.PIPE, stderr=errors, text=True,
-            )  # fmt: skip
-        stdout = self.processes[i].stdout
-        assert stdout is not None
-        self._readers[i] = threading.Thread(target=self._listen, args=(i, stdout), daemon=True)
-        self._readers[i].start()
-
-    def _listen(self, i: int, stdout: IO[str]) -> None:
-        with contextlib.suppress(ValueError):  # the pipe was closed
-            for line in stdout:
-                with contextlib.suppress(json.JSONDecodeError):
-                    word = json.loads(line)
-                    with self.lock:
-                        if self.processes[i].stdout is stdout:  # not the words of a dead one
-                            self.words[i] = word
-
-    def stop(self) -> None:
-        """End all agents, whatever happened."""
-        for process in self.processes.values():
-            with contextlib.suppress(OSError):
-                if hasattr(signal, "SIGCONT"):  # a frozen process cannot end
-                    process.send_signal(signal.SIGCONT)
-                process.terminate()
-        deadline = time.monotonic() + 3.0
-        for process in self.processes.values():
-            try:
-                process.wait(max(deadline - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-
-    # -- the run -----------------------------------------------------------------------------------
-
-    def run(self, seconds: float, until_settled: bool, show: bool) -> Swarm:
-        for i in range(self.n):
-            self.start(i)
-        chosen = np.random.default_rng(self.faults.seed).permutation(self.n)
-        killed = sorted(chosen[: round(self.faults.kill * self.n)].tolist())
-        frozen = sorted(chosen[::-1][: round(self.faults.freeze * self.n)].tolist())
-        todo = list(self._plan(killed, frozen))
-        out = Swarm([], [], [], 1.0, 0.0, 0.0, 0.0, 0.0, list(range(self.n)))
-        launched = time.monotonic()
-        begun: float | None = None
-        while True:
-            time.sleep(STATUS)
-            self._require_alive(killed)
-            now = time.monotonic()
-            with self.lock:
-                words = dict(self.words)
-            if begun is None:
-                if len(words) == self.n and all(w["updates"] for w in words.values()):
-                    begun = now
-                elif now - launched > 60.0:
-                    raise AsynchronyError(
-                        f"only {len(words)} of {self.n} agents answered within a minute; see "
-                        f"{self.where}/agent*.log"
-                    )
-                continue
-            t = now - begun
-            while todo and todo[0][0] <= t:
-                _, what, who = todo.pop(0)
-                self._do(what, who, out)
-                self.events.append((t, f"{what} {len(who)}"))
-            alive = [i for i in out.alive if i in words]
-            self._look(out, t, words, alive)
-            if show:
-                print(_row(out, t, words, alive), file=sys.stderr, flush=True)
-            done = until_settled and not todo and self._rested(t) and out.settled[-1] == 1.0
-            if t >= seconds or done:
-                break
-        out.seconds, out.events, out.deviation = out.times[-1], self.events, out.error[-1]
-        count = max(len(alive), 1)
-        for name in ("updates", "packets", "bytes"):
-            setattr(out, name, sum(words[i][name] for i in alive) / count)
-        out.rate = float(self.common["rate"])
-        out.memory = _memory([self.processes[i].pid for i in alive])
-        return out
-
-    def _plan(self, killed: list[int], frozen: list[int]) -> Iterator[tuple[float, str, list[int]]]:
-        f = self.faults
-        plan: list[tuple[float, str, list[int]]] = []
-        plan += [(f.kill_at, "kill", killed)] if killed else []
-        plan += [(f.revive_at, "revive", killed)] if killed and f.revive_at is not None else []
-        plan += [(f.freeze_at, "freeze", frozen), (f.thaw_at, "thaw", frozen)] if frozen else []
-        return iter(sorted(plan))
-
-    def _do(self, what: str, who: Sequence[int], out: Swarm) -> None:
-        for i in who:
-            if what == "kill":
-                self.processes[i].kill()
-                self.processes[i].wait()
-                self._readers[i].join(2.0)
-                out.alive.remove(i)
-                with self.lock:
-                    self.words.pop(i, None)
-            elif what == "revive":
-                self.start(i)
-                out.alive.append(i)
-            else:
-                sign = signal.SIGSTOP if what == "freeze" else signal.SIGCONT
-                self.processes[i].send_signal(sign)
-        out.alive.sort()
-
-    def _require_alive(self, killed: Sequence[int]) -> None:
-        for i, process in self.processes.items():
-            if process.poll() not in (None, 0) and i not in killed:
-                log = (self.where / f"agent{i}.log").read_text().strip().splitlines()
-                raise AsynchronyError(
-                    f"agent {i} ended with status {process.returncode}: "
-                    f"{log[-1] if log else 'no message'}"
-                )
-
-    def _look(self, out: Swarm, t: float, words: dict[int, Any], alive: list[int]) -> None:
-        """One sample of the whole swarm."""
-        answer = self._answer(tuple(out.alive))
-        place = {i: q for q, i in enumerate(out.alive)}
-        gaps = [np.array(words[i]["h"]) - answer[place[i]] for i in alive]
-        size = max(float(np.abs(answer).max()), 1e-300)
-        complete = len(alive) == len(out.alive)
-        error = float(max(np.abs(g).max() for g in gaps)) / size if gaps and complete else 1.0
-        settled = [words[i]["state"] == "settled" for i in alive]
-        out.times.append(t)
-        out.error.append(error)
-        out.settled.append(sum(settled) / max(len(out.alive), 1))
-        distance = float(np.sqrt(sum(float((g**2).sum()) for g in gaps)))
-        bounds = [words[i]["bound"] for i, said in zip(alive, settled, strict=True) if said]
-        if self._rested(t):  # before, the agents cannot know what was done to the swarm
-            out.false_alarms += sum(b is not None and complete and distance > b for b in bounds)
-
-    def _rested(self, t: float) -> bool:
-        """Whether news of the last event has had time to spread."""
-        quiet = self.common["lease"] + self.common["settle_after"]
-        return not self.events or t > self.events[-1][0] + float(quiet)
-
-    def _answer(self, alive: tuple[int, ...]) -> Any:
-        """The synchronous answer of the graph of those alive, [n, k]."""
-        if alive not in self.answers:
-            inputs, keep = self.inputs, torch.tensor(alive)
-            index, kept = subgraph(
-                keep, inputs.edge_index, torch.arange(inputs.edge_index.size(1)),
-                relabel_nodes=True, num_nodes=self.n,
-            )  # fmt: skip
-            part = Inputs(
-                inputs.x[keep],
-                index,
-                None if inputs.edge_attr is None else inputs.edge_attr[kept],
-                edge_weight=None if inputs.edge_weight is None else inputs.edge_weight[kept],
-            )
-            with evaluating(self.model), torch.no_grad():
-                self.answers[alive] = self.model.embed(part).value.double().numpy()
-        return self.answers[alive]
-
-
-def _row(out: Swarm, t: float, words: dict[int, Any], alive: list[int]) -> str:
-    """One line of the live table."""
-    residual = max((words[i]["residual"] or 0.0 for i in alive), default=0.0)
-    calm = min((words[i]["calm"] for i in alive), default=0.0)
-    updates = sum(words[i]["updates"] for i in alive) / max(len(alive), 1)
-    return (
-        f"{t:7.1f} s  {len(alive):4d} agents  error {out.error[-1]:8.1e}  residual {residual:8.1e}"
-        f"  calm {calm:5.1f} s  settled {100 * out.settled[-1]:3.0f} %  {updates:7.0f} updates each"
-    )
-
-
-def _memory(pids: Sequence[int]) -> float | None:
-    """Mean proportional memory of some processes in MB."""
-    found = []
-    for pid in pids:
-        with contextlib.suppress(OSError, StopIteration, ValueError):
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            line = next(x for x in lines if x.startswith("Pss:"))
-            found.append(int(line.split()[1]) / 1024)
-    return sum(found) / len(found) if found else None
-
-
-def _toml(config: dict[str, Any]) -> str:
-    """A configuration as TOML: top-level values, then one table for each neighbour."""
-    plain = {k: v for k, v in config.items() if k != "neighbours"}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
-    for name, entry in config["neighbours"].items():
-        lines += ["", f"[neighbours.{json.dumps(name)}]"]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in entry.items()]
-    return "\n".join(lines) + os.linesep
-
-
-__all__ = ["Faults", "Swarm", "run"]
+__all__ = ["Faults", "Swarm", "free_ports", "run"]

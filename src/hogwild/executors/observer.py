@@ -1,0 +1,302 @@
+"""Starts the agents of a swarm, listens to them, and does to them what the faults say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch_geometric.utils import subgraph
+
+from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.executors.swarmed import Swarm
+from hogwild.graph.inputs import Inputs
+from hogwild.models.mode import evaluating
+
+DONE = {"kill": "killed", "revive": "revived", "freeze": "frozen", "thaw": "thawed"}
+STATUS = 0.1
+"""Seconds between two words of an agent to the observer."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What is done to a swarm.
+
+    Attributes:
+        loss: Probability that a packet is lost.
+        delay: Seconds that a packet is held up, the least and the most.
+        kill: Share of agents that are killed.
+        kill_at: Seconds after the start at which they are killed.
+        revive_at: Seconds after the start at which they come back; ``None``: never.
+        freeze: Share of agents that are stopped.
+        freeze_at: Seconds after the start at which they are stopped.
+        thaw_at: Seconds after the start at which they go on.
+        seed: What is drawn is a function of this number.
+    """
+
+    loss: float = 0.0
+    delay: tuple[float, float] = (0.0, 0.0)
+    kill: float = 0.0
+    kill_at: float = 5.0
+    revive_at: float | None = None
+    freeze: float = 0.0
+    freeze_at: float = 5.0
+    thaw_at: float = 8.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "kill", "freeze"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}; expected a share from 0 to below 1"
+                )
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody uses now."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            one.bind(("127.0.0.1", 0))
+            found.append(one.getsockname()[1])
+        return found
+
+
+class Observer:
+    """Starts the agents, listens to their words, and does to them what the faults say."""
+
+    def __init__(
+        self, model: Any, inputs: Inputs, where: Path, common: dict[str, Any], faults: Faults
+    ) -> None:
+        self.model, self.inputs, self.where, self.common = model, inputs, where, common
+        self.faults, self.n = faults, inputs.num_nodes
+        self.ports = free_ports(self.n)
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+        self.words: dict[int, dict[str, Any]] = {}
+        self.lock = threading.Lock()
+        self.events: list[tuple[float, str]] = []
+        self.first: float | None = None
+        self.answers: dict[tuple[int, ...], Any] = {}
+        self._readers: dict[int, threading.Thread] = {}
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    def start(self, i: int) -> None:
+        """Start agent i."""
+        src, dst = self.inputs.edge_index
+        near: dict[str, Any] = {}
+        for e in (dst == i).nonzero()[:, 0].tolist():
+            j = int(src[e])
+            entry: dict[str, Any] = {"address": f"127.0.0.1:{self.ports[j]}"}
+            if self.inputs.edge_weight is not None:
+                entry["weight"] = float(self.inputs.edge_weight[e])
+            if self.inputs.edge_attr is not None:
+                entry["edge_attr"] = self.inputs.edge_attr[e].reshape(-1).tolist()
+            near[str(j)] = entry
+        config = self.common | {
+            "id": str(i), "listen": f"127.0.0.1:{self.ports[i]}", "seed": self.faults.seed + i,
+            "features": self.inputs.x[i].tolist(), "neighbours": near,
+        }  # fmt: skip
+        path = self.where / f"agent{i}.toml"
+        path.write_text(_toml(config))
+        with (self.where / f"agent{i}.log").open("a") as errors:
+            self.processes[i] = subprocess.Popen(
+                [sys.executable, "-m", "hogwild_node.command", "--config", str(path)],
+                stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+        stdout = self.processes[i].stdout
+        assert stdout is not None
+        self._readers[i] = threading.Thread(target=self._listen, args=(i, stdout), daemon=True)
+        self._readers[i].start()
+
+    def _listen(self, i: int, stdout: IO[str]) -> None:
+        with contextlib.suppress(ValueError):  # the pipe was closed
+            for line in stdout:
+                with contextlib.suppress(json.JSONDecodeError):
+                    word = json.loads(line)
+                    with self.lock:
+                        if self.processes[i].stdout is stdout:  # not the words of a dead one
+                            self.words[i] = word
+
+    def stop(self) -> None:
+        """End all agents, whatever happened."""
+        for process in self.processes.values():
+            with contextlib.suppress(OSError):
+                if hasattr(signal, "SIGCONT"):  # a frozen process cannot end
+                    process.send_signal(signal.SIGCONT)
+                process.terminate()
+        deadline = time.monotonic() + 3.0
+        for process in self.processes.values():
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+    # -- the run -----------------------------------------------------------------------------------
+
+    def run(self, seconds: float, until_settled: bool, show: bool) -> Swarm:
+        for i in range(self.n):
+            self.start(i)
+        chosen = np.random.default_rng(self.faults.seed).permutation(self.n)
+        killed = sorted(chosen[: round(self.faults.kill * self.n)].tolist())
+        frozen = sorted(chosen[::-1][: round(self.faults.freeze * self.n)].tolist())
+        todo = list(self._plan(killed, frozen))
+        out = Swarm([], [], [], 1.0, 0.0, 0.0, 0.0, 0.0, list(range(self.n)))
+        launched = time.monotonic()
+        begun: float | None = None
+        while True:
+            time.sleep(STATUS)
+            self._require_alive(killed)
+            now = time.monotonic()
+            with self.lock:
+                words = dict(self.words)
+            if begun is None:
+                if len(words) == self.n and all(w["updates"] for w in words.values()):
+                    begun = now
+                elif now - launched > 60.0:
+                    raise AsynchronyError(
+                        f"only {len(words)} of {self.n} agents answered within a minute; see "
+                        f"{self.where}/agent*.log"
+                    )
+                continue
+            t = now - begun
+            while todo and todo[0][0] <= t:
+                _, what, who = todo.pop(0)
+                self._do(what, who, out)
+                self.events.append((t, f"{len(who)} {DONE[what]}"))
+            alive = [i for i in out.alive if i in words]
+            self._look(out, t, words, alive)
+            if show:
+                print(_row(out, t, words, alive), file=sys.stderr, flush=True)
+            done = until_settled and not todo and self._rested(t) and out.settled[-1] == 1.0
+            if t >= seconds or done:
+                break
+        out.seconds, out.events, out.deviation = out.times[-1], self.events, out.error[-1]
+        count = max(len(alive), 1)
+        for name in ("updates", "packets", "bytes"):
+            setattr(out, name, sum(words[i][name] for i in alive) / count)
+        out.rate = float(self.common["rate"])
+        out.memory = _memory([self.processes[i].pid for i in alive])
+        return out
+
+    def _plan(self, killed: list[int], frozen: list[int]) -> Iterator[tuple[float, str, list[int]]]:
+        f = self.faults
+        plan: list[tuple[float, str, list[int]]] = []
+        plan += [(f.kill_at, "kill", killed)] if killed else []
+        plan += [(f.revive_at, "revive", killed)] if killed and f.revive_at is not None else []
+        plan += [(f.freeze_at, "freeze", frozen), (f.thaw_at, "thaw", frozen)] if frozen else []
+        return iter(sorted(plan))
+
+    def _do(self, what: str, who: Sequence[int], out: Swarm) -> None:
+        for i in who:
+            if what == "kill":
+                self.processes[i].kill()
+                self.processes[i].wait()
+                self._readers[i].join(2.0)
+                out.alive.remove(i)
+                with self.lock:
+                    self.words.pop(i, None)
+            elif what == "revive":
+                self.start(i)
+                out.alive.append(i)
+            else:
+                sign = signal.SIGSTOP if what == "freeze" else signal.SIGCONT
+                self.processes[i].send_signal(sign)
+        out.alive.sort()
+
+    def _require_alive(self, killed: Sequence[int]) -> None:
+        for i, process in self.processes.items():
+            if process.poll() not in (None, 0) and i not in killed:
+                log = (self.where / f"agent{i}.log").read_text().strip().splitlines()
+                raise AsynchronyError(
+                    f"agent {i} ended with status {process.returncode}: "
+                    f"{log[-1] if log else 'no message'}"
+                )
+
+    def _look(self, out: Swarm, t: float, words: dict[int, Any], alive: list[int]) -> None:
+        """One sample of the whole swarm."""
+        answer = self._answer(tuple(out.alive))
+        place = {i: q for q, i in enumerate(out.alive)}
+        gaps = [np.array(words[i]["h"]) - answer[place[i]] for i in alive]
+        size = max(float(np.abs(answer).max()), 1e-300)
+        complete = len(alive) == len(out.alive)
+        error = float(max(np.abs(g).max() for g in gaps)) / size if gaps and complete else 1.0
+        settled = [words[i]["state"] == "settled" for i in alive]
+        out.times.append(t)
+        out.error.append(error)
+        out.settled.append(sum(settled) / max(len(out.alive), 1))
+        distance = float(np.sqrt(sum(float((g**2).sum()) for g in gaps)))
+        bounds = [words[i]["bound"] for i, said in zip(alive, settled, strict=True) if said]
+        if self._rested(t):  # before, the agents cannot know what was done to the swarm
+            out.false_alarms += sum(b is not None and complete and distance > b for b in bounds)
+
+    def _rested(self, t: float) -> bool:
+        """Whether news of the last event has had time to spread."""
+        quiet = self.common["lease"] + self.common["settle_after"]
+        return not self.events or t > self.events[-1][0] + float(quiet)
+
+    def _answer(self, alive: tuple[int, ...]) -> Any:
+        """The synchronous answer of the graph of those alive, [n, k]."""
+        if alive not in self.answers:
+            inputs, keep = self.inputs, torch.tensor(alive)
+            index, kept = subgraph(
+                keep, inputs.edge_index, torch.arange(inputs.edge_index.size(1)),
+                relabel_nodes=True, num_nodes=self.n,
+            )  # fmt: skip
+            part = Inputs(
+                inputs.x[keep],
+                index,
+                None if inputs.edge_attr is None else inputs.edge_attr[kept],
+                edge_weight=None if inputs.edge_weight is None else inputs.edge_weight[kept],
+            )
+            with evaluating(self.model), torch.no_grad():
+                self.answers[alive] = self.model.embed(part).value.double().numpy()
+        return self.answers[alive]
+
+
+def _row(out: Swarm, t: float, words: dict[int, Any], alive: list[int]) -> str:
+    """One line of the live table."""
+    residual = max((words[i]["residual"] or 0.0 for i in alive), default=0.0)
+    calm = min((words[i]["calm"] for i in alive), default=0.0)
+    updates = sum(words[i]["updates"] for i in alive) / max(len(alive), 1)
+    return (
+        f"{t:7.1f} s  {len(alive):4d} agents  error {out.error[-1]:8.1e}  residual {residual:8.1e}"
+        f"  calm {calm:5.1f} s  settled {100 * out.settled[-1]:3.0f} %  {updates:7.0f} updates each"
+    )
+
+
+def _memory(pids: Sequence[int]) -> float | None:
+    """Mean proportional memory of some processes in MB."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError, StopIteration, ValueError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            line = next(x for x in lines if x.startswith("Pss:"))
+            found.append(int(line.split()[1]) / 1024)
+    return sum(found) / len(found) if found else None
+
+
+def _toml(config: dict[str, Any]) -> str:
+    """A configuration as TOML: top-level values, then one table for each neighbour."""
+    plain = {k: v for k, v in config.items() if k != "neighbours"}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
+    for name, entry in config["neighbours"].items():
+        lines += ["", f"[neighbours.{json.dumps(name)}]"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in entry.items()]
+    return "\n".join(lines) + os.linesep

@@ -1,0 +1,94 @@
+"""What a swarm of agents did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass
+class Swarm:
+    """What a swarm did.
+
+    Attributes:
+        times: Seconds since the first update, [T].
+        error: Largest distance from the synchronous answer of the graph at that time, relative to
+            its largest entry, [T].
+        settled: Share of the living agents that said they were settled, [T].
+        deviation: The last error.
+        updates: Mean number of updates of an agent.
+        packets: Mean number of packets that an agent sent.
+        bytes: Mean number of bytes in them.
+        seconds: How long the swarm ran.
+        alive: The agents that lived at the end.
+        events: What was done to the swarm: (time, what).
+        memory: Mean proportional memory of an agent in MB; ``None``: unknown.
+        false_alarms: Samples in which an agent said that it was settled and the bound that it gave
+            was below the true error.
+        rate: Turns a second that agents were asked for.
+    """
+
+    times: list[float]
+    error: list[float]
+    settled: list[float]
+    deviation: float
+    updates: float
+    packets: float
+    bytes: float
+    seconds: float
+    alive: list[int]
+    events: list[tuple[float, str]] = field(default_factory=list)
+    memory: float | None = None
+    false_alarms: int = 0
+    rate: float = 0.0
+
+    def reached(self, tolerance: float) -> float | None:
+        """When the error was within a tolerance for good, in seconds; ``None``: never."""
+        outside = [i for i, e in enumerate(self.error) if not e <= tolerance]
+        if not self.error or (outside and outside[-1] == len(self.error) - 1):
+            return None
+        return self.times[outside[-1] + 1] if outside else self.times[0]
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """The error over time, with what was done to the swarm."""
+        from hogwild.plots.style import BLUE, INK, figure
+
+        with figure(5.5, 2.8, path) as drawn:
+            ax = drawn.subplots()
+            ax.semilogy(self.times, np.maximum(self.error, 1e-16), color=BLUE)
+            for when, what in self.events:
+                ax.axvline(when, color=INK, linewidth=0.8, linestyle=":")
+                ax.text(
+                    when, 1.0, what, transform=ax.get_xaxis_transform(), ha="center", va="bottom"
+                )
+            ax.set_xlabel("seconds since the first update")
+            ax.set_ylabel("largest relative error")
+            ax.set_title(f"{len(self.alive)} agents, one process each", pad=14)
+        return drawn
+
+    def __str__(self) -> str:
+        within = {f"{t:.0e}": self.reached(t) for t in (1e-2, 1e-3, 1e-6)}
+        told = ", ".join(f"{t} after {s:.1f} s" for t, s in within.items() if s is not None)
+        memory = "" if self.memory is None else f", {self.memory:.0f} MB of memory each"
+        done = self.updates / max(self.seconds, 1e-9)
+        slow = ""
+        if done < 0.5 * self.rate:
+            slow = (
+                f"\nthe agents made {done:.1f} updates a second of {self.rate:.1f} asked for: this "
+                f"machine is too slow for so many, and neighbours may have dropped each other; ask "
+                f"for fewer (rate) or allow longer silence (lease)"
+            )
+        return (
+            f"{len(self.alive)} agents ran for {self.seconds:.1f} s; error {self.deviation:.1e} "
+            f"({told or 'not within 1e-2'})\n"
+            f"price of an agent: {self.updates:.0f} updates, {self.packets:.0f} packets, "
+            f"{self.bytes / 1000:.1f} kB{memory}\n"
+            f"settled at the end: {100 * (self.settled[-1] if self.settled else 0):.0f} %; said so "
+            f"with a wrong bound: {self.false_alarms} times{slow}"
+        )
