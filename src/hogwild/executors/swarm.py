@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     pass
 
 UPDATES = 60.0
-"""Updates a second that one core makes, beside everything else (messages, k = 2)."""
+"""Updates a second that are asked of one core. The number is a cautious guess: ``Swarm.rate`` and
+``Swarm.updates`` show whether a machine keeps up."""
 
 
 def run(
