@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Sequence
@@ -24,10 +25,12 @@ from hogwild_node.transport import Transport
 TRANSPORTS = ("zenoh", "udp")
 SAVE_PERIOD = 2.0
 """Seconds between two saves of the state."""
+ASK_PERIOD = 2.0
+"""Seconds between two questions to silent neighbours why there is no link."""
 KEYS = {
     "model", "id", "features", "neighbours", "transport", "listen", "rule", "precision", "lease",
     "on_silence", "tolerance", "settle_after", "nodes", "rate", "state", "status", "seconds",
-    "certificates", "loss", "delay", "seed",
+    "certificates", "controller", "loss", "delay", "seed",
 }  # fmt: skip
 
 EPILOG = """
@@ -35,6 +38,7 @@ examples:
   hogwild-agent --model model.hog --id 7 --listen 127.0.0.1:21007 --features 0.3,1.2 \\
       --neighbours 3=127.0.0.1:21003,8=127.0.0.1:21008
   hogwild-agent --config robot7.toml --status 1
+  hogwild-agent --config robot7.toml --certificates keys/7 --controller base
 
 robot7.toml:
   model = "model.hog"
@@ -50,6 +54,11 @@ An agent prints one line of JSON per --status seconds: its answer, residual, cal
 stops on SIGTERM or Ctrl-C. With --state FILE it begins where it last stopped. With Zenoh it also
 takes new features and neighbours, as JSON on the key hogwild/<model>/control/<id>:
   {"features": [0.4, 1.1], "neighbours": {"3": {"address": "10.0.0.3:21000"}}}
+
+With --certificates FOLDER (from `hogwild keys`) all links are encrypted. The agent hears only
+neighbours whose certificates have their names, and takes control messages only from the certificate
+named by --controller. It says so where a certificate is refused. Without certificates, whoever
+reaches the agent's address can send it packets and control messages.
 """
 
 
@@ -67,7 +76,8 @@ def parser() -> argparse.ArgumentParser:
     add("--neighbours", metavar="NAME=HOST:PORT,…", help="the neighbours and where they listen")
     add("--transport", choices=TRANSPORTS, help="how packets travel (zenoh)")
     add("--listen", metavar="HOST:PORT", help="where the agent listens (127.0.0.1:21000)")
-    add("--certificates", metavar="FOLDER", help="for TLS: authority.pem, NAME.pem, NAME.key")
+    add("--certificates", metavar="FOLDER", help="the agent's folder of `hogwild keys`, for TLS")
+    add("--controller", metavar="NAME", help="whose certificate may send control messages (nobody)")
     add("--rule", help="auto, or a rule that fits the model")
     add("--precision", choices=("float32", "float64"), help="numbers in packets (float32)")
     add("--rate", type=float, metavar="HZ", help="turns a second (50)")
@@ -165,20 +175,14 @@ def transport_of(found: dict[str, Any], model: str) -> Transport:
         return UDPTransport(listen)
     if kind != "zenoh":
         raise SetupError(f"transport={kind!r}; expected one of {', '.join(TRANSPORTS)}")
-    from hogwild_node.transports.zenoh import Certificates, ZenohTransport
+    from hogwild_node.transports.tls import Certificates
+    from hogwild_node.transports.zenoh import ZenohTransport
 
-    certificates = None
-    if "certificates" in found:
-        folder, name = Path(found["certificates"]), str(found["id"])
-        certificates = Certificates(
-            folder / "authority.pem", folder / f"{name}.pem", folder / f"{name}.key"
-        )
-        for path in (certificates.authority, certificates.certificate, certificates.key):
-            if not path.is_file():
-                raise SetupError(f"{path} is missing; `hogwild keys` makes certificates")
+    folder = found.get("certificates")
     return ZenohTransport(
-        str(found["id"]), model, listen, certificates=certificates,
-        lease=float(found.get("lease", 2.0)),
+        str(found["id"]), model, listen,
+        certificates=None if folder is None else Certificates.of(folder),
+        controller=found.get("controller"), lease=float(found.get("lease", 2.0)),
     )  # fmt: skip
 
 
@@ -234,6 +238,8 @@ def run(found: dict[str, Any]) -> None:
             model, name, numbers(found["features"], "features"), transport,
             neighbours=edges(found.get("neighbours", {})), h=h, **options,
         )  # fmt: skip
+        if "certificates" in found:
+            threading.Thread(target=_explain, args=(agent, stop), daemon=True).start()
         every, due = found.get("status"), time.monotonic()
         if state is not None:
             agent.save(state)  # an unwritable place is told at once
@@ -260,6 +266,22 @@ def run(found: dict[str, Any]) -> None:
             agent.save(state)
         if every is not None:
             print(status(agent), flush=True)
+
+
+def _explain(agent: Agent, stop: list[int]) -> None:
+    """Say why silent neighbours refuse this agent, or are refused, once for each reason."""
+    told: dict[str, str] = {}
+    while not stop:
+        time.sleep(ASK_PERIOD)
+        for name, link in list(agent.links.items()):
+            if agent.clock() - link.last <= agent.lease:
+                told.pop(name, None)
+            elif (why := agent.transport.refusal(name)) and why != told.get(name):
+                told[name] = why
+                print(
+                    f"hogwild-agent: no link to neighbour {name} at {link.edge.address}: {why}",
+                    file=sys.stderr, flush=True,
+                )  # fmt: skip
 
 
 def _control(agent: Agent, raw: bytes) -> None:

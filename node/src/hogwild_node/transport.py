@@ -46,6 +46,11 @@ class Transport(ABC):
         neighbours."""
         return []
 
+    def refusal(self, name: str) -> str | None:
+        """Why there is no link to a silent neighbour, where the transport can find out; may wait.
+        It is called from another thread than the other methods."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Leave the network."""

@@ -26,8 +26,8 @@ from hogwild.cli.options import parse
 from hogwild.errors import ConvergenceError, HogwildError, among
 
 VERBS = (
-    "train", "evaluate", "simulate", "robustness", "sweep", "certify", "export", "swarm", "info",
-    "demo",
+    "train", "evaluate", "simulate", "robustness", "sweep", "certify", "export", "swarm", "keys",
+    "info", "demo",
 )  # fmt: skip
 EXAMPLES = """\
 examples:
@@ -38,6 +38,7 @@ examples:
   hogwild certify runs/chains
   hogwild export runs/chains --out model.hog
   hogwild swarm runs/chains --loss 0.3
+  hogwild keys keys --ids 0-19
 
 exit codes:
   0 fine; 1 something unexpected; 2 bad usage or input; 3 not converged; 130 interrupted

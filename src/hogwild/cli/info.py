@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hogwild.cli.common import Outcome
 from hogwild.cli.options import Verb
 
-OPTIONAL = ("matplotlib", "pandas", "tensorboard", "lightning", "zenoh", "jax")
+OPTIONAL = ("matplotlib", "pandas", "tensorboard", "lightning", "zenoh", "cryptography", "jax")
 """Packages of extras, and packages that benchmarks compare with."""
 
 

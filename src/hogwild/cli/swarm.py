@@ -32,6 +32,7 @@ class Options(Finished):
     Examples:
       hogwild swarm runs/chains
       hogwild swarm runs/chains --agents 20 --loss 0.3 --delay 0.015,0.025 --transport udp
+      hogwild swarm runs/chains --tls
       hogwild swarm runs/chains --kill 0.3 --kill-at 5 --revive-at 10 --plot swarm.png
     """
 
@@ -63,6 +64,9 @@ class Options(Finished):
         group=NODES,
     )
     transport: str = option("zenoh", "how packets travel", group=NODES, choices=TRANSPORTS)
+    tls: bool = option(
+        False, "make keys for this run and encrypt the links, as hogwild keys does", group=NODES
+    )
     loss: float = option(0.0, "share of packets that are lost", group=WRONG)
     delay: tuple[float, ...] = option(
         (0.0, 0.0), "seconds that packets are held up, the least and the most", group=WRONG
@@ -111,7 +115,9 @@ def run(options: Options) -> Outcome:
         options.loss, (options.delay[0], options.delay[1]), options.kill, options.kill_at,
         options.revive_at, options.freeze, options.freeze_at, options.thaw_at, options.seed,
     )  # fmt: skip
-    same = ("rule", "precision", "rate", "lease", "on_silence", "settle_after", "transport")
+    same = (
+        "rule", "precision", "rate", "lease", "on_silence", "settle_after", "transport", "tls",
+    )  # fmt: skip
     seen = start(
         result.replica(r).cpu(), fit[0], faults=faults, seconds=options.seconds,
         folder=options.keep, show=not (options.quiet or options.json),

@@ -79,10 +79,16 @@ class Observer:
     """Starts the agents, listens to their words, and does to them what the faults say."""
 
     def __init__(
-        self, model: Any, inputs: Inputs, where: Path, common: dict[str, Any], faults: Faults
+        self,
+        model: Any,
+        inputs: Inputs,
+        where: Path,
+        common: dict[str, Any],
+        faults: Faults,
+        keys: Path | None = None,
     ) -> None:
         self.model, self.inputs, self.where, self.common = model, inputs, where, common
-        self.faults, self.n = faults, inputs.num_nodes
+        self.faults, self.n, self.keys = faults, inputs.num_nodes, keys
         self.ports = free_ports(self.n)
         self.processes: dict[int, subprocess.Popen[str]] = {}
         self.words: dict[int, dict[str, Any]] = {}
@@ -110,6 +116,8 @@ class Observer:
             "id": str(i), "listen": f"127.0.0.1:{self.ports[i]}", "seed": self.faults.seed + i,
             "features": self.inputs.x[i].tolist(), "neighbours": near,
         }  # fmt: skip
+        if self.keys is not None:
+            config["certificates"] = str(self.keys / str(i))
         path = self.where / f"agent{i}.toml"
         path.write_text(_toml(config))
         with (self.where / f"agent{i}.log").open("a") as errors:

@@ -25,6 +25,7 @@ from hogwild.errors import ConfigError, InputError
 from hogwild.executors.observer import STATUS, Faults, Observer, free_ports
 from hogwild.executors.swarmed import Swarm
 from hogwild.graph.inputs import Inputs
+from hogwild.keys import make_keys
 from hogwild.models.check import check_model
 from hogwild.models.export import export
 from hogwild.models.mode import evaluating
@@ -45,6 +46,7 @@ def run(
     seconds: float | None = None,
     rate: float | None = None,
     transport: str = "zenoh",
+    tls: bool = False,
     rule: str = "auto",
     precision: str = "float32",
     lease: float | None = None,
@@ -66,6 +68,8 @@ def run(
         rate: Turns of an agent a second; by default 50, or fewer where this machine has too few
             cores for so many agents.
         transport: ``"zenoh"`` or ``"udp"``.
+        tls: Make keys for the agents (:func:`hogwild.keys.make_keys`) and encrypt their links; with
+            Zenoh only.
         rule: As in :func:`hogwild.simulate`.
         precision: Numbers in packets, ``"float32"`` or ``"float64"``.
         lease: Seconds of silence after which a neighbour counts as gone; by default ten turns, and
@@ -94,6 +98,8 @@ def run(
             "transport='zenoh', but Zenoh is not installed; install hogwild-gnn[agents], or use "
             "transport='udp'"
         )
+    if tls and transport != "zenoh":
+        raise ConfigError(f"tls=True with transport={transport!r}; expected transport='zenoh'")
     rate = rate or min(50.0, UPDATES * (os.cpu_count() or 1) / inputs.num_nodes)
     lease = lease or max(2.0, 10.0 / rate)
     crossing = 1.5 * _diameter(inputs) * (1.0 / rate + faults.delay[1]) / (1.0 - faults.loss)
@@ -111,7 +117,11 @@ def run(
             "delay": list(faults.delay),
         }  # fmt: skip
         common |= {} if tolerance is None else {"tolerance": tolerance}
-        watch = Observer(found, inputs, where, common, faults)
+        keys = None
+        if tls:
+            here = stack.enter_context(tempfile.TemporaryDirectory())  # no keys stay behind
+            keys = make_keys(here, [str(i) for i in range(inputs.num_nodes)], days=1).folder
+        watch = Observer(found, inputs, where, common, faults, keys)
         stack.callback(watch.stop)
         return watch.run(seconds, until_settled, show)
 

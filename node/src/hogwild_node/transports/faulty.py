@@ -44,6 +44,9 @@ class FaultyTransport(Transport):
     def control(self) -> list[bytes]:
         return self.inner.control()
 
+    def refusal(self, name: str) -> str | None:
+        return self.inner.refusal(name)
+
     def receive(self) -> list[Received]:
         now = self.clock()
         for received in self.inner.receive():

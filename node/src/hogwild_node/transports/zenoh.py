@@ -8,32 +8,17 @@ wants.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hogwild_node.errors import SetupError, TransportError
 from hogwild_node.transport import Received, Transport
+from hogwild_node.transports.tls import Certificates
 
 KINDS = {"hello": True, "data": False}
 PROTOCOLS = ("tcp", "udp", "tls", "quic")
-
-
-@dataclass(frozen=True)
-class Certificates:
-    """Files for mutual TLS (``hogwild keys`` makes them).
-
-    Attributes:
-        authority: The certificate of the swarm's authority.
-        certificate: The agent's own certificate; its name is the agent's.
-        key: The agent's private key.
-    """
-
-    authority: Path
-    certificate: Path
-    key: Path
 
 
 def _import() -> Any:
@@ -54,12 +39,63 @@ def endpoint(text: str | None, whose: str, default: str = "tcp") -> str:
         found = f"{default}/{found}"
     protocol, _, rest = found.partition("/")
     host, _, port = rest.rpartition(":")
-    if protocol not in PROTOCOLS or not host or not port.isdigit():
+    numbered = port.isdigit() and 0 < int(port) < 65_536
+    if protocol not in PROTOCOLS or not host or not numbered:
         raise SetupError(
             f"{whose} has the address {text!r}; expected HOST:PORT, or PROTOCOL/HOST:PORT with one "
             f"of {', '.join(PROTOCOLS)}"
         )
     return found
+
+
+def tls_settings(certificates: Certificates) -> dict[str, Any]:
+    """Zenoh's settings for mutual TLS. Whoever connects needs them too, a controller for
+    instance."""
+    return {
+        f"transport/link/tls/{key}": value
+        for key, value in {
+            "root_ca_certificate": str(certificates.authority),
+            "listen_certificate": str(certificates.certificate),
+            "listen_private_key": str(certificates.key),
+            "connect_certificate": str(certificates.certificate),
+            "connect_private_key": str(certificates.key),
+            "enable_mtls": True,
+            "verify_name_on_connect": False,  # certificates name agents, and not their addresses
+            "close_link_on_expiration": True,
+        }.items()
+    }
+
+
+class _Access:
+    """Zenoh's access control: what is not allowed is denied."""
+
+    def __init__(self) -> None:
+        self.rules: list[dict[str, Any]] = []
+        self.subjects: list[dict[str, Any]] = []
+        self.policies: list[dict[str, Any]] = []
+
+    def allow(self, name: str, *, hears: Sequence[str], says: Sequence[str] = ()) -> None:
+        """Hear these keys from the certificate of this name, and say those keys to it.
+
+        A subscription travels against its messages: whoever hears a key declares so to the sender.
+        """
+        wanted = [("ingress", "put", hears), ("egress", "declare_subscriber", hears),
+                  ("egress", "put", says), ("ingress", "declare_subscriber", says)]  # fmt: skip
+        rules = [
+            {"id": f"{flow}-{message}-{name}", "permission": "allow", "flows": [flow],
+             "messages": [message], "key_exprs": list(keys)}
+            for flow, message, keys in wanted if keys
+        ]  # fmt: skip
+        self.rules += rules
+        self.subjects.append({"id": name, "cert_common_names": [name]})
+        self.policies.append({"rules": [rule["id"] for rule in rules], "subjects": [name]})
+
+    def settings(self) -> dict[str, Any]:
+        """The settings, as Zenoh reads them."""
+        return {
+            "enabled": True, "default_permission": "deny", "rules": self.rules,
+            "subjects": self.subjects, "policies": self.policies,
+        }  # fmt: skip
 
 
 class ZenohTransport(Transport):
@@ -69,7 +105,10 @@ class ZenohTransport(Transport):
         name: The agent's name.
         model: The model's name on the network.
         listen: Where the agent listens, ``HOST:PORT`` or ``PROTOCOL/HOST:PORT``.
-        certificates: For ``tls``.
+        certificates: For ``tls``. Then neighbours are known by the names in their certificates, and
+            everything that is not theirs to say is dropped.
+        controller: The name in the certificate of whoever may send control messages; ``None``:
+            nobody may. Without certificates everybody may.
         lease: Seconds after which Zenoh gives a silent link up.
     """
 
@@ -80,9 +119,18 @@ class ZenohTransport(Transport):
         listen: str,
         *,
         certificates: Certificates | None = None,
+        controller: str | None = None,
         lease: float = 2.0,
     ) -> None:
         self.zenoh = _import()
+        if certificates is not None:
+            certificates.check(name)
+        elif controller is not None:
+            raise SetupError(
+                f"controller={controller!r} without certificates; expected certificates too, "
+                f"because only certificates say who the controller is"
+            )
+        self.controller = controller
         self.name, self.prefix = name, f"hogwild/{model}"
         self.listen, self.certificates, self.lease = listen, certificates, lease
         self.session: Any = None
@@ -115,50 +163,46 @@ class ZenohTransport(Transport):
             "transport/unicast/open_timeout": 800,
         }  # fmt: skip
         if self.certificates is not None:
-            settings |= {
-                "transport/link/tls/root_ca_certificate": str(self.certificates.authority),
-                "transport/link/tls/listen_certificate": str(self.certificates.certificate),
-                "transport/link/tls/listen_private_key": str(self.certificates.key),
-                "transport/link/tls/connect_certificate": str(self.certificates.certificate),
-                "transport/link/tls/connect_private_key": str(self.certificates.key),
-                "transport/link/tls/enable_mtls": True,
-                "access_control": self._access(neighbours),
-            }
+            settings |= tls_settings(self.certificates)
+            settings["access_control"] = self._access(neighbours)
         for key, value in settings.items():
             config.insert_json5(key, json.dumps(value))
         return config
 
     def _access(self, neighbours: Mapping[str, str | None]) -> dict[str, Any]:
-        """Agent j may publish as j, to this agent; nobody may do anything else."""
-        rules, subjects, policies = [], [], []
+        """Neighbour j may publish as j to this agent and ask for what this agent sends to j. The
+        controller may publish control messages. Everything else is dropped, in both directions."""
+        mine, found = self.name, _Access()
         for j in neighbours:
-            rules.append({
-                "id": f"from-{j}", "permission": "allow", "flows": ["ingress"],
-                "messages": ["put", "declare_subscriber"],
-                "key_exprs": [
-                    f"{self.prefix}/*/{j}/{self.name}", f"{self.prefix}/*/{self.name}/{j}"
-                ],
-            })  # fmt: skip
-            subjects.append({"id": j, "cert_common_names": [j]})
-            policies.append({"rules": [f"from-{j}"], "subjects": [j]})
-        rules.append({
-            "id": "out", "permission": "allow", "flows": ["egress"],
-            "messages": ["put", "declare_subscriber"], "key_exprs": [f"{self.prefix}/**"],
-        })  # fmt: skip
-        subjects.append({"id": "everybody"})
-        policies.append({"rules": ["out"], "subjects": ["everybody"]})
-        return {
-            "enabled": True, "default_permission": "deny", "rules": rules,
-            "subjects": subjects, "policies": policies,
-        }  # fmt: skip
+            told = [f"{self.prefix}/{kind}/{j}/{mine}" for kind in KINDS]
+            sent = [f"{self.prefix}/{kind}/{mine}/{j}" for kind in KINDS]
+            found.allow(j, hears=told, says=sent)
+        if self.controller is not None:
+            if self.controller in neighbours:
+                raise SetupError(
+                    f"the controller and a neighbour are both named {self.controller}; expected a "
+                    f"controller with a name of its own"
+                )
+            found.allow(self.controller, hears=[f"{self.prefix}/control/{mine}"])
+        return found.settings()
 
     def connect(self, neighbours: Mapping[str, str | None]) -> None:
         for text, whose in ((self.listen, "the agent"), *((a, n) for n, a in neighbours.items())):
             endpoint(text, whose if whose == "the agent" else f"neighbour {whose}")
         if self.session is not None and dict(neighbours) == self.links:
             return
-        self.close()
         config = self._config(neighbours)
+        former = None if self.session is None else self.links
+        self.close()  # the new session listens on the same port
+        try:
+            self._open(config, neighbours)
+        except TransportError:
+            if former is not None:
+                with contextlib.suppress(TransportError):
+                    self._open(self._config(former), former)
+            raise
+
+    def _open(self, config: Any, neighbours: Mapping[str, str | None]) -> None:
         try:
             self.session = self.zenoh.open(config)
         except self.zenoh.ZError as error:
@@ -179,6 +223,13 @@ class ZenohTransport(Transport):
                 self.publishers[j, kind] = self.session.declare_publisher(
                     f"{self.prefix}/{kind}/{self.name}/{j}", **options
                 )
+
+    def refusal(self, name: str) -> str | None:
+        address = self.links.get(name)
+        if self.certificates is None or not address:
+            return None
+        host, _, port = endpoint(address, name, "tls").partition("/")[2].rpartition(":")
+        return self.certificates.refusal(host.strip("[]"), int(port), name)
 
     def send(self, to: str, raw: bytes, *, hello: bool) -> None:
         publisher = self.publishers.get((to, "hello" if hello else "data"))
