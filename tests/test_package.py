@@ -112,8 +112,8 @@ def test_the_library_does_not_import_the_experiments(name):
 # Earlier stages first: a module imports from its own stage and from earlier ones.
 STAGES = [
     "errors", "progress", "files", "keys", "config", "ops", "metrics", "graph", "nn", "linalg",
-    "problems", "solvers", "models", "tasks", "asynchrony", "rules", "executors", "analysis", "plots",
-    "training", "demo", "testing", "api", "cli",
+    "problems", "solvers", "models", "tasks", "asynchrony", "rules", "executors", "analysis",
+    "plots", "training", "demo", "testing", "api", "cli",
 ]  # fmt: skip
 
 

@@ -369,20 +369,22 @@ def test_a_port_in_use(folder, model_file):
     assert "expected a free port" in said
 
 
-def test_agents_say_that_a_certificate_is_refused(folder, foreign, model_file):
-    """Two agents of different authorities: each says in one line why there is no link."""
+@pytest.mark.parametrize("case", ["another authority", "no certificate"])
+def test_agents_say_why_there_is_no_link(case, folder, foreign, model_file):
+    """Agent 0 has certificates; agent 1 has foreign ones, or none. Each says so in one line."""
     ports = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    own = ["--certificates", foreign / "1"] if case == "another authority" else []
     processes = [
         subprocess.Popen(
-            command(model_file, "--id", i, "--listen", ports[i], "--certificates", keys / str(i),
+            command(model_file, "--id", i, "--listen", ports[i], *certificates,
                     "--neighbours", f"{1 - i}={ports[1 - i]}"),
             stderr=subprocess.PIPE, text=True,
         )
-        for i, keys in enumerate([folder, foreign])
+        for i, certificates in enumerate([["--certificates", folder / "0"], own])
     ]  # fmt: skip
     for i, process in enumerate(processes):
         said = process.communicate(timeout=60)[1]
         assert process.returncode == 0
         assert len(said.splitlines()) == 1, said
-        assert f"no link to neighbour {1 - i} at {ports[1 - i]}" in said
+        assert f"no link to neighbour {1 - i} at {ports[1 - i]}: it" in said
         assert "certificate" in said

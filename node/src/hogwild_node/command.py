@@ -238,8 +238,7 @@ def run(found: dict[str, Any]) -> None:
             model, name, numbers(found["features"], "features"), transport,
             neighbours=edges(found.get("neighbours", {})), h=h, **options,
         )  # fmt: skip
-        if "certificates" in found:
-            threading.Thread(target=_explain, args=(agent, stop), daemon=True).start()
+        threading.Thread(target=_explain, args=(agent, stop), daemon=True).start()
         every, due = found.get("status"), time.monotonic()
         if state is not None:
             agent.save(state)  # an unwritable place is told at once

@@ -84,10 +84,11 @@ class Certificates:
             wait: Seconds to wait for an answer.
         """
         try:
-            with (
-                socket.create_connection((host, port), wait) as plain,
-                self._context(server=False).wrap_socket(plain) as link,
-            ):
+            plain = socket.create_connection((host, port), wait)
+        except OSError:
+            return None
+        try:
+            with plain, self._context(server=False).wrap_socket(plain) as link:
                 found = _common_name(link.getpeercert())
                 link.settimeout(ALERT)
                 with contextlib.suppress(TimeoutError):  # it waits for this agent to speak
@@ -95,9 +96,9 @@ class Certificates:
         except ssl.SSLCertVerificationError as error:
             return f"its certificate is refused here: {_why(error)}"
         except ssl.SSLError as error:
-            return f"it does not take this agent's certificate, or has none itself: {_why(error)}"
+            return f"it does not take this agent's certificate: {_why(error)}"
         except OSError:
-            return None
+            return "it does not answer a TLS handshake; it may run without certificates"
         return None if found == name else f"it shows the certificate of {found}"
 
     def _context(self, *, server: bool) -> ssl.SSLContext:
@@ -107,6 +108,17 @@ class Certificates:
         context.load_verify_locations(self.authority)
         context.load_cert_chain(self.certificate, self.key, password="")  # never ask at a terminal
         return context
+
+
+def wants_certificates(host: str, port: int, wait: float = 2.0) -> bool:
+    """Whether whoever listens there speaks TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said to it
+    try:
+        with socket.create_connection((host, port), wait) as plain, context.wrap_socket(plain):
+            return True
+    except OSError:  # SSLError is one
+        return False
 
 
 def _shake(server: ssl.SSLContext, client: ssl.SSLContext) -> str:

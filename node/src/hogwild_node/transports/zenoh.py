@@ -15,7 +15,7 @@ from typing import Any
 
 from hogwild_node.errors import SetupError, TransportError
 from hogwild_node.transport import Received, Transport
-from hogwild_node.transports.tls import Certificates
+from hogwild_node.transports.tls import Certificates, wants_certificates
 
 KINDS = {"hello": True, "data": False}
 PROTOCOLS = ("tcp", "udp", "tls", "quic")
@@ -226,10 +226,16 @@ class ZenohTransport(Transport):
 
     def refusal(self, name: str) -> str | None:
         address = self.links.get(name)
-        if self.certificates is None or not address:
+        if not address:
             return None
-        host, _, port = endpoint(address, name, "tls").partition("/")[2].rpartition(":")
-        return self.certificates.refusal(host.strip("[]"), int(port), name)
+        plain = "tcp" if self.certificates is None else "tls"
+        protocol, _, rest = endpoint(address, name, plain).partition("/")
+        host, port = rest.rpartition(":")[0].strip("[]"), int(rest.rpartition(":")[2])
+        if self.certificates is not None:
+            return self.certificates.refusal(host, port, name)
+        if protocol == "tcp" and wants_certificates(host, port):
+            return "it wants certificates; expected --certificates FOLDER, from `hogwild keys`"
+        return None
 
     def send(self, to: str, raw: bytes, *, hello: bool) -> None:
         publisher = self.publishers.get((to, "hello" if hello else "data"))
