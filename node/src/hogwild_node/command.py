@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -13,7 +14,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are tiny: threads only cost memory
 
@@ -22,15 +23,21 @@ from hogwild_node.agent import Agent, Edge
 from hogwild_node.errors import NodeError, SetupError
 from hogwild_node.transport import Transport
 
+if TYPE_CHECKING:
+    from hogwild_node.ros2 import StatusPublisher
+
 TRANSPORTS = ("zenoh", "udp")
 SAVE_PERIOD = 2.0
 """Seconds between two saves of the state."""
+ROS2_PATIENCE = 3.0
+"""Seconds after which the agent says that it has not found the router of ROS 2."""
 ASK_PERIOD = 2.0
 """Seconds between two questions to silent neighbours why there is no link."""
 KEYS = {
     "model", "id", "features", "neighbours", "transport", "listen", "rule", "precision", "lease",
     "on_silence", "tolerance", "settle_after", "nodes", "rate", "state", "status", "seconds",
-    "certificates", "controller", "loss", "delay", "seed",
+    "certificates", "controller", "loss", "delay", "seed", "ros2", "ros2_domain", "ros2_topic",
+    "ros2_every",
 }  # fmt: skip
 
 EPILOG = """
@@ -39,6 +46,7 @@ examples:
       --neighbours 3=127.0.0.1:21003,8=127.0.0.1:21008
   hogwild-agent --config robot7.toml --status 1
   hogwild-agent --config robot7.toml --certificates keys/7 --controller base
+  hogwild-agent --config robot7.toml --ros2 tcp/127.0.0.1:7447
 
 robot7.toml:
   model = "model.hog"
@@ -59,6 +67,9 @@ With --certificates FOLDER (from `hogwild keys`) all links are encrypted. The ag
 neighbours whose certificates have their names, and takes control messages only from the certificate
 named by --controller. It says so where a certificate is refused. Without certificates, whoever
 reaches the agent's address can send it packets and control messages.
+
+With --ros2 the agent publishes for ROS 2 nodes that use rmw_zenoh: TOPIC/prediction
+(std_msgs/Float64MultiArray), TOPIC/residual and TOPIC/calm (std_msgs/Float64), and /diagnostics.
 """
 
 
@@ -88,6 +99,10 @@ def parser() -> argparse.ArgumentParser:
     add("--nodes", type=int, metavar="N", help="agents in the swarm, for the error bound")
     add("--state", metavar="FILE", help="keep the last state here, and begin with it")
     add("--status", type=float, metavar="S", help="print the state every so many seconds")
+    add("--ros2", metavar="ADDRESS", help="send the status to this router of ROS 2 (rmw_zenoh)")
+    add("--ros2-domain", type=int, metavar="N", help="the ROS domain (0)")
+    add("--ros2-topic", metavar="TOPIC", help="the topics are below this (/hogwild/agent_NAME)")
+    add("--ros2-every", type=float, metavar="S", help="seconds between two messages (0.1)")
     add("--loss", type=float, metavar="P", help="for trials: lose so many packets (0)")
     add("--delay", metavar="S,S", help="for trials: hold packets up, least and most seconds (0,0)")
     add("--seed", type=int, help="of these losses and delays (0)")
@@ -116,7 +131,10 @@ def settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
                 f"{path} has {', '.join(unknown)}; expected some of {', '.join(sorted(KEYS))}"
             )
     found = filed | given
-    for key in ("lease", "tolerance", "settle_after", "rate", "status", "seconds", "nodes"):
+    positive = (
+        "lease", "tolerance", "settle_after", "rate", "status", "seconds", "nodes", "ros2_every",
+    )  # fmt: skip
+    for key in positive:
         number = found.get(key, 1)
         whole = isinstance(number, int) and not isinstance(number, bool)
         if not (whole or (isinstance(number, float) and key != "nodes")) or not number > 0:
@@ -204,6 +222,21 @@ def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
     )
 
 
+def ros2_of(found: dict[str, Any]) -> StatusPublisher | None:
+    """The publisher of the agent's status to ROS 2, where it is asked for."""
+    more = [key for key in ("ros2_domain", "ros2_topic", "ros2_every") if key in found]
+    if "ros2" not in found:
+        if more:
+            raise SetupError(f"{more[0]} without ros2; expected --ros2 tcp/127.0.0.1:7447, too")
+        return None
+    from hogwild_node.ros2 import StatusPublisher
+
+    return StatusPublisher(
+        str(found["ros2"]), str(found["id"]), domain=found.get("ros2_domain", 0),
+        topic=found.get("ros2_topic"),
+    )  # fmt: skip
+
+
 def status(agent: Agent) -> str:
     """The agent's state as one line of JSON."""
     reading = agent.read()
@@ -233,20 +266,25 @@ def run(found: dict[str, Any]) -> None:
     stop: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.append(1))
-    with faulty(transport_of(found, model.name), found) as transport:
+    with contextlib.ExitStack() as stack:
+        transport = stack.enter_context(faulty(transport_of(found, model.name), found))
         agent = Agent(
             model, name, numbers(found["features"], "features"), transport,
             neighbours=edges(found.get("neighbours", {})), h=h, **options,
         )  # fmt: skip
         threading.Thread(target=_explain, args=(agent, stop), daemon=True).start()
         every, due = found.get("status"), time.monotonic()
+        ros2 = ros2_of(found)
+        if ros2 is not None:
+            stack.enter_context(ros2)
+        ros2_due, ros2_late = time.monotonic(), time.monotonic() + ROS2_PATIENCE
         if state is not None:
             agent.save(state)  # an unwritable place is told at once
         saved = time.monotonic()
         end = time.monotonic() + found.get("seconds", math.inf)
 
         def each(agent: Agent) -> None:
-            nonlocal due, saved
+            nonlocal due, saved, ros2_due, ros2_late
             if state is not None and time.monotonic() - saved > SAVE_PERIOD:
                 agent.save(state)
                 saved = time.monotonic()
@@ -255,6 +293,15 @@ def run(found: dict[str, Any]) -> None:
             if every is not None and time.monotonic() >= due:
                 due = time.monotonic() + every
                 print(status(agent), flush=True)
+            if ros2 is not None and time.monotonic() >= ros2_due:
+                ros2_due = time.monotonic() + found.get("ros2_every", 0.1)
+                ros2.publish(agent.read())
+                if not ros2.connected and time.monotonic() >= ros2_late:
+                    ros2_late = math.inf
+                    print(
+                        f"hogwild-agent: no router of ROS 2 at {ros2.router} yet; trying on",
+                        file=sys.stderr, flush=True,
+                    )  # fmt: skip
 
         agent.run(
             rate=float(found.get("rate", 50.0)),
