@@ -240,6 +240,19 @@ def test_without_a_controller_nobody_controls(folder):
         named.connect({"1": "127.0.0.1:9"})
 
 
+def test_one_word_of_the_controller_arrives(folder):
+    """As docs/agents.md shows it: a client that connects, says one word, and leaves."""
+    with linked(folder, "0", controller="base") as (agents, where):
+        config = zenoh.Config()
+        config.insert_json5("mode", '"client"')
+        config.insert_json5("connect/endpoints", f'["tls/{where["0"]}"]')
+        for key, value in tls_settings(Certificates.of(folder / "base")).items():
+            config.insert_json5(key, json.dumps(value))
+        with zenoh.open(config) as session:
+            session.put("hogwild/m/control/0", b"{}")
+        assert until(agents["0"].control) == [b"{}"]
+
+
 def test_an_agent_at_anothers_address_hears_nothing(folder):
     """Addresses prove nothing: agent 2 listens where agent 0 looks for agent 1."""
     ports = [f"127.0.0.1:{port}" for port in free_ports(2)]

@@ -196,11 +196,11 @@ def transport_of(found: dict[str, Any], model: str) -> Transport:
     from hogwild_node.transports.tls import Certificates
     from hogwild_node.transports.zenoh import ZenohTransport
 
-    folder = found.get("certificates")
+    folder, controller = found.get("certificates"), found.get("controller")
     return ZenohTransport(
         str(found["id"]), model, listen,
-        certificates=None if folder is None else Certificates.of(folder),
-        controller=found.get("controller"), lease=float(found.get("lease", 2.0)),
+        certificates=None if folder is None else Certificates.of(str(folder)),
+        controller=None if controller is None else str(controller), lease=float(found.get("lease", 2.0)),
     )  # fmt: skip
 
 
