@@ -200,7 +200,8 @@ def transport_of(found: dict[str, Any], model: str) -> Transport:
     return ZenohTransport(
         str(found["id"]), model, listen,
         certificates=None if folder is None else Certificates.of(str(folder)),
-        controller=None if controller is None else str(controller), lease=float(found.get("lease", 2.0)),
+        controller=None if controller is None else str(controller),
+        lease=float(found.get("lease", 2.0)),
     )  # fmt: skip
 
 
