@@ -160,7 +160,7 @@ class Format:
             raise BadPacket("rule")
         if len(raw) != (self.hello_size if kind == HELLO else self.data_size):
             raise BadPacket("size")
-        if not math.isfinite(header.time) or not header.calm >= 0.0:  # NaN fails both
+        if not math.isfinite(header.time) or not 0.0 <= header.calm < math.inf:  # NaN fails both
             raise BadPacket("numbers")
         return header
 
