@@ -185,6 +185,7 @@ class Observer:
     # -- the run -----------------------------------------------------------------------------------
 
     def run(self, seconds: float, until_settled: bool, show: bool) -> Swarm:
+        self._answer(tuple(range(self.n)))  # the model refuses what it cannot read before any start
         for i in range(self.n):
             self.start(i)
         chosen = np.random.default_rng(self.faults.seed).permutation(self.n)
