@@ -172,3 +172,235 @@ def test_single_precision(name):
         compare(ours, theirs, 1e-5)
         prediction = theirs.model.predict(ours.h)
         np.testing.assert_allclose(ours.predict(), prediction, rtol=1e-5, atol=1e-5)
+
+
+@st.composite
+def energies(draw):
+    """Energy models of all variants, with a seed and a degree."""
+    heads = draw(st.sampled_from([None, None, 1, 2, 3]))
+    message = draw(st.sampled_from(["edge", "node"]))
+    options = {
+        "heads": heads,
+        "message": message,
+        "concat": draw(st.booleans()),
+        "edge_dim": draw(st.sampled_from([None, 2])) if heads or message == "edge" else None,
+        "aggr": "sum" if heads else draw(st.sampled_from(["sum", "mean"])),
+        "normalize": False if heads else draw(st.booleans()),
+        "hidden_channels": draw(st.integers(1, 8)),
+        "message_channels": draw(st.integers(1, 4)),
+        "widths": draw(st.lists(st.integers(1, 6), max_size=3)),
+        "act": draw(st.sampled_from(["softplus", "squareplus"])),
+        "gate": draw(st.sampled_from(["softplus", "relu"])),
+        "beta": draw(st.sampled_from([0.04, 1.0])),
+    }
+    return options, draw(st.integers(0, 8)), draw(st.integers(0, 1000))
+
+
+def check_energy(options, degree, seed):
+    file = filed(trained(lambda: EnergyGNN(3, out_channels=2, **options), seed))
+    for dtype, rtol in (("float64", 1e-12), ("float32", 1e-5)):
+        library = Library(file, dtype)
+        ours, theirs = pair(file, library, degree, np.random.default_rng(seed))
+        assert ours.update()
+        theirs.update()
+        compare(ours, theirs, rtol)
+
+
+@needs_compiler
+@settings(max_examples=5, deadline=None)
+@given(energies())
+def test_any_energy(drawn):
+    check_energy(*drawn)
+
+
+@needs_compiler
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(energies())
+def test_many_energies(drawn):
+    check_energy(*drawn)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["heads", "denoising", "ignn"])
+def test_neighbours_come_and_go(name):
+    """As in an agent: memory stays when features change, and is lost when neighbours do."""
+    file = filed(trained(MODELS[name]))
+    library, random = Library(file), np.random.default_rng(3)
+    ours, theirs = pair(file, library, 4, random)
+
+    def both(times=3):
+        for _ in range(times):
+            assert ours.update()
+            theirs.update()
+            compare(ours, theirs, 1e-11)
+
+    both()
+    theirs.features = random.normal(size=3)
+    assert ours.set_features(theirs.features)
+    slot, old = next(iter(theirs.near.items()))
+    attr = None if old.edge_attr is None else old.edge_attr + 1.0
+    theirs.near[slot] = Neighbour(old.features + 0.5, 7.0, attr, old.weight)
+    assert ours.join(slot, theirs.near[slot])
+    assert ours.say(slot) is None  # the letters do not fit the new features yet
+    theirs.rule.pose(theirs.posed()) if theirs.letters is not None else theirs.begin()
+    both()
+    del theirs.near[slot], theirs.heard[slot]
+    assert ours.leave(slot)
+    theirs.begin()
+    both()
+    theirs.near[slot] = old
+    assert ours.join(slot, old)
+    theirs.begin()  # nothing was heard of the new neighbour
+    both()
+    assert ours.degree == 1.0 + sum(n.weight for n in theirs.near.values())
+
+
+@needs_compiler
+def test_what_does_not_fit_is_refused_and_changes_nothing():
+    file = filed(trained(MODELS["edge features"]))
+    library = Library(file, max_degree=2)
+    x, edge = np.ones(3), np.ones(2)
+    good = Neighbour(x, 2.0, edge, 1.0)
+    node = CNode(library, x)
+    assert node.join(0, good)
+    assert node.update()
+    before = node.state.raw
+    for bad in (
+        Neighbour(x * np.nan, 2.0, edge, 1.0),
+        Neighbour(x, 0.5, edge, 1.0),
+        Neighbour(x, np.inf, edge, 1.0),
+        Neighbour(x, 2.0, None, 1.0),
+        Neighbour(x, 2.0, edge * np.inf, 1.0),
+        Neighbour(x, 2.0, edge, -1.0),
+        Neighbour(x, 2.0, edge, np.nan),
+    ):
+        assert not node.join(0, bad)
+        assert not node.join(1, bad)
+    for slot in (-1, 2):
+        assert not node.join(slot, good)
+    numbers = np.ones(library.numbers)
+    for slot in (-1, 1, 2):
+        assert not node.leave(slot)
+        assert not node.hear(slot, numbers)
+        assert node.say(slot) is None
+    assert not node.hear(0, numbers * np.nan)
+    assert not node.set_features([0.0, np.inf, 0.0])
+    assert node.state.raw == before
+
+
+@needs_compiler
+def test_numbers_that_overflow_begin_anew():
+    """As an agent does; the node is well again when its neighbour is."""
+    library = Library(filed(trained(MODELS["edge"])), "float32")
+    node = CNode(library, np.ones(3))
+    assert node.join(0, Neighbour(np.ones(3)))
+    assert node.hear(0, np.full(library.numbers, 3e38))
+    assert not node.update()
+    assert np.array_equal(node.h, np.zeros(2))
+    assert np.isfinite(node.say(0)).all()
+    assert node.hear(0, np.zeros(library.numbers))
+    assert node.leave(0)
+    assert node.update()
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["edge", "heads", "denoising", "ignn"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nodes_in_c_find_the_answer_of_the_whole_graph(name, dtype):
+    model = trained(MODELS[name])
+    if name in ("edge", "heads"):
+        torch.manual_seed(0)
+        wide = {"edge_dim": 2, "heads": 3} if name == "heads" else {}
+        model = trained(lambda: EnergyGNN(3, out_channels=2, beta=1.0, **wide))
+    edge_index, n = grid(2, 3), 6
+    src, dst = edge_index.tolist()
+    x = 5.0 + torch.randn(n, 3, **DOUBLE)
+    attr = None if model.edge_dim is None else torch.randn(len(src), 2, **DOUBLE)
+    inputs = Inputs(x, edge_index, attr)
+    library = Library(filed(model), dtype)
+    nodes = [CNode(library, row) for row in x.numpy()]
+    degree = [1 + dst.count(i) for i in range(n)]
+    slots = {}  # of each edge: its slot at the receiver
+    for e, (j, i) in enumerate(zip(src, dst, strict=True)):
+        slots[j, i] = sum(1 for _, to in slots if to == i)
+        own = None if attr is None else attr[e].numpy()
+        assert nodes[i].join(slots[j, i], Neighbour(x[j].numpy(), degree[j], own))
+    random = np.random.default_rng(0)
+    for _ in range(4000):
+        i = int(random.integers(n))
+        assert nodes[i].update()
+        for (j, to), slot in slots.items():
+            if j == i:
+                assert nodes[to].hear(slot, nodes[i].say(slots[to, i]))
+    with torch.no_grad():
+        answer, prediction = model.embed(inputs).value, model(x, edge_index, attr)
+    tol = 1e-6 if dtype == "float64" else 1e-4
+    scale = float(answer.abs().max())
+    found = np.stack([node.h for node in nodes])
+    np.testing.assert_allclose(found, answer.numpy(), atol=tol * scale)
+    for node, expected in zip(nodes, prediction.numpy(), strict=True):
+        np.testing.assert_allclose(node.predict(), expected, atol=10 * tol)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "error", "words"),
+    [
+        (lambda: GCN(3, out_channels=1), {}, ModelFileError, "kind 'gcn' cannot be written in C"),
+        (MODELS["edge"], {"dtype": "float16"}, SetupError, "dtype='float16'; expected one of"),
+        (MODELS["edge"], {"max_degree": 0}, SetupError, "max_degree=0; expected a positive"),
+        (MODELS["edge"], {"max_degree": 2.5}, SetupError, "max_degree=2.5; expected a positive"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(make, options, error, words):
+    with pytest.raises(error, match=words):
+        generate(filed(trained(make)), **options)
+
+
+def test_parameters_that_are_not_finite_are_refused():
+    file = filed(trained(MODELS["edge"]))
+    file.tensors["readout.node.bias.0"][0] = 1e300
+    with pytest.raises(ModelFileError, match=r"1e\+300, which is not finite in float32"):
+        generate(file)
+    assert "1e+300" in generate(file, dtype="float64")
+
+
+PROGRAM = """
+#include <stdlib.h>
+static hog_real number(void) { return (hog_real)rand() / (hog_real)RAND_MAX - (hog_real)0.5; }
+static void draw(hog_real *x, int n) { for (int i = 0; i < n; i++) x[i] = number(); }
+int main(void)
+{
+    hog_node node;
+    hog_real x[HOG_FEATURES], edge[HOG_EDGE_FEATURES + 1], heard[HOG_NUMBERS], out[HOG_OUTPUTS];
+    srand(1);
+    draw(x, HOG_FEATURES);
+    if (!hog_init(&node, x)) return 1;
+    for (int turn = 0; turn < 300; turn++) {
+        int slot = rand() % (HOG_SLOTS + 2) - 1;
+        draw(x, HOG_FEATURES);
+        draw(edge, HOG_EDGE_FEATURES + 1);
+        draw(heard, HOG_NUMBERS);
+        if (rand() % 3 == 0) hog_join(&node, slot, 1, x, 2, HOG_EDGE_FEATURES ? edge : 0);
+        if (rand() % 9 == 0) hog_leave(&node, slot);
+        hog_hear(&node, slot, heard);
+        hog_update(&node);
+        hog_say(&node, slot, heard);
+        hog_predict(&node, out);
+    }
+    return isfinite(node.h[0]) ? 0 : 2;
+}
+"""
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("optimise", ["-O1", "-O2"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MODELS)
+def test_sanitizers_find_nothing(name, dtype, optimise):
+    text = generate(filed(trained(MODELS[name])), dtype=dtype, max_degree=5)
+    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", optimise]
+    program = compiled(text, *flags, out="node", main=PROGRAM)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

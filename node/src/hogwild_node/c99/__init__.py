@@ -18,6 +18,7 @@ from hogwild_node.c99.text import defined, part
 from hogwild_node.errors import ModelFileError, SetupError
 from hogwild_node.model import NodeModel
 from hogwild_node.model_file import ModelFile
+from hogwild_node.packets import RULES, VERSION
 
 DTYPES = ("float32", "float64")
 _RESIDUALS = {
@@ -60,6 +61,7 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
             _sizes(model, written, dtype, max_degree),
             written.types,
             part("declarations.h").replace("HOG_RESIDUAL", _RESIDUALS[written.rule]),
+            part("agent.h"),
             "#endif /* HOG_H */\n",
             "#ifndef HOG_DECLARATIONS\n",
             part("precision.h"),
@@ -69,6 +71,7 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
             written.model,
             part(f"{rule}.c"),
             part("node.c"),
+            part("agent.c"),
             "#endif /* HOG_DECLARATIONS */\n",
         ]
     )
@@ -90,6 +93,10 @@ def _sizes(model: NodeModel, written: Written, dtype: str, max_degree: int) -> s
         HOG_OUTPUTS=model.out_channels,
         HOG_TOLD=1,
         HOG_JOINED=2,
+        HOG_VERSION=VERSION,
+        HOG_CODE=16 * RULES.index(written.rule) + (4 if dtype == "float32" else 8),
+        HOG_WIDTH=min(k, 255),
+        HOG_MODEL_NUMBER=f"0x{model.name[:8]}UL",
     ) + written.sizes
 
 
