@@ -28,6 +28,12 @@ size_t node_size(void);
 const hog_real *node_h(const hog_node *node);
 size_t node_size(void) { return sizeof(hog_node); }
 const hog_real *node_h(const hog_node *node) { return node->h; }
+size_t agent_size(void);
+hog_node *agent_node(hog_agent *agent);
+double agent_calm(const hog_agent *agent);
+size_t agent_size(void) { return sizeof(hog_agent); }
+hog_node *agent_node(hog_agent *agent) { return &agent->node; }
+double agent_calm(const hog_agent *agent) { return agent->calm; }
 """
 
 
@@ -45,13 +51,17 @@ def compiled(text, *flags, out="node.so", main=PROBES):
 class Library:
     """A compiled model."""
 
-    def __init__(self, file, dtype="float64", max_degree=8, optimise="-O0"):
+    def __init__(self, file, dtype="float64", max_degree=8):
         text = generate(file, dtype=dtype, max_degree=max_degree)
-        path = compiled(text, optimise, "-shared", "-fPIC")
+        path = compiled(text, "-O0", "-shared", "-fPIC")
         self.c = ctypes.CDLL(str(path))
         shutil.rmtree(path.parent)
         self.dtype, self.real = np.dtype(dtype), REALS[dtype]
-        self.c.node_size.restype = ctypes.c_size_t
+        for name in ("node_size", "agent_size", "hog_agent_hello", "hog_agent_data", "hog_write"):
+            getattr(self.c, name).restype = ctypes.c_size_t
+        self.c.agent_node.restype = ctypes.c_void_p
+        self.c.node_h.argtypes = [ctypes.c_void_p]
+        self.c.agent_calm.restype = ctypes.c_double
         for name in ("hog_residual", "hog_degree"):
             getattr(self.c, name).restype = self.real
         self.numbers = int(text.split("#define HOG_NUMBERS")[1].split()[0])
@@ -119,3 +129,58 @@ class CNode:
     @property
     def degree(self):
         return self.library.c.hog_degree(self.state)
+
+
+class CAgent:
+    """An agent in C on a network in memory, with a clock that is ahead by ``skew`` seconds."""
+
+    def __init__(self, library, features, transport, clock, neighbours, *, incarnation, skew=0.0):
+        self.library, self.transport = library, transport
+        self.clock = lambda: clock() + skew
+        self.skew = skew
+        self.state = ctypes.create_string_buffer(library.c.agent_size())
+        self.raw = ctypes.create_string_buffer(4096)
+        self.names = list(neighbours)
+        self.dropped = 0
+        _kept, pointer = library.pointer(features)
+        now = self.now()
+        assert library.c.hog_agent_init(self.state, pointer, ctypes.c_uint32(incarnation), now)
+        for slot, edge in enumerate(neighbours.values()):
+            _also, attr = library.pointer(edge.edge_attr)
+            weight = library.real(edge.weight)
+            assert library.c.hog_agent_link(self.state, slot, weight, attr, now)
+        transport.connect({name: None for name in neighbours})
+
+    def now(self):
+        return ctypes.c_double(self.clock())
+
+    def receive(self, slot, raw, at):
+        c = self.library.c
+        return c.hog_agent_receive(
+            self.state, slot, raw, ctypes.c_size_t(len(raw)), ctypes.c_double(at)
+        )
+
+    def turn(self):
+        c, now = self.library.c, self.now()
+        for got in self.transport.receive():
+            slot = self.names.index(got.sender)
+            self.dropped += not self.receive(slot, got.raw, got.at + self.skew)
+        c.hog_agent_turn(self.state, now)
+        for slot, name in enumerate(self.names):
+            for write, hello in ((c.hog_agent_hello, True), (c.hog_agent_data, False)):
+                size = write(self.state, slot, self.raw, now)
+                if size:
+                    self.transport.send(name, self.raw.raw[:size], hello=hello)
+
+    @property
+    def h(self):
+        found = self.library.c.node_h(self.library.c.agent_node(self.state))
+        return np.array(found[: self.library.channels], np.float64)
+
+    @property
+    def calm(self):
+        return self.library.c.agent_calm(self.state)
+
+    @property
+    def settled(self):
+        return bool(self.library.c.hog_agent_settled(self.state))

@@ -84,7 +84,9 @@ def run(options: Options) -> Outcome:
         raise ConfigError(str(error)) from error
     write_atomically(path, content)
     name, size = found.file.name, len(content)
-    text = f"{path}: {found.label}, {size / 1000:.1f} kB, named {name} on the network\nnext: {next_}"
+    text = (
+        f"{path}: {found.label}, {size / 1000:.1f} kB, named {name} on the network\nnext: {next_}"
+    )
     data = {"file": options.out, "model": found.kind, "name": name, "bytes": size}
     return Outcome(text, data, True, found.resolved)
 

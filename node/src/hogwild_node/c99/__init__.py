@@ -81,23 +81,27 @@ def _sizes(model: NodeModel, written: Written, dtype: str, max_degree: int) -> s
     k = model.channels
     letter = k + k * (k + 1) // 2 if written.rule == "gradient" else 0
     real = {"float32": "float", "float64": "double"}[dtype]
-    return f"typedef {real} hog_real;\n\n" + defined(
-        HOG_MODEL=f'"{model.name}"',
-        HOG_SINGLE=int(dtype == "float32"),
-        HOG_SLOTS=max_degree,
-        HOG_FEATURES=model.in_channels,
-        HOG_EDGE_FEATURES=model.edge_dim or 0,
-        HOG_CHANNELS=k,
-        HOG_LETTER=letter,
-        HOG_NUMBERS=k + letter,
-        HOG_OUTPUTS=model.out_channels,
-        HOG_TOLD=1,
-        HOG_JOINED=2,
-        HOG_VERSION=VERSION,
-        HOG_CODE=16 * RULES.index(written.rule) + (4 if dtype == "float32" else 8),
-        HOG_WIDTH=min(k, 255),
-        HOG_MODEL_NUMBER=f"0x{model.name[:8]}UL",
-    ) + written.sizes
+    return (
+        f"typedef {real} hog_real;\n\n"
+        + defined(
+            HOG_MODEL=f'"{model.name}"',
+            HOG_SINGLE=int(dtype == "float32"),
+            HOG_SLOTS=max_degree,
+            HOG_FEATURES=model.in_channels,
+            HOG_EDGE_FEATURES=model.edge_dim or 0,
+            HOG_CHANNELS=k,
+            HOG_LETTER=letter,
+            HOG_NUMBERS=k + letter,
+            HOG_OUTPUTS=model.out_channels,
+            HOG_TOLD=1,
+            HOG_JOINED=2,
+            HOG_VERSION=VERSION,
+            HOG_CODE=16 * RULES.index(written.rule) + (4 if dtype == "float32" else 8),
+            HOG_WIDTH=min(k, 255),
+            HOG_MODEL_NUMBER=f"0x{model.name[:8]}UL",
+        )
+        + written.sizes
+    )
 
 
 def _about(model: NodeModel, rule: str, dtype: str, max_degree: int) -> str:

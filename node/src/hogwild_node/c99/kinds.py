@@ -84,8 +84,8 @@ def _attention(model: EnergyModel, dtype: str) -> str:
     edge's."""
     if model.heads is None:
         return ""
-    theta_x, theta_a, theta_e = (model.tensors.get(f"conv.attention.theta_{n}") for n in "xae")
-    assert theta_x is not None and theta_a is not None
+    theta_x, theta_a = (model.tensors[f"conv.attention.theta_{n}"] for n in "xa")
+    theta_e = model.tensors.get("conv.attention.theta_e")
     q, row = theta_x.shape[-2], theta_a[:, None]
     text = table("hog_attention_own", row[..., :q] @ theta_x, dtype)
     text += table("hog_attention_there", row[..., q : 2 * q] @ theta_x, dtype)

@@ -29,7 +29,7 @@ def literal(x: float, dtype: str) -> str:
 
 
 def table(name: str, values: Array, dtype: str) -> str:
-    """A constant array; a matrix is stored row by row, a stack of matrices [H, a, b] as [H][a b]."""
+    """A constant array, row by row; a stack of matrices [H, a, b] has the size [H][a b]."""
     flat = np.asarray(values, np.float64)
     sets = flat.reshape(flat.shape[0], -1) if flat.ndim == 3 else flat.reshape(1, -1)
     size = f"[{sets.shape[0]}][{sets.shape[1]}]" if flat.ndim == 3 else f"[{flat.size}]"
