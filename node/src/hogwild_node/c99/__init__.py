@@ -57,7 +57,7 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
         [
             _about(model, written.rule, dtype, max_degree),
             "#ifndef HOG_H\n#define HOG_H\n\n"
-            "#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n",
+            "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n",
             _sizes(model, written, dtype, max_degree),
             written.types,
             part("declarations.h").replace("HOG_RESIDUAL", _RESIDUALS[written.rule]),
@@ -108,8 +108,8 @@ def _about(model: NodeModel, rule: str, dtype: str, max_degree: int) -> str:
     """The first comment: what the file is, and how it is used."""
     edge = "edge_features" if model.edge_dim is not None else "0"
     numbers = (
-        "its embedding (HOG_CHANNELS), then its letter: a gradient\n"
-        " * (HOG_CHANNELS) and the upper triangle of a curvature block"
+        "its embedding\n * [HOG_CHANNELS], then its letter: a gradient [HOG_CHANNELS] and the "
+        "upper triangle of a\n * curvature block"
         if rule == "gradient"
         else "its embedding"
     )
@@ -131,7 +131,11 @@ def _about(model: NodeModel, rule: str, dtype: str, max_degree: int) -> str:
  *         hog_predict(&node, prediction);
  *     }}
  *
- * A node sends HOG_NUMBERS numbers to a neighbour: {numbers}.
+ * hog_agent does the same with packets, and speaks with agents in Python.
+ *
+ * A node has at most HOG_SLOTS neighbours, HOG_FEATURES features, an embedding of HOG_CHANNELS
+ * numbers and a prediction of HOG_OUTPUTS numbers; an edge has HOG_EDGE_FEATURES features. A node
+ * sends HOG_NUMBERS numbers to a neighbour: {numbers}.
  * Do not compile with -ffast-math: the file tests for numbers that are not finite.
  */
 """

@@ -142,8 +142,8 @@ class Network:
                 lines.append(f"hog_gated(gates->gz{i}, v, {w}, {q});")
                 lines.append(f"hog_gated({q}, tape->s{i - 1}, {w}, bar{i - 1});")
         given = (
-            f"const {name}_gates *gates, const {name}_tape *tape, const hog_real *bar, "
-            f"hog_real *ybar,\n    {name}_sensitivities *felt"
+            f"const {name}_gates *gates, const {name}_tape *tape,\n"
+            f"    const hog_real *bar, hog_real *ybar, {name}_sensitivities *felt"
         )
         return self._function("backward", given, lines)
 
