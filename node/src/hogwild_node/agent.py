@@ -82,8 +82,8 @@ class Agent:
         precision: Numbers in packets: ``"float32"`` or ``"float64"``.
         lease: Seconds of silence after which a neighbour counts as gone.
         on_silence: ``"drop"`` or ``"hold"``.
-        tolerance: The residual up to which the agent counts as settled; by default 1e-4 with
-            float32 packets and 1e-8 with float64.
+        tolerance: The residual up to which the agent counts as settled; by default the model's
+            (:func:`hogwild.models.export.tolerances`).
         settle_after: Seconds of calm after which the agent says that it is settled: more than word
             takes to cross the graph.
         nodes: The number of agents, for the bound on the error; ``None``: no bound is computed.
@@ -120,7 +120,7 @@ class Agent:
         self.model, self.id, self.transport, self.clock = model, _name(id), transport, clock
         self.rule_name = model.rules[0] if rule == "auto" else rule
         self.lease, self.on_silence, self.settle_after = lease, on_silence, settle_after
-        self.tolerance = tolerance or (1e-4 if precision == "float32" else 1e-8)
+        self.tolerance = tolerance or model.tolerance(precision)
         self.nodes = nodes
         self.incarnation = int.from_bytes(os.urandom(4), "little")
         self.revision = 1 + int.from_bytes(os.urandom(2), "little") % (HALF - 1)  # 0: unknown

@@ -12,6 +12,8 @@ from hogwild.errors import ConfigError
 if TYPE_CHECKING:
     from hogwild_node.model_file import ModelFile
 
+GRAPHS = 20
+"""Graphs of the task from which the tolerances are computed."""
 C = "C for microcontrollers (--out FILE.c)"
 
 
@@ -94,12 +96,15 @@ def run(options: Options) -> Outcome:
 def _trained(options: Options) -> _Found:
     """The model of a training run."""
     from hogwild.models.check import check_model
-    from hogwild.models.export import described
+    from hogwild.models.export import described, tolerances
     from hogwild_node import model_file
 
     result = options.load()
     r = result.best if options.replica is None else options.replica
-    config, tensors = described(check_model(result.replica(r).cpu().eval()))
+    model = check_model(result.replica(r).cpu().eval())
+    config, tensors = described(model)
+    some = range(min(len(result.task.graphs), GRAPHS))
+    config["tolerance"] = tolerances(model, [result.graph(i) for i in some])
     file = model_file.ModelFile(config, tensors, model_file.name_of(config, tensors))
     kind = result.config.model
     return _Found(file, f"{kind}, replica {r}", kind, {"replica": r})

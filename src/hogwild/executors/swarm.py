@@ -99,7 +99,7 @@ def run(
         where = Path(folder or stack.enter_context(tempfile.TemporaryDirectory()))
         where.mkdir(parents=True, exist_ok=True)
         with evaluating(found), torch.no_grad():
-            export(found, where / "model.hog")
+            export(found, where / "model.hog", data=data)
         common = {
             "model": str(where / "model.hog"), "transport": transport, "rule": rule, "rate": rate,
             "precision": precision, "lease": lease, "on_silence": on_silence, "status": STATUS,

@@ -98,6 +98,7 @@ def _sizes(model: NodeModel, written: Written, dtype: str, max_degree: int) -> s
             HOG_VERSION=VERSION,
             HOG_CODE=16 * RULES.index(written.rule) + (4 if dtype == "float32" else 8),
             HOG_WIDTH=min(k, 255),
+            HOG_TOLERANCE=f"((hog_real){model.tolerance(dtype):.8e})",
             HOG_MODEL_NUMBER=f"0x{model.name[:8]}UL",
         )
         + written.sizes

@@ -130,7 +130,7 @@ int hog_agent_init(hog_agent *agent, const hog_real *features, uint32_t incarnat
     agent->begun = agent->unsettled = now;
     agent->lease = 2;
     agent->settle_after = 1;
-    agent->tolerance = HOG_SINGLE ? (hog_real)1e-4 : (hog_real)1e-8;
+    agent->tolerance = HOG_TOLERANCE;
     return hog_init(&agent->node, features);
 }
 
