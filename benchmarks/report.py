@@ -182,6 +182,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "rules_cycles": written("rules-cycles"),
     "rules_long": written("rules-long"),
     "safeguard": written("safeguard"),
+    "c_agent": written("c_agent"),
 }
 
 

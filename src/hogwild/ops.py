@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hogwild_node.ops import namespace
+from hogwild_node.ops import register
 
 # Products with more elements do not fit the CPU's caches. A loop of fused multiply-adds over the
 # contracted index is then faster than a multiplication followed by a sum.
@@ -220,8 +220,4 @@ def _positions(numbers: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 TORCH = Torch()
-
-
-@namespace.register(Tensor)
-def _torch(x: object) -> Torch:
-    return TORCH
+register(Tensor, TORCH)

@@ -11,7 +11,7 @@ import torch
 from helpers import DOUBLE, chain
 from torch_geometric.data import Data
 
-from hogwild import GSDGNN, EnergyGNN
+from hogwild import GSDGNN, EnergyGNN, simulate
 from hogwild.errors import ConfigError, InputError
 from hogwild.executors.swarm import Faults, free_ports, run
 from hogwild.models.export import export
@@ -45,7 +45,14 @@ def test_processes_find_the_answer_and_end(transport):
     assert seen.updates > 0
     assert seen.bytes > seen.packets > 0
     assert "price of an agent" in str(seen)
+    assert seen.reached(1e-6) <= seen.settled_at <= seen.seconds
+    assert seen.updates_to(1e-6) <= seen.updates <= seen.turns
     assert not mine()
+    # The simulator replays what the processes did.
+    replayed = simulate(model, data, replay=seen.trace, tol=1e-6)
+    assert replayed.converged.all()
+    assert float(replayed.price.updates) <= seen.updates_to(1e-6) + 1.0
+    assert len(seen.trace.ticks) <= 4 * seen.updates
 
 
 def test_killed_agents_are_dropped_and_come_back(tmp_path):
@@ -57,12 +64,26 @@ def test_killed_agents_are_dropped_and_come_back(tmp_path):
         model, data, faults=faults, transport="udp", lease=0.8, seconds=40.0, rate=30.0,
         precision="float64",
     )  # fmt: skip
-    assert [what for _, what in seen.events] == ["1 killed", "1 revived"]
+    assert [what for _, what in seen.events] == ["1 killed", "1 revived", "1 back"]
     assert seen.alive == [0, 1, 2, 3]
     assert seen.deviation < 1e-6
     seen.plot(tmp_path / "swarm.png")
     assert (tmp_path / "swarm.png").stat().st_size > 5000
     assert not mine()
+
+
+def test_a_partition_heals():
+    model, data = case()
+    faults = Faults(partition=True, partition_at=2.0, heal_at=5.0, seed=1)
+    seen = run(
+        model, data, faults=faults, transport="udp", lease=0.8, seconds=40.0, rate=30.0,
+        precision="float64", show=True,
+    )  # fmt: skip
+    assert [what for _, what in seen.events] == ["2 links cut", "2 links healed"]
+    parted = [e for t, e in zip(seen.times, seen.error, strict=True) if 4.0 < t < 5.0]
+    assert min(parted) < 1e-3  # of the graph without these links
+    assert seen.deviation < 1e-6
+    assert seen.trace is None
 
 
 def test_what_a_swarm_refuses():

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 from helpers import DOUBLE, chain, complete, star
+from torch_geometric.data import Data
 from torch_geometric.nn import GATConv
 
 from hogwild import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, LayeredGNN, MaxGNN
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.models.export import export
+from hogwild.models.export import described, export, tolerances
 from hogwild_node import model as node_models
 from hogwild_node.errors import ModelFileError
 from hogwild_node.local import LocalEnergy
@@ -171,3 +172,20 @@ def test_a_damaged_file_is_refused(at, tmp_path):
         node_models.load(tmp_path / "short.hog")
     with pytest.raises(ModelFileError, match=r"none.hog cannot be read.*hogwild export"):
         node_models.load(tmp_path / "none.hog")
+
+
+def test_agents_settle_at_what_the_precision_of_packets_allows():
+    """Large embeddings make the residual of rounded packets large; the file says how large."""
+    torch.manual_seed(0)
+    model = EnergyGNN(3, out_channels=2, beta=0.05).double()
+    with torch.no_grad():
+        for p in model.conv.parameters():
+            p.mul_(2.0)
+    data = Data(x=30.0 * torch.randn(4, 3, **DOUBLE), edge_index=chain(4))
+    found = tolerances(model, data)
+    assert found["float64"] == 1e-8
+    assert found["float32"] > 1e-3
+    small = Data(x=0.0 * data.x, edge_index=data.edge_index)
+    assert tolerances(model, small)["float32"] < found["float32"]
+    config, _ = described(model)
+    assert "tolerance" not in config

@@ -7,8 +7,9 @@ import pytest
 import torch
 from helpers import chain, cycle
 from memory_swarm import Swarm
+from torch_geometric.data import Data
 
-from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs, simulate
 from hogwild_node.agent import Agent, Edge, State
 from hogwild_node.errors import SetupError
 from hogwild_node.packets import HELLO
@@ -38,6 +39,33 @@ def test_agents_find_the_synchronous_answer(name):
         assert reading.state is State.SETTLED, (i, reading)
         prediction = swarm.whole.readout(torch.from_numpy(reading.h)[None])[0]
         np.testing.assert_allclose(reading.prediction, prediction.detach().numpy(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["messages", "attention"])
+def test_agents_need_about_as_many_updates_as_the_simulator(name):
+    """Neighbours that have not been heard yet call nobody back
+    (:mod:`hogwild_node.rules.retreat`)."""
+    swarm = Swarm(MODELS[name](), chain(6), 6, delay=(0.0, 0.1))
+    data = Data(x=swarm.x, edge_index=chain(6))
+    predicted = simulate(swarm.whole, data, stagger=5, delay=2, tol=1e-3, runs=5).price.updates
+    while swarm.error() > 1e-3 and swarm.network.now < 9.0:
+        swarm.run(0.2)
+    assert np.mean([agent.updates for agent in swarm.agents.values()]) < 2.0 * predicted + 4.0
+
+
+def test_a_settled_agent_rests_and_wakes():
+    swarm = Swarm(MODELS["messages"](), chain(4), 4)
+    swarm.run(9.0)
+    before = [(agent.updates, agent.turns) for agent in swarm.agents.values()]
+    swarm.run(3.0)
+    after = [(agent.updates, agent.turns) for agent in swarm.agents.values()]
+    assert all(a[0] == b[0] and a[1] > b[1] for a, b in zip(after, before, strict=True))
+    assert all(0.0 < agent.read().staleness < 1.0 for agent in swarm.agents.values())
+    swarm.x[3] += 1.0
+    swarm.agents[3].set_features(swarm.x[3].numpy())
+    swarm.run(6.0)
+    assert swarm.error() < 1e-6
+    assert swarm.agents[0].updates > after[0][0]
 
 
 @pytest.mark.parametrize("rule", ["gradient", "messages"])

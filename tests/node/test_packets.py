@@ -107,19 +107,74 @@ def listener():
     return swarm.agents[0]
 
 
-@settings(max_examples=2000, deadline=None)
-@given(BYTES, st.sampled_from(["1", "stranger"]))
-def test_malformed_packets_never_enter_and_never_crash(listener, raw, sender):
-    agent: Agent = listener
+WHAT = ("version", "kind", "rule", "width", "model", "size", "number", "time", "calm",
+        "incarnation", "sequence")  # fmt: skip
+ENDLESS = [math.nan, math.inf, -math.inf]
+
+
+@st.composite
+def damaged(draw):
+    """What one field of a packet becomes: a careless or hostile sender writes all others well."""
+    what = draw(st.sampled_from(WHAT))
+    numbers = draw(st.lists(st.floats(-9.0, 9.0), min_size=32, max_size=32))
+    bad = draw(st.sampled_from([math.nan, -1.0] if what == "calm" else ENDLESS))
+    return what, draw(st.booleans()), np.array(numbers), bad, draw(st.integers(1, 2**31 - 1))
+
+
+def spoil(agent, what, hello, numbers, bad, by):
+    """A packet of the neighbour to the agent, with one field that is wrong."""
+    form, link = agent.format, agent.links["1"]
+    head = {"sequence": link.sequence + 1, "revision": link.revision, "time": 1.0}
+    incarnation = link.incarnation
+    if what == "incarnation":  # the agent's own hello that comes back, or data before a hello
+        incarnation = agent.incarnation if hello else (incarnation + by) % 2**32
+    if what == "sequence":
+        head["sequence"] = link.sequence - by + 1
+        head["revision"] = (link.revision - 1 - by % 2**14) % 2**16
+    if what in ("time", "calm"):
+        head[what] = bad
+    said, letter, features = (numbers[:n].copy() for n in (form.said, form.letter, form.features))
+    if what == "number":
+        said[by % form.said] = features[by % form.features] = bad
+    header = form.header(incarnation, HELLO if hello else DATA, **head)
+    raw = form.hello(header, 2.0, features) if hello else form.data(header, said, letter)
+    if what == "size":
+        return raw[: -(by % 40) - 1] if by % 2 else raw + bytes(by % 40 + 1)
+    if what in WHAT[:5]:
+        place = WHAT.index(what)
+        return raw[:place] + bytes([(raw[place] + 2 + by % 252) % 256]) + raw[place + 1 :]
+    return raw
+
+
+KINDS = st.one_of(BYTES, damaged())
+
+
+def check_malformed(agent, given, sender):
+    """Nothing of the packet enters the state, and the packet is counted."""
     link = agent.links["1"]
+    raw = given if isinstance(given, bytes) else spoil(agent, *given)
     before = (link.incarnation, link.revision, link.sequence, link.said.copy(), link.letter.copy())
-    dropped = agent.counts["dropped"]
+    features, dropped = link.features.copy(), agent.counts["dropped"]
     agent._receive(sender, raw, agent.now)
     assert agent.counts["dropped"] == dropped + 1
     after = (link.incarnation, link.revision, link.sequence)
     assert after == before[:3]
     np.testing.assert_array_equal(link.said, before[3])
     np.testing.assert_array_equal(link.letter, before[4])
+    np.testing.assert_array_equal(link.features, features)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(KINDS, st.sampled_from(["1", "stranger"]))
+def test_malformed_packets_never_enter_and_never_crash(listener, given, sender):
+    check_malformed(listener, given, sender)
+
+
+@pytest.mark.slow
+@settings(max_examples=100_000, deadline=None, database=None)
+@given(KINDS, st.sampled_from(["1", "stranger"]))
+def test_a_hundred_thousand_malformed_packets(listener, given, sender):
+    check_malformed(listener, given, sender)
 
 
 def test_old_packets_and_old_incarnations_are_dropped(listener):

@@ -32,7 +32,7 @@ class PartOf(NodeModel):
         self.problem, self.name = problem, "0123456789abcdef"
         self.in_channels = self.out_channels = 1
         self.edge_dim, self.channels = None, problem.channels
-        self.convexity = None
+        self.convexity, self.config = None, {}
 
     def pose(self, x, near):
         part = self.problem.part(torch.tensor([int(x[0])]))

@@ -27,7 +27,6 @@ calm for longer than word takes to cross the graph (``settle_after``).
 
 from __future__ import annotations
 
-import enum
 import json
 import math
 import os
@@ -35,7 +34,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -45,12 +43,15 @@ from hogwild_node.link import Edge, Link
 from hogwild_node.model import Neighbour, NodeModel, star_of
 from hogwild_node.ops import Array
 from hogwild_node.packets import DATA, HALF, HELLO, BadPacket, Format, Header
+from hogwild_node.reading import Reading, State
 from hogwild_node.rules import Rule
 from hogwild_node.star import Star
 from hogwild_node.transport import Transport
 
 HELLO_PERIOD = 0.2
 """Seconds between two hellos to a neighbour that has not acknowledged."""
+STILL = 64.0 * float(np.finfo(np.float64).eps)
+"""Changes up to this size, relative to the largest number, are rounding."""
 
 
 def _name(given: object) -> str:
@@ -63,43 +64,9 @@ def _name(given: object) -> str:
     return str(given)
 
 
-class State(enum.StrEnum):
-    """Where an agent stands."""
-
-    STARTING = "starting"
-    """The agent waits for its neighbours' first hellos."""
-    RUNNING = "running"
-    SETTLED = "settled"
-    """Nobody in reach was unsettled for ``settle_after`` seconds."""
-    HOLDING = "holding"
-    """The answer rests on the last words of a silent neighbour."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What an agent knows at one moment.
-
-    Attributes:
-        h: Its embedding, [k].
-        prediction: Its prediction, [out].
-        residual: Of an energy: the largest entry of the gradient at this node, as far as word has
-            come. Of other models: how far the last update moved the embedding.
-        bound: A bound on the distance of all nodes' embeddings from the answer; infinite where
-            none is known.
-        calm: Seconds since anybody in reach was unsettled.
-        state: Where the agent stands.
-        updates: Updates made.
-        silent: Neighbours past their lease.
-    """
-
-    h: Array
-    prediction: Array
-    residual: float
-    bound: float
-    calm: float
-    state: State
-    updates: int
-    silent: tuple[str, ...] = ()
+def _close(x: Array, y: Array) -> bool:
+    """Whether two arrays differ by rounding at most; ``False`` for NaN."""
+    return bool(np.all(np.abs(x - y) <= STILL * np.abs(y).max(initial=0.0)))
 
 
 class Agent:
@@ -115,8 +82,8 @@ class Agent:
         precision: Numbers in packets: ``"float32"`` or ``"float64"``.
         lease: Seconds of silence after which a neighbour counts as gone.
         on_silence: ``"drop"`` or ``"hold"``.
-        tolerance: The residual up to which the agent counts as settled; by default 1e-4 with
-            float32 packets and 1e-8 with float64.
+        tolerance: The residual up to which the agent counts as settled; by default the model's
+            (:func:`hogwild.models.export.tolerances`).
         settle_after: Seconds of calm after which the agent says that it is settled: more than word
             takes to cross the graph.
         nodes: The number of agents, for the bound on the error; ``None``: no bound is computed.
@@ -153,7 +120,7 @@ class Agent:
         self.model, self.id, self.transport, self.clock = model, _name(id), transport, clock
         self.rule_name = model.rules[0] if rule == "auto" else rule
         self.lease, self.on_silence, self.settle_after = lease, on_silence, settle_after
-        self.tolerance = tolerance or (1e-4 if precision == "float32" else 1e-8)
+        self.tolerance = tolerance or model.tolerance(precision)
         self.nodes = nodes
         self.incarnation = int.from_bytes(os.urandom(4), "little")
         self.revision = 1 + int.from_bytes(os.urandom(2), "little") % (HALF - 1)  # 0: unknown
@@ -163,6 +130,7 @@ class Agent:
         self.begun = self.unsettled = clock()
         self.updates = self.turns = 0
         self.residual, self.calm, self.now = math.inf, 0.0, self.begun
+        self._heard_at_rest: tuple[Array, Array] | None = None
         self.features = self._checked(features)
         self._known: object = None
         self.star: Star = star_of(0)
@@ -278,7 +246,7 @@ class Agent:
             if self.rule_name in ("caching", "overwriting"):
                 self.h = self.model.start(local)
             self.letters = self._begin()
-        self.unsettled = now
+        self.unsettled, self._heard_at_rest = now, None
 
     def _takes_part(self, link: Link, now: float) -> bool:
         if link.features is None or not link.mutual:
@@ -310,13 +278,15 @@ class Agent:
 
     def _update(self, now: float) -> None:
         inbox, mail = self._views()
-        before = self.h
-        if not (self.rule.ends and bool(np.all(self.rule.finished(np.zeros(1, dtype=np.intp))))):
+        before, letters = self.h, self.letters
+        if not self._at_rest(inbox, mail):
             with np.errstate(all="ignore"):
-                self.h, letters = self.rule.update(self.h, inbox, mail, self.star)
-            if letters is not None:
-                self.letters = letters
+                self.h, sent = self.rule.update(self.h, inbox, mail, self.star)
+            if sent is not None:
+                self.letters = sent
             self.updates += 1
+            still = _close(self.h, before) and _close(self.letters, letters)
+            self._heard_at_rest = (inbox, mail) if still else None
             if not (np.isfinite(self.h).all() and np.isfinite(self.letters).all()):
                 self._restart(now)
                 before = self.h
@@ -326,6 +296,17 @@ class Agent:
         if not self.residual <= self.tolerance:
             self.unsettled = now
         self.calm = max(min([now - self.unsettled, *self._calm(now)]), 0.0)
+
+    def _at_rest(self, inbox: Array, mail: Array) -> bool:
+        """Whether another update would change nothing: the node is settled, its last update moved
+        it by rounding only, and it has heard the same since. Such a turn costs one look at the
+        inbox."""
+        if self.rule.ends and bool(np.all(self.rule.finished(np.zeros(1, dtype=np.intp)))):
+            return True
+        heard = self._heard_at_rest
+        if heard is None or not self.residual <= self.tolerance:
+            return False
+        return _close(heard[0], inbox) and _close(heard[1], mail)
 
     def _restart(self, now: float) -> None:
         """Begin anew after numbers that are not finite, which a neighbour's features may cause."""
@@ -412,10 +393,13 @@ class Agent:
         if settled and self.nodes is not None and self.model.convexity is not None:
             size = math.sqrt(self.nodes * self.model.channels)
             bound = size * self.tolerance / self.model.convexity
+        near = [self.links[name] for name in self.members]
+        ages = [link.age(now) if link.said is not None else math.inf for link in near]
         h = self.h[0, :, 0].copy()
         return Reading(
-            h, self.model.predict(h), self.residual, bound, self.calm, state, self.updates, silent
-        )
+            h, self.model.predict(h), self.residual, bound, self.calm, state, self.updates,
+            max(ages, default=0.0), silent,
+        )  # fmt: skip
 
     # -- a last state, for a warm restart ----------------------------------------------------------
 

@@ -36,8 +36,8 @@ ASK_PERIOD = 2.0
 KEYS = {
     "model", "id", "features", "neighbours", "transport", "listen", "rule", "precision", "lease",
     "on_silence", "tolerance", "settle_after", "nodes", "rate", "state", "status", "seconds",
-    "certificates", "controller", "loss", "delay", "seed", "ros2", "ros2_domain", "ros2_topic",
-    "ros2_every",
+    "certificates", "controller", "loss", "delay", "seed", "cut", "trace", "ros2",
+    "ros2_domain", "ros2_topic", "ros2_every",
 }  # fmt: skip
 
 EPILOG = """
@@ -106,6 +106,8 @@ def parser() -> argparse.ArgumentParser:
     add("--loss", type=float, metavar="P", help="for trials: lose so many packets (0)")
     add("--delay", metavar="S,S", help="for trials: hold packets up, least and most seconds (0,0)")
     add("--seed", type=int, help="of these losses and delays (0)")
+    add("--cut", metavar="NAME,…", help="for trials: SIGUSR1 cuts these off, SIGUSR2 ends that")
+    add("--trace", metavar="FILE", help="append one line of JSON per update: what had been heard")
     add("--seconds", type=float, metavar="S", help="stop after so many seconds")
     return out
 
@@ -214,13 +216,19 @@ def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
             f"loss={loss} and delay={delay}; expected a probability below 1, and two numbers of "
             f"seconds, the least and the most"
         )
-    if not loss and not delay[1]:
+    cut = found.get("cut", [])
+    cut = frozenset(cut.split(",") if isinstance(cut, str) else map(str, cut))
+    if not loss and not delay[1] and not cut:
         return transport
     from hogwild_node.transports.faulty import FaultyTransport
 
-    return FaultyTransport(
+    out = FaultyTransport(
         transport, loss=loss, delay=(delay[0], delay[1]), seed=int(found.get("seed", 0))
     )
+    if cut:
+        signal.signal(signal.SIGUSR1, lambda *_: setattr(out, "cut", cut))
+        signal.signal(signal.SIGUSR2, lambda *_: setattr(out, "cut", frozenset()))
+    return out
 
 
 def ros2_of(found: dict[str, Any]) -> StatusPublisher | None:
@@ -246,11 +254,34 @@ def status(agent: Agent) -> str:
             "time": time.time(), "id": agent.id, "h": reading.h.tolist(),
             "prediction": reading.prediction.tolist(), "residual": _finite(reading.residual),
             "bound": _finite(reading.bound), "calm": reading.calm, "state": reading.state,
-            "updates": reading.updates, "silent": reading.silent,
+            "updates": reading.updates, "turns": agent.turns, "silent": reading.silent,
+            "staleness": _finite(reading.staleness),
             "packets": agent.counts["packets"], "bytes": agent.counts["bytes"],
             "received": agent.counts["received"], "dropped": agent.counts["dropped"],
         }
     )  # fmt: skip
+
+
+class Trace:
+    """The file in which an agent notes what it had heard at each of its updates."""
+
+    def __init__(self, path: str | None) -> None:
+        self.file = None if path is None else open(path, "a")  # noqa: SIM115 - the agent's life
+        self.updates = 0
+
+    def note(self, agent: Agent) -> None:
+        """Note the last turn, if it made an update with all neighbours taking part."""
+        if self.file is None or agent.updates == self.updates:
+            return
+        self.updates = agent.updates
+        if len(agent.members) == len(agent.links):
+            heard = {name: agent.links[name].sequence or 0 for name in agent.members}
+            line = {"id": agent.id, "time": agent.now, "turn": agent.turns, "heard": heard}
+            print(json.dumps(line), file=self.file)
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
 
 
 def _finite(x: float) -> float | None:
@@ -279,6 +310,7 @@ def run(found: dict[str, Any]) -> None:
         if ros2 is not None:
             stack.enter_context(ros2)
         ros2_due, ros2_late = time.monotonic(), time.monotonic() + ROS2_PATIENCE
+        trace = Trace(found.get("trace"))
         if state is not None:
             agent.save(state)  # an unwritable place is told at once
         saved = time.monotonic()
@@ -286,6 +318,7 @@ def run(found: dict[str, Any]) -> None:
 
         def each(agent: Agent) -> None:
             nonlocal due, saved, ros2_due, ros2_late
+            trace.note(agent)
             if state is not None and time.monotonic() - saved > SAVE_PERIOD:
                 agent.save(state)
                 saved = time.monotonic()
@@ -309,6 +342,7 @@ def run(found: dict[str, Any]) -> None:
             stopped=lambda: bool(stop) or time.monotonic() >= end,
             each=each,
         )
+        trace.close()
         if state is not None:
             agent.save(state)
         if every is not None:

@@ -80,6 +80,11 @@ class NodeModel(ABC):
         self.edge_dim: int | None = file.config["edge_dim"]
         self.channels = int(file.config["hidden_channels"])
 
+    def tolerance(self, precision: str) -> float:
+        """The residual up to which a node counts as settled, with packets of this precision."""
+        found = self.config.get("tolerance", {"float32": 1e-4, "float64": 1e-8})
+        return float(found[precision])
+
     @abstractmethod
     def pose(self, x: Array, near: Sequence[Neighbour]) -> Local:
         """What a node with features ``x`` [p] and these neighbours computes."""

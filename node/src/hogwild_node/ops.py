@@ -2,11 +2,9 @@ r"""Array functions for NumPy and other libraries: one namespace for every libra
 
 A namespace has the functions of the `Python array API <https://data-apis.org/array-api>`_ that this
 package uses, and the hooks below, which the standard lacks or a library does faster. This file
-defines the namespace of NumPy. Other libraries register theirs with :func:`namespace`, by the type
-of their arrays::
+defines the namespace of NumPy. Other libraries register theirs by the type of their arrays::
 
-    @namespace.register(torch.Tensor)
-    def _(x): return TORCH
+    register(torch.Tensor, TORCH)
 
 Every array has the index of the node or edge in its *last* dimension, ``[R, …, n]``, with R
 replicas first. The hooks:
@@ -46,7 +44,7 @@ hook                           computes                                       sh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import singledispatch
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -56,9 +54,31 @@ Array = Any
 """An array of any registered library: ``numpy.ndarray``, ``torch.Tensor``, …"""
 
 
-@singledispatch
+_NAMESPACES: dict[type, Any] = {}
+
+
+def register(kind: type, space: Any) -> None:
+    """Arrays of this type, and of types derived from it, have this namespace."""
+    _NAMESPACES[kind] = space
+
+
+def is_array(x: object) -> bool:
+    """Whether x is an array of a registered library."""
+    if type(x) not in _NAMESPACES:
+        known = [kind for kind in type(x).__mro__ if kind in _NAMESPACES]
+        if not known:
+            return False
+        _NAMESPACES[type(x)] = _NAMESPACES[known[0]]
+    return True
+
+
 def namespace(x: object) -> Any:
     """The namespace of an array's library."""
+    try:
+        return _NAMESPACES[type(x)]  # an update of one node asks some hundred times
+    except KeyError:
+        if is_array(x):
+            return _NAMESPACES[type(x)]
     raise TypeError(
         f"a {type(x).__name__} was given; expected an array of a known library (NumPy's, or "
         f"torch's where hogwild is installed)"
@@ -69,7 +89,13 @@ class NumPy:
     """The namespace of NumPy: the functions of NumPy (array API since 2.1), and the hooks."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
+        found = getattr(np, name)
+        setattr(self, name, found)  # the next access finds the attribute and does not come here
+        return found
+
+    @staticmethod
+    def moveaxis(x: Array, source: int, destination: int) -> Array:
+        return x.transpose(_order(x.ndim, source, destination))  # np.moveaxis costs ten times that
 
     @staticmethod
     def affine(bias: Array, weight: Array, x: Array) -> Array:
@@ -168,7 +194,7 @@ class NumPy:
 
     @staticmethod
     def positions(numbers: tuple[int, ...], like: Array) -> Array:
-        return np.asarray(numbers, dtype=np.intp)
+        return _positions(numbers)
 
     @staticmethod
     def filled(shape: Sequence[int], value: float, like: Array) -> Array:
@@ -201,10 +227,19 @@ def _or_nan(a: Array, b: Array) -> Array:
         return out
 
 
+@cache
+def _positions(numbers: tuple[int, ...]) -> Array:
+    return np.asarray(numbers, dtype=np.intp)
+
+
+@cache
+def _order(ndim: int, source: int, destination: int) -> tuple[int, ...]:
+    """The order of axes after one axis has moved."""
+    out = list(range(ndim))
+    out.insert(destination % ndim, out.pop(source % ndim))
+    return tuple(out)
+
+
 NUMPY = NumPy()
-
-
-@namespace.register(np.ndarray)
-@namespace.register(np.generic)
-def _numpy(x: object) -> NumPy:
-    return NUMPY
+register(np.ndarray, NUMPY)
+register(np.generic, NUMPY)

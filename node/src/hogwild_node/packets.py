@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -45,6 +46,12 @@ WORD, HALF = 1 << 32, 1 << 16
 
 class BadPacket(ValueError):
     """A packet that an agent drops; the text says why."""
+
+
+@cache
+def _triangle(size: int) -> tuple[Array, Array]:
+    """Indices of the upper triangle of a matrix."""
+    return np.triu_indices(size)
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,7 @@ class Format:
         """The bytes of a data packet: what the node says to everybody [said], and the letter."""
         if self.block:
             rest, block = letter[: -(self.block**2)], letter[-(self.block**2) :]
-            upper = block.reshape(self.block, self.block)[np.triu_indices(self.block)]
+            upper = block.reshape(self.block, self.block)[_triangle(self.block)]
             letter = np.concatenate([rest, upper])
         with np.errstate(over="ignore"):  # too large for the format: infinite, and then refused
             return self._head(header) + np.concatenate([said, letter]).astype(self.number).tobytes()
@@ -153,7 +160,7 @@ class Format:
             raise BadPacket("rule")
         if len(raw) != (self.hello_size if kind == HELLO else self.data_size):
             raise BadPacket("size")
-        if not math.isfinite(header.time) or not header.calm >= 0.0:  # NaN fails both
+        if not math.isfinite(header.time) or not 0.0 <= header.calm < math.inf:  # NaN fails both
             raise BadPacket("numbers")
         return header
 
@@ -174,7 +181,7 @@ class Format:
             count = self.block * (self.block + 1) // 2
             rest, upper = letter[:-count], letter[-count:]
             block = np.zeros((self.block, self.block))
-            block[np.triu_indices(self.block)] = upper
+            block[_triangle(self.block)] = upper
             block = block + block.T - np.diag(np.diag(block))
             letter = np.concatenate([rest, block.ravel()])
         return said, letter

@@ -21,7 +21,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Self
 
-from hogwild_node.ops import Array, namespace
+from hogwild_node.ops import Array, is_array, namespace
 from hogwild_node.star import Star
 
 SHARED, NODES, EDGES, FIXED = "shared", "nodes", "edges", "fixed"
@@ -35,11 +35,6 @@ def over(what: str, default: Any = MISSING, **options: Any) -> Any:
     if default is not MISSING:
         options["default"] = default
     return field(metadata={"over": what}, **options)
-
-
-def is_array(x: object) -> bool:
-    """Whether ``x`` is an array of a registered library."""
-    return namespace.dispatch(type(x)) is not namespace.dispatch(object)
 
 
 @cache

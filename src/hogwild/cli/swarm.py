@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from hogwild.cli.common import (
     FILES,
@@ -34,6 +34,7 @@ class Options(Finished):
       hogwild swarm runs/chains --agents 20 --loss 0.3 --delay 0.015,0.025 --transport udp
       hogwild swarm runs/chains --tls
       hogwild swarm runs/chains --kill 0.3 --kill-at 5 --revive-at 10 --plot swarm.png
+      hogwild swarm runs/chains --record swarm.npz
     """
 
     agents: int | None = option(
@@ -77,6 +78,11 @@ class Options(Finished):
     freeze: float = option(0.0, "share of agents that are frozen", group=WRONG)
     freeze_at: float = option(5.0, "when, in seconds", group=WRONG)
     thaw_at: float = option(8.0, "when they go on", group=WRONG)
+    partition: bool = option(
+        False, "cut the links between two halves of the swarm for a while", group=WRONG
+    )
+    partition_at: float = option(5.0, "when, in seconds", group=WRONG)
+    heal_at: float = option(10.0, "when the links work again", group=WRONG)
     seed: int = option(0, "what is drawn is a function of this number", group=WRONG)
     seconds: float | None = option(
         None, "how long the swarm runs at most; by default, long enough to settle", group=RUNS
@@ -84,6 +90,12 @@ class Options(Finished):
     tol: float = option(1e-3, "the relative error within which the swarm has arrived", group=RUNS)
     quiet: bool = option(False, "no live table", group=RUNS)
     plot: str | None = picture("draw the error over time to this file")
+    record: str | None = option(
+        None,
+        "write the schedule to this file, for `hogwild simulate RUN --graphs 1 --runs 1 --replay`",
+        group=FILES,
+        metavar="FILE",
+    )
     keep: str | None = option(
         None, "keep the model and the agents' files in this folder", group=FILES, metavar="FOLDER"
     )
@@ -111,10 +123,13 @@ def run(options: Options) -> Outcome:
             f"--agents {options.agents}; expected the size of a test graph: "
             f"{', '.join(map(str, sizes))}"
         )
-    faults = Faults(
-        options.loss, (options.delay[0], options.delay[1]), options.kill, options.kill_at,
-        options.revive_at, options.freeze, options.freeze_at, options.thaw_at, options.seed,
-    )  # fmt: skip
+    drawn = {f.name: getattr(options, f.name) for f in fields(Faults) if f.name != "delay"}
+    faults = Faults(delay=(options.delay[0], options.delay[1]), **drawn)
+    if options.record is not None and (faults.kill or faults.partition):
+        raise ConfigError(
+            "--record was given with --kill or --partition; the simulator's graph does not change: "
+            "leave one of them out"
+        )
     same = (
         "rule", "precision", "rate", "lease", "on_silence", "settle_after", "transport", "tls",
     )  # fmt: skip
@@ -127,4 +142,7 @@ def run(options: Options) -> Outcome:
     if options.plot is not None:
         seen.plot(options.plot)
         text += f"\npicture: {options.plot}"
-    return Outcome(text, {**vars(seen)}, seen.deviation <= options.tol, {"replica": r})
+    if options.record is not None and seen.trace is not None:
+        text += f"\nschedule: {seen.trace.save(options.record)}"
+    told = {name: value for name, value in vars(seen).items() if name != "trace"}
+    return Outcome(text, told, seen.deviation <= options.tol, {"replica": r})

@@ -11,21 +11,35 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import shortest_path
 from torch_geometric.utils import subgraph
 
 from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.executors.live import Live
 from hogwild.executors.swarmed import Swarm
+from hogwild.executors.traced import trace_of
 from hogwild.graph.inputs import Inputs
 from hogwild.models.mode import evaluating
 
-DONE = {"kill": "killed", "revive": "revived", "freeze": "frozen", "thaw": "thawed"}
+DONE = {
+    "kill": "killed", "revive": "revived", "freeze": "frozen", "thaw": "thawed",
+    "cut": "links cut", "heal": "links healed",
+}  # fmt: skip
+SIGNALS = {
+    what: getattr(signal, name)
+    for what, name in {
+        "freeze": "SIGSTOP", "thaw": "SIGCONT", "cut": "SIGUSR1", "heal": "SIGUSR2"
+    }.items()
+    if hasattr(signal, name)  # Windows has none of them
+}  # fmt: skip
 STATUS = 0.1
 """Seconds between two words of an agent to the observer."""
 
@@ -43,6 +57,9 @@ class Faults:
         freeze: Share of agents that are stopped.
         freeze_at: Seconds after the start at which they are stopped.
         thaw_at: Seconds after the start at which they go on.
+        partition: Whether the links between two halves of the swarm are cut for a while.
+        partition_at: Seconds after the start at which they are cut.
+        heal_at: Seconds after the start at which they work again.
         seed: What is drawn is a function of this number.
     """
 
@@ -54,6 +71,9 @@ class Faults:
     freeze: float = 0.0
     freeze_at: float = 5.0
     thaw_at: float = 8.0
+    partition: bool = False
+    partition_at: float = 5.0
+    heal_at: float = 10.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -73,6 +93,15 @@ def free_ports(count: int) -> list[int]:
             one.bind(("127.0.0.1", 0))
             found.append(one.getsockname()[1])
         return found
+
+
+def hops(inputs: Inputs) -> np.ndarray:
+    """The number of hops between every two nodes, [N, N]; infinite where there is no path."""
+    n, (src, dst) = inputs.num_nodes, inputs.edge_index.cpu().numpy()
+    found: np.ndarray = shortest_path(
+        csr_matrix((np.ones(src.size), (src, dst)), shape=(n, n)), unweighted=True
+    )
+    return found
 
 
 class Observer:
@@ -95,7 +124,10 @@ class Observer:
         self.lock = threading.Lock()
         self.events: list[tuple[float, str]] = []
         self.first: float | None = None
-        self.answers: dict[tuple[int, ...], Any] = {}
+        self.answers: dict[tuple[object, ...], Any] = {}
+        self.half = self._half() if faults.partition else frozenset()
+        self.parted = False
+        self.revived: list[int] = []
         self._readers: dict[int, threading.Thread] = {}
 
     # -- processes ---------------------------------------------------------------------------------
@@ -112,7 +144,9 @@ class Observer:
             if self.inputs.edge_attr is not None:
                 entry["edge_attr"] = self.inputs.edge_attr[e].reshape(-1).tolist()
             near[str(j)] = entry
-        config = self.common | {
+        beyond = [j for j in near if (int(j) in self.half) != (i in self.half)]
+        config = self.common | ({"cut": beyond} if beyond else {}) | {
+            "trace": str(self.where / f"agent{i}.trace"),
             "id": str(i), "listen": f"127.0.0.1:{self.ports[i]}", "seed": self.faults.seed + i,
             "features": self.inputs.x[i].tolist(), "neighbours": near,
         }  # fmt: skip
@@ -159,57 +193,82 @@ class Observer:
     # -- the run -----------------------------------------------------------------------------------
 
     def run(self, seconds: float, until_settled: bool, show: bool) -> Swarm:
+        self._answer(tuple(range(self.n)))  # the model refuses what it cannot read before any start
         for i in range(self.n):
             self.start(i)
         chosen = np.random.default_rng(self.faults.seed).permutation(self.n)
         killed = sorted(chosen[: round(self.faults.kill * self.n)].tolist())
         frozen = sorted(chosen[::-1][: round(self.faults.freeze * self.n)].tolist())
-        todo = list(self._plan(killed, frozen))
-        out = Swarm([], [], [], 1.0, 0.0, 0.0, 0.0, 0.0, list(range(self.n)))
-        launched = time.monotonic()
-        begun: float | None = None
+        todo = self._plan(killed, frozen)
+        out = Swarm(alive=list(range(self.n)), rate=float(self.common["rate"]))
+        live = Live() if show else None
+        begun = self._begin(killed)
         while True:
-            time.sleep(STATUS)
             self._require_alive(killed)
-            now = time.monotonic()
-            with self.lock:
-                words = dict(self.words)
-            if begun is None:
-                if len(words) == self.n and all(w["updates"] for w in words.values()):
-                    begun = now
-                elif now - launched > 60.0:
-                    raise AsynchronyError(
-                        f"only {len(words)} of {self.n} agents answered within a minute; see "
-                        f"{self.where}/agent*.log"
-                    )
-                continue
-            t = now - begun
+            t = time.monotonic() - begun
             while todo and todo[0][0] <= t:
                 _, what, who = todo.pop(0)
                 self._do(what, who, out)
                 self.events.append((t, f"{len(who)} {DONE[what]}"))
+            with self.lock:
+                words = dict(self.words)
+            if self.revived and all(words.get(i, {}).get("updates") for i in self.revived):
+                self.events.append((t, f"{len(self.revived)} back"))
+                self.revived = []
             alive = [i for i in out.alive if i in words]
             self._look(out, t, words, alive)
-            if show:
-                print(_row(out, t, words, alive), file=sys.stderr, flush=True)
+            if live is not None:
+                live.show(out, {i: words[i] for i in alive})
             done = until_settled and not todo and self._rested(t) and out.settled[-1] == 1.0
             if t >= seconds or done:
                 break
+            time.sleep(STATUS)
         out.seconds, out.events, out.deviation = out.times[-1], self.events, out.error[-1]
         count = max(len(alive), 1)
-        for name in ("updates", "packets", "bytes"):
+        for name in ("updates", "turns", "packets", "bytes"):
             setattr(out, name, sum(words[i][name] for i in alive) / count)
-        out.rate = float(self.common["rate"])
         out.memory = _memory([self.processes[i].pid for i in alive])
+        self.stop()  # the agents write their traces to the end
+        if not killed and not self.faults.partition:
+            out.trace = trace_of(self.where, self.inputs)
         return out
 
-    def _plan(self, killed: list[int], frozen: list[int]) -> Iterator[tuple[float, str, list[int]]]:
+    def _begin(self, killed: Sequence[int]) -> float:
+        """Wait for the first update of every agent; the time of the last one."""
+        launched = time.monotonic()
+        while True:
+            self._require_alive(killed)
+            with self.lock:
+                words = dict(self.words)
+            now = time.monotonic()
+            if len(words) == self.n and all(word["updates"] for word in words.values()):
+                return now
+            if now - launched > 60.0:
+                raise AsynchronyError(
+                    f"only {len(words)} of {self.n} agents answered within a minute; see "
+                    f"{self.where}/agent*.log"
+                )
+            time.sleep(0.05)
+
+    def _plan(self, killed: list[int], frozen: list[int]) -> list[tuple[float, str, list[int]]]:
         f = self.faults
         plan: list[tuple[float, str, list[int]]] = []
         plan += [(f.kill_at, "kill", killed)] if killed else []
         plan += [(f.revive_at, "revive", killed)] if killed and f.revive_at is not None else []
         plan += [(f.freeze_at, "freeze", frozen), (f.thaw_at, "thaw", frozen)] if frozen else []
-        return iter(sorted(plan))
+        if f.partition:
+            src, dst = self.inputs.edge_index.tolist()
+            ends = {
+                i for i, j in zip(src, dst, strict=True) if (i in self.half) != (j in self.half)
+            }
+            plan += [(f.partition_at, "cut", sorted(ends)), (f.heal_at, "heal", sorted(ends))]
+        return sorted(plan)
+
+    def _half(self) -> frozenset[int]:
+        """The half of the nodes that is nearest to one node, which the seed draws."""
+        first = int(np.random.default_rng(self.faults.seed).integers(self.n))
+        near = np.argsort(hops(self.inputs)[first], kind="stable")
+        return frozenset(near[: self.n // 2].tolist())
 
     def _do(self, what: str, who: Sequence[int], out: Swarm) -> None:
         for i in who:
@@ -223,10 +282,11 @@ class Observer:
             elif what == "revive":
                 self.start(i)
                 out.alive.append(i)
+                self.revived.append(i)
             else:
-                sign = signal.SIGSTOP if what == "freeze" else signal.SIGCONT
-                self.processes[i].send_signal(sign)
+                self.processes[i].send_signal(SIGNALS[what])
         out.alive.sort()
+        self.parted = {"cut": True, "heal": False}.get(what, self.parted)
 
     def _require_alive(self, killed: Sequence[int]) -> None:
         for i, process in self.processes.items():
@@ -248,6 +308,7 @@ class Observer:
         settled = [words[i]["state"] == "settled" for i in alive]
         out.times.append(t)
         out.error.append(error)
+        out.work.append(sum(words[i]["updates"] for i in alive) / max(len(alive), 1))
         out.settled.append(sum(settled) / max(len(out.alive), 1))
         distance = float(np.sqrt(sum(float((g**2).sum()) for g in gaps)))
         bounds = [words[i]["bound"] for i, said in zip(alive, settled, strict=True) if said]
@@ -260,13 +321,19 @@ class Observer:
         return not self.events or t > self.events[-1][0] + float(quiet)
 
     def _answer(self, alive: tuple[int, ...]) -> Any:
-        """The synchronous answer of the graph of those alive, [n, k]."""
-        if alive not in self.answers:
+        """The synchronous answer of the graph of those alive, without the links that are cut,
+        [n, k]."""
+        key = (self.parted, *alive)
+        if key not in self.answers:
             inputs, keep = self.inputs, torch.tensor(alive)
             index, kept = subgraph(
                 keep, inputs.edge_index, torch.arange(inputs.edge_index.size(1)),
                 relabel_nodes=True, num_nodes=self.n,
             )  # fmt: skip
+            if self.parted:
+                within = torch.tensor([i in self.half for i in alive])
+                same = within[index[0]] == within[index[1]]
+                index, kept = index[:, same], kept[same]
             part = Inputs(
                 inputs.x[keep],
                 index,
@@ -274,19 +341,8 @@ class Observer:
                 edge_weight=None if inputs.edge_weight is None else inputs.edge_weight[kept],
             )
             with evaluating(self.model), torch.no_grad():
-                self.answers[alive] = self.model.embed(part).value.double().numpy()
-        return self.answers[alive]
-
-
-def _row(out: Swarm, t: float, words: dict[int, Any], alive: list[int]) -> str:
-    """One line of the live table."""
-    residual = max((words[i]["residual"] or 0.0 for i in alive), default=0.0)
-    calm = min((words[i]["calm"] for i in alive), default=0.0)
-    updates = sum(words[i]["updates"] for i in alive) / max(len(alive), 1)
-    return (
-        f"{t:7.1f} s  {len(alive):4d} agents  error {out.error[-1]:8.1e}  residual {residual:8.1e}"
-        f"  calm {calm:5.1f} s  settled {100 * out.settled[-1]:3.0f} %  {updates:7.0f} updates each"
-    )
+                self.answers[key] = self.model.embed(part).value.double().numpy()
+        return self.answers[key]
 
 
 def _memory(pids: Sequence[int]) -> float | None:

@@ -12,26 +12,20 @@ import os
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import shortest_path
 from torch import nn
 from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, InputError
-from hogwild.executors.observer import STATUS, Faults, Observer, free_ports
+from hogwild.executors.observer import STATUS, Faults, Observer, free_ports, hops
 from hogwild.executors.swarmed import Swarm
 from hogwild.graph.inputs import Inputs
 from hogwild.keys import make_keys
 from hogwild.models.check import check_model
 from hogwild.models.export import export
 from hogwild.models.mode import evaluating
-
-if TYPE_CHECKING:
-    pass
 
 UPDATES = 60.0
 """Updates a second that are asked of one core. The number is a cautious guess: ``Swarm.rate`` and
@@ -102,14 +96,16 @@ def run(
         raise ConfigError(f"tls=True with transport={transport!r}; expected transport='zenoh'")
     rate = rate or min(50.0, UPDATES * (os.cpu_count() or 1) / inputs.num_nodes)
     lease = lease or max(2.0, 10.0 / rate)
-    crossing = 1.5 * _diameter(inputs) * (1.0 / rate + faults.delay[1]) / (1.0 - faults.loss)
+    far = hops(inputs)
+    diameter = float(far[np.isfinite(far)].max(initial=1.0))
+    crossing = 1.5 * diameter * (1.0 / rate + faults.delay[1]) / (1.0 - faults.loss)
     settle_after = settle_after or max(1.0, crossing)
     seconds = seconds or max(30.0, 6.0 * crossing)
     with contextlib.ExitStack() as stack:
         where = Path(folder or stack.enter_context(tempfile.TemporaryDirectory()))
         where.mkdir(parents=True, exist_ok=True)
         with evaluating(found), torch.no_grad():
-            export(found, where / "model.hog")
+            export(found, where / "model.hog", data=data)
         common = {
             "model": str(where / "model.hog"), "transport": transport, "rule": rule, "rate": rate,
             "precision": precision, "lease": lease, "on_silence": on_silence, "status": STATUS,
@@ -124,14 +120,6 @@ def run(
         watch = Observer(found, inputs, where, common, faults, keys)
         stack.callback(watch.stop)
         return watch.run(seconds, until_settled, show)
-
-
-def _diameter(inputs: Inputs) -> int:
-    """The most hops between two nodes that are joined at all."""
-    n, (src, dst) = inputs.num_nodes, inputs.edge_index.cpu().numpy()
-    joined = csr_matrix((np.ones(src.size), (src, dst)), shape=(n, n))
-    hops = shortest_path(joined, unweighted=True)
-    return int(hops[np.isfinite(hops)].max(initial=1.0))
 
 
 __all__ = ["Faults", "Swarm", "free_ports", "run"]

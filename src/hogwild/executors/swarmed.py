@@ -11,6 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from hogwild.asynchrony.trace import Trace
+
 
 @dataclass
 class Swarm:
@@ -21,8 +23,10 @@ class Swarm:
         error: Largest distance from the synchronous answer of the graph at that time, relative to
             its largest entry, [T].
         settled: Share of the living agents that said they were settled, [T].
+        work: Mean number of updates of an agent, [T].
         deviation: The last error.
-        updates: Mean number of updates of an agent.
+        updates: Mean number of updates of an agent. A settled agent makes none.
+        turns: Mean number of turns of an agent.
         packets: Mean number of packets that an agent sent.
         bytes: Mean number of bytes in them.
         seconds: How long the swarm ran.
@@ -32,28 +36,49 @@ class Swarm:
         false_alarms: Samples in which an agent said that it was settled and the bound that it gave
             was below the true error.
         rate: Turns a second that agents were asked for.
+        trace: The schedule, which :func:`hogwild.simulate` replays; ``None`` if agents were killed
+            or links were cut, because the simulator's graph does not change.
     """
 
-    times: list[float]
-    error: list[float]
-    settled: list[float]
-    deviation: float
-    updates: float
-    packets: float
-    bytes: float
-    seconds: float
-    alive: list[int]
+    times: list[float] = field(default_factory=list)
+    error: list[float] = field(default_factory=list)
+    settled: list[float] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)
+    deviation: float = 1.0
+    updates: float = 0.0
+    turns: float = 0.0
+    packets: float = 0.0
+    bytes: float = 0.0
+    seconds: float = 0.0
+    alive: list[int] = field(default_factory=list)
     events: list[tuple[float, str]] = field(default_factory=list)
     memory: float | None = None
     false_alarms: int = 0
     rate: float = 0.0
+    trace: Trace | None = None
+
+    def _sample(self, tolerance: float) -> int | None:
+        """The sample from which on the error was within a tolerance; ``None``: never."""
+        outside = [i for i, e in enumerate(self.error) if not e <= tolerance]
+        first = outside[-1] + 1 if outside else 0
+        return first if first < len(self.error) else None
 
     def reached(self, tolerance: float) -> float | None:
         """When the error was within a tolerance for good, in seconds; ``None``: never."""
-        outside = [i for i, e in enumerate(self.error) if not e <= tolerance]
-        if not self.error or (outside and outside[-1] == len(self.error) - 1):
-            return None
-        return self.times[outside[-1] + 1] if outside else self.times[0]
+        found = self._sample(tolerance)
+        return None if found is None else self.times[found]
+
+    def updates_to(self, tolerance: float) -> float | None:
+        """Mean updates of an agent until the error was within a tolerance for good."""
+        found = self._sample(tolerance)
+        return None if found is None else self.work[found]
+
+    @property
+    def settled_at(self) -> float | None:
+        """When all agents had said for good that they were settled, in seconds; ``None``: never."""
+        open_ = [i for i, share in enumerate(self.settled) if share < 1.0]
+        first = open_[-1] + 1 if open_ else 0
+        return self.times[first] if first < len(self.times) else None
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """The error over time, with what was done to the swarm."""
@@ -76,11 +101,11 @@ class Swarm:
         within = {f"{t:.0e}": self.reached(t) for t in (1e-2, 1e-3, 1e-6)}
         told = ", ".join(f"{t} after {s:.1f} s" for t, s in within.items() if s is not None)
         memory = "" if self.memory is None else f", {self.memory:.0f} MB of memory each"
-        done = self.updates / max(self.seconds, 1e-9)
+        done = self.turns / max(self.seconds, 1e-9)
         slow = ""
         if done < 0.5 * self.rate:
             slow = (
-                f"\nthe agents made {done:.1f} updates a second of {self.rate:.1f} asked for: this "
+                f"\nthe agents took {done:.1f} turns a second of {self.rate:.1f} asked for: this "
                 f"machine is too slow for so many, and neighbours may have dropped each other; ask "
                 f"for fewer (rate) or allow longer silence (lease)"
             )

@@ -6,11 +6,13 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
+from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv
 from hogwild.models.check import check_model
 from hogwild.models.contraction import ContractionConv
@@ -21,12 +23,21 @@ from hogwild.models.gsd import GSDConv
 from hogwild.models.ignn import IGNNConv
 from hogwild.models.layer import Layer
 from hogwild.models.layered import Layers
+from hogwild.models.mode import evaluating
 from hogwild.nn.picnn import PICNN
+from hogwild.ops import as_field
+from hogwild.problems.base import Objective
 from hogwild_node import model_file
 from hogwild_node.activations import ACTIVATIONS
 
+NOISE = 32.0
+"""Residuals of this many roundings count as zero. With 32, twenty agents on a trained chain settle
+with room of a factor 4 (``benchmarks/swarm.py --sizes``)."""
 
-def export(model: nn.Module, path: str | Path, *, replica: int | None = None) -> str:
+
+def export(
+    model: nn.Module, path: str | Path, *, replica: int | None = None, data: Any = None
+) -> str:
     """Write a model to a file that an agent without torch can run.
 
     Args:
@@ -34,6 +45,9 @@ def export(model: nn.Module, path: str | Path, *, replica: int | None = None) ->
             layer (a GCN may have any number) that predicts for nodes.
         path: Where to write, by convention ``model.hog``.
         replica: Which of the replicas; needed where the model has some.
+        data: Graphs like those that the model will run on. The file then holds the residuals at
+            which agents count as settled, which depend on the size of embeddings and curvatures
+            (:func:`tolerances`); without graphs agents use 1e-4 (float32) and 1e-8 (float64).
 
     Returns:
         The model's name on the network.
@@ -43,6 +57,8 @@ def export(model: nn.Module, path: str | Path, *, replica: int | None = None) ->
     """
     found = check_model(model)
     config, tensors = described(found, replica)
+    if data is not None:
+        config["tolerance"] = tolerances(found, data, replica)
     content = model_file.serialise(config, tensors)
     write_atomically(Path(path), content)
     return model_file.name_of(config, tensors)
@@ -76,6 +92,30 @@ def described(model: ConvGNN, replica: int | None = None) -> tuple[dict[str, Any
         "edge_dim": model.conv.edge_dim,
     }
     return sizes | about, tensors | {name: numbers(t) for name, t in more.items()}
+
+
+def tolerances(model: ConvGNN, data: Any, replica: int | None = None) -> dict[str, float]:
+    r"""Residuals up to which an agent counts as settled, for packets of each precision ε.
+
+    Neighbours know an embedding to :math:`\epsilon |h|`. The gradient of an energy with curvature
+    B is then uncertain by about :math:`\epsilon |B| |h|`, and never comes to rest below that.
+    """
+    inputs = Inputs.of(data)
+    with evaluating(model), torch.no_grad():
+        problem, h = model.problem(inputs), model.embed(inputs).value
+        field = as_field(h, torch.float64)
+        size = field.abs().amax((1, 2))
+        if isinstance(problem, Objective):
+            problem = problem.detach()
+            everyone, local = problem.graph.everyone, field.to(h.dtype)
+            found = problem.node.quadratic(local, everyone.current(local), everyone)
+            size = size * found.b.abs().sum(2).amax((1, 2)).double()
+    noise = NOISE * float(size[replica or 0])
+    least = {"float32": 1e-4, "float64": 1e-8}
+    return {
+        name: max(low, noise * float(torch.finfo(getattr(torch, name)).eps))
+        for name, low in least.items()
+    }
 
 
 @singledispatch

@@ -40,6 +40,7 @@ Arrays in this file have the layout of batched matrices, [R, n, …]; :func:`row
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from hogwild_node.ops import Array, namespace
 from hogwild_node.quadratic import LocalQuadratic
@@ -169,12 +170,10 @@ class Messages:
     def unpack(cls, mail: Array, channels: int) -> Messages:
         """The inverse of :meth:`pack`."""
         xp, size = namespace(mail), 2 * channels
-        mail, upper = rows(mail), _upper(size)
-        place = {at: n for n, at in enumerate(upper)}
-        order = tuple(place[min(a, b) * size + max(a, b)] for a in range(size) for b in range(size))
-        precision = mail[..., xp.positions(order, mail)]
+        mail = rows(mail)
+        precision = mail[..., xp.positions(_mirrored(size), mail)]
         precision = xp.reshape(precision, (*mail.shape[:-1], size, size))
-        return cls(precision, mail[..., len(upper) :])
+        return cls(precision, mail[..., len(_upper(size)) :])
 
     def gradient(self, sender: Array, receiver: Array) -> tuple[Array, Array]:
         """The gradients with respect to the sender's and the receiver's embedding, at these
@@ -184,9 +183,17 @@ class Messages:
         return g[..., :k], g[..., k:]
 
 
+@cache
 def _upper(size: int) -> tuple[int, ...]:
     """Indices of the upper triangle in a flattened matrix, row by row."""
     return tuple(i * size + j for i in range(size) for j in range(i, size))
+
+
+@cache
+def _mirrored(size: int) -> tuple[int, ...]:
+    """For every entry of a flattened symmetric matrix, its index in the upper triangle."""
+    place = {at: n for n, at in enumerate(_upper(size))}
+    return tuple(place[min(a, b) * size + max(a, b)] for a in range(size) for b in range(size))
 
 
 def diagonal(x: Array) -> Array:

@@ -42,15 +42,15 @@ class Retreat:
         home: The embeddings to which nodes return, [R, k, N].
         left: Updates until the end of the rest, [R, N].
         times: Number of retreats, [R, N].
-        quiet: Which edges last carried zeros instead of a message, [R, E]; true on self-loops.
+        quiet: Which edges last carried zeros instead of a message, [R, E]. All are quiet at first:
+            a neighbour that has not been heard yet does not call anybody back.
     """
 
     def __init__(self, h: Array, everyone: Star) -> None:
         xp = namespace(h)
         self.home = 1.0 * h  # a copy
         self.left, self.times = xp.zeros_like(h[:, 0]), xp.zeros_like(h[:, 0])
-        nobody = xp.filled((h.shape[0], everyone.degree), 0.0, h) > 0.0
-        self.quiet = nobody if everyone.loops is None else nobody | everyone.loops
+        self.quiet = xp.filled((h.shape[0], everyone.degree), 1.0, h) > 0.0
 
     def forget(self, nodes: Array) -> None:
         """Clear the memory of these nodes."""

@@ -19,6 +19,9 @@ class FaultyTransport(Transport):
         loss: Probability that a packet is lost.
         delay: Seconds that a packet is held up, the least and the most.
         seed: What losses and delays are a function of.
+
+    Attributes:
+        cut: Neighbours from which nothing arrives at present.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class FaultyTransport(Transport):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.inner, self.loss, self.delay, self.clock = inner, loss, delay, clock
+        self.cut: frozenset[str] = frozenset()
         self._random = random.Random(seed)
         self._held: list[tuple[float, int, Received]] = []
         self._count = 0
@@ -53,7 +57,7 @@ class FaultyTransport(Transport):
             self._count += 1
             lost, wait = self._random.random() < self.loss, self._random.uniform(*self.delay)
             arrived = now if received.at is None else received.at
-            if not lost:
+            if not lost and received.sender not in self.cut:
                 late = replace(received, at=arrived + wait)
                 heapq.heappush(self._held, (arrived + wait, self._count, late))
         found = []

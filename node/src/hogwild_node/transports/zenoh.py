@@ -2,15 +2,17 @@
 
 Agent i publishes to agent j under ``hogwild/<model>/<kind>/<i>/<j>`` and reads its neighbours' keys
 addressed to itself. Scouting and gossip are off, so that peers do not forward: the transport itself
-enforces one hop. A subscriber keeps the newest packet only, which is what an asynchronous node
-wants.
+enforces one hop. Of each neighbour the newest hello and the newest data packet are kept, each with
+the time at which it arrived.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hogwild_node.errors import SetupError, TransportError
@@ -136,7 +138,8 @@ class ZenohTransport(Transport):
         self.session: Any = None
         self.controls: Any = None
         self.links: dict[str, str | None] = {}
-        self.subscribers: dict[tuple[str, str], Any] = {}
+        self.subscribers: list[Any] = []
+        self.arrived: dict[tuple[str, str], Received] = {}
         self.publishers: dict[tuple[str, str], Any] = {}
 
     def _config(self, neighbours: Mapping[str, str | None]) -> Any:
@@ -217,9 +220,11 @@ class ZenohTransport(Transport):
         options = {"express": True, "congestion_control": self.zenoh.CongestionControl.DROP}
         for j in neighbours:
             for kind in KINDS:
-                self.subscribers[j, kind] = self.session.declare_subscriber(
-                    f"{self.prefix}/{kind}/{j}/{self.name}", self.zenoh.handlers.RingChannel(1)
-                )
+                # Zenoh's own thread calls it. An indirect callback has a Python thread, which would
+                # keep a process from ending if its owner forgot to close the transport.
+                keep = self.zenoh.handlers.Callback(partial(self._keep, (j, kind)), indirect=False)
+                key = f"{self.prefix}/{kind}/{j}/{self.name}"
+                self.subscribers.append(self.session.declare_subscriber(key, keep))
                 self.publishers[j, kind] = self.session.declare_publisher(
                     f"{self.prefix}/{kind}/{self.name}/{j}", **options
                 )
@@ -246,13 +251,13 @@ class ZenohTransport(Transport):
         except self.zenoh.ZError:
             return  # lost, as any packet may be
 
+    def _keep(self, link: tuple[str, str], sample: Any) -> None:
+        """Keep a packet until the next turn; a newer one overwrites it."""
+        self.arrived[link] = Received(link[0], sample.payload.to_bytes(), time.monotonic())
+
     def receive(self) -> list[Received]:
-        found = []
-        for (j, _), subscriber in self.subscribers.items():
-            sample = subscriber.try_recv()
-            if sample is not None:
-                found.append(Received(j, sample.payload.to_bytes()))
-        return found
+        found = [self.arrived.pop(link, None) for link in list(self.arrived)]
+        return [received for received in found if received is not None]
 
     def control(self) -> list[bytes]:
         found: list[bytes] = []
@@ -262,6 +267,6 @@ class ZenohTransport(Transport):
 
     def close(self) -> None:
         session, self.session, self.links = self.session, None, {}
-        self.subscribers, self.publishers, self.controls = {}, {}, None
+        self.subscribers, self.publishers, self.controls, self.arrived = [], {}, None, {}
         if session is not None:
             session.close()

@@ -1,0 +1,242 @@
+r"""Swarms of real processes on this machine: time, updates, bytes, memory; and faults.
+
+Trained models run as one process per node on loopback (``hogwild_node``, no torch in the agents).
+
+``--sizes`` runs a chain of 20 nodes, the motes of the Intel Berkeley lab (54 nodes,
+``$HOGWILD_DATA/sensor``) and terrain with 100 agents (``$HOGWILD_DATA/MNIST``), each over UDP and
+over Zenoh. The rival is the simulator: it replays the schedule that the processes really had, and
+its number of updates is what that schedule allows. ``--faults`` runs the chain under every fault
+ten times, with ten seeds: agents killed, killed and revived, lossy and slow links, agents frozen,
+and a partition that heals; then a GCN through the same faults, overwriting (the paper's rule) and
+caching.
+
+Errors are relative to the largest entry of the synchronous answer of the graph at that time. *Said*
+is the time between the moment at which the error was within the bound for good and the moment at
+which all agents said that they were settled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch_geometric.data import Data
+from training_step import described, environment, table, write
+
+import hogwild
+from hogwild.executors.swarm import Faults, Swarm, run
+from hogwild.tasks import get
+from hogwild.tasks.families import undirected
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "30 % killed": {"kill": 0.3, "kill_at": 3.0},
+    "30 % killed, revived": {"kill": 0.3, "kill_at": 3.0, "revive_at": 8.0},
+    "30 % lost, 20 ± 5 ms": {"loss": 0.3, "delay": (0.015, 0.025)},
+    "30 % frozen for 4 s": {"freeze": 0.3, "freeze_at": 3.0, "thaw_at": 7.0},
+    "partition, healed": {"partition": True, "partition_at": 3.0, "heal_at": 9.0},
+}
+
+
+def chain(epochs: int, kind: str, folder: Path) -> tuple[Any, Data]:
+    """A model trained on chains of 20 nodes, and the chain of the second class."""
+    task = get("chains", length=20)
+    options: dict[str, Any] = {"epochs": epochs, "replicas": 2}
+    result = hogwild.train(
+        task, model=kind, folder=folder / f"chain-{kind}", resume=True, **options
+    )
+    return result.model, task.graphs[1]
+
+
+def terrain(epochs: int, folder: Path) -> tuple[Any, Data]:
+    """A model trained on images with ten agents, and an image with a hundred."""
+    task = get("terrain", num_graphs=500)
+    result = hogwild.train(
+        task, model="energy-edge", epochs=epochs, folds=1, folder=folder / "terrain", resume=True
+    )
+    return result.model, get("terrain", num_graphs=1, agents=100, radius=2.0).graphs[0]
+
+
+def motes(epochs: int, folder: Path) -> tuple[Any, Data]:
+    """A model that restores a field from noisy readings of the lab's motes, and one such field.
+
+    A field is a sum of three bumps at random places. A mote knows its place and a noisy reading.
+    Motes at most six metres apart are neighbours.
+    """
+    path = Path(os.environ["HOGWILD_DATA"]) / "sensor" / "intel_lab_mote_locs.txt"
+    place = torch.from_numpy(np.loadtxt(path)[:, 1:]).float()
+    edges = undirected(*np.nonzero(np.triu(torch.cdist(place, place).numpy() <= 6.0, 1)))
+    draw = torch.Generator().manual_seed(0)
+    graphs = []
+    for _ in range(60):
+        centre = place[torch.randint(len(place), (3,), generator=draw)]
+        y = torch.exp(-(torch.cdist(place, centre) ** 2) / 100.0).sum(1, keepdim=True)
+        noisy = y + 0.3 * torch.randn(y.shape, generator=draw)
+        graphs.append(Data(x=torch.cat([noisy, place / 40.0], 1), y=y, edge_index=edges))
+    result = hogwild.train(
+        graphs, model="energy-edge", loss=F.mse_loss, epochs=epochs, folds=1,
+        folder=folder / "motes", resume=True, model_options={"hidden_channels": 4},
+    )  # fmt: skip
+    return result.model, graphs[-1]
+
+
+def fitted(model: Any, data: Data) -> tuple[Any, Data]:
+    """The graph in the dtype of the model."""
+    data.x = data.x.to(next(model.parameters()).dtype)
+    return model, data
+
+
+def predicted(model: Any, data: Data, seen: Swarm, rule: str) -> float | None:
+    """Updates of a node that the simulator needs for 1e-3 on the schedule that the agents had."""
+    assert seen.trace is not None
+    found = hogwild.simulate(model, data, replay=seen.trace, rule=rule, tol=1e-3)
+    return float(found.price.updates) if bool(found.converged.all()) else None
+
+
+def shown(x: float | None, form: str = ".1f") -> str:
+    return "—" if x is None else format(x, form)
+
+
+def sizes(arguments: argparse.Namespace, folder: Path) -> None:
+    cells, rows = [], []
+    named = {
+        "chain of 20": lambda: chain(arguments.epochs, "energy-edge", folder),
+        "motes, 54": lambda: motes(arguments.epochs // 5, folder),
+        "terrain, 100": lambda: terrain(arguments.epochs // 10, folder),
+    }
+    for name, make in named.items():
+        if not any(word in name for word in arguments.only.split(",")):
+            continue
+        model, data = fitted(*make())
+        for transport in ("udp", "zenoh"):
+            for precision in ("float32", "float64"):
+                seen = run(
+                    model, data, transport=transport, precision=precision, seconds=arguments.seconds
+                )
+                wanted = predicted(model, data, seen, "messages")
+                work = seen.updates_to(1e-3)
+                ratio = None if wanted is None or work is None else work / wanted
+                cells.append({
+                    "swarm": name, "transport": transport, "precision": precision,
+                    "to 1e-3, s": seen.reached(1e-3), "updates to 1e-3": work,
+                    "simulator's": wanted, "ratio": ratio, "settled, s": seen.settled_at,
+                    "error": seen.deviation, "bytes to settle": seen.bytes, "memory": seen.memory,
+                    "rate": seen.rate, "wrong": seen.false_alarms,
+                })  # fmt: skip
+                rows.append([
+                    name, transport, precision, shown(seen.reached(1e-3)), shown(work, ".0f"),
+                    shown(wanted, ".0f"), shown(ratio, ".2f"), shown(seen.settled_at),
+                    f"{seen.deviation:.0e}", f"{seen.bytes / 1000:.0f}", shown(seen.memory, ".0f"),
+                    str(seen.false_alarms),
+                ])  # fmt: skip
+                print(rows[-1], flush=True)
+    head = ("swarm", "transport", "packets", "1e-3 after, s", "updates each", "simulator's updates",
+            "ratio", "settled, s", "error", "kB an agent", "MB each", "wrong bounds")  # fmt: skip
+    finish(arguments, "swarm_sizes", "Swarms without faults", head, rows, cells)
+
+
+def faults(arguments: argparse.Namespace, folder: Path) -> None:
+    contenders = {
+        "energy GNN, messages": ("energy-edge", "messages"),
+        "GCN, overwriting": ("gcn", "overwriting"),
+        "GCN, caching": ("gcn", "caching"),
+    }
+    cells, rows = [], []
+    for name, (kind, rule) in contenders.items():
+        model, data = fitted(*chain(arguments.epochs, kind, folder))
+        runs = arguments.runs if kind == "energy-edge" else arguments.gcn_runs
+        for fault, options in FAULTS.items():
+            if arguments.only not in fault:
+                continue
+            found = []
+            for seed in range(runs):
+                seen = run(
+                    model, data, rule=rule, transport="udp", precision="float64",
+                    faults=Faults(seed=seed, **options), rate=arguments.rate,
+                    lease=arguments.lease, settle_after=arguments.settle_after,
+                    seconds=arguments.seconds, until_settled=rule == "messages",
+                )  # fmt: skip
+                found.append(judged(seen, arguments))
+                cells.append({"model": name, "fault": fault, "seed": seed, **found[-1]})
+                print(name, fault, seed, found[-1], flush=True)
+            rows.append([name, fault, *summary(found)])
+    head = ("model and rule", "fault", "within 1e-6", "worst error", "1e-3 after the last event, s",
+            "said after, s", "wrong bounds", "updates", "kB an agent")  # fmt: skip
+    finish(arguments, "swarm_faults", "The chain of 20 under faults", head, rows, cells)
+
+
+def judged(seen: Swarm, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What one run shows."""
+    last = max((t for t, _ in seen.events), default=0.0)
+    close, true = seen.reached(1e-3), seen.reached(1e-6)
+    said = seen.settled_at
+    return {
+        "error": seen.deviation,
+        "back": None if close is None else max(close - last, 0.0),
+        "said": None if said is None or true is None else said - true - arguments.settle_after,
+        "wrong": seen.false_alarms,
+        "updates": seen.updates,
+        "kB": seen.bytes / 1000,
+        "seconds": seen.seconds,
+    }
+
+
+def summary(found: list[dict[str, Any]]) -> list[str]:
+    """One row for several runs: worst cases, and means of the price."""
+
+    def worst(name: str) -> str:
+        values = [math.inf if f[name] is None else f[name] for f in found]
+        return shown(None if math.inf in values else max(values))
+
+    mean = {name: sum(f[name] for f in found) / len(found) for name in ("updates", "kB")}
+    right = sum(f["error"] <= 1e-6 for f in found)
+    return [
+        f"{right} of {len(found)}", f"{max(f['error'] for f in found):.0e}", worst("back"),
+        worst("said"), str(sum(f["wrong"] for f in found)), f"{mean['updates']:.0f}",
+        f"{mean['kB']:.0f}",
+    ]  # fmt: skip
+
+
+def finish(
+    arguments: argparse.Namespace, name: str, title: str, head: Any, rows: Any, cells: Any
+) -> None:
+    where = environment("cpu")
+    markdown = f"{title} ({described(where)}).\n\n" + table(head, rows)
+    write(arguments.output, name, {"environment": where, "cells": cells}, markdown)
+    print(markdown)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", action="store_true", help="three swarms without faults")
+    parser.add_argument("--faults", action="store_true", help="one swarm with every fault")
+    parser.add_argument("--only", default="", help="only rows whose name has this word")
+    parser.add_argument("--runs", type=int, default=10, help="seeds a fault; %(default)s")
+    parser.add_argument("--gcn-runs", type=int, default=3, help="the same for GCNs; %(default)s")
+    parser.add_argument("--rate", type=float, default=15.0, help="turns a second; %(default)s")
+    parser.add_argument("--lease", type=float, default=1.5, help="seconds; %(default)s")
+    parser.add_argument("--settle-after", type=float, default=3.0, help="seconds; %(default)s")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of a run at most; %(default)s")
+    parser.add_argument("--epochs", type=int, default=1500, help="of training; %(default)s")
+    parser.add_argument("--models", type=Path, default=Path("runs/swarm"), help="keeps the models")
+    parser.add_argument("--output", type=Path, help="folder for the results")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.sizes:
+        sizes(arguments, arguments.models)
+    if arguments.faults:
+        faults(arguments, arguments.models)
+    if not (arguments.sizes or arguments.faults):
+        parser.error("expected --sizes, --faults, or both")
+
+
+if __name__ == "__main__":
+    main()

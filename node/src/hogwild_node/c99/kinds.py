@@ -1,0 +1,151 @@
+"""The models that can be written in C: their sizes, their types and their code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hogwild_node import networks
+from hogwild_node.c99.networks import Network, mlp
+from hogwild_node.c99.text import defined, literal, part, table
+from hogwild_node.model import ContractionModel, DenoisingModel, EnergyModel, NodeModel
+from hogwild_node.rules.gradient import DAMPING
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a model adds to the C file.
+
+    Attributes:
+        rule: The rule of its nodes.
+        sizes: Macros.
+        types: The types of what a node keeps of its features and those of its neighbours.
+        networks: The section of networks: functions of numbers, without agents.
+        model: The section of the model: ``hog_pose``, and ``hog_refresh`` or ``hog_apply``.
+    """
+
+    rule: str
+    sizes: str
+    types: str
+    networks: str
+    model: str
+
+
+def _structs(**fields: str) -> str:
+    """One type for each name; an empty type has a member that is not used."""
+    return "\n".join(
+        f"typedef struct {{\n    {text or 'char none;'}\n}} hog_{name};\n"
+        for name, text in fields.items()
+    )
+
+
+_GRADIENT = (
+    "hog_real own[HOG_CHANNELS], block[HOG_CHANNELS * HOG_CHANNELS], last[HOG_CHANNELS], trust;"
+)
+
+
+def energy(model: EnergyModel, dtype: str) -> Written:
+    """The energy GNN."""
+    names = ("hog_net_message", "hog_net_loop", "hog_net_update")
+    nets = [Network(name, net, dtype) for name, net in zip(names, model.nets, strict=True)]
+    heads, config = model.heads or 1, model.config
+    sizes = defined(
+        HOG_HEADS=heads,
+        HOG_CONCAT=int(config["concat"] or heads == 1),
+        HOG_ENDS=2 if config["message"] == "edge" else 1,
+        HOG_MESSAGE=config["message_channels"],
+        HOG_MERGED=nets[1].widths[-1],
+        HOG_MESSAGE_FEATURES=nets[0].features,
+        HOG_NORMALISED=int(config["normalize"]),
+        HOG_MEAN=int(config["aggr"] == "mean" and not config["normalize"]),
+        HOG_ATTENTION=int(model.heads is not None),
+        HOG_ATTENTION_SLOPE=literal(networks.ATTENTION_SLOPE, dtype),
+        HOG_RELU_GATES=int(config["gate"] == "relu"),
+        HOG_BETA=literal(config["beta"], dtype),
+        HOG_DAMPING=literal(DAMPING, dtype),
+    )
+    types = "\n".join(net.types() for net in nets) + "\n"
+    types += _structs(
+        edge_model="hog_real weight[HOG_HEADS];\n    hog_net_message_gates gates[HOG_HEADS];",
+        node_model="hog_real loop_weight;\n    hog_net_loop_gates loop;\n"
+        "    hog_net_update_gates update;",
+        rule=_GRADIENT,
+        work="hog_net_message_tape message[HOG_SLOTS][HOG_HEADS];\n    hog_net_loop_tape loop;\n"
+        "    hog_net_update_tape update;",
+    )
+    code = part(f"{config['act']}.c") + part("picnn.c") + "".join(net.code() for net in nets)
+    return Written("gradient", sizes, types, code, _attention(model, dtype) + part("energy.c"))
+
+
+def _attention(model: EnergyModel, dtype: str) -> str:
+    """For each head one row for the node's own features, one for the neighbour's, one for the
+    edge's."""
+    if model.heads is None:
+        return ""
+    theta_x, theta_a = (model.tensors[f"conv.attention.theta_{n}"] for n in "xa")
+    theta_e = model.tensors.get("conv.attention.theta_e")
+    q, row = theta_x.shape[-2], theta_a[:, None]
+    text = table("hog_attention_own", row[..., :q] @ theta_x, dtype)
+    text += table("hog_attention_there", row[..., q : 2 * q] @ theta_x, dtype)
+    if theta_e is not None:
+        text += table("hog_attention_edge", row[..., 2 * q :] @ theta_e, dtype)
+    return text + "\n"
+
+
+def denoising(model: DenoisingModel, dtype: str) -> Written:
+    """Graph signal denoising."""
+    sizes = defined(
+        HOG_GAMMA=literal(model.config["gamma"], dtype),
+        HOG_BETA=literal(model.config["beta"], dtype),
+        HOG_DAMPING=literal(DAMPING, dtype),
+    )
+    types = _structs(
+        edge_model="hog_real root;", node_model="hog_real target[HOG_CHANNELS], root;",
+        rule=_GRADIENT, work="",
+    )  # fmt: skip
+    return Written("gradient", sizes, types, _encoder(model, dtype), part("denoising.c"))
+
+
+def contraction(model: ContractionModel, dtype: str) -> Written:
+    """IGNN and EIGNN."""
+    slope = literal(model.config.get("negative_slope", 0.0), dtype)
+    zero = literal(0.0, dtype)
+    phi = {
+        "identity": "(a)",
+        "tanh": "HOG_TANH(a)",
+        "relu": f"hog_leaky(a, {zero})",
+        "leaky_relu": f"hog_leaky(a, {slope})",
+    }[model.config["act"]]
+    sizes = defined(**{"HOG_PHI(a)": phi})
+    types = _structs(
+        edge_model="hog_real share;", node_model="hog_real bias[HOG_CHANNELS], loop;",
+        rule="", work="",
+    )  # fmt: skip
+    code = _encoder(model, dtype) + table("hog_matrix", model.tensors["matrix"], dtype) + "\n"
+    return Written("fixed-point", sizes, types, code, part("contraction.c"))
+
+
+def _encoder(model: NodeModel, dtype: str) -> str:
+    return mlp("hog_net_encoder", *model._layers("conv.encoder"), model.in_channels, dtype)
+
+
+WRITERS: dict[type[NodeModel], Callable[..., Written]] = {
+    EnergyModel: energy,
+    DenoisingModel: denoising,
+    ContractionModel: contraction,
+}
+
+
+def shared(model: NodeModel, dtype: str) -> str:
+    """Tables that all models have: the standardisation of features, and the readout."""
+    text = ""
+    for kind in ("node", "edge"):
+        if kind == "edge" and model.edge_dim is None:
+            continue
+        for name in ("offset", "scale"):
+            values = np.asarray(model.tensors[f"features.{kind}s.{name}"]).reshape(-1)
+            text += table(f"hog_{kind}_{name}", values, dtype)
+    layers = model._layers("readout.node")
+    return f"{text}\n" + mlp("hog_net_readout", *layers, model.channels, dtype)

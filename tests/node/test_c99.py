@@ -1,0 +1,451 @@
+"""Generated C computes what the NumPy rules compute."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from c_nodes import CC, CNode, Library, compiled, filed
+from helpers import DOUBLE, grid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild_node import model as node_models
+from hogwild_node.c99 import generate
+from hogwild_node.errors import ModelFileError, SetupError
+from hogwild_node.model import Neighbour, star_of
+
+needs_compiler = pytest.mark.skipif(CC is None, reason="there is no C compiler")
+
+MODELS = {
+    "edge": lambda **o: EnergyGNN(3, out_channels=2, **o),
+    "edge features": lambda **o: EnergyGNN(3, out_channels=2, edge_dim=2, **o),
+    "node": lambda **o: EnergyGNN(3, out_channels=2, message="node", **o),
+    "heads": lambda **o: EnergyGNN(3, out_channels=2, heads=3, edge_dim=2, **o),
+    "averaged heads": lambda **o: EnergyGNN(
+        3, out_channels=2, heads=2, concat=False, message="node", edge_dim=2, **o
+    ),
+    "mean": lambda **o: EnergyGNN(3, out_channels=2, aggr="mean", act="squareplus", **o),
+    "normalised": lambda **o: EnergyGNN(3, out_channels=2, normalize=True, gate="relu", **o),
+    "wide": lambda **o: EnergyGNN(3, out_channels=2, hidden_channels=8, widths=(6, 5, 3), **o),
+    "denoising": lambda **o: GSDGNN(3, out_channels=2, **o),
+    "ignn": lambda **o: IGNN(3, out_channels=2, act="leaky_relu", **o),
+    "ignn, tanh": lambda **o: IGNN(3, out_channels=2, act="tanh", hidden_channels=4, **o),
+    "eignn": lambda **o: EIGNN(3, out_channels=2, **o),
+    "eignn, no encoder": lambda **o: EIGNN(3, out_channels=2, hidden_channels=3, **o),
+}
+
+
+def trained(make, seed=0):
+    """A model whose features are standardised, as training leaves it."""
+    torch.manual_seed(seed)
+    model = make().double().eval()
+    for part in (model.features.nodes, model.features.edges):
+        if part is not None:
+            part.fit(5.0 + 3.0 * torch.randn(20, part.channels, **DOUBLE))
+    return model
+
+
+class Reference:
+    """A node in NumPy, as an agent uses its rule."""
+
+    def __init__(self, file, features):
+        self.model, self.features = node_models.of(file), features
+        self.h = np.zeros((1, self.model.channels, 1))
+        self.name = "gradient" if "gradient" in self.model.rules else "fixed-point"
+        self.near, self.heard = {}, {}
+
+    def begin(self):
+        """Neighbours have joined or left."""
+        self.star = star_of(len(self.near))
+        self.rule = self.model.rule(self.name, self.posed(), self.star)
+        self.letters = self.rule.begin(self.h, self.views()[0])
+
+    def posed(self):
+        return self.model.pose(self.features, [self.near[s] for s in sorted(self.near)])
+
+    def views(self):
+        k, m = self.model.channels, self.rule.letter
+        inbox, mail = np.zeros((1, k, len(self.near))), np.zeros((1, m, len(self.near)))
+        for place, slot in enumerate(sorted(self.near)):
+            if slot in self.heard:
+                inbox[0, :, place] = self.heard[slot][:k]
+                mail[0, :, place] = unpacked(self.heard[slot][k:], k) if m else 0.0
+        return inbox, mail
+
+    def update(self):
+        inbox, mail = self.views()
+        before = self.h
+        self.h, self.letters = self.rule.update(self.h, inbox, mail, self.star)
+        gradient = self.rule.gradient_at(mail, self.star)
+        moved = self.h - before if gradient is None else gradient
+        self.residual = float(np.abs(moved).max())
+
+    def say(self, slot):
+        h, k = self.h[0, :, 0], self.model.channels
+        if self.letters is None:
+            return h
+        letter = self.letters[0, :, sorted(self.near).index(slot)]
+        return np.concatenate([h, letter[:k], letter[k:].reshape(k, k)[np.triu_indices(k)]])
+
+
+def unpacked(letter, k):
+    """A letter with the whole curvature block."""
+    block = np.zeros((k, k))
+    block[np.triu_indices(k)] = letter[k:]
+    block = block + np.triu(block, 1).T
+    return np.concatenate([letter[:k], block.ravel()])
+
+
+def packet(random, k, numbers):
+    """Random numbers as a neighbour might send them: curvature blocks are positive definite."""
+    if numbers == k:
+        return random.normal(size=k)
+    root = random.normal(size=(k, k))
+    block = 0.1 * root @ root.T + 0.1 * np.eye(k)
+    return np.concatenate([random.normal(size=2 * k), block[np.triu_indices(k)]])
+
+
+def pair(file, library, degree, random):
+    """The same node in C and in NumPy, with neighbours that have said something. Slots are not in
+    order, and all numbers are exact in the library's precision."""
+
+    def drawn(*size):
+        return (5.0 + random.normal(size=size)).astype(library.dtype).astype(np.float64)
+
+    x, edge_dim = drawn(3), file.config["edge_dim"]
+    ours, theirs = CNode(library, x), Reference(file, x)
+    for slot in random.permutation(8)[:degree].tolist():
+        attr = None if edge_dim is None else drawn(edge_dim)
+        weight, there = random.integers(1, 8) / 4, 1 + random.integers(1, 20) / 4
+        near = theirs.near[slot] = Neighbour(drawn(3), there, attr, weight)
+        assert ours.join(slot, near)
+        said = packet(random, library.channels, library.numbers)
+        said = theirs.heard[slot] = said.astype(library.dtype).astype(np.float64)
+        assert ours.hear(slot, said)
+    theirs.begin()
+    return ours, theirs
+
+
+def compare(ours, theirs, rtol):
+    """Embeddings, residuals and packets agree, relative to the largest entry."""
+    found, expected = [ours.h], [theirs.h[0, :, 0]]
+    for slot in theirs.near:
+        k = len(found[0])
+        one, two = ours.say(slot), theirs.say(slot)
+        found += [one[:k], one[k : 2 * k], one[2 * k :]]
+        expected += [two[:k], two[k : 2 * k], two[2 * k :]]
+    for one, two in zip(found, expected, strict=True):
+        scale = max(np.abs(two).max(initial=0.0), 1.0)
+        np.testing.assert_allclose(one, two, rtol=0, atol=rtol * scale)
+    assert abs(ours.residual - theirs.residual) <= rtol * max(theirs.residual, 1.0)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", MODELS)
+def test_updates_are_those_of_the_rule(name):
+    file = filed(trained(MODELS[name]))
+    library = Library(file)
+    for degree in (0, 1, 3, 8):
+        ours, theirs = pair(file, library, degree, np.random.default_rng(degree))
+        assert ours.update()
+        theirs.update()
+        compare(ours, theirs, 1e-12)
+        prediction = theirs.model.predict(theirs.h[0, :, 0])
+        np.testing.assert_allclose(ours.predict(), prediction, rtol=1e-11, atol=1e-11)
+        for _ in range(100):
+            assert ours.update()
+            theirs.update()
+        compare(ours, theirs, 1e-7)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", MODELS)
+def test_single_precision(name):
+    file = filed(trained(MODELS[name]))
+    library = Library(file, "float32")
+    for degree in (0, 1, 3, 8):
+        ours, theirs = pair(file, library, degree, np.random.default_rng(degree))
+        assert ours.update()
+        theirs.update()
+        compare(ours, theirs, 1e-5)
+        prediction = theirs.model.predict(ours.h)
+        np.testing.assert_allclose(ours.predict(), prediction, rtol=1e-5, atol=1e-5)
+
+
+@st.composite
+def energies(draw):
+    """Energy models of all variants, with a seed and a degree."""
+    heads = draw(st.sampled_from([None, None, 1, 2, 3]))
+    message = draw(st.sampled_from(["edge", "node"]))
+    options = {
+        "heads": heads,
+        "message": message,
+        "concat": draw(st.booleans()),
+        "edge_dim": draw(st.sampled_from([None, 2])) if heads or message == "edge" else None,
+        "aggr": "sum" if heads else draw(st.sampled_from(["sum", "mean"])),
+        "normalize": False if heads else draw(st.booleans()),
+        "hidden_channels": draw(st.integers(1, 8)),
+        "message_channels": draw(st.integers(1, 4)),
+        "widths": draw(st.lists(st.integers(1, 6), max_size=3)),
+        "act": draw(st.sampled_from(["softplus", "squareplus"])),
+        "gate": draw(st.sampled_from(["softplus", "relu"])),
+        "beta": draw(st.sampled_from([0.04, 1.0])),
+    }
+    return options, draw(st.integers(0, 8)), draw(st.integers(0, 1000))
+
+
+def check_energy(options, degree, seed):
+    file = filed(trained(lambda: EnergyGNN(3, out_channels=2, **options), seed))
+    for dtype, rtol in (("float64", 1e-12), ("float32", 1e-5)):
+        library = Library(file, dtype)
+        ours, theirs = pair(file, library, degree, np.random.default_rng(seed))
+        assert ours.update()
+        theirs.update()
+        compare(ours, theirs, rtol)
+
+
+@needs_compiler
+@settings(max_examples=5, deadline=None)
+@given(energies())
+def test_any_energy(drawn):
+    check_energy(*drawn)
+
+
+@needs_compiler
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(energies())
+def test_many_energies(drawn):
+    check_energy(*drawn)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["heads", "denoising", "ignn"])
+def test_neighbours_come_and_go(name):
+    """As in an agent: memory stays when features change, and is lost when neighbours do."""
+    file = filed(trained(MODELS[name]))
+    library, random = Library(file), np.random.default_rng(3)
+    ours, theirs = pair(file, library, 4, random)
+
+    def both(times=3):
+        for _ in range(times):
+            assert ours.update()
+            theirs.update()
+            compare(ours, theirs, 1e-11)
+
+    both()
+    theirs.features = random.normal(size=3)
+    assert ours.set_features(theirs.features)
+    slot, old = next(iter(theirs.near.items()))
+    attr = None if old.edge_attr is None else old.edge_attr + 1.0
+    theirs.near[slot] = Neighbour(old.features + 0.5, 7.0, attr, old.weight)
+    assert ours.join(slot, theirs.near[slot])
+    assert ours.say(slot) is None  # the letters do not fit the new features yet
+    theirs.rule.pose(theirs.posed()) if theirs.letters is not None else theirs.begin()
+    both()
+    del theirs.near[slot], theirs.heard[slot]
+    assert ours.leave(slot)
+    theirs.begin()
+    both()
+    theirs.near[slot] = old
+    assert ours.join(slot, old)
+    theirs.begin()  # nothing was heard of the new neighbour
+    both()
+    assert ours.degree == 1.0 + sum(n.weight for n in theirs.near.values())
+
+
+@needs_compiler
+def test_what_does_not_fit_is_refused_and_changes_nothing():
+    file = filed(trained(MODELS["edge features"]))
+    library = Library(file, max_degree=2)
+    x, edge = np.ones(3), np.ones(2)
+    good = Neighbour(x, 2.0, edge, 1.0)
+    node = CNode(library, x)
+    assert node.join(0, good)
+    assert node.update()
+    before = node.state.raw
+    for bad in (
+        Neighbour(x * np.nan, 2.0, edge, 1.0),
+        Neighbour(x, 0.5, edge, 1.0),
+        Neighbour(x, np.inf, edge, 1.0),
+        Neighbour(x, 2.0, None, 1.0),
+        Neighbour(x, 2.0, edge * np.inf, 1.0),
+        Neighbour(x, 2.0, edge, -1.0),
+        Neighbour(x, 2.0, edge, np.nan),
+    ):
+        assert not node.join(0, bad)
+        assert not node.join(1, bad)
+    for slot in (-1, 2):
+        assert not node.join(slot, good)
+    numbers = np.ones(library.numbers)
+    for slot in (-1, 1, 2):
+        assert not node.leave(slot)
+        assert not node.hear(slot, numbers)
+        assert node.say(slot) is None
+    assert not node.hear(0, numbers * np.nan)
+    assert not node.set_features([0.0, np.inf, 0.0])
+    assert node.state.raw == before
+
+
+@needs_compiler
+def test_numbers_that_overflow_begin_anew():
+    """As an agent does; the node is well again when its neighbour is."""
+    library = Library(filed(trained(MODELS["edge"])), "float32")
+    node = CNode(library, np.ones(3))
+    assert node.join(0, Neighbour(np.ones(3)))
+    assert node.hear(0, np.full(library.numbers, 3e38))
+    assert not node.update()
+    assert np.array_equal(node.h, np.zeros(2))
+    assert np.isfinite(node.say(0)).all()
+    assert node.hear(0, np.zeros(library.numbers))
+    assert node.leave(0)
+    assert node.update()
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["edge", "heads", "denoising", "ignn"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nodes_in_c_find_the_answer_of_the_whole_graph(name, dtype):
+    model = trained(MODELS[name])
+    if name in ("edge", "heads"):
+        torch.manual_seed(0)
+        wide = {"edge_dim": 2, "heads": 3} if name == "heads" else {}
+        model = trained(lambda: EnergyGNN(3, out_channels=2, beta=1.0, **wide))
+    edge_index, n = grid(2, 3), 6
+    src, dst = edge_index.tolist()
+    x = 5.0 + torch.randn(n, 3, **DOUBLE)
+    attr = None if model.edge_dim is None else torch.randn(len(src), 2, **DOUBLE)
+    inputs = Inputs(x, edge_index, attr)
+    library = Library(filed(model), dtype)
+    nodes = [CNode(library, row) for row in x.numpy()]
+    degree = [1 + dst.count(i) for i in range(n)]
+    slots = {}  # of each edge: its slot at the receiver
+    for e, (j, i) in enumerate(zip(src, dst, strict=True)):
+        slots[j, i] = sum(1 for _, to in slots if to == i)
+        own = None if attr is None else attr[e].numpy()
+        assert nodes[i].join(slots[j, i], Neighbour(x[j].numpy(), degree[j], own))
+    random = np.random.default_rng(0)
+    for _ in range(2500):
+        i = int(random.integers(n))
+        assert nodes[i].update()
+        for (j, to), slot in slots.items():
+            if j == i:
+                assert nodes[to].hear(slot, nodes[i].say(slots[to, i]))
+    with torch.no_grad():
+        answer, prediction = model.embed(inputs).value, model(x, edge_index, attr)
+    tol = 1e-6 if dtype == "float64" else 1e-4
+    scale = float(answer.abs().max())
+    found = np.stack([node.h for node in nodes])
+    np.testing.assert_allclose(found, answer.numpy(), atol=tol * scale)
+    for node, expected in zip(nodes, prediction.numpy(), strict=True):
+        np.testing.assert_allclose(node.predict(), expected, atol=10 * tol)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "error", "words"),
+    [
+        (lambda: GCN(3, out_channels=1), {}, ModelFileError, "kind 'gcn' cannot be written in C"),
+        (MODELS["edge"], {"dtype": "float16"}, SetupError, "dtype='float16'; expected one of"),
+        (MODELS["edge"], {"max_degree": 0}, SetupError, "max_degree=0; expected a positive"),
+        (MODELS["edge"], {"max_degree": 2.5}, SetupError, "max_degree=2.5; expected a positive"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(make, options, error, words):
+    with pytest.raises(error, match=words):
+        generate(filed(trained(make)), **options)
+
+
+def test_parameters_that_are_not_finite_are_refused():
+    file = filed(trained(MODELS["edge"]))
+    file.tensors["readout.node.bias.0"][0] = 1e300
+    with pytest.raises(ModelFileError, match=r"1e\+300, which is not finite in float32"):
+        generate(file)
+    assert "1e+300" in generate(file, dtype="float64")
+
+
+PROGRAM = """
+#include <stdlib.h>
+static hog_real number(void) { return (hog_real)rand() / (hog_real)RAND_MAX - (hog_real)0.5; }
+static void draw(hog_real *x, int n) { for (int i = 0; i < n; i++) x[i] = number(); }
+/* Two agents exchange packets; whether they have met. Damaged packets may keep them apart, because
+ * packets have no checksum of their own. */
+static int speak(int damage)
+{
+    hog_agent agent[2];
+    hog_real x[HOG_FEATURES], edge[HOG_EDGE_FEATURES + 1];
+    uint8_t raw[HOG_LONGEST];
+    draw(edge, HOG_EDGE_FEATURES + 1);
+    for (int i = 0; i < 2; i++) {
+        draw(x, HOG_FEATURES);
+        hog_agent_init(&agent[i], x, (uint32_t)(7 + i), 0);
+        hog_agent_link(&agent[i], i, 1, HOG_EDGE_FEATURES ? edge : 0, 0);
+    }
+    for (int turn = 0; turn < 600; turn++) {
+        int from = turn % 2;
+        double now = 0.05 * turn;
+        hog_agent_turn(&agent[from], now);
+        for (int slot = -1; slot <= HOG_SLOTS; slot++)
+            for (int kind = 0; kind < 2; kind++) {
+                size_t size = kind ? hog_agent_data(&agent[from], slot, raw, now)
+                                   : hog_agent_hello(&agent[from], slot, raw, now);
+                size_t at = size ? (size_t)rand() % size : 0;
+                if (damage && size && rand() % 4 == 0) raw[at] ^= (uint8_t)(rand() % 256);
+                if (damage && rand() % 9 == 0) size /= 2;
+                if (size) hog_agent_receive(&agent[!from], !from, raw, size, now);
+            }
+    }
+    return agent[0].node.near[0].taken && agent[1].node.near[1].taken && agent[0].updates > 100;
+}
+
+int main(void)
+{
+    hog_node node;
+    hog_real x[HOG_FEATURES], edge[HOG_EDGE_FEATURES + 1], heard[HOG_NUMBERS], out[HOG_OUTPUTS];
+    srand(1);
+    draw(x, HOG_FEATURES);
+    if (!hog_init(&node, x)) return 1;
+    for (int turn = 0; turn < 300; turn++) {
+        int slot = rand() % (HOG_SLOTS + 2) - 1;
+        draw(x, HOG_FEATURES);
+        draw(edge, HOG_EDGE_FEATURES + 1);
+        draw(heard, HOG_NUMBERS);
+        if (rand() % 3 == 0) hog_join(&node, slot, 1, x, 2, HOG_EDGE_FEATURES ? edge : 0);
+        if (rand() % 9 == 0) hog_leave(&node, slot);
+        hog_hear(&node, slot, heard);
+        hog_update(&node);
+        hog_say(&node, slot, heard);
+        hog_predict(&node, out);
+    }
+    speak(1);
+    return isfinite(node.h[0]) && speak(0) ? 0 : 2;
+}
+"""
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MODELS)
+def test_sanitizers_find_nothing(name, dtype):
+    text = generate(filed(trained(MODELS[name])), dtype=dtype, max_degree=5)
+    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O0"]
+    program = compiled(text, *flags, out="node", main=PROGRAM)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    shutil.rmtree(program.parent)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MODELS)
+def test_optimised_code(name, dtype):
+    """With -O2 compilers warn of more (every warning is an error), and the program still works."""
+    text = generate(filed(trained(MODELS[name])), dtype=dtype)
+    program = compiled(text, "-O2", "-Wshadow", out="node", main=PROGRAM)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    shutil.rmtree(program.parent)
+    assert done.returncode == 0
