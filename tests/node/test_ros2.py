@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hogwild import EnergyGNN
 from hogwild.executors.swarm import free_ports
 from hogwild.models.export import export
-from hogwild_node.agent import Reading, State
 from hogwild_node.errors import SetupError
+from hogwild_node.reading import Reading, State
 
 rosbags = pytest.importorskip("rosbags.typesys")
 zenoh = pytest.importorskip("zenoh")
@@ -150,8 +150,9 @@ def until(condition, seconds=10.0):
 
 
 READING = Reading(
-    np.array([1.0]), np.array([0.5, -2.0]), 1e-7, math.inf, 1.5, State.SETTLED, 12, ("3",)
-)
+    h=np.array([1.0]), prediction=np.array([0.5, -2.0]), residual=1e-7, bound=math.inf, calm=1.5,
+    state=State.SETTLED, updates=12, silent=("3",),
+)  # fmt: skip
 KIND_OF = {ros2._dds(kind): kind for kind in ros2.HASHES}
 
 
@@ -182,8 +183,12 @@ def test_a_ros_node_hears_the_status():
                     return min(map(len, heard.values()), default=0) >= 3 and len(heard) == 4
 
                 until(hears)
-                found = [str(reply.ok.key_expr) for reply in node.liveliness().get("@ros2_lv/3/**")]
-        assert len(found) == 5
+
+                def tokens(node=node):
+                    replies = list(node.liveliness().get("@ros2_lv/3/**"))
+                    return len(replies) == 5 and [str(reply.ok.key_expr) for reply in replies]
+
+                found = until(tokens)
         assert sum("/NN/" in token for token in found) == 1
         assert sum("/MP/" in token for token in found) == 4
     last = {topic: told[-1][0] for topic, told in heard.items()}

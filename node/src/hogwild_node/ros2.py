@@ -39,7 +39,7 @@ from hogwild_node.errors import SetupError
 from hogwild_node.transports.zenoh import _import, endpoint
 
 if TYPE_CHECKING:
-    from hogwild_node.agent import Reading
+    from hogwild_node.reading import Reading
 
 NUMBER, NUMBERS = "std_msgs/msg/Float64", "std_msgs/msg/Float64MultiArray"
 DIAGNOSTICS = "diagnostic_msgs/msg/DiagnosticArray"
@@ -240,6 +240,7 @@ class StatusPublisher:
         values = {
             "prediction": ", ".join(f"{x:.9g}" for x in reading.prediction),
             "residual": f"{reading.residual:.3g}", "calm": f"{reading.calm:.3f}",
+            "staleness": f"{reading.staleness:.3f}",
             "bound": f"{reading.bound:.3g}", "updates": str(reading.updates),
             "silent neighbours": ", ".join(reading.silent),
         }  # fmt: skip
