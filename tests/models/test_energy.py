@@ -103,7 +103,7 @@ TIGHT = Newton(atol=1e-12)
         ({"message": "node", "edge_dim": 2}, ["node-wise", "message='edge'"]),
         ({"act": "relu"}, ["'relu'", "softplus"]),
         ({"gate": "abs"}, ["'abs'", "softplus"]),
-        ({"widths": (4, 0)}, ["positive widths", "(4, 0"]),
+        ({"widths": (4, 0)}, ["widths=(4, 0)", "positive"]),
         ({"on_failure": "panic"}, ["'panic'", "raise", "warn", "ignore"]),
     ],
     ids=str,

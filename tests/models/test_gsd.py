@@ -321,7 +321,7 @@ def test_by_conjugate_gradients_where_factors_would_fill_in():
         ({"beta": float("inf")}, ["beta=inf", "nonnegative"]),
         ({"in_channels": 0}, ["in_channels=0"]),
         ({"hidden_channels": 0}, ["hidden_channels=0"]),
-        ({"widths": (4, 0)}, ["widths=0"]),
+        ({"widths": (4, 0)}, ["widths=(4, 0)", "positive"]),
         ({"replicas": 0}, ["replicas=0"]),
         ({"on_failure": "panic"}, ["'panic'"]),
         ({"solver": Newton}, ["solver", "instance"]),

@@ -301,7 +301,7 @@ def test_gradient_along_a_long_chain():
         ({"in_channels": 0}, ["in_channels=0"]),
         ({"hidden_channels": 0}, ["hidden_channels=0"]),
         ({"edge_dim": 0}, ["edge_dim=0"]),
-        ({"widths": (4, 0)}, ["widths=0"]),
+        ({"widths": (4, 0)}, ["widths=(4, 0)", "positive"]),
         ({"replicas": 0}, ["replicas=0"]),
         ({"on_failure": "panic"}, ["'panic'"]),
         ({"solver": Picard}, ["solver", "instance"]),

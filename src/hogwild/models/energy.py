@@ -1,14 +1,7 @@
-r"""Energy GNNs: embeddings that minimise a learned, strongly convex energy.
+"""Energy GNNs: embeddings that minimise a learned, strongly convex energy.
 
 `Graph Neural Networks Gone Hogwild <https://openreview.net/forum?id=WfxPVtYRlL>`_ (Solodova,
-Richardson, Oktay & Adams, ICLR 2025):
-
-.. math::
-    H^* = \arg\min_H \sum_i u(m_i, h_i, x_i) + \tfrac\beta2 \|h_i\|^2, \qquad
-    m_i = \sum_{j \in N(i)} \omega_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}) + m_\circ(h_i, x_i).
-
-The minimiser is unique. The order of updates, delays and the starting point therefore do not
-change the answer.
+Richardson, Oktay & Adams, ICLR 2025).
 """
 
 from __future__ import annotations
@@ -20,7 +13,7 @@ from typing import Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import AsynchronyError, ConfigError, require_all_positive
+from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_widths
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.adjacency import renormalised
@@ -58,11 +51,16 @@ node's own embedding in its self message and update."""
 
 
 class EnergyConv(ImplicitConv):
-    r"""A PyG-style layer whose embeddings minimise a learned convex energy.
+    r"""A layer whose embeddings minimise a learned convex energy.
+
+    .. math::
+        H^* = \arg\min_H \sum_i u(m_i, h_i, x_i) + \tfrac\beta2 \|h_i\|^2, \qquad
+        m_i = \sum_{j \in N(i)} \omega_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}) + m_\circ(h_i, x_i).
+
+    The minimiser is unique. The order of updates, delays and the starting point therefore do not
+    change the answer.
 
     Args:
-        in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings.
         message: ``"edge"``: :math:`m(h_i, h_j, x_i, x_j, e_{ij})`; ``"node"``: :math:`m(h_j, x_j)`.
         message_channels: Width of a message (of each head).
         heads: ``None``, or a number of attention heads, each with its own message network and its
@@ -71,19 +69,15 @@ class EnergyConv(ImplicitConv):
         aggr: ``"sum"`` or ``"mean"`` of the neighbours' messages.
         normalize: Weigh messages by the symmetrically renormalised adjacency
             :math:`(D + I)^{-1/2} (A + I) (D + I)^{-1/2}`, the self message by its diagonal.
-        edge_dim: Width of the edge features, or ``None``.
+        edge_dim: Width r of the edge features, or ``None``.
         rounds: Rounds of messages inside the one convex energy. With L > 1 rounds the energy of a
             node depends on nodes L hops away, so that only a solver can minimise it.
         beta: Strong convexity :math:`\beta`.
         widths: Hidden widths of the PICNNs.
         act: Activation of the PICNNs, smooth, convex and nondecreasing.
         gate: Positive part of the PICNNs' gates, ``"softplus"`` or ``"relu"``.
-        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
-            ``solver`` (Newton's method by default), ``solve_dtype``, ``on_failure``, ``validate``.
-
-    Shapes:
-        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
-        → [N, k], or [R, N, k] with replicas.
+        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
+            default solver is Newton's method.
 
     Conventions:
         A self-loop in ``edge_index`` is an ordinary message from a node to itself. It is added to
@@ -95,6 +89,7 @@ class EnergyConv(ImplicitConv):
     """
 
     kind = Kind.OPTIMISATION
+    takes_edge_attr = True
 
     def __init__(
         self,
@@ -126,6 +121,7 @@ class EnergyConv(ImplicitConv):
         require_all_positive(
             message_channels=message_channels, rounds=rounds, heads=heads, edge_dim=edge_dim
         )
+        widths = require_widths("widths", widths)
         if not 0 < beta < math.inf:
             raise ConfigError(f"beta={beta!r}; expected a positive number (strong convexity)")
         if heads is not None and (aggr == "mean" or normalize):
@@ -158,36 +154,24 @@ class EnergyConv(ImplicitConv):
             both = [m for m in signal for _ in range(ends)]
             out = 1 if depth == rounds - 1 else k
             mono = [True] * merged + signal
-
-            def net(
-                features: int | tuple[int, ...],
-                monotone: list[bool],
-                out: int,
-                lead: tuple[int, ...] = lead,
-            ) -> PICNN:
-                return PICNN(
-                    features,
-                    len(monotone),
-                    (*widths, out),
-                    monotone=monotone,
-                    act=act,
-                    gate=gate,
-                    batch_shape=lead,
-                    gain=message_gain(rounds, message),
-                )
-
-            self.message_nets.append(net(slots, both, message_channels, per_head))
-            self.loop_nets.append(net(in_channels, signal, merged))
-            self.update_nets.append(net(in_channels, mono, out))
+            for nets, features, monotone, width, batch_shape in (
+                (self.message_nets, slots, both, message_channels, per_head),
+                (self.loop_nets, (in_channels,), signal, merged, lead),
+                (self.update_nets, (in_channels,), mono, out, lead),
+            ):
+                nets.append(
+                    PICNN(
+                        features, len(monotone), (*widths, width), monotone=monotone, act=act,
+                        gate=gate, batch_shape=batch_shape, gain=message_gain(rounds, message),
+                    )
+                )  # fmt: skip
             inner = out
         self._agree()
-        self.attention = (
-            None
-            if heads is None
-            else NeighbourhoodAttention(
+        self.attention: NeighbourhoodAttention | None = None
+        if heads is not None:
+            self.attention = NeighbourhoodAttention(
                 in_channels, edge_dim, message_channels, batch_shape=per_head
             )
-        )
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
@@ -217,8 +201,6 @@ class EnergyConv(ImplicitConv):
         """(message, self message, update) of every round."""
         nets = zip(self.message_nets, self.loop_nets, self.update_nets, strict=True)
         return cast("Iterator[tuple[PICNN, PICNN, PICNN]]", nets)
-
-    # -- the problem ------------------------------------------------------------------------------
 
     def default_solver(self) -> Solver:
         return Newton()
@@ -284,10 +266,9 @@ class EnergyConv(ImplicitConv):
         """The energy of embeddings ``h`` [N, k] or [R, N, k] on every graph, [G] or [R, G].
         Autograd differentiates it as usual."""
         inputs = Inputs.of(inputs)
-        with torch.autocast(self._device, enabled=False):
-            problem = self.problem(inputs)
-            h = self._embeddings("h", h, problem, self._dtype(inputs.x))
-            value = problem.evaluate(h).value
+        with self._precise(inputs):
+            problem, h = self._at(h, inputs)
+            value: Tensor = problem.evaluate(h).value
         return value if self.replicas is not None else value[0]
 
     def require_asynchronous(self, inputs: Inputs) -> None:
@@ -307,31 +288,13 @@ class EnergyConv(ImplicitConv):
 
 
 class EnergyGNN(ImplicitGNN):
-    r"""An energy GNN: one or several :class:`EnergyConv` and the paper's readout.
-
-    Args:
-        in_channels: Width of the node features.
-        out_channels: Width of the predictions.
-        num_layers: Number of energies; each reads the features and the solution of the one below.
-            The paper uses one.
-        pool: ``None`` predicts for every node; ``"mean"`` for every graph, by passing the mean of
-            the node predictions through a second MLP, as the paper does.
-        readout: Hidden widths of the readout MLPs.
-        kwargs: Additional arguments of every :class:`EnergyConv`: ``hidden_channels``,
-            ``message``, ``heads``, ``edge_dim``, ``beta``, ``replicas``, …
-
-    Shapes:
-        Inputs as in :class:`EnergyConv` → [N, out] or [R, N, out]; with ``pool`` [G, out] or
-        [R, G, out].
-    """
+    """An energy GNN: one or several :class:`EnergyConv` (the paper uses one) and the paper's
+    readout. The arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` and
+    :class:`EnergyConv`."""
 
     layer = EnergyConv
 
     def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The energy of embeddings ``h`` on every graph: :meth:`EnergyConv.energy`."""
-        if not isinstance(self.conv, EnergyConv):
-            raise ConfigError(
-                "the model has several energies, one for each layer; expected a model of one "
-                "layer. model.conv.levels[s].energy(h, inputs) gives the energy of layer s"
-            )
-        return self.conv.energy(h, self.features(Inputs.of(inputs)))
+        found: Tensor = self._only("energy").energy(h, self.features(Inputs.of(inputs)))
+        return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from hogwild.errors import (
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
+from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.mode import opaque
 from hogwild.models.validation import large_features
 from hogwild.problems.base import Problem
@@ -52,6 +53,10 @@ class ImplicitConv(Conv):
         on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
         validate: Also check the *values* of the inputs (finite, in range, sorted). These checks
             synchronise with the device.
+
+    Shapes:
+        x [N, p] (or [R, N, p]), edge_index [2, E], batch [N], edge_attr [E, r] of layers that have
+        an ``edge_dim``, edge_weight [E] → [N, k], or [R, N, k] with replicas.
     """
 
     def __init__(
@@ -64,8 +69,10 @@ class ImplicitConv(Conv):
         solve_dtype: torch.dtype | None = torch.float64,
         on_failure: str = "raise",
         validate: bool = True,
+        **unknown: object,
     ) -> None:
         super().__init__()
+        refuse_unknown(type(self), unknown, keywords(type(self), Conv))
         if solver is not None and not isinstance(solver, Solver):
             raise ConfigError(
                 f"solver={solver!r}; expected an instance such as hogwild.solvers.Newton(atol=1e-8)"
@@ -94,7 +101,7 @@ class ImplicitConv(Conv):
     @opaque
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         inputs = Inputs.of(inputs)
-        with torch.autocast(self._device, enabled=False):  # bfloat16 is too coarse for a solve
+        with self._precise(inputs):
             attached = self.problem(inputs)
             dtype = self._dtype(inputs.x)
             with torch.no_grad():
@@ -106,9 +113,15 @@ class ImplicitConv(Conv):
                 h = differentiable(attached, h, self.solver.adjoint, self.on_failure)
             return self._without_replicas(replace(found, value=h.mT.to(x.dtype)))
 
-    @property
-    def _device(self) -> str:
-        return next(self.parameters()).device.type
+    def _precise(self, inputs: Inputs) -> torch.autocast:
+        """A context without autocast: bfloat16 is too coarse for a solve."""
+        like = next(self.parameters(), inputs.x)
+        return torch.autocast(getattr(like, "device", torch.device("cpu")).type, enabled=False)
+
+    def _at(self, h: Tensor, inputs: Inputs) -> tuple[Any, Tensor]:
+        """The problem of these inputs, and the user's embeddings as [R, k, N]."""
+        problem = self.problem(inputs)
+        return problem, self._embeddings("h", h, problem, self._dtype(inputs.x))
 
     def _dtype(self, x: Tensor) -> torch.dtype:
         """Precision of the solve."""

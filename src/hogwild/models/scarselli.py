@@ -31,7 +31,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, require_all_positive
+from hogwild.errors import ConfigError, require_all_positive, require_widths
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
@@ -107,18 +107,10 @@ class ScarselliProblem(FixedPoint, LocalMap):
         excess = (self.jacobian(h).columns - target).clamp_min(0.0)
         return self.graph.dot(excess, excess)
 
-    def contractivity(self, h: Tensor) -> Contractivity:
-        """How much the map contracts near h [R, k, N]."""
-        with torch.no_grad():
-            return self.jacobian(h).contractivity()
-
 
 class ScarselliConv(ImplicitConv):
-    r"""A PyG-style layer whose embeddings are a fixed point of general networks.
-
-    .. math::
-        m_i = \sum_{j \in N(i)} w_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}), \qquad
-        h_i = u(m_i, h_i, x_i)
+    r"""A layer whose embeddings are a fixed point of general networks
+    (:mod:`hogwild.models.scarselli` has the equations).
 
     Only a penalty in the loss makes this map contract::
 
@@ -132,18 +124,12 @@ class ScarselliConv(ImplicitConv):
     this model among the true fixed-point GNNs.
 
     Args:
-        in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings.
         message_channels: Width of a message.
         edge_dim: Width r of the edge features, or ``None``.
         widths: Hidden widths of both networks.
-        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
-            ``solver`` (by default Anderson acceleration, which often converges even if the map
-            does not contract), ``solve_dtype``, ``on_failure``, ``validate``.
-
-    Shapes:
-        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
-        → [N, k], or [R, N, k] with replicas.
+        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
+            default solver is Anderson acceleration, which often converges even if the map does not
+            contract.
 
     Conventions:
         A self-loop in ``edge_index`` is an ordinary message from a node to itself. Each of several
@@ -152,6 +138,7 @@ class ScarselliConv(ImplicitConv):
     """
 
     kind = Kind.FIXED_POINT
+    takes_edge_attr = True
 
     def __init__(
         self,
@@ -164,9 +151,8 @@ class ScarselliConv(ImplicitConv):
         **kwargs: Unpack[Solving],
     ) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)
-        require_all_positive(
-            message_channels=message_channels, edge_dim=edge_dim, widths=tuple(widths)
-        )
+        require_all_positive(message_channels=message_channels, edge_dim=edge_dim)
+        widths = require_widths("widths", widths)
         self.message_channels, self.edge_dim = message_channels, edge_dim
         k, p, c = hidden_channels, in_channels, message_channels
         ends = 2 * k + 2 * p + (edge_dim or 0)
@@ -201,8 +187,6 @@ class ScarselliConv(ImplicitConv):
         first[..., c : c + k].mul_(OWN / sizes[0])
         self.message_net.weight[0][..., : 2 * k].mul_(HEARD / (DEGREE * sizes[1]))
 
-    # -- the problem ------------------------------------------------------------------------------
-
     def default_solver(self) -> Solver:
         return Anderson()
 
@@ -210,7 +194,6 @@ class ScarselliConv(ImplicitConv):
         """The fixed point of these inputs, attached to the autograd graph."""
         inputs = Inputs.of(inputs)
         x, edge_attr, heard = inputs.x, inputs.edge_attr, inputs.heard
-        edge_weight = inputs.edge_weight
         graph, dtype = self.graph(inputs), self._dtype(x)
         xs = as_field(x, dtype)  # [1 or R, p, N]
         sender = (xs, graph.src) if heard is None else (as_field(heard, dtype), None)
@@ -221,7 +204,7 @@ class ScarselliConv(ImplicitConv):
             graph,
             self.message_net.given(slots, dtype),
             self.update_net.given([(xs, None)], dtype),
-            None if edge_weight is None else edge_weight.to(dtype),
+            None if inputs.edge_weight is None else inputs.edge_weight.to(dtype),
         )
 
     def penalty(self, h: Tensor, inputs: Inputs, *, target: float = 0.9) -> Tensor:
@@ -239,10 +222,9 @@ class ScarselliConv(ImplicitConv):
         if not 0 <= target < 1:
             raise ConfigError(f"target={target!r}; expected a number from 0 to below 1")
         inputs = Inputs.of(inputs)
-        with torch.autocast(self._device, enabled=False):
-            problem = self.problem(inputs)
-            h = self._embeddings("h", h, problem, self._dtype(inputs.x))
-            value = problem.penalty(h, target).to(inputs.x.dtype)
+        with self._precise(inputs):
+            problem, h = self._at(h, inputs)
+            value: Tensor = problem.penalty(h, target).to(inputs.x.dtype)
         return value if self.replicas is not None else value[0]
 
     def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
@@ -252,36 +234,28 @@ class ScarselliConv(ImplicitConv):
         The numbers describe this one point; they prove nothing about other points.
         """
         inputs = Inputs.of(inputs)
-        with torch.autocast(self._device, enabled=False), torch.no_grad():
-            problem = self.problem(inputs)
-            h = self._embeddings("h", h, problem, self._dtype(inputs.x))
-            found = problem.contractivity(h)
+        with self._precise(inputs), torch.no_grad():
+            problem, h = self._at(h, inputs)
+            found: Contractivity = problem.jacobian(h).contractivity()
         if self.replicas is not None:
             return found
         return Contractivity(found.rho[0], found.one_norm[0], found.two_norm[0])
 
 
 class ScarselliGNN(ImplicitGNN):
-    r"""The original graph neural network: :class:`ScarselliConv` and the paper's readout.
-
-    The arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` (``in_channels``,
-    ``out_channels``, ``num_layers``, ``pool``, ``readout``) and those of :class:`ScarselliConv`.
-    """
+    """The original graph neural network: :class:`ScarselliConv` and the paper's readout. The
+    arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`ScarselliConv`."""
 
     layer = ScarselliConv
 
     def penalty(self, h: Tensor, inputs: Inputs, *, target: float = 0.9) -> Tensor:
         """The penalty of every graph: :meth:`ScarselliConv.penalty`."""
-        return self._only_layer().penalty(h, self.features(Inputs.of(inputs)), target=target)
+        features, layer = self.features(Inputs.of(inputs)), self._only("map")
+        found: Tensor = layer.penalty(h, features, target=target)
+        return found
 
     def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
         """How much the map contracts near one point: :meth:`ScarselliConv.contractivity`."""
-        return self._only_layer().contractivity(h, self.features(Inputs.of(inputs)))
-
-    def _only_layer(self) -> ScarselliConv:
-        if not isinstance(self.conv, ScarselliConv):
-            raise ConfigError(
-                "the model has several maps, one for each layer; expected a model of one layer. "
-                "The layers of this model are in model.conv.levels"
-            )
-        return self.conv
+        features, layer = self.features(Inputs.of(inputs)), self._only("map")
+        found: Contractivity = layer.contractivity(h, features)
+        return found

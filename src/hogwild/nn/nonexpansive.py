@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError
+from hogwild.nn.activations import named
 from hogwild_node import nonexpansive as functions
 
 FINE, FAR = 100.0, 1e12
@@ -127,12 +128,5 @@ NONEXPANSIVE = {
 
 def resolve(act: str | Nonexpansive) -> Nonexpansive:
     """The activation of that name, or the given :class:`Nonexpansive` itself."""
-    if isinstance(act, Nonexpansive):
-        return act
-    if act not in NONEXPANSIVE:
-        raise ConfigError(
-            f"activation {act!r}; expected one of {sorted(NONEXPANSIVE)} or an "
-            f"hogwild.nn.Nonexpansive: with an expansive one (GELU, SiLU) the map may not be a "
-            f"contraction"
-        )
-    return NONEXPANSIVE[act]
+    why = "with an expansive one, GELU or SiLU, the map may not be a contraction"
+    return named(act, NONEXPANSIVE, Nonexpansive, why)

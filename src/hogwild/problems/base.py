@@ -4,16 +4,14 @@ A *problem* is a batch of independent problems, one for each replica r and graph
 the node dimension. Every vector is ``[R, k, N]``, and every number per problem is ``[R, G]``. An
 :class:`Objective` is minimised. A :class:`FixedPoint` is the fixed point of a map.
 
-A problem has three interfaces:
-
-* :class:`Solvable` for solvers,
-* :class:`Distributed` for the nodes of a network, which solve the problem themselves,
-* :class:`CertifiedObjective` or :class:`CertifiedMap` for certificates, which need bounds.
+Solvers call the methods that compute values and derivatives. The nodes of a network use
+:attr:`Problem.node` and :meth:`Problem.part`. Certificates use the bounds of each class.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -21,6 +19,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from hogwild.errors import GraphError
 from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian, Tangent
 from hogwild_node.local import LocalEnergy, LocalMap
@@ -65,8 +64,8 @@ class Evaluation(ABC):
         return self.hessian()
 
 
-class Solvable(OnGraph, ABC):
-    """The interface for solvers: independent problems on R replicas × G graphs.
+class Problem(OnGraph, ABC):
+    """Independent problems on R replicas × G graphs.
 
     A subclass is a dataclass. Its fields declare what the last dimension of their tensors counts
     (:func:`hogwild_node.tree.over`), which defines :meth:`detach` and :meth:`select`.
@@ -124,6 +123,35 @@ class Solvable(OnGraph, ABC):
             self.replicas, self.channels, self.graph.num_nodes, dtype=like.dtype, device=like.device
         )
 
+    @property
+    @abstractmethod
+    def node(self) -> LocalEnergy | LocalMap:
+        """The problem as nodes compute it, from what they heard."""
+
+    def part(self, nodes: Tensor | Sequence[int]) -> Part:
+        """Some nodes of the problem, with the constants of the *whole* graph.
+
+        The problem of the subgraph of these nodes would differ: its nodes may have fewer neighbours
+        and therefore other degrees.
+
+        Args:
+            nodes: Indices of different nodes, [A].
+        """
+        n = self.graph.num_nodes
+        found = torch.as_tensor(nodes, device=self.graph.src.device)
+        if found.dtype == torch.bool or found.is_floating_point() or found.dim() != 1:
+            raise GraphError(
+                f"nodes is {found.dtype} of shape {list(found.shape)}; expected a list or a vector "
+                f"of node indices (mask.nonzero()[:, 0] makes one from a mask)"
+            )
+        wrong = found[(found < 0) | (found >= n)]
+        if wrong.numel() or found.unique().numel() < found.numel():
+            what = f"the index {int(wrong[0])}" if wrong.numel() else "an index twice"
+            raise GraphError(f"nodes holds {what}; expected different indices from 0 to {n - 1}")
+        at = self.graph.star(found.long())
+        star = Star(at.size, at.slot, senders=at.senders, labels=at.labels)
+        return Part(self.node.at(at), star, found.long(), self.graph.src[at.edges], at.edges)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -145,77 +173,7 @@ class Part:
     edges: Array
 
 
-class Distributed(Solvable):
-    """The interface for the nodes of a network, which solve the problem themselves."""
-
-    @property
-    @abstractmethod
-    def node(self) -> LocalEnergy | LocalMap:
-        """The problem as nodes compute it, from what they heard."""
-
-    def part(self, nodes: Tensor) -> Part:
-        """Some nodes of the problem, with the constants of the *whole* graph.
-
-        The problem of the subgraph of these nodes would differ: its nodes may have fewer neighbours
-        and therefore other degrees.
-
-        Args:
-            nodes: Indices of the nodes, [A].
-        """
-        at = self.graph.star(nodes)
-        star = Star(at.size, at.slot, senders=at.senders, labels=at.labels)
-        return Part(self.node.at(at), star, nodes, self.graph.src[at.edges], at.edges)
-
-
-Problem = Distributed
-"""A problem that a solver or the nodes of a network can solve."""
-
-
-class CertifiedObjective(ABC):
-    """The interface for certificates of an energy: bounds that hold at every point."""
-
-    graph: Graph
-
-    @abstractmethod
-    def convexity(self) -> Tensor:
-        """A lower bound [R, G] on the smallest eigenvalue of the Hessian."""
-
-    @abstractmethod
-    def row_bounds(self) -> Tensor:
-        r"""Bounds [R, k, N] on the absolute row sums of the Hessian, entry by entry:
-        :math:`r_a \ge \sum_b \sup_h |\partial^2 E / \partial h_a \partial h_b|`."""
-
-    def lipschitz(self) -> Tensor:
-        """An upper bound [R, G] on the largest eigenvalue of the Hessian."""
-        return self.graph.norm(self.row_bounds())
-
-
-class CertifiedMap:
-    """The interface for certificates of a fixed-point map; by default nothing is proved."""
-
-    monotone: bool = False
-    r"""Whether :math:`h \le h'` implies :math:`F(h) \le F(h')`, and a value decreases along every
-    cycle of the graph. Asynchronous updates then reach the unique fixed point in finite time, even
-    if F does not contract."""
-
-    def modulus(self) -> Tensor | None:
-        r"""A proved bound [R, G] on the contraction modulus of F in a weighted block-maximum norm
-        :math:`\max_i \|h_i\| / v_i`, v > 0; ``None`` if nothing is proved.
-
-        A bound below one guarantees convergence to the unique fixed point for *any* order of
-        updates and any bounded delays. A contraction in another norm, such as the Euclidean norm,
-        does not.
-        """
-        return None
-
-    def drift(self, error: float) -> Tensor | None:
-        """A proved bound [R, G] on the largest entry of the final distance to the fixed point, if
-        every number heard is wrong by at most ``error``; infinite if there is no bound, ``None`` if
-        nothing is proved."""
-        return None
-
-
-class Objective(Distributed, CertifiedObjective):
+class Objective(Problem):
     """The problem of minimising a strongly convex function on each graph."""
 
     has_blocks: bool = False
@@ -241,6 +199,19 @@ class Objective(Distributed, CertifiedObjective):
     def evaluate(self, h: Tensor) -> Evaluation:
         """The energy at ``h`` [R, k, N]."""
 
+    @abstractmethod
+    def convexity(self) -> Tensor:
+        """A lower bound [R, G] on the smallest eigenvalue of the Hessian at any point."""
+
+    @abstractmethod
+    def row_bounds(self) -> Tensor:
+        r"""Bounds [R, k, N] on the absolute row sums of the Hessian, entry by entry:
+        :math:`r_a \ge \sum_b \sup_h |\partial^2 E / \partial h_a \partial h_b|`."""
+
+    def lipschitz(self) -> Tensor:
+        """An upper bound [R, G] on the largest eigenvalue of the Hessian at any point."""
+        return self.graph.norm(self.row_bounds())
+
     def residual(self, h: Tensor) -> Tensor:
         r""":math:`\nabla E(h)`."""
         return self.evaluate(h).gradient
@@ -260,18 +231,21 @@ class Objective(Distributed, CertifiedObjective):
         return self.evaluate(h).scale
 
 
-class FixedPoint(Distributed, CertifiedMap):
+class FixedPoint(Problem):
     r"""The problem of finding :math:`h = F(h)` on each graph."""
 
     has_blocks: bool = False
     """Whether the tangents have blocks."""
     has_inverse: bool = False
     """Whether the tangents have an inverse in closed form."""
+    monotone: bool = False
+    r"""Whether :math:`h \le h'` implies :math:`F(h) \le F(h')`, and a value decreases along every
+    cycle of the graph. Asynchronous updates then reach the unique fixed point in finite time, even
+    if F does not contract."""
 
     @property
     @abstractmethod
-    def node(self) -> LocalMap:
-        """The map as nodes apply it, to what they heard."""
+    def node(self) -> LocalMap: ...
 
     def step(self, h: Tensor) -> Tensor:
         everyone = self.graph.everyone
@@ -298,6 +272,22 @@ class FixedPoint(Distributed, CertifiedMap):
     def adjoint(self, h: Tensor, grad: Tensor) -> Tensor | None:
         r"""The solution :math:`\lambda` of :math:`(\partial F / \partial h - I)^\top \lambda` =
         ``grad`` in closed form; ``None`` if a Krylov method has to compute it."""
+        return None
+
+    def modulus(self) -> Tensor | None:
+        r"""A proved bound [R, G] on the contraction modulus of F in a weighted block-maximum norm
+        :math:`\max_i \|h_i\| / v_i`, v > 0; ``None`` if nothing is proved.
+
+        A bound below one guarantees convergence to the unique fixed point for *any* order of
+        updates and any bounded delays. A contraction in another norm, such as the Euclidean norm,
+        does not.
+        """
+        return None
+
+    def drift(self, error: float) -> Tensor | None:
+        """A proved bound [R, G] on the largest entry of the final distance to the fixed point, if
+        every number heard is wrong by at most ``error``; infinite if there is no bound, ``None`` if
+        nothing is proved."""
         return None
 
     def linearise(self, h: Tensor) -> Tangent:
