@@ -84,7 +84,7 @@ class EnergyConv(ImplicitConv):
         the separately parameterised self message that every node has. Each of several parallel
         edges counts, also in the mean and in the softmax of the attention, where an edge of weight
         0 counts too. An isolated node minimises its own energy. On a directed graph node i hears
-        the sources of the edges into it. An asynchronous run needs the reverse links, because
+        the senders of the edges into it. An asynchronous run needs the reverse links, because
         gradients travel against the edges.
     """
 

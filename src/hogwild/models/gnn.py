@@ -43,8 +43,10 @@ class ConvGNN(Model):
         *,
         out_channels: int | None = None,
         pool: str | None = None,
+        **unknown: object,
     ) -> None:
         super().__init__()
+        refuse_unknown(type(self), unknown, keywords(type(self), Model))
         if not isinstance(conv, Conv):
             raise ConfigError(
                 f"conv is a {type(conv).__name__}; expected a convolution of hogwild such as "

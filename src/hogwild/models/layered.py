@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from hogwild.errors import AsynchronyError, ConfigError, require_all_positive
+from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_positive
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
@@ -104,7 +104,8 @@ class Layers(Conv):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        require_all_positive(in_channels=in_channels, replicas=replicas)
+        require_positive("in_channels", in_channels)
+        require_all_positive(replicas=replicas)
         k, edge_dim, stack = build(layers, hidden_channels, edge_dim, act, norm, dropout)
         if not encoder and in_channels != k:
             raise ConfigError(
@@ -129,7 +130,7 @@ class Layers(Conv):
 
     @property
     def label(self) -> str:
-        return f"layers of {self._stack[0]}"
+        return f"a stack of {self._stack[0]}"
 
     def reset_parameters(self) -> None:
         if self.encoder is not None:
@@ -277,6 +278,11 @@ class LayeredGNN(ExplicitGNN):
 
 def _drawn(layers: BasicGNN | Iterable[nn.Module]) -> BasicGNN | Iterable[nn.Module]:
     """Copies of the given layers with fresh parameters."""
+    if not isinstance(layers, nn.Module | Iterable):
+        raise ConfigError(
+            f"layers={layers!r}; expected a list of convolutions, or a PyG model, as the first "
+            f"argument: LayeredGNN(layers, in_channels, out_channels=...)"
+        )
     given = layers if isinstance(layers, nn.Module) else list(layers)
     parts = [given] if isinstance(given, nn.Module) else given
     if not all(isinstance(part, nn.Module) for part in parts):
