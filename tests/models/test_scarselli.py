@@ -393,27 +393,6 @@ def test_failure_is_reported():
 # -- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "words"),
-    [
-        ({"in_channels": 0}, ["in_channels=0"]),
-        ({"hidden_channels": 0}, ["hidden_channels=0"]),
-        ({"message_channels": 0}, ["message_channels=0"]),
-        ({"edge_dim": 0}, ["edge_dim=0"]),
-        ({"widths": (4, 0)}, ["widths=(4, 0)", "positive"]),
-        ({"replicas": 0}, ["replicas=0"]),
-        ({"on_failure": "panic"}, ["'panic'"]),
-        ({"solver": Picard}, ["solver", "instance"]),
-    ],
-    ids=str,
-)
-def test_constructor_errors(kwargs, words):
-    with pytest.raises(ConfigError) as caught:
-        ScarselliConv(**({"in_channels": 3} | kwargs))
-    for word in words:
-        assert word in str(caught.value)
-
-
 def test_bad_input():
     conv, x = ScarselliConv(3, edge_dim=2).double(), torch.randn(4, 3, **DOUBLE)
     attr = torch.randn(8, 2, **DOUBLE)

@@ -169,12 +169,12 @@ class ContractionConv(ImplicitConv):
 
     def _pose(self, inputs: Inputs, normalize: bool = True) -> tuple[Graph, Adjacency]:
         """Check the inputs; return their graph and Ã."""
-        graph, dtype = self.graph(inputs), self._dtype(inputs.x)
+        graph, dtype = self.graph(inputs), self.precision(inputs.x)
         return graph, adjacency(graph, inputs.edge_weight, dtype, normalize=normalize)
 
     def _encode(self, encoder: nn.Module | None, x: Tensor) -> Tensor:
         """The encoded features [R, k, N], computed in the precision of the solve."""
-        dtype = self._dtype(x)
+        dtype = self.precision(x)
         if encoder is None:
             out = x.to(dtype)
         elif x.dtype == dtype:

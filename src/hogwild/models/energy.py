@@ -209,7 +209,7 @@ class EnergyConv(ImplicitConv):
         """The energy of these inputs, attached to the autograd graph."""
         inputs = Inputs.of(inputs)
         x, edge_attr, heard = inputs.x, inputs.edge_attr, inputs.heard
-        graph, dtype = self.graph(inputs), self._dtype(x)
+        graph, dtype = self.graph(inputs), self.precision(x)
         xs = as_field(x, dtype)  # [1 or R, p, N]
         es = None if edge_attr is None else edge_attr.to(dtype).mT.unsqueeze(0)
         node_slot = [Slot(xs)]

@@ -80,10 +80,10 @@ def _columns(graphs: Sequence[Data], name: str, width: int) -> list[Tensor]:
         if t is not None and t.dim() == 1 and name == "edge_attr":
             t = t.unsqueeze(1)
         if t is None or not t.is_floating_point() or t.dim() != 2:
-            what = "no" if t is None else f"{t.dtype} of shape {list(t.shape)} as"
+            what = "" if t is None else f" of dtype {t.dtype} and shape {list(t.shape)}"
             raise FeatureError(
-                f"graph {i} has {what} {name}; the model reads it and expects floating-point "
-                f"features [n, {width}]"
+                f"graph {i} has {'no ' if t is None else ''}{name}{what}, and the model reads "
+                f"{name}; expected floating-point features [n, {width}]"
             )
         found.append(t)
     return found

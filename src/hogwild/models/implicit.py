@@ -103,7 +103,7 @@ class ImplicitConv(Conv):
         inputs = Inputs.of(inputs)
         with self._precise(inputs):
             attached = self.problem(inputs)
-            dtype = self._dtype(inputs.x)
+            dtype = self.precision(inputs.x)
             with torch.no_grad():
                 problem = attached.detach()
                 found = solve(problem, self.solver, self._start(problem, h0, dtype))
@@ -121,9 +121,9 @@ class ImplicitConv(Conv):
     def _at(self, h: Tensor, inputs: Inputs) -> tuple[Any, Tensor]:
         """The problem of these inputs, and the user's embeddings as [R, k, N]."""
         problem = self.problem(inputs)
-        return problem, self._embeddings("h", h, problem, self._dtype(inputs.x))
+        return problem, self._embeddings("h", h, problem, self.precision(inputs.x))
 
-    def _dtype(self, x: Tensor) -> torch.dtype:
+    def precision(self, x: Tensor) -> torch.dtype:
         """Precision of the solve."""
         dtype = self.solve_dtype or x.dtype
         if dtype not in (torch.float32, torch.float64):

@@ -225,7 +225,7 @@ class MaxConv(ImplicitConv):
             ends.append(edge_attr.expand(*x.shape[:-2], *edge_attr.shape))
         loss = F.softplus(self.decrement(torch.cat(ends, -1)))
         encoding, loss = (
-            v.to(self._dtype(x)).mT.reshape(self.replicas or 1, self.hidden_channels, v.size(-2))
+            v.to(self.precision(x)).mT.reshape(self.replicas or 1, self.hidden_channels, v.size(-2))
             for v in (self.encoder(x), loss)
         )
         return MaxProblem(graph, encoding, self.least + loss)

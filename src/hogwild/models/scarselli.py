@@ -194,7 +194,7 @@ class ScarselliConv(ImplicitConv):
         """The fixed point of these inputs, attached to the autograd graph."""
         inputs = Inputs.of(inputs)
         x, edge_attr, heard = inputs.x, inputs.edge_attr, inputs.heard
-        graph, dtype = self.graph(inputs), self._dtype(x)
+        graph, dtype = self.graph(inputs), self.precision(x)
         xs = as_field(x, dtype)  # [1 or R, p, N]
         sender = (xs, graph.src) if heard is None else (as_field(heard, dtype), None)
         slots: list[tuple[Tensor, Tensor | None]] = [(xs, graph.dst), sender]
