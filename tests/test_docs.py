@@ -123,7 +123,7 @@ def test_the_convolution_in_the_documentation():
     data.x = torch.randn(data.num_nodes, 3, dtype=torch.float64)
     data.edge_attr = None
     run = hogwild.simulate(model, data, stagger=3, delay=2)
-    torch.testing.assert_close(run.predictions[0], model.predict(data), rtol=0, atol=1e-6)
+    torch.testing.assert_close(run.predictions[0], model.predict(data), rtol=0, atol=1e-4)
 
 
 def test_the_documentation_names_what_is_recognised_and_what_is_not():

@@ -136,10 +136,10 @@ class EIGNNProblem(Contraction):
         return torch.linalg.matrix_norm(self.weight, ord=2)
 
     def _tangent(self, slope: Tensor) -> ContractionTangent:
-        plain = super()._tangent(slope)
-        if self.spectrum is None:
-            return plain
-        return ClosedTangent(plain.graph, plain.adjacency, plain.weight, slope, self.spectrum)
+        tangent = super()._tangent(slope)
+        if self.spectrum is not None:
+            tangent = ClosedTangent(**vars(tangent), spectrum=self.spectrum)
+        return tangent
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
         sub, nodes = super().select(replicas, graphs)

@@ -24,7 +24,6 @@ from hogwild.models.mode import opaque
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.picnn import PICNN
-from hogwild.ops import as_field
 from hogwild.problems.energy import EnergyProblem
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
@@ -39,6 +38,7 @@ def message_gain(rounds: int, message: str) -> float:
     that neighbours influence each other from the first epoch. Edge-wise messages need a smaller
     slope because they already couple neighbours strongly (:data:`COUPLING`), and because the
     curvature of a sum of messages grows with the square of the degree.
+    ``benchmarks/training_step.py`` times the solves of such fresh energies.
     """
     if message == "edge":
         return 0.06 if rounds == 1 else 0.02
@@ -47,7 +47,8 @@ def message_gain(rounds: int, message: str) -> float:
 
 COUPLING, ALONE = 4.0, 0.3
 """Factors on initial weights: ``COUPLING`` on the difference between neighbours, ``ALONE`` on a
-node's own embedding in its self message and update."""
+node's own embedding in its self message and update. ``benchmarks/training_step.py`` times the
+solves of fresh energies, which depend on both."""
 
 
 class EnergyConv(ImplicitConv):
@@ -186,7 +187,7 @@ class EnergyConv(ImplicitConv):
 
         A fresh energy then resembles that of a graph Laplacian. Along a chain, more than half of a
         node's signal survives each hop. With independent weights on both ends less than 35 % would
-        survive (``tests/models/test_init.py``), which leaves too little to learn from.
+        survive, which leaves too little to learn from.
         """
         for message, loop, update in self._networks():
             for wy in message.wy if self.message == "edge" else ():
@@ -208,18 +209,13 @@ class EnergyConv(ImplicitConv):
     def problem(self, inputs: Inputs) -> EnergyProblem:
         """The energy of these inputs, attached to the autograd graph."""
         inputs = Inputs.of(inputs)
-        x, edge_attr, heard = inputs.x, inputs.edge_attr, inputs.heard
-        graph, dtype = self.graph(inputs), self.precision(x)
-        xs = as_field(x, dtype)  # [1 or R, p, N]
-        es = None if edge_attr is None else edge_attr.to(dtype).mT.unsqueeze(0)
-        node_slot = [Slot(xs)]
-        said = None if heard is None else as_field(heard, dtype)  # [1 or R, p, E]
-        sender = Slot(xs, graph.src) if said is None else Slot(said)
-        edge_slots = [sender]
+        graph, x, heard, edge_attr = self.fields(inputs)
+        dtype, sender = x.dtype, Slot(x, graph.src) if heard is None else Slot(heard)
+        node_slot, edge_slots = [Slot(x)], [sender]
         if self.message == "edge":
-            edge_slots = [Slot(xs, graph.dst), sender]
-            edge_slots += [] if es is None else [Slot(es)]
-        weight, loop_weight = self._weights(graph, xs, said, es, inputs.edge_weight)
+            edge_slots = [Slot(x, graph.dst), sender]
+            edge_slots += [] if edge_attr is None else [Slot(edge_attr)]
+        weight, loop_weight = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
         rounds = [
             Round(
                 message.context(edge_slots, dtype),

@@ -18,12 +18,14 @@ from hogwild.errors import (
     check_on_failure,
     require_positive,
 )
+from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
 from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.mode import opaque
 from hogwild.models.validation import large_features
+from hogwild.ops import as_field
 from hogwild.problems.base import Problem
 from hogwild.solvers.adjoint import differentiable
 from hogwild.solvers.loop import Solver, solve
@@ -111,12 +113,27 @@ class ImplicitConv(Conv):
             found.check(self.on_failure, cause=lambda: large_features(x=x, edge_attr=edge_attr))
             if torch.is_grad_enabled():
                 h = differentiable(attached, h, self.solver.adjoint, self.on_failure)
-            return self._without_replicas(replace(found, value=h.mT.to(x.dtype)))
+            found = replace(found, value=h.mT.to(x.dtype))
+        if self.replicas is not None:
+            return found
+        return Solution(found.value[0], found.status[0], found.iterations[0], found.residual[0])
 
     def _precise(self, inputs: Inputs) -> torch.autocast:
         """A context without autocast: bfloat16 is too coarse for a solve."""
         like = next(self.parameters(), inputs.x)
         return torch.autocast(getattr(like, "device", torch.device("cpu")).type, enabled=False)
+
+    def fields(self, inputs: Inputs) -> tuple[Graph, Tensor, Tensor | None, Tensor | None]:
+        """Check the inputs; return their graph and, in the precision of the solve, the features
+        [1 or R, p, N], the senders' features as heard [1 or R, p, E] and edge features [1, r, E];
+        the last two may be ``None``."""
+        graph, dtype = self.graph(inputs), self.precision(inputs.x)
+        x, heard, attr = (
+            None if t is None else as_field(t, dtype)
+            for t in (inputs.x, inputs.heard, inputs.edge_attr)
+        )
+        assert x is not None
+        return graph, x, heard, attr
 
     def _at(self, h: Tensor, inputs: Inputs) -> tuple[Any, Tensor]:
         """The problem of these inputs, and the user's embeddings as [R, k, N]."""
@@ -132,12 +149,6 @@ class ImplicitConv(Conv):
                 f"with solve_dtype=torch.float64 (the default) or convert it with .float()"
             )
         return dtype
-
-    def _without_replicas(self, found: Solution) -> Solution:
-        """The solution without its replica dimension, if the layer has no replicas."""
-        if self.replicas is not None:
-            return found
-        return Solution(found.value[0], found.status[0], found.iterations[0], found.residual[0])
 
     def _start(self, problem: Problem, h0: Tensor | None, dtype: torch.dtype) -> Tensor:
         if h0 is None:

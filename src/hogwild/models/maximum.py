@@ -89,10 +89,6 @@ class MaxProblem(FixedPoint, LocalMap):
         """The encoding, which lies at or below the solution."""
         return self.encoding.clone()
 
-    @property
-    def node(self) -> LocalMap:
-        return self
-
     def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         own, heard = at.at_nodes(self.encoding), inbox - at.at_edges(self.decrement)
         best = own.scatter_reduce(-1, at.slot.expand_as(heard), heard, "amax")

@@ -244,8 +244,10 @@ class FixedPoint(Problem):
     if F does not contract."""
 
     @property
-    @abstractmethod
-    def node(self) -> LocalMap: ...
+    def node(self) -> LocalMap:
+        """The map as nodes apply it. A problem that is a ``LocalMap`` itself is its own."""
+        assert isinstance(self, LocalMap)
+        return self
 
     def step(self, h: Tensor) -> Tensor:
         everyone = self.graph.everyone
