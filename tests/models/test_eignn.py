@@ -1,13 +1,11 @@
 """EIGNN: the closed form, the iteration and a dense solve are one and the same."""
 
-from dataclasses import replace
-
 import pytest
 import torch
+from adjacencies import OnWeights
 from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from hogwild import EIGNN, EIGNNConv, Inputs
 from hogwild.errors import FeatureError, GraphError
@@ -27,20 +25,11 @@ VARIANTS = {
 }
 
 
-class Weighted(nn.Module):
+class Weighted(OnWeights):
     """A model on symmetric edge weights that are a function of the features."""
 
-    def __init__(self, model):
-        super().__init__()
-        self.model, self.kind = model, model.kind
-
-    def embed(self, inputs, h0=None):
-        x, (src, dst) = inputs.x, inputs.edge_index
-        weight = torch.sigmoid(x[src] * x[dst]).sum(-1)
-        return self.model.embed(replace(inputs, edge_weight=weight), h0)
-
-    def forward(self, *args, h0=None):
-        return self.embed(Inputs(*args), h0).value
+    def weigh(self, sender, receiver):
+        return torch.sigmoid(sender * receiver).sum(-1)
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)

@@ -2,17 +2,15 @@
 
 import copy
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from adjacencies import GRAPHS, dense, radius
+from adjacencies import GRAPHS, OnWeights, dense, radius
 from helpers import DOUBLE, ODD, ODD_NODES, bare, chain, cycle, edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import root
-from torch import nn
 
 from hogwild import IGNN, IGNNConv, Inputs
 from hogwild.errors import (
@@ -41,20 +39,11 @@ def inside(**options):
     return conv
 
 
-class Weighted(nn.Module):
+class Weighted(OnWeights):
     """A model on edge weights that are a function of the features at both ends."""
 
-    def __init__(self, model):
-        super().__init__()
-        self.model, self.kind = model, model.kind
-
-    def embed(self, inputs, h0=None):
-        x, (src, dst) = inputs.x, inputs.edge_index
-        weight = 0.5 + torch.sigmoid(x[..., 0][src] + x[..., 1][src] * x[..., 2][dst])
-        return self.model.embed(replace(inputs, edge_weight=weight), h0)
-
-    def forward(self, *args, h0=None):
-        return self.embed(Inputs(*args), h0).value
+    def weigh(self, sender, receiver):
+        return 0.5 + torch.sigmoid(sender[:, 0] + sender[:, 1] * receiver[:, 2])
 
 
 # -- conformance ----------------------------------------------------------------------------------
