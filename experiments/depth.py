@@ -76,7 +76,7 @@ class Depth(Figure):
             curves += [curve for some in found for curve in some]
             reach.append(max(reaches(c) for some in found for c in some))
             if isinstance(network, ExplicitGNN):
-                iterations.setdefault("layers", []).append(network.conv.depth)
+                iterations.setdefault("layers", []).append(network.conv.num_layers)
             for rule in figures.RULES[network.kind]:
                 run = simulate(
                     network, graphs, stagger=1, delay=0, tol=NEAR, history=1,

@@ -1,5 +1,6 @@
 """Small graphs, random parameters and dense matrices shared by the tests."""
 
+import pytest
 import torch
 from torch_geometric.data import Data
 
@@ -24,6 +25,14 @@ HARSH = [
     Crashes(0.5, period=20, downtime=6, rejoin="cold", until=40),
 ]
 """Everything goes wrong that a rule may survive."""
+
+
+def refused(make, error, words):
+    """Assert that a call raises an error whose text holds these words."""
+    with pytest.raises(error) as caught:
+        make()
+    for word in words:
+        assert word in str(caught.value)
 
 
 def bare(edge_index, n):

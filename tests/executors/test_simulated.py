@@ -237,17 +237,17 @@ def test_explicit_models_do_not_agree_and_waiting_ones_do():
     run = simulate(model, data, runs=8)
     assert float(run.deviation.min()) > 1e-3
     assert float(run.predictions.std(0).max()) > 1e-3
-    assert bool((run.updates == model.conv.depth).all())
+    assert bool((run.updates == model.conv.num_layers).all())
     together = simulate(model, data, stagger=1, delay=0)
     assert float(together.deviation.max()) < 1e-12
 
     waiting = partial(simulate, model, data, rule="waiting")
     patient = waiting(runs=8)
     assert float(patient.deviation.max()) < 1e-12
-    assert bool((patient.updates == model.conv.depth).all())
+    assert bool((patient.updates == model.conv.num_layers).all())
     stuck = waiting(runs=3, impairments=BernoulliLoss(0.5))
     assert not bool(stuck.converged.any())
-    assert float(stuck.updates.double().mean()) < model.conv.depth
+    assert float(stuck.updates.double().mean()) < model.conv.num_layers
     # A single lost message, an isolated one, is enough.
     assert bool(waiting(impairments=GeometricDelay(0.3)).converged.all())
 
@@ -271,14 +271,14 @@ def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
     long = simulate(energy(), data, record=True, tol=None, ticks=100).trace
     run = simulate(model, data, rule="waiting", replay=long)
     assert float(run.deviation.max()) < 1e-12
-    assert bool((run.updates == model.conv.depth).all())
+    assert bool((run.updates == model.conv.num_layers).all())
 
 
 def test_rare_updates_do_not_count_as_stalled():
     torch.manual_seed(0)
     model, data = GCN(3, out_channels=2).double(), graphs((2,))
     run = simulate(model, data, stagger=2000, ticks=25_000)
-    assert bool((run.updates == model.conv.depth).all())
+    assert bool((run.updates == model.conv.num_layers).all())
 
 
 # -- inexact packets ------------------------------------------------------------------------------

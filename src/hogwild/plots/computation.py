@@ -176,7 +176,7 @@ def observe(
     assert run.embeddings is not None
     assert data.edge_index is not None
     graph = Graph.of(data.edge_index, data.x.size(-2))
-    found = ComputationGraph.of(run.trace, graph, model.conv.depth)
+    found = ComputationGraph.of(run.trace, graph, model.conv.num_layers)
     if model.replicas is not None or model.conv.hidden_channels != 1:
         return found, None
     over_time = run.embeddings[:, 0, :, 0]  # [T, N]
