@@ -26,7 +26,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.impairments import Impairment, Moment, check_impairments
+from hogwild.asynchrony.impairment import Impairment, Moment
+from hogwild.asynchrony.impairments import check_impairments
 from hogwild.asynchrony.seeding import Streams
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
