@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 from torch_geometric.data import Batch
-from training_step import THREADS, described, environment, limit_threads, table, write
+from training_step import THREADS, limit_threads, publish
 
 import hogwild
 from experiments.asynchronous import exact, sample
@@ -134,13 +134,9 @@ def main() -> None:
         head = ("task", "S", "D", "loss", "model", "rule", "turns to 1e-2", "updates to 1e-6",
                 "packets",
                 "kB", "deviation at the end", "error in step → out of step")  # fmt: skip
-        where = environment("cpu")
-        text = described(where)
-        markdown = (
-            f"A node's price until the answer ({text}; {arguments.runs} schedules, given up after "
-            f"{arguments.ticks:,} ticks).\n\n" + table(head, rows)
-        )
-        write(arguments.output, "baselines", {"environment": where, "cells": cells}, markdown)
+        title = f"A node's price until the answer ({{}}; {arguments.runs} schedules, given up "
+        title += f"after {arguments.ticks:,} ticks)."
+        markdown = publish(arguments.output, "baselines", title, head, rows, cells)
     print(markdown)
 
 

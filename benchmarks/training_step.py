@@ -110,7 +110,7 @@ class Record:
     iterations: list[int] = field(default_factory=list)
     adjoint_iterations: list[int | None] = field(default_factory=list)
     residual_max: list[float] = field(default_factory=list)
-    residual_2: list[float] = field(default_factory=list)
+    residual_2: list[float] = field(default_factory=list)  # of gradients only
     gradient_error: list[float] = field(default_factory=list)
     missed: list[bool] = field(default_factory=list)
 
@@ -166,7 +166,7 @@ def train(cell: Cell, task: Task, device: str) -> tuple[list[Snapshot], list[flo
     """Snapshots, milliseconds of every epoch's training step, and how many missed the tolerance."""
     model = build(task, cell.replicas)
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    wanted = {1 + int((i + 0.5) * (cell.epochs - 1) / cell.samples) for i in range(cell.samples)}
+    wanted = moments(cell.epochs, cell.samples)
     snapshots: list[Snapshot] = []
     times: list[float] = []
     h: Tensor | None = None
@@ -267,6 +267,27 @@ def write(folder: Path | None, name: str, results: object, markdown: str) -> Non
     if folder is not None:
         write_atomically(folder / f"{name}.json", (json.dumps(results, indent=1) + "\n").encode())
         write_atomically(folder / f"{name}.md", markdown.encode())
+
+
+def publish(
+    folder: Path | None,
+    name: str,
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    cells: Sequence[object],
+) -> str:
+    """The Markdown of a table, written with its cells where a folder is given; ``{}`` in the title
+    stands for the machine."""
+    where = environment("cpu")
+    markdown = title.format(described(where)) + "\n\n" + table(head, rows)
+    write(folder, name, {"environment": where, "cells": cells}, markdown)
+    return markdown
+
+
+def moments(epochs: int, samples: int) -> set[int]:
+    """The epochs of ``samples`` snapshots, equally spaced and not the first."""
+    return {1 + int((i + 0.5) * (epochs - 1) / samples) for i in range(samples)}
 
 
 HEAD = ("cell", "contender", "ms", "× hogwild", "iterations", "gradient left, max-norm",

@@ -128,7 +128,7 @@ def test_steps_and_impairments_reach_the_simulation(printed):
         (["--impair", "crashes=abc"], "crashes.rate='abc'; expected a probability"),
         (["--impair", "crashes,rejoin=soon"], "crashes.rejoin='soon'; expected 'warm'"),
         (["--impair", "quantisation=0"], "quantisation.unit=0; expected a positive"),
-        (["--impair", "pareto-delay=much"], "expected a number for each option"),
+        (["--impair", "pareto-delay=much"], "alpha='much'; expected a positive number"),
         (["--impair", "loss=1.5"], "--impair loss=1.5: loss.rate=1.5; expected a probability"),
         (["--rule", "magic"], "--rule 'magic'; expected one of auto, gradient, messages"),
         (["--rule", "waiting"], "--rule 'waiting' does not fit this model"),

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from helpers import energy, graphs
+from helpers import bounded, energy, graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
@@ -13,14 +13,10 @@ from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, MaxGNN, Scarsel
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
-    Duplication,
     EventTriggered,
     GeometricDelay,
-    LinkChurn,
-    ParetoDelay,
     Quantisation,
     Reordering,
-    Stragglers,
 )
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
@@ -158,17 +154,8 @@ def test_nothing_from_two_hops_away_reaches_a_node_within_one_hop_of_time():
 
 # -- convergence ----------------------------------------------------------------------------------
 
-BOUNDED = [
-    GeometricDelay(0.5, cap=6),
-    ParetoDelay(1.5, cap=8),
-    Reordering(0.3),
-    Duplication(0.3),
-    BernoulliLoss(0.3, burst=3),
-    LinkChurn(0.3, period=60, downtime=10),
-    Stragglers(0.2, slowdown=3),
-    Crashes(0.2, period=60, downtime=10, until=150),
-    Crashes(0.2, period=60, downtime=10, until=150, rejoin="cold"),
-]
+COLD = Crashes(0.2, period=60, downtime=10, until=150, rejoin="cold")
+BOUNDED = [*bounded(0.3, until=150), COLD]
 VARIANTS = [{}, {"message": "node"}, {"heads": 2}, {"normalize": True}]
 
 

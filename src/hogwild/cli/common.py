@@ -40,19 +40,12 @@ def picture(help: str) -> Any:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a verb, for people and for machines.
+    """The result of a verb, for people and for machines."""
 
-    Attributes:
-        text: For people.
-        data: For machines, as JSON knows it.
-        converged: Whether everything converged; otherwise the exit code is 3.
-        resolved: Values of options that the verb had to find out.
-    """
-
-    text: str
-    data: dict[str, Any] = field(default_factory=dict)
-    converged: bool = True
-    resolved: dict[str, Any] = field(default_factory=dict)
+    text: str  # for people
+    data: dict[str, Any] = field(default_factory=dict)  # for machines, as JSON knows it
+    converged: bool = True  # otherwise the exit code is 3
+    resolved: dict[str, Any] = field(default_factory=dict)  # options that the verb had to find out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,11 +219,6 @@ def check_picture(path: str | None) -> None:
             f"--plot {path} needs matplotlib, which is missing; install it with: "
             f"pip install hogwild-gnn[plots]"
         )
-    from matplotlib.backend_bases import FigureCanvasBase
+    from hogwild.plots.style import check_format
 
-    known = FigureCanvasBase.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in known:
-        raise ConfigError(
-            f"--plot {path} does not end in a picture's format; expected one of "
-            f"{', '.join(sorted(known))}"
-        )
+    check_format(Path(path), f"--plot {path}")

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.trace import Trace, fingerprint
 from hogwild.errors import ConfigError, TraceError
 from hogwild.executors.simulate import simulate
@@ -117,10 +116,9 @@ def computation_graph(
     *,
     stagger: int = 5,
     delay: int = 2,
-    seed: int = 0,
-    impairments: Impairment | Sequence[Impairment] = (),
     names: Sequence[str] | None = None,
     path: str | Path | None = None,
+    **options: Any,
 ) -> Figure:
     """Draw the computation graph of an explicit model, in step and under one schedule.
 
@@ -132,13 +130,12 @@ def computation_graph(
         data: A small graph.
         stagger: The stagger S.
         delay: The delay D.
-        seed: The seed of the schedule.
-        impairments: Impairments beside delays.
         names: Names of the nodes; their numbers by default.
         path: Where to save the picture.
+        options: ``seed`` and ``impairments`` of :func:`hogwild.simulate`.
     """
     first = observe(model, data, stagger=1, delay=0)
-    second = observe(model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments)
+    second = observe(model, data, stagger=stagger, delay=delay, **options)
     n, depth = second[0].num_nodes, second[0].depth
     with figure(2 * (0.9 + 0.75 * depth), 0.7 + 0.5 * n, path) as fig:
         axes = fig.subplots(1, 2)
@@ -153,25 +150,16 @@ def computation_graph(
 
 
 def observe(
-    model: ExplicitGNN,
-    data: Data,
-    *,
-    stagger: int,
-    delay: int,
-    seed: int = 0,
-    impairments: Impairment | Sequence[Impairment] = (),
+    model: ExplicitGNN, data: Data, **options: Any
 ) -> tuple[ComputationGraph, Tensor | None]:
     """Simulate one run: its computation graph, and every node's value after each layer, [N, L + 1],
-    where embeddings have a single channel."""
+    where embeddings have a single channel. The options are those of :func:`hogwild.simulate`."""
     if not isinstance(model, ExplicitGNN):
         raise ConfigError(
             f"{type(model).__name__} has no computation graph that a schedule could change; "
             f"expected a LayeredGNN such as GCN or GAT"
         )
-    run = simulate(
-        model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments,
-        history=1, keep_embeddings=True, record=True,
-    )  # fmt: skip
+    run = simulate(model, data, history=1, keep_embeddings=True, record=True, **options)
     assert run.trace is not None
     assert run.embeddings is not None
     assert data.edge_index is not None

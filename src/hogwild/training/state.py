@@ -24,17 +24,11 @@ _KEPT = ("alive", "best_score", "best_loss", "best_epoch", "loss", "score")
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a replica stopped before the last epoch.
+    """Why a replica stopped before the last epoch."""
 
-    Attributes:
-        epoch: The epoch at which it stopped.
-        failed: Whether there was an error; otherwise validation no longer improved.
-        reason: The reason, in words.
-    """
-
-    epoch: int
-    failed: bool
-    reason: str
+    epoch: int  # at which it stopped
+    failed: bool  # there was an error; otherwise validation no longer improved
+    reason: str  # in words
 
 
 def of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
