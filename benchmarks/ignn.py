@@ -55,6 +55,7 @@ from training_step import (
     environment,
     limit_threads,
     moments,
+    spread,
     table,
     timed,
     write,
@@ -348,18 +349,11 @@ HEAD = ("cell", "contender", "ms", "× hogwild", "iterations", "residual left", 
 
 
 def rows(cell: str, records: dict[str, Record]) -> list[list[str]]:
-    """Lines of the Markdown table; "a / b" is median / worst over the snapshots."""
-
-    def spread(values: list[float]) -> str:
-        return f"{statistics.median(values):.0e} / {max(values):.0e}"
-
+    """Lines of the Markdown table."""
     base = statistics.fmean(records["hogwild"].ms)
     out: list[list[str]] = []
     for name, r in records.items():
-        ms = statistics.fmean(r.ms)
-        adjoint = [i for i in r.adjoint_iterations if i is not None]
-        steps = f"{statistics.fmean(r.iterations):.0f}"
-        steps += f" + {statistics.fmean(adjoint):.0f}" if adjoint else ""
+        ms, steps = r.time_and_steps()
         out.append(
             ["" if out else cell, name, f"{ms:.2f}", f"{ms / base:.1f}", steps,
              spread(r.residual_max), spread(r.gradient_error), f"{statistics.fmean(r.missed):.0%}"]

@@ -114,6 +114,18 @@ class Record:
     gradient_error: list[float] = field(default_factory=list)
     missed: list[bool] = field(default_factory=list)
 
+    def time_and_steps(self) -> tuple[float, str]:
+        """Mean milliseconds; mean iterations, with those of the adjoint where there are any."""
+        adjoint = [i for i in self.adjoint_iterations if i is not None]
+        steps = f"{statistics.fmean(self.iterations):.0f}"
+        steps += f" + {statistics.fmean(adjoint):.0f}" if adjoint else ""
+        return statistics.fmean(self.ms), steps
+
+
+def spread(values: list[float]) -> str:
+    """Median / worst over the snapshots."""
+    return f"{statistics.median(values):.0e} / {max(values):.0e}"
+
 
 # -- measuring ------------------------------------------------------------------------------------
 
@@ -295,18 +307,11 @@ HEAD = ("cell", "contender", "ms", "× hogwild", "iterations", "gradient left, m
 
 
 def rows(cell: Cell, records: dict[str, Record], epochs_ms: list[float]) -> list[list[str]]:
-    """Lines of the Markdown table; "a / b" is median / worst over the snapshots."""
-
-    def spread(values: list[float]) -> str:
-        return f"{statistics.median(values):.0e} / {max(values):.0e}"
-
+    """Lines of the Markdown table."""
     base = statistics.fmean(records["hogwild"].ms)
     out: list[list[str]] = []
     for name, r in records.items():
-        ms = statistics.fmean(r.ms)
-        adjoint = [i for i in r.adjoint_iterations if i is not None]
-        steps = f"{statistics.fmean(r.iterations):.0f}"
-        steps += f" + {statistics.fmean(adjoint):.0f}" if adjoint else ""
+        ms, steps = r.time_and_steps()
         where = f"{cell}: {cell.epochs} epochs, {len(r.ms)} snapshots" if not out else ""
         error = "" if name == "hogwild" else spread(r.gradient_error)
         out.append(

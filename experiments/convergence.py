@@ -90,8 +90,7 @@ class Convergence(Figure):
             "curves": curves,
             "budget": updates,
             "replicas": replicas,
-            **figures.about(result),
-            "seconds": time.perf_counter() - began,
+            **figures.about(result, began),
         }
 
     def table(self, records: Mapping[str, Record]) -> str:

@@ -96,8 +96,7 @@ class Depth(Figure):
             "iterations": iterations,
             "condition": condition,
             "ticks": ticks,
-            **figures.about(result),
-            "seconds": time.perf_counter() - began,
+            **figures.about(result, began),
         }
 
     def table(self, records: Mapping[str, Record]) -> str:

@@ -3,6 +3,7 @@ that have a record, one line style for each model, and trained models on test gr
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -109,10 +110,14 @@ def origins(experiment: Experiment, records: Mapping[str, Record]) -> str:
     return markdown.table(["cell", *markdown.ORIGIN], rows)
 
 
-def about(result: Result) -> Record:
-    """The entries of every record about its models."""
+def about(result: Result, began: float) -> Record:
+    """The entries of every record about its models, and the seconds since ``began``."""
     assert result.folder is not None
-    return {"config": result.config.as_dict(), "trained": Training.about(result.folder)}
+    return {
+        "config": result.config.as_dict(),
+        "trained": Training.about(result.folder),
+        "seconds": time.perf_counter() - began,
+    }
 
 
 def chosen(work: Work, result: Result) -> list[int]:

@@ -156,6 +156,13 @@ def test_nothing_from_two_hops_away_reaches_a_node_within_one_hop_of_time():
 
 COLD = Crashes(0.2, period=60, downtime=10, until=150, rejoin="cold")
 BOUNDED = [*bounded(0.3, until=150), COLD]
+SCHEDULES = (
+    st.integers(0, 10_000),
+    st.integers(1, 6),
+    st.integers(0, 4),
+    st.lists(st.sampled_from(BOUNDED), max_size=2, unique=True),
+)
+"""Seed, stagger, delay and impairments."""
 VARIANTS = [{}, {"message": "node"}, {"heads": 2}, {"normalize": True}]
 
 
@@ -185,14 +192,7 @@ def test_energy_gnns_end_at_the_solvers_answer(case):
 
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None)
-@given(
-    st.integers(0, 10_000),
-    st.integers(1, 6),
-    st.integers(0, 4),
-    st.lists(st.sampled_from(BOUNDED), max_size=2, unique=True),
-    st.sampled_from(VARIANTS),
-    st.sampled_from(["packet", "exact"]),
-)
+@given(*SCHEDULES, st.sampled_from(VARIANTS), st.sampled_from(["packet", "exact"]))
 def test_energy_gnns_end_at_the_solvers_answer_in_any_combination(
     seed, stagger, delay, impairments, variant, exchange
 ):
@@ -339,12 +339,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=3, deadline=None)
-@given(
-    st.integers(0, 10_000),
-    st.integers(1, 6),
-    st.integers(0, 4),
-    st.lists(st.sampled_from(BOUNDED), max_size=2, unique=True),
-)
+@given(*SCHEDULES)
 def test_every_implicit_model_ends_at_the_solvers_answer(name, seed, stagger, delay, impairments):
     torch.manual_seed(seed)
     model = MODELS[name]().double()
