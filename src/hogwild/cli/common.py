@@ -124,15 +124,8 @@ class Asynchrony(Finished):
     def outcome(
         self, found: Chosen, seen: Any, data: dict[str, Any], good: bool = True, **look: Any
     ) -> Outcome:
-        """What was seen, drawn and written where the options ask for it.
-
-        Args:
-            found: The model.
-            seen: A result of the library, which prints and plots itself.
-            data: The result for machines.
-            good: Whether all runs arrived.
-            look: For ``seen.plot``.
-        """
+        """What was seen, a result of the library that prints and plots itself; it is drawn, with
+        ``look``, where the options ask for a picture. ``good``: all runs arrived."""
         files = {"schedule": getattr(self, "record", None), "picture": getattr(self, "plot", None)}
         if files["picture"] is not None:
             seen.plot(files["picture"], **look)

@@ -108,12 +108,8 @@ class Stall:
         self.best = self.since = torch.empty(0)
 
     def look(self, t: int, distances: Tensor) -> Tensor:
-        """Which runs have not come nearer for half of all ticks, and for long, [Q·G].
-
-        Args:
-            t: The tick.
-            distances: Distances of several kinds, [kinds, R, Q·G].
-        """
+        """Which runs have not come nearer for half of all ticks, and for long, [Q·G], by their
+        distances [kinds, R, Q·G] after tick ``t``."""
         if not self.best.numel():
             self.best, self.since = distances, torch.full_like(distances, t)
         better = distances < 0.99 * self.best

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from hogwild.analysis.robustness import Robustness
 
-DASHED = {"color": RED, "linestyle": (0, (4, 2)), "linewidth": 1.1}
+DASHED: dict[str, Any] = {"color": RED, "linestyle": (0, (4, 2)), "linewidth": 1.1}
 """The look of what is synchronous."""
 MANY = 20
 """With more curves than this, a band is drawn instead."""

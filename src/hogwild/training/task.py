@@ -102,13 +102,8 @@ CALLS = {
 
 
 def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
-    """A task by name, by ``FILE.py:NAME`` (a class or function there), from graphs, or itself.
-
-    Args:
-        task: Any of these.
-        options: The options of a task by name.
-        own: The options of a task from graphs: see :class:`OwnTask`.
-    """
+    """A task by name, by ``FILE.py:NAME`` (a class or function there), from graphs, or itself. A
+    task by name takes ``options``, and a task from graphs takes ``own``: see :class:`OwnTask`."""
     if own and (isinstance(task, str) or not isinstance(task, GRAPHS)):
         raise ConfigError(
             f"{', '.join(own)} given with a task that has its own; expected them with a list of "
