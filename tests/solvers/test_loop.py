@@ -410,8 +410,8 @@ def test_float32_fixed_point_solvers_measure_the_gradient():
     """Relative to the terms of the gradient, not to the embeddings."""
     torch.manual_seed(0)
     x = torch.randn(4, 3)
-    conv = EnergyConv(3, solve_dtype=None, solver=Picard(max_iter=200_000, rtol=1e-5))
-    exact = EnergyConv(3)
+    conv = EnergyConv(3, beta=0.2, solve_dtype=None, solver=Picard(max_iter=200_000, rtol=1e-5))
+    exact = EnergyConv(3, beta=0.2)
     exact.load_state_dict(conv.state_dict())
     gap = (conv(x, cycle(4)) - exact(x, cycle(4))).abs().max() / exact(x, cycle(4)).abs().max()
     assert float(gap.detach()) < 1e-3

@@ -9,7 +9,8 @@ from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Simulation
 
 PATIENCE = 500
-"""Fewest ticks without progress after which runs with wrong packets have stalled."""
+"""Fewest ticks without progress after which runs with wrong packets have stalled. ``hogwild
+robustness FOLDER --impair quantisation=0.01`` says at which tick runs ended."""
 SHARE = 50
 """Looks at a run are at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
 
