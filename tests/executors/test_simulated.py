@@ -263,7 +263,7 @@ def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
 
 def test_rare_updates_do_not_count_as_stalled():
     torch.manual_seed(0)
-    model, data = GCN(3, out_channels=2).double(), graphs((2,))
+    model, data = GCN(3, out_channels=2, num_layers=2).double(), graphs((2,))
     run = simulate(model, data, stagger=2000, ticks=25_000)
     assert bool((run.updates == model.conv.depth).all())
 

@@ -33,6 +33,8 @@ def pose(kind, sizes=(1, 2, 5, 25), replicas=3):
     """Replicas of very different difficulty: the second starts near its answer."""
     make = Quadratic if kind == "objective" else Affine
     problem = make.random(random_graph(list(sizes)), replicas=replicas)
+    if kind == "objective":  # better conditioned: gradient steps converge in fewer iterations
+        problem.q += 0.5 * torch.eye(problem.channels, **DOUBLE)
     start = torch.zeros_like(problem.b)
     if replicas > 1:
         start[1] = problem.answer()[1] + 1e-7
