@@ -93,8 +93,7 @@ def _updates(run: Run) -> np.ndarray:
     made = torch.zeros(runs, dtype=torch.long)
     after = []
     for tick in run.trace.ticks:
-        assert tick.at.nodes is not None
-        made = made + torch.bincount(tick.at.nodes.cpu() // n, minlength=runs)
+        made = made + torch.bincount(tick.nodes.cpu() // n, minlength=runs)
         after.append(made)
     return (torch.stack(after)[run.history_ticks].double() / n).numpy()
 

@@ -77,14 +77,11 @@ class ComputationGraph:
                     "does not show; expected a schedule without Crashes(rejoin='cold')"
                 )
             at += [list(layers) for _ in range(tick.time + 1 - len(at))]
-            nodes, edges = tick.at.nodes, tick.at.edges
-            assert nodes is not None
-            assert edges is not None
-            for edge, time in zip(edges.tolist(), tick.view.tolist(), strict=True):
+            for edge, time in zip(tick.edges.tolist(), tick.view.tolist(), strict=True):
                 j, i = sources[edge], targets[edge]
                 if i != j:
                     read.append(Arrow(j, at[time][j], i, layers[i] + 1))
-            for i in nodes.tolist():
+            for i in tick.nodes.tolist():
                 read.append(Arrow(i, layers[i], i, layers[i] + 1))
                 layers[i] += 1
         if layers != [depth] * graph.num_nodes:
@@ -170,8 +167,7 @@ def observe(
     over_time = run.embeddings[:, 0, :, 0]  # [T, N]
     columns = [[float(value)] for value in over_time[0]]  # no node updates at tick 0
     for tick in run.trace.ticks:
-        assert tick.at.nodes is not None
-        for i in tick.at.nodes.tolist():
+        for i in tick.nodes.tolist():
             columns[i].append(float(over_time[tick.time, i]))
     return found, torch.tensor(columns, dtype=torch.float64)
 
@@ -192,9 +188,8 @@ def draw(
 ) -> None:
     """The arrows of a computation graph by kind, layers from left to right."""
     n, depth = arrows.num_nodes, arrows.depth
-    sets = {"removed": arrows.removed, "kept": arrows.kept, "unintended": arrows.unintended}
-    for kind, some in sets.items():
-        for arrow in some:
+    for kind in _KINDS:
+        for arrow in getattr(arrows, kind):
             _arrow(ax, arrow, kind)
     for i in range(n):
         for layer in range(depth + 1):
@@ -227,18 +222,12 @@ def _arrow(ax: Axes, arrow: Arrow, kind: str) -> None:
     """Straight where it goes forwards; bent where it stays in its column or goes back."""
     patches = need("matplotlib.patches")
     bend = 0.0 if arrow.layer < arrow.after else 0.35
-    ax.add_patch(
-        patches.FancyArrowPatch(
-            (arrow.layer, -arrow.source),
-            (arrow.after, -arrow.target),
-            arrowstyle="-|>",
-            mutation_scale=6,
-            shrinkA=RADIUS,
-            shrinkB=RADIUS,
-            connectionstyle=f"arc3,rad={bend}",
-            **_KINDS[kind],
-        )
-    )
+    start, end = (arrow.layer, -arrow.source), (arrow.after, -arrow.target)
+    shape = patches.FancyArrowPatch(
+        start, end, arrowstyle="-|>", mutation_scale=6, shrinkA=RADIUS, shrinkB=RADIUS,
+        connectionstyle=f"arc3,rad={bend}", **_KINDS[kind],
+    )  # fmt: skip
+    ax.add_patch(shape)
 
 
 def legend(ax: Axes) -> None:
