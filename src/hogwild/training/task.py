@@ -105,8 +105,9 @@ def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
     """A task by name, by ``FILE.py:NAME`` (a class or function there), from graphs, or itself. A
     task by name takes ``options``, and a task from graphs takes ``own``: see :class:`OwnTask`."""
     if own and (isinstance(task, str) or not isinstance(task, GRAPHS)):
+        what = f"the task {task!r}" if isinstance(task, str) else "a task"
         raise ConfigError(
-            f"{', '.join(own)} given with a task that has its own; expected them with a list of "
+            f"{', '.join(own)} given with {what}, which has its own; expected them with a list of "
             f"graphs only"
         )
     if isinstance(task, str):
