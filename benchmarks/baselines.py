@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 from torch_geometric.data import Batch
-from training_step import THREADS, described, environment, limit_threads, table, write
+from training_step import THREADS, limit_threads, publish
 
 import hogwild
 from experiments.asynchronous import exact, sample
@@ -93,6 +93,10 @@ def measured(
     }
 
 
+HEAD = ("task", "S", "D", "loss", "model", "rule", "turns to 1e-2", "updates to 1e-6", "packets",
+        "kB", "deviation at the end", "error in step → out of step")  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -107,6 +111,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="folder for baselines.json and baselines.md")
     arguments = parser.parse_args()
     limit_threads(arguments.threads)
+    title = f"A node's price until the answer ({{}}; {arguments.runs} schedules, given up "
+    title += f"after {arguments.ticks:,} ticks)."
     cells: list[dict[str, Any]] = []
     rows: list[list[str]] = []
     markdown = ""
@@ -131,16 +137,7 @@ def main() -> None:
                         f"{found['synchronous error']:.1%} → {found['error']:.1%}",
                     ])  # fmt: skip
                     print(rows[-1], flush=True)
-        head = ("task", "S", "D", "loss", "model", "rule", "turns to 1e-2", "updates to 1e-6",
-                "packets",
-                "kB", "deviation at the end", "error in step → out of step")  # fmt: skip
-        where = environment("cpu")
-        text = described(where)
-        markdown = (
-            f"A node's price until the answer ({text}; {arguments.runs} schedules, given up after "
-            f"{arguments.ticks:,} ticks).\n\n" + table(head, rows)
-        )
-        write(arguments.output, "baselines", {"environment": where, "cells": cells}, markdown)
+        markdown = publish(arguments.output, "baselines", title, HEAD, rows, cells)
     print(markdown)
 
 

@@ -36,7 +36,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,19 @@ from tasks import Task, chains
 from torch import Tensor
 from torch_geometric.data import Batch
 from torch_geometric.datasets import TUDataset
-from training_step import THREADS, clip, described, environment, limit_threads, table, timed, write
+from training_step import (
+    THREADS,
+    Record,
+    clip,
+    described,
+    environment,
+    limit_threads,
+    moments,
+    spread,
+    table,
+    timed,
+    write,
+)
 
 from hogwild import IGNN, Inputs
 from hogwild.solvers import SemismoothNewton, Solution, Solver
@@ -248,25 +260,13 @@ class Published:
 # -- measuring ------------------------------------------------------------------------------------
 
 
-@dataclass
-class Record:
-    """One contender on one cell; every list has one entry per snapshot."""
-
-    ms: list[float] = field(default_factory=list)
-    iterations: list[int] = field(default_factory=list)
-    adjoint_iterations: list[int | None] = field(default_factory=list)
-    residual: list[float] = field(default_factory=list)
-    gradient_error: list[float] = field(default_factory=list)
-    missed: list[bool] = field(default_factory=list)
-
-
 def train(
     task: Task, epochs: int, samples: int, device: str
 ) -> tuple[list[tuple[int, Parameters, Tensor]], list[float]]:
     """Snapshots (epoch, parameters, previous embeddings), milliseconds of every training step."""
     model = build(task)
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    wanted = {1 + int((i + 0.5) * (epochs - 1) / samples) for i in range(samples)}
+    wanted = moments(epochs, samples)
     snapshots, times = [], []
     h: Tensor | None = None
     for epoch in range(epochs):
@@ -332,12 +332,12 @@ def compare(
             record.ms.append(ms)
             record.iterations.append(outcome.iterations)
             record.adjoint_iterations.append(outcome.adjoint_iterations)
-            record.residual.append(float(left.abs().amax()))
+            record.residual_max.append(float(left.abs().amax()))
             record.gradient_error.append(float((flat - reference).norm() / reference.norm()))
             record.missed.append(outcome.missed)
             print(
                 f"  epoch {epoch}, {name}: {ms:.2f} ms, {outcome.iterations} iterations, "
-                f"residual {record.residual[-1]:.1e}, gradient off by "
+                f"residual {record.residual_max[-1]:.1e}, gradient off by "
                 f"{record.gradient_error[-1]:.1e}" + (", missed" if outcome.missed else ""),
                 flush=True,
             )
@@ -349,21 +349,14 @@ HEAD = ("cell", "contender", "ms", "× hogwild", "iterations", "residual left", 
 
 
 def rows(cell: str, records: dict[str, Record]) -> list[list[str]]:
-    """Lines of the Markdown table; "a / b" is median / worst over the snapshots."""
-
-    def spread(values: list[float]) -> str:
-        return f"{statistics.median(values):.0e} / {max(values):.0e}"
-
+    """Lines of the Markdown table."""
     base = statistics.fmean(records["hogwild"].ms)
     out: list[list[str]] = []
     for name, r in records.items():
-        ms = statistics.fmean(r.ms)
-        adjoint = [i for i in r.adjoint_iterations if i is not None]
-        steps = f"{statistics.fmean(r.iterations):.0f}"
-        steps += f" + {statistics.fmean(adjoint):.0f}" if adjoint else ""
+        ms, steps = r.time_and_steps()
         out.append(
-            ["" if out else cell, name, f"{ms:.2f}", f"{ms / base:.1f}", steps, spread(r.residual),
-             spread(r.gradient_error), f"{statistics.fmean(r.missed):.0%}"]
+            ["" if out else cell, name, f"{ms:.2f}", f"{ms / base:.1f}", steps,
+             spread(r.residual_max), spread(r.gradient_error), f"{statistics.fmean(r.missed):.0%}"]
         )  # fmt: skip
     return out
 

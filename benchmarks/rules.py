@@ -26,7 +26,7 @@ import torch
 from tasks import rgg
 from torch import Tensor
 from torch_geometric.data import Batch, Data
-from training_step import THREADS, described, environment, limit_threads, table, write
+from training_step import THREADS, limit_threads, publish
 
 import hogwild
 from hogwild import GSDGNN, EnergyGNN, Inputs, simulate
@@ -85,10 +85,8 @@ def cycles(arguments: argparse.Namespace) -> None:
                 rows.append([place, kind.__name__, rule, *shown])
                 print(rows[-1], flush=True)
     head = ("graph", "model, untrained", "rule", "updates to 1e-3", "to 1e-6")
-    where = environment("cpu")
-    text = described(where)
-    markdown = f"Graphs with cycles ({text}; {arguments.runs} schedules).\n\n" + table(head, rows)
-    write(arguments.output, "rules-cycles", {"environment": where, "cells": cells}, markdown)
+    title = f"Graphs with cycles ({{}}; {arguments.runs} schedules)."
+    publish(arguments.output, "rules-cycles", title, head, rows, cells)
 
 
 def main() -> None:
@@ -154,13 +152,9 @@ def main() -> None:
             print(rows[-1], flush=True)
             head = ("l", "condition number", "light cone, updates", "rule", "updates to 1e-3",
                     "to 1e-6", "deviation at the end")  # fmt: skip
-            where = environment("cpu")
-            text = described(where)
-            markdown = (
-                f"Updates a node until the answer ({text}; {arguments.runs} schedules, given up "
-                f"after {arguments.ticks:,} ticks).\n\n" + table(head, rows)
-            )
-            write(arguments.output, "rules", {"environment": where, "cells": cells}, markdown)
+            title = f"Updates a node until the answer ({{}}; {arguments.runs} schedules, given up "
+            title += f"after {arguments.ticks:,} ticks)."
+            markdown = publish(arguments.output, "rules", title, head, rows, cells)
     print(markdown)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from torch_geometric.data import Batch, Data
-from training_step import THREADS, described, environment, limit_threads, table, write
+from training_step import THREADS, limit_threads, publish
 
 from hogwild import EnergyGNN, Inputs, simulate
 from hogwild.testing.problems import random_graph
@@ -86,11 +86,8 @@ def main() -> None:
                         str(cell["arrived"]), *counts, f"{float(far.max()):.0e}", f"{late:.0e}",
                     ])  # fmt: skip
                     print(rows[-1], flush=True)
-    where = environment("cpu")
-    text = described(where)
-    markdown = f"Badly scaled energies ({text}; {arguments.ticks} ticks).\n\n" + table(head, rows)
-    write(arguments.output, "safeguard", {"environment": where, "cells": cells}, markdown)
-    print(markdown)
+    title = f"Badly scaled energies ({{}}; {arguments.ticks} ticks)."
+    print(publish(arguments.output, "safeguard", title, head, rows, cells))
 
 
 if __name__ == "__main__":

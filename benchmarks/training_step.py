@@ -110,9 +110,21 @@ class Record:
     iterations: list[int] = field(default_factory=list)
     adjoint_iterations: list[int | None] = field(default_factory=list)
     residual_max: list[float] = field(default_factory=list)
-    residual_2: list[float] = field(default_factory=list)
+    residual_2: list[float] = field(default_factory=list)  # of gradients only
     gradient_error: list[float] = field(default_factory=list)
     missed: list[bool] = field(default_factory=list)
+
+    def time_and_steps(self) -> tuple[float, str]:
+        """Mean milliseconds; mean iterations, with those of the adjoint where there are any."""
+        adjoint = [i for i in self.adjoint_iterations if i is not None]
+        steps = f"{statistics.fmean(self.iterations):.0f}"
+        steps += f" + {statistics.fmean(adjoint):.0f}" if adjoint else ""
+        return statistics.fmean(self.ms), steps
+
+
+def spread(values: list[float]) -> str:
+    """Median / worst over the snapshots."""
+    return f"{statistics.median(values):.0e} / {max(values):.0e}"
 
 
 # -- measuring ------------------------------------------------------------------------------------
@@ -166,7 +178,7 @@ def train(cell: Cell, task: Task, device: str) -> tuple[list[Snapshot], list[flo
     """Snapshots, milliseconds of every epoch's training step, and how many missed the tolerance."""
     model = build(task, cell.replicas)
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    wanted = {1 + int((i + 0.5) * (cell.epochs - 1) / cell.samples) for i in range(cell.samples)}
+    wanted = moments(cell.epochs, cell.samples)
     snapshots: list[Snapshot] = []
     times: list[float] = []
     h: Tensor | None = None
@@ -269,23 +281,37 @@ def write(folder: Path | None, name: str, results: object, markdown: str) -> Non
         write_atomically(folder / f"{name}.md", markdown.encode())
 
 
+def publish(
+    folder: Path | None,
+    name: str,
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    cells: Sequence[object],
+) -> str:
+    """The Markdown of a table, written with its cells where a folder is given; ``{}`` in the title
+    stands for the machine."""
+    where = environment("cpu")
+    markdown = title.format(described(where)) + "\n\n" + table(head, rows)
+    write(folder, name, {"environment": where, "cells": cells}, markdown)
+    return markdown
+
+
+def moments(epochs: int, samples: int) -> set[int]:
+    """The epochs of ``samples`` snapshots, equally spaced and not the first."""
+    return {1 + int((i + 0.5) * (epochs - 1) / samples) for i in range(samples)}
+
+
 HEAD = ("cell", "contender", "ms", "× hogwild", "iterations", "gradient left, max-norm",
         "gradient left, 2-norm", "missed", "∇θ off by")  # fmt: skip
 
 
 def rows(cell: Cell, records: dict[str, Record], epochs_ms: list[float]) -> list[list[str]]:
-    """Lines of the Markdown table; "a / b" is median / worst over the snapshots."""
-
-    def spread(values: list[float]) -> str:
-        return f"{statistics.median(values):.0e} / {max(values):.0e}"
-
+    """Lines of the Markdown table."""
     base = statistics.fmean(records["hogwild"].ms)
     out: list[list[str]] = []
     for name, r in records.items():
-        ms = statistics.fmean(r.ms)
-        adjoint = [i for i in r.adjoint_iterations if i is not None]
-        steps = f"{statistics.fmean(r.iterations):.0f}"
-        steps += f" + {statistics.fmean(adjoint):.0f}" if adjoint else ""
+        ms, steps = r.time_and_steps()
         where = f"{cell}: {cell.epochs} epochs, {len(r.ms)} snapshots" if not out else ""
         error = "" if name == "hogwild" else spread(r.gradient_error)
         out.append(

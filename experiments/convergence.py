@@ -13,7 +13,7 @@ readout of :math:`h(u)`. Runs end within 10⁻⁸.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,21 +90,18 @@ class Convergence(Figure):
             "curves": curves,
             "budget": updates,
             "replicas": replicas,
-            **figures.about(result),
-            "seconds": time.perf_counter() - began,
+            **figures.about(result, began),
         }
 
     def table(self, records: Mapping[str, Record]) -> str:
-        rows = []
-        for row, record in self.headed(records):
-            if record is None:
-                rows.append([*row, markdown.NOT_RUN])
-                continue
+        def lines(record: Record) -> Iterator[list[str]]:
             for rule, ways in record["curves"].items():
                 times = [arrival(ways[way], near) for way in WAYS for near in (NEAR, 1e-6)]
                 last = [ways[way]["distance"]["median"][-1] for way in WAYS]
                 shown = ("diverged" if d is None else f"{d:.0e}" for d in last)  # None: infinite
-                rows.append([*row, rule, *times, " / ".join(shown)])
+                yield [rule, *times, " / ".join(shown)]
+
+        rows = self.listed(records, lines)
         head = ["task", "model", "rule", "in step: to 1e-3", "to 1e-6", "out of step: to 1e-3",
                 "to 1e-6", "distance at the end"]  # fmt: skip
         limit = max((r["budget"] for r in records.values()), default=UPDATES)

@@ -76,7 +76,7 @@ class Depth(Figure):
             curves += [curve for some in found for curve in some]
             reach.append(max(reaches(c) for some in found for c in some))
             if isinstance(network, ExplicitGNN):
-                iterations.setdefault("layers", []).append(network.conv.depth)
+                iterations.setdefault("layers", []).append(network.conv.num_layers)
             for rule in figures.RULES[network.kind]:
                 run = simulate(
                     network, graphs, stagger=1, delay=0, tol=NEAR, history=1,
@@ -96,27 +96,21 @@ class Depth(Figure):
             "iterations": iterations,
             "condition": condition,
             "ticks": ticks,
-            **figures.about(result),
-            "seconds": time.perf_counter() - began,
+            **figures.about(result, began),
         }
 
     def table(self, records: Mapping[str, Record]) -> str:
-        rows = []
-        for row, record in self.headed(records):
-            if record is None:
-                rows.append([*row, markdown.NOT_RUN])
-                continue
+        def line(record: Record) -> list[str]:
             steps = record["iterations"]
             own = next(steps[key] for key in ("gradient", "fixed point", "layers") if key in steps)
-            rows.append(
-                [
-                    *row,
-                    f"{figures.shown(record['reach'])} of {len(record['influence']['median']) - 1}",
-                    figures.shown(own),
-                    figures.shown(steps["messages"]) if "messages" in steps else "—",
-                    figures.shown(record["condition"], ".3g") if record["condition"] else "—",
-                ]
-            )
+            return [
+                f"{figures.shown(record['reach'])} of {len(record['influence']['median']) - 1}",
+                figures.shown(own),
+                figures.shown(steps["messages"]) if "messages" in steps else "—",
+                figures.shown(record["condition"], ".3g") if record["condition"] else "—",
+            ]
+
+        rows = self.listed(records, lambda record: [line(record)])
         head = ("task", "model", "reach, hops", "iterations to 1e-3", "by messages", "condition")
         count = max((len(r["replicas"]) for r in records.values()), default=figures.REPLICAS)
         most = max((r["ticks"] for r in records.values()), default=TICKS)

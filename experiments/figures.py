@@ -3,9 +3,11 @@ that have a record, one line style for each model, and trained models on test gr
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +78,16 @@ class Figure(Experiment):
             for model in self.models
         }
 
-    def headed(self, records: Mapping[str, Record]) -> Iterator[tuple[list[str], Record | None]]:
-        """The first columns of a table, task and model, of every cell, and its record."""
-        for column in self.columns:
-            for model in self.models:
-                found = records.get(f"{column}/{model}")
-                yield [paper.COLUMNS[column].heading, LABELS[model]], found
+    def listed(
+        self, records: Mapping[str, Record], lines: Callable[[Record], Iterable[list[str]]]
+    ) -> list[list[str]]:
+        """The rows of a table: task and model of every cell, and each of its record's lines."""
+        rows = []
+        for column, model in product(self.columns, self.models):
+            record = records.get(f"{column}/{model}")
+            found = [[markdown.NOT_RUN]] if record is None else lines(record)
+            rows += [[paper.COLUMNS[column].heading, LABELS[model], *line] for line in found]
+        return rows
 
     def details(self, records: Mapping[str, Record]) -> str:
         return origins(self, records)
@@ -104,10 +110,14 @@ def origins(experiment: Experiment, records: Mapping[str, Record]) -> str:
     return markdown.table(["cell", *markdown.ORIGIN], rows)
 
 
-def about(result: Result) -> Record:
-    """The entries of every record about its models."""
+def about(result: Result, began: float) -> Record:
+    """The entries of every record about its models, and the seconds since ``began``."""
     assert result.folder is not None
-    return {"config": result.config.as_dict(), "trained": Training.about(result.folder)}
+    return {
+        "config": result.config.as_dict(),
+        "trained": Training.about(result.folder),
+        "seconds": time.perf_counter() - began,
+    }
 
 
 def chosen(work: Work, result: Result) -> list[int]:

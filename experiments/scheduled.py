@@ -44,7 +44,7 @@ class Scheduled(ExplicitGNN):
         seed = int(torch.randint(1, 2**31, ())) if self.training else 0
         inputs = replace(inputs, edge_attr=None) if self.edge_dim is None else inputs
         h = asynchronous_embed(self, inputs, seed=seed)
-        return Solution.exact(h, inputs.num_graphs, self.conv.depth)
+        return Solution.exact(h, inputs.num_graphs, self.conv.num_layers)
 
 
 class ScheduledGCN(Scheduled, GCN):

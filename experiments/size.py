@@ -77,8 +77,7 @@ class Size(Figure):
             "base": base,
             "sizes": {family: sizes for family in FAMILIES[column]},
             **out,
-            **figures.about(result),
-            "seconds": time.perf_counter() - began,
+            **figures.about(result, began),
         }
 
     def table(self, records: Mapping[str, Record]) -> str:

@@ -94,8 +94,7 @@ class Staleness(Figure):
             "rules": found,
             "budget": updates,
             "replica": replica,
-            **figures.about(result),
-            "seconds": time.perf_counter() - began,
+            **figures.about(result, began),
         }
 
     def table(self, records: Mapping[str, Record]) -> str:

@@ -1,7 +1,12 @@
-"""Adjacency matrices of small graphs, by NumPy alone."""
+"""Adjacency matrices of small graphs, by NumPy alone, and models on learned edge weights."""
+
+from dataclasses import replace
 
 import numpy as np
 from helpers import ODD, ODD_NODES, chain, cycle, edges, star
+from torch import nn
+
+from hogwild import Inputs
 
 
 def dense(edge_index, n, weight=None, *, normalize=True):
@@ -28,3 +33,19 @@ GRAPHS = {
 
 def radius(matrix):
     return float(np.abs(np.linalg.eigvals(matrix)).max())
+
+
+class OnWeights(nn.Module):
+    """A model on edge weights that are a function of the features; a subclass has ``weigh``."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.kind = model, model.kind
+
+    def embed(self, inputs, h0=None):
+        sender, receiver = (inputs.x[ends] for ends in inputs.edge_index)
+        weight = self.weigh(sender, receiver)
+        return self.model.embed(replace(inputs, edge_weight=weight), h0)
+
+    def forward(self, *args, h0=None):
+        return self.embed(Inputs(*args), h0).value

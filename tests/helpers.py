@@ -1,5 +1,6 @@
 """Small graphs, random parameters and dense matrices shared by the tests."""
 
+import pytest
 import torch
 from torch_geometric.data import Data
 
@@ -8,6 +9,10 @@ from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
     Duplication,
+    GeometricDelay,
+    GilbertElliott,
+    LinkChurn,
+    ParetoDelay,
     Reordering,
     Stragglers,
 )
@@ -24,6 +29,29 @@ HARSH = [
     Crashes(0.5, period=20, downtime=6, rejoin="cold", until=40),
 ]
 """Everything goes wrong that a rule may survive."""
+UNBOUNDED = [BernoulliLoss(0.5), GilbertElliott()]
+
+
+def bounded(rate, until=500):
+    """Every impairment under which the staleness stays bounded."""
+    return [
+        GeometricDelay(0.5, cap=6),
+        ParetoDelay(1.5, cap=8),
+        Reordering(rate),
+        Duplication(rate),
+        BernoulliLoss(rate, burst=3),
+        LinkChurn(rate, period=60, downtime=10),
+        Stragglers(0.2, slowdown=3),
+        Crashes(0.2, period=60, downtime=10, until=until),
+    ]
+
+
+def refused(make, error, words):
+    """Assert that a call raises an error whose text holds these words."""
+    with pytest.raises(error) as caught:
+        make()
+    for word in words:
+        assert word in str(caught.value)
 
 
 def bare(edge_index, n):

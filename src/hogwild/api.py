@@ -32,36 +32,12 @@ from hogwild.models import (
     ScarselliConv,
     ScarselliGNN,
     wrap,
-)
+)  # fmt: skip
 from hogwild.training import load, train
 
 __all__ = [
-    "EIGNN",
-    "GAT",
-    "GCN",
-    "GNN",
-    "GSDGNN",
-    "IGNN",
-    "EIGNNConv",
-    "EnergyConv",
-    "EnergyGNN",
-    "GSDConv",
-    "HogwildError",
-    "IGNNConv",
-    "Inputs",
-    "LayeredGNN",
-    "MaxConv",
-    "MaxGNN",
-    "Readout",
-    "Run",
-    "ScarselliConv",
-    "ScarselliGNN",
-    "Solution",
-    "certify",
-    "load",
-    "robustness",
-    "simulate",
-    "sweep",
-    "train",
-    "wrap",
-]
+    "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "EIGNNConv", "EnergyConv", "EnergyGNN",
+    "GSDConv", "HogwildError", "IGNNConv", "Inputs", "LayeredGNN", "MaxConv", "MaxGNN", "Readout",
+    "Run", "ScarselliConv", "ScarselliGNN", "Solution", "certify", "load", "robustness", "simulate",
+    "sweep", "train", "wrap",
+]  # fmt: skip

@@ -93,6 +93,7 @@ FAILURE = Rule(lambda v: v in ON_FAILURE, ", ".join(ON_FAILURE))
 DECAY = Rule(
     _is_decay, "(factor, every), a number in (0, 1] and a number of epochs, as in (0.9, 500)"
 )
+SEED, DATA_SEED = (Rule(most.__gt__, f"an integer below {most}") for most in SEEDS.values())
 DEVICE = Rule(_is_device, "cpu, cuda or cuda:1")
 
 WHAT, OPTIMISER, DATA, SOLVES, COURSE = (
@@ -108,10 +109,6 @@ def _option(default: Any, help: str, group: str, *rules: Rule) -> Any:
     if default == {}:
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
-
-
-def _below(name: str) -> Rule:
-    return Rule(SEEDS[name].__gt__, f"an integer below {SEEDS[name]}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,14 +162,10 @@ class Config:
         None, "epochs without a better validation metric until a replica stops; none: never", DATA
     )
     seed: int = _option(
-        0,
-        "seed of the first replicas' parameters; later ones count up",
-        DATA,
-        NATURAL,
-        _below("seed"),
+        0, "seed of the first replicas' parameters; later ones count up", DATA, NATURAL, SEED
     )
     data_seed: int = _option(
-        0, "seed of the splits and of the order of mini-batches", DATA, NATURAL, _below("data_seed")
+        0, "seed of the splits and of the order of mini-batches", DATA, NATURAL, DATA_SEED
     )
     solver: str | None = _option(None, "name of the solver; none: the recipe's", SOLVES)
     solver_options: dict[str, Any] = _option(

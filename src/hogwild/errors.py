@@ -6,7 +6,7 @@ state is changed. A solve that does not converge is never silent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, TypeGuard
@@ -111,6 +111,16 @@ def require_all_positive(**values: object) -> None:
         for each in value if isinstance(value, list | tuple) else (value,):
             if each is not None:
                 require_positive(name, each)
+
+
+def require_widths(name: str, value: object, alternative: str = "") -> tuple[int, ...]:
+    """``value`` as a tuple; :class:`ConfigError` unless it is a sequence of positive integers."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{name}={value!r}; expected hidden widths such as (4, 4){alternative}")
+    for width in value:
+        if not is_integer(width) or width < 1:
+            raise ConfigError(f"{name}={value!r}; expected positive integers such as (4, 4)")
+    return tuple(int(width) for width in value)
 
 
 ON_FAILURE = ("raise", "warn", "ignore")

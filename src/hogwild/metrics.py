@@ -70,6 +70,11 @@ def mean(values: Tensor, keep: Tensor | None) -> Tensor:
     return torch.where(keep, values, 0).sum(-1) / keep.sum(-1)
 
 
+def rowwise(each: Callable[[Tensor, Tensor], Tensor]) -> Measure:
+    """The mean of a function of (predictions [..., n, c], targets) to [..., n] as a measure."""
+    return lambda out, y, keep: mean(each(out, y), keep)
+
+
 def squared_error(out: Tensor, y: Tensor) -> Tensor:
     """Squared error of every row, averaged over its channels: [..., n]."""
     return _difference(out, y).square().mean(-1)
@@ -204,24 +209,18 @@ def best_constant_f1(y: Tensor) -> Tensor:
     return logits[None].float()
 
 
-ACCURACY = Metric(
-    "accuracy", lambda o, y, keep: mean(1.0 - wrong(o, y), keep), True, True, majority
-)
-ERROR = Metric("error", lambda o, y, keep: mean(wrong(o, y), keep), False, True, majority)
-MSE = Metric("mse", lambda o, y, keep: mean(squared_error(o, y), keep))
+ACCURACY = Metric("accuracy", rowwise(lambda o, y: 1.0 - wrong(o, y)), True, True, majority)
+ERROR = Metric("error", rowwise(wrong), False, True, majority)
+MSE = Metric("mse", rowwise(squared_error))
 RMSE = Metric("rmse", lambda o, y, keep: mean(squared_error(o, y), keep).sqrt())
 MAE = Metric(
-    "mae",
-    lambda o, y, keep: mean(absolute_error(o, y), keep),
-    constant=lambda y, channels: y.median(0, keepdim=True).values,
+    "mae", rowwise(absolute_error), constant=lambda y, channels: y.median(0, keepdim=True).values
 )
 RELATIVE_ERROR = Metric("relative error", _relative, percent=True)
 MICRO_F1 = Metric("micro-F1", micro_f1, True, True, lambda y, channels: best_constant_f1(y))
 AVERAGE_PRECISION = Metric("AP", average_precision, True)  # of constants all rows tie
-CROSS_ENTROPY = Metric("cross-entropy", lambda o, y, keep: mean(cross_entropy(o, y), keep))
-BINARY_CROSS_ENTROPY = Metric(
-    "binary cross-entropy", lambda o, y, keep: mean(binary_cross_entropy(o, y), keep)
-)
+CROSS_ENTROPY = Metric("cross-entropy", rowwise(cross_entropy))
+BINARY_CROSS_ENTROPY = Metric("binary cross-entropy", rowwise(binary_cross_entropy))
 """The two cross-entropies are losses, and are not offered as metrics."""
 
 METRICS = {

@@ -100,6 +100,13 @@ def scatter_into(out: Tensor, index: Tensor, x: Tensor) -> None:
     out.view(*x.shape[:-1], out.size(-1)).scatter_add_(-1, index.expand_as(x), x)
 
 
+def distinct(rows: Tensor, cols: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The distinct pairs of indices below ``size``: the number of every pair, [n], and the two
+    entries of every distinct pair, [M] each."""
+    pairs, number = torch.unique(rows * size + cols, return_inverse=True)
+    return number, pairs // size, pairs % size
+
+
 CHUNK_ELEMENTS = 1 << 18
 """Most numbers of one Jacobian that a CPU computes at a time (``benchmarks/scaling.py``)."""
 
@@ -112,10 +119,9 @@ class Torch:
 
     mv, mtv, mtm = staticmethod(mv), staticmethod(mtv), staticmethod(mtm)
     gather, collect = staticmethod(gather), staticmethod(scatter)
-
-    @staticmethod
-    def affine(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        return torch.baddbmm(bias, weight, x)
+    affine, constant = staticmethod(torch.baddbmm), staticmethod(Tensor.detach)
+    contiguous, leaky_relu = staticmethod(Tensor.contiguous), staticmethod(F.leaky_relu)
+    max, repeat = staticmethod(torch.amax), staticmethod(torch.repeat_interleave)
 
     @staticmethod
     def largest(x: Tensor, index: Tensor, y: Tensor) -> Tensor:
@@ -148,24 +154,8 @@ class Torch:
         return torch.bmm(rows, x).view(batch, out, x.size(-1))
 
     @staticmethod
-    def constant(x: Tensor) -> Tensor:
-        return x.detach()
-
-    @staticmethod
-    def leaky_relu(x: Tensor, slope: float) -> Tensor:
-        return F.leaky_relu(x, slope)
-
-    @staticmethod
     def softplus(x: Tensor) -> Tensor:
         return F.softplus(x, threshold=40.0)  # exact in float64 up to rounding
-
-    @staticmethod
-    def max(x: Tensor, axis: int) -> Tensor:
-        return x.amax(axis)
-
-    @staticmethod
-    def repeat(x: Tensor, count: int, axis: int) -> Tensor:
-        return x.repeat_interleave(count, axis)
 
     @staticmethod
     def add_diagonal(x: Tensor, value: float) -> Tensor:
@@ -199,10 +189,6 @@ class Torch:
     @staticmethod
     def identity(size: int, like: Tensor) -> Tensor:
         return torch.eye(size, dtype=like.dtype, device=like.device)
-
-    @staticmethod
-    def contiguous(x: Tensor) -> Tensor:
-        return x.contiguous()
 
     @staticmethod
     def chunks(numbers: int, like: Tensor) -> list[slice]:

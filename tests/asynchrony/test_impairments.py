@@ -1,6 +1,7 @@
 """Impairments: plain values, and what is refused."""
 
 import pytest
+from helpers import UNBOUNDED, bounded
 
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
@@ -15,20 +16,6 @@ from hogwild.asynchrony.impairments import (
     Stragglers,
 )
 from hogwild.errors import ConfigError
-
-BOUNDED = [
-    GeometricDelay(0.4, cap=6),
-    ParetoDelay(1.2, cap=9),
-    Reordering(0.4),
-    Duplication(0.4),
-    BernoulliLoss(0.5, burst=2),
-    LinkChurn(0.4, period=90, downtime=12),
-    Stragglers(0.3, slowdown=3),
-    Crashes(0.3, period=80, downtime=15),
-]
-
-
-UNBOUNDED = [BernoulliLoss(0.5), GilbertElliott()]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +43,7 @@ def test_bad_impairments(make):
 
 
 def test_every_impairment_is_a_plain_value():
-    for impairment in [*BOUNDED, *UNBOUNDED]:
+    for impairment in [*bounded(0.4), *UNBOUNDED]:
         assert isinstance(impairment, Impairment)
         assert impairment == type(impairment)(**vars(impairment))
         hash(impairment)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import record
+from helpers import UNBOUNDED, bounded, record
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -11,9 +11,6 @@ from hogwild.asynchrony.impairments import (
     Crashes,
     Duplication,
     GeometricDelay,
-    GilbertElliott,
-    LinkChurn,
-    ParetoDelay,
     Reordering,
     Stragglers,
 )
@@ -22,17 +19,7 @@ from hogwild.errors import ConfigError
 from hogwild.testing import check_trace
 from hogwild.testing.problems import random_graph
 
-BOUNDED = [
-    GeometricDelay(0.4, cap=6),
-    ParetoDelay(1.2, cap=9),
-    Reordering(0.4),
-    Duplication(0.4),
-    BernoulliLoss(0.5, burst=2),
-    LinkChurn(0.4, period=90, downtime=12),
-    Stragglers(0.3, slowdown=3),
-    Crashes(0.3, period=80, downtime=15),
-]
-UNBOUNDED = [BernoulliLoss(0.5), GilbertElliott()]
+BOUNDED = bounded(0.4)
 
 
 def by_itself(test):

@@ -11,7 +11,8 @@ from hogwild.demo.study import ROWS
 
 
 def test_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("hogwild.demo.QUICK", replace(TINY, share=0.01, ticks=4))
+    least = replace(TINY, share=0.01, ticks=4, delays=(2,), staggers=(5,))
+    monkeypatch.setattr("hogwild.demo.QUICK", least)
     path = tmp_path / "page.html"
     call = ["demo", "--quick", "--output", str(path)]
     assert main([*call, "--json"]) == 3  # four ticks are not enough, and it says so

@@ -16,29 +16,38 @@ from hogwild.cli.interrupt import Interruptible
 from hogwild.training import log
 
 
+def wait_for(epochs, folder, process):
+    """Wait until a training process has logged so many epochs."""
+    deadline = time.monotonic() + 60
+    while len(log.read(folder / "metrics.jsonl")) < epochs:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.005)
+
+
+def resume_as_if_uninterrupted(flags, cut, whole):
+    """The run in ``cut``, resumed, ends in the same bits as one that was never interrupted."""
+    assert main(["train", TASK, *flags, "--folder", str(cut), "--resume"]) == 0
+    assert main(["train", TASK, *flags, "--folder", str(whole)]) == 0
+    first, second = (
+        json.loads((f / "model" / "checkpoint.json").read_text())["sha256"] for f in (cut, whole)
+    )
+    assert first == second
+
+
 def test_a_killed_run_goes_on_in_the_same_bits(tmp_path, capsys):
     """SIGKILL to a real process in the middle of its epochs and checkpoints."""
-    flags = ["--model", "gsdgnn", "--epochs", "70", "--checkpoint-every", "0", "--log-every", "1"]
+    flags = ["--model", "gsdgnn", "--epochs", "40", "--checkpoint-every", "0", "--log-every", "1"]
     folder = tmp_path / "cut"
     command = [sys.executable, "-m", "hogwild.cli", "train", TASK, *flags, "--folder", str(folder)]
     process = subprocess.Popen(command, env={**os.environ}, stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
-        while len(log.read(folder / "metrics.jsonl")) < 3:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.005)
+        wait_for(3, folder, process)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert not (folder / "result.json").exists()
-    assert main(["train", TASK, *flags, "--folder", str(folder), "--resume"]) == 0
-    assert main(["train", TASK, *flags, "--folder", str(tmp_path / "whole")]) == 0
-    cut, whole = (
-        json.loads((f / "model" / "checkpoint.json").read_text())["sha256"]
-        for f in (folder, tmp_path / "whole")
-    )
-    assert cut == whole
+    resume_as_if_uninterrupted(flags, folder, tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -51,11 +60,7 @@ def test_an_interrupted_run_keeps_every_epoch(number, tmp_path, capsys):
     command = [sys.executable, "-m", "hogwild.cli", "train", TASK, *flags, "--folder", str(folder)]
     process = subprocess.Popen([*command, "--epochs", "1000000"], stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 60
-        while len(log.read(folder / "metrics.jsonl")) < 5:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.005)
+        wait_for(5, folder, process)
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
     finally:
@@ -68,13 +73,7 @@ def test_an_interrupted_run_keeps_every_epoch(number, tmp_path, capsys):
     assert f"kept in {folder}: the same command with --resume goes on from there" in said
     assert len(log.read(folder / "metrics.jsonl")) == done >= 5
     flags += ["--epochs", str(done + 5)]
-    assert main(["train", TASK, *flags, "--folder", str(folder), "--resume"]) == 0
-    assert main(["train", TASK, *flags, "--folder", str(tmp_path / "whole")]) == 0
-    cut, whole = (
-        json.loads((f / "model" / "checkpoint.json").read_text())["sha256"]
-        for f in (folder, tmp_path / "whole")
-    )
-    assert cut == whole
+    resume_as_if_uninterrupted(flags, folder, tmp_path / "whole")
 
 
 def test_interrupting_twice_does_not_wait():

@@ -9,6 +9,7 @@ import hogwild
 from hogwild.cli import VERBS, module
 from hogwild.config import Config
 from hogwild.demo import demo
+from hogwild.executors.settings import Settings
 from hogwild.training import load
 
 TRAINED = "a folder, --replica and --graphs name it"
@@ -16,6 +17,22 @@ IMPAIRED = "--impair builds them"
 QUIET = "--quiet and --json switch it off"
 TENSOR = "a tensor or a function, which no flag can hold"
 LATER = "what it keeps is for a program that goes on with the result"
+
+RUN = {
+    "model": TRAINED,
+    "data": TRAINED,
+    "impairments": IMPAIRED,
+    "keep_embeddings": LATER,
+    "progress": QUIET,
+}
+"""Parameters of all runs that are no flags, with why."""
+MEASURED = RUN | {
+    "higher_is_better": "only of a metric of one's own",
+    "target": TENSOR,
+    "mask": TENSOR,
+    "history": LATER,
+}
+ALL_RUNS = "what is proved holds for all runs"
 
 PAIRS = {
     "train": (
@@ -29,71 +46,30 @@ PAIRS = {
         },
     ),
     "evaluate": ([load], {}),
-    "simulate": (
-        [hogwild.simulate],
-        {
-            "model": TRAINED,
-            "data": TRAINED,
-            "impairments": IMPAIRED,
-            "keep_embeddings": LATER,
-            "progress": QUIET,
-        },
-    ),
-    "robustness": (
-        [hogwild.robustness, hogwild.simulate],  # its other options go there
-        {
-            "model": TRAINED,
-            "data": TRAINED,
-            "higher_is_better": "only of a metric of one's own",
-            "target": TENSOR,
-            "mask": TENSOR,
-            "impairments": IMPAIRED,
-            "history": LATER,
-            "keep_embeddings": LATER,
-            "progress": QUIET,
-        },
-    ),
+    "simulate": ([hogwild.simulate], RUN),
+    "robustness": ([hogwild.robustness, hogwild.simulate], MEASURED),  # its other options go there
     "sweep": (
         [hogwild.sweep, hogwild.robustness, hogwild.simulate],
-        {
-            "model": TRAINED,
-            "data": TRAINED,
-            "stagger": "--staggers",
-            "delay": "--delays",
-            "higher_is_better": "only of a metric of one's own",
-            "target": TENSOR,
-            "mask": TENSOR,
-            "impairments": IMPAIRED,
-            "history": LATER,
-            "keep_embeddings": LATER,
-            "record": "every setting has a schedule of its own",
-            "replay": "every setting has a schedule of its own",
-            "progress": QUIET,
-        },
+        MEASURED
+        | {"stagger": "--staggers", "delay": "--delays"}
+        | dict.fromkeys(["record", "replay"], "every setting has a schedule of its own"),
     ),
     "certify": (
-        [hogwild.certify],
-        {"model": TRAINED, "data": TRAINED, "impairments": IMPAIRED},
+        [hogwild.certify, Settings],
+        {"model": TRAINED, "data": TRAINED, "impairments": IMPAIRED}
+        | dict.fromkeys(["seed", "runs", "ticks", "tol", "history", "keep_embeddings"], ALL_RUNS),
     ),
     "demo": ([demo], {"scale": "--quick", "say": "it prints", "progress": QUIET}),
 }
 """Of every verb: the functions whose parameters it offers, and those that it does not, with why."""
+MODEL = {"json", "folder", "task", "replica", "graphs", "impair"}
 ONLY_HERE = {
     "train": {"json", "quiet"},
     "evaluate": {"json"},
-    "simulate": {"json", "quiet", "folder", "task", "replica", "graphs", "impair", "plot"},
-    "robustness": {
-        "json",
-        "quiet",
-        "folder",
-        "task",
-        "replica",
-        "graphs",
-        "impair",
-        "plot",
-    },
-    "sweep": {"json", "quiet", "folder", "task", "replica", "graphs", "impair", "plot", "value"},
-    "certify": {"json", "folder", "task", "replica", "graphs", "impair"},
+    "simulate": MODEL | {"quiet", "plot"},
+    "robustness": MODEL | {"quiet", "plot"},
+    "sweep": MODEL | {"quiet", "plot", "value"},
+    "certify": MODEL,
     "demo": {"json", "quick"},
 }
 """Fields that are no parameter: which model, how to print, and what the result draws."""

@@ -100,7 +100,7 @@ def test_a_picture_without_matplotlib(trained, monkeypatch, capsys):
 
 def test_steps_and_impairments_reach_the_simulation(printed):
     def seen(*flags):
-        return printed("simulate", "--runs", "1", "--ticks", "40", *flags)[1]
+        return printed("simulate", "--runs", "1", "--ticks", "40", "--graphs", "1", *flags)[1]
 
     plain = seen()
     assert plain["rule"] == "messages"
@@ -128,7 +128,7 @@ def test_steps_and_impairments_reach_the_simulation(printed):
         (["--impair", "crashes=abc"], "crashes.rate='abc'; expected a probability"),
         (["--impair", "crashes,rejoin=soon"], "crashes.rejoin='soon'; expected 'warm'"),
         (["--impair", "quantisation=0"], "quantisation.unit=0; expected a positive"),
-        (["--impair", "pareto-delay=much"], "expected a number for each option"),
+        (["--impair", "pareto-delay=much"], "alpha='much'; expected a positive number"),
         (["--impair", "loss=1.5"], "--impair loss=1.5: loss.rate=1.5; expected a probability"),
         (["--rule", "magic"], "--rule 'magic'; expected one of auto, gradient, messages"),
         (["--rule", "waiting"], "--rule 'waiting' does not fit this model"),

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from helpers import energy, graphs
+from helpers import bounded, energy, graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
@@ -13,14 +13,10 @@ from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, MaxGNN, Scarsel
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
-    Duplication,
     EventTriggered,
     GeometricDelay,
-    LinkChurn,
-    ParetoDelay,
     Quantisation,
     Reordering,
-    Stragglers,
 )
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
@@ -158,17 +154,15 @@ def test_nothing_from_two_hops_away_reaches_a_node_within_one_hop_of_time():
 
 # -- convergence ----------------------------------------------------------------------------------
 
-BOUNDED = [
-    GeometricDelay(0.5, cap=6),
-    ParetoDelay(1.5, cap=8),
-    Reordering(0.3),
-    Duplication(0.3),
-    BernoulliLoss(0.3, burst=3),
-    LinkChurn(0.3, period=60, downtime=10),
-    Stragglers(0.2, slowdown=3),
-    Crashes(0.2, period=60, downtime=10, until=150),
-    Crashes(0.2, period=60, downtime=10, until=150, rejoin="cold"),
-]
+COLD = Crashes(0.2, period=60, downtime=10, until=150, rejoin="cold")
+BOUNDED = [*bounded(0.3, until=150), COLD]
+SCHEDULES = (
+    st.integers(0, 10_000),
+    st.integers(1, 6),
+    st.integers(0, 4),
+    st.lists(st.sampled_from(BOUNDED), max_size=2, unique=True),
+)
+"""Seed, stagger, delay and impairments."""
 VARIANTS = [{}, {"message": "node"}, {"heads": 2}, {"normalize": True}]
 
 
@@ -198,14 +192,7 @@ def test_energy_gnns_end_at_the_solvers_answer(case):
 
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None)
-@given(
-    st.integers(0, 10_000),
-    st.integers(1, 6),
-    st.integers(0, 4),
-    st.lists(st.sampled_from(BOUNDED), max_size=2, unique=True),
-    st.sampled_from(VARIANTS),
-    st.sampled_from(["packet", "exact"]),
-)
+@given(*SCHEDULES, st.sampled_from(VARIANTS), st.sampled_from(["packet", "exact"]))
 def test_energy_gnns_end_at_the_solvers_answer_in_any_combination(
     seed, stagger, delay, impairments, variant, exchange
 ):
@@ -237,17 +224,17 @@ def test_explicit_models_do_not_agree_and_waiting_ones_do():
     run = simulate(model, data, runs=8)
     assert float(run.deviation.min()) > 1e-3
     assert float(run.predictions.std(0).max()) > 1e-3
-    assert bool((run.updates == model.conv.depth).all())
+    assert bool((run.updates == model.conv.num_layers).all())
     together = simulate(model, data, stagger=1, delay=0)
     assert float(together.deviation.max()) < 1e-12
 
     waiting = partial(simulate, model, data, rule="waiting")
     patient = waiting(runs=8)
     assert float(patient.deviation.max()) < 1e-12
-    assert bool((patient.updates == model.conv.depth).all())
+    assert bool((patient.updates == model.conv.num_layers).all())
     stuck = waiting(runs=3, impairments=BernoulliLoss(0.5))
     assert not bool(stuck.converged.any())
-    assert float(stuck.updates.double().mean()) < model.conv.depth
+    assert float(stuck.updates.double().mean()) < model.conv.num_layers
     # A single lost message, an isolated one, is enough.
     assert bool(waiting(impairments=GeometricDelay(0.3)).converged.all())
 
@@ -271,14 +258,14 @@ def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
     long = simulate(energy(), data, record=True, tol=None, ticks=100).trace
     run = simulate(model, data, rule="waiting", replay=long)
     assert float(run.deviation.max()) < 1e-12
-    assert bool((run.updates == model.conv.depth).all())
+    assert bool((run.updates == model.conv.num_layers).all())
 
 
 def test_rare_updates_do_not_count_as_stalled():
     torch.manual_seed(0)
-    model, data = GCN(3, out_channels=2).double(), graphs((2,))
+    model, data = GCN(3, out_channels=2, num_layers=2).double(), graphs((2,))
     run = simulate(model, data, stagger=2000, ticks=25_000)
-    assert bool((run.updates == model.conv.depth).all())
+    assert bool((run.updates == model.conv.num_layers).all())
 
 
 # -- inexact packets ------------------------------------------------------------------------------
@@ -352,12 +339,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=3, deadline=None)
-@given(
-    st.integers(0, 10_000),
-    st.integers(1, 6),
-    st.integers(0, 4),
-    st.lists(st.sampled_from(BOUNDED), max_size=2, unique=True),
-)
+@given(*SCHEDULES)
 def test_every_implicit_model_ends_at_the_solvers_answer(name, seed, stagger, delay, impairments):
     torch.manual_seed(seed)
     model = MODELS[name]().double()

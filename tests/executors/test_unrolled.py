@@ -143,7 +143,7 @@ def test_training_under_schedules_helps():
         torch.manual_seed(3)
         models[name] = model = GCN(1, out_channels=1, num_layers=2, act="tanh").double()
         optimiser = torch.optim.Adam(model.parameters(), 0.02)
-        for step in range(100):
+        for step in range(60):
             if name == "synchronous":
                 out = model(train.x, train.edge_index, None, train.batch)
             else:

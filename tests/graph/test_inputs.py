@@ -7,7 +7,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import RandomNodeLoader
 
 import hogwild
-from hogwild import GCN, GSDGNN, IGNN
+from hogwild import GCN, GSDGNN, IGNN, Inputs
 from hogwild.errors import InputError
 from hogwild.graph.inputs import SAMPLED, require_whole
 
@@ -73,3 +73,13 @@ def test_what_is_missing(call):
     for data in ([], [3]):
         with pytest.raises(InputError, match="expected"):
             call(data)
+
+
+def test_to():
+    x, edge_index = torch.randn(3, 2), chain(3)
+    inputs = Inputs(x, edge_index, torch.randn(4, 1), nodes={"z": x, "id": torch.arange(3)})
+    double = inputs.to(torch.float64)
+    assert (double.x.dtype, double.edge_attr.dtype) == (torch.float64,) * 2
+    assert (double.nodes["z"].dtype, double.nodes["id"].dtype) == (torch.float64, torch.long)
+    assert double.edge_index is edge_index
+    assert (inputs.to("meta").x.is_meta, inputs.x.is_meta) == (True, False)

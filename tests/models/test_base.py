@@ -305,7 +305,7 @@ def test_misuse_is_refused(error, call):
 
 
 def test_edge_weight_in_the_place_of_edge_attr():
-    with pytest.raises(FeatureError, match="did you mean edge_weight"):
+    with pytest.raises(FeatureError, match=r"pass one number for each edge as edge_weight="):
         EnergyConv(3)(torch.randn(4, 3), cycle(4), torch.ones(8))
 
 

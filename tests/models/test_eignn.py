@@ -1,16 +1,14 @@
 """EIGNN: the closed form, the iteration and a dense solve are one and the same."""
 
-from dataclasses import replace
-
 import pytest
 import torch
+from adjacencies import OnWeights
 from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from hogwild import EIGNN, EIGNNConv, Inputs
-from hogwild.errors import ConfigError, FeatureError, GraphError
+from hogwild.errors import FeatureError, GraphError
 from hogwild.ops import gather
 from hogwild.solvers import Anderson, Picard, SemismoothNewton
 from hogwild.testing import check_model, random_graph
@@ -27,20 +25,11 @@ VARIANTS = {
 }
 
 
-class Weighted(nn.Module):
+class Weighted(OnWeights):
     """A model on symmetric edge weights that are a function of the features."""
 
-    def __init__(self, model):
-        super().__init__()
-        self.model, self.kind = model, model.kind
-
-    def embed(self, inputs, h0=None):
-        x, (src, dst) = inputs.x, inputs.edge_index
-        weight = torch.sigmoid(x[src] * x[dst]).sum(-1)
-        return self.model.embed(replace(inputs, edge_weight=weight), h0)
-
-    def forward(self, *args, h0=None):
-        return self.embed(Inputs(*args), h0).value
+    def weigh(self, sender, receiver):
+        return torch.sigmoid(sender * receiver).sum(-1)
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
@@ -189,27 +178,6 @@ def test_update_of_some_nodes_equals_the_step():
 
 
 # -- bad input ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "words"),
-    [
-        ({"gamma": 1.0}, ["gamma=1.0", "between 0 and 1", "contraction"]),
-        ({"gamma": 1.5}, ["gamma=1.5", "between 0 and 1"]),
-        ({"gamma": 0.0}, ["gamma=0.0", "between 0 and 1"]),
-        ({"gamma": NAN}, ["gamma=nan", "between 0 and 1"]),
-        ({"method": "svd"}, ["'svd'", "closed", "iterate"]),
-        ({"solver": Picard()}, ["Picard", "method='iterate'"]),
-        ({"in_channels": 0}, ["in_channels=0", "positive integer"]),
-        ({"replicas": -1}, ["replicas=-1", "positive integer"]),
-    ],
-    ids=str,
-)
-def test_constructor_errors(kwargs, words):
-    with pytest.raises(ConfigError) as caught:
-        EIGNNConv(**({"in_channels": 3} | kwargs))
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_closed_form_refuses_what_is_not_symmetric():

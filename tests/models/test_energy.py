@@ -83,46 +83,13 @@ TIGHT = Newton(atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "words"),
-    [
-        ({"message": "both"}, ["'both'", "'edge' or 'node'"]),
-        ({"aggr": "max"}, ["'max'", "'sum' or 'mean'", "convex"]),
-        ({"in_channels": 0}, ["in_channels=0", "positive integer"]),
-        ({"hidden_channels": -1}, ["hidden_channels=-1", "positive integer"]),
-        ({"message_channels": 0}, ["message_channels=0", "positive integer"]),
-        ({"rounds": 0}, ["rounds=0", "positive integer"]),
-        ({"rounds": 1.5}, ["rounds=1.5", "positive integer"]),
-        ({"heads": 0}, ["heads=0", "positive integer"]),
-        ({"edge_dim": 0}, ["edge_dim=0", "positive integer"]),
-        ({"replicas": 0}, ["replicas=0", "positive integer"]),
-        ({"beta": 0.0}, ["beta=0.0", "positive"]),
-        ({"beta": -1.0}, ["beta=-1.0", "positive"]),
-        ({"beta": float("nan")}, ["beta=nan", "positive"]),
-        ({"heads": 2, "aggr": "mean"}, ["heads", "aggr='mean'"]),
-        ({"heads": 2, "normalize": True}, ["heads", "normalize=True"]),
-        ({"message": "node", "edge_dim": 2}, ["node-wise", "message='edge'"]),
-        ({"act": "relu"}, ["'relu'", "softplus"]),
-        ({"gate": "abs"}, ["'abs'", "softplus"]),
-        ({"widths": (4, 0)}, ["positive widths", "(4, 0"]),
-        ({"on_failure": "panic"}, ["'panic'", "raise", "warn", "ignore"]),
-    ],
-    ids=str,
-)
-def test_constructor_errors(kwargs, words):
-    with pytest.raises(ConfigError) as caught:
-        EnergyConv(**({"in_channels": 3} | kwargs))
-    for word in words:
-        assert word in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: EnergyGNN(3, out_channels=1, num_layers=0), ["num_layers=0", "positive integer"]),
         (lambda: EnergyGNN(3, out_channels=1, pool="max"), ["'max'", "'mean'"]),
         (lambda: Newton(atol=-1.0), ["atol=-1.0", "nonnegative"]),
         (lambda: Newton(rtol=float("nan")), ["rtol=nan", "nonnegative"]),
-        (lambda: Newton(max_iter=-1), ["max_iter=-1", "nonnegative"]),
+        (lambda: Newton(max_iter=-1), ["max_iter=-1", "at least 0"]),
         (lambda: Newton(linear="lu"), ["'lu'", "direct", "cg"]),
     ],
 )

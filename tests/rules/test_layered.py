@@ -106,10 +106,10 @@ def test_caching_takes_no_longer_than_proved():
         model = model_of("gcn")
         run = simulate(model, graphs(), stagger=stagger, delay=delay, runs=5, rule="caching",
                        history=1, tol=1e-12)  # fmt: skip
-        bound = model.conv.depth * (stagger + delay)
+        bound = model.conv.num_layers * (stagger + delay)
         assert int(run.reached.max()) <= bound
         if (stagger, delay) == (1, 0):
-            assert int(run.updates.max()) == model.conv.depth
+            assert int(run.updates.max()) == model.conv.num_layers
         found = certify(model, graphs(), stagger, delay, rule="caching")
         assert found.guaranteed
         assert found.constants["ticks_to_answer"] == bound

@@ -249,34 +249,30 @@ def test_solving_leaves_no_gradient_behind():
 # -- problems with dense answers ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", [[4], [1, 3, 6]], ids=str)
-def test_fixed_point_adjoint_equals_dense(sizes):
-    """h = F(h; b, W) affine: the gradients of the dense solution, through GMRES."""
-    graph = random_graph(sizes)
-    problem = Affine.random(graph, replicas=2)
-    problem.w.requires_grad_()
-    problem.b.requires_grad_()
+def equals_dense(problem, leaves, adjoint):
+    """The gradients of the solution are those of the dense solution."""
+    for leaf in leaves:
+        leaf.requires_grad_()
     dense = problem.answer()
     coefficient = torch.randn_like(dense)
-    leaves = [problem.w, problem.b]
     expected = torch.autograd.grad((coefficient * dense).sum(), leaves)
-    h = differentiable(problem, dense.detach(), Adjoint(rtol=1e-12))
+    h = differentiable(problem, dense.detach(), adjoint)
     assert torch.equal(h, dense)
     close(torch.autograd.grad((coefficient * h).sum(), leaves), expected, 1e-9)
 
 
+@pytest.mark.parametrize("sizes", [[4], [1, 3, 6]], ids=str)
+def test_fixed_point_adjoint_equals_dense(sizes):
+    """h = F(h; b, W) affine, through GMRES."""
+    problem = Affine.random(random_graph(sizes), replicas=2)
+    equals_dense(problem, [problem.w, problem.b], Adjoint(rtol=1e-12))
+
+
 @pytest.mark.parametrize("linear", ["auto", "direct", "cg"])
 def test_objective_adjoint_equals_dense(linear):
-    """The minimiser of a quadratic: the gradients of the dense solution."""
+    """The minimiser of a quadratic."""
     problem = Quadratic.random(random_graph([1, 3, 6]), replicas=2)
-    problem.q.requires_grad_()
-    problem.b.requires_grad_()
-    dense = problem.answer()
-    coefficient = torch.randn_like(dense)
-    leaves = [problem.q, problem.b]
-    expected = torch.autograd.grad((coefficient * dense).sum(), leaves)
-    h = differentiable(problem, dense.detach(), Adjoint(LinearSolver(linear), 1e-12))
-    close(torch.autograd.grad((coefficient * h).sum(), leaves), expected, 1e-9)
+    equals_dense(problem, [problem.q, problem.b], Adjoint(LinearSolver(linear), 1e-12))
 
 
 def test_fixed_point_adjoint_failure_raises():

@@ -33,6 +33,8 @@ def pose(kind, sizes=(1, 2, 5, 25), replicas=3):
     """Replicas of very different difficulty: the second starts near its answer."""
     make = Quadratic if kind == "objective" else Affine
     problem = make.random(random_graph(list(sizes)), replicas=replicas)
+    if kind == "objective":  # better conditioned: gradient steps converge in fewer iterations
+        problem.q += 0.5 * torch.eye(problem.channels, **DOUBLE)
     start = torch.zeros_like(problem.b)
     if replicas > 1:
         start[1] = problem.answer()[1] + 1e-7
@@ -219,32 +221,23 @@ def test_non_finite_parameters(solver, bad):
 )
 def test_nan_in_one_graph_does_not_touch_the_others(solver):
     """Graphs of nearby sizes share padded fronts; only the one with NaN features fails."""
-    torch.manual_seed(0)
-    sizes = (5, 6, 7, 8)
-    edge_index, batch = batch_of(*[(cycle(n), n) for n in sizes])
-    solver = replace(solver, atol=1e-9)
-    conv = EnergyConv(3, beta=0.5, solver=solver, validate=False, on_failure="ignore").double()
-    x = torch.randn(26, 3, **DOUBLE)
-    clean = conv.embed(Inputs(x, edge_index, None, batch))
-    assert bool(clean.converged.all())
-    x[7] = float("nan")  # the second graph
-    found = conv.embed(Inputs(x, edge_index, None, batch))
-    assert found.status.tolist() == [0, Status.NOT_FINITE, 0, 0]
-    healthy = batch != 1
-    torch.testing.assert_close(found.value[healthy], clean.value[healthy], rtol=0, atol=1e-6)
+    only_the_second_fails(cycle, (5, 6, 7, 8), beta=0.5, solver=replace(solver, atol=1e-9))
 
 
 def test_nan_in_one_graph_does_not_touch_other_fronts(monkeypatch):
     """The same where graphs are dissected and fronts of different heights share padding."""
     monkeypatch.setattr(fronts, "DENSE_WORK", 0.0)
+    only_the_second_fails(tree, (30, 37, 45, 60))
+
+
+def only_the_second_fails(family, sizes, **options):
     torch.manual_seed(0)
-    sizes = (30, 37, 45, 60)
-    edge_index, batch = batch_of(*[(tree(n), n) for n in sizes])
-    conv = EnergyConv(3, validate=False, on_failure="ignore").double()
+    edge_index, batch = batch_of(*[(family(n), n) for n in sizes])
+    conv = EnergyConv(3, validate=False, on_failure="ignore", **options).double()
     x = torch.randn(sum(sizes), 3, **DOUBLE)
     clean = conv.embed(Inputs(x, edge_index, None, batch))
     assert bool(clean.converged.all())
-    x[40] = float("nan")  # the second graph
+    x[sizes[0] + 2] = float("nan")  # in the second graph
     found = conv.embed(Inputs(x, edge_index, None, batch))
     assert found.status.tolist() == [0, Status.NOT_FINITE, 0, 0]
     healthy = batch != 1
@@ -342,7 +335,7 @@ def test_every_solver_reaches_newtons_answer(solver, options):
 @pytest.mark.parametrize("given", [0, "3"])
 @pytest.mark.parametrize("make", [LBFGS, Anderson])
 def test_memory_must_be_positive(make, given):
-    with pytest.raises(ConfigError, match=f"memory={given!r}; expected a positive integer"):
+    with pytest.raises(ConfigError, match=f"memory={given!r}; expected an integer of at least 1"):
         make(memory=given)
 
 
@@ -410,8 +403,8 @@ def test_float32_fixed_point_solvers_measure_the_gradient():
     """Relative to the terms of the gradient, not to the embeddings."""
     torch.manual_seed(0)
     x = torch.randn(4, 3)
-    conv = EnergyConv(3, solve_dtype=None, solver=Picard(max_iter=200_000, rtol=1e-5))
-    exact = EnergyConv(3)
+    conv = EnergyConv(3, beta=0.2, solve_dtype=None, solver=Picard(max_iter=200_000, rtol=1e-5))
+    exact = EnergyConv(3, beta=0.2)
     exact.load_state_dict(conv.state_dict())
     gap = (conv(x, cycle(4)) - exact(x, cycle(4))).abs().max() / exact(x, cycle(4)).abs().max()
     assert float(gap.detach()) < 1e-3

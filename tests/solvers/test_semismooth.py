@@ -77,7 +77,7 @@ def test_plain_steps_converge_where_newton_steps_do_not(monkeypatch):
     right, start = contraction(random_graph([5]), "relu", replicas=1)
     right.weight.copy_(0.98 * torch.eye(3, **DOUBLE))
     problem = Misled(right.graph, right.adjacency, right.weight, right.bias.abs(), right.act)
-    solver = SemismoothNewton(atol=1e-3, max_iter=2000)
+    solver = SemismoothNewton(atol=1e-3, max_iter=800)
     assert bool(solve(problem, solver, start).converged)
     monkeypatch.setattr(semismooth, "PATIENCE", float("inf"))
     lost = solve(problem, solver, start)

@@ -30,9 +30,9 @@ def trajectory(task, **options):
 @pytest.mark.parametrize(
     ("model", "batch_size", "epochs"),
     [
-        ("energy-edge", None, 30),
-        ("energy-edge", 4, 10),
-        ("gsdgnn", 4, 30),
+        ("energy-edge", None, 12),
+        ("energy-edge", 4, 6),
+        ("gsdgnn", 4, 10),
         ("gcn", None, 30),
         ("scarselli", None, 8),
         ("max", 4, 10),

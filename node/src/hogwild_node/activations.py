@@ -90,24 +90,12 @@ def _squareplus_curvature(a: Array, slope: Array) -> Array:
 
 
 SOFTPLUS = Activation(
-    name="softplus",
-    value=_softplus,
-    slope=_sigmoid,
-    curvature=_softplus_curvature,
-    majoriser=_even_majoriser,
-    max_slope=1.0,
-    max_curvature=0.25,
+    "softplus", _softplus, _sigmoid, _softplus_curvature, _even_majoriser, 1.0, 0.25
 )
 r""":math:`\log(1 + e^a)`, the default."""
 
 SQUAREPLUS = Activation(
-    name="squareplus",
-    value=_squareplus,
-    slope=_squareplus_slope,
-    curvature=_squareplus_curvature,
-    majoriser=_even_majoriser,
-    max_slope=1.0,
-    max_curvature=0.25,
+    "squareplus", _squareplus, _squareplus_slope, _squareplus_curvature, _even_majoriser, 1.0, 0.25
 )
 r""":math:`(a + \sqrt{a^2 + 4}) / 2`, whose curvature has heavier tails."""
 

@@ -40,7 +40,7 @@ maxima this is proved where δ is smaller than the decrease along every edge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +51,6 @@ from torch_geometric.data import Batch, Data
 from hogwild.analysis.certificate import HOPELESS, Certificate
 from hogwild.analysis.energies import certify_energy
 from hogwild.analysis.fixed_points import certify_fixed_point
-from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.errors import AsynchronyError
 from hogwild.executors.settings import Settings
 from hogwild.graph.inputs import Inputs
@@ -70,11 +69,7 @@ def certify(
     data: Data | Batch | Iterable[Data],
     stagger: int = 5,
     delay: int = 2,
-    *,
-    rule: str = "auto",
-    step: str | float = "auto",
-    exchange: str = "packet",
-    impairments: Impairment | Sequence[Impairment] = (),
+    **options: Any,
 ) -> Certificate:
     """What is proved of :func:`hogwild.simulate` with the same arguments: the constants, the
     certified step and rate, and where your own step lies.
@@ -84,19 +79,13 @@ def certify(
         data: A PyG ``Data``, ``Batch`` or list of ``Data``.
         stagger: S, the largest number of ticks between two turns of a node.
         delay: D, the largest age of a packet in ticks.
-        rule: As in :func:`hogwild.simulate`. For energies ``"auto"`` means messages. More is proved
-            of gradient steps with ``step="certified"``.
-        step: As in :func:`hogwild.simulate`.
-        exchange: As in :func:`hogwild.simulate`.
-        impairments: What else goes wrong; the bounds that hold with them are certified.
+        options: ``rule``, ``step``, ``exchange`` and ``impairments`` of :func:`hogwild.simulate`.
+            For energies ``rule="auto"`` means messages. More is proved of gradient steps with
+            ``step="certified"``.
     """
     found = uncompiled(model)
     found = found if isinstance(found, Conv) else runnable(found)  # a layer needs no readout
-    settings = Settings(
-        stagger, delay, rule=rule, step=step, exchange=exchange,
-        impairments=check_impairments(impairments),
-    )  # fmt: skip
-    return certified(found, Inputs.of(data), settings)
+    return certified(found, Inputs.of(data), Settings(stagger, delay, **options))
 
 
 @torch.no_grad()

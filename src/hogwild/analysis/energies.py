@@ -28,22 +28,13 @@ from hogwild.rules.steps import certified_steps
 
 @dataclass(frozen=True)
 class Descent:
-    r"""The constants of the theorem on certified steps, for steps α = a / r.
+    r"""The constants of the theorem on certified steps, for steps α = a / r."""
 
-    Attributes:
-        rows: r, [R, k, N].
-        beta: β, [R, G].
-        steps: α, [R, k, N] or a number.
-        age: D'.
-        stagger: S.
-        graph: The graphs.
-    """
-
-    rows: Tensor
-    beta: Tensor
-    steps: Tensor | float
-    age: int
-    stagger: int
+    rows: Tensor  # r, [R, k, N]
+    beta: Tensor  # β, [R, G]
+    steps: Tensor | float  # α, [R, k, N] or a number
+    age: int  # D'
+    stagger: int  # S
     graph: Graph
 
     @property

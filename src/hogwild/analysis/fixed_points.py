@@ -23,13 +23,8 @@ from hogwild.problems.base import FixedPoint
 def certify_fixed_point(
     problem: FixedPoint, settings: Settings, answer: Callable[[], Tensor]
 ) -> Certificate:
-    """What is proved of a fixed point.
-
-    Args:
-        problem: The fixed point.
-        settings: How nodes run.
-        answer: Computes the solution; called only where a bound is compared with it.
-    """
+    """What is proved of a fixed point. ``answer()`` computes its solution, and is called only where
+    a bound is compared with it."""
     found = Certificate(Kind.FIXED_POINT, False, HOPELESS)
     if settings.hopeless:
         return found

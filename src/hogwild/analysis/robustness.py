@@ -131,10 +131,9 @@ class Robustness:
             ]
         title = "predictions, relative to the largest synchronous one"
         lines.append(f"{title:54}{'mean':>10}{'largest':>10}")
-        for name, values in (
-            ("spread over schedules", self.spread),
-            ("distance from the synchronous ones", self.distance),
-        ):
+        moved = {"spread over schedules": self.spread}
+        moved["distance from the synchronous ones"] = self.distance
+        for name, values in moved.items():
             lines.append(f"  {name:52}{float(values.mean()):>10.2g}{float(values.max()):>10.2g}")
         lines.append(f"{'runs that ended at the synchronous answer':54}{self.converged:>10.0%}")
         lines += [f"price: {self.price}", ""]
@@ -152,11 +151,8 @@ class Robustness:
         if gap.dim() == 2:
             columns = {"run": columns["run"].unsqueeze(1), "replica": torch.arange(gap.size(1))}
         if self.asynchronous is not None:
-            columns |= {
-                "synchronous": self.synchronous,
-                "asynchronous": self.asynchronous,
-                "decrease": self.decrease,
-            }
+            names = ("synchronous", "asynchronous", "decrease")
+            columns |= {name: getattr(self, name) for name in names}
         columns |= {"distance": gap, "converged": converged}
         return need("pandas").DataFrame(
             {name: x.expand_as(gap).flatten().cpu().numpy() for name, x in columns.items()}
@@ -187,11 +183,9 @@ def robustness(
             is (:func:`hogwild.wrap`).
         data: A PyG ``Data``, ``Batch`` or list of ``Data``.
         runs: Number of schedules.
-        metric: One of :data:`hogwild.metrics.METRICS` by name (``"accuracy"``, ``"error"``,
-            ``"mse"``, ``"rmse"``, ``"mae"``, ``"relative error"``, ``"micro-F1"``, ``"AP"``), or a
-            function of (predictions [n, out], targets) to a number. By default accuracy for
-            integer targets (with one output: its sign), and the root of the mean squared error for
-            floats.
+        metric: One of :data:`hogwild.metrics.METRICS` by name, or a function of (predictions
+            [n, out], targets) to a number. By default accuracy for integer targets (with one
+            output: its sign), and the root of the mean squared error for floats.
         higher_is_better: Whether higher values of your own function are better; by default, lower
             values are.
         target: The targets of the predictions; ``data.y`` by default. Without targets only the

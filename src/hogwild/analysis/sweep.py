@@ -37,8 +37,6 @@ VALUES = {
     "bytes": "bytes a node sent",
 }
 """What a sweep can show for every setting: entries of :meth:`Robustness.summary`."""
-
-
 LITTLE = 0.01
 """The colour scale covers at least this share: smaller differences should not show."""
 
@@ -75,13 +73,8 @@ class Sweep:
         return self.results[wanted]
 
     def grid(self, value: str | None = None) -> Tensor:
-        """One number of every setting, [losses, staggers, delays].
-
-        Args:
-            value: ``"decrease"`` (the default, with a target), ``"spread"`` (without),
-                ``"distance"``, ``"converged"``, or the price: ``"ticks"``, ``"updates"``,
-                ``"packets"`` or ``"bytes"``.
-        """
+        """One number of every setting, [losses, staggers, delays]: one of :data:`VALUES`, by
+        default ``"decrease"`` with a target and ``"spread"`` without."""
         value = self._value(value)
         numbers = [result.summary()[value] for result in self.results.values()]
         shape = len(self.losses), len(self.staggers), len(self.delays)
@@ -190,8 +183,8 @@ def sweep(
     """:func:`robustness` for every combination of stagger, delay and rate of packet loss.
 
     Args:
-        model: As in :func:`robustness`.
-        data: As in :func:`robustness`.
+        model: Any model of this library, or a trained GNN of PyG's convolutions.
+        data: A PyG ``Data``, ``Batch`` or list of ``Data``.
         staggers: Values of S.
         delays: Values of D.
         losses: Rates of independent packet loss

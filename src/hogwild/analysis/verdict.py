@@ -67,18 +67,14 @@ REMEDY = (
 
 def _arrived(of: Robustness) -> tuple[str, str]:
     """One word for runs that arrived, and why; "Immune" only where that is proved."""
-    if (
-        of.kind is Kind.EXPLICIT
-        and of.settings.stagger == 1
-        and of.settings.delay == 0
-        and not of.settings.impairments
-    ):
+    made = of.settings
+    in_step = (made.stagger, made.delay, made.impairments) == (1, 0, ())
+    if of.kind is Kind.EXPLICIT and in_step:
         return "In step", "With S = 1 and D = 0 all nodes update together"
     if of.certificate.guaranteed:
         bounded = of.run.staleness.bounded
         who = "Every schedule with these bounds does" if bounded else "With probability one all do"
-        why = f"{who}, which is proved: {_reason(of)}"
-        return "Immune", why
+        return "Immune", f"{who}, which is proved: {_reason(of)}"
     return "Arrives", f"That was seen in these runs and is not proved: {_reason(of)}"
 
 
@@ -109,9 +105,8 @@ def _missing(of: Robustness) -> str:
             f"near. What to do: send finer packets{other}"
         )
     needed = of.run.ticks_needed()
-    if needed is None:
-        said = ["their distance has not fallen in the second half of these ticks"]
-    else:
+    said = ["their distance has not fallen in the second half of these ticks"]
+    if needed is not None:
         said = [
             f"at the pace of the second half of these ticks, ticks={needed} would be enough, "
             f"{count(needed / of.run.ticks)} times as many"

@@ -18,12 +18,10 @@ from hogwild.graph import Graph, Star
 class Outbox:
     """The packets of all nodes: a part for everybody [R, k, N] and a letter for each neighbour
     [R, m, E]. The letter from i to j is filed under the edge j → i, along which *i hears j*; j
-    reads it through the reverse edge.
+    reads it through the reverse edge. The packets ``node`` and ``edge`` are of time 0.
 
     Args:
         depth: Age of the oldest packet that may still be asked for.
-        node: What all nodes have sent at time 0.
-        edge: What they have sent to each neighbour, or ``None``.
         drafts: Versions a node may publish in one tick.
     """
 

@@ -1,148 +1,23 @@
 r"""What goes wrong on real networks, by the literature's names; impairments compose.
 
-Each impairment is a small frozen configuration with hooks into the schedule (who updates, which
-packet a node holds) or into what is sent. :meth:`Impairment.bound` says what the bounds (S, D) of
-partial asynchronism become: new bounds where the staleness stays bounded, and ``None`` where it
-does not and no theorem applies. An impairment with ``exact = False`` changes what packets say, so
-that runs end near the synchronous answer and not at it.
-
-Every random decision is a hash of its purpose, subject and time
-(:mod:`hogwild.asynchrony.seeding`): adding one impairment never shifts the draws of another.
+Each impairment hooks into the schedule (who updates, which packet a node holds) or into what is
+sent. :meth:`Impairment.bound` says what the bounds (S, D) of partial asynchronism become: new
+bounds where the staleness stays bounded, and ``None`` where it does not and no theorem applies. An
+impairment with ``exact = False`` changes what packets say, so that runs end near the synchronous
+answer and not at it.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, is_dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.seeding import Streams
-from hogwild.errors import ConfigError, is_number, require_integer
-
-
-@dataclass
-class Moment:
-    """What a hook may look at: some nodes or edges now, their random numbers, and the memory that
-    the impairment has of them."""
-
-    time: int
-    index: Tensor  # [n] the nodes or edges concerned
-    streams: Streams
-    memory: dict[str, Tensor]
-
-    def uniform(self, name: str, time: int | Tensor | None = None) -> Tensor:
-        """One number in [0, 1) for each subject; fixed for ever with ``time=0``."""
-        return self.streams.uniform(name, self.time if time is None else time, self.index)
-
-    def recall(self, name: str, start: int) -> Tensor:
-        """The impairment's memory of these subjects, initially ``start``."""
-        if name not in self.memory:
-            self.memory[name] = torch.full_like(self.streams.subjects, start)
-        return self.memory[name][self.index]
-
-    def remember(self, name: str, value: Tensor) -> None:
-        self.memory[name][self.index] = value
-
-
-PROBABILITIES = frozenset(("rate", "fraction", "p", "r", "good", "bad"))
-"""Fields of impairments that are probabilities."""
-
-
-class Impairment:
-    """The base of all impairments, which disturbs nothing."""
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if name in PROBABILITIES and not (is_number(value) and 0.0 <= value <= 1.0):
-                raise ConfigError(f"{name}={value!r}; expected a probability between 0 and 1")
-
-    name: ClassVar[str] = ""
-    """Its name on the command line; by default that of the class: ``link-churn``."""
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if "name" not in vars(cls):
-            cls.name = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
-
-    exact: ClassVar[bool] = True
-    """Whether packets still say what the sender computed."""
-    packets: ClassVar[str] = "packets that are wrong"
-    """What to call its packets where they do not."""
-
-    @property
-    def error(self) -> float:
-        """How far a number in a packet may be from what its sender holds."""
-        return 0.0
-
-    @property
-    def recurs(self) -> bool:
-        """Whether, with probability one, packets come through on every link again and again.
-        Where no bound holds, runs converge if this is so."""
-        return True
-
-    @property
-    def calm(self) -> int:
-        """Tick from which on no node loses its memory any more."""
-        return 0
-
-    stage: ClassVar[int] = 2
-    """What the impairment concerns, in the order in which bounds add up: pace 0, outages of nodes
-    1, delays 2, losses 3."""
-
-    def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
-        """The bounds (S, D) that hold with this impairment; ``None``: no bound holds."""
-        return stagger, delay
-
-    def depth(self, delay: int) -> int:
-        """Age of the oldest packet that may still be fetched."""
-        return delay
-
-    @property
-    def holds(self) -> bool:
-        """Whether a node may be left with the packet it held before."""
-        kind = type(self)
-        return kind.loses is not Impairment.loses or kind.repeats is not Impairment.repeats
-
-    def interval(self, at: Moment, gap: Tensor) -> Tensor:
-        """Ticks until these nodes update again."""
-        return gap
-
-    def up(self, at: Moment) -> Tensor | None:
-        """Which of these nodes are running; ``None``: all."""
-        return None
-
-    def forgets(self, at: Moment) -> Tensor | None:
-        """Which of these nodes, running again, have lost their memory; ``None``: none."""
-        return None
-
-    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
-        """Age of the packets that these edges deliver. A packet older than ``limit`` was received
-        before."""
-        return age
-
-    def repeats(self, at: Moment, limit: Tensor, delay: int) -> Tensor | None:
-        """Edges on which the packet held before comes in once more; ``None``: none."""
-        return None
-
-    def loses(self, at: Moment) -> Tensor | None:
-        """Edges on which nothing comes through; ``None``: none."""
-        return None
-
-    def send(self, payload: Tensor) -> Tensor:
-        """What is put on the wire instead of the payload."""
-        return payload
-
-    triggers: ClassVar[bool] = False
-    """Whether nodes ask :meth:`worth_sending` before they send."""
-
-    def worth_sending(self, change: Tensor) -> Tensor:
-        """Which nodes send, given the largest change since they last did."""
-        return torch.ones_like(change, dtype=torch.bool)
-
+from hogwild.asynchrony.impairment import Impairment, Moment, number, positive, probability, whole
+from hogwild.errors import ConfigError, require_integer
 
 # -- delays ---------------------------------------------------------------------------------------
 
@@ -158,16 +33,21 @@ class _CappedDelay(Impairment):
     def depth(self, delay: int) -> int:
         return self.cap
 
+    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
+        draw = self.quantile(at.uniform(self.name.removesuffix("-delay")))
+        return torch.minimum(draw.clamp_max(float(self.cap)).to(torch.long), limit)
+
+    def quantile(self, share: Tensor) -> Tensor:
+        """The age that this share of all packets stays below, before the cut."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class UniformDelay(_CappedDelay):
     """Ages drawn uniformly from 0 … ``cap``: Algorithm 1's, with ``cap`` for D."""
 
-    cap: int = 5
+    cap: int = whole(5, 0)
     name: ClassVar[str] = "delay"
-
-    def __post_init__(self) -> None:
-        require_integer("cap", self.cap, 0)
 
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
         return (at.uniform("delay") * (limit.clamp_max(self.cap) + 1)).to(torch.long)
@@ -178,20 +58,12 @@ class GeometricDelay(_CappedDelay):
     r"""Ages with :math:`P(\delta) \propto (1-p)^\delta`, cut at ``cap`` ticks: each tick a packet
     comes through with probability p."""
 
-    p: float = 0.5
-    cap: int = 20
+    p: float = number(0.5, lambda p: 0.0 < p <= 1.0, "a positive probability")
+    cap: int = whole(20, 0)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_integer("cap", self.cap, 0)
-        if self.p == 0.0:
-            raise ConfigError("p=0.0; expected a positive probability: nothing would ever arrive")
-
-    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
-        if self.p == 1.0:
-            return torch.zeros_like(age)
-        draw = torch.log1p(-at.uniform("geometric")) / math.log1p(-self.p)
-        return torch.minimum(draw.to(torch.long).clamp_max(self.cap), limit)
+    def quantile(self, share: Tensor) -> Tensor:
+        log = math.log1p(-self.p) if self.p < 1.0 else -math.inf
+        return torch.log1p(-share) / log
 
 
 @dataclass(frozen=True)
@@ -199,21 +71,12 @@ class ParetoDelay(_CappedDelay):
     r"""Heavy-tailed (Pareto, Lomax) ages, :math:`P(\delta > x) = (1 + x/s)^{-\alpha}`, cut at
     ``cap`` ticks."""
 
-    alpha: float = 1.5
-    scale: float = 1.0
-    cap: int = 100
+    alpha: float = positive(1.5)
+    scale: float = positive(1.0)
+    cap: int = whole(100, 0)
 
-    def __post_init__(self) -> None:
-        require_integer("cap", self.cap, 0)
-        if not (self.alpha > 0 and self.scale > 0):
-            raise ConfigError(
-                f"alpha={self.alpha!r}, scale={self.scale!r}; expected positive numbers"
-            )
-
-    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
-        tail = (1.0 - at.uniform("pareto")).pow(-1.0 / self.alpha) - 1.0
-        draw = (self.scale * tail).clamp_max(float(self.cap)).to(torch.long)
-        return torch.minimum(draw, limit)
+    def quantile(self, share: Tensor) -> Tensor:
+        return self.scale * ((1.0 - share).pow(-1.0 / self.alpha) - 1.0)
 
 
 @dataclass(frozen=True)
@@ -221,7 +84,7 @@ class Reordering(Impairment):
     """With probability ``rate`` a packet is overtaken: the age is drawn anew from 0 … D, even if
     that is older than what the node held. Nodes without sequence numbers cannot tell."""
 
-    rate: float = 0.1
+    rate: float = probability(0.1)
 
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
         again = (at.uniform("overtaken") * (delay + 1)).to(torch.long).clamp_max(at.time)
@@ -233,7 +96,7 @@ class Duplication(Impairment):
     """With probability ``rate`` the packet that a node already held comes in a second time, after
     the new one, and replaces it. Packets older than D ticks do not come again."""
 
-    rate: float = 0.1
+    rate: float = probability(0.1)
 
     def repeats(self, at: Moment, limit: Tensor, delay: int) -> Tensor:
         return (at.uniform("duplication") < self.rate) & (limit <= delay)
@@ -252,16 +115,11 @@ class BernoulliLoss(Impairment):
             limit, and no bound on the staleness.
     """
 
-    rate: float = 0.1
-    burst: int | None = None
+    rate: float = probability(0.1)
+    burst: int | None = whole(None, 1)
 
     name: ClassVar[str] = "loss"
     stage: ClassVar[int] = 3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.burst is not None:
-            require_integer("burst", self.burst, 1)
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
         if self.rate == 0.0:
@@ -292,10 +150,10 @@ class GilbertElliott(Impairment):
         bad: Loss rate while bad.
     """
 
-    p: float = 0.05
-    r: float = 0.3
-    good: float = 0.0
-    bad: float = 1.0
+    p: float = probability(0.05)
+    r: float = probability(0.3)
+    good: float = probability(0.0)
+    bad: float = probability(1.0)
 
     stage: ClassVar[int] = 3
 
@@ -311,10 +169,8 @@ class GilbertElliott(Impairment):
     def recurs(self) -> bool:
         # A link that cannot turn bad stays good, where all begin; one that cannot turn good again
         # ends up bad.
-        losses = [self.good] if self.p == 0.0 else [self.bad]
-        if self.p > 0.0 and self.r > 0.0:
-            losses = [self.good, self.bad]
-        return min(losses) < 1.0
+        turns_good, turns_bad = self.r > 0.0 or self.p == 0.0, self.p > 0.0
+        return (turns_good and self.good < 1.0) or (turns_bad and self.bad < 1.0)
 
     def loses(self, at: Moment) -> Tensor:
         was, since = at.recall("bad", 0), at.time - at.recall("time", 0)
@@ -337,7 +193,6 @@ class _Outages(Impairment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_integer("downtime", self.downtime, 1)
         require_integer("period", self.period, self.downtime + 1)
 
     def _down(self, at: Moment, stream: str) -> Tensor | None:
@@ -351,9 +206,9 @@ class LinkChurn(_Outages):
     """Links come and go: in every period of ``period`` ticks a link is down, with probability
     ``rate``, for the first ``downtime`` of them."""
 
-    rate: float = 0.2
+    rate: float = probability(0.2)
     period: int = 50
-    downtime: int = 20
+    downtime: int = whole(20, 1)
 
     stage: ClassVar[int] = 3
 
@@ -379,14 +234,10 @@ class LinkChurn(_Outages):
 class Stragglers(Impairment):
     """A ``fraction`` of the nodes, always the same, is ``slowdown`` times slower."""
 
-    fraction: float = 0.1
-    slowdown: int = 5
+    fraction: float = probability(0.1)
+    slowdown: int = whole(5, 1)
 
     stage: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_integer("slowdown", self.slowdown, 1)
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int]:
         return stagger * self.slowdown, delay
@@ -407,17 +258,16 @@ class Crashes(_Outages):
         until: Tick after which no node crashes any more; runs converge from then on.
     """
 
-    rate: float = 0.1
+    rate: float = probability(0.1)
     period: int = 100
-    downtime: int = 20
+    downtime: int = whole(20, 1)
     rejoin: str = "warm"
-    until: int = 500
+    until: int = whole(500, 0)
 
     stage: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_integer("until", self.until, 0)
         if self.rejoin not in ("warm", "cold"):
             raise ConfigError(f"rejoin={self.rejoin!r}; expected 'warm' or 'cold'")
 
@@ -454,13 +304,9 @@ class Crashes(_Outages):
 class Quantisation(Impairment):
     """Numbers in packets are rounded to multiples of ``unit``."""
 
-    unit: float = 1e-3
+    unit: float = positive(1e-3)
     exact: ClassVar[bool] = False
     packets: ClassVar[str] = "quantised packets"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.unit < math.inf:
-            raise ConfigError(f"unit={self.unit!r}; expected a positive number")
 
     @property
     def error(self) -> float:
@@ -475,14 +321,10 @@ class EventTriggered(Impairment):
     """A node sends only when some number in its packets has changed by more than ``epsilon`` since
     it last sent. :attr:`~hogwild.Run.packets` counts packets sent, ``saved`` those kept back."""
 
-    epsilon: float = 1e-4
+    epsilon: float = number(1e-4, lambda v: 0.0 <= v < math.inf, "a nonnegative number")
     exact: ClassVar[bool] = False
     packets: ClassVar[str] = "packets sent only after a change"
     triggers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.epsilon < math.inf:
-            raise ConfigError(f"epsilon={self.epsilon!r}; expected a nonnegative number")
 
     @property
     def error(self) -> float:

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.impairments import Impairment, Moment, check_impairments
+from hogwild.asynchrony.impairment import Impairment, Moment
+from hogwild.asynchrony.impairments import check_impairments
 from hogwild.asynchrony.seeding import Streams
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
@@ -79,16 +80,8 @@ class Timetable(ABC):
 
 
 class Schedule(Timetable):
-    """Algorithm 1 on ``runs`` disjoint copies of a graph.
-
-    Args:
-        graph: All copies, run by run.
-        runs: Number of copies; run r's schedule depends on (seed, r) only.
-        stagger: S, the largest number of ticks between two updates of a node.
-        delay: D, the largest age of a view.
-        seed: What the whole schedule is a function of.
-        impairments: What else goes wrong, see :mod:`hogwild.asynchrony.impairments`.
-    """
+    """Algorithm 1 on ``runs`` disjoint copies of a graph, run by run; the schedule of run r depends
+    on (seed, r) only. The other arguments are those of :func:`hogwild.simulate`."""
 
     def __init__(
         self,

@@ -55,14 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def execute(verb: Any, words: Sequence[str], command: str, name: str) -> int:
-    """Run a verb with these words, print its result, and return the exit code.
-
-    Args:
-        verb: A module with ``Options`` and ``run``.
-        words: What follows the verb on the command line.
-        command: The command as it is typed, for the help.
-        name: What error messages begin with.
-    """
+    """Run a verb, a module with ``Options`` and ``run``, with these words; print its result, and
+    return the exit code. The help shows ``command``, and error messages begin with ``name``."""
     said: Callable[[object], str] = str
     try:
         options = parse(verb.Options, words, command)

@@ -27,9 +27,10 @@ class Options(Setting):
 def run(options: Options) -> Outcome:
     """Call :func:`hogwild.certify`."""
     from hogwild.analysis.certify import certify
+    from hogwild.executors.settings import Settings
 
     found = options.chosen()
-    passed = options.passed(certify)
+    passed = options.passed(Settings)
     seen = certify(found.model, found.graphs, **passed)
     seen = replace(seen, reason=in_flags(seen.reason, options))
     data = {"stagger": options.stagger, "delay": options.delay, **seen.data}

@@ -40,19 +40,12 @@ def picture(help: str) -> Any:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a verb, for people and for machines.
+    """The result of a verb, for people and for machines."""
 
-    Attributes:
-        text: For people.
-        data: For machines, as JSON knows it.
-        converged: Whether everything converged; otherwise the exit code is 3.
-        resolved: Values of options that the verb had to find out.
-    """
-
-    text: str
-    data: dict[str, Any] = field(default_factory=dict)
-    converged: bool = True
-    resolved: dict[str, Any] = field(default_factory=dict)
+    text: str  # for people
+    data: dict[str, Any] = field(default_factory=dict)  # for machines, as JSON knows it
+    converged: bool = True  # otherwise the exit code is 3
+    resolved: dict[str, Any] = field(default_factory=dict)  # options that the verb had to find out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +124,8 @@ class Asynchrony(Finished):
     def outcome(
         self, found: Chosen, seen: Any, data: dict[str, Any], good: bool = True, **look: Any
     ) -> Outcome:
-        """What was seen, drawn and written where the options ask for it.
-
-        Args:
-            found: The model.
-            seen: A result of the library, which prints and plots itself.
-            data: The result for machines.
-            good: Whether all runs arrived.
-            look: For ``seen.plot``.
-        """
+        """What was seen, a result of the library that prints and plots itself; it is drawn, with
+        ``look``, where the options ask for a picture. ``good``: all runs arrived."""
         files = {"schedule": getattr(self, "record", None), "picture": getattr(self, "plot", None)}
         if files["picture"] is not None:
             seen.plot(files["picture"], **look)
@@ -226,11 +212,6 @@ def check_picture(path: str | None) -> None:
             f"--plot {path} needs matplotlib, which is missing; install it with: "
             f"pip install hogwild-gnn[plots]"
         )
-    from matplotlib.backend_bases import FigureCanvasBase
+    from hogwild.plots.style import check_format
 
-    known = FigureCanvasBase.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in known:
-        raise ConfigError(
-            f"--plot {path} does not end in a picture's format; expected one of "
-            f"{', '.join(sorted(known))}"
-        )
+    check_format(Path(path), f"--plot {path}")

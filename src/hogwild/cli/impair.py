@@ -70,5 +70,3 @@ def _one(text: str) -> Impairment:
         # A keyword of the impairment is no flag of the verb: it keeps the impairment's name.
         said = re.sub(rf"(?<!\w)({'|'.join(keys)})=", rf"{name}.\1=", str(error))
         raise ConfigError(f"--impair {text}: {said}") from None
-    except TypeError:
-        raise ConfigError(f"--impair {text}: expected a number for each option") from None

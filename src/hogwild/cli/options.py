@@ -52,15 +52,9 @@ def option(
     keyword: str | None = None,
     **keywords: Any,
 ) -> Any:
-    """A field that is a flag.
-
-    Args:
-        default: Its value where the flag is not given.
-        help: One line; the mechanism adds the default.
-        group: Heading that the flag is listed under.
-        keyword: What the library's messages call it, too, beside the field's name.
-        keywords: For argparse's ``add_argument``: ``metavar``, ``choices``, ``nargs``.
-    """
+    """A field that is a flag. Its line of ``help`` stands under the heading ``group``, and the
+    default is added to it. The library's messages call the option by the field's name or by
+    ``keyword``. Other keywords are those of argparse's ``add_argument``."""
     metadata = {"help": help, "group": group, "keyword": keyword, "keywords": keywords}
     return field(default=default, metadata=metadata)
 

@@ -163,13 +163,7 @@ def report(
     trace: Trace | None,
     seconds: float,
 ) -> Run:
-    """What the runs ended with.
-
-    Args:
-        inputs: The graphs.
-        bounds: S and D that held; ``None``: no bound held.
-        answer: The synchronous embeddings.
-    """
+    """What the runs ended with, where the bounds (S, D) held and ``answer`` is synchronous."""
     simulation, settings = watch.simulation, watch.settings
     tally, runs, replicated = simulation.tally, settings.runs, answer.dim() == 3
     held = bounds or (settings.stagger, settings.delay)

@@ -31,7 +31,8 @@ from hogwild.graph import Star
 from hogwild_node.rules.base import Rule
 
 STUCK = 1000
-"""A run is given up after this many ticks in a row at which nodes could only wait."""
+"""A run is given up after this many ticks in a row at which nodes could only wait. In
+``benchmarks/baselines.py`` runs with ``rule="waiting"`` and lost packets end so."""
 
 
 @dataclass

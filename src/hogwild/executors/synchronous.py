@@ -14,14 +14,8 @@ from hogwild_node.rules.base import Rule
 
 @torch.no_grad()
 def synchronous(rule: Rule, graph: Graph, h: Tensor, updates: int) -> Tensor:
-    """The embeddings [R, k, N] after so many updates of all nodes.
-
-    Args:
-        rule: What a node does.
-        graph: The graph. A rule with letters needs a reverse edge for every edge.
-        h: Where the nodes begin, [R, k, N].
-        updates: Updates of every node.
-    """
+    """The embeddings [R, k, N] after so many updates of all nodes, which begin at ``h`` [R, k, N].
+    A rule with letters needs a reverse edge for every edge."""
     everyone = graph.everyone
     letters = rule.begin(h, everyone.current(h))
     for _ in range(updates):

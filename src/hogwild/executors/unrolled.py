@@ -85,15 +85,8 @@ def asynchronous_embed(model: ExplicitGNN, inputs: Inputs, **options: Any) -> Te
 
 
 def unrolled(rule: Rule, timetable: Timetable, start: Tensor, ticks: int | None = None) -> Tensor:
-    """The embeddings [R, k, N] after a number of ticks, differentiable in ``start`` and in what
-    the rule computes with.
-
-    Args:
-        rule: What a node does.
-        timetable: Who does it when, and with which packets.
-        start: Where all nodes start, [R, k, N].
-        ticks: How many ticks; ``None``: until all nodes have finished.
-    """
+    """The embeddings [R, k, N] after a number of ticks (``None``: when all nodes have finished),
+    differentiable in ``start`` [R, k, N] and in what the rule computes with."""
     simulation = Simulation(rule, timetable, start)
     for _ in count() if ticks is None else range(ticks):
         if simulation.finished:
@@ -106,8 +99,8 @@ def _check_model(model: ExplicitGNN) -> None:
     if not isinstance(model, ExplicitGNN):
         raise ConfigError(
             f"{type(model).__name__} is not trained under schedules, since its answer does not "
-            f"depend on them; expected a LayeredGNN such as GCN or "
-            f"GAT, or PyG's layers in a new hogwild.LayeredGNN. Train other models with model(...)"
+            f"depend on them; expected a LayeredGNN such as GCN or GAT, or PyG's layers in a new "
+            f"hogwild.LayeredGNN. Train other models with model(...)"
         )
     if any(isinstance(m, _BatchNorm) and m.training for m in model.modules()):
         raise AsynchronyError(

@@ -9,7 +9,8 @@ from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Simulation
 
 PATIENCE = 500
-"""Fewest ticks without progress after which runs with wrong packets have stalled."""
+"""Fewest ticks without progress after which runs with wrong packets have stalled. ``hogwild
+robustness FOLDER --impair quantisation=0.01`` says at which tick runs ended."""
 SHARE = 50
 """Looks at a run are at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
 
@@ -108,12 +109,8 @@ class Stall:
         self.best = self.since = torch.empty(0)
 
     def look(self, t: int, distances: Tensor) -> Tensor:
-        """Which runs have not come nearer for half of all ticks, and for long, [Q·G].
-
-        Args:
-            t: The tick.
-            distances: Distances of several kinds, [kinds, R, Q·G].
-        """
+        """Which runs have not come nearer for half of all ticks, and for long, [Q·G], by their
+        distances [kinds, R, Q·G] after tick ``t``."""
         if not self.best.numel():
             self.best, self.since = distances, torch.full_like(distances, t)
         better = distances < 0.99 * self.best

@@ -1,10 +1,9 @@
 r"""A batch of graphs as the solvers see it: the edges, and which node belongs to which graph.
 
-PyG's conventions hold: ``edge_index`` [2, E] has the *source* j in row 0 and the *target* i in
-row 1; :math:`\mathcal N(i)` are the sources of the edges into i. The local energy :math:`e^i`
-reads :math:`h_i` and :math:`h_j, j \in \mathcal N(i)`. Its gradient :math:`g_{ij}` with respect to
-:math:`h_j` travels *against* the edge, from i to j. A synchronous solve needs no reverse link for
-it, an asynchronous run does: see :meth:`Graph.require_reverse_links`.
+As in PyG, ``edge_index`` [2, E] has the *sender* j in row 0 and the *receiver* i in row 1;
+:math:`\mathcal N(i)` are the senders of the edges into i. The gradient of the local energy
+:math:`e^i` with respect to :math:`h_j` travels *against* the edge, from i to j. An asynchronous run
+needs a reverse link for the gradient: see :meth:`Graph.require_reverse_links`.
 
 The :class:`Graph` owns everything that is derived from the connectivity (block patterns,
 elimination orders): a property that is :class:`~hogwild.graph.kept.derived`, or the value of a
@@ -26,7 +25,7 @@ from hogwild.graph.kept import derived
 from hogwild.graph.pattern import Pattern
 from hogwild.graph.recent import Recent
 from hogwild.graph.validation import check_batch, check_batch_values, check_edge_index
-from hogwild.ops import gather, scatter
+from hogwild.ops import distinct, gather, scatter
 from hogwild_node.star import Star
 
 GRADIENTS = (
@@ -157,15 +156,13 @@ class Graph:
 
     @derived
     def parallel(self) -> tuple[Tensor, Tensor] | None:
-        """For a graph with parallel edges: the number of every edge's (source, target) pair, and
-        one edge of every pair. ``None`` where all edges differ."""
-        pairs, number = torch.unique(self.src * self.num_nodes + self.dst, return_inverse=True)
+        """For a graph with parallel edges: the number of every edge's (sender, receiver) pair,
+        and one edge of every pair. ``None`` where all edges differ."""
+        number, pairs, _ = distinct(self.src, self.dst, self.num_nodes)
         if pairs.numel() == self.num_edges:
             return None
-        one = torch.zeros_like(pairs).scatter_(
-            0, number, torch.arange(self.num_edges, device=number.device)
-        )
-        return number, one
+        edges = torch.arange(self.num_edges, device=number.device)
+        return number, torch.zeros_like(pairs).scatter_(0, number, edges)
 
     @derived
     def pattern(self) -> Pattern:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -138,6 +138,18 @@ class Inputs:
         return Graph.of(
             self.edge_index, self.num_nodes, self.batch, self.batch_size, validate=validate
         )
+
+    def to(self, to: torch.device | torch.dtype | str) -> Inputs:
+        """The inputs on a device, or with floating-point tensors of a dtype."""
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: moved(t) for name, t in value.items()}
+            index = isinstance(to, torch.dtype) and not torch.is_floating_point(value)
+            return value if index else value.to(to)
+
+        tensors = {k: v for k, v in vars(self).items() if isinstance(v, Tensor | dict)}
+        return replace(self, **{name: moved(value) for name, value in tensors.items()})
 
     def repeat(self, runs: int) -> Inputs:
         """``runs`` disjoint copies."""

@@ -12,8 +12,8 @@ def check_edge_index(edge_index: Tensor, num_nodes: int, validate: bool) -> None
     """Raise unless this is an ``edge_index`` [2, E]; with ``validate`` of nodes that exist, too."""
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise GraphError(
-            f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges] with sources "
-            f"in row 0 and targets in row 1"
+            f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges] with senders "
+            f"in row 0 and receivers in row 1"
         )
     if edge_index.dtype != torch.long:
         raise DTypeError(f"edge_index has dtype {edge_index.dtype}; expected torch.int64")

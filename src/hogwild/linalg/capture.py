@@ -15,12 +15,13 @@ import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, kept
+from hogwild.linalg.operator import Posed
 
 Body = Callable[..., tuple[Tensor, ...]]
 
@@ -35,18 +36,12 @@ def is_small(h: Tensor) -> bool:
     return h.size(0) * h.size(-1) < SMALL.get(h.device.type, 0)
 
 
-class Recordable(Protocol):
+class Recordable(Posed, Protocol):
     """A problem that can be solved by replaying a recording."""
-
-    graph: Graph
-    has_blocks: bool
 
     @property
     def signature(self) -> tuple[object, ...]:
         """Everything beside tensors and their shapes that decides what is computed."""
-
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
-        """The same problem with every tensor transformed."""
 
 
 enabled = True

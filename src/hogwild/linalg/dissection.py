@@ -76,9 +76,11 @@ class Shape:
 
 
 _ANALYSED: dict[tuple[bytes, int, int], Elimination] = {}
-"""Eliminations by the digest of a graph. Mini-batches are new :class:`Graph` objects of known
-graphs: dissecting 200 of them again would take a quarter of a training step."""
+"""Eliminations by the digest of a graph. The table belongs to the process and not to a
+:class:`Graph`, because mini-batches are new ``Graph`` objects of known graphs: dissecting 200 of
+them again takes a quarter of a training step (``benchmarks/training_step.py``)."""
 _ANALYSED_MOST = 1 << 12
+"""Eliminations after which the table is emptied, to bound its memory."""
 
 
 def eliminate(

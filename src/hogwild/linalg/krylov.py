@@ -1,7 +1,8 @@
 r"""Linear solves by matrix–vector products alone, one Krylov process for each graph and replica.
 
 Inner products run over each graph's own nodes. Every graph has its own step lengths and stops by
-its own residual: its answer does not depend on the other graphs of the batch.
+its own residual: its answer does not depend on the other graphs of the batch. After ``max_iter``
+iterations a graph is given up.
 """
 
 from __future__ import annotations
@@ -87,14 +88,8 @@ def cg(
     floor: float = 0.0,
     max_iter: int = 1000,
 ) -> Solution:
-    r"""Preconditioned conjugate gradients, for symmetric positive definite A.
-
-    Args:
-        system: The systems.
-        precondition: An approximation of :math:`A^{-1}`.
-        floor: A graph is solved, too, when :math:`\|b - A x\|_\infty` is at most this.
-        max_iter: Iterations after which a graph is given up.
-    """
+    r"""Conjugate gradients, for symmetric positive definite A. ``precondition`` approximates
+    :math:`A^{-1}`. A graph is also solved when :math:`\|b - A x\|_\infty` is at most ``floor``."""
     graph, limit, apply = system.graph, system.limit, system.apply
     x, residual, active, iterations = system.begin()
     r = system.rhs
@@ -125,13 +120,7 @@ def cg(
 
 
 def gmres(system: System, *, restart: int = 30, max_iter: int = 1000) -> Solution:
-    r"""Restarted GMRES, for any nonsingular A (a fixed point's adjoint).
-
-    Args:
-        system: The systems.
-        restart: Vectors that are kept between restarts.
-        max_iter: Iterations after which a graph is given up.
-    """
+    """GMRES for any nonsingular A (a fixed point's adjoint), which keeps ``restart`` vectors."""
     graph, limit, apply, rhs = system.graph, system.limit, system.apply, system.rhs
     tiny = torch.finfo(rhs.dtype).tiny
     x, residual, active, iterations = system.begin()
@@ -192,10 +181,6 @@ def bicgstab(system: System, *, max_iter: int = 1000) -> Solution:
 
     An iteration takes two products and a fixed number of vectors, where GMRES orthogonalises
     against all earlier vectors. It can break down: the status says on which graphs.
-
-    Args:
-        system: The systems.
-        max_iter: Iterations after which a graph is given up.
     """
     graph, limit, apply = system.graph, system.limit, system.apply
     x, norm, active, iterations = system.begin()
@@ -232,10 +217,6 @@ def richardson(system: System, *, max_iter: int = 48) -> Solution:
 
     It is the cheapest method where it converges fast. A graph is given up as soon as ``max_iter``
     more iterations would not suffice at its present rate.
-
-    Args:
-        system: The systems.
-        max_iter: Iterations that a graph may take.
     """
     graph, limit, rhs = system.graph, system.limit, system.rhs
     x, residual, active, iterations = system.begin()

@@ -17,10 +17,6 @@ from hogwild.linalg.operator import Hessian, Posed, Tangent
 from hogwild.linalg.solution import Solution, Status
 
 LINEAR = ("auto", "direct", "cg")
-_NO_SEPARATORS = (
-    "linear='direct' was asked for, but this graph has no small separators (or the energy has "
-    "several rounds): use linear='auto' or 'cg'"
-)
 REFINEMENTS = 2
 """Largest number of corrections of a direct solve with a tangent."""
 SLACK = 10.0
@@ -119,7 +115,10 @@ class LinearSolver:
         replicas, channels, _ = rhs.shape
         plan = self._plan(hessian.graph, hessian.has_blocks, replicas, channels)
         if plan is None and self.kind == "direct":
-            raise ConfigError(_NO_SEPARATORS)
+            raise ConfigError(
+                "linear='direct' was given, but this graph has no small separators (or the energy "
+                "has several rounds); expected linear='auto' or 'cg'"
+            )
         return None if plan is None else plan.factor(*hessian.blocks())
 
     def _plan(

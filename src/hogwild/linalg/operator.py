@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from torch import Tensor
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Posed(Protocol):
-    """What decides the size and structure of a linear system."""
+    """A problem, as linear algebra sees it."""
 
     graph: Graph
     has_blocks: bool
@@ -25,6 +26,8 @@ class Posed(Protocol):
 
     @property
     def channels(self) -> int: ...
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Self: ...
 
 
 class Hessian(ABC):

@@ -96,14 +96,8 @@ class GraphModule(nn.Module, ABC):
     ) -> Tensor:
         """Compute predictions (a model) or embeddings (a convolution).
 
-        Args:
-            x: Node features, [N, p] or [R, N, p].
-            edge_index: Senders and receivers, [2, E].
-            edge_attr: Edge features, [E, r].
-            batch: The graph of every node, [N].
-            edge_weight: Nonnegative weights, [E].
-            h0: The starting point of the solve, [N, k] or [R, N, k].
-            batch_size: Number of graphs; by default it is computed from ``batch``.
+        The arguments are those of :class:`~hogwild.Inputs` and, for a solve, the starting point
+        ``h0`` of :meth:`embed`.
         """
         options: dict[str, Any] = {"edge_weight": edge_weight, "batch_size": batch_size}
         return self.predict(Inputs(x, edge_index, edge_attr, batch, **options), h0)
@@ -118,18 +112,24 @@ class Conv(GraphModule):
         in_channels: Width p of the node features.
         hidden_channels: Width k of the embeddings.
         edge_dim: Width r of the edge features; ``None`` if the layer reads no edge features.
+        num_layers: Number of layers.
+        takes_edge_attr: Whether the convolution can be built with an ``edge_dim``.
+        takes_edge_weight: Whether the convolution reads edge weights.
         validate: Whether the *values* of the inputs are also checked.
     """
 
     in_channels: int
     hidden_channels: int
     edge_dim: int | None = None
+    num_layers: int = 1
+    takes_edge_attr: bool = False
+    takes_edge_weight: bool = True
     validate: bool
 
     @property
-    def num_layers(self) -> int:
-        """Number of layers."""
-        return 1
+    def label(self) -> str:
+        """The name of the convolution in errors."""
+        return type(self).__name__
 
     @abstractmethod
     def reset_parameters(self) -> None:

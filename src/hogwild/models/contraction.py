@@ -30,7 +30,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hogwild.errors import FeatureError
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.operator import Tangent
@@ -170,17 +169,12 @@ class ContractionConv(ImplicitConv):
 
     def _pose(self, inputs: Inputs, normalize: bool = True) -> tuple[Graph, Adjacency]:
         """Check the inputs; return their graph and Ã."""
-        if inputs.edge_attr is not None:
-            raise FeatureError(
-                f"edge_attr was given to an {type(self).__name__}, which does not read edge "
-                f"features; leave it out, or pass one nonnegative number per edge as edge_weight"
-            )
-        graph, dtype = self.graph(inputs), self._dtype(inputs.x)
+        graph, dtype = self.graph(inputs), self.precision(inputs.x)
         return graph, adjacency(graph, inputs.edge_weight, dtype, normalize=normalize)
 
     def _encode(self, encoder: nn.Module | None, x: Tensor) -> Tensor:
         """The encoded features [R, k, N], computed in the precision of the solve."""
-        dtype = self._dtype(x)
+        dtype = self.precision(x)
         if encoder is None:
             out = x.to(dtype)
         elif x.dtype == dtype:

@@ -136,10 +136,10 @@ class EIGNNProblem(Contraction):
         return torch.linalg.matrix_norm(self.weight, ord=2)
 
     def _tangent(self, slope: Tensor) -> ContractionTangent:
-        plain = super()._tangent(slope)
-        if self.spectrum is None:
-            return plain
-        return ClosedTangent(plain.graph, plain.adjacency, plain.weight, slope, self.spectrum)
+        tangent = super()._tangent(slope)
+        if self.spectrum is not None:
+            tangent = ClosedTangent(**vars(tangent), spectrum=self.spectrum)
+        return tangent
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
         sub, nodes = super().select(replicas, graphs)
@@ -166,23 +166,17 @@ def _spectrum(graph: Graph, dtype: torch.dtype) -> Spectrum:
 
 
 class EIGNNConv(ContractionConv):
-    r"""A PyG-style layer with the fixed point
+    r"""A layer with the fixed point
     :math:`h_i = \gamma \sum_j S_{ij}\, g(F) h_j + f(x_i)`.
 
     Args:
-        in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings. If k = p there is no encoder, f(X) = X.
         gamma: γ, 0 < γ < 1. The paper uses 0.8 and also allows 1, which is not a contraction.
         method: ``"closed"`` uses an eigendecomposition, which is exact, for undirected graphs of
             at most 5,000 nodes. Without edge weights the decomposition is cached on the graph.
             ``"iterate"`` iterates the map and takes any graph.
-        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
-            ``solver`` (for ``"iterate"``; :class:`~hogwild.solvers.Picard` by default),
-            ``solve_dtype``, ``on_failure``, ``validate``.
-
-    Shapes:
-        x [N, p] (or [R, N, p]), edge_index [2, E], batch [N], edge_weight [E]
-        → [N, k], or [R, N, k] with replicas.
+        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. If both
+            widths are equal there is no encoder, f(X) = X. A solver is only for ``"iterate"``, by
+            default :class:`~hogwild.solvers.Picard`.
     """
 
     def __init__(
@@ -209,11 +203,9 @@ class EIGNNConv(ContractionConv):
                 f"map is not a contraction"
             )
         self.gamma = float(gamma)
-        self.encoder = (
-            None
-            if in_channels == hidden_channels
-            else MLP(in_channels, (hidden_channels,), replicas=self.replicas)
-        )
+        self.encoder: MLP | None = None
+        if in_channels != hidden_channels:
+            self.encoder = MLP(in_channels, (hidden_channels,), replicas=self.replicas)
         self.reset_parameters()
 
     @torch.no_grad()
@@ -250,10 +242,7 @@ class EIGNNConv(ContractionConv):
 
 
 class EIGNN(ImplicitGNN):
-    r"""EIGNN: one or several :class:`EIGNNConv` and the paper's readout.
-
-    The arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` (``in_channels``,
-    ``out_channels``, ``num_layers``, ``pool``, ``readout``) and those of :class:`EIGNNConv`.
-    """
+    """EIGNN: one or several :class:`EIGNNConv` and the paper's readout. The arguments are those of
+    :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`EIGNNConv`."""
 
     layer = EIGNNConv

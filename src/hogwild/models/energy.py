@@ -1,14 +1,7 @@
-r"""Energy GNNs: embeddings that minimise a learned, strongly convex energy.
+"""Energy GNNs: embeddings that minimise a learned, strongly convex energy.
 
 `Graph Neural Networks Gone Hogwild <https://openreview.net/forum?id=WfxPVtYRlL>`_ (Solodova,
-Richardson, Oktay & Adams, ICLR 2025):
-
-.. math::
-    H^* = \arg\min_H \sum_i u(m_i, h_i, x_i) + \tfrac\beta2 \|h_i\|^2, \qquad
-    m_i = \sum_{j \in N(i)} \omega_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}) + m_\circ(h_i, x_i).
-
-The minimiser is unique. The order of updates, delays and the starting point therefore do not
-change the answer.
+Richardson, Oktay & Adams, ICLR 2025).
 """
 
 from __future__ import annotations
@@ -20,7 +13,7 @@ from typing import Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import AsynchronyError, ConfigError, require_all_positive
+from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_widths
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.adjacency import renormalised
@@ -31,7 +24,6 @@ from hogwild.models.mode import opaque
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.picnn import PICNN
-from hogwild.ops import as_field
 from hogwild.problems.energy import EnergyProblem
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
@@ -46,6 +38,7 @@ def message_gain(rounds: int, message: str) -> float:
     that neighbours influence each other from the first epoch. Edge-wise messages need a smaller
     slope because they already couple neighbours strongly (:data:`COUPLING`), and because the
     curvature of a sum of messages grows with the square of the degree.
+    ``benchmarks/training_step.py`` times the solves of such fresh energies.
     """
     if message == "edge":
         return 0.06 if rounds == 1 else 0.02
@@ -54,15 +47,21 @@ def message_gain(rounds: int, message: str) -> float:
 
 COUPLING, ALONE = 4.0, 0.3
 """Factors on initial weights: ``COUPLING`` on the difference between neighbours, ``ALONE`` on a
-node's own embedding in its self message and update."""
+node's own embedding in its self message and update. ``benchmarks/training_step.py`` times the
+solves of fresh energies, which depend on both."""
 
 
 class EnergyConv(ImplicitConv):
-    r"""A PyG-style layer whose embeddings minimise a learned convex energy.
+    r"""A layer whose embeddings minimise a learned convex energy.
+
+    .. math::
+        H^* = \arg\min_H \sum_i u(m_i, h_i, x_i) + \tfrac\beta2 \|h_i\|^2, \qquad
+        m_i = \sum_{j \in N(i)} \omega_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}) + m_\circ(h_i, x_i).
+
+    The minimiser is unique. The order of updates, delays and the starting point therefore do not
+    change the answer.
 
     Args:
-        in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings.
         message: ``"edge"``: :math:`m(h_i, h_j, x_i, x_j, e_{ij})`; ``"node"``: :math:`m(h_j, x_j)`.
         message_channels: Width of a message (of each head).
         heads: ``None``, or a number of attention heads, each with its own message network and its
@@ -71,30 +70,27 @@ class EnergyConv(ImplicitConv):
         aggr: ``"sum"`` or ``"mean"`` of the neighbours' messages.
         normalize: Weigh messages by the symmetrically renormalised adjacency
             :math:`(D + I)^{-1/2} (A + I) (D + I)^{-1/2}`, the self message by its diagonal.
-        edge_dim: Width of the edge features, or ``None``.
+        edge_dim: Width r of the edge features, or ``None``.
         rounds: Rounds of messages inside the one convex energy. With L > 1 rounds the energy of a
             node depends on nodes L hops away, so that only a solver can minimise it.
         beta: Strong convexity :math:`\beta`.
         widths: Hidden widths of the PICNNs.
         act: Activation of the PICNNs, smooth, convex and nondecreasing.
         gate: Positive part of the PICNNs' gates, ``"softplus"`` or ``"relu"``.
-        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
-            ``solver`` (Newton's method by default), ``solve_dtype``, ``on_failure``, ``validate``.
-
-    Shapes:
-        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
-        → [N, k], or [R, N, k] with replicas.
+        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
+            default solver is Newton's method.
 
     Conventions:
         A self-loop in ``edge_index`` is an ordinary message from a node to itself. It is added to
         the separately parameterised self message that every node has. Each of several parallel
         edges counts, also in the mean and in the softmax of the attention, where an edge of weight
         0 counts too. An isolated node minimises its own energy. On a directed graph node i hears
-        the sources of the edges into it. An asynchronous run needs the reverse links, because
+        the senders of the edges into it. An asynchronous run needs the reverse links, because
         gradients travel against the edges.
     """
 
     kind = Kind.OPTIMISATION
+    takes_edge_attr = True
 
     def __init__(
         self,
@@ -126,6 +122,7 @@ class EnergyConv(ImplicitConv):
         require_all_positive(
             message_channels=message_channels, rounds=rounds, heads=heads, edge_dim=edge_dim
         )
+        widths = require_widths("widths", widths)
         if not 0 < beta < math.inf:
             raise ConfigError(f"beta={beta!r}; expected a positive number (strong convexity)")
         if heads is not None and (aggr == "mean" or normalize):
@@ -158,36 +155,24 @@ class EnergyConv(ImplicitConv):
             both = [m for m in signal for _ in range(ends)]
             out = 1 if depth == rounds - 1 else k
             mono = [True] * merged + signal
-
-            def net(
-                features: int | tuple[int, ...],
-                monotone: list[bool],
-                out: int,
-                lead: tuple[int, ...] = lead,
-            ) -> PICNN:
-                return PICNN(
-                    features,
-                    len(monotone),
-                    (*widths, out),
-                    monotone=monotone,
-                    act=act,
-                    gate=gate,
-                    batch_shape=lead,
-                    gain=message_gain(rounds, message),
-                )
-
-            self.message_nets.append(net(slots, both, message_channels, per_head))
-            self.loop_nets.append(net(in_channels, signal, merged))
-            self.update_nets.append(net(in_channels, mono, out))
+            for nets, features, monotone, width, batch_shape in (
+                (self.message_nets, slots, both, message_channels, per_head),
+                (self.loop_nets, (in_channels,), signal, merged, lead),
+                (self.update_nets, (in_channels,), mono, out, lead),
+            ):
+                nets.append(
+                    PICNN(
+                        features, len(monotone), (*widths, width), monotone=monotone, act=act,
+                        gate=gate, batch_shape=batch_shape, gain=message_gain(rounds, message),
+                    )
+                )  # fmt: skip
             inner = out
         self._agree()
-        self.attention = (
-            None
-            if heads is None
-            else NeighbourhoodAttention(
+        self.attention: NeighbourhoodAttention | None = None
+        if heads is not None:
+            self.attention = NeighbourhoodAttention(
                 in_channels, edge_dim, message_channels, batch_shape=per_head
             )
-        )
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
@@ -202,7 +187,7 @@ class EnergyConv(ImplicitConv):
 
         A fresh energy then resembles that of a graph Laplacian. Along a chain, more than half of a
         node's signal survives each hop. With independent weights on both ends less than 35 % would
-        survive (``tests/models/test_init.py``), which leaves too little to learn from.
+        survive, which leaves too little to learn from.
         """
         for message, loop, update in self._networks():
             for wy in message.wy if self.message == "edge" else ():
@@ -218,26 +203,19 @@ class EnergyConv(ImplicitConv):
         nets = zip(self.message_nets, self.loop_nets, self.update_nets, strict=True)
         return cast("Iterator[tuple[PICNN, PICNN, PICNN]]", nets)
 
-    # -- the problem ------------------------------------------------------------------------------
-
     def default_solver(self) -> Solver:
         return Newton()
 
     def problem(self, inputs: Inputs) -> EnergyProblem:
         """The energy of these inputs, attached to the autograd graph."""
         inputs = Inputs.of(inputs)
-        x, edge_attr, heard = inputs.x, inputs.edge_attr, inputs.heard
-        graph, dtype = self.graph(inputs), self._dtype(x)
-        xs = as_field(x, dtype)  # [1 or R, p, N]
-        es = None if edge_attr is None else edge_attr.to(dtype).mT.unsqueeze(0)
-        node_slot = [Slot(xs)]
-        said = None if heard is None else as_field(heard, dtype)  # [1 or R, p, E]
-        sender = Slot(xs, graph.src) if said is None else Slot(said)
-        edge_slots = [sender]
+        graph, x, heard, edge_attr = self.fields(inputs)
+        dtype, sender = x.dtype, Slot(x, graph.src) if heard is None else Slot(heard)
+        node_slot, edge_slots = [Slot(x)], [sender]
         if self.message == "edge":
-            edge_slots = [Slot(xs, graph.dst), sender]
-            edge_slots += [] if es is None else [Slot(es)]
-        weight, loop_weight = self._weights(graph, xs, said, es, inputs.edge_weight)
+            edge_slots = [Slot(x, graph.dst), sender]
+            edge_slots += [] if edge_attr is None else [Slot(edge_attr)]
+        weight, loop_weight = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
         rounds = [
             Round(
                 message.context(edge_slots, dtype),
@@ -284,10 +262,9 @@ class EnergyConv(ImplicitConv):
         """The energy of embeddings ``h`` [N, k] or [R, N, k] on every graph, [G] or [R, G].
         Autograd differentiates it as usual."""
         inputs = Inputs.of(inputs)
-        with torch.autocast(self._device, enabled=False):
-            problem = self.problem(inputs)
-            h = self._embeddings("h", h, problem, self._dtype(inputs.x))
-            value = problem.evaluate(h).value
+        with self._precise(inputs):
+            problem, h = self._at(h, inputs)
+            value: Tensor = problem.evaluate(h).value
         return value if self.replicas is not None else value[0]
 
     def require_asynchronous(self, inputs: Inputs) -> None:
@@ -307,31 +284,13 @@ class EnergyConv(ImplicitConv):
 
 
 class EnergyGNN(ImplicitGNN):
-    r"""An energy GNN: one or several :class:`EnergyConv` and the paper's readout.
-
-    Args:
-        in_channels: Width of the node features.
-        out_channels: Width of the predictions.
-        num_layers: Number of energies; each reads the features and the solution of the one below.
-            The paper uses one.
-        pool: ``None`` predicts for every node; ``"mean"`` for every graph, by passing the mean of
-            the node predictions through a second MLP, as the paper does.
-        readout: Hidden widths of the readout MLPs.
-        kwargs: Additional arguments of every :class:`EnergyConv`: ``hidden_channels``,
-            ``message``, ``heads``, ``edge_dim``, ``beta``, ``replicas``, …
-
-    Shapes:
-        Inputs as in :class:`EnergyConv` → [N, out] or [R, N, out]; with ``pool`` [G, out] or
-        [R, G, out].
-    """
+    """An energy GNN: one or several :class:`EnergyConv` (the paper uses one) and the paper's
+    readout. The arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` and
+    :class:`EnergyConv`."""
 
     layer = EnergyConv
 
     def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The energy of embeddings ``h`` on every graph: :meth:`EnergyConv.energy`."""
-        if not isinstance(self.conv, EnergyConv):
-            raise ConfigError(
-                "the model has several energies, one for each layer; expected a model of one "
-                "layer. model.conv.levels[s].energy(h, inputs) gives the energy of layer s"
-            )
-        return self.conv.energy(h, self.features(Inputs.of(inputs)))
+        found: Tensor = self._only("energy").energy(h, self.features(Inputs.of(inputs)))
+        return found

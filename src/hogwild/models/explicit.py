@@ -28,23 +28,19 @@ class GCN(ExplicitGNN):
     constants of the graph; a node needs its neighbours' degrees for them.
 
     Args:
-        in_channels: Width of the node features.
-        out_channels: Width of the predictions.
         hidden_channels: Width of every layer.
         num_layers: Number of layers.
         bias: Add a bias to every :math:`m_i^\ell`, as PyG does and the paper's equation does not.
-        kwargs: Additional arguments of :class:`LayeredGNN`.
+        in_channels, kwargs: As in :class:`LayeredGNN`.
 
-    Shapes:
-        As in :class:`LayeredGNN`. ``edge_weight`` holds the entries of :math:`A`. As in PyG, a
-        self-loop replaces the node's entry in :math:`I`.
+    ``edge_weight`` holds the entries of :math:`A`. As in PyG, a self-loop replaces the node's entry
+    in :math:`I`.
     """
 
     def __init__(
         self,
         in_channels: int,
         *,
-        out_channels: int,
         hidden_channels: int = 10,
         num_layers: int = 5,
         bias: bool = True,
@@ -52,7 +48,7 @@ class GCN(ExplicitGNN):
     ) -> None:
         require_all_positive(num_layers=num_layers, hidden_channels=hidden_channels)
         convs = [GCNConv(hidden_channels, hidden_channels, bias=bias) for _ in range(num_layers)]
-        super().__init__(convs, in_channels, out_channels=out_channels, **kwargs)
+        super().__init__(convs, in_channels, **kwargs)
 
 
 class GAT(ExplicitGNN):
@@ -71,24 +67,19 @@ class GAT(ExplicitGNN):
     features of the edges into i.
 
     Args:
-        in_channels: Width of the node features.
-        out_channels: Width of the predictions.
         hidden_channels: Width of every layer, the sum over all heads.
         num_layers: Number of layers.
         heads: Number of heads.
         edge_dim: Width of the edge features, or ``None``.
-        bias: Add a bias to every :math:`m_i^\ell`, as PyG does and the paper's equation does not.
-        kwargs: Additional arguments of :class:`LayeredGNN`.
+        in_channels, bias, kwargs: As in :class:`GCN`.
 
-    Shapes:
-        As in :class:`LayeredGNN`. As in PyG, self-loops are removed before every node gets one.
+    As in PyG, self-loops are removed before every node gets one.
     """
 
     def __init__(
         self,
         in_channels: int,
         *,
-        out_channels: int,
         hidden_channels: int = 9,
         num_layers: int = 5,
         heads: int = 3,
@@ -108,4 +99,4 @@ class GAT(ExplicitGNN):
             GATConv(hidden_channels, hidden_channels // heads, heads, edge_dim=edge_dim, bias=bias)
             for _ in range(num_layers)
         ]
-        super().__init__(convs, in_channels, out_channels=out_channels, **kwargs)
+        super().__init__(convs, in_channels, **kwargs)

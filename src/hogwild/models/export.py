@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
 
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
@@ -18,11 +17,13 @@ from hogwild.models.check import check_model
 from hogwild.models.contraction import ContractionConv
 from hogwild.models.eignn import EIGNNConv
 from hogwild.models.energy import EnergyConv
+from hogwild.models.gcn_node import activation
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.ignn import IGNNConv
 from hogwild.models.layer import Layer
 from hogwild.models.layered import Layers
+from hogwild.models.locality import normalises
 from hogwild.models.mode import evaluating
 from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field
@@ -71,13 +72,11 @@ def described(model: ConvGNN, replica: int | None = None) -> tuple[dict[str, Any
             f"pool={model.readout.pool!r}: the model predicts for whole graphs, and a node knows "
             f"only itself and its neighbours; expected a model that predicts for nodes (pool=None)"
         )
-    if (replica is None) != (model.replicas is None):
+    if replica not in (range(model.replicas) if model.replicas is not None else (None,)):
         raise ConfigError(
             f"replica={replica} for a model with replicas={model.replicas}; expected "
             f"{'no replica' if model.replicas is None else f'0 to {model.replicas - 1}'}"
         )
-    if replica is not None and not 0 <= replica < (model.replicas or 0):
-        raise ConfigError(f"replica={replica}; expected 0 to {(model.replicas or 0) - 1}")
 
     def numbers(t: Tensor) -> Any:
         chosen = t if replica is None else t[replica]
@@ -176,28 +175,16 @@ def _contraction(conv: ContractionConv) -> tuple[dict[str, Any], dict[str, Tenso
 @facts.register
 def _layers(conv: Layers) -> tuple[dict[str, Any], dict[str, Tensor]]:
     layers = [layer for layer in conv.layers if isinstance(layer, Layer)]
-    acts = {_activation(layer) for layer in layers}
-    plain = all(_is_plain(layer.conv) for layer in layers) and len(acts) == 1
-    (act, *_) = acts
-    if not plain or act is None:
+    acts = {activation(layer) for layer in layers}
+    convs: list[Any] = [layer.conv for layer in layers]
+    plain = all(normalises(c) and c.add_self_loops and not c.improved for c in convs)
+    if not plain or len(acts) != 1 or not acts <= {"identity", "relu", "tanh"}:
         raise AsynchronyError(
             "the layers are not those of a plain GCN (GCNConv with its default normalisation, one "
             "activation for all layers, no norm), and only these run without torch; expected "
             "hogwild.GCN, or an EnergyGNN"
         )
-    return {"kind": "gcn", "act": act, "num_layers": conv.depth}, {}
-
-
-def _is_plain(conv: nn.Module) -> bool:
-    if type(conv) is not GCNConv:
-        return False
-    return bool(conv.normalize and conv.add_self_loops and not conv.improved)
-
-
-def _activation(layer: Layer) -> str | None:
-    """The name of a layer's activation; ``None``: the layer does something else."""
-    names = {type(None): "identity", nn.Identity: "identity", nn.ReLU: "relu", nn.Tanh: "tanh"}
-    return None if layer.norm is not None else names.get(type(layer.act))
+    return {"kind": "gcn", "act": acts.pop(), "num_layers": conv.num_layers}, {}
 
 
 __all__ = ["export"]

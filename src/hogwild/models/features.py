@@ -65,29 +65,28 @@ class Features(nn.Module):
         if members is not None:  # graphs that no replica trains on are left out
             used = members.any(0).nonzero()[:, 0]
             graphs, members = [graphs[i] for i in used.tolist()], members[:, used]
-        nodes = []
-        for i, g in enumerate(graphs):
-            x = g.get("x")
-            if x is None or not x.is_floating_point() or x.dim() != 2:
-                what = "no x" if x is None else f"x of dtype {x.dtype} and shape {list(x.shape)}"
-                raise FeatureError(
-                    f"graph {i} has {what}; expected floating-point features [nodes, "
-                    f"{self.nodes.channels}]"
-                )
-            nodes.append(x)
-        edges = []
-        for i, g in enumerate(graphs if self.edges is not None else ()):
-            attr = g.get("edge_attr")
-            if attr is None or not attr.is_floating_point():
-                what = "no edge_attr" if attr is None else f"edge_attr of dtype {attr.dtype}"
-                raise FeatureError(
-                    f"graph {i} has {what}, and the model reads edge features; expected "
-                    f"floating-point edge features"
-                )
-            edges.append(attr.unsqueeze(1) if attr.dim() == 1 else attr)
+        nodes = _columns(graphs, "x", self.nodes.channels)
+        edges = [] if self.edges is None else _columns(graphs, "edge_attr", self.edges.channels)
         self.nodes.fit(nodes, members)
-        if self.edges is not None and sum(t.size(0) for t in edges):
+        if self.edges is not None and any(t.size(0) > 0 for t in edges):
             self.edges.fit(edges)
+
+
+def _columns(graphs: Sequence[Data], name: str, width: int) -> list[Tensor]:
+    """Floating-point features [n, width] of all graphs; edge features [n] become a column."""
+    found = []
+    for i, graph in enumerate(graphs):
+        t = graph.get(name)
+        if t is not None and t.dim() == 1 and name == "edge_attr":
+            t = t.unsqueeze(1)
+        if t is None or not t.is_floating_point() or t.dim() != 2:
+            what = "" if t is None else f" of dtype {t.dtype} and shape {list(t.shape)}"
+            raise FeatureError(
+                f"graph {i} has {'no ' if t is None else ''}{name}{what}, and the model reads "
+                f"{name}; expected floating-point features [n, {width}]"
+            )
+        found.append(t)
+    return found
 
 
 def _per_node(edge_attr: object, x: object) -> bool:

@@ -13,7 +13,8 @@ from hogwild.models.locality import AllEdges, normalises
 from hogwild_node.gcn import GCN, GCNLayer
 from hogwild_node.nonexpansive import identity, leaky_relu, tanh
 
-_ACTS = {type(None): identity, nn.Identity: identity, nn.ReLU: leaky_relu, nn.Tanh: tanh}
+_ACTS: dict[str, Callable[..., Any]]
+_ACTS = {"identity": identity, "relu": leaky_relu, "tanh": tanh}
 
 
 def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCN | None:
@@ -24,7 +25,7 @@ def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCN |
         edges: The edges of the whole graph.
         encoded: Values before the first layer, [R, k, N].
     """
-    acts = [_activation(layer) for layer in layers]
+    acts = [_act(layer) for layer in layers]
     convs: list[Any] = [layer.conv for layer in layers]
     alike = {(conv.improved, conv.add_self_loops) for conv in convs if normalises(conv)}
     if None in acts or not all(map(normalises, convs)) or len(alike) != 1:
@@ -45,12 +46,19 @@ def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCN |
     return GCN(encoded, tuple(parameters), weight[:count], loop, (k,) * (len(convs) + 1))
 
 
-def _activation(layer: Layer) -> Callable[..., Any] | None:
-    """The activation of a layer; ``None`` if the layer has a norm, active dropout or an unknown
-    activation."""
-    random = layer.dropout is not None and layer.training
-    if layer.norm is not None or random:
+def _act(layer: Layer) -> Callable[..., Any] | None:
+    """The activation of a layer without torch; ``None`` if the layer is not one of a GCN."""
+    name = activation(layer)
+    if name is None or (layer.dropout is not None and layer.training):
         return None
-    if isinstance(layer.act, nn.LeakyReLU):
-        return partial(leaky_relu, negative_slope=layer.act.negative_slope)
-    return _ACTS.get(type(layer.act))
+    slope = getattr(layer.act, "negative_slope", 0.0)
+    return partial(leaky_relu, negative_slope=slope) if name == "leaky_relu" else _ACTS[name]
+
+
+def activation(layer: Layer) -> str | None:
+    """The name of a layer's activation; ``None`` if the layer has a norm or an unknown
+    activation."""
+    if layer.norm is not None:
+        return None
+    names = {type(None): "identity", nn.Identity: "identity", nn.ReLU: "relu", nn.Tanh: "tanh"}
+    return (names | {nn.LeakyReLU: "leaky_relu"}).get(type(layer.act))

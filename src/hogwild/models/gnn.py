@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 from torch_geometric.data import Data
 
-from hogwild.errors import ConfigError, FeatureError, require_positive
+from hogwild.errors import ConfigError, FeatureError, require_positive, require_widths
 from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import AnyProblem, Conv, Kind, Model
 from hogwild.models.features import Features
 from hogwild.models.implicit import ImplicitConv
+from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.readout import Readout
 from hogwild.models.stack import Stack
 
@@ -21,51 +22,69 @@ from hogwild.models.stack import Stack
 class ConvGNN(Model):
     """The base class of models that consist of a convolution and a readout.
 
+    Args:
+        conv: Maps features to embeddings: any convolution of this library, your own subclass of
+            :class:`~hogwild.models.ImplicitConv`, or a :class:`~hogwild.models.Stack` of several.
+        readout: Maps embeddings to predictions: the hidden widths of the readout's MLPs, or a
+            :class:`~hogwild.Readout`, which then decides ``out_channels`` and ``pool``.
+        out_channels: Width of the predictions.
+        pool: ``None`` predicts for every node. ``"mean"`` predicts for every graph: the mean of
+            the node predictions goes through a second MLP.
+
     Attributes:
         features: Standardises the features (:meth:`standardize`).
-        conv: Maps features to embeddings.
-        readout: Maps embeddings to predictions.
+        in_channels, hidden_channels, num_layers, edge_dim: As in ``conv``.
     """
 
-    def __init__(self, conv: Conv, readout: Readout) -> None:
+    def __init__(
+        self,
+        conv: Conv,
+        readout: Readout | Sequence[int] = (4, 4),
+        *,
+        out_channels: int | None = None,
+        pool: str | None = None,
+        **unknown: object,
+    ) -> None:
         super().__init__()
+        refuse_unknown(type(self), unknown, keywords(type(self), Model))
+        if not isinstance(conv, Conv):
+            raise ConfigError(
+                f"conv is a {type(conv).__name__}; expected a convolution of hogwild such as "
+                f"EnergyConv(in_channels). A stack of PyG's layers is a model by itself: "
+                f"hogwild.LayeredGNN(layers, in_channels, out_channels=...)"
+            )
+        if not isinstance(getattr(conv, "kind", None), Kind):
+            raise ConfigError(
+                f"{type(conv).__name__} has no kind; expected a class attribute such as "
+                f"kind = hogwild.models.Kind.FIXED_POINT, its place in the paper's taxonomy"
+            )
+        if not isinstance(readout, Readout):
+            widths = require_widths("readout", readout, " or a hogwild.Readout")
+            if out_channels is None:
+                raise ConfigError(
+                    f"{type(self).__name__} was built without out_channels; expected the width of "
+                    f"the predictions, out_channels=..., or readout=hogwild.Readout(...)"
+                )
+            readout = Readout(
+                conv.hidden_channels, out_channels=out_channels, widths=widths, pool=pool,
+                replicas=conv.replicas,
+            )  # fmt: skip
+        elif out_channels is not None or pool is not None:
+            raise ConfigError(
+                f"out_channels={out_channels!r} and pool={pool!r} were given beside a Readout, "
+                f"which has its own; expected them in the constructor of the Readout"
+            )
+        if (readout.in_channels, readout.replicas) != (conv.hidden_channels, conv.replicas):
+            raise ConfigError(
+                f"the readout has in_channels={readout.in_channels} and replicas="
+                f"{readout.replicas}, the convolution hidden_channels={conv.hidden_channels} and "
+                f"replicas={conv.replicas}; expected equal numbers"
+            )
         self.conv, self.readout = conv, readout
         self.features = Features(conv.in_channels, conv.edge_dim, conv.replicas)
-
-    @property
-    def kind(self) -> Kind:  # type: ignore[override]
-        """The model's class in the paper."""
-        return self.conv.kind
-
-    @property
-    def replicas(self) -> int | None:  # type: ignore[override]
-        """Number of independent parameter sets; ``None`` without a replica dimension."""
-        return self.conv.replicas
-
-    @property
-    def in_channels(self) -> int:
-        """Width of the node features."""
-        return self.conv.in_channels
-
-    @property
-    def hidden_channels(self) -> int:
-        """Width of the embeddings."""
-        return self.conv.hidden_channels
-
-    @property
-    def out_channels(self) -> int:
-        """Width of the predictions."""
-        return self.readout.out_channels
-
-    @property
-    def num_layers(self) -> int:
-        """Number of layers."""
-        return self.conv.num_layers
-
-    @property
-    def edge_dim(self) -> int | None:
-        """Width of the edge features; ``None`` if the model reads no edge features."""
-        return self.conv.edge_dim
+        self.kind, self.replicas, self.num_layers = conv.kind, conv.replicas, conv.num_layers
+        self.in_channels, self.hidden_channels = conv.in_channels, conv.hidden_channels
+        self.edge_dim, self.out_channels = conv.edge_dim, readout.out_channels
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
@@ -112,45 +131,15 @@ class ConvGNN(Model):
 
 
 class GNN(ConvGNN):
-    """A model from any convolution and a readout.
+    """A model from any convolution and a readout; the arguments are those of :class:`ConvGNN`.
 
     .. code-block:: python
 
-        model = GNN(EnergyConv(3, hidden_channels=8), Readout(8, out_channels=2))
+        model = GNN(EnergyConv(3, hidden_channels=8), out_channels=2)
         y = model(x, edge_index, batch=batch)
 
     The models by name, such as :class:`~hogwild.EnergyGNN`, are built like this one.
-
-    Args:
-        conv: Maps features to embeddings: any convolution of this library, your own subclass of
-            :class:`~hogwild.models.ImplicitConv`, or a :class:`~hogwild.models.Stack` of several.
-        readout: Maps embeddings to predictions.
     """
-
-    def __init__(self, conv: Conv, readout: Readout) -> None:
-        if not isinstance(conv, Conv):
-            raise ConfigError(
-                f"conv is a {type(conv).__name__}; expected a convolution of hogwild such as "
-                f"EnergyConv(in_channels). A stack of PyG's layers is a model by itself: "
-                f"hogwild.LayeredGNN(layers, in_channels, out_channels=...)"
-            )
-        if not isinstance(getattr(conv, "kind", None), Kind):
-            raise ConfigError(
-                f"{type(conv).__name__} has no kind; expected a class attribute such as "
-                f"kind = hogwild.models.Kind.FIXED_POINT, its place in the paper's taxonomy"
-            )
-        if not isinstance(readout, Readout):
-            raise ConfigError(
-                f"readout is a {type(readout).__name__}; expected "
-                f"hogwild.Readout({conv.hidden_channels}, out_channels=...)"
-            )
-        if (readout.in_channels, readout.replicas) != (conv.hidden_channels, conv.replicas):
-            raise ConfigError(
-                f"the readout has in_channels={readout.in_channels} and replicas="
-                f"{readout.replicas}, the convolution hidden_channels={conv.hidden_channels} and "
-                f"replicas={conv.replicas}; expected equal numbers"
-            )
-        super().__init__(conv, readout)
 
 
 class ImplicitGNN(ConvGNN):
@@ -158,12 +147,9 @@ class ImplicitGNN(ConvGNN):
 
     Args:
         in_channels: Width of the node features.
-        out_channels: Width of the predictions.
         num_layers: Number of layers; every layer reads the features and the solution of the layer
             below, :math:`[x \\,\\|\\, h]`.
-        pool: ``None`` predicts for every node. ``"mean"`` predicts for every graph: the mean of
-            the node predictions goes through a second MLP.
-        readout: Hidden widths of the readout MLPs.
+        out_channels, pool, readout: As in :class:`ConvGNN`.
         kwargs: Additional arguments of every layer.
     """
 
@@ -174,21 +160,28 @@ class ImplicitGNN(ConvGNN):
         self,
         in_channels: int,
         *,
-        out_channels: int,
+        out_channels: int | None = None,
         num_layers: int = 1,
         pool: str | None = None,
-        readout: Sequence[int] = (4, 4),
+        readout: Readout | Sequence[int] = (4, 4),
         **kwargs: Any,
     ) -> None:
+        cls = type(self)
+        refuse_unknown(cls, kwargs, keywords(cls, ConvGNN) | keywords(self.layer, Conv))
         require_positive("num_layers", num_layers)
         conv: Conv
         conv = first = self.layer(in_channels, **kwargs)
         assert isinstance(first, ImplicitConv)
-        k = first.hidden_channels
         if num_layers > 1:
-            above = [self.layer(in_channels + k, **kwargs) for _ in range(num_layers - 1)]
-            conv = Stack([first, *above])
-        head = Readout(
-            k, out_channels=out_channels, widths=readout, pool=pool, replicas=first.replicas
-        )
-        super().__init__(conv, head)
+            width = in_channels + first.hidden_channels
+            conv = Stack([first, *(self.layer(width, **kwargs) for _ in range(num_layers - 1))])
+        super().__init__(conv, readout, out_channels=out_channels, pool=pool)
+
+    def _only(self, what: str) -> Any:
+        """The convolution of a model of one layer, for methods that belong to one layer."""
+        if not isinstance(self.conv, self.layer):
+            raise ConfigError(
+                f"the model has {self.num_layers} layers and one {what} for each; expected a model "
+                f"of one layer, or a method of one of the layers, which are in model.conv.levels"
+            )
+        return self.conv

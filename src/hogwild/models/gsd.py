@@ -44,7 +44,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, FeatureError, require_all_positive
+from hogwild.errors import ConfigError, require_widths
 from hogwild.graph import Graph, kept
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.operator import Hessian
@@ -52,7 +52,7 @@ from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.mlp import MLP
-from hogwild.ops import gather, scatter, scatter_into
+from hogwild.ops import distinct, gather, scatter, scatter_into
 from hogwild.problems.base import Evaluation, Objective
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
@@ -71,11 +71,10 @@ def _links(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """
     rows, cols = torch.cat([graph.dst, graph.src]), torch.cat([graph.src, graph.dst])
     proper = rows != cols
-    keys = (rows * graph.num_nodes + cols)[proper]
-    pairs, found = torch.unique(keys, return_inverse=True)
-    number = torch.full_like(rows, pairs.numel())
+    found, one, other = distinct(rows[proper], cols[proper], graph.num_nodes)
+    number = torch.full_like(rows, one.numel())
     number[proper] = found
-    return number, pairs // graph.num_nodes, pairs % graph.num_nodes
+    return number, one, other
 
 
 @dataclass
@@ -247,28 +246,18 @@ class GSDProblem(Objective):
 
 
 class GSDConv(ImplicitConv):
-    r"""A PyG-style layer whose embeddings denoise an encoding of the features.
+    r"""A layer whose embeddings denoise an encoding of the features.
 
-    .. math::
-        H^* = \arg\min_H \gamma \|H - g(X)\|_F^2 + \beta \operatorname{tr}(H^\top \tilde L H)
-
-    with :math:`\tilde L = I - (D + I)^{-1/2} (A + I) (D + I)^{-1/2}`. :mod:`hogwild.models.gsd`
-    states the local energies and the case of directed graphs. The energy is quadratic, so one
-    Newton step finds its minimum. :class:`~hogwild.solvers.Picard` iterates the propagation of
-    APPNP instead.
+    :mod:`hogwild.models.gsd` states the energy, its local parts and the case of directed graphs.
+    The energy is quadratic, so one Newton step finds its minimum.
+    :class:`~hogwild.solvers.Picard` iterates the propagation of APPNP instead.
 
     Args:
-        in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings.
         widths: Hidden widths of the encoder :math:`g`.
         gamma: Weight :math:`\gamma > 0` of the distance to :math:`g(X)`.
         beta: Weight :math:`\beta \ge 0` of the differences along edges.
-        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
-            ``solver`` (Newton's method by default), ``solve_dtype``, ``on_failure``, ``validate``.
-
-    Shapes:
-        x [N, p] (or [R, N, p]), edge_index [2, E], batch [N], edge_weight [E] (nonnegative)
-        → [N, k], or [R, N, k] with replicas. There are no edge features.
+        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
+            default solver is Newton's method.
 
     Conventions:
         Every node has a self-loop of weight one, and a self-loop in ``edge_index`` is added to it.
@@ -289,13 +278,13 @@ class GSDConv(ImplicitConv):
         **kwargs: Unpack[Solving],
     ) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)
-        require_all_positive(widths=tuple(widths))
         if not 0 < gamma < math.inf:
             raise ConfigError(f"gamma={gamma!r}; expected a positive number (strong convexity)")
         if not 0 <= beta < math.inf:
             raise ConfigError(f"beta={beta!r}; expected a nonnegative number (convexity)")
         self.gamma, self.beta = float(gamma), float(beta)
-        self.encoder = MLP(in_channels, (*widths, hidden_channels), replicas=self.replicas)
+        widths = (*require_widths("widths", widths), hidden_channels)
+        self.encoder = MLP(in_channels, widths, replicas=self.replicas)
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
@@ -308,13 +297,7 @@ class GSDConv(ImplicitConv):
         """The energy of these inputs, attached to the autograd graph."""
         inputs = Inputs.of(inputs)
         x, edge_weight = inputs.x, inputs.edge_weight
-        if inputs.edge_attr is not None:
-            raise FeatureError(
-                "edge_attr was given, but the denoising energy reads no edge features; expected "
-                "edge_attr=None. Pass scalar weights as edge_weight=... (the third positional "
-                "argument is edge_attr)"
-            )
-        graph, dtype = self.graph(inputs), self._dtype(x)
+        graph, dtype = self.graph(inputs), self.precision(x)
         target = self.encoder(x).to(dtype).mT.reshape(-1, self.hidden_channels, x.size(-2))
         weight = target.new_ones(graph.num_edges) if edge_weight is None else edge_weight.to(dtype)
         return GSDProblem.of(graph, self.gamma, self.beta, target, weight)
@@ -327,10 +310,7 @@ class GSDConv(ImplicitConv):
 
 
 class GSDGNN(ImplicitGNN):
-    r"""Graph signal denoising: one or several :class:`GSDConv` and the paper's readout.
-
-    The arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` (``in_channels``,
-    ``out_channels``, ``num_layers``, ``pool``, ``readout``) and those of :class:`GSDConv`.
-    """
+    """Graph signal denoising: one or several :class:`GSDConv` and the paper's readout. The
+    arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`GSDConv`."""
 
     layer = GSDConv

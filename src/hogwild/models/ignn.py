@@ -22,7 +22,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, ProjectionWarning
+from hogwild.errors import ConfigError, ProjectionWarning, require_widths
 from hogwild.graph.inputs import Inputs
 from hogwild.models.contraction import Contraction, ContractionConv
 from hogwild.models.gnn import ImplicitGNN
@@ -33,10 +33,6 @@ from hogwild.solvers.loop import Solver
 from hogwild.solvers.semismooth import SemismoothNewton
 
 CONSTRAINTS = ("parametrise", "project")
-
-
-class IGNNProblem(Contraction):
-    r"""IGNN's fixed point; :meth:`modulus` is at most :math:`\|W\|_\infty \le \kappa`."""
 
 
 def onto_ball(weight: Tensor, radius: float) -> Tensor:
@@ -54,12 +50,10 @@ def onto_ball(weight: Tensor, radius: float) -> Tensor:
 
 
 class IGNNConv(ContractionConv):
-    r"""A PyG-style layer with the fixed point
+    r"""A layer with the fixed point
     :math:`h_i = \phi(\sum_j \tilde A_{ij} W h_j + g(x_i))`.
 
     Args:
-        in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings.
         widths: Hidden widths of the MLP g; the paper uses (16, 16, 16).
         kappa: Bound κ on :math:`\|W\|_\infty`, 0 < κ < 1.
         act: :math:`\phi`: ``"relu"`` (the paper's), ``"leaky_relu"``, ``"tanh"``, ``"identity"``
@@ -77,18 +71,13 @@ class IGNNConv(ContractionConv):
             every row v of the parameter. With ``"project"`` the parameter is W itself: call
             :meth:`project_` after each optimiser step, as the published code does. Otherwise the
             forward pass projects W and warns.
-        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
-            ``solver`` (:class:`~hogwild.solvers.SemismoothNewton` by default), ``solve_dtype``,
-            ``on_failure``, ``validate``.
-
-    Shapes:
-        x [N, p] (or [R, N, p]), edge_index [2, E], batch [N], edge_weight [E]
-        → [N, k], or [R, N, k] with replicas.
+        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
+            default solver is :class:`~hogwild.solvers.SemismoothNewton`.
 
     Conventions:
         ``edge_weight`` is nonnegative and holds the entries of A, also for the degrees and
         :math:`\lambda_{pf}`. Self-loops are ordinary edges, and each of several parallel edges
-        counts. On a directed graph node i hears the sources of the edges into it, and the graph
+        counts. On a directed graph node i hears the senders of the edges into it, and the graph
         needs no reverse links.
     """
 
@@ -114,7 +103,8 @@ class IGNNConv(ContractionConv):
             raise ConfigError(f"constraint={constraint!r}; expected one of {CONSTRAINTS}")
         self.kappa, self.act = float(kappa), resolve(act)
         self.normalize, self.constraint = normalize, constraint
-        self.encoder = MLP(in_channels, (*widths, hidden_channels), replicas=self.replicas)
+        widths = (*require_widths("widths", widths), hidden_channels)
+        self.encoder = MLP(in_channels, widths, replicas=self.replicas)
         self.reset_parameters()
 
     @torch.no_grad()
@@ -161,25 +151,22 @@ class IGNNConv(ContractionConv):
     def default_solver(self) -> Solver:
         return SemismoothNewton()
 
-    def problem(self, inputs: Inputs) -> IGNNProblem:
+    def problem(self, inputs: Inputs) -> Contraction:
         """The fixed point of these inputs, attached to the autograd graph."""
         inputs = Inputs.of(inputs)
         graph, a = self._pose(inputs, self.normalize)
         if self.constraint == "project":
             self.project_()
         matrix, g = self._solve_matrix(a.edge.dtype), self._encode(self.encoder, inputs.x)
-        return IGNNProblem(graph, a, matrix, g, self.act)
+        return Contraction(graph, a, matrix, g, self.act)
 
     def _distinctions(self) -> dict[str, object]:
         return {"kappa": self.kappa, "act": self.act.name, "constraint": self.constraint}
 
 
 class IGNN(ImplicitGNN):
-    r"""An implicit GNN: one or several :class:`IGNNConv` and the paper's readout.
-
-    The arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` (``in_channels``,
-    ``out_channels``, ``num_layers``, ``pool``, ``readout``) and those of :class:`IGNNConv`.
-    """
+    """An implicit GNN: one or several :class:`IGNNConv` and the paper's readout. The arguments are
+    those of :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`IGNNConv`."""
 
     layer = IGNNConv
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -18,11 +18,14 @@ from hogwild.errors import (
     check_on_failure,
     require_positive,
 )
+from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
+from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.mode import opaque
 from hogwild.models.validation import large_features
+from hogwild.ops import as_field
 from hogwild.problems.base import Problem
 from hogwild.solvers.adjoint import differentiable
 from hogwild.solvers.loop import Solver, solve
@@ -52,6 +55,10 @@ class ImplicitConv(Conv):
         on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
         validate: Also check the *values* of the inputs (finite, in range, sorted). These checks
             synchronise with the device.
+
+    Shapes:
+        x [N, p] (or [R, N, p]), edge_index [2, E], batch [N], edge_attr [E, r] of layers that have
+        an ``edge_dim``, edge_weight [E] → [N, k], or [R, N, k] with replicas.
     """
 
     def __init__(
@@ -64,8 +71,10 @@ class ImplicitConv(Conv):
         solve_dtype: torch.dtype | None = torch.float64,
         on_failure: str = "raise",
         validate: bool = True,
+        **unknown: object,
     ) -> None:
         super().__init__()
+        refuse_unknown(type(self), unknown, keywords(type(self), Conv))
         if solver is not None and not isinstance(solver, Solver):
             raise ConfigError(
                 f"solver={solver!r}; expected an instance such as hogwild.solvers.Newton(atol=1e-8)"
@@ -94,9 +103,9 @@ class ImplicitConv(Conv):
     @opaque
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         inputs = Inputs.of(inputs)
-        with torch.autocast(self._device, enabled=False):  # bfloat16 is too coarse for a solve
+        with self._precise(inputs):
             attached = self.problem(inputs)
-            dtype = self._dtype(inputs.x)
+            dtype = self.precision(inputs.x)
             with torch.no_grad():
                 problem = attached.detach()
                 found = solve(problem, self.solver, self._start(problem, h0, dtype))
@@ -104,13 +113,34 @@ class ImplicitConv(Conv):
             found.check(self.on_failure, cause=lambda: large_features(x=x, edge_attr=edge_attr))
             if torch.is_grad_enabled():
                 h = differentiable(attached, h, self.solver.adjoint, self.on_failure)
-            return self._without_replicas(replace(found, value=h.mT.to(x.dtype)))
+            found = replace(found, value=h.mT.to(x.dtype))
+        if self.replicas is not None:
+            return found
+        return Solution(found.value[0], found.status[0], found.iterations[0], found.residual[0])
 
-    @property
-    def _device(self) -> str:
-        return next(self.parameters()).device.type
+    def _precise(self, inputs: Inputs) -> torch.autocast:
+        """A context without autocast: bfloat16 is too coarse for a solve."""
+        like = next(self.parameters(), inputs.x)
+        return torch.autocast(getattr(like, "device", torch.device("cpu")).type, enabled=False)
 
-    def _dtype(self, x: Tensor) -> torch.dtype:
+    def fields(self, inputs: Inputs) -> tuple[Graph, Tensor, Tensor | None, Tensor | None]:
+        """Check the inputs; return their graph and, in the precision of the solve, the features
+        [1 or R, p, N], the senders' features as heard [1 or R, p, E] and edge features [1, r, E];
+        the last two may be ``None``."""
+        graph, dtype = self.graph(inputs), self.precision(inputs.x)
+        x, heard, attr = (
+            None if t is None else as_field(t, dtype)
+            for t in (inputs.x, inputs.heard, inputs.edge_attr)
+        )
+        assert x is not None
+        return graph, x, heard, attr
+
+    def _at(self, h: Tensor, inputs: Inputs) -> tuple[Any, Tensor]:
+        """The problem of these inputs, and the user's embeddings as [R, k, N]."""
+        problem = self.problem(inputs)
+        return problem, self._embeddings("h", h, problem, self.precision(inputs.x))
+
+    def precision(self, x: Tensor) -> torch.dtype:
         """Precision of the solve."""
         dtype = self.solve_dtype or x.dtype
         if dtype not in (torch.float32, torch.float64):
@@ -119,12 +149,6 @@ class ImplicitConv(Conv):
                 f"with solve_dtype=torch.float64 (the default) or convert it with .float()"
             )
         return dtype
-
-    def _without_replicas(self, found: Solution) -> Solution:
-        """The solution without its replica dimension, if the layer has no replicas."""
-        if self.replicas is not None:
-            return found
-        return Solution(found.value[0], found.status[0], found.iterations[0], found.residual[0])
 
     def _start(self, problem: Problem, h0: Tensor | None, dtype: torch.dtype) -> Tensor:
         if h0 is None:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, kept
-from hogwild.ops import gather, mtv, mv, scatter
+from hogwild.ops import distinct, gather, mtv, mv, scatter
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,5 @@ def _pairs(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """The distinct (receiver, sender) pairs. Returns the index of the pair of every node with
     itself, then of every edge, [N + E], and the two ends of every pair, [M] each."""
     nodes = torch.arange(graph.num_nodes, device=graph.src.device)
-    keys = torch.cat([nodes, graph.dst]) * graph.num_nodes + torch.cat([nodes, graph.src])
-    pairs, number = torch.unique(keys, return_inverse=True)
-    return number, pairs // graph.num_nodes, pairs % graph.num_nodes
+    rows, cols = torch.cat([nodes, graph.dst]), torch.cat([nodes, graph.src])
+    return distinct(rows, cols, graph.num_nodes)

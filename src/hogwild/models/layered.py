@@ -21,13 +21,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from hogwild.errors import AsynchronyError, ConfigError, GraphError, require_all_positive
+from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_positive
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv, Kind
 from hogwild.models.gcn_node import gcn_node
 from hogwild.models.gnn import ConvGNN
+from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.layer import Layer, build, try_out
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_needed
@@ -103,7 +104,8 @@ class Layers(Conv):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        require_all_positive(in_channels=in_channels, replicas=replicas)
+        require_positive("in_channels", in_channels)
+        require_all_positive(replicas=replicas)
         k, edge_dim, stack = build(layers, hidden_channels, edge_dim, act, norm, dropout)
         if not encoder and in_channels != k:
             raise ConfigError(
@@ -113,7 +115,9 @@ class Layers(Conv):
         self.in_channels, self.hidden_channels, self.edge_dim = in_channels, k, edge_dim
         self.replicas, self.validate = replicas, validate
         self.encoder = MLP(in_channels, (k,), replicas=replicas) if encoder else None
-        self.layers = nn.ModuleList(stack)
+        self.layers, self.num_layers = nn.ModuleList(stack), len(stack)
+        self.takes_edge_attr = any("edge_attr" in layer.reads for layer in stack)
+        self.takes_edge_weight = any("edge_weight" in layer.reads for layer in stack)
         if replicas is not None:
             self.layers = cast("nn.ModuleList", ensemble.stack(self.layers, replicas))
             for i, layer in enumerate(self._stack):
@@ -125,13 +129,8 @@ class Layers(Conv):
         return cast("list[Layer]", list(self.layers))
 
     @property
-    def num_layers(self) -> int:
-        return self.depth
-
-    @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return len(self.layers)
+    def label(self) -> str:
+        return f"a stack of {self._stack[0]}"
 
     def reset_parameters(self) -> None:
         if self.encoder is not None:
@@ -152,20 +151,15 @@ class Layers(Conv):
     def _encode(self, inputs: Inputs) -> tuple[Tensor, AllEdges]:
         """Check the inputs; return the values before the first layer [R, N, k] and the edges."""
         inputs = Inputs.of(inputs)
-        graph, weight = self.graph(inputs), inputs.edge_weight
-        if weight is not None and not any("edge_weight" in s.reads for s in self._stack):
-            raise GraphError(
-                f"edge_weight was given, but the layers ({self._stack[0]}) do not read it; leave "
-                f"edge_weight out, or pass it as edge_attr to layers that read edge features"
-            )
+        graph = self.graph(inputs)
         h = inputs.x if self.encoder is None else self.encoder(inputs.x)
         h = h.expand(self.replicas or 1, *h.shape[-2:])
-        return h, AllEdges(graph, inputs.edge_index, inputs.edge_attr, weight)
+        return h, AllEdges(graph, inputs.edge_index, inputs.edge_attr, inputs.edge_weight)
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         """The embeddings after the last layer; the diagnostics report ``depth`` iterations."""
         h, graph = self._embed(inputs, h0)
-        return Solution.exact(h, graph.num_graphs, self.depth)
+        return Solution.exact(h, graph.num_graphs, self.num_layers)
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         """The embeddings without diagnostics, so that ``torch.compile`` sees plain layers."""
@@ -177,7 +171,7 @@ class Layers(Conv):
                 "h0 was given to an explicit model, which has no solve to start; expected h0=None"
             )
         h, edges = self._encode(inputs)
-        for index in range(self.depth):
+        for index in range(self.num_layers):
             h = self.layer(index, h, edges)
         return (h[0] if self.replicas is None else h), edges.graph
 
@@ -188,9 +182,9 @@ class Layers(Conv):
             AsynchronyError: A layer reads more than a node and its neighbours.
         """
         h, edges = self._encode(inputs)
-        surrounded, k = self._probe(edges, h), self.hidden_channels
+        surrounded, k, depth = self._probe(edges, h), self.hidden_channels, self.num_layers
         return LayeredGNNProblem(
-            edges.graph, self.replicas or 1, k, self.depth, (k,) * (self.depth + 1), "overwriting",
+            edges.graph, self.replicas or 1, k, depth, (k,) * (depth + 1), "overwriting",
             self, edges, h.mT, surrounded,
         )  # fmt: skip
 
@@ -240,15 +234,15 @@ class ExplicitGNN(ConvGNN):
         layers: BasicGNN | Iterable[nn.Module],
         in_channels: int,
         *,
-        out_channels: int,
+        out_channels: int | None = None,
         pool: str | None = None,
-        readout: Sequence[int] = (4, 4),
+        readout: Readout | Sequence[int] = (4, 4),
         **kwargs: Any,
     ) -> None:
+        cls = type(self)
+        refuse_unknown(cls, kwargs, keywords(cls, ConvGNN) | keywords(Layers, Conv))
         conv = Layers(layers, in_channels, **kwargs)
-        k, replicas = conv.hidden_channels, conv.replicas
-        head = Readout(k, out_channels=out_channels, widths=readout, pool=pool, replicas=replicas)
-        super().__init__(conv, head)
+        super().__init__(conv, readout, out_channels=out_channels, pool=pool)
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         inputs = Inputs.of(inputs)
@@ -272,15 +266,8 @@ class LayeredGNN(ExplicitGNN):
             ``torch_geometric.nn.GraphSAGE(k, k, num_layers=3)``, whose convolutions, norms,
             activation and dropout are copied (its last layer has none of the latter three).
         in_channels: Width of the node features.
-        out_channels: Width of the predictions.
-        pool: ``None`` predicts for every node; ``"mean"`` for every graph.
-        readout: Hidden widths of the readout MLPs.
-        kwargs: Additional arguments of :class:`~hogwild.models.Layers`: ``hidden_channels``,
-            ``act``, ``norm``, ``dropout``, ``edge_dim``, ``encoder``, ``replicas``, ``validate``.
-
-    Shapes:
-        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
-        → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out].
+        kwargs: ``out_channels``, ``pool`` and ``readout`` as in
+            :class:`~hogwild.models.gnn.ConvGNN`, and arguments of :class:`~hogwild.models.Layers`.
     """
 
     def __init__(
@@ -291,6 +278,11 @@ class LayeredGNN(ExplicitGNN):
 
 def _drawn(layers: BasicGNN | Iterable[nn.Module]) -> BasicGNN | Iterable[nn.Module]:
     """Copies of the given layers with fresh parameters."""
+    if not isinstance(layers, nn.Module | Iterable):
+        raise ConfigError(
+            f"layers={layers!r}; expected a list of convolutions, or a PyG model, as the first "
+            f"argument: LayeredGNN(layers, in_channels, out_channels=...)"
+        )
     given = layers if isinstance(layers, nn.Module) else list(layers)
     parts = [given] if isinstance(given, nn.Module) else given
     if not all(isinstance(part, nn.Module) for part in parts):

@@ -17,7 +17,6 @@ last heard on that edge,
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,9 +74,9 @@ def refuse_beyond_one_hop(layer: nn.Module, allow: tuple[type, ...] = ()) -> Non
             raise _beyond(f"{name}(track_running_stats=False) normalises over all nodes")
         if isinstance(part, pyg.MessagePassing) and part.flow != "source_to_target":
             raise AsynchronyError(
-                f"{name}(flow={part.flow!r}) reads the targets of a node's edges, but a node only "
-                f"hears the sources of the edges into it; expected flow='source_to_target': flip "
-                f"edge_index instead"
+                f"{name}(flow={part.flow!r}) reads the receivers of a node's edges, but a node "
+                f"only hears the senders of the edges into it; expected flow='source_to_target': "
+                f"flip edge_index instead"
             )
 
 
@@ -104,23 +103,9 @@ def without_normalisation(conv: pyg.GCNConv) -> pyg.GCNConv:
 # -- the edges as a layer sees them ---------------------------------------------------------------
 
 
-class Edges(ABC):
-    """The edges that a layer reads, with their features and weights."""
-
-    index: Tensor  # [2, M]
-    attr: Tensor | None  # [M, r]
-    weight: Tensor | None  # [M]
-
-    @abstractmethod
-    def normalised(self, improved: bool, loops: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        r"""Edges and weights of the symmetrically normalised adjacency
-        :math:`(D + I)^{-1/2}(A + I)(D + I)^{-1/2}`. With ``loops`` one self-loop for every node is
-        appended."""
-
-
 @dataclass(eq=False)
-class AllEdges(Edges):
-    """The edges of the whole graph."""
+class AllEdges:
+    """The edges of the whole graph, with their features [E, r] and weights [E]."""
 
     graph: Graph
     index: Tensor
@@ -131,6 +116,9 @@ class AllEdges(Edges):
     )
 
     def normalised(self, improved: bool, loops: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        r"""Edges and weights of the symmetrically normalised adjacency
+        :math:`(D + I)^{-1/2}(A + I)(D + I)^{-1/2}`. With ``loops`` one self-loop for every node is
+        appended."""
         if self.weight is None:  # cached on the graph, for all forward passes
             return _unweighted(self.graph, improved, loops, dtype)
         key = (improved, loops, dtype)
@@ -142,7 +130,7 @@ class AllEdges(Edges):
 def _normalise(
     graph: Graph, given: Tensor | None, improved: bool, loops: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """:meth:`Edges.normalised` for these weights [E]."""
+    """:meth:`AllEdges.normalised` for these weights [E]."""
     edges = torch.stack([graph.src, graph.dst])
     index, weight = gcn_norm(
         edges, given, graph.num_nodes, improved, loops, "source_to_target", dtype
@@ -166,7 +154,7 @@ def _unweighted(
 
 
 @dataclass(eq=False)
-class StarEdges(Edges):
+class StarEdges:
     """The edges of some stars, which share no nodes. The nodes of this graph are first the centres
     [A], then a leaf for every edge into them [E'], then, if a layer needs them, the far ends of the
     leaves' own edges [F].
@@ -231,6 +219,7 @@ class StarEdges(Edges):
         return x if self.near is None else torch.cat([x, x[..., self.near, :]], -2)
 
     def normalised(self, improved: bool, loops: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """As :meth:`AllEdges.normalised`, with the degrees of the whole graph."""
         _, whole = self.whole.normalised(improved, loops, dtype)
         edges, nodes = whole.tensor_split((self.whole.graph.num_edges,))
         index, weight = self.index[:, : self.at.slot.numel()], self.at.at_edges(edges)
@@ -239,6 +228,10 @@ class StarEdges(Edges):
             index = torch.cat([index, torch.stack([own, own])], 1)
             weight = torch.cat([weight, self.at.at_nodes(nodes)])
         return index, weight
+
+
+Edges = AllEdges | StarEdges
+"""The edges that a layer reads."""
 
 
 def _numbers(at: Star, graph: Graph) -> tuple[Tensor, Tensor]:

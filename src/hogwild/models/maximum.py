@@ -50,7 +50,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hogwild.errors import ConfigError, GraphError, require_all_positive
+from hogwild.errors import ConfigError, require_all_positive, require_widths
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
@@ -88,10 +88,6 @@ class MaxProblem(FixedPoint, LocalMap):
     def start(self) -> Tensor:
         """The encoding, which lies at or below the solution."""
         return self.encoding.clone()
-
-    @property
-    def node(self) -> LocalMap:
-        return self
 
     def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         own, heard = at.at_nodes(self.encoding), inbox - at.at_edges(self.decrement)
@@ -159,29 +155,18 @@ def _send(v: Tensor, to: Tensor) -> Tensor:
 
 
 class MaxConv(ImplicitConv):
-    r"""A PyG-style layer whose embeddings are the values of best walks.
+    r"""A layer whose embeddings are the values of best walks.
 
-    .. math::
-        h_i = \max\Bigl(a_i,\; \max_{j \in N(i)} (h_j - d_{ij})\Bigr), \qquad
-        d_{ij} = \delta + \operatorname{softplus}(W [x_i, x_j, e_{ij}] + b)
-
-    Every schedule of updates gives the same bits in finite time (proof in
+    Every schedule of updates gives the same bits in finite time (equations and proof in
     :mod:`hogwild.models.maximum`). The layer is a baseline for expressiveness: a maximum passes on
     the value of one neighbour and drops the others, so it cannot count.
 
     Args:
-        in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings.
         edge_dim: Width r of the edge features, or ``None``.
         widths: Hidden widths of the encoder.
         least: The constant :math:`\delta > 0`, which bounds how long wrong values can survive.
-        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
-            ``solver`` (by default :class:`~hogwild.solvers.Picard`, until no value changes),
-            ``solve_dtype``, ``on_failure``, ``validate``.
-
-    Shapes:
-        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N]
-        → [N, k], or [R, N, k] with replicas. There are no edge weights.
+        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
+            default solver is :class:`~hogwild.solvers.Picard`, until no value changes.
 
     Conventions:
         Self-loops never attain the maximum. Among parallel edges the edge with the least decrement
@@ -191,6 +176,7 @@ class MaxConv(ImplicitConv):
     """
 
     kind = Kind.FIXED_POINT
+    takes_edge_attr, takes_edge_weight = True, False
 
     def __init__(
         self,
@@ -203,7 +189,8 @@ class MaxConv(ImplicitConv):
         **kwargs: Unpack[Solving],
     ) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)
-        require_all_positive(edge_dim=edge_dim, widths=tuple(widths))
+        require_all_positive(edge_dim=edge_dim)
+        widths = require_widths("widths", widths)
         if not 0 < least < math.inf:
             raise ConfigError(
                 f"least={least!r}; expected a positive number (every cycle must lose value)"
@@ -227,12 +214,6 @@ class MaxConv(ImplicitConv):
         """The fixed point of these inputs, attached to the autograd graph."""
         inputs = Inputs.of(inputs)
         x, edge_attr = inputs.x, inputs.edge_attr
-        if inputs.edge_weight is not None:
-            raise GraphError(
-                "edge_weight was given, but a maximum has no edge weights; expected "
-                "edge_weight=None. Decrements depend on edge features: pass the weights as "
-                "edge_attr=edge_weight[:, None] to a model built with edge_dim=1"
-            )
         graph = self.graph(inputs)
         heard = x[..., graph.src, :] if inputs.heard is None else inputs.heard
         ends = [x[..., graph.dst, :], heard]
@@ -240,7 +221,7 @@ class MaxConv(ImplicitConv):
             ends.append(edge_attr.expand(*x.shape[:-2], *edge_attr.shape))
         loss = F.softplus(self.decrement(torch.cat(ends, -1)))
         encoding, loss = (
-            v.to(self._dtype(x)).mT.reshape(self.replicas or 1, self.hidden_channels, v.size(-2))
+            v.to(self.precision(x)).mT.reshape(self.replicas or 1, self.hidden_channels, v.size(-2))
             for v in (self.encoder(x), loss)
         )
         return MaxProblem(graph, encoding, self.least + loss)
@@ -250,10 +231,7 @@ class MaxConv(ImplicitConv):
 
 
 class MaxGNN(ImplicitGNN):
-    r"""A GNN of best walks: one or several :class:`MaxConv` and the paper's readout.
-
-    The arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` (``in_channels``,
-    ``out_channels``, ``num_layers``, ``pool``, ``readout``) and those of :class:`MaxConv`.
-    """
+    """A GNN of best walks: one or several :class:`MaxConv` and the paper's readout. The arguments
+    are those of :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`MaxConv`."""
 
     layer = MaxConv

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch_geometric.nn import global_mean_pool
 
-from hogwild.errors import ConfigError, require_positive
+from hogwild.errors import ConfigError, require_positive, require_widths
 from hogwild.nn.mlp import MLP
 
 
 class Readout(nn.Module):
-    """The paper's readout: an MLP (4, 4, out) on every node. Graph-level predictions pass the mean
-    of the node predictions through a second MLP (4, 4, out).
+    """The paper's readout: an MLP on every node. For predictions of graphs the mean of the node
+    predictions goes through a second MLP of the same widths.
 
     Args:
         in_channels: Width of the embeddings.
@@ -42,6 +42,7 @@ class Readout(nn.Module):
         require_positive("out_channels", out_channels)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.pool, self.replicas = pool, replicas
+        widths = require_widths("widths", widths)
         self.node = MLP(in_channels, (*widths, out_channels), replicas=replicas)
         self.graph = (
             None if pool is None else MLP(out_channels, (*widths, out_channels), replicas=replicas)

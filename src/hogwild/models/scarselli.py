@@ -31,7 +31,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, require_all_positive
+from hogwild.errors import ConfigError, require_all_positive, require_widths
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
@@ -39,7 +39,7 @@ from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.models.jacobian import Contractivity, Jacobian
 from hogwild.nn.tanh import TanhMap, TanhMLP
-from hogwild.ops import as_field, gather, mtm, scatter
+from hogwild.ops import gather, mtm, scatter
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.loop import Solver
@@ -50,7 +50,9 @@ DEGREE = 10
 """Number of neighbours for which fresh parameters are scaled."""
 OWN, HEARD = 0.3, 0.6
 """Typical slopes of the fresh map in the maximum norm if no unit saturates: ``OWN`` in a node's own
-embedding through u, ``HEARD`` in all embeddings through the messages of ``DEGREE`` neighbours."""
+embedding through u, ``HEARD`` in all embeddings through the messages of ``DEGREE`` neighbours.
+Their sum is below one, so that a fresh map contracts; ``tests/models/test_scarselli.py`` checks it.
+No benchmark chose the two numbers."""
 
 
 @dataclass
@@ -70,10 +72,6 @@ class ScarselliProblem(FixedPoint, LocalMap):
     @property
     def channels(self) -> int:
         return self.message.first.size(-1) // 2
-
-    @property
-    def node(self) -> LocalMap:
-        return self
 
     def update(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         ends = torch.cat([gather(h, at.slot), inbox], 1)
@@ -107,18 +105,10 @@ class ScarselliProblem(FixedPoint, LocalMap):
         excess = (self.jacobian(h).columns - target).clamp_min(0.0)
         return self.graph.dot(excess, excess)
 
-    def contractivity(self, h: Tensor) -> Contractivity:
-        """How much the map contracts near h [R, k, N]."""
-        with torch.no_grad():
-            return self.jacobian(h).contractivity()
-
 
 class ScarselliConv(ImplicitConv):
-    r"""A PyG-style layer whose embeddings are a fixed point of general networks.
-
-    .. math::
-        m_i = \sum_{j \in N(i)} w_{ij}\, m(h_i, h_j, x_i, x_j, e_{ij}), \qquad
-        h_i = u(m_i, h_i, x_i)
+    r"""A layer whose embeddings are a fixed point of general networks
+    (:mod:`hogwild.models.scarselli` has the equations).
 
     Only a penalty in the loss makes this map contract::
 
@@ -132,18 +122,12 @@ class ScarselliConv(ImplicitConv):
     this model among the true fixed-point GNNs.
 
     Args:
-        in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings.
         message_channels: Width of a message.
         edge_dim: Width r of the edge features, or ``None``.
         widths: Hidden widths of both networks.
-        kwargs: Additional arguments of :class:`~hogwild.models.ImplicitConv`: ``replicas``,
-            ``solver`` (by default Anderson acceleration, which often converges even if the map
-            does not contract), ``solve_dtype``, ``on_failure``, ``validate``.
-
-    Shapes:
-        x [N, p] (or [R, N, p]), edge_index [2, E], edge_attr [E, r], batch [N], edge_weight [E]
-        → [N, k], or [R, N, k] with replicas.
+        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
+            default solver is Anderson acceleration, which often converges even if the map does not
+            contract.
 
     Conventions:
         A self-loop in ``edge_index`` is an ordinary message from a node to itself. Each of several
@@ -152,6 +136,7 @@ class ScarselliConv(ImplicitConv):
     """
 
     kind = Kind.FIXED_POINT
+    takes_edge_attr = True
 
     def __init__(
         self,
@@ -164,9 +149,8 @@ class ScarselliConv(ImplicitConv):
         **kwargs: Unpack[Solving],
     ) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)
-        require_all_positive(
-            message_channels=message_channels, edge_dim=edge_dim, widths=tuple(widths)
-        )
+        require_all_positive(message_channels=message_channels, edge_dim=edge_dim)
+        widths = require_widths("widths", widths)
         self.message_channels, self.edge_dim = message_channels, edge_dim
         k, p, c = hidden_channels, in_channels, message_channels
         ends = 2 * k + 2 * p + (edge_dim or 0)
@@ -201,27 +185,22 @@ class ScarselliConv(ImplicitConv):
         first[..., c : c + k].mul_(OWN / sizes[0])
         self.message_net.weight[0][..., : 2 * k].mul_(HEARD / (DEGREE * sizes[1]))
 
-    # -- the problem ------------------------------------------------------------------------------
-
     def default_solver(self) -> Solver:
         return Anderson()
 
     def problem(self, inputs: Inputs) -> ScarselliProblem:
         """The fixed point of these inputs, attached to the autograd graph."""
         inputs = Inputs.of(inputs)
-        x, edge_attr, heard = inputs.x, inputs.edge_attr, inputs.heard
-        edge_weight = inputs.edge_weight
-        graph, dtype = self.graph(inputs), self._dtype(x)
-        xs = as_field(x, dtype)  # [1 or R, p, N]
-        sender = (xs, graph.src) if heard is None else (as_field(heard, dtype), None)
-        slots: list[tuple[Tensor, Tensor | None]] = [(xs, graph.dst), sender]
+        graph, x, heard, edge_attr = self.fields(inputs)
+        dtype, sender = x.dtype, (x, graph.src) if heard is None else (heard, None)
+        slots: list[tuple[Tensor, Tensor | None]] = [(x, graph.dst), sender]
         if edge_attr is not None:
-            slots.append((edge_attr.to(dtype).mT.unsqueeze(0), None))
+            slots.append((edge_attr, None))
         return ScarselliProblem(
             graph,
             self.message_net.given(slots, dtype),
-            self.update_net.given([(xs, None)], dtype),
-            None if edge_weight is None else edge_weight.to(dtype),
+            self.update_net.given([(x, None)], dtype),
+            None if inputs.edge_weight is None else inputs.edge_weight.to(dtype),
         )
 
     def penalty(self, h: Tensor, inputs: Inputs, *, target: float = 0.9) -> Tensor:
@@ -239,10 +218,9 @@ class ScarselliConv(ImplicitConv):
         if not 0 <= target < 1:
             raise ConfigError(f"target={target!r}; expected a number from 0 to below 1")
         inputs = Inputs.of(inputs)
-        with torch.autocast(self._device, enabled=False):
-            problem = self.problem(inputs)
-            h = self._embeddings("h", h, problem, self._dtype(inputs.x))
-            value = problem.penalty(h, target).to(inputs.x.dtype)
+        with self._precise(inputs):
+            problem, h = self._at(h, inputs)
+            value: Tensor = problem.penalty(h, target).to(inputs.x.dtype)
         return value if self.replicas is not None else value[0]
 
     def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
@@ -252,36 +230,28 @@ class ScarselliConv(ImplicitConv):
         The numbers describe this one point; they prove nothing about other points.
         """
         inputs = Inputs.of(inputs)
-        with torch.autocast(self._device, enabled=False), torch.no_grad():
-            problem = self.problem(inputs)
-            h = self._embeddings("h", h, problem, self._dtype(inputs.x))
-            found = problem.contractivity(h)
+        with self._precise(inputs), torch.no_grad():
+            problem, h = self._at(h, inputs)
+            found: Contractivity = problem.jacobian(h).contractivity()
         if self.replicas is not None:
             return found
         return Contractivity(found.rho[0], found.one_norm[0], found.two_norm[0])
 
 
 class ScarselliGNN(ImplicitGNN):
-    r"""The original graph neural network: :class:`ScarselliConv` and the paper's readout.
-
-    The arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` (``in_channels``,
-    ``out_channels``, ``num_layers``, ``pool``, ``readout``) and those of :class:`ScarselliConv`.
-    """
+    """The original graph neural network: :class:`ScarselliConv` and the paper's readout. The
+    arguments are those of :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`ScarselliConv`."""
 
     layer = ScarselliConv
 
     def penalty(self, h: Tensor, inputs: Inputs, *, target: float = 0.9) -> Tensor:
         """The penalty of every graph: :meth:`ScarselliConv.penalty`."""
-        return self._only_layer().penalty(h, self.features(Inputs.of(inputs)), target=target)
+        features, layer = self.features(Inputs.of(inputs)), self._only("map")
+        found: Tensor = layer.penalty(h, features, target=target)
+        return found
 
     def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
         """How much the map contracts near one point: :meth:`ScarselliConv.contractivity`."""
-        return self._only_layer().contractivity(h, self.features(Inputs.of(inputs)))
-
-    def _only_layer(self) -> ScarselliConv:
-        if not isinstance(self.conv, ScarselliConv):
-            raise ConfigError(
-                "the model has several maps, one for each layer; expected a model of one layer. "
-                "The layers of this model are in model.conv.levels"
-            )
-        return self.conv
+        features, layer = self.features(Inputs.of(inputs)), self._only("map")
+        found: Contractivity = layer.contractivity(h, features)
+        return found

@@ -60,11 +60,7 @@ class Stack(Conv):
         self.levels = nn.ModuleList(levels)
         self.kind, self.replicas, self.validate = first.kind, first.replicas, first.validate
         self.in_channels, self.edge_dim = first.in_channels, first.edge_dim
-        self.hidden_channels = levels[-1].hidden_channels
-
-    @property
-    def num_layers(self) -> int:
-        return len(self.levels)
+        self.hidden_channels, self.num_layers = levels[-1].hidden_channels, len(levels)
 
     @property
     def convs(self) -> list[ImplicitConv]:

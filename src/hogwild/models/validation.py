@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch_geometric.data import HeteroData
 from torch_geometric.data.data import BaseData
 
 from hogwild.errors import DeviceError, DTypeError, FeatureError, GraphError, InputError
-from hogwild.graph.inputs import Inputs
+from hogwild.graph.inputs import Inputs, graphs_of
 
-
-class Reader(Protocol):
-    """A module that reads graphs with features of known widths."""
-
-    in_channels: int
-    edge_dim: int | None
-    replicas: int | None
-    validate: bool
-
-    def parameters(self) -> Iterator[nn.Parameter]: ...
-
+if TYPE_CHECKING:
+    from hogwild.models.base import Conv
 
 LARGE = 50.0
 """Absolute value above which a feature counts as large. Standardised features rarely reach it."""
@@ -50,21 +41,62 @@ def refuse_batch(edge_attr: object) -> None:
         )
 
 
-def check_inputs(inputs: Inputs, reader: Reader) -> None:
-    """Raise if the inputs do not fit the reader. Values are only checked with ``reader.validate``,
-    because these checks synchronise with the device."""
+def require_finite(name: str, value: Tensor | None) -> None:
+    """Raise if a tensor holds NaN or infinite values."""
+    if value is not None and not bool(torch.isfinite(value).all()):
+        bad = (~torch.isfinite(value)).nonzero()
+        raise FeatureError(
+            f"{name} holds {len(bad)} values that are NaN or infinite (first at "
+            f"{tuple(bad[0].tolist())}); expected finite numbers: impute or drop them"
+        )
+
+
+def check_inputs(inputs: Inputs, conv: Conv) -> None:
+    """Raise if the inputs do not fit the convolution. Values are only checked with
+    ``conv.validate``, because these checks synchronise with the device."""
     x: Any = inputs.x  # the caller may have given any type
     edge_index: Any = inputs.edge_index
-    edge_attr, edge_weight = inputs.edge_attr, inputs.edge_weight
-    in_channels, edge_dim, replicas = reader.in_channels, reader.edge_dim, reader.replicas
-    like = next(iter(reader.parameters()), x)  # layers without parameters take any features
-    dtype, device = getattr(like, "dtype", None), getattr(like, "device", None)
-    given = (
-        ("x", x),
-        ("edge_index", edge_index),
-        ("edge_attr", edge_attr),
-        ("edge_weight", edge_weight),
-    )
+    _require_tensors(x, edge_index, conv.in_channels)
+    features = {"x": x, "edge_attr": inputs.edge_attr, "edge_weight": inputs.edge_weight}
+    features = {name: t for name, t in features.items() if t is not None}
+    for name, t in (features | {"edge_index": edge_index}).items():
+        if not isinstance(t, Tensor) or t.layout != torch.strided:
+            kind = t.layout if isinstance(t, Tensor) else type(t).__name__
+            raise InputError(f"{name} is a {kind}; expected a dense torch.Tensor")
+    if edge_index.dim() != 2:
+        raise GraphError(f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges]")
+    refuse_batch(inputs.edge_attr)
+    like = next(conv.parameters(), x)  # layers without parameters take any features
+    for name, t in features.items():
+        if t.dtype != like.dtype:
+            raise DTypeError(
+                f"{name} has dtype {t.dtype} and the model's parameters {like.dtype}; expected one "
+                f"dtype: use {name}.to({like.dtype}), or model.to({t.dtype})"
+                if t.is_floating_point()
+                else f"{name} has dtype {t.dtype}; expected floating-point features of {like.dtype}"
+            )
+    for name, t in (features | {"edge_index": edge_index}).items():
+        if t.device != like.device:
+            raise DeviceError(
+                f"{name} is on {t.device} and the model on {like.device}; expected one device: "
+                f"move the data or the model with .to(...)"
+            )
+    shapes, lead = f"[num_nodes, {conv.in_channels}]", tuple(x.shape[:-2])
+    if conv.replicas is not None:
+        shapes += f" or [{conv.replicas}, num_nodes, {conv.in_channels}]"
+    if x.dim() < 2 or x.size(-1) != conv.in_channels or lead not in ((), (conv.replicas,)):
+        raise FeatureError(f"x has shape {tuple(x.shape)}; expected {shapes}")
+    _check_edge_shapes(inputs, conv)
+    if conv.validate:
+        for name, t in features.items():
+            require_finite(name, t)
+        _require_nonnegative(inputs.edge_weight)
+
+
+def _require_tensors(x: object, edge_index: object, in_channels: int) -> None:
+    """Raise if the caller gave one object in place of two tensors."""
+    if isinstance(x, HeteroData):
+        graphs_of(x)  # raises, and says how to convert it
     if isinstance(x, BaseData):
         raise InputError(
             f"the model was called with a {type(x).__name__}; expected its tensors: "
@@ -80,50 +112,21 @@ def check_inputs(inputs: Inputs, reader: Reader) -> None:
             f"{in_channels}] and edges [2, num_edges]. A graph without edges has "
             f"edge_index=torch.empty(2, 0, dtype=torch.long)"
         )
-    for name, t in given:
-        if t is not None and (not isinstance(t, Tensor) or t.layout != torch.strided):
-            kind = t.layout if isinstance(t, Tensor) else type(t).__name__
-            raise InputError(f"{name} is a {kind}; expected a dense torch.Tensor")
-    if edge_index.dim() != 2:
-        raise GraphError(f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges]")
-    refuse_batch(edge_attr)
-    for name, t in (("x", x), ("edge_attr", edge_attr), ("edge_weight", edge_weight)):
-        if t is None:
-            continue
-        if t.dtype != dtype:
-            raise DTypeError(
-                f"{name} has dtype {t.dtype} and the model's parameters {dtype}; expected one "
-                f"dtype: use {name}.to({dtype}), or model.to({t.dtype})"
-                if t.is_floating_point()
-                else f"{name} has dtype {t.dtype}; expected floating-point features of {dtype}"
-            )
-    for name, t in given:
-        if t is not None and t.device != device:
-            raise DeviceError(
-                f"{name} is on {t.device} and the model on {device}; expected one device: move "
-                f"the data or the model with .to(...)"
-            )
-    lead = () if replicas is None else (replicas,)
-    if (
-        x.dim() not in (2, 2 + len(lead))
-        or x.size(-1) != in_channels
-        or (x.dim() == 3 and x.size(0) != replicas)
-    ):
-        shapes = f"[num_nodes, {in_channels}]"
-        if replicas is not None:
-            shapes += f" or [{replicas}, num_nodes, {in_channels}]"
-        raise FeatureError(f"x has shape {tuple(x.shape)}; expected {shapes}")
-    num_edges = edge_index.size(-1)
+
+
+def _check_edge_shapes(inputs: Inputs, conv: Conv) -> None:
+    """Raise if the convolution does not read these edge features or edge weights."""
+    edge_attr, edge_weight, edge_dim = inputs.edge_attr, inputs.edge_weight, conv.edge_dim
+    num_edges = inputs.edge_index.size(-1)
     if edge_dim is None and edge_attr is not None:
-        if edge_attr.dim() == 1:
-            raise FeatureError(
-                f"edge_attr of shape {tuple(edge_attr.shape)} was given to a model built without "
-                f"edge features; did you mean edge_weight=...? (the third positional argument is "
-                f"edge_attr)"
-            )
+        width = 1 if edge_attr.dim() == 1 else edge_attr.size(-1)
+        ways = [f"build the model with edge_dim={width}"] if conv.takes_edge_attr else []
+        if conv.takes_edge_weight:
+            ways.append("pass one number for each edge as edge_weight=...")
         raise FeatureError(
             f"edge_attr of shape {tuple(edge_attr.shape)} was given to a model built without edge "
-            f"features; build it with edge_dim={edge_attr.size(-1)} or leave edge_attr out"
+            f"features ({conv.label}; the third positional argument is edge_attr); "
+            f"{', '.join([*ways, 'or leave edge_attr out' if ways else 'leave edge_attr out'])}"
         )
     if edge_dim is not None and edge_attr is None:
         raise FeatureError(
@@ -135,21 +138,21 @@ def check_inputs(inputs: Inputs, reader: Reader) -> None:
             f"edge_attr has shape {tuple(edge_attr.shape)}; expected [{num_edges}, {edge_dim}], "
             f"one row for each column of edge_index"
         )
+    if edge_weight is not None and not conv.takes_edge_weight:
+        instead = "pass the weights as edge_attr=edge_weight[:, None] to a model with edge_dim=1"
+        raise GraphError(
+            f"edge_weight was given, but {conv.label} does not read edge weights; expected "
+            f"edge_weight=None{f', or {instead}' if conv.takes_edge_attr else ''}"
+        )
     if edge_weight is not None and tuple(edge_weight.shape) != (num_edges,):
         raise GraphError(
             f"edge_weight has shape {tuple(edge_weight.shape)}; expected [{num_edges}], one weight "
             f"for each column of edge_index"
         )
-    if not reader.validate:
-        return
-    for name, t in (("x", x), ("edge_attr", edge_attr), ("edge_weight", edge_weight)):
-        if t is not None and t.numel() and not bool(torch.isfinite(t).all()):
-            bad = (~torch.isfinite(t)).nonzero()
-            raise FeatureError(
-                f"{name} holds {len(bad)} values that are NaN or infinite (first at "
-                f"{tuple(bad[0].tolist())}); expected finite numbers: impute or drop them"
-            )
-    if edge_weight is not None and edge_weight.numel() and bool((edge_weight < 0).any()):
+
+
+def _require_nonnegative(edge_weight: Tensor | None) -> None:
+    if edge_weight is not None and bool((edge_weight < 0).any()):
         at = int((edge_weight < 0).nonzero()[0, 0])
         raise GraphError(
             f"edge_weight[{at}] is {float(edge_weight[at]):.4g}; expected nonnegative weights: "

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError
+from hogwild.nn.activations import named
 from hogwild_node import nonexpansive as functions
 
 FINE, FAR = 100.0, 1e12
@@ -41,8 +42,7 @@ def _slope_probe() -> tuple[Tensor, Tensor]:
     """Random pairs of points at distance ``APART``, of sizes from 0.001 to 1,000 and both signs."""
     random = torch.Generator().manual_seed(1)
     draw = torch.rand(2, 4_000, generator=random, dtype=torch.float64)
-    size = 10.0 ** (6.0 * draw[0] - 3.0)
-    a = torch.where(draw[1] < 0.5, -size, size)
+    a = 10.0 ** (6.0 * draw[0] - 3.0) * torch.where(draw[1] < 0.5, -1.0, 1.0)
     return a, a + APART
 
 
@@ -71,31 +71,20 @@ class Nonexpansive:
     slope: Callable[[Tensor], Tensor]
 
     def __post_init__(self) -> None:
-        a, b = _probe()
-        low, high = self.value(a), self.value(b)
-        # Differences of rounding size are ignored.
-        noise = 4.0 * torch.finfo(torch.float64).eps * (low.abs() + high.abs() + a.abs())
-        rise = ((high - low).abs() - noise) / (b - a)
-        if not bool((rise <= 1.0 + 1e-9).all()):
-            at = int(torch.nan_to_num(rise, nan=torch.inf).argmax())
+        a, rise, noise = self._rises(*_probe())
+        steep = rise.abs() - noise
+        if not bool((steep <= 1.0 + 1e-9).all()):
+            at = int(torch.nan_to_num(steep, nan=torch.inf).argmax())
             raise ConfigError(
-                f"activation {self.name!r} has slope {float(rise[at]):.4g} near {float(a[at]):.4g};"
-                f" expected a nonexpansive one, with slopes between -1 and 1: with steeper slopes "
-                f"the map may not be a contraction"
+                f"activation {self.name!r} has slope {float(steep[at]):.4g} near "
+                f"{float(a[at]):.4g}; expected a nonexpansive one, with slopes between -1 and 1: "
+                f"with steeper slopes the map may not be a contraction"
             )
-        self._check_slope()
-
-    def _check_slope(self) -> None:
-        """Raise if ``slope`` is not the derivative of ``value``: the difference quotient over a
-        short interval must lie between the slopes at its ends."""
-        a, b = _slope_probe()
-        low, high = self.value(a), self.value(b)
-        first, second = self.slope(a), self.slope(b)
-        noise = 4.0 * torch.finfo(torch.float64).eps * (low.abs() + high.abs() + a.abs()) / (b - a)
-        rise = (high - low) / (b - a)
-        over = rise - torch.maximum(first, second) - noise
-        under = torch.minimum(first, second) - rise - noise
-        wrong = torch.maximum(over, under)
+        # A difference quotient over a short interval lies between the slopes at its ends.
+        a, rise, noise = self._rises(*(pair := _slope_probe()))
+        first, second = self.slope(a), self.slope(pair[1])
+        over = rise - torch.maximum(first, second)
+        wrong = torch.maximum(over, torch.minimum(first, second) - rise) - noise
         if not bool((wrong <= CLOSE).all()):
             at = int(torch.nan_to_num(wrong, nan=torch.inf).argmax())
             raise ConfigError(
@@ -103,6 +92,12 @@ class Nonexpansive:
                 f"{float(a[at]):.4g}, where value rises by {float(rise[at]):.4g} for each unit; "
                 f"expected the derivative of value: solvers and gradients rely on it"
             )
+
+    def _rises(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The points a, the difference quotients from a to b, and their rounding errors."""
+        low, high = self.value(a), self.value(b)
+        noise = 4.0 * torch.finfo(torch.float64).eps * (low.abs() + high.abs() + a.abs())
+        return a, (high - low) / (b - a), noise / (b - a)
 
 
 def leaky_relu(negative_slope: float = 0.1) -> Nonexpansive:
@@ -127,12 +122,5 @@ NONEXPANSIVE = {
 
 def resolve(act: str | Nonexpansive) -> Nonexpansive:
     """The activation of that name, or the given :class:`Nonexpansive` itself."""
-    if isinstance(act, Nonexpansive):
-        return act
-    if act not in NONEXPANSIVE:
-        raise ConfigError(
-            f"activation {act!r}; expected one of {sorted(NONEXPANSIVE)} or an "
-            f"hogwild.nn.Nonexpansive: with an expansive one (GELU, SiLU) the map may not be a "
-            f"contraction"
-        )
-    return NONEXPANSIVE[act]
+    why = "with an expansive one, GELU or SiLU, the map may not be a contraction"
+    return named(act, NONEXPANSIVE, Nonexpansive, why)

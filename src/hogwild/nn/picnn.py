@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -50,20 +49,12 @@ _GATES = {"softplus": math.log(math.expm1(1.0)), "relu": 1.0}
 """The bias at which the positive part of a gate equals one."""
 
 
-class Jet(NamedTuple):
-    """Value […, n, out], Jacobian [.., n, out, d] and Hessian [.., n, out, d, d] of a PICNN."""
-
-    value: Tensor
-    jacobian: Tensor
-    hessian: Tensor
-
-
 class PICNN(nn.Module):
     r"""A network :math:`f(x, y)`, convex in :math:`y`, arbitrary in :math:`x`.
 
     Args:
-        in_channels: Width of ``x``; a sequence of widths if ``x`` has several parts (the two ends
-            of an edge and the edge itself).
+        in_channels: Width of ``x``, or the widths of its parts (the two ends of an edge and the
+            edge itself).
         convex_channels: Width ``d`` of ``y``.
         channels: Widths of the layers; the last is the width of the output. The paper uses
             ``(4, 4, 2)``.
@@ -95,9 +86,7 @@ class PICNN(nn.Module):
         gain: float = 1.0,
     ) -> None:
         super().__init__()
-        self.in_channels = (
-            tuple(in_channels) if isinstance(in_channels, Sequence) else (in_channels,)
-        )
+        self.in_channels = (in_channels,) if isinstance(in_channels, int) else tuple(in_channels)
         self.convex_channels = convex_channels
         self.channels = tuple(channels)
         self.batch_shape = batch_shape
@@ -195,45 +184,28 @@ class PICNN(nn.Module):
             self.mask, self.act, self.gate,
         )  # fmt: skip
 
-    def _rows(self, x: Tensor, y: Tensor) -> tuple[Context, Tensor]:
-        """Context and ``y`` [B, d, n] from row-major arguments."""
-        batch = math.prod(self.batch_shape)
-        for name, value, width in (
-            ("x", x, sum(self.in_channels)),
-            ("y", y, self.convex_channels),
-        ):
-            if value.dim() < 2 or value.size(-1) != width:
-                raise FeatureError(
-                    f"{name} has shape {tuple(value.shape)}; expected [..., rows, {width}]"
-                )
-        xs = x.mT.reshape(-1, x.size(-1), x.size(-2)).split(list(self.in_channels), dim=-2)
-        ys = y.mT.reshape(-1, y.size(-1), y.size(-2))
-        return self.context([Slot(part) for part in xs]), ys.expand(batch, -1, -1)
-
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        context, ys = self._rows(x, y)
-        out = context.forward(ys).value.mT
+        out = self.at(x).forward(self.columns(y)).value.mT
         return out.reshape(*self.batch_shape, *out.shape[-2:])
 
-    def jet(self, x: Tensor, y: Tensor) -> Jet:
-        """Value, Jacobian and Hessian with respect to ``y``, in closed form."""
-        context, ys = self._rows(x, y)
-        tape = context.forward(ys)
-        jacobians = tape.jacobians()
-        hessians = []
-        for c in range(self.channels[-1]):
-            p = torch.zeros_like(tape.value)
-            p[:, c] = 1.0
-            h = tape.hessian(jacobians, tape.pullback(p)[1])
-            zero = jacobians[-1].new_zeros(*jacobians[-1][:, 0].shape[:1], *[ys.size(1)] * 2, 1)
-            hessians.append(zero.expand(-1, -1, -1, ys.size(-1)) if h is None else h)
-        lead = self.batch_shape
-        value, jac, hess = tape.value, jacobians[-1], torch.stack(hessians, 1)
-        return Jet(
-            value.movedim(-1, 1).reshape(*lead, -1, *value.shape[1:-1]),
-            jac.movedim(-1, 1).reshape(*lead, -1, *jac.shape[1:-1]),
-            hess.movedim(-1, 1).reshape(*lead, -1, *hess.shape[1:-1]),
-        )
+    def at(self, x: Tensor) -> Context:
+        """The network with its features [*, n, p] filled in."""
+        parts = self._checked("x", x, sum(self.in_channels)).split(list(self.in_channels), dim=-2)
+        return self.context([Slot(part) for part in parts])
+
+    def columns(self, y: Tensor) -> Tensor:
+        """[*, n, d] -> [B, d, n], the layout of :class:`~hogwild_node.picnn.Context`."""
+        found = self._checked("y", y, self.convex_channels)
+        return found.expand(math.prod(self.batch_shape), -1, -1)
+
+    @staticmethod
+    def _checked(name: str, value: Tensor, width: int) -> Tensor:
+        """Rows [*, n, width] as [B, width, n]; raise if they have another width."""
+        if value.dim() < 2 or value.size(-1) != width:
+            raise FeatureError(
+                f"{name} has shape {tuple(value.shape)}; expected [..., rows, {width}]"
+            )
+        return value.mT.reshape(-1, width, value.size(-2))
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.convex_channels}, {self.channels}, act={self.act.name}"

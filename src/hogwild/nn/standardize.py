@@ -21,7 +21,6 @@ that features that are all 1 stay 1. Only for such a column does a shift :math:`
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -122,17 +121,6 @@ class Standardize(nn.Module):
                 offset, scale = offset[0], scale[0]
         return (x - offset.to(x)) / scale.to(x)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """A ``state_dict`` without statistics loads as the identity."""
-        for name, tensor in self.identity(prefix).items():
-            state_dict.setdefault(name, tensor)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def identity(self, prefix: str = "") -> dict[str, Tensor]:
-        """Names and buffers of the identity."""
-        zeros, ones = torch.zeros_like(self.offset), torch.ones_like(self.scale)
-        return {f"{prefix}offset": zeros, f"{prefix}scale": ones}
-
     def extra_repr(self) -> str:
         replicas = "" if self.replicas is None else f", replicas={self.replicas}"
         return f"{self.channels}{replicas}" + ("" if self.fitted else ", the identity")
@@ -155,13 +143,3 @@ def statistics(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     offset = torch.where(one, 0.0, torch.where(two, low, mean))
     scale = torch.where(one, size, torch.where(two, spread, deviation))
     return offset, scale
-
-
-def identities(model: nn.Module) -> dict[str, Tensor]:
-    """Names in the ``state_dict`` and buffers of all statistics of a model, as the identity.
-    Checkpoints of older versions lack these entries."""
-    found: dict[str, Tensor] = {}
-    for name, part in model.named_modules():
-        if isinstance(part, Standardize):
-            found |= part.identity(f"{name}." if name else "")
-    return found

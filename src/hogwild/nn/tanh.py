@@ -55,13 +55,8 @@ class TanhMLP(MLP):
     r"""Fully connected layers with tanh between them: smooth and, with ``squash``, bounded.
 
     Args:
-        in_channels: Width of the input.
-        channels: Widths of the layers; the last is the width of the output.
+        in_channels, channels, replicas: As in :class:`~hogwild.nn.MLP`.
         squash: Whether tanh also follows the last layer.
-        replicas: ``None``, or the number R of independent parameter sets.
-
-    Shapes:
-        [n, in] or [R, n, in] → [n, out], or [R, n, out] with replicas.
     """
 
     def __init__(

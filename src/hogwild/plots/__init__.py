@@ -10,10 +10,5 @@ from hogwild.plots.computation import ComputationGraph, computation_graph
 from hogwild.plots.training import curves
 
 __all__ = [
-    "ComputationGraph",
-    "computation_graph",
-    "convergence",
-    "curves",
-    "heatmap",
-    "output_histogram",
-]
+    "ComputationGraph", "computation_graph", "convergence", "curves", "heatmap", "output_histogram",
+]  # fmt: skip

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from hogwild.analysis.robustness import Robustness
 
+DASHED: dict[str, Any] = {"color": RED, "linestyle": (0, (4, 2)), "linewidth": 1.1}
+"""The look of what is synchronous."""
 MANY = 20
 """With more curves than this, a band is drawn instead."""
 
@@ -47,10 +49,7 @@ def convergence(
     with figure(4.2, 2.8, path) as fig:
         ax = fig.subplots()
         for number, (name, one) in enumerate(runs.items()):
-            look = {
-                "color": CYCLE[number % len(CYCLE)],
-                "linestyle": DASHES[number % len(DASHES)],
-            }
+            look = {"color": CYCLE[number % len(CYCLE)], "linestyle": DASHES[number % len(DASHES)]}
             _curves(ax, one, x, look, name)
         ax.set_yscale("log")
         ax.set_ylabel("relative deviation from\nthe synchronous embeddings")
@@ -94,8 +93,7 @@ def _updates(run: Run) -> np.ndarray:
     made = torch.zeros(runs, dtype=torch.long)
     after = []
     for tick in run.trace.ticks:
-        assert tick.at.nodes is not None
-        made = made + torch.bincount(tick.at.nodes.cpu() // n, minlength=runs)
+        made = made + torch.bincount(tick.nodes.cpu() // n, minlength=runs)
         after.append(made)
     return (torch.stack(after)[run.history_ticks].double() / n).numpy()
 
@@ -154,7 +152,7 @@ def histograms(
         edges = _edges(before, low * size, high * size, bins, outputs)
         counts, _ = np.histogram(outputs, edges)
         ax.bar(edges[:-1], counts / len(outputs), np.diff(edges), align="edge", color=BLUE)
-        ax.axvline(before, color=RED, linestyle=(0, (4, 2)), linewidth=1.1, label="synchronous")
+        ax.axvline(before, label="synchronous", **DASHED)
         ax.set_title(result.model if titles is None else titles[number])
         ax.set_xlim(edges[0], edges[-1])
         ax.set_xlabel(f"output of node {item}" if result.spread.numel() > 1 else "output")
@@ -195,25 +193,19 @@ def _performance(ax: Axes, result: Robustness) -> None:
     assert result.metric is not None
     assert result.synchronous is not None
     assert result.asynchronous is not None
-    after = result.asynchronous.flatten(1) if result.asynchronous.dim() > 1 else (
-        result.asynchronous.unsqueeze(1)
-    )  # fmt: skip
+    after = result.asynchronous.reshape(len(result.asynchronous), -1)
     for number, before in enumerate(result.synchronous.reshape(-1).tolist()):
         label = "synchronous" if number == 0 else None
-        ax.axhline(before, color=RED, linestyle=(0, (4, 2)), linewidth=1.1, label=label,
-                   clip_on=False)  # fmt: skip
-    index = np.arange(after.size(0))
-    for number, column in enumerate(after.T.numpy()):
-        label = "schedules" if number == 0 else None
-        ax.plot(index, column, "o", color=BLUE, markersize=4, label=label, clip_on=False)
+        ax.axhline(before, label=label, clip_on=False, **DASHED)
+    dots = ax.plot(after.numpy(), "o", color=BLUE, markersize=4, clip_on=False)
+    dots[0].set_label("schedules")
     ticker = need("matplotlib.ticker")
     if result.metric.percent:
         ax.yaxis.set_major_formatter(_per_cent)
     ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     middle = float(result.synchronous.mean())
-    reach = float(
-        torch.cat([after.flatten(), result.synchronous.reshape(-1)]).sub(middle).abs().max()
-    )
+    both = torch.cat([after.flatten(), result.synchronous.reshape(-1)])
+    reach = float(both.sub(middle).abs().max())
     reach = max(1.3 * reach, 0.05 * abs(middle)) or 1.0  # differences by rounding stay small
     if math.isfinite(reach):
         low, high = middle - reach, middle + reach
@@ -229,7 +221,7 @@ def _diagonal(ax: Axes, result: Robustness) -> None:
     after = result.run.predictions.cpu()
     before = result.prediction.cpu().expand_as(after).flatten().numpy()
     low, high = float(before.min()), float(before.max())
-    ax.plot([low, high], [low, high], color=RED, linestyle=(0, (4, 2)), label="agreement")
+    ax.plot([low, high], [low, high], label="agreement", **DASHED)
     ax.plot(before, after.flatten().numpy(), "o", color=BLUE, markersize=2.5, alpha=0.5,
             markeredgewidth=0, rasterized=True)  # fmt: skip
     ax.set_xlabel("synchronous predictions")
@@ -302,9 +294,8 @@ def heatmap(
             if titles is not None:
                 ax.set_title(titles[number])
         axes[0].set_ylabel(row_label)
-        lines = textwrap.fill(
-            label, max(int(height / 0.075), 12)
-        )  # longer lines would leave the picture
+        # Longer lines would leave the picture.
+        lines = textwrap.fill(label, max(int(height / 0.075), 12))
         bar = fig.colorbar(image, ax=list(axes), label=lines)
         bar.outline.set(visible=False)
         if percent:

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.trace import Trace, fingerprint
 from hogwild.errors import ConfigError, TraceError
 from hogwild.executors.simulate import simulate
@@ -78,14 +77,11 @@ class ComputationGraph:
                     "does not show; expected a schedule without Crashes(rejoin='cold')"
                 )
             at += [list(layers) for _ in range(tick.time + 1 - len(at))]
-            nodes, edges = tick.at.nodes, tick.at.edges
-            assert nodes is not None
-            assert edges is not None
-            for edge, time in zip(edges.tolist(), tick.view.tolist(), strict=True):
+            for edge, time in zip(tick.edges.tolist(), tick.view.tolist(), strict=True):
                 j, i = sources[edge], targets[edge]
                 if i != j:
                     read.append(Arrow(j, at[time][j], i, layers[i] + 1))
-            for i in nodes.tolist():
+            for i in tick.nodes.tolist():
                 read.append(Arrow(i, layers[i], i, layers[i] + 1))
                 layers[i] += 1
         if layers != [depth] * graph.num_nodes:
@@ -117,10 +113,9 @@ def computation_graph(
     *,
     stagger: int = 5,
     delay: int = 2,
-    seed: int = 0,
-    impairments: Impairment | Sequence[Impairment] = (),
     names: Sequence[str] | None = None,
     path: str | Path | None = None,
+    **options: Any,
 ) -> Figure:
     """Draw the computation graph of an explicit model, in step and under one schedule.
 
@@ -132,13 +127,12 @@ def computation_graph(
         data: A small graph.
         stagger: The stagger S.
         delay: The delay D.
-        seed: The seed of the schedule.
-        impairments: Impairments beside delays.
         names: Names of the nodes; their numbers by default.
         path: Where to save the picture.
+        options: ``seed`` and ``impairments`` of :func:`hogwild.simulate`.
     """
     first = observe(model, data, stagger=1, delay=0)
-    second = observe(model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments)
+    second = observe(model, data, stagger=stagger, delay=delay, **options)
     n, depth = second[0].num_nodes, second[0].depth
     with figure(2 * (0.9 + 0.75 * depth), 0.7 + 0.5 * n, path) as fig:
         axes = fig.subplots(1, 2)
@@ -153,37 +147,27 @@ def computation_graph(
 
 
 def observe(
-    model: ExplicitGNN,
-    data: Data,
-    *,
-    stagger: int,
-    delay: int,
-    seed: int = 0,
-    impairments: Impairment | Sequence[Impairment] = (),
+    model: ExplicitGNN, data: Data, **options: Any
 ) -> tuple[ComputationGraph, Tensor | None]:
     """Simulate one run: its computation graph, and every node's value after each layer, [N, L + 1],
-    where embeddings have a single channel."""
+    where embeddings have a single channel. The options are those of :func:`hogwild.simulate`."""
     if not isinstance(model, ExplicitGNN):
         raise ConfigError(
             f"{type(model).__name__} has no computation graph that a schedule could change; "
             f"expected a LayeredGNN such as GCN or GAT"
         )
-    run = simulate(
-        model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments,
-        history=1, keep_embeddings=True, record=True,
-    )  # fmt: skip
+    run = simulate(model, data, history=1, keep_embeddings=True, record=True, **options)
     assert run.trace is not None
     assert run.embeddings is not None
     assert data.edge_index is not None
     graph = Graph.of(data.edge_index, data.x.size(-2))
-    found = ComputationGraph.of(run.trace, graph, model.conv.depth)
+    found = ComputationGraph.of(run.trace, graph, model.conv.num_layers)
     if model.replicas is not None or model.conv.hidden_channels != 1:
         return found, None
     over_time = run.embeddings[:, 0, :, 0]  # [T, N]
     columns = [[float(value)] for value in over_time[0]]  # no node updates at tick 0
     for tick in run.trace.ticks:
-        assert tick.at.nodes is not None
-        for i in tick.at.nodes.tolist():
+        for i in tick.nodes.tolist():
             columns[i].append(float(over_time[tick.time, i]))
     return found, torch.tensor(columns, dtype=torch.float64)
 
@@ -204,9 +188,8 @@ def draw(
 ) -> None:
     """The arrows of a computation graph by kind, layers from left to right."""
     n, depth = arrows.num_nodes, arrows.depth
-    sets = {"removed": arrows.removed, "kept": arrows.kept, "unintended": arrows.unintended}
-    for kind, some in sets.items():
-        for arrow in some:
+    for kind in _KINDS:
+        for arrow in getattr(arrows, kind):
             _arrow(ax, arrow, kind)
     for i in range(n):
         for layer in range(depth + 1):
@@ -239,18 +222,12 @@ def _arrow(ax: Axes, arrow: Arrow, kind: str) -> None:
     """Straight where it goes forwards; bent where it stays in its column or goes back."""
     patches = need("matplotlib.patches")
     bend = 0.0 if arrow.layer < arrow.after else 0.35
-    ax.add_patch(
-        patches.FancyArrowPatch(
-            (arrow.layer, -arrow.source),
-            (arrow.after, -arrow.target),
-            arrowstyle="-|>",
-            mutation_scale=6,
-            shrinkA=RADIUS,
-            shrinkB=RADIUS,
-            connectionstyle=f"arc3,rad={bend}",
-            **_KINDS[kind],
-        )
-    )
+    start, end = (arrow.layer, -arrow.source), (arrow.after, -arrow.target)
+    shape = patches.FancyArrowPatch(
+        start, end, arrowstyle="-|>", mutation_scale=6, shrinkA=RADIUS, shrinkB=RADIUS,
+        connectionstyle=f"arc3,rad={bend}", **_KINDS[kind],
+    )  # fmt: skip
+    ax.add_patch(shape)
 
 
 def legend(ax: Axes) -> None:

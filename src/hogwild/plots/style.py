@@ -69,14 +69,18 @@ def figure(width: float, height: float, path: str | Path | None) -> Iterator[Fig
             _save(fig, Path(path))
 
 
-def _save(fig: Figure, path: Path) -> None:
-    """Write the figure in the format of the path's ending."""
-    known = fig.canvas.get_supported_filetypes()
+def check_format(path: Path, said: str) -> None:
+    """Raise unless the path ends in a picture's format; ``said`` is what the user gave."""
+    known = need("matplotlib.backend_bases").FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:].lower() not in known:
         raise ConfigError(
-            f"path={str(path)!r} does not end in a picture's format; expected one of "
-            f"{', '.join(sorted(known))}"
+            f"{said} does not end in a picture's format; expected one of {', '.join(sorted(known))}"
         )
+
+
+def _save(fig: Figure, path: Path) -> None:
+    """Write the figure in the format of the path's ending."""
+    check_format(path, f"path={str(path)!r}")
     picture = io.BytesIO()
     fig.savefig(picture, format=path.suffix[1:].lower())
     write_atomically(path, picture.getvalue())

@@ -15,13 +15,8 @@ if TYPE_CHECKING:
 def curves(
     history: Sequence[Mapping[str, Any]], metric: str, path: str | Path | None = None
 ) -> Figure:
-    """Training loss and validation metric over the epochs, one curve for each replica.
-
-    Args:
-        history: The lines of a run, each with ``epoch``, ``loss`` [R] and ``validation`` [R].
-        metric: The name of the metric.
-        path: Where to save the picture.
-    """
+    """Training loss and validation metric over the epochs, one curve for each replica. The lines of
+    the history have ``epoch``, ``loss`` [R] and ``validation`` [R] each."""
     epochs = [line["epoch"] for line in history]
     with figure(8.0, 3.0, path) as fig:
         labels = {"loss": "training loss", "validation": metric}

@@ -14,6 +14,7 @@ A problem has three interfaces:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -21,6 +22,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from hogwild.errors import GraphError
 from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian, Tangent
 from hogwild_node.local import LocalEnergy, LocalMap
@@ -153,18 +155,29 @@ class Distributed(Solvable):
     def node(self) -> LocalEnergy | LocalMap:
         """The problem as nodes compute it, from what they heard."""
 
-    def part(self, nodes: Tensor) -> Part:
+    def part(self, nodes: Tensor | Sequence[int]) -> Part:
         """Some nodes of the problem, with the constants of the *whole* graph.
 
         The problem of the subgraph of these nodes would differ: its nodes may have fewer neighbours
         and therefore other degrees.
 
         Args:
-            nodes: Indices of the nodes, [A].
+            nodes: Indices of different nodes, [A].
         """
-        at = self.graph.star(nodes)
+        n = self.graph.num_nodes
+        found = torch.as_tensor(nodes, device=self.graph.src.device)
+        if found.dtype == torch.bool or found.is_floating_point() or found.dim() != 1:
+            raise GraphError(
+                f"nodes is {found.dtype} of shape {list(found.shape)}; expected a list or a vector "
+                f"of node indices (mask.nonzero()[:, 0] makes one from a mask)"
+            )
+        wrong = found[(found < 0) | (found >= n)]
+        if wrong.numel() or found.unique().numel() < found.numel():
+            what = f"the index {int(wrong[0])}" if wrong.numel() else "an index twice"
+            raise GraphError(f"nodes holds {what}; expected different indices from 0 to {n - 1}")
+        at = self.graph.star(found.long())
         star = Star(at.size, at.slot, senders=at.senders, labels=at.labels)
-        return Part(self.node.at(at), star, nodes, self.graph.src[at.edges], at.edges)
+        return Part(self.node.at(at), star, found.long(), self.graph.src[at.edges], at.edges)
 
 
 Problem = Distributed
@@ -269,9 +282,10 @@ class FixedPoint(Distributed, CertifiedMap):
     """Whether the tangents have an inverse in closed form."""
 
     @property
-    @abstractmethod
     def node(self) -> LocalMap:
-        """The map as nodes apply it, to what they heard."""
+        """The map as nodes apply it. A problem that is a ``LocalMap`` itself is its own."""
+        assert isinstance(self, LocalMap)
+        return self
 
     def step(self, h: Tensor) -> Tensor:
         everyone = self.graph.everyone

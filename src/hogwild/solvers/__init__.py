@@ -15,28 +15,8 @@ from hogwild.solvers.picard import Picard
 from hogwild.solvers.semismooth import SemismoothNewton
 
 __all__ = [
-    "LBFGS",
-    "Adjoint",
-    "Anderson",
-    "Evaluation",
-    "FixedPoint",
-    "GradientDescent",
-    "Hessian",
-    "LinearSolver",
-    "Newton",
-    "Objective",
-    "Picard",
-    "Problem",
-    "SemismoothNewton",
-    "Solution",
-    "Solver",
-    "State",
-    "Status",
-    "System",
-    "Tangent",
-    "bicgstab",
-    "cg",
-    "differentiable",
-    "gmres",
-    "solve",
-]
+    "LBFGS", "Adjoint", "Anderson", "Evaluation", "FixedPoint", "GradientDescent", "Hessian",
+    "LinearSolver", "Newton", "Objective", "Picard", "Problem", "SemismoothNewton", "Solution",
+    "Solver", "State", "Status", "System", "Tangent", "bicgstab", "cg", "differentiable",
+    "gmres", "solve",
+]  # fmt: skip

@@ -10,8 +10,7 @@ an energy and :math:`g = F(h) - h` for a fixed point. For a loss :math:`\mathcal
 
 :func:`differentiable` evaluates the residual once, at the detached solution and with autograd on.
 The backward pass solves for :math:`\lambda` and gives :math:`-\lambda` to the residual as its
-gradient; autograd carries it on to parameters, features, edge features and edge weights. No
-iteration of the solver is recorded, so memory does not grow with their number.
+gradient. No iteration of the solver is recorded, so memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -60,17 +59,16 @@ def differentiable(
     r"""The solution ``h`` [R, k, N] as a differentiable function of all that the problem is made
     of.
 
-    An energy's Hessian is symmetric and positive definite: its system is solved by the
-    factorisation of Newton's method, or by conjugate gradients. A fixed point's :math:`J^\top - I`
-    is neither: see :meth:`LinearSolver.solve_tangent`, unless the problem knows its adjoint in
-    closed form.
+    The system of an energy is solved by the factorisation of Newton's method, or by conjugate
+    gradients; the system of a fixed point by :meth:`LinearSolver.solve_tangent`, unless the problem
+    knows its adjoint in closed form.
 
     Args:
         problem: The problem, attached to autograd.
         h: Its solution.
         adjoint: How the linear system is solved.
-        on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when the linear solve misses its
-            tolerance.
+        on_failure: What happens if the linear solve misses its tolerance, as in
+            :class:`~hogwild.models.ImplicitConv`.
     """
     h, adjoint = h.detach(), adjoint or Adjoint()
     linear, rtol = adjoint.linear, adjoint.tolerance(h.dtype)

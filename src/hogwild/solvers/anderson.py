@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.errors import require_positive
 from hogwild.problems.base import Problem
 from hogwild.solvers.loop import Solver, State
 
@@ -35,10 +34,7 @@ class Anderson(Solver[Problem]):
     max_iter: int = 1000
     memory: int = 5
     ridge: float = 1e-12
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("memory", self.memory)
+    least = {"memory": 1}  # noqa: RUF012
 
     def init(self, problem: Problem, h: Tensor) -> State:
         state = self.fixed_point_state(problem, h, problem.step(h))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.errors import require_positive
 from hogwild.problems.base import Objective
 from hogwild.solvers.loop import Solver, State
 from hogwild.solvers.search import search
@@ -30,11 +29,7 @@ class LBFGS(Solver[Objective]):
     max_iter: int = 1000
     memory: int = 10
     max_backtracks: int = 40
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("memory", self.memory)
-        require_positive("max_backtracks", self.max_backtracks)
+    least = {"memory": 1, "max_backtracks": 1}  # noqa: RUF012
 
     def init(self, problem: Objective, h: Tensor) -> State:
         at = problem.evaluate(h)

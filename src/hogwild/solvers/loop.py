@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, is_integer, is_number
+from hogwild.errors import ConfigError, is_number, require_integer
 from hogwild.linalg.capture import is_small
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution
@@ -72,6 +72,8 @@ class Solver(ABC, Generic[P]):
     max_iter: int = 100
     linear: str = "auto"
     adjoint_rtol: float | None = None
+    least: ClassVar[dict[str, int]] = {}
+    """The smallest value of every integer option of a subclass."""
 
     def __post_init__(self) -> None:
         LinearSolver(self.linear)  # refuses an unknown kind
@@ -79,8 +81,9 @@ class Solver(ABC, Generic[P]):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value >= 0):
                 raise ConfigError(f"{name}={value!r}; expected a nonnegative number or None")
-        if not is_integer(self.max_iter) or self.max_iter < 0:
-            raise ConfigError(f"max_iter={self.max_iter!r}; expected a nonnegative integer")
+        require_integer("max_iter", self.max_iter, least=0)
+        for name, least in self.least.items():
+            require_integer(name, getattr(self, name), least)
 
     @property
     def adjoint(self) -> Adjoint:

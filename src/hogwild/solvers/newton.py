@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.errors import require_integer, require_positive
 from hogwild.linalg.capture import replay
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.operator import Hessian
@@ -54,11 +53,7 @@ class Newton(Solver[Objective]):
     max_iter: int = 1000
     max_backtracks: int = 40
     patience: int = 20
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("max_backtracks", self.max_backtracks)
-        require_integer("patience", self.patience, least=0)
+    least = {"max_backtracks": 1, "patience": 0}  # noqa: RUF012
 
     def init(self, problem: Objective, h: Tensor) -> State:
         state = self.objective_state(problem, h, problem.evaluate(h))

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hogwild.errors import ConfigError, require_positive
+from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.metrics import CROSS_ENTROPY, ERROR
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import edges
@@ -57,9 +57,7 @@ class Chains(Task):
         seed: int = 0,
     ) -> None:
         require_positive("length", length)
-        require_positive("classes", classes)
-        if classes < 2:
-            raise ConfigError(f"classes={classes}; expected at least two to tell apart")
+        require_integer("classes", classes, 2, " to tell apart")
         if variant not in VARIANTS:
             raise ConfigError(f"variant={variant!r}; expected one of {', '.join(VARIANTS)}")
         if variant == "paper" and copies is not None:

@@ -25,7 +25,7 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hogwild.errors import ConfigError, require_positive
+from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.metrics import MSE, RELATIVE_ERROR
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import undirected
@@ -63,9 +63,7 @@ class Coordinates(Task):
         seed: int = 0,
     ) -> None:
         require_positive("num_graphs", num_graphs)
-        require_positive("num_nodes", num_nodes)
-        if num_nodes < 2:
-            raise ConfigError(f"num_nodes={num_nodes}; expected at least two: the loss is on pairs")
+        require_integer("num_nodes", num_nodes, 2, ": the loss is on pairs")
         if not radius > 0:
             raise ConfigError(f"radius={radius!r}; expected a positive number")
         self.in_channels = num_nodes

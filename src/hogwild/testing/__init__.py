@@ -6,12 +6,6 @@ from hogwild.testing.problems import Affine, Quadratic, random_graph
 from hogwild.testing.traces import check_trace
 
 __all__ = [
-    "Affine",
-    "Quadratic",
-    "check_executor",
-    "check_model",
-    "check_rule",
-    "check_solver",
-    "check_trace",
-    "random_graph",
-]
+    "Affine", "Quadratic", "check_executor", "check_model", "check_rule", "check_solver",
+    "check_trace", "random_graph",
+]  # fmt: skip

@@ -245,6 +245,3 @@ def _check_replicas(make: Callable[..., GraphModule], inputs: tuple[Any, ...], d
         single.load_state_dict({k: v[r] for k, v in ensemble.state_dict().items()})
         gap = (single(*inputs) - together[r]).detach().abs().max()
         assert float(gap) <= 1e-9, f"replica {r} differs by {float(gap):.2e} from the model alone"
-
-
-__all__ = ["check_model", "check_solver"]

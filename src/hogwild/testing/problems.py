@@ -103,15 +103,32 @@ class _QuadraticEvaluation(Evaluation):
         return _QuadraticHessian(self.problem.graph, self.problem)
 
 
-def _drawn(graph: Graph, replicas: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
-    """A random matrix [R, k, k] and a random vector [R, k, N], on the CPU."""
+def _drawn(
+    graph: Graph, replicas: int = 1, channels: int = 2, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """A random matrix [R, k, k] and a random vector [R, k, N]; every device draws the same."""
     rng = torch.Generator().manual_seed(seed)
-    a = torch.randn(replicas, channels, channels, generator=rng, dtype=torch.float64)
-    return a, torch.randn(replicas, channels, graph.num_nodes, generator=rng, dtype=torch.float64)
+    shapes = (replicas, channels, channels), (replicas, channels, graph.num_nodes)
+    a, b = (torch.randn(shape, generator=rng, dtype=torch.float64) for shape in shapes)
+    return a.to(graph.batch.device), b.to(graph.batch.device)
+
+
+class _Sized:
+    """Sizes of a problem whose vector is ``b`` [R, k, N]."""
+
+    b: Tensor
+
+    @property
+    def replicas(self) -> int:
+        return self.b.size(0)
+
+    @property
+    def channels(self) -> int:
+        return self.b.size(1)
 
 
 @dataclass
-class Quadratic(Objective):
+class Quadratic(_Sized, Objective):
     """A strongly convex quadratic energy. The graph must not have self-loops."""
 
     graph: Graph = over(FIXED)
@@ -122,28 +139,11 @@ class Quadratic(Objective):
     is_quadratic = True
 
     @classmethod
-    def random(
-        cls,
-        graph: Graph,
-        *,
-        replicas: int = 1,
-        channels: int = 2,
-        coupling: float = 1.0,
-        seed: int = 0,
-        dtype: torch.dtype = torch.float64,
-    ) -> Quadratic:
-        a, b = _drawn(graph, replicas, channels, seed)
-        q = a @ a.mT / channels + 0.1 * torch.eye(channels, dtype=torch.float64)
-        device = graph.batch.device
-        return cls(graph, q.to(device, dtype), b.to(device, dtype), coupling)
-
-    @property
-    def replicas(self) -> int:
-        return self.q.size(0)
-
-    @property
-    def channels(self) -> int:
-        return self.q.size(-1)
+    def random(cls, graph: Graph, *, coupling: float = 1.0, **sizes: int) -> Quadratic:
+        """A random energy; ``sizes`` are ``replicas``, ``channels`` and ``seed``."""
+        a, b = _drawn(graph, **sizes)
+        q = a @ a.mT / a.size(-1) + 0.1 * torch.eye(a.size(-1)).to(a)
+        return cls(graph, q, b, coupling)
 
     def evaluate(self, h: Tensor) -> _QuadraticEvaluation:
         return _QuadraticEvaluation(self, h)
@@ -197,7 +197,7 @@ class _QuadraticNode(LocalEnergy):
 
 
 @dataclass
-class Affine(FixedPoint, LocalMap):
+class Affine(_Sized, FixedPoint, LocalMap):
     """The fixed point of an affine contraction, which is not symmetric."""
 
     graph: Graph = over(FIXED)
@@ -207,29 +207,11 @@ class Affine(FixedPoint, LocalMap):
     kappa: float = over(FIXED)
 
     @classmethod
-    def random(
-        cls,
-        graph: Graph,
-        *,
-        replicas: int = 1,
-        channels: int = 2,
-        kappa: float = 0.9,
-        seed: int = 0,
-        dtype: torch.dtype = torch.float64,
-    ) -> Affine:
-        w, b = _drawn(graph, replicas, channels, seed)
+    def random(cls, graph: Graph, *, kappa: float = 0.9, **sizes: int) -> Affine:
+        """A random contraction; ``sizes`` are ``replicas``, ``channels`` and ``seed``."""
+        w, b = _drawn(graph, **sizes)
         w = w / w.abs().sum(-1).amax(-1)[:, None, None]
-        device = graph.batch.device
-        share = graph.in_degree.clamp_min(1).to(dtype).reciprocal()
-        return cls(graph, w.to(device, dtype), b.to(device, dtype), share, kappa)
-
-    @property
-    def replicas(self) -> int:
-        return self.w.size(0)
-
-    @property
-    def channels(self) -> int:
-        return self.w.size(-1)
+        return cls(graph, w, b, graph.in_degree.clamp_min(1).to(w.dtype).reciprocal(), kappa)
 
     @property
     def node(self) -> LocalMap:

@@ -121,16 +121,9 @@ def train(
             if not named:  # the user's model gets its own settings back
                 for part, on_failure in failures.items():
                     part.on_failure = on_failure
+        best = loop.best_epoch.cpu()
         result = Result(
-            network,
-            resolved,
-            log.lines,
-            metrics,
-            loop.stops,
-            loop.best_epoch.cpu(),
-            config,
-            where,
-            named,
+            network, resolved, log.lines, metrics, loop.stops, best, config, where, named
         )
         result.save()
     return result

@@ -74,11 +74,8 @@ def save(
         ) from error
     write_atomically(folder / name, content)
     write_atomically(folder / INDEX, described)
-    for pattern in (
-        "tensors-*.safetensors",
-        ".tensors-*",
-        f".{INDEX}.*",
-    ):  # and left-overs of killed runs
+    # Older tensors, and left-overs of killed runs.
+    for pattern in ("tensors-*.safetensors", ".tensors-*", f".{INDEX}.*"):
         for old in folder.glob(pattern):
             if old.name != name:
                 old.unlink(missing_ok=True)

@@ -25,15 +25,8 @@ def failed_adjoints(caught: Sequence[warnings.WarningMessage], like: Tensor) -> 
 def diagnose(
     losses: Tensor, gradients: Tensor, found: Solution, forward: Tensor, adjoint: Tensor
 ) -> dict[int, str]:
-    """The reason why each broken replica must stop.
-
-    Args:
-        losses: [R]
-        gradients: [R, P]
-        found: The forward solves.
-        forward: On which graphs the forward solve failed, [R, G].
-        adjoint: On which graphs the adjoint failed, [R, G].
-    """
+    """The reason why each broken replica must stop, from losses [R], gradients [R, P], and the
+    graphs on which the ``forward`` and the ``adjoint`` solves failed, [R, G] each."""
     unbounded = ~torch.isfinite(losses) | ~torch.isfinite(gradients).all(1)
     broken = unbounded | forward.any(1) | adjoint.any(1)
     return {

@@ -25,19 +25,13 @@ from hogwild.training.task import Task
 
 @dataclass(frozen=True)
 class Members:
-    """The seed and the graphs of each replica.
+    """The seed and the graphs of each replica."""
 
-    Attributes:
-        seeds: [R]
-        folds: [R]
-        train: Whether replica r trains on graph g, [R, G]; ``val`` and ``test`` likewise.
-    """
-
-    seeds: list[int]
-    folds: list[int]
-    train: Tensor
-    val: Tensor
-    test: Tensor
+    seeds: list[int]  # [R]
+    folds: list[int]  # [R]
+    train: Tensor  # [R, G] whether replica r trains on graph g
+    val: Tensor  # [R, G]
+    test: Tensor  # [R, G]
 
     @classmethod
     def of(cls, config: Config, task: Task, replicas: int, device: torch.device) -> Members:
@@ -58,13 +52,11 @@ class Members:
                 )
         folds = [r % len(splits) for r in range(replicas)]
         seeds = [config.seed + r // len(splits) for r in range(replicas)]
-        chosen = [splits[f] for f in folds]
-        count = len(task.graphs)
 
-        def member(part: str, chosen: Sequence[Split] = chosen) -> Tensor:
-            out = torch.zeros(len(chosen), count, dtype=torch.bool)
-            for row, split in zip(out, chosen, strict=True):
-                row[getattr(split, part)] = True
+        def member(part: str) -> Tensor:
+            out = torch.zeros(replicas, len(task.graphs), dtype=torch.bool)
+            for row, fold in zip(out, folds, strict=True):
+                row[getattr(splits[fold], part)] = True
             return out.to(device)
 
         return cls(seeds, folds, member("train"), member("val"), member("test"))

@@ -38,12 +38,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 class Log:
-    """Writes the lines of a history.
-
-    Args:
-        path: A file of JSON lines, or ``None``.
-        tensorboard: A folder for TensorBoard, or ``None``.
-    """
+    """Writes the lines of a history to a file of JSON lines and to a folder for TensorBoard, where
+    these are given."""
 
     def __init__(self, path: Path | None, tensorboard: str | Path | None = None) -> None:
         self.path = path

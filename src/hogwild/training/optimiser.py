@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 from hogwild.errors import ConfigError
 
+BETAS, EPS = (0.9, 0.999), 1e-8
+"""β₁, β₂ and ε of ``torch.optim.AdamW``."""
+
 
 class Rows:
     """The parameters of a model with R replicas (or ``None``) as one matrix [R, P]."""
@@ -57,14 +60,8 @@ def clip(gradients: Tensor, largest: float) -> Tensor:
 class AdamW:
     """AdamW on rows: the moments, and a step."""
 
-    def __init__(
-        self,
-        like: Tensor,
-        weight_decay: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-    ) -> None:
-        self.weight_decay, self.betas, self.eps = weight_decay, betas, eps
+    def __init__(self, like: Tensor, weight_decay: float) -> None:
+        self.weight_decay = weight_decay
         self.m, self.v = torch.zeros_like(like), torch.zeros_like(like)
         self.count = like.new_zeros(like.size(0), 1, dtype=torch.float64)
 
@@ -75,12 +72,12 @@ class AdamW:
     def step(self, values: Tensor, gradients: Tensor, lr: float, active: Tensor) -> Tensor:
         """New values [R, P]; rows outside ``active`` [R] and their moments stay as they are."""
         row = active.unsqueeze(1)
-        b1, b2 = self.betas
+        b1, b2 = BETAS
         self.count = self.count + row
         self.m = torch.where(row, b1 * self.m + (1 - b1) * gradients, self.m)
         self.v = torch.where(row, b2 * self.v + (1 - b2) * gradients.square(), self.v)
         t = self.count.clamp_min(1.0)
         first = (1 - b1**t).to(values.dtype)
         second = (1 - b2**t).to(values.dtype)
-        update = (self.m / first) / ((self.v / second).sqrt() + self.eps)
+        update = (self.m / first) / ((self.v / second).sqrt() + EPS)
         return torch.where(row, values * (1 - lr * self.weight_decay) - lr * update, values)

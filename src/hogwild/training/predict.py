@@ -20,14 +20,8 @@ def inputs_of(data: Batch, edges: bool) -> Inputs:
 def predict(
     model: Model, data: Batch, edges: bool, h0: Tensor | None = None
 ) -> tuple[Tensor, Solution]:
-    """Predictions [R, …] and embeddings [R, N, k], R = 1 for a model without replicas.
-
-    Args:
-        model: Any model of this library.
-        data: The graphs.
-        edges: Whether the model reads edge features.
-        h0: Where solves begin, [R, N, k].
-    """
+    """Predictions [R, …] and embeddings [R, N, k], R = 1 for a model without replicas. Solves begin
+    at ``h0`` [R, N, k]; ``edges`` says whether the model reads edge features."""
     many = model.replicas is not None
     if h0 is not None and not many:
         h0 = h0[0]

@@ -135,13 +135,8 @@ def build(config: Config, task: Task, replicas: int | None) -> ConvGNN:
         raise ConfigError(f"solver={config.solver!r} for {config.model!r}, which solves nothing")
     _check_options([found.type, found.layer], config.model_options, config.model)
     options |= spelled_out(config).model_options
-    model: ConvGNN = found.type(
-        task.in_channels,
-        out_channels=task.out_channels,
-        pool=task.pool,
-        replicas=replicas,
-        **options,
-    )
+    options |= {"out_channels": task.out_channels, "pool": task.pool, "replicas": replicas}
+    model: ConvGNN = found.type(task.in_channels, **options)
     # A model that is trained without edge features ignores them in use, too.
     model.features.ignores_edges = task.edge_dim is not None and not found.edges
     return model.to(config.precision)
@@ -173,9 +168,8 @@ def device_of(config: Config) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={config.device!r}, but no CUDA device is available; use cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device={config.device!r}, but there are {torch.cuda.device_count()}, from cuda:0 on"
-        )
+        count = torch.cuda.device_count()
+        raise ConfigError(f"device={config.device!r}, but there are {count}, from cuda:0 on")
     return device
 
 

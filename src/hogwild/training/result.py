@@ -35,6 +35,7 @@ from hogwild.training.state import Stop
 from hogwild.training.task import Task, resolve
 
 PARTS = ("train", "val", "test")
+EXPECTED = "expected the folder of a finished run"
 
 
 @dataclass
@@ -100,9 +101,7 @@ class Result:
     def replica(self, r: int) -> ConvGNN:
         """Replica r as a model without replicas, a new object at every call."""
         if not self.named:
-            raise ConfigError(
-                "only models by name can be taken apart; index its parameters by hand"
-            )
+            raise ConfigError("only models by name can be taken apart; index parameters by hand")
         if not 0 <= r < self.replicas:
             raise ConfigError(f"replica {r}; expected one of 0 to {self.replicas - 1}")
         alone = single(self.config, self.task, self.ensemble, r)
@@ -111,7 +110,7 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """All numbers, for JSON."""
-        out: dict[str, Any] = {
+        found: dict[str, Any] = log.plain({
             "task": self.task.name,
             "model": self.config.model,
             "metric": self.task.metric_name,
@@ -120,8 +119,7 @@ class Result:
             "best_epoch": self.best_epoch.tolist(),
             "best_replica": self.best,
             "stops": [None if s is None else asdict(s) for s in self.stops],
-        }
-        found: dict[str, Any] = log.plain(out)
+        })  # fmt: skip
         return found
 
     def summary(self) -> str:
@@ -186,9 +184,8 @@ class Result:
         """The metrics, computed again from the parameters."""
         members = Members.of(self.config, self.task, self.replicas, device_of(self.config))
         edges = self.ensemble.edge_dim is not None
-        return measure(
-            Loop(self.config, self.task, self.ensemble, members, edges, None, log.Log(None))
-        )
+        loop = Loop(self.config, self.task, self.ensemble, members, edges, None, log.Log(None))
+        return measure(loop)
 
     def save(self) -> None:
         """Write the model, the metrics and the curves into the folder."""
@@ -232,17 +229,13 @@ def load(folder: str | Path, task: Any = None) -> Result:
         best_epoch = torch.tensor(found["best_epoch"])
     except FileNotFoundError as error:
         if not folder.exists():
-            raise CheckpointError(
-                f"{folder} does not exist; expected the folder of a finished run"
-            ) from None
+            raise CheckpointError(f"{folder} does not exist; {EXPECTED}") from None
         raise CheckpointError(
-            f"{folder} holds no finished run ({Path(error.filename).name} is missing); expected "
-            f"the folder of one: training with resume=True finishes what was begun"
+            f"{folder} holds no finished run ({Path(error.filename).name} is missing); {EXPECTED}: "
+            f"training with resume=True finishes what was begun"
         ) from None
     except NotADirectoryError:
-        raise CheckpointError(
-            f"{folder} is a file; expected the folder of a finished run"
-        ) from None
+        raise CheckpointError(f"{folder} is a file; {EXPECTED}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder} is damaged ({type(error).__name__}: {error})") from error
     if task is None:

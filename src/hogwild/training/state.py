@@ -24,17 +24,11 @@ _KEPT = ("alive", "best_score", "best_loss", "best_epoch", "loss", "score")
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a replica stopped before the last epoch.
+    """Why a replica stopped before the last epoch."""
 
-    Attributes:
-        epoch: The epoch at which it stopped.
-        failed: Whether there was an error; otherwise validation no longer improved.
-        reason: The reason, in words.
-    """
-
-    epoch: int
-    failed: bool
-    reason: str
+    epoch: int  # at which it stopped
+    failed: bool  # there was an error; otherwise validation no longer improved
+    reason: str  # in words
 
 
 def of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -59,13 +53,8 @@ def of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def restore(loop: Loop, found: checkpoint.Checkpoint, where: str) -> dict[str, Tensor]:
-    """Put a loop into the state of a checkpoint; returns the random state.
-
-    Args:
-        loop: A new loop with the configuration of the run.
-        found: The checkpoint.
-        where: The folder of the checkpoint, for errors.
-    """
+    """Put a new loop into the state of a checkpoint in the folder ``where``; returns the random
+    state."""
     device, counts = loop.shelf.device, loop.shelf.counts
     before = found.extra.get("data")
     if before not in (None, counts):

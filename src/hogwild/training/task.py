@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from traceback import extract_tb
@@ -14,7 +14,8 @@ from torch_geometric.data import Batch, Data, Dataset
 from torch_geometric.data.data import BaseData
 
 from hogwild import tasks
-from hogwild.errors import ConfigError, HogwildError, InputError, among, is_integer
+from hogwild.config import BY_TYPE, Rule
+from hogwild.errors import ConfigError, HogwildError, InputError, among
 from hogwild.tasks.splits import Split
 from hogwild.training.own import OwnTask
 
@@ -74,29 +75,22 @@ GRAPHS = (Sequence, Dataset, BaseData)
 """Types that hold a user's own graphs."""
 
 
-def _positive(value: object) -> bool:
-    return is_integer(value) and value > 0
-
-
-def _text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-NEEDED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "name": (_text, "a string"),
-    "in_channels": (_positive, "the number of features of a node"),
-    "out_channels": (_positive, "the number of outputs"),
-    "edge_dim": (lambda v: v is None or _positive(v), "the number of features of an edge, or None"),
-    "pool": (lambda v: v in (None, "mean"), "None (predictions for nodes) or 'mean' (graphs)"),
-    "metric_name": (_text, "a string"),
-    "higher_is_better": (lambda v: isinstance(v, bool), "True or False"),
-    "graphs": (
+TEXT, METHOD, COUNT = BY_TYPE["str"], Rule(callable, "a method"), BY_TYPE["int"].fine
+NEEDED: dict[str, Rule] = {
+    "name": TEXT,
+    "in_channels": Rule(COUNT, "the number of features of a node"),
+    "out_channels": Rule(COUNT, "the number of outputs"),
+    "edge_dim": Rule(lambda v: v is None or COUNT(v), "the number of features of an edge, or None"),
+    "pool": Rule(lambda v: v in (None, "mean"), "None (predictions for nodes) or 'mean' (graphs)"),
+    "metric_name": TEXT,
+    "higher_is_better": Rule(BY_TYPE["bool"].fine, "True or False"),
+    "graphs": Rule(
         lambda v: isinstance(v, Sequence) and bool(v) and all(isinstance(g, Data) for g in v),
         "a non-empty list of torch_geometric.data.Data",
     ),
-    "splits": (callable, "a method"),
-    "loss": (callable, "a method"),
-    "metric": (callable, "a method"),
+    "splits": METHOD,
+    "loss": METHOD,
+    "metric": METHOD,
 }
 """The attributes of a task: what each must be, in code and in words."""
 CALLS = {
@@ -108,19 +102,15 @@ CALLS = {
 
 
 def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
-    """A task by name, by ``FILE.py:NAME`` (a class or function there), from graphs, or itself.
-
-    Args:
-        task: Any of these.
-        options: The options of a task by name.
-        own: The options of a task from graphs: see :class:`OwnTask`.
-    """
+    """A task by name, by ``FILE.py:NAME`` (a class or function there), from graphs, or itself. A
+    task by name takes ``options``, and a task from graphs takes ``own``: see :class:`OwnTask`."""
+    if own and (isinstance(task, str) or not isinstance(task, GRAPHS)):
+        what = f"the task {task!r}" if isinstance(task, str) else "a task"
+        raise ConfigError(
+            f"{', '.join(own)} given with {what}, which has its own; expected them with a list of "
+            f"graphs only"
+        )
     if isinstance(task, str):
-        if own:
-            raise ConfigError(
-                f"{', '.join(own)} given with the task {task!r}, which has its own; expected them "
-                f"with a list of graphs only"
-            )
         if not task:
             raise ConfigError("no task was given; expected its name, as in hogwild train chains")
         if ".py:" in task:
@@ -132,11 +122,6 @@ def resolve(task: Any, options: Mapping[str, Any], **own: Any) -> Task:
         )
     if isinstance(task, GRAPHS):
         return OwnTask(task, **own)
-    if own:
-        raise ConfigError(
-            f"{', '.join(own)} given with a task that has its own; expected them with a list of "
-            f"graphs only"
-        )
     if not any(hasattr(task, name) for name in NEEDED):
         raise ConfigError(
             f"task is a {type(task).__name__}; expected a name, a list or dataset of graphs, or an "

@@ -88,15 +88,8 @@ class Trial:
         """Raise if inputs or results on stars differ from those on the whole graph."""
         found: _Fault | None = None
         for self.problem.surrounded in (False, True):
-            found = next(
-                (
-                    fault
-                    for fields, expected in draws
-                    for at in stars
-                    if (fault := self._fault(at, fields, expected)) is not None
-                ),
-                None,
-            )
+            faults = (self._fault(at, *draw) for draw in draws for at in stars)
+            found = next((fault for fault in faults if fault is not None), None)
             if found is None:
                 return
         assert found is not None
@@ -158,11 +151,12 @@ class Trial:
         """The error about a forward that combines nodes outside of its convolutions."""
 
         def same(whole: Any, part: Any) -> bool:
-            if not (_rows_of(whole, still.numel()) and _rows_of(part, still.numel())):
-                return True
-            if whole.shape != part.shape:
-                return False
-            return not gap_between(flat(whole[still]), flat(part[still]))
+            pair = (whole, part)
+            if not all(isinstance(x, Tensor) and x.shape[:1] == still.shape for x in pair):
+                return True  # not tensors over the nodes
+            return whole.shape == part.shape and not gap_between(
+                flat(whole[still]), flat(part[still])
+            )
 
         first, second = _Trail(self.wrapped.model), _Trail(self.wrapped.model)
         with first:
@@ -215,11 +209,6 @@ class Trial:
                     return _Fault(at, fields, index, result, f"differs by {gap:.1e}", None)
         return None
 
-    def _called(self, call: str) -> nn.Module:
-        """The module of a call; the model itself if the model is one convolution."""
-        model, path = self.wrapped.model, call.split(" ")[0]
-        return dict(model.named_modules()).get(path, model)
-
     def _refusal(self, found: _Fault) -> AsynchronyError:
         model, name = self.wrapped.model, self.wrapped.name
         alone = f"evaluated on a node and its neighbours alone it {found.what}"
@@ -232,10 +221,11 @@ class Trial:
             )
         call = self.recorded.calls[found.index]
         if found.result:
+            called = dict(model.named_modules()).get(call.split(" ")[0], model)
             return AsynchronyError(
-                f"{call} looks beyond a node and the neighbours it hears: {alone}"
-                f"{_known(self._called(call))}. Expected a convolution of one "
-                f"hop. Pass information about the whole graph as features of nodes or edges"
+                f"{call} looks beyond a node and the neighbours it hears: {alone}{_known(called)}. "
+                f"Expected a convolution of one hop. Pass information about the whole graph as "
+                f"features of nodes or edges"
             )
         before = self.recorded.calls[found.index - 1] if found.index else "the beginning"
         culprit = self._culprit(found, call) or "what the forward itself does"
@@ -334,11 +324,6 @@ def _known(module: nn.Module) -> str:
     except AsynchronyError as error:
         return f" ({str(error).split('; expected layers')[0]})"
     return ""
-
-
-def _rows_of(x: Any, rows: int) -> bool:
-    """Whether ``x`` is a tensor with this many rows."""
-    return isinstance(x, Tensor) and x.dim() > 0 and x.size(0) == rows
 
 
 def gap_between(a: Tensor, b: Tensor) -> float:

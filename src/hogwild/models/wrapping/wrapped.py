@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import AsynchronyError, ConfigError, FeatureError
+from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind, Model
@@ -37,6 +37,7 @@ from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import ExplicitGNN
 from hogwild.models.locality import AllEdges
 from hogwild.models.mode import uncompiled
+from hogwild.models.validation import require_finite
 from hogwild.models.wrapping.fields import Door, Fields
 from hogwild.models.wrapping.problem import WrappedProblem
 from hogwild.models.wrapping.recorded import Recorded
@@ -201,7 +202,8 @@ class WrappedGNN(Model):
                 f"dropout is random; call model.eval() before running it asynchronously"
             )
         inputs = Inputs.of(inputs)
-        _require_finite(inputs)
+        require_finite("x", inputs.x)
+        require_finite("edge_attr", inputs.edge_attr)
         fields = Fields.of(inputs)
         graph = inputs.graph()
         found = Recorded.of(self, fields)
@@ -211,17 +213,6 @@ class WrappedGNN(Model):
         )  # fmt: skip
         Trial(problem).run()
         return problem
-
-
-def _require_finite(inputs: Inputs) -> None:
-    """Raise if features are NaN or infinite."""
-    for name, value in (("x", inputs.x), ("edge_attr", inputs.edge_attr)):
-        if value is not None and not bool(torch.isfinite(value).all()):
-            bad = int((~torch.isfinite(value)).sum())
-            raise FeatureError(
-                f"{name} holds {bad} values that are NaN or infinite; expected finite numbers: "
-                f"impute or drop them"
-            )
 
 
 def _refuse_the_librarys_own(model: nn.Module) -> None:

@@ -1,0 +1,93 @@
+"""Options that a convolution does not take: the error names the option and what is expected."""
+
+import pytest
+from helpers import refused
+
+from hogwild import EIGNNConv, EnergyConv, GSDConv, IGNNConv, MaxConv, ScarselliConv
+from hogwild.errors import ConfigError
+from hogwild.solvers import Newton, Picard
+
+NAN = float("nan")
+COMMON = [
+    ({"in_channels": 0}, ["in_channels=0", "positive integer"]),
+    ({"hidden_channels": 0}, ["hidden_channels=0", "positive integer"]),
+    ({"hidden_channels": -1}, ["hidden_channels=-1", "positive integer"]),
+    ({"replicas": 0}, ["replicas=0", "positive integer"]),
+    ({"replicas": -1}, ["replicas=-1", "positive integer"]),
+    ({"on_failure": "panic"}, ["'panic'", "raise", "warn", "ignore"]),
+]
+SOLVERS = [
+    ({"solver": "newton"}, ["'newton'", "hogwild"]),
+    ({"solver": Newton}, ["solver", "instance"]),
+    ({"solver": Picard}, ["solver", "instance"]),
+]
+WIDTHS = [
+    ({"widths": (4, 0)}, ["widths=(4, 0)", "positive"]),
+    ({"widths": 4}, ["widths=4", "(4, 4)"]),
+]
+OWN = {
+    EnergyConv: [
+        ({"message": "both"}, ["'both'", "'edge' or 'node'"]),
+        ({"aggr": "max"}, ["'max'", "'sum' or 'mean'", "convex"]),
+        ({"message_channels": 0}, ["message_channels=0", "positive integer"]),
+        ({"rounds": 0}, ["rounds=0", "positive integer"]),
+        ({"rounds": 1.5}, ["rounds=1.5", "positive integer"]),
+        ({"heads": 0}, ["heads=0", "positive integer"]),
+        ({"edge_dim": 0}, ["edge_dim=0", "positive integer"]),
+        ({"beta": 0.0}, ["beta=0.0", "positive"]),
+        ({"beta": -1.0}, ["beta=-1.0", "positive"]),
+        ({"beta": NAN}, ["beta=nan", "positive"]),
+        ({"heads": 2, "aggr": "mean"}, ["heads", "aggr='mean'"]),
+        ({"heads": 2, "normalize": True}, ["heads", "normalize=True"]),
+        ({"message": "node", "edge_dim": 2}, ["node-wise", "message='edge'"]),
+        ({"act": "relu"}, ["'relu'", "softplus"]),
+        ({"gate": "abs"}, ["'abs'", "softplus"]),
+        *SOLVERS,
+        *WIDTHS,
+    ],
+    GSDConv: [
+        ({"gamma": 0.0}, ["gamma=0.0", "positive"]),
+        ({"gamma": NAN}, ["gamma=nan", "positive"]),
+        ({"beta": -1.0}, ["beta=-1.0", "nonnegative"]),
+        ({"beta": float("inf")}, ["beta=inf", "nonnegative"]),
+        *SOLVERS,
+        *WIDTHS,
+    ],
+    IGNNConv: [
+        ({"kappa": 1.0}, ["kappa=1.0", "between 0 and 1", "contraction"]),
+        ({"kappa": 0.0}, ["kappa=0.0", "between 0 and 1"]),
+        ({"kappa": -0.5}, ["kappa=-0.5", "between 0 and 1"]),
+        ({"kappa": NAN}, ["kappa=nan", "between 0 and 1"]),
+        ({"act": "gelu"}, ["'gelu'", "relu", "tanh", "expansive"]),
+        ({"constraint": "clip"}, ["'clip'", "parametrise", "project"]),
+        *SOLVERS,
+        *WIDTHS,
+    ],
+    EIGNNConv: [
+        ({"gamma": 1.0}, ["gamma=1.0", "between 0 and 1", "contraction"]),
+        ({"gamma": 1.5}, ["gamma=1.5", "between 0 and 1"]),
+        ({"gamma": 0.0}, ["gamma=0.0", "between 0 and 1"]),
+        ({"gamma": NAN}, ["gamma=nan", "between 0 and 1"]),
+        ({"method": "svd"}, ["'svd'", "closed", "iterate"]),
+        ({"solver": Picard()}, ["Picard", "method='iterate'"]),
+    ],
+    ScarselliConv: [
+        ({"message_channels": 0}, ["message_channels=0"]),
+        ({"edge_dim": 0}, ["edge_dim=0"]),
+        *SOLVERS,
+        *WIDTHS,
+    ],
+    MaxConv: [
+        ({"least": 0.0}, ["least=0.0", "positive"]),
+        ({"least": NAN}, ["least=nan", "positive"]),
+        ({"edge_dim": 0}, ["edge_dim=0"]),
+        *SOLVERS,
+        *WIDTHS,
+    ],
+}
+CASES = [(conv, *case) for conv, own in OWN.items() for case in (*COMMON, *own)]
+
+
+@pytest.mark.parametrize(("conv", "options", "words"), CASES, ids=str)
+def test_constructor_errors(conv, options, words):
+    refused(lambda: conv(**({"in_channels": 3} | options)), ConfigError, words)

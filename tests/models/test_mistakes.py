@@ -1,0 +1,134 @@
+"""Common mistakes: the error names the class that was called, what was given and what to do."""
+
+import pytest
+import torch
+from helpers import chain
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import GCNConv
+
+import hogwild
+from hogwild import GAT, GCN, GNN, IGNN, EnergyConv, EnergyGNN, Inputs, LayeredGNN, MaxGNN, Readout
+from hogwild.errors import ConfigError, FeatureError, GraphError, InputError
+from hogwild.models import ImplicitConv, Kind
+from hogwild.solvers import Picard
+
+X, EDGES = torch.randn(4, 3), chain(4)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: EnergyGNN(3, hiden_channels=2), "EnergyGNN"),
+        (lambda: EnergyConv(3, hiden_channels=2), "EnergyConv"),
+        (lambda: GCN(3, out_channels=2, hiden_channels=2), "GCN"),
+        (lambda: GAT(3, out_channels=2, hiden_channels=2), "GAT"),
+        (lambda: LayeredGNN([GCNConv(4, 4)], 3, hiden_channels=2), "LayeredGNN"),
+    ],
+)
+def test_a_misspelt_keyword(make, name):
+    expected = f"^{name} has no argument 'hiden_channels'; did you mean 'hidden_channels'"
+    with pytest.raises(TypeError, match=expected):
+        make()
+    with pytest.raises(TypeError, match=r"^GNN has no argument .* did you mean 'out_channels'"):
+        GNN(EnergyConv(3), out_chanels=2)
+
+
+@pytest.mark.parametrize("make", [lambda **o: EnergyGNN(3, **o), lambda **o: GCN(3, **o)])
+def test_the_readout(make):
+    for wrong in (4, "4", (0,), (2.5,), None):
+        with pytest.raises(ConfigError, match=r"^readout=.*expected"):
+            make(out_channels=2, readout=wrong)
+    with pytest.raises(ConfigError, match="without out_channels"):
+        make()
+    width = make(out_channels=2).hidden_channels
+    head = Readout(width, out_channels=5, widths=[3])
+    assert make(readout=head).readout is head
+    assert make(readout=head).out_channels == 5
+    with pytest.raises(ConfigError, match="beside a Readout"):
+        make(readout=head, out_channels=5)
+    with pytest.raises(ConfigError, match=r"widths=\(0,\)"):
+        Readout(2, out_channels=1, widths=(0,))
+
+
+def test_gnn_takes_widths_too():
+    one = GNN(EnergyConv(3), (3,), out_channels=2, pool="mean")
+    two = EnergyGNN(3, readout=(3,), out_channels=2, pool="mean")
+    assert [p.shape for p in one.parameters()] == [p.shape for p in two.parameters()]
+
+
+@pytest.mark.parametrize("layers", [3, None, "GCNConv", [GCNConv], [3], torch.nn.Linear(4, 4)])
+def test_layers_that_are_none(layers):
+    with pytest.raises(ConfigError, match="expected"):
+        LayeredGNN(layers, 3, out_channels=2)
+    with pytest.raises(ConfigError, match=r"in_channels=\[3\]"):
+        LayeredGNN([GCNConv(4, 4)], [3], out_channels=2)
+
+
+ATTR, WEIGHT = torch.randn(6, 2), torch.rand(6)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "error", "does", "never"),
+    [
+        (GCN, {"edge_attr": ATTR}, FeatureError, "edge_weight=", "edge_dim="),
+        (IGNN, {"edge_attr": ATTR}, FeatureError, "edge_weight=", "edge_dim="),
+        (GAT, {"edge_attr": ATTR}, FeatureError, "edge_dim=2", "edge_weight="),
+        (MaxGNN, {"edge_attr": ATTR}, FeatureError, "edge_dim=2", "edge_weight="),
+        (EnergyGNN, {"edge_attr": ATTR}, FeatureError, "edge_dim=2.*edge_weight=", "None"),
+        (GAT, {"edge_weight": WEIGHT}, GraphError, r"edge_attr=.*edge_dim=1", "leave"),
+        (MaxGNN, {"edge_weight": WEIGHT}, GraphError, r"edge_attr=.*edge_dim=1", "leave"),
+    ],
+)
+def test_advice_on_edges_is_true_of_the_model(model, given, error, does, never):
+    with pytest.raises(error, match=does) as found:
+        model(3, out_channels=1)(X, EDGES, **given)
+    assert never not in str(found.value)
+
+
+def test_hetero_data():
+    with pytest.raises(InputError, match="to_homogeneous"):
+        EnergyGNN(3, out_channels=1)(HeteroData())
+
+
+def test_senders_and_receivers():
+    with pytest.raises(GraphError, match="senders in row 0 and receivers in row 1"):
+        EnergyGNN(3, out_channels=1)(X, EDGES.T)
+
+
+def test_parts():
+    problem = EnergyGNN(3, out_channels=1).problem(Inputs(X, EDGES))
+    part, same = problem.part([2, 0]), problem.part(torch.tensor([2, 0]))
+    assert torch.equal(part.nodes, same.nodes)
+    assert torch.equal(part.senders, same.senders)
+    for wrong, says in [
+        (torch.tensor([-1]), "the index -1"),
+        ([0, 4], "the index 4"),
+        ([1, 1], "an index twice"),
+        (torch.tensor([True, False, True, True]), "torch.bool"),
+        ([0.5], "torch.float32"),
+    ]:
+        with pytest.raises(GraphError, match=says):
+            problem.part(wrong)
+
+
+class Plain(ImplicitConv):
+    """The layer of EnergyConv, without parameters of its own."""
+
+    kind = Kind.OPTIMISATION
+
+    def __init__(self):
+        super().__init__(3, 3)
+        self.inner = [hogwild.GSDConv(3, hidden_channels=3, widths=())]  # not registered
+
+    def reset_parameters(self):
+        pass
+
+    def default_solver(self):
+        return Picard()
+
+    def problem(self, inputs):
+        return self.inner[0].problem(inputs)
+
+
+def test_a_convolution_without_parameters():
+    assert Plain()(X, EDGES).shape == (4, 3)
