@@ -2,7 +2,9 @@ r"""Swarms of real processes on this machine: time, updates, bytes, memory; and 
 
 Trained models run as one process per node on loopback (``hogwild_node``, no torch in the agents).
 
-``--sizes`` runs a chain of 20 nodes, the motes of the Intel Berkeley lab (54 nodes,
+``--start`` starts one agent alone and measures the time from the command to its first status, its
+resident memory, and the time of a turn that updates and of a turn of a settled agent. ``--sizes``
+runs a chain of 20 nodes, the motes of the Intel Berkeley lab (54 nodes,
 ``$HOGWILD_DATA/sensor``) and terrain with 100 agents (``$HOGWILD_DATA/MNIST``), each over UDP and
 over Zenoh. The rival is the simulator: it replays the schedule that the processes really had, and
 its number of updates is what that schedule allows. ``--faults`` runs the chain under every fault
@@ -20,6 +22,9 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +35,15 @@ from torch_geometric.data import Data
 from training_step import described, environment, table, write
 
 import hogwild
-from hogwild.executors.swarm import Faults, Swarm, run
+from hogwild.executors.swarm import Faults, Swarm, free_ports, run
+from hogwild.models.export import described as described_model
+from hogwild.models.export import export
 from hogwild.tasks import get
 from hogwild.tasks.families import undirected
+from hogwild_node import model as node_model
+from hogwild_node.agent import Agent, Edge
+from hogwild_node.model_file import ModelFile, name_of
+from hogwild_node.transports.memory import MemoryNetwork
 
 FAULTS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -101,6 +112,70 @@ def predicted(model: Any, data: Data, seen: Swarm, rule: str) -> float | None:
 
 def shown(x: float | None, form: str = ".1f") -> str:
     return "—" if x is None else format(x, form)
+
+
+def start(arguments: argparse.Namespace, folder: Path) -> None:
+    """One agent alone."""
+    model, data = fitted(*chain(arguments.epochs, "energy-edge", folder))
+    path = folder / "alone.hog"
+    export(model, path, data=data)
+    features = ",".join(map(str, data.x[0].tolist()))
+    rows, cells = [], []
+    for transport in ("udp", "zenoh"):
+        ready, memory = [], []
+        for _ in range(5):
+            begun = time.perf_counter()
+            agent = subprocess.Popen(
+                [
+                    sys.executable, "-m", "hogwild_node.command", "--model", path, "--id", "0",
+                    f"--features={features}", "--transport", transport, "--status", "0.01",
+                    "--listen", f"127.0.0.1:{free_ports(1)[0]}", "--seconds", "1",
+                ],
+                stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            assert agent.stdout is not None
+            agent.stdout.readline()
+            ready.append(time.perf_counter() - begun)
+            status = Path(f"/proc/{agent.pid}/status").read_text().splitlines()
+            memory.append(int(next(x for x in status if x.startswith("VmRSS")).split()[1]) / 1024)
+            agent.communicate()
+        cell = {"transport": transport, "ready, s": min(ready), "resident, MB": max(memory)}
+        cells.append(cell)
+        rows.append([transport, f"{min(ready):.2f}", f"{max(memory):.0f}"])
+    head = ("transport", "ready after, s (best of 5)", "resident, MB (worst of 5)")
+    finish(arguments, "swarm_start", "An agent alone", head, rows, cells)
+    rows, cells = [], []
+    for degree in (2, 6):
+        busy, still = turns(model, data, degree)
+        cells.append({"degree": degree, "update, ms": busy, "settled, ms": still})
+        rows.append([str(degree), f"{busy:.2f}", f"{still:.2f}", f"{busy / still:.0f}"])
+    head = ("neighbours", "turn with an update, ms", "turn of a settled agent, ms", "ratio")
+    finish(arguments, "swarm_turns", "Messages in NumPy, one turn", head, rows, cells)
+
+
+def turns(model: Any, data: Data, degree: int) -> tuple[float, float]:
+    """Median time in ms of a turn with an update and of a turn of a settled agent."""
+    config, tensors = described_model(model)
+    node = node_model.of(ModelFile(config, tensors, name_of(config, tensors)))
+    network = MemoryNetwork()
+    agents = [
+        Agent(
+            node, str(i), data.x[i].numpy(), network.endpoint(str(i)), precision="float64",
+            neighbours={str(j): Edge() for j in range(degree + 1) if j != i and 0 in (i, j)},
+            clock=network.clock,
+        )
+        for i in range(degree + 1)
+    ]  # fmt: skip
+    busy, still = [], []
+    for _ in range(200):
+        network.now += 0.02
+        for agent in agents[1:]:
+            agent.turn()
+        before, begun = agents[0].updates, time.perf_counter()
+        agents[0].turn()
+        spent = 1000.0 * (time.perf_counter() - begun)
+        (busy if agents[0].updates > before else still).append(spent)
+    return float(np.median(busy[1:])), float(np.median(still))
 
 
 def sizes(arguments: argparse.Namespace, folder: Path) -> None:
@@ -216,6 +291,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--start", action="store_true", help="one agent alone")
     parser.add_argument("--sizes", action="store_true", help="three swarms without faults")
     parser.add_argument("--faults", action="store_true", help="one swarm with every fault")
     parser.add_argument("--only", default="", help="only rows whose name has this word")
@@ -230,12 +306,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="folder for the results")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.start:
+        start(arguments, arguments.models)
     if arguments.sizes:
         sizes(arguments, arguments.models)
     if arguments.faults:
         faults(arguments, arguments.models)
-    if not (arguments.sizes or arguments.faults):
-        parser.error("expected --sizes, --faults, or both")
+    if not (arguments.start or arguments.sizes or arguments.faults):
+        parser.error("expected some of --start, --sizes and --faults")
 
 
 if __name__ == "__main__":
