@@ -195,13 +195,15 @@ def transport_of(found: dict[str, Any], model: str) -> Transport:
         return UDPTransport(listen)
     if kind != "zenoh":
         raise SetupError(f"transport={kind!r}; expected one of {', '.join(TRANSPORTS)}")
-    from hogwild_node.transports.tls import Certificates
     from hogwild_node.transports.zenoh import ZenohTransport
 
-    folder, controller = found.get("certificates"), found.get("controller")
+    folder, controller, certificates = found.get("certificates"), found.get("controller"), None
+    if folder is not None:
+        from hogwild_node.transports.tls import Certificates
+
+        certificates = Certificates.of(str(folder))
     return ZenohTransport(
-        str(found["id"]), model, listen,
-        certificates=None if folder is None else Certificates.of(str(folder)),
+        str(found["id"]), model, listen, certificates=certificates,
         controller=None if controller is None else str(controller),
         lease=float(found.get("lease", 2.0)),
     )  # fmt: skip

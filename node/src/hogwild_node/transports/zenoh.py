@@ -13,11 +13,13 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hogwild_node.errors import SetupError, TransportError
 from hogwild_node.transport import Received, Transport
-from hogwild_node.transports.tls import Certificates, wants_certificates
+
+if TYPE_CHECKING:
+    from hogwild_node.transports.tls import Certificates
 
 KINDS = {"hello": True, "data": False}
 PROTOCOLS = ("tcp", "udp", "tls", "quic")
@@ -238,6 +240,8 @@ class ZenohTransport(Transport):
         host, port = rest.rpartition(":")[0].strip("[]"), int(rest.rpartition(":")[2])
         if self.certificates is not None:
             return self.certificates.refusal(host, port, name)
+        from hogwild_node.transports.tls import wants_certificates  # ssl costs two megabytes
+
         if protocol == "tcp" and wants_certificates(host, port):
             return "it wants certificates; expected --certificates FOLDER, from `hogwild keys`"
         return None
@@ -256,7 +260,7 @@ class ZenohTransport(Transport):
         self.arrived[link] = Received(link[0], sample.payload.to_bytes(), time.monotonic())
 
     def receive(self) -> list[Received]:
-        found = [self.arrived.pop(link, None) for link in list(self.arrived)]
+        found = [self.arrived.pop(link, None) for link in self.publishers]
         return [received for received in found if received is not None]
 
     def control(self) -> list[bytes]:
