@@ -81,7 +81,7 @@ def motes(epochs: int, folder: Path) -> tuple[Any, Data]:
     Motes at most six metres apart are neighbours.
     """
     path = Path(os.environ["HOGWILD_DATA"]) / "sensor" / "intel_lab_mote_locs.txt"
-    place = torch.from_numpy(np.loadtxt(path)[:, 1:]).float()
+    place = torch.from_numpy(np.loadtxt(path, skiprows=1)[:, 1:]).float()
     edges = undirected(*np.nonzero(np.triu(torch.cdist(place, place).numpy() <= 6.0, 1)))
     draw = torch.Generator().manual_seed(0)
     graphs = []

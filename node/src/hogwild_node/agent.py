@@ -215,9 +215,10 @@ class Agent:
         return ready
 
     def _ready(self, now: float) -> bool:
-        """Whether all neighbours have said hello, or have had their time."""
-        missing = any(link.features is None for link in self.links.values())
-        return not missing or now - self.begun > self.lease
+        """Whether all neighbours take part, or have had their time: an update without a neighbour
+        is of another graph."""
+        complete = all(self._takes_part(link, now) for link in self.links.values())
+        return complete or now - self.begun > self.lease
 
     def _meet(self, now: float) -> None:
         """Who takes part, and what that changes."""

@@ -20,6 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are tiny: threads
 
 from hogwild_node import model as models
 from hogwild_node.agent import Agent, Edge
+from hogwild_node.durations import interval
 from hogwild_node.errors import NodeError, SetupError
 from hogwild_node.transport import Transport
 
@@ -104,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
     add("--ros2-topic", metavar="TOPIC", help="the topics are below this (/hogwild/agent_NAME)")
     add("--ros2-every", type=float, metavar="S", help="seconds between two messages (0.1)")
     add("--loss", type=float, metavar="P", help="for trials: lose so many packets (0)")
-    add("--delay", metavar="S,S", help="for trials: hold packets up, least and most seconds (0,0)")
+    add("--delay", metavar="T[,T]", help="for trials: hold packets up, as 20ms or 15ms,25ms (0)")
     add("--seed", type=int, help="of these losses and delays (0)")
     add("--cut", metavar="NAME,…", help="for trials: SIGUSR1 cuts these off, SIGUSR2 ends that")
     add("--trace", metavar="FILE", help="append one line of JSON per update: what had been heard")
@@ -212,21 +213,16 @@ def transport_of(found: dict[str, Any], model: str) -> Transport:
 def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
     """The same links, with the losses and delays that a trial asks for."""
     (loss,) = numbers([found.get("loss", 0.0)], "loss")
-    delay = numbers(found.get("delay", "0,0"), "delay")
-    if not 0.0 <= loss < 1.0 or len(delay) != 2 or not 0.0 <= delay[0] <= delay[1]:
-        raise SetupError(
-            f"loss={loss} and delay={delay}; expected a probability below 1, and two numbers of "
-            f"seconds, the least and the most"
-        )
+    delay = interval(found.get("delay", "0"))
+    if not 0.0 <= loss < 1.0:
+        raise SetupError(f"loss={loss}; expected a probability from 0 to below 1")
     cut = found.get("cut", [])
     cut = frozenset(cut.split(",") if isinstance(cut, str) else map(str, cut))
     if not loss and not delay[1] and not cut:
         return transport
     from hogwild_node.transports.faulty import FaultyTransport
 
-    out = FaultyTransport(
-        transport, loss=loss, delay=(delay[0], delay[1]), seed=int(found.get("seed", 0))
-    )
+    out = FaultyTransport(transport, loss=loss, delay=delay, seed=int(found.get("seed", 0)))
     if cut:
         signal.signal(signal.SIGUSR1, lambda *_: setattr(out, "cut", cut))
         signal.signal(signal.SIGUSR2, lambda *_: setattr(out, "cut", frozenset()))

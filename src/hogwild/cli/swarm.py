@@ -31,7 +31,7 @@ class Options(Finished):
 
     Examples:
       hogwild swarm runs/chains
-      hogwild swarm runs/chains --agents 20 --loss 0.3 --delay 0.015,0.025 --transport udp
+      hogwild swarm runs/chains --agents 20 --loss 0.3 --delay 15ms,25ms --transport udp
       hogwild swarm runs/chains --tls
       hogwild swarm runs/chains --kill 0.3 --kill-at 5 --revive-at 10 --plot swarm.png
       hogwild swarm runs/chains --record swarm.npz
@@ -69,8 +69,11 @@ class Options(Finished):
         False, "make keys for this run and encrypt the links, as hogwild keys does", group=NODES
     )
     loss: float = option(0.0, "share of packets that are lost", group=WRONG)
-    delay: tuple[float, ...] = option(
-        (0.0, 0.0), "seconds that packets are held up, the least and the most", group=WRONG
+    delay: str = option(
+        "0",
+        "how long packets are held up: 20ms, or the least and the most, 15ms,25ms",
+        group=WRONG,
+        metavar="T[,T]",
     )
     kill: float = option(0.0, "share of agents that are killed", group=WRONG)
     kill_at: float = option(5.0, "when, in seconds", group=WRONG)
@@ -109,9 +112,9 @@ def run(options: Options) -> Outcome:
     from hogwild.executors.swarm import Faults
     from hogwild.executors.swarm import run as start
     from hogwild.training.ensemble import Members
+    from hogwild_node.durations import interval
+    from hogwild_node.errors import SetupError
 
-    if len(options.delay) != 2:
-        raise ConfigError(f"--delay {options.delay}; expected two numbers, the least and the most")
     result = options.load()
     r = result.best if options.replica is None else options.replica
     members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
@@ -124,7 +127,10 @@ def run(options: Options) -> Outcome:
             f"{', '.join(map(str, sizes))}"
         )
     drawn = {f.name: getattr(options, f.name) for f in fields(Faults) if f.name != "delay"}
-    faults = Faults(delay=(options.delay[0], options.delay[1]), **drawn)
+    try:
+        faults = Faults(delay=interval(options.delay, "--delay"), **drawn)
+    except SetupError as error:
+        raise ConfigError(str(error)) from error
     if options.record is not None and (faults.kill or faults.partition):
         raise ConfigError(
             "--record was given with --kill or --partition; the simulator's graph does not change: "
