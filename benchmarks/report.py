@@ -183,6 +183,10 @@ PARTS: dict[str, Callable[[str], str]] = {
     "rules_long": written("rules-long"),
     "safeguard": written("safeguard"),
     "c_agent": written("c_agent"),
+    "swarm_start": written("swarm_start"),
+    "swarm_turns": written("swarm_turns"),
+    "swarm_sizes": written("swarm_sizes"),
+    "swarm_faults": written("swarm_faults"),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -11,180 +10,27 @@ import signal
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are tiny: threads only cost memory
 
 from hogwild_node import model as models
-from hogwild_node.agent import Agent, Edge
+from hogwild_node.agent import Agent
 from hogwild_node.durations import interval
 from hogwild_node.errors import NodeError, SetupError
+from hogwild_node.options import TRANSPORTS, edges, numbers, settings
 from hogwild_node.transport import Transport
 
 if TYPE_CHECKING:
     from hogwild_node.ros2 import StatusPublisher
 
-TRANSPORTS = ("zenoh", "udp")
 SAVE_PERIOD = 2.0
 """Seconds between two saves of the state."""
 ROS2_PATIENCE = 3.0
 """Seconds after which the agent says that it has not found the router of ROS 2."""
 ASK_PERIOD = 2.0
 """Seconds between two questions to silent neighbours why there is no link."""
-KEYS = {
-    "model", "id", "features", "neighbours", "transport", "listen", "rule", "precision", "lease",
-    "on_silence", "tolerance", "settle_after", "nodes", "rate", "state", "status", "seconds",
-    "certificates", "controller", "loss", "delay", "seed", "cut", "trace", "ros2",
-    "ros2_domain", "ros2_topic", "ros2_every",
-}  # fmt: skip
-
-EPILOG = """
-examples:
-  hogwild-agent --model model.hog --id 7 --listen 127.0.0.1:21007 --features 0.3,1.2 \\
-      --neighbours 3=127.0.0.1:21003,8=127.0.0.1:21008
-  hogwild-agent --config robot7.toml --status 1
-  hogwild-agent --config robot7.toml --certificates keys/7 --controller base
-  hogwild-agent --config robot7.toml --ros2 tcp/127.0.0.1:7447
-
-robot7.toml:
-  model = "model.hog"
-  id = "7"
-  listen = "10.0.0.7:21000"
-  features = [0.3, 1.2]
-  [neighbours.3]
-  address = "10.0.0.3:21000"
-  weight = 1.0
-  edge_attr = [0.5]
-
-An agent prints one line of JSON per --status seconds: its answer, residual, calm and state. It
-stops on SIGTERM or Ctrl-C. With --state FILE it begins where it last stopped. With Zenoh it also
-takes new features and neighbours, as JSON on the key hogwild/<model>/control/<id>:
-  {"features": [0.4, 1.1], "neighbours": {"3": {"address": "10.0.0.3:21000"}}}
-
-With --certificates FOLDER (from `hogwild keys`) all links are encrypted. The agent hears only
-neighbours whose certificates have their names, and takes control messages only from the certificate
-named by --controller. It says so where a certificate is refused. Without certificates, whoever
-reaches the agent's address can send it packets and control messages.
-
-With --ros2 the agent publishes for ROS 2 nodes that use rmw_zenoh: TOPIC/prediction
-(std_msgs/Float64MultiArray), TOPIC/residual and TOPIC/calm (std_msgs/Float64), and /diagnostics.
-"""
-
-
-def parser() -> argparse.ArgumentParser:
-    """The options of the command."""
-    out = argparse.ArgumentParser(
-        "hogwild-agent", description="Run one node of a graph neural network without a clock.",
-        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-    )  # fmt: skip
-    add = out.add_argument
-    add("--config", type=Path, metavar="FILE", help="a TOML file with any of these options")
-    add("--model", metavar="FILE", help="the trained model, from `hogwild export`")
-    add("--id", metavar="NAME", help="the agent's name")
-    add("--features", metavar="X,X,…", help="the agent's features")
-    add("--neighbours", metavar="NAME=HOST:PORT,…", help="the neighbours and where they listen")
-    add("--transport", choices=TRANSPORTS, help="how packets travel (zenoh)")
-    add("--listen", metavar="HOST:PORT", help="where the agent listens (127.0.0.1:21000)")
-    add("--certificates", metavar="FOLDER", help="the agent's folder of `hogwild keys`, for TLS")
-    add("--controller", metavar="NAME", help="whose certificate may send control messages (nobody)")
-    add("--rule", help="auto, or a rule that fits the model")
-    add("--precision", choices=("float32", "float64"), help="numbers in packets (float32)")
-    add("--rate", type=float, metavar="HZ", help="turns a second (50)")
-    add("--lease", type=float, metavar="S", help="silence after which a neighbour is gone (2)")
-    add("--on-silence", choices=("drop", "hold"), help="what becomes of its last words (drop)")
-    add("--tolerance", type=float, help="the residual up to which the agent counts as settled")
-    add("--settle-after", type=float, metavar="S", help="calm after which it says so (1)")
-    add("--nodes", type=int, metavar="N", help="agents in the swarm, for the error bound")
-    add("--state", metavar="FILE", help="keep the last state here, and begin with it")
-    add("--status", type=float, metavar="S", help="print the state every so many seconds")
-    add("--ros2", metavar="ADDRESS", help="send the status to this router of ROS 2 (rmw_zenoh)")
-    add("--ros2-domain", type=int, metavar="N", help="the ROS domain (0)")
-    add("--ros2-topic", metavar="TOPIC", help="the topics are below this (/hogwild/agent_NAME)")
-    add("--ros2-every", type=float, metavar="S", help="seconds between two messages (0.1)")
-    add("--loss", type=float, metavar="P", help="for trials: lose so many packets (0)")
-    add("--delay", metavar="T[,T]", help="for trials: hold packets up, as 20ms or 15ms,25ms (0)")
-    add("--seed", type=int, help="of these losses and delays (0)")
-    add("--cut", metavar="NAME,…", help="for trials: SIGUSR1 cuts these off, SIGUSR2 ends that")
-    add("--trace", metavar="FILE", help="append one line of JSON per update: what had been heard")
-    add("--seconds", type=float, metavar="S", help="stop after so many seconds")
-    return out
-
-
-def settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """The options given: those of the command line over those of the file."""
-    given = {k: v for k, v in vars(parser().parse_args(argv)).items() if v is not None}
-    path = given.pop("config", None)
-    filed: dict[str, Any] = {}
-    if path is not None:
-        try:
-            filed = tomllib.loads(path.read_text())
-        except OSError as error:
-            raise SetupError(
-                f"{path} cannot be read ({error.strerror}); expected a TOML file"
-            ) from error
-        except tomllib.TOMLDecodeError as error:
-            raise SetupError(f"{path} is not TOML: {error}") from error
-        filed = {key.replace("-", "_"): value for key, value in filed.items()}
-        unknown = sorted(filed.keys() - KEYS)
-        if unknown:
-            raise SetupError(
-                f"{path} has {', '.join(unknown)}; expected some of {', '.join(sorted(KEYS))}"
-            )
-    found = filed | given
-    positive = (
-        "lease", "tolerance", "settle_after", "rate", "status", "seconds", "nodes", "ros2_every",
-    )  # fmt: skip
-    for key in positive:
-        number = found.get(key, 1)
-        whole = isinstance(number, int) and not isinstance(number, bool)
-        if not (whole or (isinstance(number, float) and key != "nodes")) or not number > 0:
-            kind = "a positive whole number" if key == "nodes" else "a positive number"
-            raise SetupError(f"{key} is {number!r}; expected {kind}")
-    for key in ("model", "id", "features"):
-        if key not in found:
-            raise SetupError(f"{key} is missing; expected --{key} …, or {key} in the file")
-    return found
-
-
-def numbers(text: Any, name: str) -> list[float]:
-    """``1,2,3``, or a list of numbers."""
-    parts = text.split(",") if isinstance(text, str) else text
-    try:
-        return [float(part) for part in parts]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise SetupError(f"{name} is {text!r}; expected numbers such as 0.3,1.2") from error
-
-
-def edges(given: Any) -> dict[str, Edge]:
-    """``3=HOST:PORT,8=HOST:PORT``, or a table with address, weight and edge_attr of each."""
-    if isinstance(given, str):
-        pairs = [part.partition("=") for part in given.split(",") if part]
-        wrong = [name for name, sign, address in pairs if not (name and sign and address)]
-        if wrong:
-            raise SetupError(
-                f"neighbour {wrong[0]!r} has no address; expected NAME=HOST:PORT, for instance "
-                f"3=127.0.0.1:21003"
-            )
-        return {name: Edge(address) for name, _, address in pairs}
-    if not isinstance(given, dict):
-        raise SetupError(f"neighbours is {given!r}; expected a table with one entry for each")
-    out = {}
-    for name, entry in given.items():
-        if not isinstance(entry, dict) or entry.keys() - {"address", "weight", "edge_attr"}:
-            raise SetupError(
-                f"neighbour {name} is {entry!r}; expected a table with address, and weight and "
-                f"edge_attr where they are needed"
-            )
-        attr, address = entry.get("edge_attr"), entry.get("address")
-        if address is not None and not isinstance(address, str):
-            raise SetupError(f"neighbour {name} has the address {address!r}; expected HOST:PORT")
-        (weight,) = numbers([entry.get("weight", 1.0)], f"weight of neighbour {name}")
-        attr = None if attr is None else numbers(attr, f"edge_attr of neighbour {name}")
-        out[str(name)] = Edge(address, attr, weight)
-    return out
 
 
 def transport_of(found: dict[str, Any], model: str) -> Transport:
