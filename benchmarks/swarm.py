@@ -69,7 +69,7 @@ def terrain(epochs: int, folder: Path) -> tuple[Any, Data]:
     """A model trained on images with ten agents, and an image with a hundred."""
     task = get("terrain", num_graphs=500)
     result = hogwild.train(
-        task, model="energy-edge", epochs=epochs, folds=1, folder=folder / "terrain", resume=True
+        task, model="energy-edge", epochs=epochs, folder=folder / "terrain", resume=True
     )
     return result.model, get("terrain", num_graphs=1, agents=100, radius=2.0).graphs[0]
 
@@ -91,7 +91,7 @@ def motes(epochs: int, folder: Path) -> tuple[Any, Data]:
         noisy = y + 0.3 * torch.randn(y.shape, generator=draw)
         graphs.append(Data(x=torch.cat([noisy, place / 40.0], 1), y=y, edge_index=edges))
     result = hogwild.train(
-        graphs, model="energy-edge", loss=F.mse_loss, epochs=epochs, folds=1,
+        graphs, model="energy-edge", loss=F.mse_loss, epochs=epochs,
         folder=folder / "motes", resume=True, model_options={"hidden_channels": 4},
     )  # fmt: skip
     return result.model, graphs[-1]
