@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -128,6 +129,8 @@ class Observer:
         self.half = self._half() if faults.partition else frozenset()
         self.parted = False
         self.revived: list[int] = []
+        self.frozen: frozenset[int] = frozenset()
+        self.disturbed = -math.inf  # when an agent last missed a neighbour that lives
         self._readers: dict[int, threading.Thread] = {}
 
     # -- processes ---------------------------------------------------------------------------------
@@ -287,6 +290,7 @@ class Observer:
                 self.processes[i].send_signal(SIGNALS[what])
         out.alive.sort()
         self.parted = {"cut": True, "heal": False}.get(what, self.parted)
+        self.frozen = {"freeze": frozenset(who), "thaw": frozenset[int]()}.get(what, self.frozen)
 
     def _require_alive(self, killed: Sequence[int]) -> None:
         for i, process in self.processes.items():
@@ -312,13 +316,30 @@ class Observer:
         out.settled.append(sum(settled) / max(len(out.alive), 1))
         distance = float(np.sqrt(sum(float((g**2).sum()) for g in gaps)))
         bounds = [words[i]["bound"] for i, said in zip(alive, settled, strict=True) if said]
+        missed = any(self._reachable(i, int(j), out) for i in alive for j in words[i]["silent"])
+        if missed and not self._recent(t):
+            self.disturbed, out.missed = t, out.missed + 1
         if self._rested(t):  # before, the agents cannot know what was done to the swarm
             out.false_alarms += sum(b is not None and complete and distance > b for b in bounds)
 
     def _rested(self, t: float) -> bool:
-        """Whether news of the last event has had time to spread."""
-        quiet = self.common["lease"] + self.common["settle_after"]
-        return not self.events or t > self.events[-1][0] + float(quiet)
+        """Whether news of the last event, and of the last link that failed, has had time to
+        spread."""
+        return not self._recent(t) and t > self.disturbed + self._quiet
+
+    @property
+    def _quiet(self) -> float:
+        """Seconds that news may take to spread."""
+        return float(self.common["lease"] + self.common["settle_after"])
+
+    def _recent(self, t: float) -> bool:
+        """Whether something was done to the swarm of late."""
+        return bool(self.events) and t <= self.events[-1][0] + self._quiet
+
+    def _reachable(self, i: int, j: int, out: Swarm) -> bool:
+        """Whether nothing was done to the swarm that keeps i from hearing j."""
+        apart = self.parted and (i in self.half) != (j in self.half)
+        return j in out.alive and not self.frozen & {i, j} and not apart
 
     def _answer(self, alive: tuple[int, ...]) -> Any:
         """The synchronous answer of the graph of those alive, without the links that are cut,

@@ -35,6 +35,8 @@ class Swarm:
         memory: Mean proportional memory of an agent in MB; ``None``: unknown.
         false_alarms: Samples in which an agent said that it was settled and the bound that it gave
             was below the true error.
+        missed: Samples in which an agent had dropped a neighbour that lived and could be heard: it
+            was starved of processor time for longer than the lease. Bounds are not judged then.
         rate: Turns a second that agents were asked for.
         trace: The schedule, which :func:`hogwild.simulate` replays; ``None`` if agents were killed
             or links were cut, because the simulator's graph does not change.
@@ -54,6 +56,7 @@ class Swarm:
     events: list[tuple[float, str]] = field(default_factory=list)
     memory: float | None = None
     false_alarms: int = 0
+    missed: int = 0
     rate: float = 0.0
     trace: Trace | None = None
 
@@ -103,11 +106,12 @@ class Swarm:
         memory = "" if self.memory is None else f", {self.memory:.0f} MB of memory each"
         done = self.turns / max(self.seconds, 1e-9)
         slow = ""
-        if done < 0.5 * self.rate:
+        if done < 0.5 * self.rate or self.missed:
             slow = (
-                f"\nthe agents took {done:.1f} turns a second of {self.rate:.1f} asked for: this "
-                f"machine is too slow for so many, and neighbours may have dropped each other; ask "
-                f"for fewer (rate) or allow longer silence (lease)"
+                f"\nthe agents took {done:.1f} turns a second of {self.rate:.1f} asked for, and "
+                f"had dropped\nliving neighbours in {self.missed} of {len(self.times)} samples: "
+                f"this machine is too slow for so many agents;\nask for fewer turns (rate) or "
+                f"allow longer silence (lease)"
             )
         return (
             f"{len(self.alive)} agents ran for {self.seconds:.1f} s; error {self.deviation:.1e} "
