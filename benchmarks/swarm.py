@@ -190,7 +190,7 @@ def sizes(arguments: argparse.Namespace, folder: Path) -> None:
             continue
         model, data = fitted(*make())
         for transport in ("udp", "zenoh"):
-            for precision in ("float32", "float64"):
+            for precision in ("float32", "float64")[: 2 if data.num_nodes <= 20 else 1]:
                 seen = run(
                     model, data, transport=transport, precision=precision, seconds=arguments.seconds
                 )
