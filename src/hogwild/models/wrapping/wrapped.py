@@ -208,7 +208,7 @@ class WrappedGNN(Model):
         graph = inputs.graph()
         found = Recorded.of(self, fields)
         problem = WrappedProblem(
-            graph, 1, sum(found.results), len(found.v), (*found.widths, found.results[-1]),
+            graph, 1, sum(found.results), len(found.z), (*found.widths, found.results[-1]),
             "caching", self, fields, AllEdges(graph, inputs.edge_index, None, None), found,
         )  # fmt: skip
         Trial(problem).run()
