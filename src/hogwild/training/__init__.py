@@ -16,6 +16,7 @@ from hogwild.errors import ConfigError
 from hogwild.metrics import Score
 from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
+from hogwild.tasks.base import Task
 from hogwild.training import folder as folders
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
@@ -24,7 +25,7 @@ from hogwild.training.own import OwnTask
 from hogwild.training.registry import MODELS, device_of, spelled_out
 from hogwild.training.result import Result, load, measure
 from hogwild.training.state import Stop
-from hogwild.training.task import Task, resolve
+from hogwild.training.task import resolve
 
 __all__ = ["MODELS", "Config", "Loop", "OwnTask", "Result", "Stop", "Task", "load", "train"]
 

@@ -27,6 +27,7 @@ from hogwild.models.base import Kind
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.scarselli import ScarselliGNN
 from hogwild.progress import bar
+from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, state
 from hogwild.training.diagnosis import diagnose, failed_adjoints
 from hogwild.training.ensemble import Members
@@ -36,7 +37,7 @@ from hogwild.training.predict import inputs_of, predict
 from hogwild.training.registry import device_of, set_on_failure
 from hogwild.training.shelf import Shelf, Taken, mini_batches, portions
 from hogwild.training.state import Stop
-from hogwild.training.task import Task, of_nodes, one_mean_each
+from hogwild.training.task import of_nodes, one_mean_each
 
 
 @runtime_checkable

@@ -13,6 +13,7 @@ from torch_geometric.data import Batch, Data
 from hogwild.errors import ConfigError, require_positive
 from hogwild.graph.inputs import graphs_of
 from hogwild.metrics import ACCURACY, Measure, Metric, Score, one_by_one
+from hogwild.tasks.base import Task
 from hogwild.tasks.splits import Split, cross_validation, shares
 from hogwild.training.checks import check_graphs, check_targets, edge_dim, per_node
 from hogwild.training.masks import views
@@ -41,7 +42,7 @@ def parts(count: int, folds: int | None, seed: int, strata: Tensor | None = None
     return cross_validation(count, folds, seed, strata)
 
 
-class OwnTask:
+class OwnTask(Task):
     """A user's own graphs, with their loss, as a task.
 
     Args:
@@ -103,8 +104,6 @@ class OwnTask:
                 f"higher_is_better={higher_is_better!r} was given without a metric; expected it "
                 f"with a function only: the direction of {self.reported.name!r} is known"
             )
-        self.metric_name = self.reported.name
-        self.higher_is_better = self.reported.higher_is_better
         dtype = "float32" if first.x.dtype == torch.float32 else "float64"
         self.defaults = {
             "batch_size": BATCH, "dtype": dtype, "validate_every": 1, "log_every": 1,
@@ -124,14 +123,6 @@ class OwnTask:
             )
         return self._splits
 
-    def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
-        """The loss over the rows that count."""
-        return self.minimised(out, self._targets(data), self._rows(data, mask))
-
-    def metric(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
-        """The user's metric over the rows that count."""
-        return self.reported(out, self._targets(data), self._rows(data, mask))
-
     def baseline(self, split: Split) -> float | None:
         """The metric, on the test graphs, of the best constant prediction for the training graphs:
         the most frequent class, or the mean of the targets. A model that is no better has learned
@@ -139,34 +130,16 @@ class OwnTask:
         if self.metric_name == "metric" or not len(split.test):
             return None
         parts = [[self.graphs[i] for i in ids.tolist()] for ids in (split.train, split.test)]
-        batches = [Batch.from_data_list(part) for part in parts]
-        train, test = (self._targets(b)[self._counted(b)] for b in batches)
-        if train.is_floating_point():
-            train, test = train.double(), test.double()
-        row = self.reported.constant(train, self.out_channels).double().reshape(1, -1)
-        return float(self.reported(row.expand(len(test), -1), test))
+        return self.constant(*(Batch.from_data_list(part) for part in parts))
 
     def _targets(self, data: Batch) -> Tensor:
-        """Classes [n] or numbers [n, …]."""
-        y: Tensor = data.y
+        y = super()._targets(data)
         if y.is_floating_point():
             return y
         return y.long().squeeze(-1) if y.dim() == 2 and y.size(1) == 1 else y.long()
 
-    def _counted(self, data: Batch) -> Tensor:
-        """The rows that count by masks of nodes, [n]; all rows without masks."""
-        rows = data.num_nodes if self.pool is None else data.num_graphs
-        counted: Tensor | None = data.get("counted")
-        if counted is not None:
-            return counted
-        return torch.ones(rows, dtype=torch.bool, device=data.y.device)
-
-    def _rows(self, data: Batch, mask: Tensor | None) -> Tensor:
-        """The rows that count, [n] or [R, n]."""
-        counts = self._counted(data)
-        if mask is None:
-            return counts
-        return counts & (mask[..., data.batch] if self.pool is None else mask)
+    def _check(self, out: Tensor, data: Batch, mask: Tensor | None) -> None:
+        """Do nothing: a user's loss may take predictions of any width."""
 
 
 def _measure(score: Score) -> Measure:

@@ -26,13 +26,14 @@ from hogwild.files import write_atomically
 from hogwild.metrics import cost
 from hogwild.models.gnn import ConvGNN
 from hogwild.plots.training import curves
+from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, log
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop
 from hogwild.training.own import OwnTask
 from hogwild.training.registry import MODELS, at_hand, build, device_of, set_on_failure, spelled_out
 from hogwild.training.state import Stop
-from hogwild.training.task import Task, resolve
+from hogwild.training.task import resolve
 
 PARTS = ("train", "val", "test")
 EXPECTED = "expected the folder of a finished run"
