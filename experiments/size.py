@@ -157,7 +157,7 @@ def errs(model: Model, task: Task) -> tuple[float, bool]:
     device = next(model.parameters()).device
     batch = Batch.from_data_list(task.graphs).to(device)
     batch = batch.apply(lambda t: t.double() if t.is_floating_point() else t)
-    out, found = predict(model, batch, edges=False)
+    out, found = predict(model, batch)
     return float(task.metric(out[0], batch)), bool(found.converged.all())
 
 

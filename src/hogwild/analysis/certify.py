@@ -75,10 +75,7 @@ def certify(
     certified step and rate, and where your own step lies.
 
     Args:
-        model: Any model of this library, or a trained GNN of PyG's convolutions.
-        data: A PyG ``Data``, ``Batch`` or list of ``Data``.
-        stagger: S, the largest number of ticks between two turns of a node.
-        delay: D, the largest age of a packet in ticks.
+        model, data, stagger, delay: As in :func:`hogwild.simulate`.
         options: ``rule``, ``step``, ``exchange`` and ``impairments`` of :func:`hogwild.simulate`.
             For energies ``rule="auto"`` means messages. More is proved of gradient steps with
             ``step="certified"``.

@@ -92,8 +92,7 @@ def train(
     config = config.completed(getattr(resolved, "defaults", {}))
     members = Members.of(config, resolved, config.replicas, device)
     network: Any = initial(config, resolved, members.seeds) if given is None else given
-    edges = network.edge_dim is not None
-    if resolved.edge_dim is not None and not edges:
+    if resolved.edge_dim is not None and network.edge_dim is None:
         _without_edges(network, config, resolved)
     failures = {part: part.on_failure for part in network.modules() if hasattr(part, "on_failure")}
     where = None if folder is None else Path(folder)
@@ -103,7 +102,7 @@ def train(
         if config.standardize and (given is None or not network.features.fitted):
             network.features.fit(resolved.graphs, members.train.cpu())
         log = Log(None if where is None else where / "metrics.jsonl", tensorboard)
-        loop = Loop(config, resolved, network, members, edges, state, log, callback)
+        loop = Loop(config, resolved, network, members, state, log, callback)
         if going_on:
             loop.resume()
         if loop.epoch > config.epochs:

@@ -55,7 +55,6 @@ class Loop:
         task: The graphs, the loss and the metric.
         model: A model with or without replicas; its parameters change in place.
         members: The graphs that each replica trains on.
-        edges: Whether the model reads edge features.
         folder: Where checkpoints go; ``None``: there are none.
         log: Where the history goes.
         callback: Called as ``callback(loop)`` after every epoch.
@@ -67,7 +66,6 @@ class Loop:
         task: Task,
         model: ConvGNN,
         members: Members,
-        edges: bool,
         folder: Path | None,
         log: Log,
         callback: Callable[[Loop], None] | None = None,
@@ -77,7 +75,7 @@ class Loop:
         assert config.validate_every is not None
         assert config.log_every is not None
         self.validate_every, self.log_every = config.validate_every, config.log_every
-        self.config, self.task, self.members, self.edges = config, task, members, edges
+        self.config, self.task, self.members = config, task, members
         self.folder, self.log, self.callback = folder, log, callback
         self.model = model.to(device, config.precision)
         # A failed solve stops its own replica, and must not end the run.
@@ -157,7 +155,7 @@ class Loop:
         self.model.zero_grad(set_to_none=True)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
-            out, found = predict(self.model, data, self.edges, self._start(taken))
+            out, found = predict(self.model, data, self._start(taken))
             # Rows that do not count for a replica get no gradient. A mask in the loss is not
             # enough: where a target is NaN, it leaves 0 · NaN.
             keep = (mask[:, data.batch] if of_nodes(self.task, out, data) else mask).unsqueeze(-1)
@@ -211,7 +209,7 @@ class Loop:
     def _penalty(self, model: ScarselliGNN, found: Solution, data: Batch, mask: Tensor) -> Tensor:
         """Scarselli's penalty, the mean over the graphs that count, [R]."""
         h = found.value if model.replicas is not None else found.value[0]
-        each = model.penalty(h, inputs_of(data, self.edges))
+        each = model.penalty(h, inputs_of(model, data))
         return (each * mask).sum(-1) / mask.sum(-1)
 
     def _batches(self) -> Iterator[Taken]:
@@ -249,7 +247,7 @@ class Loop:
                 warnings.simplefilter("ignore", ConvergenceWarning)
             starts = [self._start(p) if warm else None for p in pieces]
             pairs = zip(pieces, starts, strict=True)
-            out = torch.cat([predict(self.model, p.data, self.edges, h)[0] for p, h in pairs], -2)
+            out = torch.cat([predict(self.model, p.data, h)[0] for p, h in pairs], -2)
         found = []
         for member in members:
             some = member.any(1)

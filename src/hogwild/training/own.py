@@ -70,7 +70,9 @@ class OwnTask(Task):
         out_channels: int | None = None,
         name: str = "own data",
     ) -> None:
-        given = [g for each in graphs_of(graphs) for g in _taken_apart(each)]
+        given: list[Data] = []
+        for each in graphs_of(graphs):
+            given += each.to_data_list() if isinstance(each, Batch) else [each]
         check_graphs(given)
         first = given[0]
         self.name = name
@@ -124,9 +126,8 @@ class OwnTask(Task):
         return self._splits
 
     def baseline(self, split: Split) -> float | None:
-        """The metric, on the test graphs, of the best constant prediction for the training graphs:
-        the most frequent class, or the mean of the targets. A model that is no better has learned
-        nothing. ``None`` with a metric of the user's, or without test graphs."""
+        """:meth:`constant` of a split: the metric of the most frequent class, or of the mean of the
+        targets. ``None`` with a metric of the user's, or without test graphs."""
         if self.metric_name == "metric" or not len(split.test):
             return None
         parts = [[self.graphs[i] for i in ids.tolist()] for ids in (split.train, split.test)]
@@ -150,8 +151,3 @@ def _measure(score: Score) -> Measure:
         return score(out.squeeze(-1) if same else out, y)
 
     return one_by_one(flat)
-
-
-def _taken_apart(data: Data) -> list[Data]:
-    """The graphs of a batch; a graph as it is."""
-    return data.to_data_list() if isinstance(data, Batch) else [data]
