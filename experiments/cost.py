@@ -41,7 +41,7 @@ from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop
 from hogwild.training.predict import predict
-from hogwild.training.registry import device_of, entry
+from hogwild.training.registry import device_of
 from hogwild.training.task import resolve
 
 ROUNDS, QUICK_ROUNDS = 9, 3

@@ -14,8 +14,8 @@ from torch_geometric.data import Batch, Data, Dataset
 from torch_geometric.data.data import BaseData
 
 from hogwild import tasks
-from hogwild.config import BY_TYPE, Rule
-from hogwild.errors import ConfigError, HogwildError, InputError, among
+from hogwild.config import BY_TYPE
+from hogwild.errors import ConfigError, HogwildError, InputError, Rule, among
 from hogwild.tasks.base import Task
 from hogwild.training.own import OwnTask
 
