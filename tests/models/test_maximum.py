@@ -26,15 +26,6 @@ def test_conv(options, device):
     check_model(lambda **kw: MaxConv(3, **options, **kw), device=device)
 
 
-def test_edge_features(device):
-    check_model(lambda **kw: MaxConv(3, edge_dim=2, **kw), edge_dim=2, device=device)
-
-
-@pytest.mark.parametrize("pool", [None, "mean"])
-def test_gnn(pool, device):
-    check_model(lambda **kw: MaxGNN(3, out_channels=2, pool=pool, **kw), device=device)
-
-
 # -- the answer -----------------------------------------------------------------------------------
 
 
