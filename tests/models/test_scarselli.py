@@ -76,21 +76,6 @@ def test_map_and_fixed_point_by_hand(widths):
     assert float(solution.detach().abs().max()) <= 1.0
 
 
-def test_some_nodes_compute_what_all_would():
-    graph = random_graph([1, 4, 9], seed=3)
-    conv = ScarselliConv(3, replicas=2).double()
-    edge_index = torch.stack([graph.src, graph.dst])
-    problem = conv.problem(
-        Inputs(torch.randn(14, 3, **DOUBLE), edge_index, None, graph.batch)
-    ).detach()
-    h = torch.randn(2, 2, 14, **DOUBLE)
-    inbox = torch.randn(2, 2, graph.num_edges, **DOUBLE)  # stale, unrelated to h
-    nodes = torch.tensor([3, 13, 0])
-    at = graph.star(nodes)
-    some = problem.update(h[..., nodes], inbox[..., at.edges], at)
-    torch.testing.assert_close(some, problem.update(h, inbox, graph.everyone)[..., nodes])
-
-
 def test_select_is_the_problem_alone():
     edge_index, batch = batch_of((chain(4), 4), (ODD, ODD_NODES), (star(5), 5))
     n = batch.numel()
