@@ -114,7 +114,9 @@ def train(
             folders.write(where, config)
         log.rewind(loop.epoch)
         try:
-            loop.run(_watched() if progress is None else progress)
+            if progress is None:  # in a terminal or a notebook
+                progress = sys.stderr.isatty() or "ipykernel" in sys.modules
+            loop.run(progress)
             metrics = measure(loop)
         finally:
             log.close()
@@ -127,11 +129,6 @@ def train(
         )
         result.save()
     return result
-
-
-def _watched() -> bool:
-    """Whether output goes to a terminal or a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def _without_edges(network: ConvGNN, config: Config, task: Task) -> None:

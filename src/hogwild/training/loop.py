@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,13 +38,6 @@ from hogwild.training.registry import device_of, set_on_failure
 from hogwild.training.shelf import Shelf, Taken, mini_batches, portions
 from hogwild.training.state import Stop
 from hogwild.training.task import of_nodes, one_mean_each
-
-
-@runtime_checkable
-class Projected(Protocol):
-    """A model whose parameters must be moved back into their bounds after every step."""
-
-    def project_(self, *, warn: bool = True) -> object: ...
 
 
 class Loop:
@@ -186,8 +179,9 @@ class Loop:
         gradients = clip(gradients, config.clip)
         lr = config.lr_at(self.epoch)
         self.rows.write(self.optimiser.step(self.rows.values(), gradients, lr, learning))
-        if isinstance(self.model, Projected):
-            self.model.project_(warn=False)
+        project: Any = getattr(self.model, "project_", None)
+        if project is not None:  # moves parameters back into their bounds
+            project(warn=False)
         if self.implicit and config.warm_start:
             h = found.value.detach()
             if self.warm is None:
