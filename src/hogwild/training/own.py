@@ -84,9 +84,8 @@ class OwnTask(Task):
         if first.get("train_mask") is not None:
             self.graphs, self._splits = views(given)
         classes = not first.y.is_floating_point()
-        self._strata: Tensor | None = None
         if classes and all(g.y.numel() == 1 for g in given):
-            self._strata = torch.stack([g.y.reshape(()).cpu() for g in given])
+            self.strata = torch.stack([g.y.reshape(()).cpu() for g in given])
         if loss is None:
             check_targets(self.graphs, classes)
         if out_channels is None:
@@ -117,7 +116,7 @@ class OwnTask(Task):
         """Splits by the masks, if there are any. Otherwise 80 % for training, 10 % for validation,
         10 % for testing; or folds. Validation graphs are always held out."""
         if self._splits is None:
-            return parts(len(self.graphs), folds, seed, self._strata)
+            return parts(len(self.graphs), folds, seed, self.strata)
         if folds not in (None, len(self._splits)):
             raise ConfigError(
                 f"folds={folds} were asked of graphs whose masks have {len(self._splits)}; "
