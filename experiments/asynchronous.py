@@ -42,6 +42,7 @@ from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.models import EnergyGNN
 from hogwild.models.base import Kind, Model
 from hogwild.models.check import check_model
+from hogwild.models.gnn import ConvGNN
 from hogwild.training import Result
 from hogwild.training.ensemble import Members, single
 
@@ -279,7 +280,7 @@ def limit(rule: str, ticks: int, stagger: int) -> int:
     return min(ticks, MESSAGES * (stagger + 1) // 2) if rule == "messages" else ticks
 
 
-def exact(result: Result, replica: int) -> Model:
+def exact(result: Result, replica: int) -> ConvGNN:
     """A replica with the default recipe's exact solves in double precision, whatever the training
     used: asynchronous runs end at the minimiser, not at an unconverged iterate."""
     config = replace(

@@ -41,7 +41,7 @@ from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop
 from hogwild.training.predict import predict
-from hogwild.training.registry import device_of, entry
+from hogwild.training.registry import device_of
 from hogwild.training.task import resolve
 
 ROUNDS, QUICK_ROUNDS = 9, 3
@@ -190,8 +190,7 @@ def begin(work: Work, task: Task, column: str, model: str, trained: bool) -> tup
         result = work.finished(protocol, work.training(column, model), replicas=False)
         state = {k: v[result.best].cpu() for k, v in result.ensemble.state_dict().items()}
         network.load_state_dict({k: torch.stack([v] * count) for k, v in state.items()})
-    edges = entry(model).edges
-    return Loop(config, some, network, members, edges, None, Log(None)), len(ids) / size
+    return Loop(config, some, network, members, None, Log(None)), len(ids) / size
 
 
 def batch(loop: Loop) -> Batch:
@@ -205,7 +204,7 @@ def batch(loop: Loop) -> Batch:
 def infer(loop: Loop) -> None:
     """Predict for one batch, from a cold start."""
     loop.model.eval()
-    predict(loop.model, batch(loop), loop.edges)
+    predict(loop.model, batch(loop))
 
 
 def clock(work: Callable[[], object], device: str) -> float:
@@ -224,7 +223,7 @@ def clock(work: Callable[[], object], device: str) -> float:
 def sent(loop: Loop) -> dict[str, float]:
     """Floats that a node of mean degree sends in an update, for every kind of packet."""
     model, data = check_model(loop.model), batch(loop).clone()
-    if not loop.edges:
+    if loop.model.edge_dim is None:
         data.edge_attr = None
     problem = model.problem(Inputs.of(data)).detach()
     graph, out = problem.graph, {}

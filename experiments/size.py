@@ -24,7 +24,7 @@ from experiments.experiment import Work
 from experiments.figures import Figure
 from experiments.record import Record
 from experiments.tables import ORDER
-from hogwild.models.base import Model
+from hogwild.models.gnn import ConvGNN
 from hogwild.plots.style import INK, figure
 from hogwild.tasks import Chains, Counting, Sums
 from hogwild.tasks.base import Task
@@ -151,13 +151,13 @@ def larger(column: str, family: str, n: int, in_channels: int) -> Task:
 
 
 @torch.no_grad()
-def errs(model: Model, task: Task) -> tuple[float, bool]:
+def errs(model: ConvGNN, task: Task) -> tuple[float, bool]:
     """A model's metric on a task, and whether all of its solves succeeded."""
     set_on_failure(model, "ignore")
     device = next(model.parameters()).device
     batch = Batch.from_data_list(task.graphs).to(device)
     batch = batch.apply(lambda t: t.double() if t.is_floating_point() else t)
-    out, found = predict(model, batch, edges=False)
+    out, found = predict(model, batch)
     return float(task.metric(out[0], batch)), bool(found.converged.all())
 
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from hogwild.errors import ON_FAILURE, ConfigError, among, is_integer, is_number
+from hogwild.errors import ON_FAILURE, ConfigError, Rule, among, is_integer, is_number
 
 if TYPE_CHECKING:
     import torch
@@ -46,18 +46,6 @@ GENERAL: dict[str, Any] = {"dtype": "float64", "validate_every": 10, "log_every"
 """Options for which neither the user nor the task gives a value."""
 UNBOUNDED = ("clip", "checkpoint_every")
 """Options that may be infinite, which JSON has no number for."""
-
-
-class Rule(NamedTuple):
-    """Which values an option takes, in code and in words."""
-
-    fine: Callable[[Any], bool]
-    expected: str
-
-    def check(self, name: str, value: object) -> None:
-        """Raise :class:`ConfigError` unless the value is fine."""
-        if not self.fine(value):
-            raise ConfigError(f"{name}={value!r}; expected {self.expected}")
 
 
 def _is_decay(value: object) -> bool:

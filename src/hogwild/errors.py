@@ -6,10 +6,10 @@ state is changed. A solve that does not converge is never silent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,6 +77,18 @@ class CheckpointError(HogwildError, RuntimeError):
 
 class ProjectionWarning(UserWarning):
     """A constrained parameter was found outside its set and moved back; says by how much."""
+
+
+class Rule(NamedTuple):
+    """Which values an option takes, in code and in words."""
+
+    fine: Callable[[Any], bool]
+    expected: str
+
+    def check(self, name: str, value: object) -> None:
+        """Raise :class:`ConfigError` unless the value is fine."""
+        if not self.fine(value):
+            raise ConfigError(f"{name}={value!r}; expected {self.expected}")
 
 
 def is_integer(value: object) -> TypeGuard[int]:

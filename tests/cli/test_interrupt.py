@@ -39,7 +39,7 @@ def test_a_killed_run_goes_on_in_the_same_bits(tmp_path, capsys):
     """SIGKILL to a real process in the middle of its epochs and checkpoints."""
     flags = ["--model", "gsdgnn", "--epochs", "40", "--checkpoint-every", "0", "--log-every", "1"]
     folder = tmp_path / "cut"
-    command = [sys.executable, "-m", "hogwild.cli", "train", TASK, *flags, "--folder", str(folder)]
+    command = [sys.executable, "-m", "hogwild", "train", TASK, *flags, "--folder", str(folder)]
     process = subprocess.Popen(command, env={**os.environ}, stdout=subprocess.DEVNULL)
     try:
         wait_for(3, folder, process)
@@ -57,7 +57,7 @@ def test_an_interrupted_run_keeps_every_epoch(number, tmp_path, capsys):
     """A signal to a real process that would otherwise not write a checkpoint for an hour."""
     flags = ["--model", "gsdgnn", "--checkpoint-every", "3600", "--log-every", "1"]
     folder = tmp_path / "cut"
-    command = [sys.executable, "-m", "hogwild.cli", "train", TASK, *flags, "--folder", str(folder)]
+    command = [sys.executable, "-m", "hogwild", "train", TASK, *flags, "--folder", str(folder)]
     process = subprocess.Popen([*command, "--epochs", "1000000"], stderr=subprocess.PIPE, text=True)
     try:
         wait_for(5, folder, process)

@@ -9,19 +9,9 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
 import hogwild
-from hogwild import (
-    EIGNN,
-    GAT,
-    GCN,
-    GSDGNN,
-    IGNN,
-    EnergyConv,
-    EnergyGNN,
-    Inputs,
-    MaxGNN,
-    ScarselliGNN,
-)
+from hogwild import EnergyConv, Inputs
 from hogwild.errors import DTypeError, FeatureError, HogwildError, InputError
+from hogwild.models import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, MaxGNN, ScarselliGNN
 
 MODELS = {
     "energy-edge": lambda **o: EnergyGNN(3, out_channels=2, edge_dim=2, **o),

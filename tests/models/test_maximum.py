@@ -16,7 +16,6 @@ from hogwild.models.maximum import MaxProblem
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers import Anderson, Picard, solve
 from hogwild.testing import check_model
-from hogwild.testing.problems import random_graph
 
 
 @pytest.mark.parametrize(
@@ -24,15 +23,6 @@ from hogwild.testing.problems import random_graph
 )
 def test_conv(options, device):
     check_model(lambda **kw: MaxConv(3, **options, **kw), device=device)
-
-
-def test_edge_features(device):
-    check_model(lambda **kw: MaxConv(3, edge_dim=2, **kw), edge_dim=2, device=device)
-
-
-@pytest.mark.parametrize("pool", [None, "mean"])
-def test_gnn(pool, device):
-    check_model(lambda **kw: MaxGNN(3, out_channels=2, pool=pool, **kw), device=device)
 
 
 # -- the answer -----------------------------------------------------------------------------------
@@ -213,20 +203,6 @@ def test_the_map_is_no_contraction():
     assert problem.modulus() is None
     assert problem.monotone
     assert MaxConv.kind == Kind.FIXED_POINT
-
-
-def test_some_nodes_compute_what_all_would():
-    graph = random_graph([1, 4, 9], seed=3)
-    conv = MaxConv(3, replicas=2).double()
-    edge_index = torch.stack([graph.src, graph.dst])
-    problem = conv.problem(
-        Inputs(torch.randn(14, 3, **DOUBLE), edge_index, None, graph.batch)
-    ).detach()
-    inbox = torch.randn(2, 2, graph.num_edges, **DOUBLE)  # stale, unrelated to h
-    h, nodes = torch.randn(2, 2, 14, **DOUBLE), torch.tensor([3, 13, 0])
-    at = graph.star(nodes)
-    some = problem.update(h[..., nodes], inbox[..., at.edges], at)
-    assert torch.equal(some, problem.update(h, inbox, graph.everyone)[..., nodes])
 
 
 def test_batches_are_their_graphs_to_the_bit():

@@ -31,15 +31,6 @@ def test_conv(options, device):
     check_model(lambda **kw: ScarselliConv(3, **options, **kw), device=device)
 
 
-def test_edge_features(device):
-    check_model(lambda **kw: ScarselliConv(3, edge_dim=2, **kw), edge_dim=2, device=device)
-
-
-@pytest.mark.parametrize("pool", [None, "mean"])
-def test_gnn(pool, device):
-    check_model(lambda **kw: ScarselliGNN(3, out_channels=2, pool=pool, **kw), device=device)
-
-
 # -- the map --------------------------------------------------------------------------------------
 
 
@@ -83,21 +74,6 @@ def test_map_and_fixed_point_by_hand(widths):
     expected = by_hand(conv, solution, x, edge_index, attr, weight)
     torch.testing.assert_close(solution, expected, rtol=0, atol=1e-8)
     assert float(solution.detach().abs().max()) <= 1.0
-
-
-def test_some_nodes_compute_what_all_would():
-    graph = random_graph([1, 4, 9], seed=3)
-    conv = ScarselliConv(3, replicas=2).double()
-    edge_index = torch.stack([graph.src, graph.dst])
-    problem = conv.problem(
-        Inputs(torch.randn(14, 3, **DOUBLE), edge_index, None, graph.batch)
-    ).detach()
-    h = torch.randn(2, 2, 14, **DOUBLE)
-    inbox = torch.randn(2, 2, graph.num_edges, **DOUBLE)  # stale, unrelated to h
-    nodes = torch.tensor([3, 13, 0])
-    at = graph.star(nodes)
-    some = problem.update(h[..., nodes], inbox[..., at.edges], at)
-    torch.testing.assert_close(some, problem.update(h, inbox, graph.everyone)[..., nodes])
 
 
 def test_select_is_the_problem_alone():

@@ -1,21 +1,9 @@
 """The energy: derivatives in closed form, strong convexity, bounds, and the formula itself."""
 
+import helpers
 import pytest
 import torch
-from helpers import (
-    DOUBLE,
-    ODD,
-    ODD_NODES,
-    assemble,
-    batch_of,
-    chain,
-    columns,
-    complete,
-    cycle,
-    edges,
-    randomise,
-    star,
-)
+from helpers import DOUBLE, ODD, ODD_NODES, assemble, batch_of, chain, columns, cycle, edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,7 +36,7 @@ GRAPHS = {
     "single": (edges(), torch.tensor([0])),
     "isolated": (edges(), torch.tensor([0, 0, 0])),
     "loops": (edges((0, 0), (0, 0), (0, 1)), torch.tensor([0, 0])),
-    "complete": (complete(4), torch.zeros(4, dtype=torch.long)),
+    "complete": (helpers.complete(4), torch.zeros(4, dtype=torch.long)),
     "batch": batch_of((ODD, ODD_NODES), (edges(), 1), (chain(2), 2)),
 }
 FEW = settings(max_examples=40, deadline=None, derandomize=True)
@@ -61,7 +49,7 @@ def pose(options, graph="odd", *, replicas=None, scale=None, seed=0):
     torch.manual_seed(seed)
     conv = EnergyConv(3, replicas=replicas, **options).double()
     if scale is not None:
-        randomise(conv, scale, seed)
+        helpers.randomise(conv, scale, seed)
     edge_index, batch = GRAPHS[graph] if isinstance(graph, str) else graph
     n, e = batch.numel(), edge_index.size(1)
     x = torch.randn(n, 3, **DOUBLE)
@@ -326,7 +314,7 @@ def test_scale_and_noise_are_no_underestimates(options):
 def test_a_hub_does_not_form_all_pairs_of_its_neighbours(monkeypatch):
     """Conjugate gradients never build the pattern, with self-loops and multi-edges either."""
     monkeypatch.setattr(Pattern, "of", lambda graph: pytest.fail("pattern was built"))
-    edge_index = torch.cat([star(30), torch.tensor([[0, 1, 1], [0, 0, 0]])], 1)
+    edge_index = torch.cat([helpers.star(30), torch.tensor([[0, 1, 1], [0, 0, 0]])], 1)
     conv = EnergyConv(2, solver=Newton(linear="cg")).double()
     found = conv.embed(Inputs(torch.randn(30, 2, dtype=torch.float64), edge_index))
     assert bool(found.converged.all())

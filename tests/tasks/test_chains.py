@@ -44,15 +44,15 @@ def test_ignn_variant():
     task = tasks.get("chains", length=10, variant="ignn")
     (split,) = task.splits()
     assert len(split.train) == len(split.val) == len(split.test) == 40
-    counts = torch.stack([g.counts for g in task.graphs]).view(3, 40, 10)
+    counts = torch.stack([g.counted for g in task.graphs]).view(3, 40, 10)
     assert (counts.sum(0) == 1).all()
     assert counts.sum((1, 2)).tolist() == [20, 40, 340]
     for g in task.graphs:
         assert g.edge_index.tolist() == [list(range(9)), list(range(1, 10))]
     data = Batch.from_data_list(task.graphs)
-    out = torch.where(data.counts & (torch.arange(1200) < 400), -9.0, 9.0)[:, None]
+    out = torch.where(data.counted & (torch.arange(1200) < 400), -9.0, 9.0)[:, None]
     train = torch.arange(120) < 40
-    expected = (data.y[:400][data.counts[:400]] == 1).double().mean()
+    expected = (data.y[:400][data.counted[:400]] == 1).double().mean()
     assert float(task.metric(out, data, train)) == pytest.approx(float(expected))
 
 

@@ -27,12 +27,6 @@ the error shrinks by a factor κ every S + D ticks. A contraction in another nor
 Proposition 1, is not enough: 0.98 times a rotation by 2.25 rad contracts in the Euclidean norm, and
 diverges when its two coordinates are updated in turn.
 
-*Stacks* converge where each of their levels does, without a rate.
-
-*Explicit models*: nothing is guaranteed when nodes overwrite, as in the paper. When nodes cache
-their neighbours' values of every layer, they hold the synchronous answer after L (S + D) ticks.
-When nodes resend what was not acknowledged, they hold it in the end.
-
 *Packets that are wrong* by up to δ in every number (quantised, or not sent because little has
 changed): runs end near the answer and not at it, within a distance that is proportional to δ. For
 maxima this is proved where δ is smaller than the decrease along every edge.
@@ -75,10 +69,7 @@ def certify(
     certified step and rate, and where your own step lies.
 
     Args:
-        model: Any model of this library, or a trained GNN of PyG's convolutions.
-        data: A PyG ``Data``, ``Batch`` or list of ``Data``.
-        stagger: S, the largest number of ticks between two turns of a node.
-        delay: D, the largest age of a packet in ticks.
+        model, data, stagger, delay: As in :func:`hogwild.simulate`.
         options: ``rule``, ``step``, ``exchange`` and ``impairments`` of :func:`hogwild.simulate`.
             For energies ``rule="auto"`` means messages. More is proved of gradient steps with
             ``step="certified"``.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from scipy.sparse import coo_matrix
+from scipy.sparse import coo_matrix, diags
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
@@ -101,7 +100,9 @@ def certify_energy(problem: Objective, h: Tensor, settings: Settings) -> Certifi
     if not isinstance(settings.step, str):
         facts.own_step = _where(float(settings.step), facts.step, high)
     if settings.rule == "messages":
-        local = problem.is_quadratic and all((m - _diagonal(m)).max() <= 0.0 for m in hessians)
+        local = problem.is_quadratic and all(
+            (m - diags(m.diagonal())).max() <= 0.0 for m in hessians
+        )
         return _messages(facts, settings, local and _is_forest(problem.graph))
     return _gradient(facts, settings, problem, h)
 
@@ -171,12 +172,6 @@ def _messages(facts: Certificate, settings: Settings, exact: bool) -> Certificat
     if facts.step is not None:
         reason += ". rule='gradient' with step='certified' is proved"
     return replace(facts, reason=reason)
-
-
-def _diagonal(matrix: Any) -> Any:
-    """The diagonal of a sparse matrix, as one."""
-    n = matrix.shape[0]
-    return coo_matrix((matrix.diagonal(), (range(n), range(n))), shape=matrix.shape).tocsc()
 
 
 def _is_forest(graph: Graph) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -179,9 +179,7 @@ def robustness(
     """What random schedules do to a model's predictions and performance.
 
     Args:
-        model: Any model of this library, or a trained GNN of PyG's convolutions, which runs as it
-            is (:func:`hogwild.wrap`).
-        data: A PyG ``Data``, ``Batch`` or list of ``Data``.
+        model, data: As in :func:`hogwild.simulate`.
         runs: Number of schedules.
         metric: One of :data:`hogwild.metrics.METRICS` by name, or a function of (predictions
             [n, out], targets) to a number. By default accuracy for integer targets (with one
@@ -199,7 +197,8 @@ def robustness(
     inputs = Inputs.of(data)
     with evaluating(model), torch.no_grad():
         prediction = model.predict(inputs)
-    target = _target(data) if target is None else target
+    if target is None:
+        target = (data if isinstance(data, Data) else Batch.from_data_list(data)).y
     if target is not None and target.is_floating_point() and bool(target.isnan().any()):
         raise InputError(
             f"the target holds {int(target.isnan().sum())} values that are NaN; expected numbers, "
@@ -230,11 +229,6 @@ def robustness(
     )  # fmt: skip
     out.verdict = verdict(out)
     return out
-
-
-def _target(data: Data | list[Data]) -> Tensor | None:
-    """``data.y``, if there is one."""
-    return cast("Tensor | None", (data if isinstance(data, Data) else Batch.from_data_list(data)).y)
 
 
 def _check_mask(mask: Tensor, n: int) -> Tensor:

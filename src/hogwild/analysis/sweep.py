@@ -183,8 +183,7 @@ def sweep(
     """:func:`robustness` for every combination of stagger, delay and rate of packet loss.
 
     Args:
-        model: Any model of this library, or a trained GNN of PyG's convolutions.
-        data: A PyG ``Data``, ``Batch`` or list of ``Data``.
+        model, data: As in :func:`hogwild.simulate`.
         staggers: Values of S.
         delays: Values of D.
         losses: Rates of independent packet loss

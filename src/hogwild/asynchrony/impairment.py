@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hogwild.asynchrony.seeding import Streams
-from hogwild.errors import ConfigError, is_number, require_integer
+from hogwild.errors import Rule, is_integer, is_number
 
 # -- fields ---------------------------------------------------------------------------------------
 
@@ -26,21 +26,16 @@ from hogwild.errors import ConfigError, is_number, require_integer
 def whole(default: int | None, least: int) -> Any:
     """A field that takes integers of at least ``least``, and ``None`` where it is the default."""
 
-    def check(name: str, value: object) -> None:
-        if value is not None or default is not None:
-            require_integer(name, value, least)
+    def fine(value: object) -> bool:
+        return value is default is None or (is_integer(value) and value >= least)
 
-    return field(default=default, metadata={"check": check})
+    return field(default=default, metadata={"rule": Rule(fine, f"an integer of at least {least}")})
 
 
 def number(default: float, fine: Callable[[float], bool], expected: str) -> Any:
     """A field that takes the numbers for which ``fine`` holds."""
-
-    def check(name: str, value: object) -> None:
-        if not is_number(value) or not fine(value):
-            raise ConfigError(f"{name}={value!r}; expected {expected}")
-
-    return field(default=default, metadata={"check": check})
+    rule = Rule(lambda value: is_number(value) and fine(value), expected)
+    return field(default=default, metadata={"rule": rule})
 
 
 def probability(default: float) -> Any:
@@ -85,8 +80,8 @@ class Impairment:
 
     def __post_init__(self) -> None:
         for f in fields(self):  # type: ignore[arg-type]
-            if "check" in f.metadata:
-                f.metadata["check"](f.name, getattr(self, f.name))
+            if "rule" in f.metadata:
+                f.metadata["rule"].check(f.name, getattr(self, f.name))
 
     name: ClassVar[str] = ""
     """Its name on the command line; by default that of the class: ``link-churn``."""

@@ -78,7 +78,12 @@ def execute(verb: Any, words: Sequence[str], command: str, name: str) -> int:
         return 130
     data = {**outcome.data, "options": {**options.as_dict(), **outcome.resolved}}
     try:
-        print(_json(data) if options.json else outcome.text)
+        if options.json:
+            from hogwild.training.log import plain
+
+            print(json.dumps(plain(data)))
+        else:
+            print(outcome.text)
     except BrokenPipeError:  # the reader has closed the pipe
         sys.stderr.close()
     return 0 if outcome.converged else 3
@@ -106,9 +111,3 @@ def _without_verb(words: Sequence[str]) -> NoReturn:
     if given in VERBS:
         parser.error(f"{words[0]!r} comes before the verb; expected hogwild {given} {words[0]}")
     parser.error(f"unknown verb {given!r}; {among(VERBS, given)}")
-
-
-def _json(data: object) -> str:
-    from hogwild.training.log import plain
-
-    return json.dumps(plain(data))

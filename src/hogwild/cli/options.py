@@ -119,7 +119,11 @@ def parser_of(cls: type[Verb], prog: str) -> argparse.ArgumentParser:
     """The parser of a verb: the help text from the docstring, the arguments from the fields."""
     text, _, examples = inspect.cleandoc(cls.__doc__ or "").partition("\nExamples:\n")
     listed = list(_fields(cls))
-    places = [_place(f) for f, _ in listed if f.metadata.get("positional")]
+    places = [
+        f.name.upper() if f.default is MISSING else f"[{f.name.upper()}]"
+        for f, _ in listed
+        if f.metadata.get("positional")
+    ]
     parser = argparse.ArgumentParser(
         prog=prog,
         usage=" ".join([prog, *places, "[options]"]),
@@ -178,12 +182,6 @@ def _flag(f: Field[Any]) -> str:
     """``--task-option`` of ``task_options``, since each use of the flag gives one option."""
     name = f.name.removesuffix("s") if _is_table(f) else f.name
     return "--" + name.replace("_", "-")
-
-
-def _place(f: Field[Any]) -> str:
-    """An argument without a flag, in the line that shows the usage."""
-    name = f.name.upper()
-    return name if f.default is MISSING else f"[{name}]"
 
 
 def _help(f: Field[Any]) -> str:

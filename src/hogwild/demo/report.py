@@ -182,16 +182,11 @@ OTHERS = {
 
 def _others(study: Study) -> str:
     """The layered models with other rules, in words."""
-    said = []
-    for row, (_, model, rule) in ROWS.items():
-        if rule in OTHERS:
-            (calm, _), (lossy, _) = (study.error(row, s) for s in (PAPER, LOSSY))
-            price = study.results[row][LOSSY].price
-            said.append(
-                f"a {MODELS[model]} that {OTHERS[rule]} (rule={rule!r}) errs on {100 * calm:.1f} % "
-                f"of the nodes without losses and on {100 * lossy:.1f} % with, at "
-                f"{size(price.bytes)} a node"
-            )
+    said = [
+        f"in the row {name!r} of the table a node {OTHERS[rule]} (rule={rule!r})"
+        for name, _, rule in ROWS.values()
+        if rule in OTHERS
+    ]
     cheaper = [
         name
         for row, (name, _, rule) in ROWS.items()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from hogwild.ops import scatter
+
 if TYPE_CHECKING:
     from hogwild.graph.graph import Graph
 
@@ -46,3 +48,13 @@ class Pattern:
             return cls(left, right, rows, cols, None, None, None)
         keep, loops = (~same).nonzero()[:, 0], same.nonzero()[:, 0]
         return cls(left, right, rows[keep], cols[keep], keep, loops, rows[loops])
+
+    def folded(self, diagonal: Tensor, off: Tensor) -> tuple[Tensor, Tensor]:
+        """Blocks [R, k, k, N] of nodes and [R, k, k, M] of different nodes, from blocks
+        [R, k, k, E + W] of all pairs: a pair that names one node twice adds B + Bᵀ to the diagonal
+        block of the node."""
+        if self.loops is None or self.loop_nodes is None:
+            return diagonal, off
+        loops = off[..., self.loops]
+        twice = scatter(loops + loops.transpose(1, 2), self.loop_nodes, diagonal.size(-1))
+        return diagonal + twice, off[..., self.keep]

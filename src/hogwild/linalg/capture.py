@@ -22,6 +22,7 @@ from torch import Tensor
 
 from hogwild.graph import Graph, kept
 from hogwild.linalg.operator import Posed
+from hogwild_node.tree import arrays
 
 Body = Callable[..., tuple[Tensor, ...]]
 
@@ -101,14 +102,7 @@ class Recording:
 
 def leaves(problem: Recordable) -> list[Tensor]:
     """Every tensor a problem is made of, in a fixed order."""
-    found: list[Tensor] = []
-
-    def keep(x: Tensor) -> Tensor:
-        found.append(x)
-        return x
-
-    problem.map(keep)
-    return found
+    return [x for x, _ in arrays(problem)]
 
 
 @dataclass

@@ -14,7 +14,7 @@ from hogwild.linalg import fronts
 from hogwild.linalg.krylov import LinearMap, System, bicgstab, block_jacobi, cg, gmres, richardson
 from hogwild.linalg.normal import NormalEquations
 from hogwild.linalg.operator import Hessian, Posed, Tangent
-from hogwild.linalg.solution import Solution, Status
+from hogwild.linalg.solution import Solution
 
 LINEAR = ("auto", "direct", "cg")
 REFINEMENTS = 2
@@ -57,10 +57,8 @@ class LinearSolver:
     @staticmethod
     def exactly(x: Tensor, graph: Graph) -> Solution:
         """An exact result, as a solution."""
-        once = torch.ones(x.size(0), graph.num_graphs, dtype=torch.long, device=x.device)
-        finite = torch.isfinite(graph.norm(x))
-        status = torch.where(finite, int(Status.CONVERGED), int(Status.NOT_FINITE))
-        return Solution(x, status, once, torch.zeros_like(once, dtype=x.dtype))
+        nothing = 0.0 * graph.norm(x)  # NaN where x is not finite
+        return Solution.of(x, nothing, 0.0, torch.ones_like(nothing, dtype=torch.long))
 
     def solve_tangent(
         self, tangent: Tangent, rhs: Tensor, rtol: float | Tensor, *, transpose: bool = False

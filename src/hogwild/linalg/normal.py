@@ -42,12 +42,4 @@ class NormalEquations(Hessian):
         sent = scatter(mtm(other, other).flatten(1, 2), graph.src, graph.num_nodes)
         diagonal = mtm(own, own) + sent.view_as(own)
         wedge = mtm(other[..., pattern.left], other[..., pattern.right])
-        off = torch.cat([mtm(here, other), wedge], -1)
-        if pattern.loops is not None and pattern.loop_nodes is not None:
-            # A pair that names one node twice contributes B + Bᵀ to its diagonal block.
-            loops = off[..., pattern.loops]
-            loops = (loops + loops.transpose(1, 2)).flatten(1, 2)
-            extra = scatter(loops, pattern.loop_nodes, graph.num_nodes)
-            diagonal = diagonal + extra.view_as(diagonal)
-            off = off[..., pattern.keep]
-        return diagonal, off
+        return pattern.folded(diagonal, torch.cat([mtm(here, other), wedge], -1))

@@ -112,7 +112,8 @@ def scaled(graph: Graph, weight: Tensor) -> Adjacency:
         share = left[graph.dst] * right[graph.src] / norm[owner]
         moved = torch.zeros_like(bound).scatter_add(0, owner, share * weight)
         bound = bound + (moved - moved.detach())
-    scale = torch.where(_components(graph).cyclic, bound, largest)
+    _, _, cyclic = _components(graph)
+    scale = torch.where(cyclic, bound, largest)
     scale = torch.where(scale > 0, scale, 1.0)  # no edges, or all of weight zero
     return Adjacency(weight / scale[owner], None, right)
 
@@ -126,7 +127,7 @@ def perron(graph: Graph, a: Adjacency, *, transpose: bool = False) -> tuple[Tens
     bound.
     """
     apply = a.transpose if transpose else a.apply
-    label, count = _components(graph).label, _components(graph).count
+    label, count, _ = _components(graph)
 
     def largest(x: Tensor, at: Tensor = label) -> Tensor:
         return x.new_zeros(count).scatter_reduce(0, at, x, "amax")
@@ -146,16 +147,10 @@ def perron(graph: Graph, a: Adjacency, *, transpose: bool = False) -> tuple[Tens
     return upper[label], v
 
 
-@dataclass(frozen=True)
-class _Components:
-    label: Tensor  # [N] connected component of each node
-    count: int
-    cyclic: Tensor  # [G] whether a graph has a directed cycle
-
-
 @kept
-def _components(graph: Graph) -> _Components:
-    """Connected components and directed cycles, computed on the CPU."""
+def _components(graph: Graph) -> tuple[Tensor, int, Tensor]:
+    """The connected component of each node [N], the number of components, and whether a graph has a
+    directed cycle [G]; computed on the CPU."""
     n = graph.num_nodes
     ends = (graph.dst.cpu().numpy(), graph.src.cpu().numpy())
     joined = csr_matrix((np.ones(graph.num_edges), ends), shape=(n, n))
@@ -164,7 +159,7 @@ def _components(graph: Graph) -> _Components:
     # Every edge within a strong component lies on a cycle, and so does every self-loop.
     back = graph.batch.cpu().numpy()[ends[0][strong[ends[0]] == strong[ends[1]]]]
     cyclic = np.bincount(back, minlength=graph.num_graphs) > 0
-    return _Components(
+    return (
         torch.from_numpy(label.astype(np.int64)).to(graph.src.device),
         int(count),
         torch.from_numpy(cyclic).to(graph.src.device),

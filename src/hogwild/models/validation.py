@@ -90,7 +90,14 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
     if conv.validate:
         for name, t in features.items():
             require_finite(name, t)
-        _require_nonnegative(inputs.edge_weight)
+        weight = inputs.edge_weight
+        if weight is not None and bool((weight < 0).any()):
+            at = int((weight < 0).nonzero()[0, 0])
+            raise GraphError(
+                f"edge_weight[{at}] is {float(weight[at]):.4g}; expected nonnegative weights: "
+                f"with negative weights an energy may not be convex, and a map may not be a "
+                f"contraction"
+            )
 
 
 def _require_tensors(x: object, edge_index: object, in_channels: int) -> None:
@@ -148,14 +155,4 @@ def _check_edge_shapes(inputs: Inputs, conv: Conv) -> None:
         raise GraphError(
             f"edge_weight has shape {tuple(edge_weight.shape)}; expected [{num_edges}], one weight "
             f"for each column of edge_index"
-        )
-
-
-def _require_nonnegative(edge_weight: Tensor | None) -> None:
-    if edge_weight is not None and bool((edge_weight < 0).any()):
-        at = int((edge_weight < 0).nonzero()[0, 0])
-        raise GraphError(
-            f"edge_weight[{at}] is {float(edge_weight[at]):.4g}; expected nonnegative weights: "
-            f"with negative weights an energy may not be convex, and a map may not be a "
-            f"contraction"
         )

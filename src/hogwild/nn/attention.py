@@ -41,11 +41,9 @@ class NeighbourhoodAttention(nn.Module):
         super().__init__()
         self.batch_shape = batch_shape
         self.theta_x = nn.Parameter(torch.empty(*batch_shape, channels, in_channels))
-        self.theta_e = (
-            None
-            if edge_dim is None
-            else nn.Parameter(torch.empty(*batch_shape, channels, edge_dim))
-        )
+        self.theta_e: nn.Parameter | None = None
+        if edge_dim is not None:
+            self.theta_e = nn.Parameter(torch.empty(*batch_shape, channels, edge_dim))
         width = 2 * channels if edge_dim is None else 3 * channels
         self.theta_a = nn.Parameter(torch.empty(*batch_shape, width))
         self.reset_parameters()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +18,12 @@ from torch.func import functional_call
 from hogwild.errors import ConfigError
 
 
-@runtime_checkable
-class Resettable(Protocol):
-    """A module that can draw fresh parameters."""
-
-    def reset_parameters(self) -> None: ...
-
-
 def redraw(module: nn.Module) -> None:
     """Draw fresh parameters in a module and all its submodules; submodules come first."""
     for part in reversed(list(module.modules())):
-        if isinstance(part, Resettable):
-            part.reset_parameters()
+        draw: Any = getattr(part, "reset_parameters", None)
+        if callable(draw):
+            draw()
 
 
 def fresh(module: nn.Module) -> nn.Module:

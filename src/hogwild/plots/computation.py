@@ -188,9 +188,14 @@ def draw(
 ) -> None:
     """The arrows of a computation graph by kind, layers from left to right."""
     n, depth = arrows.num_nodes, arrows.depth
-    for kind in _KINDS:
-        for arrow in getattr(arrows, kind):
-            _arrow(ax, arrow, kind)
+    arrow = need("matplotlib.patches").FancyArrowPatch
+    for kind, look in _KINDS.items():
+        for source, layer, target, after in getattr(arrows, kind):
+            bend = 0.0 if layer < after else 0.35  # straight if it goes forwards
+            ax.add_patch(arrow(
+                (layer, -source), (after, -target), arrowstyle="-|>", mutation_scale=6,
+                shrinkA=RADIUS, shrinkB=RADIUS, connectionstyle=f"arc3,rad={bend}", **look,
+            ))  # fmt: skip
     for i in range(n):
         for layer in range(depth + 1):
             text = "" if values is None else f"{float(values[i, layer]):.3g}"
@@ -216,18 +221,6 @@ def node(ax: Axes, x: float, y: float, text: str, fill: str = "white") -> None:
         markeredgewidth=0.8, zorder=4,
     )  # fmt: skip
     ax.text(x, y, text, ha="center", va="center_baseline", fontsize=7, zorder=5)
-
-
-def _arrow(ax: Axes, arrow: Arrow, kind: str) -> None:
-    """Straight where it goes forwards; bent where it stays in its column or goes back."""
-    patches = need("matplotlib.patches")
-    bend = 0.0 if arrow.layer < arrow.after else 0.35
-    start, end = (arrow.layer, -arrow.source), (arrow.after, -arrow.target)
-    shape = patches.FancyArrowPatch(
-        start, end, arrowstyle="-|>", mutation_scale=6, shrinkA=RADIUS, shrinkB=RADIUS,
-        connectionstyle=f"arc3,rad={bend}", **_KINDS[kind],
-    )  # fmt: skip
-    ax.add_patch(shape)
 
 
 def legend(ax: Axes) -> None:

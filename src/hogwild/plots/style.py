@@ -66,7 +66,10 @@ def figure(width: float, height: float, path: str | Path | None) -> Iterator[Fig
         fig = figures.Figure(figsize=(width, height), layout="constrained")
         yield fig
         if path is not None:
-            _save(fig, Path(path))
+            where, picture = Path(path), io.BytesIO()
+            check_format(where, f"path={str(path)!r}")
+            fig.savefig(picture, format=where.suffix[1:].lower())
+            write_atomically(where, picture.getvalue())
 
 
 def check_format(path: Path, said: str) -> None:
@@ -76,11 +79,3 @@ def check_format(path: Path, said: str) -> None:
         raise ConfigError(
             f"{said} does not end in a picture's format; expected one of {', '.join(sorted(known))}"
         )
-
-
-def _save(fig: Figure, path: Path) -> None:
-    """Write the figure in the format of the path's ending."""
-    check_format(path, f"path={str(path)!r}")
-    picture = io.BytesIO()
-    fig.savefig(picture, format=path.suffix[1:].lower())
-    write_atomically(path, picture.getvalue())

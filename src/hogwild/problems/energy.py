@@ -128,14 +128,7 @@ class EnergyHessian(Hessian):
         through, diagonal = self._products
         pattern = self.graph.pattern
         wedge = mtm(self._local.j[..., pattern.left], through[..., pattern.right])  # [R, k, k, W]
-        off = torch.cat([self._local.x, wedge], -1)
-        if pattern.loops is not None and pattern.loop_nodes is not None:
-            # A pair of a node with itself adds B + Bᵀ to the node's diagonal block.
-            loops = off[..., pattern.loops]
-            loops = loops + loops.transpose(1, 2)
-            diagonal = diagonal + scatter(loops, pattern.loop_nodes, self.graph.num_nodes)
-            off = off[..., pattern.keep]
-        return diagonal, off
+        return pattern.folded(diagonal, torch.cat([self._local.x, wedge], -1))
 
 
 class EnergyEvaluation(Evaluation):

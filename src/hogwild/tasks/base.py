@@ -18,15 +18,22 @@ from hogwild.tasks.splits import Split, cross_validation
 
 
 class Task:
-    """Graphs with a loss and a metric. A subclass sets the attributes below."""
+    """Graphs with a loss and a metric. A subclass sets the attributes below.
+
+    :func:`hogwild.train` takes any object with ``name``, ``in_channels``, ``out_channels``,
+    ``edge_dim``, ``pool``, ``metric_name``, ``higher_is_better``, ``graphs``, :meth:`splits`,
+    :meth:`loss` and :meth:`metric`. The object may have ``defaults`` for options of
+    :class:`~hogwild.training.Config` that are not given: batch_size, dtype, validate_every,
+    log_every. The option ``validation`` needs the argument ``validation`` of :meth:`splits`.
+
+    Graphs may have a mask ``counted`` [n] of the rows that count.
+    """
 
     name: str
     minimised: Metric
     """The loss."""
     reported: Metric
-    """The metric; the next two attributes are taken from it."""
-    metric_name: str
-    higher_is_better: bool
+    """The metric."""
     pool: str | None = None
     """``None``: the model predicts for every node; ``"mean"``: for every graph."""
 
@@ -39,11 +46,15 @@ class Task:
     strata: Tensor | None = None
     """[G] classes that every fold holds in equal shares; ``None``: folds ignore classes."""
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if hasattr(cls, "reported"):
-            cls.metric_name = cls.reported.name
-            cls.higher_is_better = cls.reported.higher_is_better
+    @property
+    def metric_name(self) -> str:
+        """The name of the metric."""
+        return self.reported.name
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether higher values of the metric are better."""
+        return self.reported.higher_is_better
 
     def splits(
         self, folds: int | None = None, seed: int = 0, *, validation: bool = False
@@ -98,8 +109,18 @@ class Task:
         return float(self.metric(value.repeat(rows // len(value), 1), test))
 
     def _measure(self, metric: Metric, out: Tensor, data: Batch, mask: Tensor | None) -> Tensor:
-        keep = self._counted(out, data, mask)
-        return metric(self._rows(out, data), data.y, keep)
+        self._check(out, data, mask)
+        keep: Tensor | None = data.get("counted")
+        if mask is not None:
+            owner = self._owner(data)
+            rows = mask if owner is None else mask[..., owner]
+            keep = rows if keep is None else keep & rows
+        return metric(self._rows(out, data), self._targets(data), keep)
+
+    def _targets(self, data: Batch) -> Tensor:
+        """Classes [n] or numbers [n, …]."""
+        y: Tensor = data.y
+        return y
 
     def _rows(self, out: Tensor, data: Batch) -> Tensor:
         """The rows that targets belong to, from predictions for nodes (or graphs)."""
@@ -107,14 +128,16 @@ class Task:
 
     def _constant(self, train: Batch) -> Tensor:
         """The best constant prediction [1, c], or [n, c] for graphs of n numbered nodes."""
-        return self.reported.constant(train.y, self.out_channels)
+        y, counted = self._targets(train), train.get("counted")
+        y = y if counted is None else y[counted]
+        return self.reported.constant(y, self.out_channels).reshape(1, -1)
 
     def _owner(self, data: Batch) -> Tensor | None:
         """The graph of every row, [n]; ``None``: the rows are the graphs."""
         return data.batch if self.pool is None else None
 
-    def _counted(self, out: Tensor, data: Batch, mask: Tensor | None) -> Tensor | None:
-        """The mask of graphs as a mask of rows, after checking shapes."""
+    def _check(self, out: Tensor, data: Batch, mask: Tensor | None) -> None:
+        """Raise unless predictions and mask have the right shapes."""
         rows, kind = (data.num_nodes, "node") if self.pool is None else (data.num_graphs, "graph")
         c = self.out_channels
         if out.dim() not in (2, 3) or tuple(out.shape[-2:]) != (rows, c):
@@ -123,7 +146,7 @@ class Task:
                 f"prediction for every {kind} of the batch"
             )
         if mask is None:
-            return None
+            return
         lead = tuple(mask.shape[:-1])
         if (
             mask.dtype != torch.bool
@@ -136,5 +159,3 @@ class Task:
                 f"mask is {mask.dtype} of shape {tuple(mask.shape)}; expected bool "
                 f"[{data.num_graphs}] or [{replicas}, {data.num_graphs}]: which graphs count"
             )
-        owner = self._owner(data)
-        return mask if owner is None else mask[..., owner]

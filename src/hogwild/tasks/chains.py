@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.metrics import CROSS_ENTROPY, ERROR
@@ -88,19 +88,12 @@ class Chains(Task):
             ]
         self.fixed = published([count] * 3)
 
-    def _chain(self, k: int, counts: Tensor, directed: bool) -> Data:
-        length = len(counts)
+    def _chain(self, k: int, counted: Tensor, directed: bool) -> Data:
+        length = len(counted)
         edge_index = edges("chain", length, np.random.default_rng())
         if directed:
             edge_index = edge_index[:, edge_index[0] < edge_index[1]]
         x = torch.zeros(length, self.in_channels)
         x[0, k] = 1.0
         y = torch.full((length,), k)
-        return Data(x=x, edge_index=edge_index, y=y, counts=counts)
-
-    def _counted(self, out: Tensor, data: Batch, mask: Tensor | None) -> Tensor:
-        keep = super()._counted(out, data, mask)
-        return data.counts if keep is None else data.counts & keep
-
-    def _constant(self, train: Batch) -> Tensor:
-        return self.reported.constant(train.y[train.counts], self.out_channels)
+        return Data(x=x, edge_index=edge_index, y=y, counted=counted)

@@ -213,18 +213,9 @@ class Affine(_Sized, FixedPoint, LocalMap):
         w = w / w.abs().sum(-1).amax(-1)[:, None, None]
         return cls(graph, w, b, graph.in_degree.clamp_min(1).to(w.dtype).reciprocal(), kappa)
 
-    @property
-    def node(self) -> LocalMap:
-        return self
-
     def update(self, h: Array, inbox: Array, at: Star) -> Array:
         heard = at.collect(inbox) * at.at_nodes(self.share)
         return self.kappa * (self.w @ heard) + at.at_nodes(self.b)
-
-    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
-        g = self.graph
-        sent = gather(self.kappa * torch.bmm(self.w.mT, v) * self.share, g.dst)
-        return scatter(sent, g.src, g.num_nodes)
 
     def answer(self) -> Tensor:
         """The fixed point [R, k, N], from a dense linear system."""

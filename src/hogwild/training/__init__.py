@@ -16,6 +16,7 @@ from hogwild.errors import ConfigError
 from hogwild.metrics import Score
 from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
+from hogwild.tasks.base import Task
 from hogwild.training import folder as folders
 from hogwild.training.ensemble import Members, initial
 from hogwild.training.log import Log
@@ -24,7 +25,7 @@ from hogwild.training.own import OwnTask
 from hogwild.training.registry import MODELS, device_of, spelled_out
 from hogwild.training.result import Result, load, measure
 from hogwild.training.state import Stop
-from hogwild.training.task import Task, resolve
+from hogwild.training.task import resolve
 
 __all__ = ["MODELS", "Config", "Loop", "OwnTask", "Result", "Stop", "Task", "load", "train"]
 
@@ -91,8 +92,7 @@ def train(
     config = config.completed(getattr(resolved, "defaults", {}))
     members = Members.of(config, resolved, config.replicas, device)
     network: Any = initial(config, resolved, members.seeds) if given is None else given
-    edges = network.edge_dim is not None
-    if resolved.edge_dim is not None and not edges:
+    if resolved.edge_dim is not None and network.edge_dim is None:
         _without_edges(network, config, resolved)
     failures = {part: part.on_failure for part in network.modules() if hasattr(part, "on_failure")}
     where = None if folder is None else Path(folder)
@@ -102,7 +102,7 @@ def train(
         if config.standardize and (given is None or not network.features.fitted):
             network.features.fit(resolved.graphs, members.train.cpu())
         log = Log(None if where is None else where / "metrics.jsonl", tensorboard)
-        loop = Loop(config, resolved, network, members, edges, state, log, callback)
+        loop = Loop(config, resolved, network, members, state, log, callback)
         if going_on:
             loop.resume()
         if loop.epoch > config.epochs:
@@ -114,7 +114,9 @@ def train(
             folders.write(where, config)
         log.rewind(loop.epoch)
         try:
-            loop.run(_watched() if progress is None else progress)
+            if progress is None:  # in a terminal or a notebook
+                progress = sys.stderr.isatty() or "ipykernel" in sys.modules
+            loop.run(progress)
             metrics = measure(loop)
         finally:
             log.close()
@@ -127,11 +129,6 @@ def train(
         )
         result.save()
     return result
-
-
-def _watched() -> bool:
-    """Whether output goes to a terminal or a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def _without_edges(network: ConvGNN, config: Config, task: Task) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor
 from hogwild.config import Config
 from hogwild.errors import ConfigError
 from hogwild.models.gnn import ConvGNN
+from hogwild.tasks.base import Task
 from hogwild.tasks.splits import Split
 from hogwild.training.registry import build
-from hogwild.training.task import Task
 
 
 @dataclass(frozen=True)

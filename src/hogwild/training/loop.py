@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from hogwild.models.base import Kind
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.scarselli import ScarselliGNN
 from hogwild.progress import bar
+from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, state
 from hogwild.training.diagnosis import diagnose, failed_adjoints
 from hogwild.training.ensemble import Members
@@ -36,14 +37,7 @@ from hogwild.training.predict import inputs_of, predict
 from hogwild.training.registry import device_of, set_on_failure
 from hogwild.training.shelf import Shelf, Taken, mini_batches, portions
 from hogwild.training.state import Stop
-from hogwild.training.task import Task, of_nodes, one_mean_each
-
-
-@runtime_checkable
-class Projected(Protocol):
-    """A model whose parameters must be moved back into their bounds after every step."""
-
-    def project_(self, *, warn: bool = True) -> object: ...
+from hogwild.training.task import of_nodes, one_mean_each
 
 
 class Loop:
@@ -54,7 +48,6 @@ class Loop:
         task: The graphs, the loss and the metric.
         model: A model with or without replicas; its parameters change in place.
         members: The graphs that each replica trains on.
-        edges: Whether the model reads edge features.
         folder: Where checkpoints go; ``None``: there are none.
         log: Where the history goes.
         callback: Called as ``callback(loop)`` after every epoch.
@@ -66,7 +59,6 @@ class Loop:
         task: Task,
         model: ConvGNN,
         members: Members,
-        edges: bool,
         folder: Path | None,
         log: Log,
         callback: Callable[[Loop], None] | None = None,
@@ -76,7 +68,7 @@ class Loop:
         assert config.validate_every is not None
         assert config.log_every is not None
         self.validate_every, self.log_every = config.validate_every, config.log_every
-        self.config, self.task, self.members, self.edges = config, task, members, edges
+        self.config, self.task, self.members = config, task, members
         self.folder, self.log, self.callback = folder, log, callback
         self.model = model.to(device, config.precision)
         # A failed solve stops its own replica, and must not end the run.
@@ -156,7 +148,7 @@ class Loop:
         self.model.zero_grad(set_to_none=True)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
-            out, found = predict(self.model, data, self.edges, self._start(taken))
+            out, found = predict(self.model, data, self._start(taken))
             # Rows that do not count for a replica get no gradient. A mask in the loss is not
             # enough: where a target is NaN, it leaves 0 · NaN.
             keep = (mask[:, data.batch] if of_nodes(self.task, out, data) else mask).unsqueeze(-1)
@@ -187,8 +179,9 @@ class Loop:
         gradients = clip(gradients, config.clip)
         lr = config.lr_at(self.epoch)
         self.rows.write(self.optimiser.step(self.rows.values(), gradients, lr, learning))
-        if isinstance(self.model, Projected):
-            self.model.project_(warn=False)
+        project: Any = getattr(self.model, "project_", None)
+        if project is not None:  # moves parameters back into their bounds
+            project(warn=False)
         if self.implicit and config.warm_start:
             h = found.value.detach()
             if self.warm is None:
@@ -210,7 +203,7 @@ class Loop:
     def _penalty(self, model: ScarselliGNN, found: Solution, data: Batch, mask: Tensor) -> Tensor:
         """Scarselli's penalty, the mean over the graphs that count, [R]."""
         h = found.value if model.replicas is not None else found.value[0]
-        each = model.penalty(h, inputs_of(data, self.edges))
+        each = model.penalty(h, inputs_of(model, data))
         return (each * mask).sum(-1) / mask.sum(-1)
 
     def _batches(self) -> Iterator[Taken]:
@@ -248,7 +241,7 @@ class Loop:
                 warnings.simplefilter("ignore", ConvergenceWarning)
             starts = [self._start(p) if warm else None for p in pieces]
             pairs = zip(pieces, starts, strict=True)
-            out = torch.cat([predict(self.model, p.data, self.edges, h)[0] for p, h in pairs], -2)
+            out = torch.cat([predict(self.model, p.data, h)[0] for p, h in pairs], -2)
         found = []
         for member in members:
             some = member.any(1)

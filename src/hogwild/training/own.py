@@ -13,6 +13,7 @@ from torch_geometric.data import Batch, Data
 from hogwild.errors import ConfigError, require_positive
 from hogwild.graph.inputs import graphs_of
 from hogwild.metrics import ACCURACY, Measure, Metric, Score, one_by_one
+from hogwild.tasks.base import Task
 from hogwild.tasks.splits import Split, cross_validation, shares
 from hogwild.training.checks import check_graphs, check_targets, edge_dim, per_node
 from hogwild.training.masks import views
@@ -41,7 +42,7 @@ def parts(count: int, folds: int | None, seed: int, strata: Tensor | None = None
     return cross_validation(count, folds, seed, strata)
 
 
-class OwnTask:
+class OwnTask(Task):
     """A user's own graphs, with their loss, as a task.
 
     Args:
@@ -69,7 +70,9 @@ class OwnTask:
         out_channels: int | None = None,
         name: str = "own data",
     ) -> None:
-        given = [g for each in graphs_of(graphs) for g in _taken_apart(each)]
+        given: list[Data] = []
+        for each in graphs_of(graphs):
+            given += each.to_data_list() if isinstance(each, Batch) else [each]
         check_graphs(given)
         first = given[0]
         self.name = name
@@ -81,9 +84,8 @@ class OwnTask:
         if first.get("train_mask") is not None:
             self.graphs, self._splits = views(given)
         classes = not first.y.is_floating_point()
-        self._strata: Tensor | None = None
         if classes and all(g.y.numel() == 1 for g in given):
-            self._strata = torch.stack([g.y.reshape(()).cpu() for g in given])
+            self.strata = torch.stack([g.y.reshape(()).cpu() for g in given])
         if loss is None:
             check_targets(self.graphs, classes)
         if out_channels is None:
@@ -103,8 +105,6 @@ class OwnTask:
                 f"higher_is_better={higher_is_better!r} was given without a metric; expected it "
                 f"with a function only: the direction of {self.reported.name!r} is known"
             )
-        self.metric_name = self.reported.name
-        self.higher_is_better = self.reported.higher_is_better
         dtype = "float32" if first.x.dtype == torch.float32 else "float64"
         self.defaults = {
             "batch_size": BATCH, "dtype": dtype, "validate_every": 1, "log_every": 1,
@@ -116,7 +116,7 @@ class OwnTask:
         """Splits by the masks, if there are any. Otherwise 80 % for training, 10 % for validation,
         10 % for testing; or folds. Validation graphs are always held out."""
         if self._splits is None:
-            return parts(len(self.graphs), folds, seed, self._strata)
+            return parts(len(self.graphs), folds, seed, self.strata)
         if folds not in (None, len(self._splits)):
             raise ConfigError(
                 f"folds={folds} were asked of graphs whose masks have {len(self._splits)}; "
@@ -124,49 +124,22 @@ class OwnTask:
             )
         return self._splits
 
-    def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
-        """The loss over the rows that count."""
-        return self.minimised(out, self._targets(data), self._rows(data, mask))
-
-    def metric(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
-        """The user's metric over the rows that count."""
-        return self.reported(out, self._targets(data), self._rows(data, mask))
-
     def baseline(self, split: Split) -> float | None:
-        """The metric, on the test graphs, of the best constant prediction for the training graphs:
-        the most frequent class, or the mean of the targets. A model that is no better has learned
-        nothing. ``None`` with a metric of the user's, or without test graphs."""
+        """:meth:`constant` of a split: the metric of the most frequent class, or of the mean of the
+        targets. ``None`` with a metric of the user's, or without test graphs."""
         if self.metric_name == "metric" or not len(split.test):
             return None
         parts = [[self.graphs[i] for i in ids.tolist()] for ids in (split.train, split.test)]
-        batches = [Batch.from_data_list(part) for part in parts]
-        train, test = (self._targets(b)[self._counted(b)] for b in batches)
-        if train.is_floating_point():
-            train, test = train.double(), test.double()
-        row = self.reported.constant(train, self.out_channels).double().reshape(1, -1)
-        return float(self.reported(row.expand(len(test), -1), test))
+        return self.constant(*(Batch.from_data_list(part) for part in parts))
 
     def _targets(self, data: Batch) -> Tensor:
-        """Classes [n] or numbers [n, …]."""
-        y: Tensor = data.y
+        y = super()._targets(data)
         if y.is_floating_point():
             return y
         return y.long().squeeze(-1) if y.dim() == 2 and y.size(1) == 1 else y.long()
 
-    def _counted(self, data: Batch) -> Tensor:
-        """The rows that count by masks of nodes, [n]; all rows without masks."""
-        rows = data.num_nodes if self.pool is None else data.num_graphs
-        counted: Tensor | None = data.get("counted")
-        if counted is not None:
-            return counted
-        return torch.ones(rows, dtype=torch.bool, device=data.y.device)
-
-    def _rows(self, data: Batch, mask: Tensor | None) -> Tensor:
-        """The rows that count, [n] or [R, n]."""
-        counts = self._counted(data)
-        if mask is None:
-            return counts
-        return counts & (mask[..., data.batch] if self.pool is None else mask)
+    def _check(self, out: Tensor, data: Batch, mask: Tensor | None) -> None:
+        """Do nothing: a user's loss may take predictions of any width."""
 
 
 def _measure(score: Score) -> Measure:
@@ -177,8 +150,3 @@ def _measure(score: Score) -> Measure:
         return score(out.squeeze(-1) if same else out, y)
 
     return one_by_one(flat)
-
-
-def _taken_apart(data: Data) -> list[Data]:
-    """The graphs of a batch; a graph as it is."""
-    return data.to_data_list() if isinstance(data, Batch) else [data]

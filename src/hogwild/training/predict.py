@@ -7,25 +7,23 @@ from torch_geometric.data import Batch
 
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
-from hogwild.models.base import Model
+from hogwild.models.gnn import ConvGNN
 
 
-def inputs_of(data: Batch, edges: bool) -> Inputs:
-    """What every model reads, from a batch that the library made: nothing is checked."""
-    attr = data.edge_attr if edges else None
+def inputs_of(model: ConvGNN, data: Batch) -> Inputs:
+    """What a model reads, from a batch that the library made: nothing is checked."""
+    attr = None if model.edge_dim is None else data.edge_attr
     weight, count = data.get("edge_weight"), data.num_graphs
     return Inputs(data.x, data.edge_index, attr, data.batch, edge_weight=weight, batch_size=count)
 
 
-def predict(
-    model: Model, data: Batch, edges: bool, h0: Tensor | None = None
-) -> tuple[Tensor, Solution]:
+def predict(model: ConvGNN, data: Batch, h0: Tensor | None = None) -> tuple[Tensor, Solution]:
     """Predictions [R, …] and embeddings [R, N, k], R = 1 for a model without replicas. Solves begin
-    at ``h0`` [R, N, k]; ``edges`` says whether the model reads edge features."""
+    at ``h0`` [R, N, k]."""
     many = model.replicas is not None
     if h0 is not None and not many:
         h0 = h0[0]
-    inputs = inputs_of(data, edges)
+    inputs = inputs_of(model, data)
     found = model.embed(inputs, h0)
     out = model.read(found.value, inputs)
     if many:

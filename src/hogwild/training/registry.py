@@ -19,7 +19,7 @@ from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import Layers
 from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard
 from hogwild.solvers.loop import Solver
-from hogwild.training.task import Task
+from hogwild.tasks.base import Task
 
 
 @dataclass(frozen=True)

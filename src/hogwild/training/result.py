@@ -26,13 +26,14 @@ from hogwild.files import write_atomically
 from hogwild.metrics import cost
 from hogwild.models.gnn import ConvGNN
 from hogwild.plots.training import curves
+from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, log
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop
 from hogwild.training.own import OwnTask
 from hogwild.training.registry import MODELS, at_hand, build, device_of, set_on_failure, spelled_out
 from hogwild.training.state import Stop
-from hogwild.training.task import Task, resolve
+from hogwild.training.task import resolve
 
 PARTS = ("train", "val", "test")
 EXPECTED = "expected the folder of a finished run"
@@ -142,7 +143,8 @@ class Result:
                     + (self._compared() if part == "test" else "")
                 )
         if self.replicas == 1 and int(self.best_epoch[0]) >= 0:
-            lines.append(f"  parameters of epoch {int(self.best_epoch[0])} of {self._epochs}")
+            epochs = max(self.config.epochs if s is None else s.epoch for s in self.stops)
+            lines.append(f"  parameters of epoch {int(self.best_epoch[0])} of {epochs}")
         for r in self.failed:
             stop = self.stops[r]
             assert stop is not None
@@ -155,11 +157,6 @@ class Result:
         return "\n".join(lines)
 
     __str__ = summary
-
-    @property
-    def _epochs(self) -> int:
-        """The number of epochs of the replica that was trained longest."""
-        return max(self.config.epochs if s is None else s.epoch for s in self.stops)
 
     def _compared(self) -> str:
         """The metric of the best constant prediction, in words, on a user's own graphs."""
@@ -183,9 +180,7 @@ class Result:
     def evaluate(self) -> dict[str, Tensor]:
         """The metrics, computed again from the parameters."""
         members = Members.of(self.config, self.task, self.replicas, device_of(self.config))
-        edges = self.ensemble.edge_dim is not None
-        loop = Loop(self.config, self.task, self.ensemble, members, edges, None, log.Log(None))
-        return measure(loop)
+        return measure(Loop(self.config, self.task, self.ensemble, members, None, log.Log(None)))
 
     def save(self) -> None:
         """Write the model, the metrics and the curves into the folder."""

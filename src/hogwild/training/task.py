@@ -1,4 +1,4 @@
-"""Tasks as training sees them, and how a task is found."""
+"""How a task is found, and checks of what a task says."""
 
 from __future__ import annotations
 
@@ -7,45 +7,17 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset
 from torch_geometric.data.data import BaseData
 
 from hogwild import tasks
-from hogwild.config import BY_TYPE, Rule
-from hogwild.errors import ConfigError, HogwildError, InputError, among
-from hogwild.tasks.splits import Split
+from hogwild.config import BY_TYPE
+from hogwild.errors import ConfigError, HogwildError, InputError, Rule, among
+from hogwild.tasks.base import Task
 from hogwild.training.own import OwnTask
-
-
-@runtime_checkable
-class Task(Protocol):
-    """Graphs, their splits, a loss and a metric.
-
-    ``out`` is [R, N, c], or [R, G, c] on graph level; ``mask`` [R, G] says which graphs count for
-    each replica; ``loss`` and ``metric`` return the mean over the rows that count, [R]. A task may
-    have ``defaults`` for options of :class:`~hogwild.training.Config` that are not given:
-    batch_size, dtype, validate_every, log_every.
-    """
-
-    name: str
-    in_channels: int
-    out_channels: int
-    edge_dim: int | None
-    pool: str | None
-    metric_name: str
-    higher_is_better: bool
-    graphs: list[Data]
-
-    def splits(self, folds: int | None = None, seed: int = 0) -> Sequence[Split]:
-        """One split for each fold, or the only one. A task that takes ``validation: bool = False``,
-        too, supports the option of that name: training graphs are held out for validation."""
-
-    def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor: ...
-
-    def metric(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor: ...
 
 
 def one_mean_each(task: Task, name: str, values: Tensor, replicas: int) -> Tensor:

@@ -104,27 +104,34 @@ class Door:
             )
         return cls(name, chosen, required | chosen.keys(), False)
 
-    def call(self, model: nn.Module, fields: Fields) -> Any:
-        """The model's forward on these fields."""
+    def _given(self, fields: Fields) -> dict[str, Any]:
+        """The arguments of the forward by name; if its one argument gets all of the data, the
+        attributes of the data."""
         have: dict[str, Any] = {**fields.nodes, **fields.edges, "edge_index": fields.index}
         if self.whole:
             if not fields.batched:
                 have.pop("batch")
-            return model(Data.from_dict(have | {"num_graphs": fields.num_graphs}))
+            return have | {"num_graphs": fields.num_graphs}
         have["batch_size"], have["num_nodes"] = fields.num_graphs, fields.rows
-        arguments = {a: have[f] for a, f in self.names.items() if f in have}
+        given = {a: have[f] for a, f in self.names.items() if f in have}
         if not fields.batched:  # one graph, given without a batch vector
-            for name in ("batch", "batch_size"):
-                if name not in self.required:
-                    arguments.pop(name, None)
-        missing = sorted(self.required - arguments.keys())
+            for name in {"batch", "batch_size"} - self.required:
+                given.pop(name, None)
+        return given
+
+    def call(self, model: nn.Module, fields: Fields) -> Any:
+        """The model's forward on these fields."""
+        given = self._given(fields)
+        if self.whole:
+            return model(Data.from_dict(given))
+        missing = sorted(self.required - given.keys())
         if missing:
             raise InputError(
                 f"{self.model}.forward needs {', '.join(missing)}, but the data has no such "
                 f"attribute with a row for each node or edge; expected data with these "
                 f"attributes, or wrap(model, arguments={{'{missing[0]}': 'name in the data'}})"
             )
-        return model(**arguments)
+        return model(**given)
 
     def ask(self, model: nn.Module, fields: Fields) -> Any:
         """:meth:`call` on the user's data. Errors of the forward are reported as errors of the
@@ -134,9 +141,9 @@ class Door:
         except HogwildError:
             raise
         except Exception as error:
-            have = {**fields.nodes, **fields.edges, "edge_index": fields.index}
-            given = [f"{n} {list(have[f].shape)} {have[f].dtype}" for n, f in self._of(have)]
-            optional = sorted({n for n, _ in self._of(have)} - self.required - {"batch"})
+            given = {n: v for n, v in self._given(fields).items() if isinstance(v, Tensor)}
+            said = [f"{name} {list(v.shape)} {v.dtype}" for name, v in given.items()]
+            optional = sorted(given.keys() - self.required - {"batch"})
             hint = ""
             if optional:
                 needed = [name for name in self.names if name in self.required]
@@ -145,14 +152,9 @@ class Door:
                     f"arguments={needed})"
                 )
             raise InputError(
-                f"{self.model}.forward raises {error!r} when it is given {', '.join(given)}; "
+                f"{self.model}.forward raises {error!r} when it is given {', '.join(said)}; "
                 f"expected data that the model takes, in the dtype of its parameters{hint}"
             ) from error
-
-    def _of(self, have: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Pairs of an argument and its field, for all fields in ``have``."""
-        names = {n: n for n in have} if self.whole else self.names
-        return [(name, of) for name, of in names.items() if of in have]
 
 
 def moved(x: Tensor, sign: float, random: torch.Generator) -> Tensor:

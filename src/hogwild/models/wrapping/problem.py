@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +13,7 @@ from hogwild.graph import Star
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.locality import AllEdges, StarEdges, normalises, without_normalisation
 from hogwild.models.wrapping.fields import Fields
-from hogwild.models.wrapping.recorded import Differs, Recorded
+from hogwild.models.wrapping.recorded import Differs, Recorded, flat
 from hogwild.models.wrapping.tap import Call, tapped
 
 if TYPE_CHECKING:
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 
 class _Enough(BaseException):
     """Raised to end a forward whose rest is not needed."""
-
-
-@dataclass
-class Pass:
-    """Inputs and results of the convolutions in one forward on stars, [A, width] each."""
-
-    values: list[Tensor]
-    results: list[Tensor]
 
 
 @dataclass(eq=False)
@@ -52,18 +44,17 @@ class WrappedProblem(LayeredProblem):
         known = h[0].mT.split(self.recorded.results, 1)
         if layer == self.depth:
             return known[-1].mT.unsqueeze(0)
-        return self.run(at, known[:layer], {}, stop=layer).values[-1].mT.unsqueeze(0)
+        return self.run(at, known[:layer], ()).values[-1].mT.unsqueeze(0)
 
     def update(self, layer: int, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         known = list(h[0].mT.split(self.recorded.results, 1))
-        known[layer] = self.run(at, known[:layer], {layer: inbox[0].mT}).results[-1]
+        known[layer] = flat(self.run(at, known[:layer], [inbox[0].mT]).z[-1])
         return torch.cat(known, 1).mT.unsqueeze(0)
 
     def recompute(self, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
-        heard = dict(enumerate(inbox[0].mT.split(self.widths[:-1], 1)))
-        found = self.run(at, (), heard)
+        found = self.run(at, (), inbox[0].mT.split(self.widths[:-1], 1))
         return (
-            torch.cat(found.results, 1).mT.unsqueeze(0),
+            torch.cat([flat(z) for z in found.z], 1).mT.unsqueeze(0),
             torch.cat(found.values, 1).mT.unsqueeze(0),
         )
 
@@ -71,23 +62,21 @@ class WrappedProblem(LayeredProblem):
         self,
         at: Star,
         known: Sequence[Tensor],
-        heard: Mapping[int, Tensor],
-        stop: int | None = None,
+        heard: Sequence[Tensor],
         fields: Fields | None = None,
-    ) -> Pass:
-        """Run the user's forward on stars.
+    ) -> Recorded:
+        """Run the user's forward on stars, up to the last call in ``heard``, or to the inputs of
+        the first call after ``known`` if ``heard`` is empty.
 
         Args:
             at: The nodes and edges.
             known: Results [A, width] that replace the first calls of convolutions.
-            heard: For each later call, the neighbours' inputs as last heard, [E', width].
-            stop: The call before which the forward ends; ``None``: it ends after the last call in
-                ``heard``.
+            heard: For each of the next calls, the neighbours' inputs as last heard, [E', width].
             fields: Other data than those of the problem.
         """
         star = StarEdges.of(self.edges, at, self.surrounded)
         drawn = (self.fields if fields is None else fields).at(star)
-        made, last = Pass([], []), max(heard, default=-1)
+        made = Recorded()
 
         def take(call: Call) -> Tensor:
             self.recorded.require(call)
@@ -95,16 +84,16 @@ class WrappedProblem(LayeredProblem):
                 return fill(known[call.index], drawn.rows, self.recorded.shapes[call.index])
             values = call.values(drawn.rows)
             made.values.append(torch.cat([flat(v[: at.size]) for v in values], 1))
-            if call.index == stop:
+            if not heard:
                 raise _Enough
-            parts = heard[call.index].split([v[0].numel() for v in values], 1)
+            parts = heard[len(made.z)].split([v[0].numel() for v in values], 1)
             instead = {
                 id(v): star.values(flat(v[: at.size]), part.to(v.dtype)).view(v.shape)
                 for v, part in zip(values, parts, strict=True)
             }
             out = cast("Tensor", self._convolve(call, instead, star, drawn))
-            made.results.append(flat(out[: at.size]))
-            if call.index == last:
+            made.z.append(out[: at.size])
+            if len(made.z) == len(heard):
                 raise _Enough
             return out
 
@@ -134,11 +123,6 @@ class WrappedProblem(LayeredProblem):
         star = replace(star, whole=self._weighted[name])
         index, entries = star.normalised(conv.improved, conv.add_self_loops, x.dtype)
         return type(conv).forward(without_normalisation(conv), x, index, entries)
-
-
-def flat(x: Tensor) -> Tensor:
-    """[n, …] as [n, width]."""
-    return x.reshape(x.size(0), -1)
 
 
 def fill(x: Tensor, rows: int, shape: torch.Size) -> Tensor:

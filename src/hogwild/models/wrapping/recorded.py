@@ -22,10 +22,11 @@ class Differs(Exception):
 
 @dataclass
 class Recorded:
-    """Every call of a convolution in the user's forward on the whole graph."""
+    """Every call of a convolution in the user's forward, on the whole graph or at the centres of
+    stars."""
 
     calls: list[str] = field(default_factory=list)
-    v: list[list[Tensor]] = field(default_factory=list)  # inputs of each call
+    values: list[Tensor] = field(default_factory=list)  # inputs of each call, [N, width]
     z: list[Tensor] = field(default_factory=list)  # its result, [N, …]
     out: Tensor = field(default_factory=lambda: torch.empty(0))  # predictions, [rows, out]
 
@@ -52,7 +53,7 @@ class Recorded:
                     f"{fields.rows} nodes; expected a convolution of node features"
                 )
             found.calls.append(str(call))
-            found.v.append(values)
+            found.values.append(torch.cat([flat(v) for v in values], 1))
             found.z.append(out)
             return out
 
@@ -87,8 +88,9 @@ class Recorded:
     @property
     def widths(self) -> list[int]:
         """Width of the value of each layer, which holds all inputs of the call."""
-        return [sum(v[0].numel() for v in values) for values in self.v]
+        return [values.size(1) for values in self.values]
 
-    def value(self, index: int) -> Tensor:
-        """The inputs of a call, side by side, [N, width]."""
-        return torch.cat([v.flatten(1) if v.dim() > 1 else v[:, None] for v in self.v[index]], 1)
+
+def flat(x: Tensor) -> Tensor:
+    """[n, …] as [n, width]."""
+    return x.reshape(x.size(0), -1)

@@ -160,7 +160,8 @@ class WrappedGNN(Model):
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
         """Predictions [N, out] or [G, out] of the user's forward, with the results ``h``
         [N, channels] in place of the convolutions."""
-        fields, found = Fields.of(inputs), self._recorded(inputs)
+        fields = Fields.of(inputs)
+        found = Recorded.of(self, fields)
         parts = zip(h.split(found.results, 1), found.shapes, strict=True)
         z = [part.reshape(-1, *shape) for part, shape in parts]
         out: Tensor = Recorded.of(self, fields, replace(found, z=z)).out
@@ -179,13 +180,10 @@ class WrappedGNN(Model):
             out = out.unsqueeze(-1 if out.numel() in (fields.rows, fields.num_graphs) else 0)
         return out
 
-    def _recorded(self, inputs: Inputs) -> Recorded:
-        return Recorded.of(self, Fields.of(inputs))
-
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         """The results of all convolutions in the user's forward, side by side, [N, channels]."""
         inputs = Inputs.of(inputs)
-        found = self._recorded(inputs)
+        found = Recorded.of(self, Fields.of(inputs))
         h = torch.cat([z.flatten(1) for z in found.z], 1)
         return Solution.exact(h, inputs.num_graphs, len(found.z))
 
@@ -208,7 +206,7 @@ class WrappedGNN(Model):
         graph = inputs.graph()
         found = Recorded.of(self, fields)
         problem = WrappedProblem(
-            graph, 1, sum(found.results), len(found.v), (*found.widths, found.results[-1]),
+            graph, 1, sum(found.results), len(found.z), (*found.widths, found.results[-1]),
             "caching", self, fields, AllEdges(graph, inputs.edge_index, None, None), found,
         )  # fmt: skip
         Trial(problem).run()

@@ -1,7 +1,0 @@
-"""``python -m hogwild.cli``."""
-
-import sys
-
-from hogwild.cli import main
-
-sys.exit(main())
