@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -86,14 +87,21 @@ class Faults:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody uses now."""
-    with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(count):
-            one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            one.bind(("127.0.0.1", 0))
-            found.append(one.getsockname()[1])
-        return found
+    """Ports of loopback that nobody uses now, for TCP and for UDP.
+
+    They are below those that systems give to outgoing connections, so that no other program gets
+    one of them by chance before the agent does.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 12_000):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                one = stack.enter_context(socket.socket(socket.AF_INET, kind))
+                one.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AsynchronyError(f"{len(found)} ports of 127.0.0.1 are free; expected {count}, for agents")
 
 
 def hops(inputs: Inputs) -> np.ndarray:
