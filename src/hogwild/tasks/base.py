@@ -33,7 +33,9 @@ class Task:
     minimised: Metric
     """The loss."""
     reported: Metric
-    """The metric."""
+    """The metric; the next two attributes are taken from it."""
+    metric_name: str
+    higher_is_better: bool
     pool: str | None = None
     """``None``: the model predicts for every node; ``"mean"``: for every graph."""
 
@@ -46,15 +48,11 @@ class Task:
     strata: Tensor | None = None
     """[G] classes that every fold holds in equal shares; ``None``: folds ignore classes."""
 
-    @property
-    def metric_name(self) -> str:
-        """The name of the metric."""
-        return self.reported.name
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether higher values of the metric are better."""
-        return self.reported.higher_is_better
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "reported"):
+            cls.metric_name = cls.reported.name
+            cls.higher_is_better = cls.reported.higher_is_better
 
     def splits(
         self, folds: int | None = None, seed: int = 0, *, validation: bool = False

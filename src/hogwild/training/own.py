@@ -105,6 +105,8 @@ class OwnTask(Task):
                 f"higher_is_better={higher_is_better!r} was given without a metric; expected it "
                 f"with a function only: the direction of {self.reported.name!r} is known"
             )
+        self.metric_name = self.reported.name
+        self.higher_is_better = self.reported.higher_is_better
         dtype = "float32" if first.x.dtype == torch.float32 else "float64"
         self.defaults = {
             "batch_size": BATCH, "dtype": dtype, "validate_every": 1, "log_every": 1,
