@@ -178,6 +178,12 @@ def turns(model: Any, data: Data, degree: int) -> tuple[float, float]:
     return float(np.median(busy[1:])), float(np.median(still))
 
 
+SIZES = ("swarm", "transport", "packets", "1e-3 after, s", "updates each", "simulator's updates",
+         "ratio", "settled, s", "error", "kB an agent", "MB each", "wrong bounds")  # fmt: skip
+LIMITS = ("model and rule", "fault", "within 1e-6", "worst error", "1e-3 after the last event, s",
+          "said after, s", "wrong bounds", "updates", "kB an agent")  # fmt: skip
+
+
 def sizes(arguments: argparse.Namespace, folder: Path) -> None:
     cells, rows = [], []
     named = {
@@ -210,10 +216,7 @@ def sizes(arguments: argparse.Namespace, folder: Path) -> None:
                     f"{seen.deviation:.0e}", f"{seen.bytes / 1000:.0f}", shown(seen.memory, ".0f"),
                     str(seen.false_alarms),
                 ])  # fmt: skip
-                print(rows[-1], flush=True)
-    head = ("swarm", "transport", "packets", "1e-3 after, s", "updates each", "simulator's updates",
-            "ratio", "settled, s", "error", "kB an agent", "MB each", "wrong bounds")  # fmt: skip
-    finish(arguments, "swarm_sizes", "Swarms without faults", head, rows, cells)
+                finish(arguments, "swarm_sizes", "Swarms without faults", SIZES, rows, cells)
 
 
 def faults(arguments: argparse.Namespace, folder: Path) -> None:
@@ -241,9 +244,8 @@ def faults(arguments: argparse.Namespace, folder: Path) -> None:
                 cells.append({"model": name, "fault": fault, "seed": seed, **found[-1]})
                 print(name, fault, seed, found[-1], flush=True)
             rows.append([name, fault, *summary(found)])
-    head = ("model and rule", "fault", "within 1e-6", "worst error", "1e-3 after the last event, s",
-            "said after, s", "wrong bounds", "updates", "kB an agent")  # fmt: skip
-    finish(arguments, "swarm_faults", "The chain of 20 under faults", head, rows, cells)
+            title = "The chain of 20 under faults"
+            finish(arguments, "swarm_faults", title, LIMITS, rows, cells)
 
 
 def judged(seen: Swarm, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -246,7 +246,7 @@ class Observer:
 
     def _begin(self, killed: Sequence[int]) -> float:
         """Wait for the first update of every agent; the time of the last one."""
-        launched = time.monotonic()
+        launched, patience = time.monotonic(), 60.0 + 2.0 * self.n
         while True:
             self._require_alive(killed)
             with self.lock:
@@ -254,10 +254,12 @@ class Observer:
             now = time.monotonic()
             if len(words) == self.n and all(word["updates"] for word in words.values()):
                 return now
-            if now - launched > 60.0:
+            if now - launched > patience:
+                ready = sum(bool(word["updates"]) for word in words.values())
                 raise AsynchronyError(
-                    f"only {len(words)} of {self.n} agents answered within a minute; see "
-                    f"{self.where}/agent*.log"
+                    f"only {ready} of {self.n} agents made an update within {patience:.0f} s: this "
+                    f"machine is too slow for so many agents, or some cannot hear each other "
+                    f"({self.where}/agent*.log where --keep was given); try fewer agents"
                 )
             time.sleep(0.05)
 
