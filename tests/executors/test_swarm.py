@@ -1,10 +1,12 @@
 """Swarms: real processes on loopback."""
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -172,3 +174,79 @@ def test_help_teaches_and_no_torch_is_imported(model_file):
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"certificates": "nowhere"}, ["certificates", "transport=udp", "encrypts nothing"]),
+        ({"state": ""}, ["state is empty"]),
+        ({"neighbours": "2=a..b:21000"}, ["neighbour 2", "'a..b:21000'"]),
+        ({"neighbours": "2=127.0.0.1:²"}, ["neighbour 2", "HOST:PORT"]),
+        ({"neighbours": "2=127.0.0.1:2000,2=127.0.0.1:2001"}, ["named twice"]),
+        ({"neighbours": "2=127.0.0.1:2000,3=127.0.0.1:2000"}, ["two neighbours", "127.0.0.1:2000"]),
+        ({"lease": "inf"}, ["lease is inf", "a positive number"]),
+    ],
+    ids=str,
+)
+def test_more_bad_input(change, words, model_file):
+    test_bad_input_is_one_clear_line(change, words, model_file)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("model = 5", "model is 5; expected a text"),
+        ("listen = 5", "listen is 5; expected a text"),
+        ("seed = 1.5", "seed is 1.5; expected a whole number"),
+        ("id = true", "id is True; expected a name"),
+        ("features = [true, false, true]", "expected numbers"),
+    ],
+)
+def test_values_of_the_wrong_kind_in_a_file(line, words, model_file, tmp_path):
+    config = {"model": f'"{model_file}"', "id": '"1"', "features": "[1, 2, 3]"}
+    key = line.split(" = ")[0]
+    rest = [f"{k} = {v}" for k, v in config.items() if k != key]
+    (tmp_path / "robot.toml").write_text("\n".join([line, *rest]))
+    found = agent("--config", str(tmp_path / "robot.toml"), "--transport", "udp")
+    assert found.returncode == 2
+    assert words in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+
+
+def test_a_state_file_that_is_something_else_is_not_overwritten(model_file, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("a novel")
+    where = f"127.0.0.1:{free_ports(1)[0]}"
+    flags = [f"--{k}={v}" for k, v in GOOD.items()]
+    found = agent(f"--model={model_file}", f"--listen={where}", *flags, "--state", str(precious))
+    assert found.returncode == 2
+    assert "not the saved state" in found.stderr
+    assert precious.read_text() == "a novel"
+
+
+def test_an_agent_stops_soon_at_a_low_rate_and_names_who_is_missing(model_file):
+    where, nobody = (f"127.0.0.1:{port}" for port in free_ports(2))
+    options = GOOD | {"seconds": "4", "rate": "2", "lease": "0.5", "status": "9"}
+    flags = [f"--{k}={v}" for k, v in options.items()]
+    command = [f"--model={model_file}", f"--listen={where}", *flags, "--neighbours", f"7={nobody}"]
+    found = agent(*command)
+    assert found.returncode == 0
+    assert json.loads(found.stdout.splitlines()[-1])["silent"] == ["7"]
+    assert f"no link to neighbour 7 at {nobody}" in found.stderr
+    begun = time.monotonic()
+    agent(
+        *[
+            w.replace("--rate=2", "--rate=0.01").replace("--seconds=4", "--seconds=1")
+            for w in command
+        ]
+    )
+    assert time.monotonic() - begun < 20.0
+
+
+@pytest.mark.parametrize(
+    "times", [{"kill_at": 3.0, "revive_at": 1.0}, {"thaw_at": 2.0}, {"kill_at": float("nan")}]
+)
+def test_times_of_faults_are_in_order(times):
+    with pytest.raises(ConfigError, match="the second later than the first"):
+        Faults(**times)

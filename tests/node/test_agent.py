@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs, simulate
 from hogwild_node.agent import Agent, Edge, State
+from hogwild_node.command import _control
 from hogwild_node.errors import SetupError
 from hogwild_node.packets import HELLO
 
@@ -179,7 +180,8 @@ def test_a_warm_restart(tmp_path):
     assert Agent.saved(tmp_path / "2.json", swarm.model, "3") is None
     assert Agent.saved(tmp_path / "none.json", swarm.model, "2") is None
     (tmp_path / "bad.json").write_text("{")
-    assert Agent.saved(tmp_path / "bad.json", swarm.model, "2") is None
+    with pytest.raises(SetupError, match="not the saved state"):
+        Agent.saved(tmp_path / "bad.json", swarm.model, "2")
     agent.transport.close()
     swarm.agents[2] = swarm.start(2, h=h)
     swarm.run(7.0)
@@ -278,3 +280,28 @@ def test_names_are_plain(name):
     swarm = Swarm(GSDGNN(3, out_channels=2), chain(2), 2)
     with pytest.raises(SetupError, match="letters, digits"):
         Agent(swarm.model, name, [0.0, 1.0, 2.0], swarm.network.endpoint("z"))
+
+
+def test_a_forged_sequence_does_not_end_a_link():
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(2), 2, lease=1.0)
+    swarm.run(3.0)
+    link = swarm.agents[0].links["1"]
+    link.sequence = (link.sequence + 2**31 - 5) % 2**32  # as after one forged packet
+    swarm.run(6.0)
+    assert swarm.agents[0].members == ["1"]
+    assert swarm.error() < 1e-6
+
+
+def test_control_messages_apply_whole_or_not_at_all(capsys):
+    swarm = Swarm(GSDGNN(3, out_channels=2), chain(2), 2)
+    one = swarm.agents[0]
+    before = one.features.copy()
+    for raw in (
+        b'{"features": [1, 2, 3], "neighbours": {"1": {"address": 5}}}',
+        b'{"feature": [1, 2, 3]}', b"5", b"[]", b"{", b'{"features": [1, 2]}',
+    ):  # fmt: skip
+        _control(one, raw)
+        assert "ignored a control message" in capsys.readouterr().err
+        np.testing.assert_array_equal(one.features, before)
+    _control(one, b'{"features": [1, 2, 3]}')
+    np.testing.assert_array_equal(one.features, [1.0, 2.0, 3.0])

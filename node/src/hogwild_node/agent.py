@@ -50,6 +50,8 @@ from hogwild_node.transport import Transport
 
 HELLO_PERIOD = 0.2
 """Seconds between two hellos to a neighbour that has not acknowledged."""
+LOOK = 0.1
+"""Most seconds until an agent that waits for its next turn notices that it shall stop."""
 STILL = 64.0 * float(np.finfo(np.float64).eps)
 """Changes up to this size, relative to the largest number, are rounding."""
 
@@ -131,7 +133,7 @@ class Agent:
         self.updates = self.turns = 0
         self.residual, self.calm, self.now = math.inf, 0.0, self.begun
         self._heard_at_rest: tuple[Array, Array] | None = None
-        self.features = self._checked(features)
+        self.features = self.checked(features)
         self._known: object = None
         self.star: Star = star_of(0)
         local = model.pose(self.features, [])
@@ -149,13 +151,17 @@ class Agent:
 
     def set_features(self, features: Array) -> None:
         """The agent's features are these from now on; it tells its neighbours."""
-        features = self._checked(features)
+        features = self.checked(features)
         if not np.array_equal(features, self.features):
             self.features = features
             self._changed()
 
     def set_neighbours(self, neighbours: Mapping[str, Edge]) -> None:
         """The agent has these neighbours from now on; what it knows of the others it forgets."""
+        places = [edge.address for edge in neighbours.values() if edge.address is not None]
+        twice = [place for place in places if places.count(place) > 1]
+        if twice:
+            raise SetupError(f"two neighbours have the address {twice[0]}; expected one for each")
         for name, edge in neighbours.items():
             if _name(name) == self.id:
                 raise SetupError(f"agent {self.id} is its own neighbour; expected other agents")
@@ -175,7 +181,8 @@ class Agent:
         self.links = kept | fresh
         self._changed()
 
-    def _checked(self, features: Array) -> Array:
+    def checked(self, features: Array) -> Array:
+        """The features as numbers; raises :class:`SetupError` if the model cannot read them."""
         try:
             found = np.asarray(features, dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -379,14 +386,14 @@ class Agent:
     def read(self) -> Reading:
         """What the agent knows now."""
         now = self.clock()
+        late = now - self.begun > self.lease
         silent = tuple(
-            name
-            for name, link in self.links.items()
-            if link.features is not None and now - link.heard > self.lease
+            n for n, link in self.links.items() if late and now - link.heard > self.lease
         )
         settled = self.calm >= self.settle_after
         state = State.SETTLED if settled else State.RUNNING
-        if self.on_silence == "hold" and silent:
+        held = any(self.links[name].features is not None for name in silent)
+        if self.on_silence == "hold" and held:
             state = State.HOLDING
         elif not self.updates:
             state = State.STARTING
@@ -414,13 +421,23 @@ class Agent:
 
     @staticmethod
     def saved(path: str | Path, model: NodeModel, id: str) -> Array | None:
-        """The embedding in a file of this agent and model; ``None``: there is none to use."""
+        """The embedding in a file of this agent and model; ``None``: there is none to use.
+
+        Raises:
+            SetupError: The file is something else, which a save would overwrite.
+        """
         try:
+            if Path(path).stat().st_size == 0:
+                return None
             found = json.loads(Path(path).read_text())
             h = np.array(found["h"], dtype=np.float64)
             fits = (found["model"], found["id"]) == (model.name, str(id))
-        except (OSError, ValueError, KeyError, TypeError):
+        except FileNotFoundError:
             return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SetupError(
+                f"{path} is not the saved state of an agent; expected one, or a new file's name"
+            ) from error
         good = fits and h.shape == (model.channels,) and bool(np.isfinite(h).all())
         return h if good else None
 
@@ -445,4 +462,6 @@ class Agent:
             if each is not None:
                 each(self)
             due = max(due + 1.0 / rate, time.monotonic() - 1.0 / rate)
-            time.sleep(max(due - time.monotonic(), 0.0002))
+            time.sleep(0.0002)  # other threads run even if turns are late
+            while (left := due - time.monotonic()) > 0.0 and not stopped():
+                time.sleep(min(left, LOOK))

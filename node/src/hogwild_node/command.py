@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are tiny: threads only cost memory
@@ -36,6 +37,12 @@ ASK_PERIOD = 2.0
 def transport_of(found: dict[str, Any], model: str) -> Transport:
     """The agent's links."""
     kind, listen = found.get("transport", "zenoh"), found.get("listen", "127.0.0.1:21000")
+    secret = [key for key in ("certificates", "controller") if key in found]
+    if kind == "udp" and secret:
+        raise SetupError(
+            f"{secret[0]} was given with transport=udp, which encrypts nothing; expected "
+            f"transport=zenoh, or no {secret[0]}"
+        )
     if kind == "udp":
         from hogwild_node.transports.udp import UDPTransport
 
@@ -102,6 +109,12 @@ def status(agent: Agent) -> str:
             "staleness": _finite(reading.staleness),
             "packets": agent.counts["packets"], "bytes": agent.counts["bytes"],
             "received": agent.counts["received"], "dropped": agent.counts["dropped"],
+            "reasons": {
+                name.partition(": ")[2]: count
+                for name, count in agent.counts.items()
+                if name.startswith("dropped: ")
+            },
+            "restarts": agent.counts["restarts"],
         }
     )  # fmt: skip
 
@@ -139,6 +152,8 @@ def run(found: dict[str, Any]) -> None:
     passed = ("rule", "precision", "lease", "on_silence", "tolerance", "settle_after", "nodes")
     options = {key: found[key] for key in passed if key in found}
     h = None if state is None else Agent.saved(state, model, name)
+    if state is not None and h is None and Path(state).exists():
+        _say(f"{state} is of another agent or model; the agent begins anew")
     stop: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.append(1))
@@ -164,8 +179,11 @@ def run(found: dict[str, Any]) -> None:
             nonlocal due, saved, ros2_due, ros2_late
             trace.note(agent)
             if state is not None and time.monotonic() - saved > SAVE_PERIOD:
-                agent.save(state)
                 saved = time.monotonic()
+                try:
+                    agent.save(state)
+                except OSError as error:  # a full disk must not end a robot
+                    _say(f"{state} cannot be written ({error.strerror}); the agent goes on")
             for raw in transport.control():
                 _control(agent, raw)
             if every is not None and time.monotonic() >= due:
@@ -176,10 +194,7 @@ def run(found: dict[str, Any]) -> None:
                 ros2.publish(agent.read())
                 if not ros2.connected and time.monotonic() >= ros2_late:
                     ros2_late = math.inf
-                    print(
-                        f"hogwild-agent: no router of ROS 2 at {ros2.router} yet; trying on",
-                        file=sys.stderr, flush=True,
-                    )  # fmt: skip
+                    _say(f"no router of ROS 2 at {ros2.router} yet; trying on")
 
         agent.run(
             rate=float(found.get("rate", 50.0)),
@@ -201,25 +216,36 @@ def _explain(agent: Agent, stop: list[int]) -> None:
         for name, link in list(agent.links.items()):
             if agent.clock() - link.last <= agent.lease:
                 told.pop(name, None)
-            elif (why := agent.transport.refusal(name)) and why != told.get(name):
+                continue
+            if agent.clock() - agent.begun <= agent.lease:
+                continue
+            why = agent.transport.refusal(name) or "no word from it, or none of this model and rule"
+            if why != told.get(name):
                 told[name] = why
-                print(
-                    f"hogwild-agent: no link to neighbour {name} at {link.edge.address}: {why}",
-                    file=sys.stderr, flush=True,
-                )  # fmt: skip
+                _say(f"no link to neighbour {name} at {link.edge.address}: {why}")
 
 
 def _control(agent: Agent, raw: bytes) -> None:
     """New features or neighbours; what does not fit is reported and changes nothing."""
     try:
         told = json.loads(raw)
-        near = edges(told["neighbours"]) if "neighbours" in told else None
+        if not isinstance(told, dict) or not told or told.keys() - {"features", "neighbours"}:
+            raise SetupError(
+                f"it is {json.dumps(told)[:80]}; expected an object with features, neighbours, or "
+                f"both"
+            )
+        features = agent.features
         if "features" in told:
-            agent.set_features(numbers(told["features"], "features"))
-        if near is not None:
-            agent.set_neighbours(near)
+            features = agent.checked(numbers(told["features"], "features"))
+        if "neighbours" in told:
+            agent.set_neighbours(edges(told["neighbours"]))
+        agent.set_features(features)
     except Exception as error:  # whatever was sent must not end the agent
-        print(f"hogwild-agent: ignored a control message: {error}", file=sys.stderr, flush=True)
+        _say(f"ignored a control message: {error}")
+
+
+def _say(what: str) -> None:
+    print(f"hogwild-agent: {what}", file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -233,8 +259,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):  # nobody reads the status lines any more
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        print(f"hogwild-agent: {error.filename}: {error.strerror}", file=sys.stderr)
+        where = "standard output" if error.filename is None else error.filename
+        _say(f"{where}: {error.strerror}; expected a place that can be read and written")
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

@@ -24,7 +24,8 @@ def interval(given: Any, name: str = "delay") -> tuple[float, float]:
         times = [float(part[1]) * UNITS[part[2]] for part in found if part is not None]
     except (ValueError, KeyError):
         times = []
-    if len(times) != len(parts) or not 1 <= len(times) <= 2 or times[0] > times[-1]:
+    good = len(times) == len(parts) and 1 <= len(times) <= 2
+    if not good or not times[0] <= times[-1] < float("inf"):
         raise SetupError(
             f"{name} is {given!r}; expected a time such as 20ms, or the least and the most such as "
             f"15ms,25ms"

@@ -108,6 +108,7 @@ class Link:
     def leave(self) -> None:
         """The neighbour no longer takes part; to join it must show that it hears this agent."""
         self.mutual, self.said, self.letter = False, None, None
+        self.sequence = None  # a forged number must not shut the neighbour out for good
 
     def _hear_hello(self, header: Header, degree: float, features: Array) -> None:
         if header.incarnation != self.incarnation:

@@ -12,6 +12,17 @@ from hogwild_node.errors import SetupError
 from hogwild_node.link import Edge
 
 TRANSPORTS = ("zenoh", "udp")
+TEXT, NUMBER, NAME, NAMES = (str,), (int,), (str, int), (str, list)
+EXPECTED = {TEXT: "a text", NUMBER: "a whole number", NAME: "a name", NAMES: "names"}
+KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("model", "listen", "transport", "rule", "precision", "on_silence"), TEXT),
+    **dict.fromkeys(("state", "trace", "certificates", "ros2", "ros2_topic"), TEXT),
+    **dict.fromkeys(("seed", "ros2_domain"), NUMBER),
+    **dict.fromkeys(("id", "controller"), NAME),
+    "cut": NAMES,
+}
+"""What kind of value an option has; the others are numbers."""
+
 EPILOG = """
 examples:
   hogwild-agent --model model.hog --id 7 --listen 127.0.0.1:21007 --features 0.3,1.2 \\
@@ -96,7 +107,7 @@ def settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
             raise SetupError(
                 f"{path} cannot be read ({error.strerror}); expected a TOML file"
             ) from error
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SetupError(f"{path} is not TOML: {error}") from error
         filed = {key.replace("-", "_"): value for key, value in filed.items()}
         known = vars(parser().parse_args([])).keys() - {"config"}
@@ -106,13 +117,19 @@ def settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
                 f"{path} has {', '.join(unknown)}; expected some of {', '.join(sorted(known))}"
             )
     found = filed | given
+    for key, kinds in KINDS.items():
+        value = found.get(key)
+        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
+            raise SetupError(f"{key} is {value!r}; expected {EXPECTED[kinds]}")
+        if value == "":
+            raise SetupError(f"{key} is empty; expected {EXPECTED[kinds]}")
     positive = (
         "lease", "tolerance", "settle_after", "rate", "status", "seconds", "nodes", "ros2_every",
     )  # fmt: skip
     for key in positive:
         number = found.get(key, 1)
         whole = isinstance(number, int) and not isinstance(number, bool)
-        if not (whole or (isinstance(number, float) and key != "nodes")) or not number > 0:
+        if not (whole or (isinstance(number, float) and key != "nodes")) or not 0 < number < 1e12:
             kind = "a positive whole number" if key == "nodes" else "a positive number"
             raise SetupError(f"{key} is {number!r}; expected {kind}")
     for key in ("model", "id", "features"):
@@ -125,6 +142,8 @@ def numbers(text: Any, name: str) -> list[float]:
     """``1,2,3``, or a list of numbers."""
     parts = text.split(",") if isinstance(text, str) else text
     try:
+        if any(isinstance(part, bool) for part in parts):
+            raise TypeError("true and false are no numbers")
         return [float(part) for part in parts]
     except (TypeError, ValueError, OverflowError) as error:
         raise SetupError(f"{name} is {text!r}; expected numbers such as 0.3,1.2") from error
@@ -140,6 +159,10 @@ def edges(given: Any) -> dict[str, Edge]:
                 f"neighbour {wrong[0]!r} has no address; expected NAME=HOST:PORT, for instance "
                 f"3=127.0.0.1:21003"
             )
+        names = [name for name, _, _ in pairs]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise SetupError(f"neighbour {twice[0]} is named twice; expected each neighbour once")
         return {name: Edge(address) for name, _, address in pairs}
     if not isinstance(given, dict):
         raise SetupError(f"neighbours is {given!r}; expected a table with one entry for each")

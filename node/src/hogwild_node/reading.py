@@ -36,7 +36,7 @@ class Reading:
         updates: Updates made. A settled agent makes none until something changes.
         staleness: Age in seconds of the oldest news that the answer rests on: of the newest packet
             from each neighbour the one that was made first. 0 without neighbours.
-        silent: Neighbours past their lease.
+        silent: Neighbours from which nothing has come for longer than the lease.
     """
 
     h: Array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, fields
 
 from hogwild.cli.common import (
@@ -117,6 +118,9 @@ def run(options: Options) -> Outcome:
 
     result = options.load()
     r = result.best if options.replica is None else options.replica
+    result.replica(r)  # refuses a number that there is not
+    if hasattr(signal, "SIGTERM"):  # whoever ends the swarm ends its agents
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
     graphs = [result.graph(i) for i in members.test[r].nonzero()[:, 0].tolist()]
     sizes = sorted({int(g.num_nodes or 0) for g in graphs})

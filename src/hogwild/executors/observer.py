@@ -24,7 +24,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import shortest_path
 from torch_geometric.utils import subgraph
 
-from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.errors import AsynchronyError, ConfigError, require_integer
 from hogwild.executors.live import Live
 from hogwild.executors.swarmed import Swarm
 from hogwild.executors.traced import trace_of
@@ -84,6 +84,17 @@ class Faults:
                 raise ConfigError(
                     f"{name}={getattr(self, name)}; expected a share from 0 to below 1"
                 )
+        pairs = (
+            ("kill_at", "revive_at"), ("freeze_at", "thaw_at"), ("partition_at", "heal_at")
+        )  # fmt: skip
+        for first, then in pairs:
+            begin, end = getattr(self, first), getattr(self, then)
+            if not 0.0 <= begin < (math.inf if end is None else end):
+                raise ConfigError(
+                    f"{first}={begin} and {then}={end}; expected seconds from 0 on, the second "
+                    f"later than the first"
+                )
+        require_integer("seed", self.seed, 0, ": what is drawn is a function of it")
 
 
 def free_ports(count: int) -> list[int]:
@@ -138,6 +149,7 @@ class Observer:
         self.parted = False
         self.revived: list[int] = []
         self.frozen: frozenset[int] = frozenset()
+        self.dead: set[int] = set()
         self.disturbed = -math.inf  # when an agent last missed a neighbour that lives
         self._readers: dict[int, threading.Thread] = {}
 
@@ -204,6 +216,8 @@ class Observer:
     # -- the run -----------------------------------------------------------------------------------
 
     def run(self, seconds: float, until_settled: bool, show: bool) -> Swarm:
+        for old in (*self.where.glob("agent*.trace"), *self.where.glob("agent*.log")):
+            old.unlink()  # of a former run in the same folder
         self._answer(tuple(range(self.n)))  # the model refuses what it cannot read before any start
         for i in range(self.n):
             self.start(i)
@@ -213,9 +227,9 @@ class Observer:
         todo = self._plan(killed, frozen)
         out = Swarm(alive=list(range(self.n)), rate=float(self.common["rate"]))
         live = Live() if show else None
-        begun = self._begin(killed)
+        begun = self._begin()
         while True:
-            self._require_alive(killed)
+            self._require_alive()
             t = time.monotonic() - begun
             while todo and todo[0][0] <= t:
                 _, what, who = todo.pop(0)
@@ -244,11 +258,11 @@ class Observer:
             out.trace = trace_of(self.where, self.inputs)
         return out
 
-    def _begin(self, killed: Sequence[int]) -> float:
+    def _begin(self) -> float:
         """Wait for the first update of every agent; the time of the last one."""
         launched, patience = time.monotonic(), 60.0 + 2.0 * self.n
         while True:
-            self._require_alive(killed)
+            self._require_alive()
             with self.lock:
                 words = dict(self.words)
             now = time.monotonic()
@@ -286,6 +300,7 @@ class Observer:
     def _do(self, what: str, who: Sequence[int], out: Swarm) -> None:
         for i in who:
             if what == "kill":
+                self.dead.add(i)
                 self.processes[i].kill()
                 self.processes[i].wait()
                 self._readers[i].join(2.0)
@@ -294,6 +309,7 @@ class Observer:
                     self.words.pop(i, None)
             elif what == "revive":
                 self.start(i)
+                self.dead.discard(i)
                 out.alive.append(i)
                 self.revived.append(i)
             else:
@@ -302,9 +318,9 @@ class Observer:
         self.parted = {"cut": True, "heal": False}.get(what, self.parted)
         self.frozen = {"freeze": frozenset(who), "thaw": frozenset[int]()}.get(what, self.frozen)
 
-    def _require_alive(self, killed: Sequence[int]) -> None:
+    def _require_alive(self) -> None:
         for i, process in self.processes.items():
-            if process.poll() not in (None, 0) and i not in killed:
+            if process.poll() is not None and i not in self.dead:
                 log = (self.where / f"agent{i}.log").read_text().strip().splitlines()
                 raise AsynchronyError(
                     f"agent {i} ended with status {process.returncode}: "
@@ -313,17 +329,19 @@ class Observer:
 
     def _look(self, out: Swarm, t: float, words: dict[int, Any], alive: list[int]) -> None:
         """One sample of the whole swarm."""
-        answer = self._answer(tuple(out.alive))
-        place = {i: q for q, i in enumerate(out.alive)}
+        awake = [i for i in out.alive if i not in self.frozen]  # the others count as gone
+        alive = [i for i in alive if i not in self.frozen]
+        answer = self._answer(tuple(awake))
+        place = {i: q for q, i in enumerate(awake)}
         gaps = [np.array(words[i]["h"]) - answer[place[i]] for i in alive]
         size = max(float(np.abs(answer).max()), 1e-300)
-        complete = len(alive) == len(out.alive)
+        complete = len(alive) == len(awake)
         error = float(max(np.abs(g).max() for g in gaps)) / size if gaps and complete else 1.0
         settled = [words[i]["state"] == "settled" for i in alive]
         out.times.append(t)
         out.error.append(error)
         out.work.append(sum(words[i]["updates"] for i in alive) / max(len(alive), 1))
-        out.settled.append(sum(settled) / max(len(out.alive), 1))
+        out.settled.append(sum(settled) / max(len(awake), 1))
         distance = float(np.sqrt(sum(float((g**2).sum()) for g in gaps)))
         bounds = [words[i]["bound"] for i, said in zip(alive, settled, strict=True) if said]
         missed = any(self._reachable(i, int(j), out) for i in alive for j in words[i]["silent"])

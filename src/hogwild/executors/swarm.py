@@ -85,7 +85,7 @@ def run(
     found.require_asynchronous(inputs)
     given = {"seconds": seconds, "rate": rate, "lease": lease, "settle_after": settle_after}
     for name, value in given.items():
-        if value is not None and not value > 0:
+        if value is not None and not 0 < value < 1e9:
             raise ConfigError(f"{name}={value!r}; expected a positive number, or None")
     if transport == "zenoh" and find_spec("zenoh") is None:
         raise ConfigError(

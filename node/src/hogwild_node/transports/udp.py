@@ -27,7 +27,7 @@ MANY = 4096
 def address(text: str | None, whose: str) -> tuple[str, int]:
     """``HOST:PORT`` as a pair."""
     host, _, port = (text or "").rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
         raise SetupError(
             f"{whose} has the address {text!r}; expected HOST:PORT, for instance 127.0.0.1:21001"
         )
@@ -76,10 +76,10 @@ class UDPTransport(Transport):
             host, port = address(text, f"neighbour {name}")
             try:
                 found = socket.getaddrinfo(host, port, self.socket.family, socket.SOCK_DGRAM)
-            except OSError as error:
+            except (OSError, UnicodeError) as error:
                 raise SetupError(
                     f"neighbour {name} has the address {text!r}, which cannot be resolved "
-                    f"({error.strerror}); expected HOST:PORT"
+                    f"({error}); expected HOST:PORT"
                 ) from error
             where = found[0][4]
             addresses[name] = (str(where[0]), int(where[1]))

@@ -43,7 +43,7 @@ def endpoint(text: str | None, whose: str, default: str = "tcp") -> str:
         found = f"{default}/{found}"
     protocol, _, rest = found.partition("/")
     host, _, port = rest.rpartition(":")
-    numbered = port.isdigit() and 0 < int(port) < 65_536
+    numbered = port.isascii() and port.isdigit() and 0 < int(port) < 65_536
     if protocol not in PROTOCOLS or not host or not numbered:
         raise SetupError(
             f"{whose} has the address {text!r}; expected HOST:PORT, or PROTOCOL/HOST:PORT with one "
