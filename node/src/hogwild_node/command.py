@@ -219,8 +219,10 @@ def _explain(agent: Agent, stop: list[int]) -> None:
                 continue
             if agent.clock() - agent.begun <= agent.lease:
                 continue
-            why = agent.transport.refusal(name) or "no word from it, or none of this model and rule"
-            if why != told.get(name):
+            why = agent.transport.refusal(name)
+            if why is None and name not in told:
+                why = "no word from it, or none of this model and rule"
+            if why is not None and why != told.get(name):
                 told[name] = why
                 _say(f"no link to neighbour {name} at {link.edge.address}: {why}")
 
