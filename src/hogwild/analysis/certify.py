@@ -68,8 +68,9 @@ def certify(
     """What is proved of :func:`hogwild.simulate` with the same arguments: the constants, the
     certified step and rate, and where your own step lies.
 
+    ``model``, ``data``, ``stagger`` and ``delay`` are as in :func:`hogwild.simulate`.
+
     Args:
-        model, data, stagger, delay: As in :func:`hogwild.simulate`.
         options: ``rule``, ``step``, ``exchange`` and ``impairments`` of :func:`hogwild.simulate`.
             For energies ``rule="auto"`` means messages. More is proved of gradient steps with
             ``step="certified"``.

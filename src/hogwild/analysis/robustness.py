@@ -178,8 +178,9 @@ def robustness(
 ) -> Robustness:
     """What random schedules do to a model's predictions and performance.
 
+    ``model`` and ``data`` are as in :func:`hogwild.simulate`.
+
     Args:
-        model, data: As in :func:`hogwild.simulate`.
         runs: Number of schedules.
         metric: One of :data:`hogwild.metrics.METRICS` by name, or a function of (predictions
             [n, out], targets) to a number. By default accuracy for integer targets (with one

@@ -182,8 +182,9 @@ def sweep(
 ) -> Sweep:
     """:func:`robustness` for every combination of stagger, delay and rate of packet loss.
 
+    ``model`` and ``data`` are as in :func:`hogwild.simulate`.
+
     Args:
-        model, data: As in :func:`hogwild.simulate`.
         staggers: Values of S.
         delays: Values of D.
         losses: Rates of independent packet loss

@@ -169,14 +169,15 @@ class EIGNNConv(ContractionConv):
     r"""A layer with the fixed point
     :math:`h_i = \gamma \sum_j S_{ij}\, g(F) h_j + f(x_i)`.
 
+    ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
+    :class:`~hogwild.models.ImplicitConv`. If both widths are equal there is no encoder, f(X) = X. A
+    solver is only for ``"iterate"``, by default :class:`~hogwild.solvers.Picard`.
+
     Args:
         gamma: γ, 0 < γ < 1. The paper uses 0.8 and also allows 1, which is not a contraction.
         method: ``"closed"`` uses an eigendecomposition, which is exact, for undirected graphs of
             at most 5,000 nodes. Without edge weights the decomposition is cached on the graph.
             ``"iterate"`` iterates the map and takes any graph.
-        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. If both
-            widths are equal there is no encoder, f(X) = X. A solver is only for ``"iterate"``, by
-            default :class:`~hogwild.solvers.Picard`.
     """
 
     def __init__(

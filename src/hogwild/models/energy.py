@@ -61,6 +61,9 @@ class EnergyConv(ImplicitConv):
     The minimiser is unique. The order of updates, delays and the starting point therefore do not
     change the answer.
 
+    ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
+    :class:`~hogwild.models.ImplicitConv`. The default solver is Newton's method.
+
     Args:
         message: ``"edge"``: :math:`m(h_i, h_j, x_i, x_j, e_{ij})`; ``"node"``: :math:`m(h_j, x_j)`.
         message_channels: Width of a message (of each head).
@@ -77,8 +80,6 @@ class EnergyConv(ImplicitConv):
         widths: Hidden widths of the PICNNs.
         act: Activation of the PICNNs, smooth, convex and nondecreasing.
         gate: Positive part of the PICNNs' gates, ``"softplus"`` or ``"relu"``.
-        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
-            default solver is Newton's method.
 
     Conventions:
         A self-loop in ``edge_index`` is an ordinary message from a node to itself. It is added to

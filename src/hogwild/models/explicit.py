@@ -27,11 +27,12 @@ class GCN(ExplicitGNN):
     where :math:`h_i^0` is an affine function of the features. The weights :math:`\tilde A_{ij}` are
     constants of the graph; a node needs its neighbours' degrees for them.
 
+    ``in_channels`` and ``kwargs`` are as in :class:`LayeredGNN`.
+
     Args:
         hidden_channels: Width of every layer.
         num_layers: Number of layers.
         bias: Add a bias to every :math:`m_i^\ell`, as PyG does and the paper's equation does not.
-        in_channels, kwargs: As in :class:`LayeredGNN`.
 
     ``edge_weight`` holds the entries of :math:`A`. As in PyG, a self-loop replaces the node's entry
     in :math:`I`.
@@ -66,12 +67,13 @@ class GAT(ExplicitGNN):
     concatenated. Without edge features the last term is missing; :math:`e_{ii}` is the mean of the
     features of the edges into i.
 
+    ``in_channels``, ``bias`` and ``kwargs`` are as in :class:`GCN`.
+
     Args:
         hidden_channels: Width of every layer, the sum over all heads.
         num_layers: Number of layers.
         heads: Number of heads.
         edge_dim: Width of the edge features, or ``None``.
-        in_channels, bias, kwargs: As in :class:`GCN`.
 
     As in PyG, self-loops are removed before every node gets one.
     """

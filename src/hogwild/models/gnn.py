@@ -22,6 +22,8 @@ from hogwild.models.stack import Stack
 class ConvGNN(Model):
     """The base class of models that consist of a convolution and a readout.
 
+    ``in_channels``, ``hidden_channels``, ``num_layers`` and ``edge_dim`` are as in ``conv``.
+
     Args:
         conv: Maps features to embeddings: any convolution of this library, your own subclass of
             :class:`~hogwild.models.ImplicitConv`, or a :class:`~hogwild.models.Stack` of several.
@@ -33,7 +35,6 @@ class ConvGNN(Model):
 
     Attributes:
         features: Standardises the features (:meth:`standardize`).
-        in_channels, hidden_channels, num_layers, edge_dim: As in ``conv``.
     """
 
     def __init__(
@@ -145,11 +146,12 @@ class GNN(ConvGNN):
 class ImplicitGNN(ConvGNN):
     """The base class of the named implicit models, such as :class:`~hogwild.EnergyGNN`.
 
+    ``out_channels``, ``pool`` and ``readout`` are as in :class:`ConvGNN`.
+
     Args:
         in_channels: Width of the node features.
         num_layers: Number of layers; every layer reads the features and the solution of the layer
             below, :math:`[x \\,\\|\\, h]`.
-        out_channels, pool, readout: As in :class:`ConvGNN`.
         kwargs: Additional arguments of every layer.
     """
 

@@ -252,12 +252,13 @@ class GSDConv(ImplicitConv):
     The energy is quadratic, so one Newton step finds its minimum.
     :class:`~hogwild.solvers.Picard` iterates the propagation of APPNP instead.
 
+    ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
+    :class:`~hogwild.models.ImplicitConv`. The default solver is Newton's method.
+
     Args:
         widths: Hidden widths of the encoder :math:`g`.
         gamma: Weight :math:`\gamma > 0` of the distance to :math:`g(X)`.
         beta: Weight :math:`\beta \ge 0` of the differences along edges.
-        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
-            default solver is Newton's method.
 
     Conventions:
         Every node has a self-loop of weight one, and a self-loop in ``edge_index`` is added to it.

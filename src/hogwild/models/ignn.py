@@ -53,6 +53,10 @@ class IGNNConv(ContractionConv):
     r"""A layer with the fixed point
     :math:`h_i = \phi(\sum_j \tilde A_{ij} W h_j + g(x_i))`.
 
+    ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
+    :class:`~hogwild.models.ImplicitConv`. The default solver is
+    :class:`~hogwild.solvers.SemismoothNewton`.
+
     Args:
         widths: Hidden widths of the MLP g; the paper uses (16, 16, 16).
         kappa: Bound κ on :math:`\|W\|_\infty`, 0 < κ < 1.
@@ -71,8 +75,6 @@ class IGNNConv(ContractionConv):
             every row v of the parameter. With ``"project"`` the parameter is W itself: call
             :meth:`project_` after each optimiser step, as the published code does. Otherwise the
             forward pass projects W and warns.
-        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
-            default solver is :class:`~hogwild.solvers.SemismoothNewton`.
 
     Conventions:
         ``edge_weight`` is nonnegative and holds the entries of A, also for the degrees and

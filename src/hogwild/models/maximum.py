@@ -161,12 +161,14 @@ class MaxConv(ImplicitConv):
     :mod:`hogwild.models.maximum`). The layer is a baseline for expressiveness: a maximum passes on
     the value of one neighbour and drops the others, so it cannot count.
 
+    ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
+    :class:`~hogwild.models.ImplicitConv`. The default solver is :class:`~hogwild.solvers.Picard`,
+    until no value changes.
+
     Args:
         edge_dim: Width r of the edge features, or ``None``.
         widths: Hidden widths of the encoder.
         least: The constant :math:`\delta > 0`, which bounds how long wrong values can survive.
-        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
-            default solver is :class:`~hogwild.solvers.Picard`, until no value changes.
 
     Conventions:
         Self-loops never attain the maximum. Among parallel edges the edge with the least decrement

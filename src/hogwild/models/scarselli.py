@@ -121,13 +121,14 @@ class ScarselliConv(ImplicitConv):
     that asynchronous updates leave (see :meth:`contractivity`). The paper therefore does not count
     this model among the true fixed-point GNNs.
 
+    ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
+    :class:`~hogwild.models.ImplicitConv`. The default solver is Anderson acceleration, which often
+    converges even if the map does not contract.
+
     Args:
         message_channels: Width of a message.
         edge_dim: Width r of the edge features, or ``None``.
         widths: Hidden widths of both networks.
-        in_channels, hidden_channels, kwargs: As in :class:`~hogwild.models.ImplicitConv`. The
-            default solver is Anderson acceleration, which often converges even if the map does not
-            contract.
 
     Conventions:
         A self-loop in ``edge_index`` is an ordinary message from a node to itself. Each of several

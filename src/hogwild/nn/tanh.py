@@ -54,8 +54,9 @@ class TanhMap(OnGraph):
 class TanhMLP(MLP):
     r"""Fully connected layers with tanh between them: smooth and, with ``squash``, bounded.
 
+    ``in_channels``, ``channels`` and ``replicas`` are as in :class:`~hogwild.nn.MLP`.
+
     Args:
-        in_channels, channels, replicas: As in :class:`~hogwild.nn.MLP`.
         squash: Whether tanh also follows the last layer.
     """
 
