@@ -64,6 +64,8 @@ def make_keys(folder: str | Path, names: Sequence[str], *, days: int = 365) -> K
     """
     x509 = _import()
     where, end = Path(folder), datetime.now(UTC) + timedelta(days=_positive(days))
+    if where.exists() and not where.is_dir():
+        raise ConfigError(f"{where} is a file; expected a folder for the keys, or a new name")
     for name in names:
         _check(name)
     twice = sorted({name for name in names if list(names).count(name) > 1})

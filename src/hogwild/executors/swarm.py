@@ -101,6 +101,8 @@ def run(
     crossing = 1.5 * diameter * (1.0 / rate + faults.delay[1]) / (1.0 - faults.loss)
     settle_after = settle_after or max(1.0, crossing)
     seconds = seconds or max(30.0, 6.0 * crossing)
+    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+        raise ConfigError(f"{folder} is a file; expected a folder for the agents' files")
     with contextlib.ExitStack() as stack:
         where = Path(folder or stack.enter_context(tempfile.TemporaryDirectory()))
         where.mkdir(parents=True, exist_ok=True)

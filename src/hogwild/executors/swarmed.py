@@ -90,14 +90,19 @@ class Swarm:
         with figure(5.5, 2.8, path) as drawn:
             ax = drawn.subplots()
             ax.semilogy(self.times, np.maximum(self.error, 1e-16), color=BLUE)
+            before, row = -np.inf, 0
             for when, what in self.events:
+                # A label that would touch the one before it goes one row higher.
+                row = 1 - row if when - before < 0.15 * self.times[-1] else 0
                 ax.axvline(when, color=INK, linewidth=0.8, linestyle=":")
                 ax.text(
-                    when, 1.0, what, transform=ax.get_xaxis_transform(), ha="center", va="bottom"
-                )
+                    when, 1.0 + 0.08 * row, what, transform=ax.get_xaxis_transform(),
+                    ha="center", va="bottom",
+                )  # fmt: skip
+                before = when
             ax.set_xlabel("seconds since the first update")
             ax.set_ylabel("largest relative error")
-            ax.set_title(f"{len(self.alive)} agents, one process each", pad=14)
+            ax.set_title(f"{len(self.alive)} agents, one process each", pad=26)
         return drawn
 
     def __str__(self) -> str:
