@@ -14,6 +14,7 @@ from hogwild_node.agent import Agent, Edge, State
 from hogwild_node.command import _control
 from hogwild_node.errors import SetupError
 from hogwild_node.packets import HELLO
+from hogwild_node.saved import save, saved
 
 MODELS = {
     "messages": lambda: EnergyGNN(3, out_channels=2, beta=1.0),
@@ -174,14 +175,14 @@ def test_a_warm_restart(tmp_path):
     swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(5), 5, lease=5.0)
     swarm.run(6.0)
     agent = swarm.agents[2]
-    agent.save(tmp_path / "2.json")
-    h = Agent.saved(tmp_path / "2.json", swarm.model, "2")
+    save(agent, tmp_path / "2.json")
+    h = saved(tmp_path / "2.json", swarm.model, "2")
     np.testing.assert_array_equal(h, agent.read().h)
-    assert Agent.saved(tmp_path / "2.json", swarm.model, "3") is None
-    assert Agent.saved(tmp_path / "none.json", swarm.model, "2") is None
+    assert saved(tmp_path / "2.json", swarm.model, "3") is None
+    assert saved(tmp_path / "none.json", swarm.model, "2") is None
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(SetupError, match="not the saved state"):
-        Agent.saved(tmp_path / "bad.json", swarm.model, "2")
+        saved(tmp_path / "bad.json", swarm.model, "2")
     agent.transport.close()
     swarm.agents[2] = swarm.start(2, h=h)
     swarm.run(7.0)

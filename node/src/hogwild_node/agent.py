@@ -27,14 +27,12 @@ calm for longer than word takes to cross the graph (``settle_after``).
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -408,38 +406,6 @@ class Agent:
             h, self.model.predict(h), self.residual, bound, self.calm, state, self.updates,
             max(ages, default=0.0), silent,
         )  # fmt: skip
-
-    # -- a last state, for a warm restart ----------------------------------------------------------
-
-    def save(self, path: str | Path) -> None:
-        """Write the embedding to a file, whole or not at all."""
-        path = Path(path)
-        text = json.dumps({"model": self.model.name, "id": self.id, "h": self.h[0, :, 0].tolist()})
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        part.write_text(text)
-        part.replace(path)
-
-    @staticmethod
-    def saved(path: str | Path, model: NodeModel, id: str) -> Array | None:
-        """The embedding in a file of this agent and model; ``None``: there is none to use.
-
-        Raises:
-            SetupError: The file is something else, which a save would overwrite.
-        """
-        try:
-            if Path(path).stat().st_size == 0:
-                return None
-            found = json.loads(Path(path).read_text())
-            h = np.array(found["h"], dtype=np.float64)
-            fits = (found["model"], found["id"]) == (model.name, str(id))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise SetupError(
-                f"{path} is not the saved state of an agent; expected one, or a new file's name"
-            ) from error
-        good = fits and h.shape == (model.channels,) and bool(np.isfinite(h).all())
-        return h if good else None
 
     # -- running -----------------------------------------------------------------------------------
 

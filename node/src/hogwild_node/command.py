@@ -21,6 +21,7 @@ from hogwild_node.agent import Agent
 from hogwild_node.durations import interval
 from hogwild_node.errors import NodeError, SetupError
 from hogwild_node.options import TRANSPORTS, edges, numbers, settings
+from hogwild_node.saved import save, saved
 from hogwild_node.transport import Transport
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def run(found: dict[str, Any]) -> None:
     state = found.get("state")
     passed = ("rule", "precision", "lease", "on_silence", "tolerance", "settle_after", "nodes")
     options = {key: found[key] for key in passed if key in found}
-    h = None if state is None else Agent.saved(state, model, name)
+    h = None if state is None else saved(state, model, name)
     if state is not None and h is None and Path(state).exists():
         _say(f"{state} is of another agent or model; the agent begins anew")
     stop: list[int] = []
@@ -171,17 +172,17 @@ def run(found: dict[str, Any]) -> None:
         ros2_due, ros2_late = time.monotonic(), time.monotonic() + ROS2_PATIENCE
         trace = Trace(found.get("trace"))
         if state is not None:
-            agent.save(state)  # an unwritable place is told at once
-        saved = time.monotonic()
+            save(agent, state)  # an unwritable place is told at once
+        last_save = time.monotonic()
         end = time.monotonic() + found.get("seconds", math.inf)
 
         def each(agent: Agent) -> None:
-            nonlocal due, saved, ros2_due, ros2_late
+            nonlocal due, last_save, ros2_due, ros2_late
             trace.note(agent)
-            if state is not None and time.monotonic() - saved > SAVE_PERIOD:
-                saved = time.monotonic()
+            if state is not None and time.monotonic() - last_save > SAVE_PERIOD:
+                last_save = time.monotonic()
                 try:
-                    agent.save(state)
+                    save(agent, state)
                 except OSError as error:  # a full disk must not end a robot
                     _say(f"{state} cannot be written ({error.strerror}); the agent goes on")
             for raw in transport.control():
@@ -203,7 +204,7 @@ def run(found: dict[str, Any]) -> None:
         )
         trace.close()
         if state is not None:
-            agent.save(state)
+            save(agent, state)
         if every is not None:
             print(status(agent), flush=True)
 
