@@ -13,8 +13,8 @@ and a partition that heals; then a GCN through the same faults, overwriting (the
 caching.
 
 Errors are relative to the largest entry of the synchronous answer of the graph at that time. *Said*
-is the time between the moment at which the error was within the bound for good and the moment at
-which all agents said that they were settled.
+is the time between the moment at which the last agent was unsettled, plus ``--settle-after``, and
+the moment at which all agents said that they were settled.
 """
 
 from __future__ import annotations
@@ -251,12 +251,11 @@ def faults(arguments: argparse.Namespace, folder: Path) -> None:
 def judged(seen: Swarm, arguments: argparse.Namespace) -> dict[str, Any]:
     """What one run shows."""
     last = max((t for t, _ in seen.events), default=0.0)
-    close, true = seen.reached(1e-3), seen.reached(1e-6)
-    said = seen.settled_at
+    close, still, said = seen.reached(1e-3), seen.still_at, seen.settled_at
     return {
         "error": seen.deviation,
         "back": None if close is None else max(close - last, 0.0),
-        "said": None if said is None or true is None else said - true - arguments.settle_after,
+        "said": None if said is None or still is None else said - still - arguments.settle_after,
         "wrong": seen.false_alarms,
         "updates": seen.updates,
         "kB": seen.bytes / 1000,

@@ -106,6 +106,7 @@ def status(agent: Agent) -> str:
             "time": time.time(), "id": agent.id, "h": reading.h.tolist(),
             "prediction": reading.prediction.tolist(), "residual": _finite(reading.residual),
             "bound": _finite(reading.bound), "calm": reading.calm, "state": reading.state,
+            "still": agent.clock() - agent.unsettled,
             "updates": reading.updates, "turns": agent.turns, "silent": reading.silent,
             "staleness": _finite(reading.staleness),
             "packets": agent.counts["packets"], "bytes": agent.counts["bytes"],

@@ -3,15 +3,16 @@
 The file is a `safetensors <https://github.com/huggingface/safetensors>`_ file: eight bytes with the
 length of a JSON header, the header, and the tensors. The header's metadata holds everything that is
 not a tensor, as JSON under ``"hogwild"``. Nothing is pickled: loading a model runs no code of
-whoever made it. The *name* of a model is a hash of its content. Agents put the name into every
-packet, so that agents with different models never mix.
+whoever made it. The *name* of a model is a hash of its content, which the exporter computes. Agents
+put the name into every packet, so that agents with different models never mix. A *checksum* shows
+damage on the way to the robot; it is not a signature.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,18 +43,38 @@ class ModelFile:
     name: str
 
 
+def _content(config: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[bytes]:
+    """Everything that a model consists of."""
+    yield json.dumps([FORMAT, dict(config)], sort_keys=True).encode()
+    for key in sorted(tensors):
+        yield key.encode() + b"\0" + str(tensors[key].shape).encode()
+        yield np.ascontiguousarray(tensors[key], "<f8").tobytes()
+
+
 def name_of(config: Mapping[str, Any], tensors: Mapping[str, Array]) -> str:
     """The name of a model with this content."""
-    digest = hashlib.sha256(json.dumps([FORMAT, dict(config)], sort_keys=True).encode())
-    for key in sorted(tensors):
-        digest.update(key.encode() + b"\0" + str(tensors[key].shape).encode())
-        digest.update(np.ascontiguousarray(tensors[key], "<f8").tobytes())
+    import hashlib  # OpenSSL takes 4 MB of a robot's memory; only the exporter needs it
+
+    digest = hashlib.sha256()
+    for part in _content(config, tensors):
+        digest.update(part)
     return digest.hexdigest()[:16]
+
+
+def _checksum(name: str, config: Mapping[str, Any], tensors: Mapping[str, Array]) -> int:
+    found = zlib.crc32(name.encode())
+    for part in _content(config, tensors):
+        found = zlib.crc32(part, found)
+    return found
 
 
 def serialise(config: Mapping[str, Any], tensors: Mapping[str, Array]) -> bytes:
     """The bytes of a file with this content."""
-    about = {"format": FORMAT, "name": name_of(config, tensors), "config": dict(config)}
+    name = name_of(config, tensors)
+    about = {
+        "format": FORMAT, "name": name, "checksum": _checksum(name, config, tensors),
+        "config": dict(config),
+    }  # fmt: skip
     header: dict[str, Any] = {"__metadata__": {"hogwild": json.dumps(about, sort_keys=True)}}
     parts, end = [], 0
     for key in sorted(tensors):
@@ -106,7 +127,7 @@ def parse(raw: bytes) -> ModelFile:
             kind = np.dtype(_DTYPES[entry["dtype"]])
             part = np.frombuffer(data[start:stop], kind).reshape(entry["shape"])
             tensors[key] = part.astype(np.float64)
-        config = about["config"]
+        config, name, expected = about["config"], str(about["name"]), about["checksum"]
     except ModelFileError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -114,9 +135,9 @@ def parse(raw: bytes) -> ModelFile:
             f"the file is damaged, or it is not a model file ({error}); copy it again, or write it "
             f"with `hogwild export RUN --out model.hog`"
         ) from error
-    if name_of(config, tensors) != about.get("name"):
+    if _checksum(name, config, tensors) != expected:
         raise ModelFileError(
             "the content does not match the checksum in the file: the file is damaged; copy it "
             "again"
         )
-    return ModelFile(config, tensors, about["name"])
+    return ModelFile(config, tensors, name)

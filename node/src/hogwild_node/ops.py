@@ -37,6 +37,7 @@ hook                           computes                                       sh
 ``filled(shape, value, x)``    a constant array of the type of x              any
 ``identity(k, x)``             the identity of the type of x                  [k,k]
 ``contiguous(x)``              the same, in contiguous memory                 any
+``known_equal(x, y)``          whether a cheap look shows that x equals y     any
 ``chunks(numbers, x)``         slices of x's rows, ``numbers`` of work a row   [...,n]
 =============================  =============================================  =====================
 """
@@ -98,20 +99,24 @@ class NumPy:
         return x.transpose(_order(x.ndim, source, destination))  # np.moveaxis costs ten times that
 
     @staticmethod
+    def reshape(x: Array, shape: Sequence[int]) -> Array:
+        return x.reshape(shape)  # np.reshape costs three times that
+
+    @staticmethod
     def affine(bias: Array, weight: Array, x: Array) -> Array:
         return bias + weight @ x
 
     @staticmethod
     def mv(matrix: Array, x: Array) -> Array:
-        return (matrix * x[..., None, :, :]).sum(-2)
+        return np.add.reduce(matrix * x[..., None, :, :], -2)
 
     @staticmethod
     def mtv(matrix: Array, x: Array) -> Array:
-        return (matrix * x[..., :, None, :]).sum(-3)
+        return np.add.reduce(matrix * x[..., :, None, :], -3)
 
     @staticmethod
     def mtm(left: Array, right: Array) -> Array:
-        return (left[..., :, None, :] * right[..., None, :, :]).sum(-4)
+        return np.add.reduce(left[..., :, None, :] * right[..., None, :, :], -4)
 
     @staticmethod
     def gather(x: Array, index: Array) -> Array:
@@ -120,7 +125,7 @@ class NumPy:
     @staticmethod
     def collect(x: Array, index: Array, size: int) -> Array:
         if size == 1:  # all edges lead to the one node
-            return x.sum(-1, keepdims=True)
+            return np.add.reduce(x, -1, keepdims=True)
         out = np.zeros((*x.shape[:-1], size), x.dtype)
         _UFUNCS.add.at(out, (..., index), x)
         return out
@@ -167,8 +172,7 @@ class NumPy:
 
     @staticmethod
     def sigmoid(x: Array) -> Array:
-        small = np.exp(-np.abs(x))  # never overflows
-        return np.where(x >= 0.0, 1.0, small) / (1.0 + small)
+        return np.exp(-np.logaddexp(0.0, -x))  # never overflows, and exact for large -x
 
     @staticmethod
     def add_diagonal(x: Array, value: float) -> Array:
@@ -207,6 +211,10 @@ class NumPy:
     @staticmethod
     def contiguous(x: Array) -> Array:
         return np.ascontiguousarray(x)
+
+    @staticmethod
+    def known_equal(x: Array, y: Array) -> bool:
+        return x.size == y.size <= 64 and x.tobytes() == y.tobytes()
 
     @staticmethod
     def chunks(numbers: int, like: Array) -> list[slice]:

@@ -341,6 +341,7 @@ class Observer:
         out.times.append(t)
         out.error.append(error)
         out.work.append(sum(words[i]["updates"] for i in alive) / max(len(alive), 1))
+        out.still.append(min((words[i]["still"] for i in alive), default=0.0))
         out.settled.append(sum(settled) / max(len(awake), 1))
         distance = float(np.sqrt(sum(float((g**2).sum()) for g in gaps)))
         bounds = [words[i]["bound"] for i, said in zip(alive, settled, strict=True) if said]

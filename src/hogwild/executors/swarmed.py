@@ -24,6 +24,8 @@ class Swarm:
             its largest entry, [T].
         settled: Share of the living agents that said they were settled, [T].
         work: Mean number of updates of an agent, [T].
+        still: Seconds since an agent was last unsettled itself, as the observer sees all agents,
+            [T]. Agents themselves only know their calm.
         deviation: The last error.
         updates: Mean number of updates of an agent. A settled agent makes none.
         turns: Mean number of turns of an agent.
@@ -46,6 +48,7 @@ class Swarm:
     error: list[float] = field(default_factory=list)
     settled: list[float] = field(default_factory=list)
     work: list[float] = field(default_factory=list)
+    still: list[float] = field(default_factory=list)
     deviation: float = 1.0
     updates: float = 0.0
     turns: float = 0.0
@@ -82,6 +85,11 @@ class Swarm:
         open_ = [i for i, share in enumerate(self.settled) if share < 1.0]
         first = open_[-1] + 1 if open_ else 0
         return self.times[first] if first < len(self.times) else None
+
+    @property
+    def still_at(self) -> float | None:
+        """When the last agent that was unsettled settled, in seconds; ``None``: unknown."""
+        return self.times[-1] - self.still[-1] if self.still else None
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """The error over time, with what was done to the swarm."""
