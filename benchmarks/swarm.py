@@ -20,6 +20,7 @@ the moment at which all agents said that they were settled.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import subprocess
@@ -121,7 +122,7 @@ def start(arguments: argparse.Namespace, folder: Path) -> None:
     export(model, path, data=data)
     features = ",".join(map(str, data.x[0].tolist()))
     rows, cells = [], []
-    for transport in ("udp", "zenoh"):
+    for transport in arguments.transports.split(","):
         ready, memory = [], []
         for _ in range(5):
             begun = time.perf_counter()
@@ -178,6 +179,7 @@ def turns(model: Any, data: Data, degree: int) -> tuple[float, float]:
     return float(np.median(busy[1:])), float(np.median(still))
 
 
+FAULTY = "The chain of 20 under faults"
 SIZES = ("swarm", "transport", "packets", "1e-3 after, s", "updates each", "simulator's updates",
          "ratio", "settled, s", "error", "kB an agent", "MB each", "wrong bounds")  # fmt: skip
 LIMITS = ("model and rule", "fault", "within 1e-6", "worst error", "1e-3 after the last event, s",
@@ -195,7 +197,7 @@ def sizes(arguments: argparse.Namespace, folder: Path) -> None:
         if not any(word in name for word in arguments.only.split(",")):
             continue
         model, data = fitted(*make())
-        for transport in ("udp", "zenoh"):
+        for transport in arguments.transports.split(","):
             for precision in ("float32", "float64")[: 2 if data.num_nodes <= 20 else 1]:
                 seen = run(
                     model, data, transport=transport, precision=precision, seconds=arguments.seconds
@@ -227,10 +229,12 @@ def faults(arguments: argparse.Namespace, folder: Path) -> None:
     }
     cells, rows = [], []
     for name, (kind, rule) in contenders.items():
+        if arguments.contender not in name:
+            continue
         model, data = fitted(*chain(arguments.epochs, kind, folder))
         runs = arguments.runs if kind == "energy-edge" else arguments.gcn_runs
         for fault, options in FAULTS.items():
-            if arguments.only not in fault:
+            if not any(word in fault for word in arguments.only.split(",")):
                 continue
             found = []
             for seed in range(runs):
@@ -244,8 +248,17 @@ def faults(arguments: argparse.Namespace, folder: Path) -> None:
                 cells.append({"model": name, "fault": fault, "seed": seed, **found[-1]})
                 print(name, fault, seed, found[-1], flush=True)
             rows.append([name, fault, *summary(found)])
-            title = "The chain of 20 under faults"
-            finish(arguments, "swarm_faults", title, LIMITS, rows, cells)
+            finish(arguments, "swarm_faults", FAULTY, LIMITS, rows, cells)
+
+
+def merge(arguments: argparse.Namespace) -> None:
+    """One table from the files of several runs of ``--faults`` on one machine."""
+    told = [json.loads((path / "swarm_faults.json").read_text()) for path in arguments.merge]
+    cells, rows = [cell for one in told for cell in one["cells"]], []
+    for name, fault in dict.fromkeys((cell["model"], cell["fault"]) for cell in cells):
+        found = [cell for cell in cells if (cell["model"], cell["fault"]) == (name, fault)]
+        rows.append([name, fault, *summary(found)])
+    finish(arguments, "swarm_faults", FAULTY, LIMITS, rows, cells, told[0]["environment"])
 
 
 def judged(seen: Swarm, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -280,9 +293,15 @@ def summary(found: list[dict[str, Any]]) -> list[str]:
 
 
 def finish(
-    arguments: argparse.Namespace, name: str, title: str, head: Any, rows: Any, cells: Any
+    arguments: argparse.Namespace,
+    name: str,
+    title: str,
+    head: Any,
+    rows: Any,
+    cells: Any,
+    where: Any = None,
 ) -> None:
-    where = environment("cpu")
+    where = where or environment("cpu") | {"cores": os.cpu_count()}
     markdown = f"{title} ({described(where)}).\n\n" + table(head, rows)
     write(arguments.output, name, {"environment": where, "cells": cells}, markdown)
     print(markdown)
@@ -295,7 +314,10 @@ def main() -> None:
     parser.add_argument("--start", action="store_true", help="one agent alone")
     parser.add_argument("--sizes", action="store_true", help="three swarms without faults")
     parser.add_argument("--faults", action="store_true", help="one swarm with every fault")
-    parser.add_argument("--only", default="", help="only rows whose name has this word")
+    parser.add_argument("--merge", type=Path, nargs="+", help="one table of these --output folders")
+    parser.add_argument("--only", default="", help="only rows whose name has one of these words")
+    parser.add_argument("--contender", default="", help="only models whose name has this word")
+    parser.add_argument("--transports", default="udp,zenoh", help="some of %(default)s")
     parser.add_argument("--runs", type=int, default=10, help="seeds a fault; %(default)s")
     parser.add_argument("--gcn-runs", type=int, default=3, help="the same for GCNs; %(default)s")
     parser.add_argument("--rate", type=float, default=15.0, help="turns a second; %(default)s")
@@ -313,8 +335,10 @@ def main() -> None:
         sizes(arguments, arguments.models)
     if arguments.faults:
         faults(arguments, arguments.models)
-    if not (arguments.start or arguments.sizes or arguments.faults):
-        parser.error("expected some of --start, --sizes and --faults")
+    if arguments.merge:
+        merge(arguments)
+    if not (arguments.start or arguments.sizes or arguments.faults or arguments.merge):
+        parser.error("expected some of --start, --sizes, --faults and --merge")
 
 
 if __name__ == "__main__":

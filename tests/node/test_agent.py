@@ -55,8 +55,9 @@ def test_agents_need_about_as_many_updates_as_the_simulator(name):
     assert np.mean([agent.updates for agent in swarm.agents.values()]) < 2.0 * predicted + 4.0
 
 
-def test_a_settled_agent_rests_and_wakes():
-    swarm = Swarm(MODELS["messages"](), chain(4), 4)
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_settled_agent_rests_and_wakes(precision):
+    swarm = Swarm(MODELS["messages"](), chain(4), 4, precision=precision)
     swarm.run(9.0)
     before = [(agent.updates, agent.turns) for agent in swarm.agents.values()]
     swarm.run(3.0)
@@ -66,7 +67,7 @@ def test_a_settled_agent_rests_and_wakes():
     swarm.x[3] += 1.0
     swarm.agents[3].set_features(swarm.x[3].numpy())
     swarm.run(6.0)
-    assert swarm.error() < 1e-6
+    assert swarm.error() < (1e-6 if precision == "float64" else 1e-4)
     assert swarm.agents[0].updates > after[0][0]
 
 

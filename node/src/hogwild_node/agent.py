@@ -50,8 +50,9 @@ HELLO_PERIOD = 0.2
 """Seconds between two hellos to a neighbour that has not acknowledged."""
 LOOK = 0.1
 """Most seconds until an agent that waits for its next turn notices that it shall stop."""
-STILL = 64.0 * float(np.finfo(np.float64).eps)
-"""Changes up to this size, relative to the largest number, are rounding."""
+STILL = 64.0
+"""Changes up to this many units of rounding of the packets' numbers, relative to the largest
+number, are rounding."""
 
 
 def _name(given: object) -> str:
@@ -62,11 +63,6 @@ def _name(given: object) -> str:
             f"underscores and dashes"
         )
     return str(given)
-
-
-def _close(x: Array, y: Array) -> bool:
-    """Whether two arrays differ by rounding at most; ``False`` for NaN."""
-    return bool(np.all(np.abs(x - y) <= STILL * np.abs(y).max(initial=0.0)))
 
 
 class Agent:
@@ -121,6 +117,7 @@ class Agent:
         self.rule_name = model.rules[0] if rule == "auto" else rule
         self.lease, self.on_silence, self.settle_after = lease, on_silence, settle_after
         self.tolerance = tolerance or model.tolerance(precision)
+        self.rounding = STILL * float(np.finfo(precision).eps)
         self.nodes = nodes
         self.incarnation = int.from_bytes(os.urandom(4), "little")
         self.revision = 1 + int.from_bytes(os.urandom(2), "little") % (HALF - 1)  # 0: unknown
@@ -291,7 +288,7 @@ class Agent:
             if sent is not None:
                 self.letters = sent
             self.updates += 1
-            still = _close(self.h, before) and _close(self.letters, letters)
+            still = self._close(self.h, before) and self._close(self.letters, letters)
             self._heard_at_rest = (inbox, mail) if still else None
             if not (np.isfinite(self.h).all() and np.isfinite(self.letters).all()):
                 self._restart(now)
@@ -312,7 +309,11 @@ class Agent:
         heard = self._heard_at_rest
         if heard is None or not self.residual <= self.tolerance:
             return False
-        return _close(heard[0], inbox) and _close(heard[1], mail)
+        return self._close(heard[0], inbox) and self._close(heard[1], mail)
+
+    def _close(self, x: Array, y: Array) -> bool:
+        """Whether two arrays differ by rounding at most; ``False`` for NaN."""
+        return bool(np.all(np.abs(x - y) <= self.rounding * np.abs(y).max(initial=0.0)))
 
     def _restart(self, now: float) -> None:
         """Begin anew after numbers that are not finite, which a neighbour's features may cause."""
