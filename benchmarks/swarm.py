@@ -23,6 +23,7 @@ import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -194,7 +195,7 @@ def sizes(arguments: argparse.Namespace, folder: Path) -> None:
         "terrain, 100": lambda: terrain(arguments.epochs // 10, folder),
     }
     for name, make in named.items():
-        if not any(word in name for word in arguments.only.split(",")):
+        if not re.search(arguments.only, name):
             continue
         model, data = fitted(*make())
         for transport in arguments.transports.split(","):
@@ -234,7 +235,7 @@ def faults(arguments: argparse.Namespace, folder: Path) -> None:
         model, data = fitted(*chain(arguments.epochs, kind, folder))
         runs = arguments.runs if kind == "energy-edge" else arguments.gcn_runs
         for fault, options in FAULTS.items():
-            if not any(word in fault for word in arguments.only.split(",")):
+            if not re.search(arguments.only, fault):
                 continue
             found = []
             for seed in range(runs):
@@ -315,7 +316,9 @@ def main() -> None:
     parser.add_argument("--sizes", action="store_true", help="three swarms without faults")
     parser.add_argument("--faults", action="store_true", help="one swarm with every fault")
     parser.add_argument("--merge", type=Path, nargs="+", help="one table of these --output folders")
-    parser.add_argument("--only", default="", help="only rows whose name has one of these words")
+    parser.add_argument(
+        "--only", default="", help="only rows whose name has this (a regular expression)"
+    )
     parser.add_argument("--contender", default="", help="only models whose name has this word")
     parser.add_argument("--transports", default="udp,zenoh", help="some of %(default)s")
     parser.add_argument("--runs", type=int, default=10, help="seeds a fault; %(default)s")

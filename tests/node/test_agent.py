@@ -71,6 +71,17 @@ def test_a_settled_agent_rests_and_wakes(precision):
     assert swarm.agents[0].updates > after[0][0]
 
 
+def test_word_of_calm_does_not_lag_behind_slow_links():
+    """Links that are slower than turns: calm still grows as fast as time."""
+    swarm = Swarm(MODELS["messages"](), chain(5), 5, delay=(0.3, 0.3), lease=5.0)
+    swarm.run(25.0)
+    calm = [agent.calm for agent in swarm.agents.values()]
+    swarm.run(5.0)
+    grown = [agent.calm - c for agent, c in zip(swarm.agents.values(), calm, strict=True)]
+    assert min(calm) > 0.0
+    assert all(4.0 < g < 6.0 for g in grown)
+
+
 @pytest.mark.parametrize("rule", ["gradient", "messages"])
 def test_rules_by_name_and_float32(rule):
     swarm = Swarm(

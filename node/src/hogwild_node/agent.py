@@ -21,8 +21,10 @@ far as word has come:
 with :math:`u_i` the last time at which the agent itself was unsettled and :math:`a_j` the age of
 the last packet from j, at most a quarter of ``settle_after``, so that a neighbour that falls
 silent does not count as calm. Clocks differ: an age is measured against the least transit time
-seen on that link, so that calm is rather underestimated. An agent is *settled* when it has been
-calm for longer than word takes to cross the graph (``settle_after``).
+seen on that link, so that calm is rather underestimated. The packet to j leaves out what came from
+j: old word that returned to its origin would lose the transit times of the way there and back, and
+calm would grow more slowly than time. (Around cycles of the graph it still does.) An agent is
+*settled* when it has been calm for longer than word takes to cross the graph (``settle_after``).
 """
 
 from __future__ import annotations
@@ -127,6 +129,7 @@ class Agent:
         self.begun = self.unsettled = clock()
         self.updates = self.turns = 0
         self.residual, self.calm, self.now = math.inf, 0.0, self.begun
+        self.calm_to: dict[str, float] = {}
         self._heard_at_rest: tuple[Array, Array] | None = None
         self.features = self.checked(features)
         self._known: object = None
@@ -196,7 +199,7 @@ class Agent:
     def _changed(self) -> None:
         """Neighbours must hear another hello."""
         self.revision = self.revision % (HALF - 1) + 1
-        self.unsettled, self.calm = self.clock(), 0.0
+        self.unsettled, self.calm, self.calm_to = self.clock(), 0.0, {}
 
     # -- one turn ----------------------------------------------------------------------------------
 
@@ -298,7 +301,12 @@ class Agent:
         self.residual = float(np.abs(moved).max())
         if not self.residual <= self.tolerance:
             self.unsettled = now
-        self.calm = max(min([now - self.unsettled, *self._calm(now)]), 0.0)
+        own, heard = max(now - self.unsettled, 0.0), self._calm(now)
+        least, second = sorted([*heard.values(), math.inf, math.inf])[:2]
+        self.calm = min(own, least)
+        self.calm_to = {  # without what came from this neighbour
+            name: min(own, second if theirs == least else least) for name, theirs in heard.items()
+        }
 
     def _at_rest(self, inbox: Array, mail: Array) -> bool:
         """Whether another update would change nothing: the node is settled, its last update moved
@@ -324,25 +332,26 @@ class Agent:
         with np.errstate(all="ignore"):
             self.letters = np.nan_to_num(self._begin(), posinf=0.0, neginf=0.0)
 
-    def _calm(self, now: float) -> list[float]:
-        """The neighbours' calm, aged."""
-        found = []
+    def _calm(self, now: float) -> dict[str, float]:
+        """The neighbours' calm, aged; neighbours that are gone have no say."""
+        found = {}
         for name, link in self.links.items():
             if name not in self.members:
-                found += [] if now - self.begun > self.lease else [0.0]
+                found[name] = math.inf if now - self.begun > self.lease else 0.0
             elif link.said is None or now - link.heard > self.lease:
-                found.append(0.0)
+                found[name] = 0.0
             else:
-                found.append(link.calm + min(link.age(now), self.settle_after / 4))
+                found[name] = link.calm + min(link.age(now), self.settle_after / 4)
         return found
 
     # -- packets -----------------------------------------------------------------------------------
 
-    def _header(self, kind: int, link: Link, now: float) -> Header:
+    def _header(self, kind: int, name: str, now: float) -> Header:
+        link = self.links[name]
         return self.format.header(
             self.incarnation, kind, sequence=self.turns, heard=link.sequence or 0,
             revision=self.revision, known=link.revision if link.incarnation is not None else 0,
-            time=now, calm=self.calm,
+            time=now, calm=self.calm_to.get(name, 0.0),
         )  # fmt: skip
 
     def _greet(self, now: float) -> None:
@@ -352,14 +361,14 @@ class Agent:
                 continue
             if now - link.greeted >= HELLO_PERIOD:
                 link.greeted = now
-                raw = self.format.hello(self._header(HELLO, link, now), degree, self.features)
+                raw = self.format.hello(self._header(HELLO, name, now), degree, self.features)
                 self._post(name, raw, hello=True)
 
     def _send(self, now: float) -> None:
         with np.errstate(all="ignore"):
             said = self.rule.broadcast(self.h, self.star)[0, :, 0]
         for place, name in enumerate(self.members):
-            header = self._header(DATA, self.links[name], now)
+            header = self._header(DATA, name, now)
             raw = self.format.data(header, said, self.letters[0, :, place])
             self._post(name, raw, hello=False)
 

@@ -268,15 +268,15 @@ static void hog_agent_meet(hog_agent *agent, double now)
     }
 }
 
-static void hog_agent_settle(hog_agent *agent, double now)
+/* Seconds for which no node in reach was unsettled, without what came through one slot. */
+static double hog_agent_calm(const hog_agent *agent, double now, int without)
 {
-    double calm;
-    if (!(hog_residual(&agent->node) <= agent->tolerance)) agent->unsettled = now;
-    calm = now - agent->unsettled;
+    double calm = now - agent->unsettled;
+    if (!agent->updates) return 0;
     for (int s = 0; s < HOG_SLOTS; s++) {
         const hog_link *link = &agent->link[s];
         double theirs = 0, least, age;
-        if (!link->open) continue;
+        if (!link->open || s == without) continue;
         if (!agent->node.near[s].taken) {
             if (now - agent->begun > agent->lease) continue;
         } else if (link->spoke && now - link->heard <= agent->lease) {
@@ -288,7 +288,7 @@ static void hog_agent_settle(hog_agent *agent, double now)
         }
         if (theirs < calm) calm = theirs;
     }
-    agent->calm = calm > 0 ? calm : 0;
+    return calm > 0 ? calm : 0;
 }
 
 int hog_agent_turn(hog_agent *agent, double now)
@@ -302,7 +302,8 @@ int hog_agent_turn(hog_agent *agent, double now)
     if (!agent->ready) return 0;
     hog_update(&agent->node);
     agent->updates++;
-    hog_agent_settle(agent, now);
+    if (!(hog_residual(&agent->node) <= agent->tolerance)) agent->unsettled = now;
+    agent->calm = hog_agent_calm(agent, now, -1);
     return 1;
 }
 
@@ -310,6 +311,7 @@ static void hog_agent_header(
     const hog_agent *agent, int slot, int kind, double now, hog_header *header)
 {
     const hog_link *link = &agent->link[slot];
+    const double calm = hog_agent_calm(agent, now, slot);
     header->kind = kind;
     header->incarnation = agent->incarnation;
     header->sequence = agent->turns;
@@ -317,7 +319,7 @@ static void hog_agent_header(
     header->revision = agent->revision;
     header->known = link->met ? link->revision : 0;
     header->time = now;
-    header->calm = agent->calm < 3e38 ? (float)agent->calm : 3e38f;
+    header->calm = calm < 3e38 ? (float)calm : 3e38f;
 }
 
 size_t hog_agent_hello(hog_agent *agent, int slot, uint8_t *raw, double now)
