@@ -42,6 +42,8 @@ HELLO, DATA = 0, 1
 RULES = ("gradient", "messages", "fixed-point", "caching", "overwriting")
 HEADER = struct.Struct("<BBBBIIIIHHdf")
 WORD, HALF = 1 << 32, 1 << 16
+LATEST = 1e12
+"""Times from this on, in seconds, are no times: 30,000 years."""
 
 
 class BadPacket(ValueError):
@@ -160,7 +162,7 @@ class Format:
             raise BadPacket("rule")
         if len(raw) != (self.hello_size if kind == HELLO else self.data_size):
             raise BadPacket("size")
-        if not math.isfinite(header.time) or not 0.0 <= header.calm < math.inf:  # NaN fails both
+        if not abs(header.time) < LATEST or not 0.0 <= header.calm < math.inf:  # NaN fails both
             raise BadPacket("numbers")
         return header
 

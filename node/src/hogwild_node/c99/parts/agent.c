@@ -59,7 +59,7 @@ int hog_read(const uint8_t *raw, size_t size, hog_header *header)
     header->known = (uint16_t)hog_get(raw + 22, 2);
     header->time = hog_get_double(raw + 24);
     header->calm = hog_get_float(raw + 32);
-    if (!isfinite(header->time) || !(header->calm >= 0)) return HOG_BAD;
+    if (!(fabs(header->time) < 1e12) || !(header->calm >= 0)) return HOG_BAD;
     return header->kind;
 }
 
