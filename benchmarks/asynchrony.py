@@ -101,8 +101,7 @@ def loop(problem: Objective, budget: float) -> float:
     n = graph.num_nodes
     own: list[Tensor] = [h[..., i] * 0 for i in range(n)]
     letters: list[dict[int, Tensor]] = [
-        {int(j): h[..., 0] * 0 for j in graph.src[graph.dst == i]}
-        for i in range(n)
+        {int(j): h[..., 0] * 0 for j in graph.src[graph.dst == i]} for i in range(n)
     ]
     past_h = [[h[..., i] for i in range(n)]]
     past_g = [[dict(g) for g in letters]]

@@ -159,7 +159,8 @@ def picture(path: Path, runs: int) -> Figure:
         path: Where to save the picture.
         runs: Number of schedules in panel (d).
     """
-    data, gnn = linear_graph(), unit_gnn()
+    data, gnn = linear_graph(), models()["gnn"]
+    assert isinstance(gnn, LayeredGNN)
     results = [under_schedules(name, runs) for name in LABELS]
     with figure(7.2, 4.6, path) as fig:
         parts: Any = fig.subfigures(2, 1, height_ratios=[1.55, 1])

@@ -23,7 +23,6 @@ from hogwild_node.transports.memory import MemoryNetwork
 from hogwild_node.transports.udp import UDPTransport
 from hogwild_node.transports.zenoh import ZenohTransport
 
-
 STILL = 30
 """Agents have arrived that stand still for so many turns."""
 
@@ -75,7 +74,8 @@ def run_agents(problem, rule, links, clock, turns, between):
         between(turn)
         if turn % STILL == 0:
             h = np.concatenate([agent.h for agent in agents], -1)
-            if np.abs(h - before).max() < 1e-9:
+            updates = min(agent.read().updates for agent in agents)
+            if updates > STILL and np.abs(h - before).max() < 1e-9:
                 break
             before = h
     for agent in agents:

@@ -51,7 +51,7 @@ def test_the_simulator(impairments):
 def test_the_unrolled_executor(impairments):
     def execute(problem, rule, seed):
         schedule = Schedule(problem.graph, seed=seed, impairments=impairments)
-        return unrolled(rule, schedule, problem.start(), 500)
+        return unrolled(rule, schedule, problem.start(), 250)
 
     check_executor(execute, repeats=not impairments)
 

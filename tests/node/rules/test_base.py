@@ -9,7 +9,6 @@ from hogwild.rules import rule_for
 from hogwild_node import FixedPointRule, GradientRule, MessageRule
 from hogwild_node.tree import walk
 
-
 CASES = [  # the quick ones hold every energy with both rules and on both kinds of graphs
     pytest.param(name, rule, extra, marks=[pytest.mark.slow] if (a + b + c) % 2 else [])
     for a, name in enumerate(ENERGIES)

@@ -92,7 +92,7 @@ def test_an_update_is_the_same_alone_and_among_others(variant, seed, scale, tick
 def test_a_run_is_the_same_alone_and_among_others(variant):
     torch.manual_seed(0)
     model, data = VARIANTS[variant]().double(), graph_of(6, 1.0, 0)
-    options = {"rule": "messages", "ticks": 25, "tol": None}
+    options = {"rule": "messages", "ticks": 50, "tol": None}
     same(simulate(model, data, **options).h[0], simulate(model, data, runs=3, **options).h[0])
 
 
