@@ -17,11 +17,13 @@ SHORT = {
     "fronts.py": "--repetitions 1",
     "gsd.py": "--nodes 100 --channels 2 --repetitions 2 --backward",
     "ignn.py": "--cells chains:5 --epochs 5 --samples 1",
+    "recipe.py": "--options lr,penalty --tasks chains --epochs 2 --replicas 2",
     "rivals.py": "--check",
     "rules.py": "--lengths 5 --epochs 20 --seeds 1 --runs 1 --ticks 200",
     "rules.py, cycles": "--cycles --runs 1 --ticks 60",
     "safeguard.py": "--models 1 --ticks 20",
     "scaling.py": "--nodes 100 --epochs 2",
+    "stall.py": "--length 4 --runs 1 --ticks 20",
     "stragglers.py": "--sizes 4 --batches 1",
     "training_step.py": "--cells chains:1:10 --epochs 5 --samples 1 --rivals eager",
 }

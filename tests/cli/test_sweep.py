@@ -6,7 +6,7 @@ from tiny_runs import TASK
 from hogwild.analysis.sweep import VALUES
 from hogwild.cli import main, sweep
 
-RUN = ("--runs", "1", "--tol", "1e-2")
+RUN = ("--runs", "1", "--tol", "0.1")
 GRID = ("--staggers", "1,5", "--delays", "0,2", "--losses", "0,0.3", *RUN)
 
 

@@ -18,7 +18,7 @@ from hogwild.testing import check_trace
 
 def test_history_at_chosen_ticks():
     model, data = energy(), graphs()
-    options = {"runs": 2, "ticks": 60, "keep_embeddings": True, "tol": None}
+    options = {"runs": 2, "ticks": 60, "keep_embeddings": True, "tol": None, "rule": "gradient"}
     every = simulate(model, data, history=1, **options)
     some = simulate(model, data, history=(0, 7, 50, 900), **options)
     assert some.history_ticks == [0, 7, 50]

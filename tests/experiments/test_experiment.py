@@ -238,7 +238,12 @@ def test_unfinished_training_is_not_gone_on_with_unasked(place):
     assert again.metrics["test"].tolist() == result.metrics["test"].tolist()
 
 
-SLOW = {"chains": Protocol("chains", 2, default={"epochs": 60, "checkpoint_every": 0.0})}
+SLOW = {
+    "chains": Protocol(
+        "chains", 2, always={"task_options": {"length": 10}},
+        default={"epochs": 60, "checkpoint_every": 0.0},
+    )
+}  # fmt: skip
 KILLED = """
 import sys
 sys.path[:0] = sys.argv[2:]

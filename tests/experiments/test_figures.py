@@ -163,7 +163,7 @@ def test_depth(work, tmp_path):
 
 
 def test_convergence(work, tmp_path, monkeypatch):
-    monkeypatch.setattr(convergence, "QUICK_UPDATES", 60)
+    monkeypatch.setattr(convergence, "QUICK_UPDATES", 125)
     records = made("convergence", ["chains/energy-edge", "chains/ignn"], work, tmp_path)
     energy = records["chains/energy-edge"]
     assert set(energy["curves"]) == {"gradient", "messages"}

@@ -14,7 +14,7 @@ from hogwild.testing import check_executor, check_rule
 
 @pytest.mark.parametrize("make", [gradient_rule, message_rule])
 def test_rules_of_energies(make):
-    check_rule(make)
+    check_rule(make, ticks=250)
 
 
 def test_rule_of_fixed_points():

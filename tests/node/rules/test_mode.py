@@ -122,7 +122,7 @@ def evaluations(monkeypatch):
 @pytest.fixture(scope="module")
 def settled():
     """A simulation of eight nodes that have arrived."""
-    return under_way(posed("edge", graph_of(8, 1.0, 0), 0), 150)
+    return under_way(posed("edge", graph_of(8, 1.0, 0), 0), 90)
 
 
 def test_a_settled_node_evaluates_its_energy_once(settled, monkeypatch):
