@@ -23,11 +23,12 @@ def graphs(sizes=(7, 9), dtype=torch.float64, seed=1):
     )
 
 
-def convs(*parts):
-    """Modules one after the other, convolutions with the edges."""
+def in_turn(*parts):
+    """The arguments of PyG's Sequential for modules one after the other, convolutions with the
+    edges. A Sequential that is built in a module that can be imported, as this one, changes the
+    forward of the class, and with it the Sequentials of test files."""
     call = {True: "x, edge_index -> x", False: "x -> x"}
-    steps = [(m, call[isinstance(m, pyg.MessagePassing)]) for m in parts]
-    return pyg.Sequential("x, edge_index", steps)
+    return "x, edge_index", [(m, call[isinstance(m, pyg.MessagePassing)]) for m in parts]
 
 
 class Given(nn.Module):

@@ -9,7 +9,7 @@ from helpers import DOUBLE, HARSH, ODD, ODD_NODES, grid
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.utils import add_self_loops, degree
-from users_models import Given, OfData, Relations, convs, graphs
+from users_models import Given, OfData, Relations, graphs, in_turn
 
 from hogwild import LayeredGNN, simulate, wrap
 from hogwild.errors import AsynchronyError
@@ -207,7 +207,7 @@ LOCAL = {
     "initial": (lambda: Initial(encoder=nn.Linear(3, 8), a=pyg.GCN2Conv(8, 0.1)), PLAIN),
     "column": (lambda: Column(a=pyg.SAGEConv(3, 8), b=pyg.LEConv(8, 1)), PLAIN),
     "one hop of many": (
-        lambda: convs(pyg.SGConv(3, 8), nn.Tanh(), pyg.ChebConv(8, 2, K=2)),
+        lambda: pyg.Sequential(*in_turn(pyg.SGConv(3, 8), nn.Tanh(), pyg.ChebConv(8, 2, K=2))),
         PLAIN,
     ),
     "inside a module": (

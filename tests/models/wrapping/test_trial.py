@@ -7,7 +7,7 @@ from helpers import DOUBLE
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.utils import degree
-from users_models import Given, convs, graphs
+from users_models import Given, graphs, in_turn
 
 from hogwild import certify, simulate, wrap
 from hogwild.errors import AsynchronyError
@@ -36,6 +36,10 @@ class Adaptive(Given):
         for _ in range(1 + x.size(0) // 16):
             x = self.a(x, edge_index)
         return self.b(x, edge_index)
+
+
+def convs(*parts):
+    return pyg.Sequential(*in_turn(*parts))
 
 
 def two(module=None, **options):
