@@ -47,13 +47,13 @@ def test_the_simulator(impairments):
     check_executor(execute, repeats=not impairments)  # one of the two runs everything twice
 
 
-@pytest.mark.parametrize("impairments", [(), (BernoulliLoss(0.2),)], ids=["delays", "loss"])
-def test_the_unrolled_executor(impairments):
-    def execute(problem, rule, seed):
-        schedule = Schedule(problem.graph, seed=seed, impairments=impairments)
-        return unrolled(rule, schedule, problem.start(), 250)
+def test_the_unrolled_executor():
+    """It is the simulator with gradients, whose impairments are tested above."""
 
-    check_executor(execute, repeats=not impairments)
+    def execute(problem, rule, seed):
+        return unrolled(rule, Schedule(problem.graph, seed=seed), problem.start(), 250)
+
+    check_executor(execute)
 
 
 def test_a_rule_that_looks_at_others_is_caught():
