@@ -13,13 +13,7 @@ from typing import Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import (
-    AsynchronyError,
-    ConfigError,
-    require_all_positive,
-    require_one_of,
-    require_widths,
-)
+from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_widths
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.adjacency import renormalised
@@ -119,7 +113,8 @@ class EnergyConv(ImplicitConv):
         **kwargs: Unpack[Solving],
     ) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)
-        require_one_of(("edge", "node"), message=message)
+        if message not in ("edge", "node"):
+            raise ConfigError(f"message={message!r}; expected 'edge' or 'node'")
         if aggr not in ("sum", "mean"):
             raise ConfigError(
                 f"aggr={aggr!r}; expected 'sum' or 'mean' (only nonnegative sums keep the energy "
