@@ -43,12 +43,10 @@ def build(nodes: int, runs: int, device: str) -> Objective:
     task = rgg(nodes)
     torch.manual_seed(0)
     model = EnergyGNN(task.x.size(1), out_channels=1).double().to(device)
-    batch = torch.zeros(nodes, dtype=torch.long)
-    inputs = Inputs(task.x, task.edge_index, None, None, batch, 1).repeat(runs)
-    args, options = inputs.arguments()
-    moved = [None if a is None else a.to(device) for a in args]
     with torch.no_grad():
-        return model.problem(Inputs(*moved, **options)).detach()
+        problem = model.problem(Inputs(task.x, task.edge_index).repeat(runs).to(device))
+    assert isinstance(problem, Objective)
+    return problem.detach()
 
 
 def synchronise(device: str) -> None:
@@ -103,8 +101,7 @@ def loop(problem: Objective, budget: float) -> float:
     n = graph.num_nodes
     own: list[Tensor] = [h[..., i] * 0 for i in range(n)]
     letters: list[dict[int, Tensor]] = [
-        {int(j): h[..., 0] * 0 for j in graph.src[graph.star(torch.tensor([i])).edges]}  # type: ignore[index]
-        for i in range(n)
+        {int(j): h[..., 0] * 0 for j in graph.src[graph.dst == i]} for i in range(n)
     ]
     past_h = [[h[..., i] for i in range(n)]]
     past_g = [[dict(g) for g in letters]]

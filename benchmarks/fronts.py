@@ -26,7 +26,7 @@ from training_step import THREADS, environment, limit_threads, table, timed, wri
 from hogwild import tasks
 from hogwild.errors import DataError
 from hogwild.graph import Graph
-from hogwild.linalg.fronts import CALL_WORK, DENSE_WIDTH, Plan, _Place
+from hogwild.linalg.fronts import CALL_WORK, DENSE_WIDTH, Plan
 
 CELLS = (("counting", 50, 2, 10), ("sums", 200, 2, 3), ("mutag", 188, 2, 10), ("mutag", 188, 8, 3),
          ("proteins", 100, 2, 4), ("peptides-func", 200, 2, 1))  # fmt: skip
@@ -46,11 +46,13 @@ class Powers(Plan):
         layout = [alike[key] for key in sorted(alike)]
         self.size = 0
         for members in layout:
-            p = max(len(self._front(m).pivots) for m in members)
-            b = max(len(self._front(m).boundary) for m in members)
-            for member in members:
-                self._places[member] = _Place(self.size, p, b)
-                self.size += ((p + b) * self.channels) ** 2
+            fronts = [self.orders[g].fronts[f] for g, f in members]
+            p = max(len(front.pivots) for front in fronts)
+            b = max(len(front.boundary) for front in fronts)
+            width = (p + b) * self.channels
+            for g, f in members:
+                self._places[g][f] = self.size, width, p
+                self.size += width * width
         return layout
 
 

@@ -43,6 +43,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rivals import set_parameters
 from tasks import Task, chains
 from torch import Tensor
 from torch_geometric.data import Batch
@@ -137,7 +138,7 @@ class Hogwild:
         self.task, self.warm, self.model = task, warm, build(task, solver)
 
     def load(self, parameters: Parameters, h0: Tensor) -> Callable[[], Callable[[], Outcome]]:
-        self.model.load_state_dict(parameters)
+        set_parameters(self.model, parameters)
 
         def step() -> Callable[[], Outcome]:
             self.model.zero_grad()
@@ -234,8 +235,8 @@ class Published:
         weight.data.copy_(torch.from_numpy(rows))
 
     def load(self, parameters: Parameters, h0: Tensor) -> Callable[[], Callable[[], Outcome]]:
-        self.model.load_state_dict(parameters)
-        conv, batch = self.model.levels[0], self.task.batch
+        set_parameters(self.model, parameters)
+        conv, batch = self.model.conv, self.task.batch
         weight, encoder = conv.weight, conv.encoder  # [1, k, k]
         start = h0[0].T.contiguous() if self.warm else torch.zeros_like(h0[0].T)
 
@@ -281,7 +282,7 @@ def train(
         optimiser.step()
         model.project_(warn=False)
         if epoch + 1 in {round(epochs * i / 4) for i in range(1, 5)}:
-            norm = float(model.levels[0].weight.abs().sum(-1).amax())
+            norm = float(model.conv.weight.abs().sum(-1).amax())
             print(
                 f"  epoch {epoch + 1}: loss {float(losses.sum()):.4g}, norm of W {norm:.3f}, "
                 f"{statistics.fmean(times):.1f} ms a step so far",
@@ -322,7 +323,7 @@ def compare(
         truth = exact.load(parameters, h0)()().gradients
         reference = torch.cat([g.flatten() for g in truth.values()])
         with torch.no_grad():
-            w, b = parameters["convs.0.weight"][0], exact.model.levels[0].encoder(task.x)[0].T
+            w, b = parameters["conv.weight"][0], exact.model.conv.encoder(task.x)[0].T
         steps = {name: contender.load(parameters, h0) for name, contender in contenders.items()}
         for name, (ms, outcome) in measure(steps, device).items():
             flat = torch.cat([outcome.gradients[n].flatten() for n in truth])

@@ -32,7 +32,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from tasks import Task, chains, coordinates, counting, rgg, sums
-from torch import Tensor
+from torch import Tensor, nn
 
 from hogwild import EnergyGNN, Inputs
 from hogwild.solvers import Newton, Solution, Solver
@@ -282,6 +282,13 @@ def _detached(layer: Layer) -> Layer:
 # -- hogwild behind the same interface ------------------------------------------------------------
 
 
+@torch.no_grad()
+def set_parameters(model: nn.Module, values: Parameters) -> None:
+    """Overwrite all parameters of a model; the model's buffers stay."""
+    for name, parameter in model.named_parameters():
+        parameter.copy_(values[name])
+
+
 class Hogwild:
     """hogwild's training step with its default solver."""
 
@@ -289,7 +296,7 @@ class Hogwild:
         self.task, self.model = task, model
 
     def load(self, parameters: Parameters, h0: Tensor) -> Callable[[], Callable[[], Outcome]]:
-        self.model.load_state_dict(dict(parameters))
+        set_parameters(self.model, parameters)
 
         def step() -> Callable[[], Outcome]:
             self.model.zero_grad()

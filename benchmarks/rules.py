@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from tasks import rgg
@@ -29,8 +30,7 @@ from torch_geometric.data import Batch, Data
 from training_step import THREADS, limit_threads, publish
 
 import hogwild
-from hogwild import GSDGNN, EnergyGNN, Inputs, simulate
-from hogwild.linalg.spectrum import spectrum
+from hogwild import GSDGNN, EnergyGNN, certify, simulate
 from hogwild.tasks import get
 
 STAGGER, DELAY = 5, 2
@@ -71,7 +71,7 @@ def cycles(arguments: argparse.Namespace) -> None:
         for kind in (EnergyGNN, GSDGNN):
             torch.manual_seed(0)
             nodes = int(edges.max()) + 1
-            model = kind(3, 2).double()
+            model = kind(3, out_channels=2).double()
             data = Data(x=torch.randn(nodes, 3, dtype=torch.float64), edge_index=edges)
             for rule in ("gradient", "messages"):
                 run = simulate(
@@ -121,11 +121,9 @@ def main() -> None:
         assert isinstance(model, EnergyGNN)
         data = Batch.from_data_list(task.graphs)
         data.x = data.x.to(next(model.parameters()).dtype)
-        with torch.no_grad():
-            problem = model.problem(Inputs(data.x, data.edge_index, None, data.batch)).detach()
-            h = model.embed(Inputs(data.x, data.edge_index, None, data.batch)).value.mT.unsqueeze(0)
-            low, high = spectrum(problem, h.to(torch.float64))
-        contenders: dict[str, dict[str, object]] = {
+        bounds = certify(model, data).constants
+        low, high = bounds["smallest_eigenvalue"], bounds["largest_eigenvalue"]
+        contenders: dict[str, dict[str, Any]] = {
             f"constant, {m:g}/λ_max": {"step": m / high} for m in MULTIPLES
         }
         contenders |= {

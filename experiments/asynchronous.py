@@ -44,7 +44,7 @@ from hogwild.models.base import Kind, Model
 from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
 from hogwild.training import Result
-from hogwild.training.ensemble import Members, single
+from hogwild.training.ensemble import single
 
 STAGGER, DELAY, SCHEDULES, SAMPLES = 5, 2, 5, 10
 """The paper's settings."""
@@ -291,7 +291,7 @@ def exact(result: Result, replica: int) -> ConvGNN:
 
 def sample(result: Result, replica: int) -> list[int]:
     """Indices of ten of the replica's test graphs, drawn at random; of all if there are fewer."""
-    members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
+    members = result.members
     ids = members.test[replica].nonzero()[:, 0]
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
     return sorted(ids[order[:SAMPLES]].tolist())

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,7 @@ class Figure1(Experiment):
 def measured(work: Work, *, model: str) -> Record:
     """One model's outputs."""
     runs = QUICK if work.quick else SCHEDULES
-    seen = under_schedules(models()[model], runs)
+    seen = under_schedules(model, runs)
     return {
         "values": seen.run.predictions[:, MIDDLE, 0].tolist(),
         "synchronous": float(seen.prediction[MIDDLE, 0]),
@@ -143,8 +143,11 @@ def models() -> dict[str, Model]:
         }
 
 
-def under_schedules(model: Model, runs: int) -> Robustness:
-    """A model of panel (d) under random schedules; energies take the paper's gradient steps."""
+@cache
+def under_schedules(name: str, runs: int) -> Robustness:
+    """A model of panel (d) under random schedules; energies take the paper's gradient steps. The
+    record and the picture show the same runs, which are computed once."""
+    model = models()[name]
     rule = "gradient" if model.kind is Kind.OPTIMISATION else "auto"
     return robustness(model, linear_graph(), runs=runs, seed=SEED, rule=rule)
 
@@ -156,10 +159,9 @@ def picture(path: Path, runs: int) -> Figure:
         path: Where to save the picture.
         runs: Number of schedules in panel (d).
     """
-    data, shown = linear_graph(), models()
-    gnn = shown["gnn"]
+    data, gnn = linear_graph(), models()["gnn"]
     assert isinstance(gnn, LayeredGNN)
-    results = [under_schedules(model, runs) for model in shown.values()]
+    results = [under_schedules(name, runs) for name in LABELS]
     with figure(7.2, 4.6, path) as fig:
         parts: Any = fig.subfigures(2, 1, height_ratios=[1.55, 1])
         above, below = parts

@@ -21,7 +21,6 @@ from experiments.record import Record, Training
 from hogwild.models.base import Kind
 from hogwild.plots.style import CYCLE, GREY, INK
 from hogwild.training import Result
-from hogwild.training.ensemble import Members
 
 REPLICAS, QUICK_REPLICAS = 5, 2
 """Number of replicas that a figure uses: the best on validation graphs (on training graphs, where
@@ -127,7 +126,7 @@ def chosen(work: Work, result: Result) -> list[int]:
 
 def largest(result: Result, replica: int, count: int) -> list[Data]:
     """The largest test graphs of a replica, as its model reads them."""
-    members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
+    members = result.members
     ids = members.test[replica].nonzero()[:, 0].tolist()
     ids.sort(key=lambda i: -int(result.task.graphs[i].num_nodes or 0))
     return [result.graph(i, torch.float64) for i in ids[:count]]

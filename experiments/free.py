@@ -29,8 +29,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from experiments import markdown, paper
 from experiments.experiment import Cell, Experiment, Work
 from experiments.paper import Number, Quoted
@@ -38,7 +36,6 @@ from experiments.protocols import protocol
 from experiments.record import Record
 from experiments.tables import idle, measured
 from hogwild.training import Config, Loop
-from hogwild.training.ensemble import Members
 from hogwild.training.log import Log, read
 
 COLUMNS = {
@@ -186,7 +183,7 @@ def raced(work: Work, *, column: str, size: str) -> Record:
     result = (
         work.fit(wanted, folder) if column in SPLIT else work.fit(wanted, folder, Curve(folder))
     )
-    members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
+    members = result.members
     lines = read(Curve.path(folder))
     curve = {"epoch": [x["epoch"] for x in lines], "test": [x["test"] for x in lines]}
     return {**measured(result), "folds": members.folds, "curve": curve}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 
-import torch
 from torch_geometric.data import Batch
 
 from experiments import markdown, paper
@@ -13,7 +12,6 @@ from experiments.experiment import Cell, Experiment
 from experiments.protocols import protocol
 from experiments.record import Record, Training
 from hogwild.training import Result
-from hogwild.training.ensemble import Members
 
 ORDER = ("gcn", "gat", "gsdgnn", "ignn", "energy-node", "energy-edge", "energy-attention")
 """Order of the rows: models that train fast come first."""
@@ -178,7 +176,7 @@ def constants(result: Result) -> list[float | None]:
     task = result.task
     if not hasattr(task, "constant"):  # a task that does not derive from Task
         return [None] * result.replicas
-    members = Members.of(result.config, task, result.replicas, torch.device("cpu"))
+    members = result.members
     folds: dict[int, float | None] = {}
     for fold, train, test in zip(members.folds, members.train, members.test, strict=True):
         if fold not in folds and not bool(test.any()):

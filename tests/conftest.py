@@ -14,6 +14,14 @@ from samples import mnist
 from hogwild.tasks import terrain
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_curves():
+    """Runs do not draw their curves, which takes longer than the training of a tiny model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hogwild.training.result.curves", lambda *given: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)

@@ -5,7 +5,43 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
+SHORT = {
+    "asynchrony.py": "--sizes 50x2 --seconds 0.2",
+    "baselines.py": "--epochs 3 --runs 1 --ticks 100 --tasks chains",
+    "c_agent.py": "--updates 100",
+    "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
+    "explicit.py": "--rounds 2 --nodes 100",
+    "fronts.py": "--repetitions 1",
+    "gsd.py": "--nodes 100 --channels 2 --repetitions 2 --backward",
+    "ignn.py": "--cells chains:5 --epochs 5 --samples 1",
+    "recipe.py": "--options lr,penalty --tasks chains --epochs 2 --replicas 2",
+    "rivals.py": "--check",
+    "rules.py": "--lengths 5 --epochs 20 --seeds 1 --runs 1 --ticks 200",
+    "rules.py, cycles": "--cycles --runs 1 --ticks 60",
+    "safeguard.py": "--models 1 --ticks 20",
+    "scaling.py": "--nodes 100 --epochs 2",
+    "stall.py": "--length 4 --runs 1 --ticks 20",
+    "stragglers.py": "--sizes 4 --batches 1",
+    "training_step.py": "--cells chains:1:10 --epochs 5 --samples 1 --rivals eager",
+}
+"""Benchmarks that run in seconds, each with its flags."""
+LONG = {"before_after.py", "report.py", "rivals_jax.py", "swarm.py", "tasks.py"}
+"""The others: they need a second version, no flags, JAX or minutes, or are no commands."""
+
+
+def test_every_benchmark_is_run_or_named():
+    found = {path.name for path in (ROOT / "benchmarks").glob("*.py")}
+    assert found == {name.partition(",")[0] for name in SHORT} | LONG
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHORT)
+def test_benchmarks_run(name):
+    place = ROOT / "benchmarks" / name.partition(",")[0]
+    subprocess.run([sys.executable, place, *SHORT[name].split()], check=True)
 
 
 def test_documents_match_the_results():

@@ -5,6 +5,7 @@ import importlib
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ def module_name(path):
 
 
 MODULES = {module_name(path): path for path in FILES}
+
+
+@cache
+def tree_of(name):
+    return ast.parse(MODULES[name].read_text())
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +71,7 @@ def test_all_is_true(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_everything_public_has_a_docstring(name):
     """Modules, and the classes and functions at their top level, as written in the source."""
-    tree = ast.parse(MODULES[name].read_text())
+    tree = tree_of(name)
     missing = [] if ast.get_docstring(tree) else ["the module"]
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
@@ -82,11 +88,12 @@ def test_import_is_light(fresh):
     assert "hogwild.testing" not in fresh["names"]
 
 
+@cache
 def imported(name):
     """Modules of this package that a module imports, anywhere in its source."""
     package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
     out = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.Import):
             out |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -102,7 +109,7 @@ def imported(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_the_library_does_not_import_the_experiments(name):
     """They are in the repository, and not in the wheel."""
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.Import):
             assert not [alias for alias in node.names if alias.name.startswith("experiments")]
         elif isinstance(node, ast.ImportFrom):

@@ -139,11 +139,12 @@ ON_FAILURE = ("raise", "warn", "ignore")
 """What to do when a solve misses its tolerance."""
 
 
-def check_on_failure(on_failure: str) -> str:
-    """``on_failure`` itself; :class:`ConfigError` unless it is one of :data:`ON_FAILURE`."""
-    if on_failure not in ON_FAILURE:
-        raise ConfigError(f"on_failure={on_failure!r}; expected one of {ON_FAILURE}")
-    return on_failure
+def require_one_of(known: Iterable[str], **given: object) -> None:
+    """:class:`ConfigError` unless every value is one of the known ones."""
+    names = tuple(known)
+    for name, value in given.items():
+        if value not in names:
+            raise ConfigError(f"{name}={value!r}; expected one of {', '.join(names)}")
 
 
 def among(known: Iterable[str], given: object) -> str:

@@ -37,7 +37,7 @@ def resume_as_if_uninterrupted(flags, cut, whole):
 
 def test_a_killed_run_goes_on_in_the_same_bits(tmp_path, capsys):
     """SIGKILL to a real process in the middle of its epochs and checkpoints."""
-    flags = ["--model", "gsdgnn", "--epochs", "40", "--checkpoint-every", "0", "--log-every", "1"]
+    flags = ["--model", "gsdgnn", "--epochs", "25", "--checkpoint-every", "0", "--log-every", "1"]
     folder = tmp_path / "cut"
     command = [sys.executable, "-m", "hogwild", "train", TASK, *flags, "--folder", str(folder)]
     process = subprocess.Popen(command, env={**os.environ}, stdout=subprocess.DEVNULL)

@@ -100,7 +100,7 @@ def test_a_picture_without_matplotlib(trained, monkeypatch, capsys):
 
 def test_steps_and_impairments_reach_the_simulation(printed):
     def seen(*flags):
-        return printed("simulate", "--runs", "1", "--ticks", "40", "--graphs", "1", *flags)[1]
+        return printed("simulate", "--runs", "1", "--ticks", "20", "--graphs", "1", *flags)[1]
 
     plain = seen()
     assert plain["rule"] == "messages"

@@ -6,7 +6,8 @@ from tiny_runs import TASK
 from hogwild.analysis.sweep import VALUES
 from hogwild.cli import main, sweep
 
-GRID = ("--staggers", "1,5", "--delays", "0,2", "--losses", "0,0.3", "--runs", "1")
+RUN = ("--runs", "1", "--tol", "0.1")
+GRID = ("--staggers", "1,5", "--delays", "0,2", "--losses", "0,0.3", *RUN)
 
 
 def test_sweep_is_robustness_at_every_setting(printed):
@@ -15,9 +16,7 @@ def test_sweep_is_robustness_at_every_setting(printed):
     settings = [(row["loss"], row["stagger"], row["delay"]) for row in found["settings"]]
     assert settings == [(p, s, d) for p in (0.0, 0.3) for s in (1, 5) for d in (0, 2)]
     assert found["options"]["staggers"] == [1, 5]
-    _, one = printed(
-        "robustness", "--runs", "1", "--stagger", "5", "--delay", "2", "--impair", "loss=0.3"
-    )
+    _, one = printed("robustness", *RUN, "--stagger", "5", "--delay", "2", "--impair", "loss=0.3")
     last = found["settings"][-1]
     assert all(one[key] == value for key, value in last.items() if key in one)
     code, found = printed("sweep", *GRID, "--ticks", "3")
@@ -27,8 +26,8 @@ def test_sweep_is_robustness_at_every_setting(printed):
 def test_plot(trained, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     path = tmp_path / "map.png"
-    call = ["sweep", trained, "--task", TASK, *GRID, "--plot", str(path), "--value", "converged"]
-    assert main(call) == 0
+    call = ["sweep", trained, "--task", TASK, "--staggers", "1,5", "--delays", "0", "--runs", "1"]
+    assert main([*call, "--plot", str(path), "--value", "converged"]) == 0
     assert f"picture: {path}" in capsys.readouterr().out
     assert path.read_bytes().startswith(b"\x89PNG")
     assert tuple(VALUES) == sweep.VALUES

@@ -219,7 +219,7 @@ def test_resolved_options_are_printed(tmp_path, capsys):
 # Every model on nodes, on graphs and with edge features; every task with a solve and with layers.
 PAIRS = [
     (task, model)
-    if task in ("chains", "coordinates", "peptides-func") or model in ("energy-edge", "gcn")
+    if task in ("coordinates", "peptides-func") or model in ("energy-edge", "gcn")
     else pytest.param(task, model, marks=pytest.mark.slow)
     for task in TASKS
     for model in MODELS

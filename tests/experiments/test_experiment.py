@@ -238,7 +238,12 @@ def test_unfinished_training_is_not_gone_on_with_unasked(place):
     assert again.metrics["test"].tolist() == result.metrics["test"].tolist()
 
 
-SLOW = {"chains": Protocol("chains", 2, default={"epochs": 60, "checkpoint_every": 0.0})}
+SLOW = {
+    "chains": Protocol(
+        "chains", 2, always={"task_options": {"length": 10}},
+        default={"epochs": 30, "checkpoint_every": 0.0},
+    )
+}  # fmt: skip
 KILLED = """
 import sys
 sys.path[:0] = sys.argv[2:]
@@ -265,7 +270,7 @@ def test_a_killed_cell_goes_on_where_it_was(tmp_path):
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert 0 < json.loads(state.read_text())["extra"]["epoch"] < 60
+    assert 0 < json.loads(state.read_text())["extra"]["epoch"] < 30
     assert not (killed / "table1").exists()
     found = go(killed)
     for key in ("values", "best_epoch", "train"):

@@ -163,8 +163,10 @@ def test_depth(work, tmp_path):
 
 
 def test_convergence(work, tmp_path, monkeypatch):
-    monkeypatch.setattr(convergence, "QUICK_UPDATES", 150)
-    records = made("convergence", ["chains/energy-edge", "chains/ignn"], work, tmp_path)
+    monkeypatch.setattr(convergence, "QUICK_UPDATES", 80)
+    chains = replace(PROTOCOLS["chains"], always={"task_options": {"length": 4}})
+    short = replace(work, folder=tmp_path / "work", protocols={"chains": chains})
+    records = made("convergence", ["chains/energy-edge", "chains/ignn"], short, tmp_path)
     energy = records["chains/energy-edge"]
     assert set(energy["curves"]) == {"gradient", "messages"}
     assert set(records["chains/ignn"]["curves"]) == {"fixed point"}

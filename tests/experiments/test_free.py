@@ -39,19 +39,32 @@ def place(folder):
     return Work(folder / "work", protocols=TINY, resume=True), Results(folder / "results")
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    """All sizes on graphs of three nodes."""
+def trained(folder, *sizes):
+    """Records of some sizes on graphs of three nodes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(free, "LOOKS", 3)
-        work, results = place(tmp_path_factory.mktemp("free"))
-        done = run(FREE, work, results, ["coordinates/*"])
-        assert done.done == [f"coordinates/{size}" for size in free.SIZES]
+        work, results = place(folder)
+        done = run(FREE, work, results, [f"coordinates/{size}" for size in sizes])
+        assert done.done == [f"coordinates/{size}" for size in sizes]
         return results.read(FREE)
 
 
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("free"), "small", "wide")
+
+
 def test_every_replica_is_kept_at_every_look(records):
-    counts = [records[f"coordinates/{size}"]["parameters"] for size in free.SIZES]
+    check_looks(records)
+
+
+@pytest.mark.slow
+def test_every_replica_of_every_size_is_kept(tmp_path):
+    check_looks(trained(tmp_path, *free.SIZES))
+
+
+def check_looks(records):
+    counts = [record["parameters"] for record in records.values()]
     assert counts == sorted(set(counts))  # the smallest first: ties go to it
     for record in records.values():
         assert record["folds"] == [0, 1, 2, 0, 1, 2]
@@ -252,6 +265,14 @@ def test_sizes_are_built(model, size):
     options = free.SIZES[size]
     assert built.conv.hidden_channels == options.get("hidden_channels", 2)
     assert built.conv.rounds == options.get("rounds", 1)
+
+
+def test_smaller_sizes_come_first():
+    """Ties go to the smaller size."""
+    work, task = Work(Path("nowhere"), protocols=TINY), Coordinates(**TASK)
+    built = [build(free.config(work, "coordinates", size), task, None) for size in free.SIZES]
+    counts = [sum(p.numel() for p in model.parameters()) for model in built]
+    assert counts == sorted(set(counts))
 
 
 def test_command_line(tmp_path, monkeypatch, capsys):

@@ -89,9 +89,16 @@ def test_solve_equals_dense(name, dense_width, k, replicas):
         assert not plan.pads.numel()
 
 
-@pytest.mark.parametrize("call", [0.0, 1e4, float("inf")])
-@pytest.mark.parametrize("k", [1, 2, 5])
-@pytest.mark.parametrize("dense_width", [DISSECT, 48, DENSE])
+CALLS, WIDTHS = [0.0, 1e4, float("inf")], [DISSECT, 48, DENSE]
+MIXTURES = [  # the quick ones hold every pair of values
+    pytest.param(*(width, k, call), marks=[pytest.mark.slow] if (a + b + c) % 3 else [])
+    for a, width in enumerate(WIDTHS)
+    for b, k in enumerate((1, 2, 5))
+    for c, call in enumerate(CALLS)
+]
+
+
+@pytest.mark.parametrize(("dense_width", "k", "call"), MIXTURES)
 def test_mixed_batch(dense_width, k, call):
     """Graphs of all kinds at once, some of them equal, some dense and some dissected."""
     edge_index, batch = MIXED

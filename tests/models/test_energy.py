@@ -50,7 +50,14 @@ def small(device):
     return random_graph([1, 2, 6], device=device)
 
 
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+COVERED = {"node", "heads", "two-rounds", "affine", "deep"}  # by other variants, and edge features
+CONVS = [
+    pytest.param(options, id=name, marks=[pytest.mark.slow] if name in COVERED else [])
+    for name, options in VARIANTS.items()
+]
+
+
+@pytest.mark.parametrize("options", CONVS)
 def test_conv(options, device):
     check_model(lambda **kw: EnergyConv(3, **options, **kw), device=device, graph=small(device))
 

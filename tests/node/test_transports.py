@@ -1,5 +1,6 @@
 """Agents on every transport pass the conformance suite of executors."""
 
+import math
 import time
 
 import numpy as np
@@ -21,6 +22,9 @@ from hogwild_node.transports.faulty import FaultyTransport
 from hogwild_node.transports.memory import MemoryNetwork
 from hogwild_node.transports.udp import UDPTransport
 from hogwild_node.transports.zenoh import ZenohTransport
+
+STILL = 30
+"""Agents have arrived that stand still for so many turns."""
 
 
 class PartOf(NodeModel):
@@ -63,10 +67,17 @@ def run_agents(problem, rule, links, clock, turns, between):
                 precision="float64", lease=30.0, clock=clock,
             )
         )  # fmt: skip
+    before = math.inf
     for turn in range(turns):
         for agent in agents:
             agent.turn()
         between(turn)
+        if turn % STILL == 0:
+            h = np.concatenate([agent.h for agent in agents], -1)
+            updates = min(agent.read().updates for agent in agents)
+            if updates > STILL and np.abs(h - before).max() < 1e-9:
+                break
+            before = h
     for agent in agents:
         agent.transport.close()
     return torch.from_numpy(np.concatenate([agent.h for agent in agents], -1))

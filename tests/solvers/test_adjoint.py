@@ -66,7 +66,9 @@ def test_gradcheck_inputs(name):
     assert torch.autograd.gradcheck(solve, inputs, eps=1e-5, atol=1e-7, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["edge", "heads", "two-rounds"])
+@pytest.mark.parametrize(
+    "name", ["edge", "heads", pytest.param("two-rounds", marks=pytest.mark.slow)]
+)
 def test_gradcheck_parameters(name):
     """dh*/dθ equals finite differences, one parameter tensor at a time."""
     conv, x, attr, weight = pose(edge_dim=1, **KINDS[name])

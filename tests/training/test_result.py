@@ -1,11 +1,13 @@
-"""Results: which replica is the best one."""
+"""Results: which replica is the best one, and what a run leaves in its folder."""
 
 from dataclasses import replace
 
 import torch
+from helpers import looks_like_a_picture
 from tiny_tasks import Sums
 
 from hogwild import train
+from hogwild.plots.training import curves
 
 
 def test_ranking_compares_like_with_like(tmp_path):
@@ -14,3 +16,10 @@ def test_ranking_compares_like_with_like(tmp_path):
     assert replace(result, metrics={**result.metrics, **metrics}).ranking == [2, 0, 1]
     metrics["val"] = torch.full((3,), torch.nan)
     assert replace(result, metrics={**result.metrics, **metrics}).ranking == [1, 0, 2]
+
+
+def test_the_curves_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr("hogwild.training.result.curves", curves)
+    result = train(Sums(), model="gcn", epochs=3, replicas=2, log_every=1, folder=tmp_path)
+    assert looks_like_a_picture(tmp_path / "curves.png")
+    assert result.tested(1) == result.task.splits(None, 0)[1].test.tolist()

@@ -17,7 +17,7 @@ from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_positive
-from hogwild.executors.price import shown, size
+from hogwild.executors.price import aligned, shown, size
 from hogwild.graph.inputs import graphs_of
 from hogwild.models.base import Model
 from hogwild.progress import bar
@@ -148,7 +148,6 @@ class Sweep:
                 f"{result.converged:.0%}", f"{price.ticks:,}", shown(price.updates),
                 shown(price.packets), size(price.bytes),
             ])  # fmt: skip
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         runs = head.run.predictions.size(0)
         what = "decrease of performance" + ("" if head.metric is None else f" ({head.metric.name})")
         title = (
@@ -156,8 +155,7 @@ class Sweep:
             f"{f'mean {what}, ' if known else ''}largest distance of predictions, share of runs "
             f"that arrived; ticks, and a node's mean updates, packets and bytes"
         )
-        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([title, "", *lines])
+        return f"{title}\n\n{aligned(rows)}"
 
     def _value(self, value: str | None) -> str:
         known = self.first.decrease is not None

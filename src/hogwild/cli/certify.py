@@ -31,7 +31,7 @@ def run(options: Options) -> Outcome:
 
     found = options.chosen()
     passed = options.passed(Settings)
-    seen = certify(found.model, found.graphs, **passed)
+    seen = certify(found.model, found.graphs(options.graphs), **passed)
     seen = replace(seen, reason=in_flags(seen.reason, options))
     data = {"stagger": options.stagger, "delay": options.delay, **seen.data}
     data["impairments"] = [repr(impairment) for impairment in passed["impairments"]]

@@ -69,12 +69,45 @@ class Finished(Verb):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asynchrony(Finished):
-    """A trained model on some of its graphs, its rule, and its impairments."""
+class Trained(Finished):
+    """One replica of a finished training run."""
 
     replica: int | None = option(
         None, "which replica; by default, the best one on validation", group=MODEL
     )
+
+    def chosen(self) -> Chosen:
+        """The replica that was asked for, on the CPU."""
+        check_picture(getattr(self, "plot", None))
+        result = self.load()
+        r = result.best if self.replica is None else self.replica
+        return Chosen(result, r, result.replica(r).cpu())
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A trained model."""
+
+    result: Result
+    replica: int
+    model: Model
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.result.config.model
+
+    def graphs(self, count: int | None = None) -> list[Data]:
+        """The first test graphs of the replica; all by default."""
+        if count is not None and count < 1:
+            raise ConfigError(f"--graphs {count}; expected a positive number")
+        return [self.result.graph(i) for i in self.result.tested(self.replica)[:count]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asynchrony(Trained):
+    """A trained model on some of its graphs, its rule, and its impairments."""
+
     graphs: int = option(2, "how many of the replica's test graphs", group=MODEL)
     rule: str = option(
         "auto",
@@ -97,22 +130,6 @@ class Asynchrony(Finished):
     )
     impair: tuple[str, ...] = option((), HELP, group=WRONG, metavar="NAME[=VALUE]")
 
-    def chosen(self) -> Chosen:
-        """The replica and the graphs that were asked for, from its test graphs."""
-        check_picture(getattr(self, "plot", None))
-        import torch
-
-        from hogwild.training.ensemble import Members
-
-        result = self.load()
-        r = result.best if self.replica is None else self.replica
-        model = result.replica(r).cpu()
-        members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
-        if self.graphs < 1:
-            raise ConfigError(f"--graphs {self.graphs}; expected a positive number")
-        ids = members.test[r].nonzero()[:, 0].tolist()[: self.graphs]
-        return Chosen(result.config.model, r, model, [result.graph(i) for i in ids])
-
     def passed(self, *functions: Callable[..., Any]) -> dict[str, Any]:
         """Every option that is a parameter of one of these functions, by its name."""
         given = self.as_dict()
@@ -132,16 +149,6 @@ class Asynchrony(Finished):
         text = [str(seen), *(f"{what}: {path}" for what, path in files.items() if path)]
         data = {"model": found.name, **data}
         return Outcome("\n".join(text), data, good, {"replica": found.replica})
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A trained model and graphs to run it on."""
-
-    name: str
-    replica: int
-    model: Model
-    graphs: list[Data]
 
 
 @dataclass(frozen=True, kw_only=True)

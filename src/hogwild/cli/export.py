@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hogwild.cli.common import FILES, MODEL, Finished, Outcome
+from hogwild.cli.common import FILES, Outcome, Trained
 from hogwild.cli.options import argument, option
 from hogwild.errors import ConfigError
 
@@ -18,7 +18,7 @@ C = "C for microcontrollers (--out FILE.c)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Finished):
+class Options(Trained):
     """Write a trained model to one file that agents run without torch.
 
     Copy the file to every robot and start hogwild-agent there. An agent needs NumPy, hogwild-node
@@ -40,9 +40,6 @@ class Options(Finished):
     folder: str = argument("folder of a finished training run, or a model.hog to write as C")
     out: str = option(
         "model.hog", "where to write: a model for agents, or FILE.c", group=FILES, metavar="FILE"
-    )
-    replica: int | None = option(
-        None, "which replica; by default, the best one on validation", group=MODEL
     )
     dtype: str = option(
         "float32",
@@ -99,15 +96,14 @@ def _trained(options: Options) -> _Found:
     from hogwild.models.export import described, tolerances
     from hogwild_node import model_file
 
-    result = options.load()
-    r = result.best if options.replica is None else options.replica
-    model = check_model(result.replica(r).cpu().eval())
+    found = options.chosen()
+    model, result = check_model(found.model), found.result
     config, tensors = described(model)
     some = range(min(len(result.task.graphs), GRAPHS))
     config["tolerance"] = tolerances(model, [result.graph(i) for i in some])
     file = model_file.ModelFile(config, tensors, model_file.name_of(config, tensors))
-    kind = result.config.model
-    return _Found(file, f"{kind}, replica {r}", kind, {"replica": r})
+    label = f"{found.name}, replica {found.replica}"
+    return _Found(file, label, found.name, {"replica": found.replica})
 
 
 def _filed(options: Options, in_c: bool) -> _Found:

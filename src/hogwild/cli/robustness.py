@@ -41,7 +41,9 @@ def run(options: Options) -> Outcome:
     from hogwild.executors.simulate import simulate
 
     found = options.chosen()
-    seen = robustness(found.model, found.graphs, **options.passed(robustness, simulate))
+    seen = robustness(
+        found.model, found.graphs(options.graphs), **options.passed(robustness, simulate)
+    )
     seen.verdict = in_flags(seen.verdict, options)
     data = {
         "rule": seen.run.rule,

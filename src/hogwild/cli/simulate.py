@@ -41,7 +41,7 @@ def run(options: Options) -> Outcome:
     given = options.passed(simulate)
     if options.plot is not None and options.history is None:
         given["history"] = [t for t in range(options.ticks) if looks(t)]  # which costs nothing
-    seen = simulate(found.model, found.graphs, **given)
+    seen = simulate(found.model, found.graphs(options.graphs), **given)
     data = {
         "rule": seen.rule,
         "converged": seen.converged.tolist(),

@@ -11,9 +11,8 @@ from hogwild.cli.common import (
     NODES,
     RUNS,
     WRONG,
-    Finished,
     Outcome,
-    check_picture,
+    Trained,
     picture,
 )
 from hogwild.cli.options import option
@@ -23,7 +22,7 @@ TRANSPORTS = ("zenoh", "udp")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Finished):
+class Options(Trained):
     """Run a trained model as real processes on this machine: one agent for each node of a graph.
 
     The agents talk over loopback and know only their neighbours. Faults are real: packets are lost
@@ -40,9 +39,6 @@ class Options(Finished):
 
     agents: int | None = option(
         None, "take a test graph of so many nodes; by default, the first one", group=MODEL
-    )
-    replica: int | None = option(
-        None, "which replica; by default, the best one on validation", group=MODEL
     )
     rule: str = option("auto", "auto, or a rule that fits the model", group=NODES)
     precision: str = option(
@@ -107,22 +103,15 @@ class Options(Finished):
 
 def run(options: Options) -> Outcome:
     """Call :func:`hogwild.executors.swarm.run`."""
-    check_picture(options.plot)
-    import torch
-
     from hogwild.executors.swarm import Faults
     from hogwild.executors.swarm import run as start
-    from hogwild.training.ensemble import Members
     from hogwild_node.durations import interval
     from hogwild_node.errors import SetupError
 
-    result = options.load()
-    r = result.best if options.replica is None else options.replica
-    result.replica(r)  # refuses a number that there is not
+    found = options.chosen()
     if hasattr(signal, "SIGTERM"):  # whoever ends the swarm ends its agents
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    members = Members.of(result.config, result.task, result.replicas, torch.device("cpu"))
-    graphs = [result.graph(i) for i in members.test[r].nonzero()[:, 0].tolist()]
+    graphs = found.graphs()
     sizes = sorted({int(g.num_nodes or 0) for g in graphs})
     fit = [g for g in graphs if options.agents in (None, g.num_nodes)]
     if not fit:
@@ -144,7 +133,7 @@ def run(options: Options) -> Outcome:
         "rule", "precision", "rate", "lease", "on_silence", "settle_after", "transport", "tls",
     )  # fmt: skip
     seen = start(
-        result.replica(r).cpu(), fit[0], faults=faults, seconds=options.seconds,
+        found.model, fit[0], faults=faults, seconds=options.seconds,
         folder=options.keep, show=not (options.quiet or options.json),
         **{name: getattr(options, name) for name in same},
     )  # fmt: skip
@@ -155,4 +144,4 @@ def run(options: Options) -> Outcome:
     if options.record is not None and seen.trace is not None:
         text += f"\nschedule: {seen.trace.save(options.record)}"
     told = {name: value for name, value in vars(seen).items() if name != "trace"}
-    return Outcome(text, told, seen.deviation <= options.tol, {"replica": r})
+    return Outcome(text, told, seen.deviation <= options.tol, {"replica": found.replica})

@@ -48,7 +48,9 @@ def run(options: Options) -> Outcome:
     from hogwild.executors.simulate import simulate
 
     found = options.chosen()
-    seen = sweep(found.model, found.graphs, **options.passed(sweep, robustness, simulate))
+    seen = sweep(
+        found.model, found.graphs(options.graphs), **options.passed(sweep, robustness, simulate)
+    )
     data = {"rule": seen.first.run.rule, "settings": seen.rows()}
     good = all(bool(one.run.converged.all()) for one in seen.results.values())
     return options.outcome(found, seen, data, good, value=options.value)

@@ -14,7 +14,7 @@ from torch_geometric.data import Batch, Data
 from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.demo.rumour import Rumour
-from hogwild.executors.price import shown, size
+from hogwild.executors.price import aligned, shown, size
 from hogwild.executors.run import Run
 from hogwild.executors.simulate import simulate
 from hogwild.training import train
@@ -147,14 +147,7 @@ class Study:
 
     def table(self) -> str:
         """The table for a terminal."""
-        rows = self.rows()
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        table = "\n".join(
-            "  ".join(c.ljust(w) if i == 0 else c.rjust(w)
-                      for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-            for row in rows
-        )  # fmt: skip
-        return f"{table}\n{PRICE}"
+        return f"{aligned(self.rows())}\n{PRICE}"
 
     def as_dict(self) -> dict[str, Any]:
         """The numbers, for JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -28,6 +29,14 @@ class Price:
             f"{self.ticks:,} ticks; of a node, on average, {shown(self.updates)} updates, "
             f"{shown(self.packets)} packets, {size(self.bytes)}"
         )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table for a terminal: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    )
 
 
 def shown(count: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule, bounds, check_bounds
-from hogwild.errors import ConfigError, require_integer, require_positive
+from hogwild.errors import ConfigError, require_integer, require_one_of, require_positive
 from hogwild.graph import Graph
 from hogwild.rules.steps import check_step
 
@@ -39,8 +39,7 @@ class Settings:
         check_step(self.step)
         if self.tol is not None and not self.tol > 0:
             raise ConfigError(f"tol={self.tol!r}; expected a positive number, or None")
-        if self.exchange not in EXCHANGES:
-            raise ConfigError(f"exchange={self.exchange!r}; expected one of {EXCHANGES}")
+        require_one_of(EXCHANGES, exchange=self.exchange)
         impaired, history = check_impairments(self.impairments), self.history
         if self.exact and any(impairment.triggers for impairment in impaired):
             raise ConfigError(

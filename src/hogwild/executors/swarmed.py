@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,28 +64,18 @@ class Swarm:
     rate: float = 0.0
     trace: Trace | None = None
 
-    def _sample(self, tolerance: float) -> int | None:
-        """The sample from which on the error was within a tolerance; ``None``: never."""
-        outside = [i for i, e in enumerate(self.error) if not e <= tolerance]
-        first = outside[-1] + 1 if outside else 0
-        return first if first < len(self.error) else None
-
     def reached(self, tolerance: float) -> float | None:
         """When the error was within a tolerance for good, in seconds; ``None``: never."""
-        found = self._sample(tolerance)
-        return None if found is None else self.times[found]
+        return _for_good(self.times, [e <= tolerance for e in self.error])
 
     def updates_to(self, tolerance: float) -> float | None:
         """Mean updates of an agent until the error was within a tolerance for good."""
-        found = self._sample(tolerance)
-        return None if found is None else self.work[found]
+        return _for_good(self.work, [e <= tolerance for e in self.error])
 
     @property
     def settled_at(self) -> float | None:
         """When all agents had said for good that they were settled, in seconds; ``None``: never."""
-        open_ = [i for i, share in enumerate(self.settled) if share < 1.0]
-        first = open_[-1] + 1 if open_ else 0
-        return self.times[first] if first < len(self.times) else None
+        return _for_good(self.times, [share >= 1.0 for share in self.settled])
 
     @property
     def still_at(self) -> float | None:
@@ -134,3 +125,9 @@ class Swarm:
             f"settled at the end: {100 * (self.settled[-1] if self.settled else 0):.0f} %; said so "
             f"with a wrong bound: {self.false_alarms} times{slow}"
         )
+
+
+def _for_good(values: Sequence[float], holds: Sequence[bool]) -> float | None:
+    """The value of the first sample from which on a condition holds; ``None``: there is none."""
+    first = max((i + 1 for i, fine in enumerate(holds) if not fine), default=0)
+    return values[first] if first < len(values) else None

@@ -8,9 +8,9 @@ from torch import Tensor
 from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Simulation
 
-PATIENCE = 500
-"""Fewest ticks without progress after which runs with wrong packets have stalled. ``hogwild
-robustness FOLDER --impair quantisation=0.01`` says at which tick runs ended."""
+PATIENCE, MARGIN = 500, 0.01
+"""Runs with wrong packets have stalled after at least ``PATIENCE`` ticks in which no distance from
+the answer fell by the share ``MARGIN`` (``benchmarks/stall.py``)."""
 SHARE = 50
 """Looks at a run are at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
 
@@ -103,7 +103,8 @@ class Watch:
 
 
 class Stall:
-    """Knows when runs last came nearer to the answer, by at least 1 % of any of their distances."""
+    """Knows when runs last came nearer to the answer: one of their distances fell by
+    :data:`MARGIN`."""
 
     def __init__(self) -> None:
         self.best = self.since = torch.empty(0)
@@ -113,7 +114,7 @@ class Stall:
         distances [kinds, R, Q·G] after tick ``t``."""
         if not self.best.numel():
             self.best, self.since = distances, torch.full_like(distances, t)
-        better = distances < 0.99 * self.best
+        better = distances < (1.0 - MARGIN) * self.best
         self.best = torch.where(better, distances, self.best)
         self.since = torch.where(better, t, self.since)
         return (t - self.since >= max(PATIENCE, t // 2)).flatten(0, 1).all(0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, require_one_of
 from hogwild.graph import Graph
 from hogwild.linalg import fronts
 from hogwild.linalg.krylov import LinearMap, System, bicgstab, block_jacobi, cg, gmres, richardson
@@ -37,8 +37,7 @@ class LinearSolver:
     max_iter: int = 2000
 
     def __post_init__(self) -> None:
-        if self.kind not in LINEAR:
-            raise ConfigError(f"linear={self.kind!r}; expected one of {LINEAR}")
+        require_one_of(LINEAR, linear=self.kind)
 
     def solve(
         self, hessian: Hessian, rhs: Tensor, rtol: float | Tensor, floor: float = 0.0

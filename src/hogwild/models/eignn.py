@@ -34,7 +34,7 @@ from typing import Self, Unpack
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, GraphError
+from hogwild.errors import ConfigError, GraphError, require_one_of
 from hogwild.graph import Graph, kept
 from hogwild.graph.inputs import Inputs
 from hogwild.models.adjacency import Adjacency, adjacency
@@ -189,8 +189,7 @@ class EIGNNConv(ContractionConv):
         method: str = "closed",
         **kwargs: Unpack[Solving],
     ) -> None:
-        if method not in METHODS:
-            raise ConfigError(f"method={method!r}; expected one of {METHODS}")
+        require_one_of(METHODS, method=method)
         if method == "closed" and kwargs.get("solver") is not None:
             raise ConfigError(
                 f"solver={kwargs['solver']!r} was given, but method='closed' needs no solver; "

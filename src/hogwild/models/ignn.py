@@ -22,7 +22,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, ProjectionWarning, require_widths
+from hogwild.errors import ConfigError, ProjectionWarning, require_one_of, require_widths
 from hogwild.graph.inputs import Inputs
 from hogwild.models.contraction import Contraction, ContractionConv
 from hogwild.models.gnn import ImplicitGNN
@@ -101,8 +101,7 @@ class IGNNConv(ContractionConv):
                 f"kappa={kappa!r}; expected a number between 0 and 1, both excluded: with 1 the "
                 f"map is not a contraction"
             )
-        if constraint not in CONSTRAINTS:
-            raise ConfigError(f"constraint={constraint!r}; expected one of {CONSTRAINTS}")
+        require_one_of(CONSTRAINTS, constraint=constraint)
         self.kappa, self.act = float(kappa), resolve(act)
         self.normalize, self.constraint = normalize, constraint
         widths = (*require_widths("widths", widths), hidden_channels)

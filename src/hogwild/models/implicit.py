@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import (
+    ON_FAILURE,
     ConfigError,
     DeviceError,
     DTypeError,
     FeatureError,
     InputError,
-    check_on_failure,
+    require_one_of,
     require_positive,
 )
 from hogwild.graph import Graph
@@ -89,7 +90,8 @@ class ImplicitConv(Conv):
         self.replicas = None if replicas is None else require_positive("replicas", replicas)
         self.solver = self.default_solver() if solver is None else solver
         self.solve_dtype = solve_dtype
-        self.on_failure = check_on_failure(on_failure)
+        require_one_of(ON_FAILURE, on_failure=on_failure)
+        self.on_failure = on_failure
         self.validate = validate
 
     @abstractmethod

@@ -39,7 +39,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import ConfigError, FeatureError
+from hogwild.errors import ConfigError, FeatureError, require_one_of
 from hogwild.nn import activations
 from hogwild.nn.activations import Activation
 from hogwild_node.networks import PICNNParameters, Slot
@@ -96,8 +96,7 @@ class PICNN(nn.Module):
                 f"a PICNN needs at least one layer and positive widths; got channels="
                 f"{self.channels}, convex_channels={convex_channels}"
             )
-        if gate not in _GATES:
-            raise ConfigError(f"unknown gate {gate!r}; expected one of {sorted(_GATES)}")
+        require_one_of(_GATES, gate=gate)
         mask = [False] * convex_channels if monotone is None else [bool(m) for m in monotone]
         if len(mask) != convex_channels:
             raise ConfigError(

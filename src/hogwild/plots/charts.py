@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, require_one_of
 from hogwild.executors.run import Run
 from hogwild.plots.style import BLUE, CYCLE, DASHES, INK, RED, figure, need
 
@@ -44,8 +44,7 @@ def convergence(
             ``record=True``.
     """
     runs = run if isinstance(run, Mapping) else {"": run}
-    if x not in ("ticks", "updates"):
-        raise ConfigError(f"x={x!r}; expected 'ticks' or 'updates'")
+    require_one_of(("ticks", "updates"), x=x)
     with figure(4.2, 2.8, path) as fig:
         ax = fig.subplots()
         for number, (name, one) in enumerate(runs.items()):

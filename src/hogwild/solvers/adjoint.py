@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hogwild.errors import ConvergenceError, check_on_failure
+from hogwild.errors import ON_FAILURE, ConvergenceError, require_one_of
 from hogwild.linalg.capture import replay
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution
@@ -101,7 +101,8 @@ def differentiable(
         raise TypeError(f"expected an Objective or a FixedPoint, got {type(problem).__name__}")
     if not residual.requires_grad:
         return h
-    out: Tensor = _Attach.apply(residual, h, dual, check_on_failure(on_failure))
+    require_one_of(ON_FAILURE, on_failure=on_failure)
+    out: Tensor = _Attach.apply(residual, h, dual, on_failure)
     return out
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from hogwild.errors import ConfigError, require_integer, require_positive
+from hogwild.errors import ConfigError, require_integer, require_one_of, require_positive
 from hogwild.metrics import CROSS_ENTROPY, ERROR
 from hogwild.tasks.base import Task
 from hogwild.tasks.families import edges
@@ -58,8 +58,7 @@ class Chains(Task):
     ) -> None:
         require_positive("length", length)
         require_integer("classes", classes, 2, " to tell apart")
-        if variant not in VARIANTS:
-            raise ConfigError(f"variant={variant!r}; expected one of {', '.join(VARIANTS)}")
+        require_one_of(VARIANTS, variant=variant)
         if variant == "paper" and copies is not None:
             raise ConfigError(
                 f"copies={copies!r} with variant='paper', which has one chain a class; expected "

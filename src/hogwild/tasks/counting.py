@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from torch_geometric.data import Data
 from torch_geometric.utils import degree
 
-from hogwild.errors import ConfigError, require_positive
+from hogwild.errors import ConfigError, require_one_of, require_positive
 from hogwild.metrics import MSE, RELATIVE_ERROR
 from hogwild.tasks.base import Task
-from hogwild.tasks.families import check_family, edges
+from hogwild.tasks.families import FAMILIES, edges
 
 MAX_DEGREE = {"chain": 2, "tree": 8, "grid": 4, "rgg": 16}
 
@@ -52,7 +52,7 @@ class Counting(Task):
         max_degree: int | None = None,
         seed: int = 0,
     ) -> None:
-        check_family(graphs)
+        require_one_of(FAMILIES, graphs=graphs)
         if not len(sizes):
             raise ConfigError("sizes is empty; expected the number of nodes of each graph")
         for n in sizes:

@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 
-from hogwild.errors import ConfigError
+from hogwild.errors import require_one_of
 
 FAMILIES = ("chain", "tree", "grid", "rgg")
 
@@ -31,15 +31,9 @@ def undirected(i: np.ndarray, j: np.ndarray) -> Tensor:
     return torch.from_numpy(both[:, np.lexsort(both)].astype(np.int64))
 
 
-def check_family(family: str) -> None:
-    """Raise :class:`~hogwild.errors.ConfigError` unless the family exists."""
-    if family not in FAMILIES:
-        raise ConfigError(f"graphs={family!r}; expected one of {', '.join(FAMILIES)}")
-
-
 def edges(family: str, n: int, random: np.random.Generator) -> Tensor:
     """``edge_index`` [2, E] of one connected graph of n nodes."""
-    check_family(family)
+    require_one_of(FAMILIES, graphs=family)
     node = np.arange(n)
     if family == "chain":
         return undirected(node[:-1], node[1:])

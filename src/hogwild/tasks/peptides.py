@@ -38,7 +38,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.datasets import LRGBDataset
 
-from hogwild.errors import ConfigError, DataError, require_positive
+from hogwild.errors import DataError, require_one_of, require_positive
 from hogwild.metrics import AVERAGE_PRECISION, BINARY_CROSS_ENTROPY, MAE, MSE
 from hogwild.tasks.base import Task
 from hogwild.tasks.files import data_home, prepared
@@ -64,8 +64,7 @@ class Peptides(Task):
     def __init__(
         self, encoding: str = "present", *, limit: int | None = None, download: bool = True
     ) -> None:
-        if encoding not in ENCODINGS:
-            raise ConfigError(f"encoding={encoding!r}; expected one of {', '.join(ENCODINGS)}")
+        require_one_of(ENCODINGS, encoding=encoding)
         if limit is not None:
             require_positive("limit", limit)
         parts = [part[:limit] for part in self._parts(download)]

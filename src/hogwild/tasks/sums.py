@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from hogwild.errors import ConfigError, require_positive
+from hogwild.errors import ConfigError, require_one_of, require_positive
 from hogwild.metrics import MSE, RELATIVE_ERROR
 from hogwild.tasks.base import Task
-from hogwild.tasks.families import check_family, edges
+from hogwild.tasks.families import FAMILIES, edges
 
 
 class Sums(Task):
@@ -46,7 +46,7 @@ class Sums(Task):
         graphs: str = "chain",
         seed: int = 0,
     ) -> None:
-        check_family(graphs)
+        require_one_of(FAMILIES, graphs=graphs)
         require_positive("num_graphs", num_graphs)
         sizes = list(sizes) if isinstance(sizes, Iterable) else [sizes]
         if not sizes:

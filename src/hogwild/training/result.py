@@ -109,6 +109,15 @@ class Result:
         set_on_failure(alone, self.config.on_failure)
         return alone.eval()
 
+    @property
+    def members(self) -> Members:
+        """The seed and the graphs of each replica, on the CPU."""
+        return Members.of(self.config, self.task, self.replicas, torch.device("cpu"))
+
+    def tested(self, r: int) -> list[int]:
+        """Numbers of the test graphs of replica r, for :meth:`graph`."""
+        return self.members.test[r].nonzero()[:, 0].tolist()
+
     def as_dict(self) -> dict[str, Any]:
         """All numbers, for JSON."""
         found: dict[str, Any] = log.plain({

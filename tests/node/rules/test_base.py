@@ -9,10 +9,15 @@ from hogwild.rules import rule_for
 from hogwild_node import FixedPointRule, GradientRule, MessageRule
 from hogwild_node.tree import walk
 
+CASES = [  # the quick ones hold every energy with both rules and on both kinds of graphs
+    pytest.param(name, rule, extra, marks=[pytest.mark.slow] if (a + b + c) % 2 else [])
+    for a, name in enumerate(ENERGIES)
+    for b, rule in enumerate(("gradient", "messages"))
+    for c, extra in enumerate(LOOPS)
+]
 
-@pytest.mark.parametrize("extra", LOOPS, ids=["simple", "multigraph"])
-@pytest.mark.parametrize("rule", ["gradient", "messages"])
-@pytest.mark.parametrize("name", ENERGIES)
+
+@pytest.mark.parametrize(("name", "rule", "extra"), CASES)
 def test_a_node_alone_follows_the_rule_of_all(name, rule, extra):
     """One update of every node by itself, from what it heard, is the update of all together; and
     so are many, each from the last one's packets."""

@@ -1,0 +1,216 @@
+"""Certificates of energies: constants, steps, rates and bounds, against runs and matrices."""
+
+import math
+
+import pytest
+import torch
+from certified import CERTIFIED, data
+from torch_geometric.data import Data
+
+from hogwild import GSDGNN, EnergyGNN, Inputs
+from hogwild.analysis.certify import certify
+from hogwild.analysis.energies import Descent
+from hogwild.asynchrony.impairments import (
+    BernoulliLoss,
+    Quantisation,
+)
+from hogwild.asynchrony.schedule import Schedule
+from hogwild.executors.simulated import Simulation
+from hogwild.models.base import Kind
+from hogwild.rules import gradient_rule
+from hogwild.rules.steps import THETA, certified_steps
+from hogwild.testing.problems import Quadratic, _columns, random_graph
+
+
+def test_the_constants_of_an_energy():
+    torch.manual_seed(0)
+    model, inputs = EnergyGNN(3, out_channels=2).double(), data()
+    found = certify(model, inputs, **CERTIFIED)
+    assert found.guaranteed
+    assert found.kind == Kind.OPTIMISATION
+    assert found.constants["strong_convexity"] == 0.04
+    assert found.constants["smallest_eigenvalue"] >= 0.04
+    assert found.constants["largest_row_sum"] >= found.constants["largest_eigenvalue"]
+    assert found.constants["content_age"] == 2 * 2 + 5
+    args = (inputs.x, inputs.edge_index, None, inputs.batch)
+    problem, h = (
+        model.problem(Inputs(*args)).detach(),
+        model.embed(Inputs(*args)).value.mT.unsqueeze(0),
+    )
+    values = torch.linalg.eigvalsh(_columns(problem.evaluate(h).hessian().apply, h)[0])
+    low, high = found.constants["smallest_eigenvalue"], found.constants["largest_eigenvalue"]
+    assert low <= float(values[0]) <= float(values[-1]) <= high
+    assert found.constants["condition_number"] == pytest.approx(float(values[-1] / values[0]))
+
+
+@pytest.mark.parametrize("make", [EnergyGNN, GSDGNN])
+def test_row_bounds_dominate_the_hessian_everywhere(make):
+    torch.manual_seed(1)
+    model, inputs = make(3, out_channels=2).double(), data((6,))
+    problem = model.problem(Inputs(inputs.x, inputs.edge_index, None, inputs.batch)).detach()
+    rows = problem.row_bounds()[0].flatten()
+    for scale in (0.0, 0.3, 3.0, 30.0):
+        h = scale * torch.randn(1, 2, 6, dtype=torch.float64)
+        dense = _columns(problem.evaluate(h).hessian().apply, h)[0]
+        assert bool((dense.abs().sum(-1) <= rows * (1 + 1e-9)).all())
+        assert float(torch.linalg.eigvalsh(dense)[0]) >= float(problem.convexity().min()) - 1e-9
+
+
+@pytest.mark.parametrize("exchange", ["packet", "exact"])
+def test_the_proved_rate_holds_in_a_run(exchange):
+    r"""The theorem's potential Φ, followed through a run: it never grows, by at least what the
+    proof says, and shrinks at the proved rate."""
+    graph = random_graph([6], seed=2)
+    problem = Quadratic.random(graph, coupling=0.5)
+    stagger, delay = 4, 2
+    age = 2 * delay + stagger - (exchange == "exact")
+    rule = gradient_rule(problem, "certified", age=age)
+    schedule = Schedule(graph, stagger=stagger, delay=delay, seed=7)
+    simulation = Simulation(rule, schedule, problem.start(), exchange=exchange)
+    rows, answer = problem.row_bounds(), problem.answer()
+    least = problem.evaluate(answer).value
+    a = THETA / (0.5 + age)
+    c = 1 / a - 0.5 - age
+    mu = float(problem.convexity().min() / rows.max())
+    big = (1 / a**2 + age + stagger) / mu + 0.5 * age
+    moves, potentials = [], []
+    for t in range(400):
+        window = [0.0] * max(age - len(moves), 0) + moves[-age:]
+        gap = float(problem.evaluate(simulation.h).value - least)
+        potentials.append(gap + 0.5 * sum((p + 1) * m for p, m in enumerate(window)))
+        before = simulation.h.clone()
+        simulation.step()
+        moves.append(float((rows * (simulation.h - before).square()).sum()))
+        if t:
+            assert potentials[-1] <= potentials[-2] - c * moves[-2] + 1e-12
+    for t in range(age, 400 - stagger):
+        assert potentials[t + stagger] <= potentials[t - age] / (1 + c / big) + 1e-12
+    assert potentials[-1] < 0.9 * potentials[0]
+
+
+@pytest.mark.parametrize("exchange", ["packet", "exact"])
+def test_the_rate_of_a_certificate_is_the_theorems(exchange):
+    """Of energies: 1 / (1 + c/C) every S + D' ticks, of the worst graph."""
+    torch.manual_seed(0)
+    model, stagger, delay = EnergyGNN(3, out_channels=2).double(), 4, 3
+    age = 2 * delay + stagger - (exchange == "exact")
+    rates = []
+    for sizes in [(12,), (3,), (12, 3)]:
+        inputs = data(sizes, seed=3)
+        found = certify(model, inputs, stagger, delay, exchange=exchange, **CERTIFIED)
+        assert found.period == stagger + age
+        if len(sizes) == 1:
+            problem = model.problem(Inputs(inputs.x, inputs.edge_index)).detach()
+            a = THETA / (0.5 + age)
+            c, mu = 1 / a - 0.5 - age, 0.04 / float(problem.row_bounds().max())
+            big = (1 / a**2 + age + stagger) / mu + 0.5 * age
+            assert found.rate == pytest.approx(1 / (1 + c / big), abs=1e-12)
+        periods = math.log(1e-6) / math.log(found.rate)
+        mean_gap = (stagger + 1) / 2
+        assert found.updates == pytest.approx(periods * found.period / mean_gap)
+        rates.append(found.rate)
+    inputs = data((12, 3), seed=3)  # other graphs than those alone, drawn one after the other
+    parts = [
+        certify(
+            model, Data(x=x, edge_index=edges), stagger, delay, exchange=exchange, **CERTIFIED
+        ).rate
+        for x, edges in _parts(inputs)
+    ]
+    assert rates[-1] == pytest.approx(max(parts), abs=1e-12)
+    assert max(parts) > min(parts) + 1e-9
+
+
+def _parts(inputs):
+    for g in range(int(inputs.batch.max()) + 1):
+        nodes = (inputs.batch == g).nonzero()[:, 0]
+        edges = inputs.edge_index[:, inputs.batch[inputs.edge_index[0]] == g]
+        yield inputs.x[nodes], edges - nodes[0]
+
+
+def test_certified_steps_are_local_and_scale_with_the_degree():
+    graph = random_graph([12], seed=0)
+    problem = Quadratic.random(graph)
+    steps = certified_steps(problem, 9)
+    busiest, idlest = graph.in_degree.argmax(), graph.in_degree.argmin()
+    assert float(steps[..., busiest].max()) < float(steps[..., idlest].min())
+
+
+def test_steps_below_and_above_the_certified_one():
+    torch.manual_seed(0)
+    model, inputs = EnergyGNN(3, out_channels=2).double(), data()
+    smallest = float(certify(model, inputs).step.min())
+    high = certify(model, inputs).constants["largest_eigenvalue"]
+    cases = [
+        (0.5 * smallest, "is certified"),
+        (1.0 / high, "not certified"),
+        (3.0 / high, "diverges"),
+    ]
+    for step, word in cases:
+        found = certify(model, inputs, step=step)
+        assert word in found.own_step
+        assert found.guaranteed is (word == "is certified")
+
+
+def test_bounds_so_large_that_the_proved_rate_rounds_to_one():
+    found = certify(EnergyGNN(3, out_channels=2).double(), data(), 10**15, 10**15, **CERTIFIED)
+    assert found.rate == pytest.approx(1.0)
+    assert math.isfinite(found.updates)
+    assert found.updates > 1e6
+
+
+def test_messages_are_proved_for_quadratic_energies_without_cycles():
+    torch.manual_seed(0)
+    tree, loops = data(extra=0.0), data()
+    tree.edge_index = torch.cat([tree.edge_index, torch.tensor([[0, 3], [0, 3]])], 1)  # no cycles
+    for model, inputs, proved in [
+        (GSDGNN(3, out_channels=2), tree, True),
+        (GSDGNN(3, out_channels=2), loops, False),
+        (EnergyGNN(3, out_channels=2), tree, False),
+    ]:
+        found = certify(model.double(), inputs, rule="messages")
+        assert found.guaranteed is proved
+        assert found.rate is None
+    lossy = certify(GSDGNN(3, out_channels=2).double(), tree, impairments=BernoulliLoss(0.3))
+    assert lossy.guaranteed
+    assert "probability one" in lossy.reason
+    assert not certify(
+        GSDGNN(3, out_channels=2).double(), tree, impairments=Quantisation(0.1)
+    ).guaranteed
+
+
+def test_held_messages_on_a_tree_contract():
+    """The proof's step: exact elimination with every node held by any ρ, at embeddings however
+    old, brings all nearer in the norm with weights v = H⁻¹1."""
+    torch.manual_seed(0)
+    inputs = data((12,), extra=0.0)
+    problem = (
+        GSDGNN(3, out_channels=2).double().problem(Inputs(inputs.x, inputs.edge_index)).detach()
+    )
+    dense = _columns(problem.evaluate(problem.start()).hessian().apply, problem.start())[0]
+    v = torch.linalg.solve(dense, torch.ones(24, dtype=torch.float64))
+    assert bool((dense - dense.diagonal().diag() <= 0.0).all())
+    assert bool((v > 0.0).all())
+    for _ in range(5):
+        hold = 10.0 * torch.rand(24, dtype=torch.float64) ** 4 / v
+        shrink = (torch.linalg.solve(dense + hold.diag(), hold * v) / v).max()
+        assert float(shrink) <= 1.0 - 1.0 / (1.0 + float((hold * v).max())) + 1e-12
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_wrong_gradients_end_near_the_answer(seed):
+    """The lemma's inequality, followed through a run with errors drawn at random."""
+    graph = random_graph([6], seed=seed)
+    problem = Quadratic.random(graph, coupling=0.5, seed=seed)
+    stagger, delay, error = 3, 1, 0.05
+    age = 2 * delay + stagger
+    rows = problem.row_bounds()
+    descent = Descent(rows, problem.convexity(), certified_steps(problem, age), age, stagger, graph)
+    rule = gradient_rule(problem, "certified", age=age)
+    simulation = Simulation(
+        rule, Schedule(graph, stagger=stagger, delay=delay, seed=seed), problem.start(),
+        impairments=[Quantisation(2 * error)],
+    )  # fmt: skip
+    for _ in range(600):
+        simulation.step()
+    distance = float((simulation.h - problem.answer()).norm())
+    assert 0.0 < distance <= descent.near(error)

@@ -1,0 +1,167 @@
+"""Compiled models."""
+
+import pytest
+import torch
+from helpers import DOUBLE, batch_of, chain, cycle, star
+from torch import nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
+
+from hogwild import (
+    GCN,
+    GSDGNN,
+    IGNN,
+    EnergyConv,
+    EnergyGNN,
+    certify,
+    robustness,
+    simulate,
+    train,
+    wrap,
+)
+
+
+class Sandwich(nn.Module):
+    """A user's module: a layer, a solve, a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.conv, self.after = (
+            nn.Linear(3, 4),
+            EnergyConv(4, hidden_channels=2),
+            nn.Linear(2, 1),
+        )
+
+    def forward(self, x, edge_index, batch):
+        return self.after(self.conv(self.before(x).relu(), edge_index, batch=batch))
+
+
+class Plain(nn.Module):
+    """A model of this library, called as :class:`Sandwich` is."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, edge_index, batch):
+        return self.model(x, edge_index, batch=batch)
+
+
+MODELS = {
+    "own module": Sandwich,
+    "EnergyGNN": lambda: Plain(EnergyGNN(3, out_channels=1)),
+    "pooled": lambda: Plain(EnergyGNN(3, out_channels=1, pool="mean")),
+    "stack": lambda: Plain(EnergyGNN(3, out_channels=1, num_layers=2)),
+    "IGNN": lambda: Plain(IGNN(3, out_channels=1)),
+    "GSDGNN": lambda: Plain(GSDGNN(3, out_channels=1)),
+}
+
+
+@pytest.fixture
+def fresh():
+    """No compiled code, and no counts, of another test."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def graphs(*sizes):
+    """A batch of a chain, a cycle and a star."""
+    made = zip((chain, cycle, star), sizes, strict=True)
+    edge_index, batch = batch_of(*((make(n), n) for make, n in made))
+    return torch.randn(batch.numel(), 3, **DOUBLE), edge_index, batch
+
+
+def same(model, compiled, given):
+    """Values and gradients, with gradients and without."""
+    expected, found = model(*given), compiled(*given)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*given), expected.detach(), rtol=1e-10, atol=1e-12)
+    wanted, got = (
+        torch.autograd.grad(y.square().sum(), list(model.parameters()), allow_unused=True)
+        for y in (expected, found)
+    )
+    for a, b in zip(wanted, got, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name not in ("own module", "IGNN") else name
+        for name in MODELS
+    ],
+)
+@pytest.mark.usefixtures("fresh")
+def test_compiled_models_give_the_same_answers(name):
+    torch.manual_seed(0)
+    model = MODELS[name]().double()
+    compiled = torch.compile(model, backend="aot_eager" if name == "own module" else "eager")
+    for sizes in ((4, 3, 5), (6, 7, 9)):
+        same(model, compiled, graphs(*sizes))
+    # What comes before and after a solve, with gradients and without, and again for sizes that
+    # vary: a handful of graphs, and none for further sizes.
+    count = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert count <= 24
+    same(model, compiled, graphs(20, 13, 17))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == count
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fresh")
+def test_compiled_by_the_default_backend():
+    torch.manual_seed(0)
+    model = Sandwich().double()
+    same(model, torch.compile(model), graphs(4, 3, 5))
+
+
+COMPILED = {
+    "EnergyGNN": lambda: EnergyGNN(3, out_channels=1, beta=1.0),
+    "GCN": lambda: GCN(3, out_channels=1),
+    "trained": lambda: pyg.GCN(3, 4, 2, 1),
+    "wrapped": lambda: wrap(pyg.GCN(3, 4, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.usefixtures("fresh")
+def test_compiled_models_run_asynchronously_as_the_one_that_was_compiled(name):
+    torch.manual_seed(0)
+    model, data = COMPILED[name]().double(), Data(torch.randn(4, 3, **DOUBLE), cycle(4))
+    compiled = torch.compile(model, backend="eager")
+    expected = simulate(model, data)
+    run = simulate(compiled, data)
+    assert run.rule == expected.rule
+    assert torch.equal(run.predictions, expected.predictions)
+    assert certify(compiled, data).data == certify(model, data).data
+    assert robustness(compiled, data, runs=1).model == robustness(model, data, runs=1).model
+
+
+@pytest.mark.usefixtures("fresh")
+def test_certify_takes_a_compiled_layer():
+    conv, data = EnergyConv(3), Data(torch.randn(6, 3), cycle(6))
+    compiled = torch.compile(conv, backend="eager")
+    assert certify(compiled, data).data == certify(conv, data).data
+
+
+@pytest.mark.usefixtures("fresh")
+def test_parts_of_a_trained_model_may_be_compiled():
+    torch.manual_seed(0)
+    model = pyg.GCN(3, 4, 3, 1).double().eval()
+    data = Data(torch.randn(6, 3, **DOUBLE), cycle(6))
+    expected = simulate(model, data).predictions
+    model.convs[0] = torch.compile(model.convs[0], backend="eager")
+    model.convs[1].compile(backend="eager")
+    kept = model.convs[0].forward, model.convs[1]._compiled_call_impl
+    assert torch.equal(simulate(model, data).predictions, expected)
+    assert (model.convs[0].forward, model.convs[1]._compiled_call_impl) == kept
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_compiled_model_is_trained_in_place():
+    model = EnergyGNN(2, out_channels=1)
+    before = [p.clone() for p in model.parameters()]
+    train("chains", torch.compile(model, backend="eager"), epochs=1, progress=False)
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
