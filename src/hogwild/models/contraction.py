@@ -88,6 +88,9 @@ class Contraction(FixedPoint):
         """The bound κλ of the module's docstring, [R, G]."""
         return self.matrix_norm().unsqueeze(-1) * self.adjacency.growth(self.graph)
 
+    def weights(self) -> Tensor:
+        return self.adjacency.perron
+
     def drift(self, error: float) -> Tensor:
         r"""A bound on the distance to the fixed point if every number heard is wrong by at most δ.
 

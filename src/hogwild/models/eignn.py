@@ -131,6 +131,9 @@ class EIGNNProblem(Contraction):
     def unit(self) -> float:
         return math.sqrt(self.channels)
 
+    def lengths(self, x: Tensor) -> Tensor:
+        return x.norm(dim=1)
+
     def matrix_norm(self) -> Tensor:
         r""":math:`\|\gamma\, g(F)\|_2` [R]."""
         return torch.linalg.matrix_norm(self.weight, ord=2)

@@ -221,6 +221,15 @@ class CertifiedMap:
         """
         return None
 
+    def weights(self) -> Tensor | None:
+        """The weights v > 0 [N] of the norm of :meth:`modulus`; ``None`` if nothing is proved."""
+        return None
+
+    def lengths(self, x: Tensor) -> Tensor:
+        """The norm of each node's embedding in the norm of :meth:`modulus`, [R, k, N] -> [R, N]; by
+        default the largest entry."""
+        return x.abs().amax(1)
+
     def drift(self, error: float) -> Tensor | None:
         """A proved bound [R, G] on the largest entry of the final distance to the fixed point, if
         every number heard is wrong by at most ``error``; infinite if there is no bound, ``None`` if
