@@ -1,0 +1,1 @@
+"""Graphs that outgrow one machine."""
