@@ -67,6 +67,7 @@ class Spectrum:
     def of(cls, graph: Graph, adjacency: Adjacency) -> Spectrum:
         """Decompose the matrices; raise :class:`GraphError` if a graph is too large or not
         symmetric."""
+        graph.require_whole("the closed form (method='closed')")
         sizes = graph.sizes.tolist()
         if max(sizes) > LARGEST:
             g = sizes.index(max(sizes))

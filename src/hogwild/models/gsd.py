@@ -180,7 +180,7 @@ class GSDProblem(Objective):
         number, rows, cols = _links(graph)
         half = 0.5 * weight
         loop = scatter(weight * (graph.src == graph.dst), graph.dst, graph.num_nodes)
-        degree = 1.0 + scatter(torch.cat([half, half]), graph.ends, graph.num_nodes)
+        degree = 1.0 + 0.5 * (graph.received(weight) + graph.sent(weight))
         root = degree.rsqrt()
         pair = scatter(torch.cat([half, half]), number, rows.numel() + 1)[:-1]
         pair = pair * root[rows] * root[cols]
