@@ -8,7 +8,7 @@ that is lost is sent again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,8 @@ from hogwild.cluster.work import Packet
 from hogwild.cluster.worker import Status, Version, Worker, agreed
 from hogwild.errors import ConfigError
 
+Told = Callable[[int, list[Status]], bool | None]
+"""Called with the tick and all statuses; ``False`` ends the run."""
 Revive = Callable[[int], Worker]
 """Makes the worker of a part again, from its checkpoint."""
 
@@ -53,24 +55,32 @@ class Disorder:
 
 
 def run(
-    workers: Sequence[Worker],
+    workers: list[Worker],
     disorder: Disorder | None = None,
     *,
     revive: Revive | None = None,
     ticks: int = 100_000,
-    watch: Callable[[int, list[Status]], None] | None = None,
+    watch: Told | None = None,
 ) -> bool:
     """Let the workers work until all are done; returns whether they are.
 
     Args:
-        workers: One worker for each part; those that die are replaced in this list.
+        workers: One worker for each part. Workers that die are replaced in this list.
         disorder: What goes wrong.
         revive: Makes a dead worker again; needed where workers die.
         ticks: Most ticks.
-        watch: Called with the tick and all statuses about once for each worker's turn.
+        watch: Called about once for each worker's turn.
     """
-    return _Run(list(workers) if not isinstance(workers, list) else workers,
-                disorder or Disorder(), revive).go(ticks, watch)  # fmt: skip
+    return _Run(workers, disorder or Disorder(), revive).go(ticks, watch)
+
+
+def exchange(workers: list[Worker]) -> None:
+    """Give every worker the newest packets of all others, without an update."""
+    for worker in workers:
+        for q in worker.work.links.peers:
+            workers[q].receive(worker.number, *worker.outgoing(q))
+    for worker in workers:
+        worker.look()
 
 
 class _Run:
@@ -83,7 +93,7 @@ class _Run:
         rate = np.array([1.0 / slow.get(w.number, 1.0) for w in workers])
         self.turns = rate / rate.sum()
 
-    def go(self, ticks: int, watch: Callable[[int, list[Status]], None] | None) -> bool:
+    def go(self, ticks: int, watch: Told | None) -> bool:
         reads = {w.number: w.reads for w in self.workers}
         order = [reads[p] for p in range(len(self.workers))]
         for tick in range(ticks):
@@ -97,10 +107,12 @@ class _Run:
                 changed = self._turn(tick)
             if tick % len(self.workers) == 0 or not changed:
                 statuses = [worker.status() for worker in self.workers]
-                if watch is not None and tick % len(self.workers) == 0:
-                    watch(tick, statuses)
+                due = watch is not None and tick % len(self.workers) == 0
+                go_on = watch(tick, statuses) if due and watch is not None else None
                 if agreed(statuses, order):
                     return True
+                if go_on is False:
+                    return False
         return False
 
     def _turn(self, tick: int) -> bool:

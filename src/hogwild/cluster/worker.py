@@ -97,7 +97,7 @@ class Worker:
         self.times: dict[int, float] = {}
         self.delivered: dict[int, Version] = {}
         self.updates = self.bytes = self.quiet = 0
-        self.best = float("inf")
+        self.best, self.seen = float("inf"), False
         self._inbox: dict[int, tuple[Version, Packet]] = {}
         self._lock = threading.Lock()
         self.resumed = self._load()
@@ -165,7 +165,10 @@ class Worker:
             self._changed()
         if news:
             self.quiet, self.best = 0, float("inf")
-        unrest = self.work.look()
+        if news or not self.seen:
+            self.work.look()
+            self.seen = True
+        unrest = self.work.unrest
         if unrest <= 1.0 or (not news and self.quiet >= STALLED):
             return False
         before = self.work.own
@@ -179,6 +182,13 @@ class Worker:
         better = after < 0.9 * self.best
         self.quiet, self.best = (0, after) if better else (self.quiet + 1, self.best)
         return True
+
+    @torch.no_grad()
+    def look(self) -> None:
+        """Read what came in and measure, without an update."""
+        if self.take() and self.work.refresh():
+            self._changed()
+        self.work.look()
 
     def _changed(self) -> None:
         self.version = (self.version[0], self.version[1] + 1)

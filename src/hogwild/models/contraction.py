@@ -150,6 +150,7 @@ class ContractionConv(ImplicitConv):
     """The base class of layers whose problem is a :class:`Contraction`."""
 
     kind = Kind.FIXED_POINT
+    hops = 1
 
     def __init__(self, in_channels: int, hidden_channels: int, **kwargs: Unpack[Solving]) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)

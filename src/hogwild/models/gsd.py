@@ -267,6 +267,7 @@ class GSDConv(ImplicitConv):
     """
 
     kind = Kind.OPTIMISATION
+    hops = 1
 
     def __init__(
         self,

@@ -1,0 +1,433 @@
+"""Hosts as actors of Ray: one process for each part, on this machine or on a cluster.
+
+Ray places the actors, reserves their CPUs and GPUs, and starts an actor again whose process or node
+has died. Packets go from actor to actor. At most one packet is under way between two actors, and
+the next one holds the newest embeddings, so that memory stays bounded however slow an actor is.
+
+This is the only file that imports Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from hogwild.cluster.engine import Engine, Watch
+from hogwild.cluster.host import Host, Plan
+from hogwild.cluster.work import Packet
+from hogwild.cluster.worker import Status, Version, agreed
+from hogwild.errors import ConfigError, ConvergenceError
+from hogwild.models.gnn import ConvGNN
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+try:
+    import ray
+    import ray.exceptions
+except ImportError as error:  # pragma: no cover
+    raise ConfigError(
+        "several workers need Ray, which is not installed; install it with: "
+        "pip install hogwild-gnn[cluster], or use workers=1"
+    ) from error
+
+POLL = 0.02
+"""Seconds between two looks at the statuses."""
+SOON, LATER = 0.001, 0.02
+"""Least and most seconds that an actor without news sleeps."""
+PATIENCE = 60.0
+"""Seconds after which an actor that does not answer counts as lost."""
+
+
+class Actor:
+    """A host in a process of its own.
+
+    Args:
+        plan: What all hosts share.
+        number: The part.
+        model: The model.
+        slow: How many times longer an update takes, for experiments with stragglers.
+        every: Seconds between two checkpoints.
+    """
+
+    def __init__(
+        self, plan: Plan, number: int, model: ConvGNN, slow: float = 1.0, every: float = 5.0
+    ) -> None:
+        torch.set_num_threads(plan.threads)
+        self.host, self.number, self.slow, self.every = Host(plan, number, model), number, slow, every
+        self.phase: int | None = None
+        self.halt, self.wake = threading.Event(), threading.Event()
+        self.flights: dict[int, tuple[Any, Version]] = {}
+        self.told: Status | None = None
+
+    # -- calls of the engine -----------------------------------------------------------------------
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the host."""
+        return getattr(self.host, method)(*args)
+
+    def stop(self) -> None:
+        """End :meth:`run` after the current update."""
+        self.halt.set()
+        self.wake.set()
+
+    def pid(self) -> int:
+        """The number of the process."""
+        return os.getpid()
+
+    def status(self) -> Status | None:
+        """The last status; ``None`` before the first update."""
+        return self.told
+
+    # -- packets -----------------------------------------------------------------------------------
+
+    def receive(self, phase: int, sender: int, version: Version, packet: tuple[Any, ...]) -> bool:
+        """Take a packet of another actor; returns whether it was taken. A packet of another phase
+        is not."""
+        worker = self.host.worker
+        if phase != self.phase or worker is None:
+            return False
+        worker.receive(sender, version, tuple(torch.from_numpy(np.array(x)) for x in packet))
+        self.wake.set()
+        return True
+
+    def _outgoing(self, to: int) -> tuple[Version, Packet]:
+        version, packet = self.host._worker.outgoing(to)
+        return version, tuple(x.cpu().numpy() for x in packet)  # type: ignore[misc]
+
+    def _push(self, peers: dict[int, Any], wait: float = 0.0) -> None:
+        """Send to all peers that lack something and to which nothing is under way."""
+        worker, phase = self.host._worker, self.phase
+        for q in worker.work.links.peers:
+            if q in self.flights:
+                ref, version = self.flights[q]
+                if not ray.wait([ref], timeout=wait)[0]:
+                    continue
+                del self.flights[q]
+                with contextlib.suppress(ray.exceptions.RayError):  # the peer has died
+                    if ray.get(ref):
+                        worker.has_arrived(q, version)
+            if worker.owes(q):
+                version, packet = self._outgoing(q)
+                ref = peers[q].receive.remote(phase, self.number, version, packet)
+                self.flights[q] = ref, version
+
+    # -- work --------------------------------------------------------------------------------------
+
+    def run(self, phase: int, peers: dict[int, Any]) -> None:
+        """Update and push, at this actor's own pace, until :meth:`stop` is called."""
+        worker = self.host._worker
+        self.halt.clear()
+        self.flights.clear()
+        worker.delivered.clear()
+        self.phase = phase
+        saved, nap = time.monotonic(), SOON
+        while not self.halt.is_set():
+            began = time.monotonic()
+            self.wake.clear()
+            changed = worker.update()
+            if changed and self.slow > 1.0:
+                time.sleep((self.slow - 1.0) * (time.monotonic() - began))
+            self._push(peers)
+            self.told = worker.status()
+            if time.monotonic() - saved > self.every:
+                worker.save()
+                saved = time.monotonic()
+            nap = SOON if changed or worker.has_mail else min(2.0 * nap, LATER)
+            if not changed and not worker.has_mail:
+                self.wake.wait(nap)
+        worker.save()
+        self.phase = None
+
+    def enter(self, phase: int) -> None:
+        """Take packets of a phase, for rounds with barriers and for the last exchange."""
+        self.phase = phase
+        self.flights.clear()
+        self.host._worker.delivered.clear()
+
+    def round(self, peers: dict[int, Any], update: bool = True) -> Status:
+        """One update, and packets to all peers, which have arrived when this returns."""
+        began, worker = time.monotonic(), self.host._worker
+        if not update:
+            worker.look()
+        elif worker.update() and self.slow > 1.0:
+            time.sleep((self.slow - 1.0) * (time.monotonic() - began))
+        while any(worker.owes(q) for q in worker.work.links.peers):
+            self._push(peers, wait=1.0)
+        self.told = worker.status()
+        return self.told
+
+
+GROUPS = {"receive": 1, "control": 2}
+
+
+def _remote() -> Any:
+    """The actor's class as Ray knows it."""
+    for group, names in {"receive": ["receive"], "control": ["stop", "status", "pid"]}.items():
+        for name in names:
+            setattr(Actor, name, ray.method(concurrency_group=group)(getattr(Actor, name)))
+    return ray.remote(concurrency_groups=GROUPS)(Actor)
+
+
+class Actors(Engine):
+    """One actor for each part.
+
+    Args:
+        plan: What all hosts share.
+        count: Number of parts.
+        model: The model.
+        address: Address of a running cluster of Ray; ``None`` starts Ray on this machine.
+        cpus: CPUs that Ray reserves for each actor.
+        gpus: GPUs that Ray reserves for each actor.
+        restarts: How often each actor is started again after its process or node has died.
+        barriers: All actors update together, and all packets arrive before the next update.
+        slow: How many times longer an update takes, by part.
+        every: Seconds between two checkpoints.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        count: int,
+        model: ConvGNN,
+        *,
+        address: str | None = None,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        restarts: int = 5,
+        barriers: bool = False,
+        slow: dict[int, float] | None = None,
+        every: float = 5.0,
+    ) -> None:
+        self.count, self.barriers, self.kind = count, barriers, "solve"
+        self.phase, self.most, self.lost = 0, restarts, {p: 0 for p in range(count)}
+        self.owns = connect(address, count, cpus, gpus)
+        self.actors: list[Any] = []
+        made = _remote().options(
+            num_cpus=cpus, num_gpus=gpus, max_restarts=restarts, scheduling_strategy="SPREAD"
+        )
+        try:
+            shared = ray.put(model.cpu())
+            slow = slow or {}
+            self.actors = [
+                made.remote(plan, p, shared, slow.get(p, 1.0), every) for p in range(count)
+            ]
+            self._require_room(cpus, gpus)
+            self.peers = dict(enumerate(self.actors))
+        except BaseException:
+            self.close()
+            raise
+
+    def _require_room(self, cpus: float, gpus: float) -> None:
+        """Wait for all actors; an error of a constructor is raised here."""
+        waiting = [actor.pid.remote() for actor in self.actors]
+        ready, missing = ray.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
+        _get(ready)
+        if missing:
+            have = ray.cluster_resources()
+            raise ConfigError(
+                f"Ray has not started {len(missing)} of {len(waiting)} workers within "
+                f"{PATIENCE:.0f} s; they need {cpus:g} CPUs and {gpus:g} GPUs each, and the "
+                f"cluster has {have.get('CPU', 0):g} CPUs and {have.get('GPU', 0):g} GPUs in all"
+            )
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def call(self, method: str, *args: Any) -> list[Any]:
+        if method == "start" and args:
+            self.kind = args[0]
+        return _get([actor.call.remote(method, *args) for actor in self.actors])
+
+    def one(self, number: int, method: str, *args: Any) -> Any:
+        return _get([self.actors[number].call.remote(method, *args)])[0]
+
+    def pids(self) -> list[int]:
+        """The processes of the actors."""
+        return _get([actor.pid.remote() for actor in self.actors])
+
+    # -- work --------------------------------------------------------------------------------------
+
+    def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
+        self.phase += 1
+        began = time.monotonic()
+        reads = self.call("reads")
+        if self.barriers:
+            return self._rounds(reads, watch, seconds)
+        runs = {p: self._run(p) for p in range(self.count)}
+        asked: dict[int, Any] = {}
+        seen: dict[int, Status] = {}
+        done = False
+        while not done:
+            time.sleep(POLL)
+            self._mend(runs, seen)
+            self._ask(asked, seen)
+            statuses = [seen[p] for p in sorted(seen)]
+            if len(statuses) == self.count:
+                if watch is not None:
+                    watch(time.monotonic() - began, statuses)
+                done = agreed(statuses, reads)
+            if done and not self._stop(runs, seen):
+                done = False  # a worker died in the last moment
+            if not done and seconds is not None and time.monotonic() - began > seconds:
+                self._stop(runs, seen)
+                break
+        if not done:
+            self._settle()
+        return done
+
+    def _run(self, p: int) -> Any:
+        return self.actors[p].run.remote(self.phase, self.peers)
+
+    def _ask(self, asked: dict[int, Any], seen: dict[int, Status]) -> None:
+        """Ask every actor for its status, once at a time."""
+        for p, actor in enumerate(self.actors):
+            if p not in asked:
+                asked[p] = actor.status.remote()
+        ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=5 * POLL)
+        for p, ref in list(asked.items()):
+            if ref in ready:
+                del asked[p]
+                try:
+                    found = ray.get(ref)
+                except ray.exceptions.RayActorError:
+                    found = None
+                if found is None:
+                    seen.pop(p, None)
+                else:
+                    seen[p] = found
+
+    def _mend(self, runs: dict[int, Any], seen: dict[int, Status]) -> None:
+        """Start the work of actors again that have died."""
+        ready, _ = ray.wait(list(runs.values()), num_returns=len(runs), timeout=0)
+        for p, ref in list(runs.items()):
+            if ref not in ready:
+                continue
+            try:
+                ray.get(ref)
+            except ray.exceptions.RayActorError as error:
+                self._count_loss(p, error)
+            except ray.exceptions.RayTaskError as error:
+                raise _cause(error) from error
+            seen.pop(p, None)
+            self.actors[p].call.remote("start", self.kind)
+            runs[p] = self._run(p)
+
+    def _count_loss(self, p: int, error: Exception) -> None:
+        self.restarts += 1
+        self.lost[p] += 1
+        if self.lost[p] > self.most:
+            raise ConvergenceError(
+                f"worker {p} has died {self.lost[p]} times, and Ray starts a worker again at most "
+                f"restarts={self.most} times ({str(error).strip().splitlines()[-1]})"
+            ) from error
+
+    def _stop(self, runs: dict[int, Any], seen: dict[int, Status]) -> bool:
+        """Stop all loops; returns whether all ended well. Those of dead actors go on."""
+        for actor in self.actors:
+            actor.stop.remote()
+        ray.wait(list(runs.values()), num_returns=len(runs), timeout=PATIENCE)
+        fine = True
+        for ref in runs.values():
+            try:
+                ray.get(ref, timeout=PATIENCE)
+            except ray.exceptions.RayError:
+                fine = False
+        if not fine:
+            self._mend(runs, seen)
+        return fine
+
+    def _settle(self) -> None:
+        """Exchange the newest packets without updates."""
+        self.phase += 1
+        _get([actor.enter.remote(self.phase) for actor in self.actors])
+        for _ in range(2):  # letters follow embeddings
+            _get([actor.round.remote(self.peers, False) for actor in self.actors])
+        self.call("look")
+
+    def _rounds(self, reads: list[list[int]], watch: Watch | None, seconds: float | None) -> bool:
+        """Rounds with barriers."""
+        began = time.monotonic()
+        _get([actor.enter.remote(self.phase) for actor in self.actors])
+        while True:
+            statuses = _get([actor.round.remote(self.peers) for actor in self.actors])
+            spent = time.monotonic() - began
+            if watch is not None:
+                watch(spent, statuses)
+            if agreed(statuses, reads):
+                return True
+            if seconds is not None and spent > seconds:
+                self._settle()
+                return False
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            for actor in self.actors:
+                ray.kill(actor)
+        self.actors = []
+        if self.owns:
+            self.owns = False
+            ray.shutdown()
+
+
+def connect(address: str | None, count: int, cpus: float, gpus: float) -> bool:
+    """Connect to Ray, or start it on this machine; returns whether this call did."""
+    if ray.is_initialized():
+        return False
+    options: dict[str, Any] = {
+        "logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True,
+    }  # fmt: skip
+    if address is None:
+        need = max(os.cpu_count() or 1, int(np.ceil(count * cpus)))
+        ray.init(
+            address="local", num_cpus=need, include_dashboard=False,
+            _node_ip_address="127.0.0.1", **options,
+        )  # fmt: skip
+        return True
+    _require_answer(address)
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"address={address!r}: no cluster of Ray answers there ({reason}); start one with "
+            f"`ray start --head`, or leave the address out"
+        ) from error
+    return True
+
+
+def _require_answer(address: str) -> None:
+    """Raise soon where nobody listens; Ray itself would wait for a minute."""
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"address={address!r}: no cluster of Ray answers there ({error}); expected HOST:PORT "
+            f"of a running cluster, or leave the address out"
+        ) from error
+
+
+def _get(refs: list[Any]) -> list[Any]:
+    """The results; an error of the library's own is raised as itself."""
+    try:
+        return list(ray.get(refs))
+    except ray.exceptions.RayTaskError as error:
+        raise _cause(error) from error
+
+
+def _cause(error: Exception) -> BaseException:
+    """The exception that a task raised, behind Ray's."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, BaseException) else error
+
+
+__all__ = ["Actors", "connect"]
