@@ -42,6 +42,8 @@ POLL = 0.02
 """Seconds between two looks at the statuses."""
 SOON, LATER = 0.001, 0.02
 """Least and most seconds that an actor without news sleeps."""
+WAIT = 1.0
+"""An actor waits for packets of all peers this many times as long as its last update took."""
 PATIENCE = 60.0
 """Seconds after which an actor that does not answer counts as lost."""
 
@@ -128,13 +130,15 @@ class Actor:
         self.flights.clear()
         worker.delivered.clear()
         self.phase = phase
-        saved, nap = time.monotonic(), SOON
+        saved, nap, took = time.monotonic(), SOON, 0.0
         while not self.halt.is_set():
             began = time.monotonic()
             self.wake.clear()
             changed = worker.update()
             if changed and self.slow > 1.0:
                 time.sleep((self.slow - 1.0) * (time.monotonic() - began))
+            if changed:
+                took = time.monotonic() - began
             self._push(peers)
             self.told = worker.status()
             if time.monotonic() - saved > self.every:
@@ -143,6 +147,12 @@ class Actor:
             nap = SOON if changed or worker.has_mail else min(2.0 * nap, LATER)
             if not changed and not worker.has_mail:
                 self.wake.wait(nap)
+            # Several packets together are worth more than one: wait a little for the others.
+            until = time.monotonic() + WAIT * took
+            while time.monotonic() < until and not (worker.has_all_mail or self.halt.is_set()):
+                self._push(peers)
+                self.wake.wait(min(SOON, max(until - time.monotonic(), 0.0)))
+                self.wake.clear()
         worker.save()
         self.phase = None
 
@@ -207,6 +217,7 @@ class Actors(Engine):
         every: float = 5.0,
     ) -> None:
         self.count, self.barriers, self.kind = count, barriers, "solve"
+        self.mends = True  # whether a host that died can go on from its checkpoint
         self.phase, self.most, self.lost = 0, restarts, {p: 0 for p in range(count)}
         self.owns = connect(address, count, cpus, gpus)
         self.actors: list[Any] = []
@@ -243,6 +254,7 @@ class Actors(Engine):
     def call(self, method: str, *args: Any) -> list[Any]:
         if method == "start" and args:
             self.kind = args[0]
+        self.mends = method != "pose" and self.mends
         return _get([actor.call.remote(method, *args) for actor in self.actors])
 
     def one(self, number: int, method: str, *args: Any) -> Any:
@@ -256,31 +268,51 @@ class Actors(Engine):
 
     def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
         self.phase += 1
-        began = time.monotonic()
         reads = self.call("reads")
         if self.barriers:
             return self._rounds(reads, watch, seconds)
         runs = {p: self._run(p) for p in range(self.count)}
+        try:
+            done = self._watched(runs, reads, watch, seconds)
+        except BaseException:
+            self._halt(runs)
+            raise
+        if not done:
+            self._settle()
+        return done
+
+    def _watched(
+        self,
+        runs: dict[int, Any],
+        reads: list[list[int]],
+        watch: Watch | None,
+        seconds: float | None,
+    ) -> bool:
+        """Watch the running actors until they are done."""
+        began = time.monotonic()
         asked: dict[int, Any] = {}
         seen: dict[int, Status] = {}
-        done = False
-        while not done:
+        while True:
             time.sleep(POLL)
             self._mend(runs, seen)
             self._ask(asked, seen)
             statuses = [seen[p] for p in sorted(seen)]
+            spent = time.monotonic() - began
             if len(statuses) == self.count:
                 if watch is not None:
-                    watch(time.monotonic() - began, statuses)
-                done = agreed(statuses, reads)
-            if done and not self._stop(runs, seen):
-                done = False  # a worker died in the last moment
-            if not done and seconds is not None and time.monotonic() - began > seconds:
+                    watch(spent, statuses)
+                if agreed(statuses, reads) and self._stop(runs, seen):
+                    return True
+            if seconds is not None and spent > seconds:
                 self._stop(runs, seen)
-                break
-        if not done:
-            self._settle()
-        return done
+                return False
+
+    def _halt(self, runs: dict[int, Any]) -> None:
+        """End all loops and let the actors save their parts."""
+        with contextlib.suppress(Exception):
+            for actor in self.actors:
+                actor.stop.remote()
+            ray.wait(list(runs.values()), num_returns=len(runs), timeout=10.0)
 
     def _run(self, p: int) -> Any:
         return self.actors[p].run.remote(self.phase, self.peers)
@@ -312,6 +344,8 @@ class Actors(Engine):
             try:
                 ray.get(ref)
             except ray.exceptions.RayActorError as error:
+                if not self.mends:
+                    raise
                 self._count_loss(p, error)
             except ray.exceptions.RayTaskError as error:
                 raise _cause(error) from error
@@ -365,6 +399,12 @@ class Actors(Engine):
             if seconds is not None and spent > seconds:
                 self._settle()
                 return False
+
+    def is_loss(self, error: Exception) -> bool:
+        if isinstance(error, ray.exceptions.RayActorError):
+            self.restarts += 1
+            return True
+        return False
 
     def close(self) -> None:
         with contextlib.suppress(Exception):

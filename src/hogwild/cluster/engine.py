@@ -42,6 +42,10 @@ class Engine(ABC):
         """Let all workers work until they are done, or for so many seconds; returns whether they
         are. Afterwards every part has the newest halo."""
 
+    def is_loss(self, error: Exception) -> bool:
+        """Whether an error says that a host has died; it will be back."""
+        return False
+
     def close(self) -> None:
         """Stop everything that this engine has started."""
         return None

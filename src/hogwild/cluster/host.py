@@ -7,6 +7,7 @@ methods by name on all parts (:class:`hogwild.cluster.engine.Engine`).
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,8 +36,10 @@ from hogwild.solvers import Newton, SemismoothNewton
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From predictions and targets of some nodes to the mean of their losses."""
-TRIAL = 3
-"""Most updates of a trial of one kind of work."""
+TRIAL = 8
+"""Most updates in the trial of one kind of work."""
+GOAL = 1e-4
+"""The share of the first residual at which a trial ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,24 +161,23 @@ class Host:
 
     @torch.no_grad()
     def trial(self) -> dict[str, float]:
-        """Seconds that each kind of work takes to divide the residual by ten, for a fixed halo.
-        A kind that is not done after a few updates is extrapolated."""
+        """Seconds that each kind of work takes to divide the residual by 10⁴, for a fixed halo. A
+        kind that takes longer than the best one is extrapolated from its last updates."""
         seconds: dict[str, float] = {}
-        for name in self.kinds():
-            if not self.owned:
-                continue
+        for name in self.kinds() if self.owned else []:
             self._read(self.plan.hops if name == "solve" else 1)
             work = self._work(name)
-            first = last = work.look()
+            goal, best = GOAL * work.look(), min(seconds.values(), default=math.inf)
+            seen = [(0.0, work.unrest)]
             began = time.perf_counter()
-            for _ in range(TRIAL):
-                if last <= max(0.1 * first, 1.0):
-                    break
+            while seen[-1][1] > max(goal, 1.0) and len(seen) <= TRIAL and seen[-1][0] < 2.0 * best:
                 work.advance(True)
-                last = work.look()
-            spent = time.perf_counter() - began
-            gain = np.log10(first / max(last, 1e-3 * first)) if last < first else 0.0
-            seconds[name] = float(spent / gain) if gain > 0 else float("inf")
+                seen.append((time.perf_counter() - began, work.look()))
+            (t0, r0), (t1, r1) = seen[len(seen) // 2 - (len(seen) > 1)], seen[-1]
+            if r1 > max(goal, 1.0):
+                rate = math.log(r1 / r0) / max(t1 - t0, 1e-9) if r1 < r0 else 0.0
+                t1 = t1 + math.log(goal / r1) / rate if rate < 0 else math.inf
+            seconds[name] = t1
         self._read(self.plan.hops)
         return seconds
 

@@ -247,6 +247,7 @@ class LinearObjective(Objective):
     matrix: Hessian = over(FIXED)  # H
     rhs: Tensor = over(NODES)  # [R, k, N] c
     strong: Tensor = over(SHARED)  # [R, G] a lower bound on the eigenvalues of H
+    is_attractive: bool = over(FIXED, False)
     is_quadratic = True
 
     @property
@@ -327,8 +328,8 @@ def adjoint_of(problem: Problem, h: Tensor, grad: Tensor) -> Problem:
     The cotangent of the residual is :math:`-\lambda` for an energy and :math:`\nu` for a map.
     """
     if isinstance(problem, Objective):
-        return LinearObjective(
-            problem.graph, problem.evaluate(h).hessian(), grad, problem.convexity()
-        )
+        matrix = problem.evaluate(h).hessian()
+        attractive = problem.is_attractive
+        return LinearObjective(problem.graph, matrix, grad, problem.convexity(), attractive)
     assert isinstance(problem, FixedPoint)
     return LinearMap(problem.graph, problem.linearise(h), grad)

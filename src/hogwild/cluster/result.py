@@ -62,7 +62,7 @@ class ClusterRun:
         chosen = ""
         if self.trial:
             costs = ", ".join(f"{name} {s:.2g} s" for name, s in self.trial.items())
-            chosen = f" (chosen by measurement: a tenth of the residual in {costs})"
+            chosen = f" (chosen by measurement: 10⁻⁴ of the residual in {costs})"
         lines = [
             f"{head} with {self.workers} workers in {self.seconds:.2f} s{mended}: {self.error_bar}",
             f"work between exchanges: {self.work}{chosen}",

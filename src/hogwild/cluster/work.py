@@ -148,7 +148,7 @@ class Solve(Work):
     ) -> None:
         super().__init__(problem, links, tol, h)
         self.solver = solver
-        self.damped = isinstance(problem, Objective)
+        self.damped = isinstance(problem, Objective) and not problem.is_attractive
         self.idle = 0
         self.last: Tensor | None = None  # the gradient that the last fresh halo left
         self.anchor = self.own.clone()

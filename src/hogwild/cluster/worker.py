@@ -156,6 +156,11 @@ class Worker:
         """Whether packets wait to be read."""
         return bool(self._inbox)
 
+    @property
+    def has_all_mail(self) -> bool:
+        """Whether a packet of every part that this part reads waits to be read."""
+        return len(self._inbox) >= len(self.work.links.receives)
+
     @torch.no_grad()
     def update(self) -> bool:
         """Read what came in, and move unless the part is settled. Returns whether packets of this

@@ -171,6 +171,7 @@ class GSDProblem(Objective):
     pair: Tensor = over(SHARED)  # [M] Ã between the pairs of nodes that edges join
     has_blocks = True
     is_quadratic = True
+    is_attractive = True
 
     @classmethod
     def of(

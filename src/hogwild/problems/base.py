@@ -244,6 +244,9 @@ class Objective(Distributed, CertifiedObjective):
     """Whether the Hessian couples only pairs of nodes in ``graph.pattern``."""
     is_quadratic: bool = False
     """Whether the Hessian is the same at every point."""
+    is_attractive: bool = False
+    """Whether the Hessian has no positive entry off its diagonal. Parts of a graph that solve for
+    themselves then converge in any order and with any bounded delays."""
 
     @property
     def signature(self) -> tuple[object, ...]:
