@@ -1,15 +1,16 @@
 """Problems cut into parts in memory, for tests of workers."""
 
-import torch
 from dataclasses import replace
+
+import torch
 
 from hogwild.cluster.work import Links, Nothing, Solve, Steps
 from hogwild.cluster.worker import Worker
 from hogwild.graph import Graph
 from hogwild.models.gsd import GSDProblem, _links
 from hogwild.ops import scatter
-from hogwild.solvers import Newton, SemismoothNewton
 from hogwild.problems.base import Objective
+from hogwild.solvers import Newton, SemismoothNewton
 
 
 def owners(n, parts, seed=0):
@@ -49,8 +50,8 @@ def parts(graph, owner, count, hops):
             some = theirs[owner[theirs] == p]
             if some.numel() and q != p:
                 sends[q] = local[some]
-        sub = None if not nodes.numel() else Graph.of(torch.stack([local[graph.src[edges]], local[graph.dst[edges]]]),
-                       everyone.numel())  # fmt: skip
+        ends = torch.stack([local[graph.src[edges]], local[graph.dst[edges]]])
+        sub = Graph.of(ends, everyone.numel()) if nodes.numel() else None
         out.append((everyone, edges, sub, Links(nodes.numel(), sends, receives, edges)))
     return out
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from cluster_parts import gather, owners, workers
 
-from hogwild import EnergyGNN, GSDGNN, IGNN, Inputs
+from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs
 from hogwild.cluster.bound import error_bar
 from hogwild.cluster.local import Disorder, run
 from hogwild.testing import check_executor, random_graph
@@ -39,7 +39,7 @@ def execute(kind, disorder):
         names = {"GradientRule": "gradient", "MessageRule": "messages"}
         work = kind or names.get(type(rule).__name__, "fixed-point")
         owner = owners(problem.graph.num_nodes, 3)
-        found, _ = workers(problem, owner, 3, work)
+        found, _ = workers(problem, owner, 3, work, tol=1e-8)
         assert run(found, Disorder(seed=seed, **disorder))
         return gather(found, owner)
 

@@ -10,22 +10,23 @@ This is the only file that imports Ray.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
-from hogwild.cluster.engine import Engine, Watch
+from hogwild.cluster.engine import Engine, T, Watch
 from hogwild.cluster.host import Host, Plan
 from hogwild.cluster.work import Packet
 from hogwild.cluster.worker import Status, Version, agreed
 from hogwild.errors import ConfigError, ConvergenceError
-from hogwild.models.gnn import ConvGNN
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -54,39 +55,42 @@ class Actor:
     Args:
         plan: What all hosts share.
         number: The part.
-        model: The model.
         slow: How many times longer an update takes, for experiments with stragglers.
         every: Seconds between two checkpoints.
     """
 
-    def __init__(
-        self, plan: Plan, number: int, model: ConvGNN, slow: float = 1.0, every: float = 5.0
-    ) -> None:
+    def __init__(self, plan: Plan, number: int, slow: float = 1.0, every: float = 5.0) -> None:
         torch.set_num_threads(plan.threads)
-        self.host, self.number, self.slow, self.every = Host(plan, number, model), number, slow, every
+        self.host, self.number, self.slow, self.every = Host(plan, number), number, slow, every
         self.phase: int | None = None
-        self.halt, self.wake = threading.Event(), threading.Event()
+        self.stopped, self.wake = 0, threading.Event()
         self.flights: dict[int, tuple[Any, Version]] = {}
-        self.told: Status | None = None
+        self.told: tuple[int, Status] | None = None  # with its phase
 
     # -- calls of the engine -----------------------------------------------------------------------
+
+    def load(self, plan: Plan) -> None:
+        """Take another graph or another model."""
+        if plan != self.host.plan:
+            self.host = Host(plan, self.number)
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of the host."""
         return getattr(self.host, method)(*args)
 
-    def stop(self) -> None:
-        """End :meth:`run` after the current update."""
-        self.halt.set()
+    def stop(self, phase: int) -> None:
+        """End :meth:`run` of this phase after the current update, also if it begins later."""
+        self.stopped = max(self.stopped, phase)
         self.wake.set()
 
     def pid(self) -> int:
         """The number of the process."""
         return os.getpid()
 
-    def status(self) -> Status | None:
-        """The last status; ``None`` before the first update."""
-        return self.told
+    def status(self, phase: int) -> Status | None:
+        """The last status of this phase; ``None`` before the first update."""
+        told = self.told
+        return told[1] if told is not None and told[0] == phase else None
 
     # -- packets -----------------------------------------------------------------------------------
 
@@ -126,12 +130,11 @@ class Actor:
     def run(self, phase: int, peers: dict[int, Any]) -> None:
         """Update and push, at this actor's own pace, until :meth:`stop` is called."""
         worker = self.host._worker
-        self.halt.clear()
         self.flights.clear()
         worker.delivered.clear()
         self.phase = phase
         saved, nap, took = time.monotonic(), SOON, 0.0
-        while not self.halt.is_set():
+        while self.stopped < phase:
             began = time.monotonic()
             self.wake.clear()
             changed = worker.update()
@@ -140,7 +143,7 @@ class Actor:
             if changed:
                 took = time.monotonic() - began
             self._push(peers)
-            self.told = worker.status()
+            self.told = phase, worker.status()
             if time.monotonic() - saved > self.every:
                 worker.save()
                 saved = time.monotonic()
@@ -149,7 +152,11 @@ class Actor:
                 self.wake.wait(nap)
             # Several packets together are worth more than one: wait a little for the others.
             until = time.monotonic() + WAIT * took
-            while time.monotonic() < until and not (worker.has_all_mail or self.halt.is_set()):
+            while (
+                time.monotonic() < until
+                and worker.expects_mail(WAIT * took)
+                and self.stopped < phase
+            ):
                 self._push(peers)
                 self.wake.wait(min(SOON, max(until - time.monotonic(), 0.0)))
                 self.wake.clear()
@@ -171,8 +178,7 @@ class Actor:
             time.sleep((self.slow - 1.0) * (time.monotonic() - began))
         while any(worker.owes(q) for q in worker.work.links.peers):
             self._push(peers, wait=1.0)
-        self.told = worker.status()
-        return self.told
+        return worker.status()
 
 
 GROUPS = {"receive": 1, "control": 2}
@@ -192,7 +198,6 @@ class Actors(Engine):
     Args:
         plan: What all hosts share.
         count: Number of parts.
-        model: The model.
         address: Address of a running cluster of Ray; ``None`` starts Ray on this machine.
         cpus: CPUs that Ray reserves for each actor.
         gpus: GPUs that Ray reserves for each actor.
@@ -206,7 +211,6 @@ class Actors(Engine):
         self,
         plan: Plan,
         count: int,
-        model: ConvGNN,
         *,
         address: str | None = None,
         cpus: float = 1.0,
@@ -217,6 +221,7 @@ class Actors(Engine):
         every: float = 5.0,
     ) -> None:
         self.count, self.barriers, self.kind = count, barriers, "solve"
+        self.plan = plan
         self.mends = True  # whether a host that died can go on from its checkpoint
         self.phase, self.most, self.lost = 0, restarts, {p: 0 for p in range(count)}
         self.owns = connect(address, count, cpus, gpus)
@@ -225,11 +230,8 @@ class Actors(Engine):
             num_cpus=cpus, num_gpus=gpus, max_restarts=restarts, scheduling_strategy="SPREAD"
         )
         try:
-            shared = ray.put(model.cpu())
             slow = slow or {}
-            self.actors = [
-                made.remote(plan, p, shared, slow.get(p, 1.0), every) for p in range(count)
-            ]
+            self.actors = [made.remote(plan, p, slow.get(p, 1.0), every) for p in range(count)]
             self._require_room(cpus, gpus)
             self.peers = dict(enumerate(self.actors))
         except BaseException:
@@ -250,6 +252,34 @@ class Actors(Engine):
             )
 
     # -- calls -------------------------------------------------------------------------------------
+
+    def load(self, plan: Plan) -> None:
+        """Give another graph in as many parts, or another model, to the same processes."""
+        self.plan = plan
+        self._await_all()
+
+    def _await_all(self) -> None:
+        """Wait until all actors are alive and have the plan."""
+        deadline = time.monotonic() + PATIENCE
+        for actor in self.actors:
+            while True:
+                try:
+                    _get([actor.load.remote(self.plan)])
+                    break
+                except ray.exceptions.RayActorError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.2)
+
+    def patiently(self, step: Callable[[], T]) -> T:
+        for _ in range(self.most * self.count + 1):
+            try:
+                return step()
+            except ray.exceptions.RayActorError as error:
+                found = error
+                self.restarts += 1
+                self._await_all()
+        raise found
 
     def call(self, method: str, *args: Any) -> list[Any]:
         if method == "start" and args:
@@ -311,7 +341,7 @@ class Actors(Engine):
         """End all loops and let the actors save their parts."""
         with contextlib.suppress(Exception):
             for actor in self.actors:
-                actor.stop.remote()
+                actor.stop.remote(self.phase)
             ray.wait(list(runs.values()), num_returns=len(runs), timeout=10.0)
 
     def _run(self, p: int) -> Any:
@@ -321,7 +351,7 @@ class Actors(Engine):
         """Ask every actor for its status, once at a time."""
         for p, actor in enumerate(self.actors):
             if p not in asked:
-                asked[p] = actor.status.remote()
+                asked[p] = actor.status.remote(self.phase)
         ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=5 * POLL)
         for p, ref in list(asked.items()):
             if ref in ready:
@@ -350,6 +380,7 @@ class Actors(Engine):
             except ray.exceptions.RayTaskError as error:
                 raise _cause(error) from error
             seen.pop(p, None)
+            self.actors[p].load.remote(self.plan)  # its constructor knows the first plan
             self.actors[p].call.remote("start", self.kind)
             runs[p] = self._run(p)
 
@@ -365,7 +396,7 @@ class Actors(Engine):
     def _stop(self, runs: dict[int, Any], seen: dict[int, Status]) -> bool:
         """Stop all loops; returns whether all ended well. Those of dead actors go on."""
         for actor in self.actors:
-            actor.stop.remote()
+            actor.stop.remote(self.phase)
         ray.wait(list(runs.values()), num_returns=len(runs), timeout=PATIENCE)
         fine = True
         for ref in runs.values():
@@ -400,12 +431,6 @@ class Actors(Engine):
                 self._settle()
                 return False
 
-    def is_loss(self, error: Exception) -> bool:
-        if isinstance(error, ray.exceptions.RayActorError):
-            self.restarts += 1
-            return True
-        return False
-
     def close(self) -> None:
         with contextlib.suppress(Exception):
             for actor in self.actors:
@@ -425,10 +450,11 @@ def connect(address: str | None, count: int, cpus: float, gpus: float) -> bool:
     }  # fmt: skip
     if address is None:
         need = max(os.cpu_count() or 1, int(np.ceil(count * cpus)))
-        ray.init(
-            address="local", num_cpus=need, include_dashboard=False,
-            _node_ip_address="127.0.0.1", **options,
-        )  # fmt: skip
+        with _loopback():
+            ray.init(
+                address="local", num_cpus=need, include_dashboard=False,
+                _node_ip_address="127.0.0.1", **options,
+            )  # fmt: skip
         return True
     _require_answer(address)
     try:
@@ -440,6 +466,19 @@ def connect(address: str | None, count: int, cpus: float, gpus: float) -> bool:
             f"`ray start --head`, or leave the address out"
         ) from error
     return True
+
+
+@contextlib.contextmanager
+def _loopback() -> Iterator[None]:
+    """Let Ray keep the address 127.0.0.1, which it otherwise replaces by one that other machines
+    reach. A Ray without this switch listens there."""
+    constants = importlib.import_module("ray._private.ray_constants")
+    before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
+    constants.ENABLE_RAY_CLUSTER = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before  # type: ignore[attr-defined]
 
 
 def _require_answer(address: str) -> None:

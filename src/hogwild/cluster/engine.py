@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from hogwild.cluster import local
 from hogwild.cluster.host import Host, Plan
 from hogwild.cluster.local import Disorder
 from hogwild.cluster.worker import Status, Worker
-from hogwild.models.gnn import ConvGNN
 
+T = TypeVar("T")
 Watch = Callable[[float, list[Status]], None]
 """Called with the seconds since the start and the statuses of all parts."""
 
@@ -42,9 +41,9 @@ class Engine(ABC):
         """Let all workers work until they are done, or for so many seconds; returns whether they
         are. Afterwards every part has the newest halo."""
 
-    def is_loss(self, error: Exception) -> bool:
-        """Whether an error says that a host has died; it will be back."""
-        return False
+    def patiently(self, step: Callable[[], T]) -> T:
+        """The result of a step; if a host dies meanwhile, that of the step again."""
+        return step()
 
     def close(self) -> None:
         """Stop everything that this engine has started."""
@@ -63,15 +62,12 @@ class InProcess(Engine):
     Args:
         plan: What all hosts share.
         count: Number of parts.
-        model: The model.
         disorder: The order of updates, delays, losses and deaths.
     """
 
-    def __init__(
-        self, plan: Plan, count: int, model: ConvGNN, disorder: Disorder | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, count: int, disorder: Disorder | None = None) -> None:
         self.count, self.disorder, self.kind = count, disorder or Disorder(), "solve"
-        self.hosts = [Host(plan, p, copy.deepcopy(model)) for p in range(count)]
+        self.hosts = [Host(plan, p) for p in range(count)]
 
     def call(self, method: str, *args: Any) -> list[Any]:
         if method == "start" and args:

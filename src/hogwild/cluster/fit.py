@@ -21,24 +21,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hogwild.cluster.engine import Engine
-from hogwild.cluster.host import Loss, Plan, convolution
+from hogwild.cluster.host import Loss, Plan, convolution, save_model
 from hogwild.cluster.infer import Setup, Source, engine_for, prepared
 from hogwild.cluster.local import Disorder
 from hogwild.errors import ConfigError, ConvergenceError, require_positive
 
-T = TypeVar("T")
 ADJOINT = 1e-2
 """The tolerance of the adjoint, relative to that of the embeddings. Nothing bounds the error of the
 adjoint of a map, so that its residual is made smaller."""
-ATTEMPTS = 5
-"""How often a training step is tried where workers die."""
 
 
 @dataclass
@@ -118,6 +115,7 @@ class Trainer:
         try:
             plan = Plan(
                 store=self.setup.store.folder.absolute(),
+                model=save_model(self.model, self.setup.folder / "model.pt"),
                 tol=tol,
                 hops=max(convolution(self.model).hops, 2),  # the adjoint reads what listeners hear
                 device="cuda" if gpus > 0 else "cpu",
@@ -147,22 +145,10 @@ class Trainer:
 
     def __call__(self) -> Tensor:
         """The loss; sets the gradients of the model's parameters."""
-        value, grads = self._patiently(self._step)
+        value, grads = self.engine.patiently(self._step)
         for name, parameter in self.model.named_parameters():
             parameter.grad = grads[name].to(parameter) if name in grads else None
         return torch.tensor(value)
-
-    def _patiently(self, step: Callable[[], T]) -> T:
-        """A step; where a worker dies, the step again."""
-        for attempt in range(ATTEMPTS):
-            try:
-                return step()
-            except ConvergenceError:
-                raise
-            except Exception as error:
-                if not self.engine.is_loss(error) or attempt == ATTEMPTS - 1:
-                    raise
-        raise AssertionError("unreachable")
 
     def _step(self) -> tuple[float, dict[str, Tensor]]:
         engine = self.engine
@@ -171,9 +157,7 @@ class Trainer:
         engine.call("start", "solve")
         self._require(engine.iterate(), "embeddings")
         tol = ADJOINT * self.tol
-        shares = engine.call(
-            "differentiate", self.loss, self.target, self.mask, self.labelled, tol
-        )
+        shares = engine.call("differentiate", self.loss, self.target, self.mask, self.labelled, tol)
         self._require(engine.iterate(), "adjoint")
         grads: dict[str, Tensor] = {}
         for part in engine.call("gradients"):

@@ -28,6 +28,7 @@ from hogwild.cluster.worker import Worker
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
+from hogwild.models.eignn import EIGNNConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.problems.base import Objective, Problem
@@ -48,6 +49,7 @@ class Plan:
 
     Attributes:
         store: Folder of the graph.
+        model: File of the model (:func:`save_model`).
         checkpoints: Folder of the checkpoints; ``None``: there are none.
         tol: Relative tolerance.
         hops: Hops of the rest of the graph that a part holds.
@@ -56,11 +58,19 @@ class Plan:
     """
 
     store: Path
+    model: Path
     checkpoints: Path | None = None
     tol: float = 1e-6
     hops: int = 2
     device: str = "cpu"
     threads: int = 1
+
+
+def save_model(model: ConvGNN, path: Path) -> Path:
+    """Write a model for all hosts."""
+    file = io.BytesIO()
+    torch.save(model, file)
+    return write_atomically(path, file.getvalue())
 
 
 def convolution(model: ConvGNN) -> ImplicitConv:
@@ -85,13 +95,15 @@ class Host:
     Args:
         plan: What all hosts share.
         number: The part.
-        model: The model; a copy of this host's own.
     """
 
-    def __init__(self, plan: Plan, number: int, model: ConvGNN) -> None:
+    def __init__(self, plan: Plan, number: int) -> None:
         self.plan, self.number = plan, number
-        self.model = model.to(plan.device).eval()
+        model: ConvGNN = torch.load(plan.model, map_location=plan.device, weights_only=False)
+        self.model = model.eval()
         self.conv = convolution(model)
+        if isinstance(self.conv, EIGNNConv):  # its closed form needs the whole graph
+            self.conv.method, self.conv.solver = "iterate", SemismoothNewton()
         self.store = Store.open(plan.store)
         self.worker: Worker | None = None
         self.h: Tensor | None = None  # [R, k, N] the answer of the forward pass
@@ -317,4 +329,3 @@ class Host:
                         if grad is not None:
                             out[name] = out[name] + grad if name in out else grad
         return {name: grad.detach().cpu().numpy() for name, grad in out.items()}
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,10 +18,11 @@ from torch_geometric.data import Data
 
 from hogwild.cluster.bound import error_bar
 from hogwild.cluster.engine import Engine, InProcess, Watch
-from hogwild.cluster.host import Plan, convolution
+from hogwild.cluster.host import Plan, convolution, save_model
 from hogwild.cluster.local import Disorder
 from hogwild.cluster.partition import Partition, partition
 from hogwild.cluster.result import GUARANTEES, ClusterRun
+from hogwild.cluster.sources import open_graph
 from hogwild.cluster.store import Store
 from hogwild.cluster.trace import Trace
 from hogwild.cluster.whole import Whole
@@ -52,6 +52,11 @@ class Setup:
     keeps: bool  # whether the folder stays
 
 
+def opened(path: str | Path) -> Whole | Store:
+    """The graph in a file, or the parts in a folder."""
+    return Store.open(path) if (Path(path) / "index.json").is_file() else open_graph(path)
+
+
 @contextmanager
 def prepared(
     model: nn.Module,
@@ -67,13 +72,8 @@ def prepared(
     whole: Whole | None = None
     store: Store | None = graph if isinstance(graph, Store) else None
     if isinstance(graph, str | Path):
-        path = Path(graph)
-        if (path / "index.json").is_file():
-            store = Store.open(path)
-        else:
-            from hogwild.cluster.sources import open_graph
-
-            graph = open_graph(path)
+        graph = opened(graph)
+        store = graph if isinstance(graph, Store) else None
     if store is None:
         assert not isinstance(graph, str | Path | Store)
         whole = Whole.of(graph)
@@ -165,13 +165,13 @@ def engine_for(
     every: float = 5.0,
 ) -> Engine:
     """One worker or a given disorder: in this process. Several workers: Ray."""
-    model, count = copy.deepcopy(setup.model), setup.store.num_parts
+    count = setup.store.num_parts
     if disorder is not None or (count == 1 and address is None):
-        return InProcess(plan, count, model, disorder)
+        return InProcess(plan, count, disorder)
     from hogwild.cluster.actors import Actors
 
     return Actors(
-        plan, count, model, address=address, cpus=cpus, gpus=gpus, restarts=restarts,
+        plan, count, address=address, cpus=cpus, gpus=gpus, restarts=restarts,
         barriers=barriers, slow=slow, every=every,
     )  # fmt: skip
 
@@ -237,25 +237,25 @@ def infer(
     with prepared(model, graph, workers, folder, partition, seed) as setup:
         plan = Plan(
             store=setup.store.folder.absolute(),
+            model=save_model(setup.model, setup.folder / "model.pt"),
             checkpoints=setup.folder / "checkpoints",
             tol=tol,
             hops=convolution(setup.model).hops,
             device="cuda" if gpus > 0 else "cpu",
         )
-        options = {"address": address, "cpus": cpus, "gpus": gpus, "restarts": restarts}
-        with evaluating(setup.model):
-            engine = engine_for(
-                plan, setup, barriers=barriers, slow=slow, disorder=disorder, **options
-            )  # type: ignore[arg-type]
-        with engine:
+        with engine_for(
+            plan, setup, barriers=barriers, slow=slow, disorder=disorder, address=address,
+            cpus=cpus, gpus=gpus, restarts=restarts,
+        ) as engine:  # fmt: skip
             trial: dict[str, float] = {}
             if work == "auto":
                 trial = measured(engine, setup)
                 work = min(trial, key=lambda name: trial[name]) if trial else "solve"
-            engine.call("start", work)
             trace = Trace()
             try:
-                return _run(engine, setup, trace, work, trial, seconds, gather, watch)
+                return engine.patiently(
+                    lambda: _run(engine, setup, trace, work, trial, seconds, gather, watch)
+                )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(_interrupted(setup)) from None
 
@@ -291,6 +291,7 @@ def _run(
         if watch is not None:
             watch(spent, statuses)
 
+    engine.call("start", work)
     began = time.monotonic()
     done = engine.iterate(told, seconds)
     spent = time.monotonic() - began
@@ -349,4 +350,3 @@ def gathered(engine: Engine, setup: Setup) -> tuple[Tensor, Tensor | None]:
         with evaluating(setup.model):
             prediction = setup.model.read(h.to(setup.inputs.x), setup.inputs)
     return h, prediction
-

@@ -12,7 +12,7 @@ and their map :math:`P F(h) + (I - P) h_B`. Every solver of the library solves t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -202,7 +202,7 @@ class PinnedMap(FixedPoint):
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[PinnedMap, Tensor]:
         inner, nodes = self.inner.select(replicas, graphs)
         held = self.held[replicas][..., nodes]
-        return replace(self, graph=inner.graph, inner=inner, free=self.free[nodes], held=held), nodes
+        return PinnedMap(inner.graph, inner, self.free[nodes], held), nodes
 
 
 # -- the adjoint, as a problem of the same structure -----------------------------------------------

@@ -177,9 +177,7 @@ class Solve(Work):
         if not bool(torch.isfinite(found.value).all()):
             return
         if self.trust < 1.0:
-            found.value[..., :owned] = torch.lerp(
-                self.anchor, found.value[..., :owned], self.trust
-            )
+            found.value[..., :owned] = torch.lerp(self.anchor, found.value[..., :owned], self.trust)
         self.h = found.value
 
     def _may_move(self, news: bool) -> bool:

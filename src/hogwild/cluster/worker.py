@@ -95,6 +95,7 @@ class Worker:
         self.version: Version = (0, 0)
         self.heard: dict[int, Version] = {}
         self.times: dict[int, float] = {}
+        self.intervals: dict[int, float] = {}  # usual seconds between two packets of a part
         self.delivered: dict[int, Version] = {}
         self.updates = self.bytes = self.quiet = 0
         self.best, self.seen = float("inf"), False
@@ -120,7 +121,11 @@ class Worker:
                 self.delivered.pop(sender, None)  # it was restarted and has forgotten
             if known is None or version > known:
                 self._inbox[sender] = version, packet
-                self.times[sender] = time.monotonic()
+                now = time.monotonic()
+                if sender in self.times:
+                    gap, usual = now - self.times[sender], self.intervals.get(sender)
+                    self.intervals[sender] = gap if usual is None else 0.5 * (gap + usual)
+                self.times[sender] = now
 
     def owes(self, to: int) -> bool:
         """Whether another part lacks what this part holds now."""
@@ -156,10 +161,13 @@ class Worker:
         """Whether packets wait to be read."""
         return bool(self._inbox)
 
-    @property
-    def has_all_mail(self) -> bool:
-        """Whether a packet of every part that this part reads waits to be read."""
-        return len(self._inbox) >= len(self.work.links.receives)
+    def expects_mail(self, seconds: float) -> bool:
+        """Whether a part that this part reads, and that usually sends at least as often as every
+        ``seconds`` twice over, has not sent since the last update."""
+        return any(
+            q not in self._inbox and self.intervals.get(q, 0.0) <= 2.0 * seconds
+            for q in self.work.links.receives
+        )
 
     @torch.no_grad()
     def update(self) -> bool:
@@ -168,6 +176,8 @@ class Worker:
         news = self.take()
         if news and self.work.refresh():
             self._changed()
+        if self.resumed and any(q not in self.heard for q in self.work.links.receives):
+            return False  # without the others' embeddings an update would undo the checkpoint
         if news:
             self.quiet, self.best = 0, float("inf")
         if news or not self.seen:
@@ -222,9 +232,9 @@ class Worker:
         if self.checkpoint is None or not self.checkpoint.exists():
             return False
         life, found = int(time.time()), None  # greater than any life that was counted
-        with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
-            with np.load(self.checkpoint) as data:
-                life, found = int(data["life"]) + 1, torch.from_numpy(data["h"])
+        broken = (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError)
+        with contextlib.suppress(*broken), np.load(self.checkpoint) as data:
+            life, found = int(data["life"]) + 1, torch.from_numpy(data["h"])
         self.version = (life, 0)
         if found is None or found.shape != self.work.own.shape or not found.isfinite().all():
             return False
