@@ -189,7 +189,8 @@ def _remote() -> Any:
     for group, names in {"receive": ["receive"], "control": ["stop", "status", "pid"]}.items():
         for name in names:
             setattr(Actor, name, ray.method(concurrency_group=group)(getattr(Actor, name)))
-    return ray.remote(concurrency_groups=GROUPS)(Actor)
+    made: Any = ray.remote
+    return made(concurrency_groups=GROUPS)(Actor)
 
 
 class Actors(Engine):

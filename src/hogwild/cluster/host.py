@@ -107,6 +107,8 @@ class Host:
         self.store = Store.open(plan.store)
         self.worker: Worker | None = None
         self.h: Tensor | None = None  # [R, k, N] the answer of the forward pass
+        self.dual: Tensor | None = None  # [R, k, N] that of the adjoint
+        self._grads: dict[str, Tensor] = {}  # of the readout
         self._read(plan.hops)
 
     def _read(self, hops: int) -> None:
@@ -233,7 +235,9 @@ class Host:
         """Write nodes, embeddings and predictions into a file of this part."""
         nodes, h, read = self.answer()
         file = io.BytesIO()
-        arrays = {"nodes": nodes, "h": h} | ({} if read is None else {"prediction": read})
+        arrays: dict[str, Any] = {"nodes": nodes, "h": h} | (
+            {} if read is None else {"prediction": read}
+        )
         np.savez(file, **arrays)
         return write_atomically(folder / f"part-{self.number:05d}.npz", file.getvalue())
 
@@ -304,7 +308,7 @@ class Host:
         with torch.no_grad():
             problem = adjoint_of(self.problem, self.h, grad)
         solver = Newton() if isinstance(problem, Objective) else SemismoothNewton()
-        work = Solve(problem, self.links, tol, getattr(self, "dual", None), solver=solver)
+        work = Solve(problem, self.links, tol, self.dual, solver=solver)
         self.worker = Worker(self.number, work)
         return value
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.mode import evaluating
 
-Source = Data | Inputs | Whole | Store | str | Path
+Source: TypeAlias = Data | Inputs | Whole | Store | str | Path
 KINDS = ("auto", "solve", "messages", "gradient", "fixed-point")
 GATHER = 50_000_000
 """Most numbers of all embeddings that are gathered in this process without being asked for."""

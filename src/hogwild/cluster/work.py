@@ -290,4 +290,5 @@ class Steps(Work):
             return False
         before = self.letters
         self.letters = self.rule.refresh(self.own, self.h[..., self.senders], self.star)
+        assert self.letters is not None
         return not torch.equal(before, self.letters)

@@ -28,7 +28,10 @@ def convergence(run: Any, path: str | Path | None = None) -> Figure:
     with figure(4.2, 2.8, path) as fig:
         ax = fig.subplots()
         for p in range(residual.shape[1]):
-            look = {"color": CYCLE[p % len(CYCLE)], "linestyle": DASHES[p % len(DASHES)]}
+            look: dict[str, Any] = {
+                "color": CYCLE[p % len(CYCLE)],
+                "linestyle": DASHES[p % len(DASHES)],
+            }
             rate = run.updates[p] / max(times[-1], 1e-9)
             label = f"part {p}: {rate:.3g} updates/s"
             ax.plot(times, residual[:, p], linewidth=0.9, label=label, **look)
@@ -80,12 +83,12 @@ def graph_map(
             lines = pos[ends.T][:, :, :2]
             ax.add_collection(LineCollection(lines, colors="#B0B0B0", linewidths=0.3, zorder=0))
         mark = float(np.clip(2e4 / len(some), 0.1, 30.0))
-        look: dict[str, Any] = {"s": mark, "linewidths": 0}
+        dots: dict[str, Any] = {"s": mark, "linewidths": 0}
         if parts:
-            look["c"] = [CYCLE[p % len(CYCLE)] for p in values[some].tolist()]
-            ax.scatter(pos[some, 0], pos[some, 1], **look)
+            dots["c"] = [CYCLE[p % len(CYCLE)] for p in values[some].tolist()]
+            ax.scatter(pos[some, 0], pos[some, 1], **dots)
         else:
-            drawn = ax.scatter(pos[some, 0], pos[some, 1], c=values[some], cmap="viridis", **look)
+            drawn = ax.scatter(pos[some, 0], pos[some, 1], c=values[some], cmap="viridis", **dots)
             fig.colorbar(drawn, ax=ax, shrink=0.7)
         ax.set_aspect("equal")
         ax.set_axis_off()
