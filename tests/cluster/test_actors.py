@@ -95,6 +95,7 @@ def test_equals_the_solver(name, barriers, engine, tmp_path):
 def kill_one(engine, seed):
     """Kill -9 one of the actors' processes at a random moment."""
     draw = random.Random(seed)
+    engine.load(engine.plan)  # those killed before are back
     pids = engine.pids()
 
     def later():

@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,7 @@ import torch
 
 from hogwild.cluster.engine import Engine, T, Watch
 from hogwild.cluster.host import Host, Plan
-from hogwild.cluster.work import Packet
-from hogwild.cluster.worker import Status, Version, agreed
+from hogwild.cluster.worker import Mail, Status, agreed
 from hogwild.errors import ConfigError, ConvergenceError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -44,7 +44,10 @@ POLL = 0.02
 SOON, LATER = 0.001, 0.02
 """Least and most seconds that an actor without news sleeps."""
 WAIT = 1.0
-"""An actor waits for packets of all peers this many times as long as its last update took."""
+"""An actor waits for mail that it expects at most this many times as long as its last update
+took."""
+RETRY = 0.3
+"""Seconds between two attempts to reach an actor that has died."""
 PATIENCE = 60.0
 """Seconds after which an actor that does not answer counts as lost."""
 
@@ -64,7 +67,7 @@ class Actor:
         self.host, self.number, self.slow, self.every = Host(plan, number), number, slow, every
         self.phase: int | None = None
         self.stopped, self.wake = 0, threading.Event()
-        self.flights: dict[int, tuple[Any, Version]] = {}
+        self.flights: dict[int, tuple[Any, Mail]] = {}
         self.told: tuple[int, Status] | None = None  # with its phase
 
     # -- calls of the engine -----------------------------------------------------------------------
@@ -77,6 +80,10 @@ class Actor:
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of the host."""
         return getattr(self.host, method)(*args)
+
+    def pace(self, slow: float) -> None:
+        """Take so many times longer for an update."""
+        self.slow = slow
 
     def stop(self, phase: int) -> None:
         """End :meth:`run` of this phase after the current update, also if it begins later."""
@@ -94,36 +101,34 @@ class Actor:
 
     # -- packets -----------------------------------------------------------------------------------
 
-    def receive(self, phase: int, sender: int, version: Version, packet: tuple[Any, ...]) -> bool:
-        """Take a packet of another actor; returns whether it was taken. A packet of another phase
-        is not."""
+    def receive(self, phase: int, sender: int, mail: Mail) -> bool:
+        """Take mail of another actor; returns whether it was taken. Mail of another phase is
+        not."""
         worker = self.host.worker
         if phase != self.phase or worker is None:
             return False
-        worker.receive(sender, version, tuple(torch.from_numpy(np.array(x)) for x in packet))
+        device = worker.work.h.device
+        packet = tuple(torch.from_numpy(np.array(x)).to(device) for x in mail.packet)
+        worker.receive(sender, replace(mail, packet=packet))
         self.wake.set()
         return True
-
-    def _outgoing(self, to: int) -> tuple[Version, Packet]:
-        version, packet = self.host._worker.outgoing(to)
-        return version, tuple(x.cpu().numpy() for x in packet)  # type: ignore[misc]
 
     def _push(self, peers: dict[int, Any], wait: float = 0.0) -> None:
         """Send to all peers that lack something and to which nothing is under way."""
         worker, phase = self.host._worker, self.phase
         for q in worker.work.links.peers:
             if q in self.flights:
-                ref, version = self.flights[q]
+                ref, mail = self.flights[q]
                 if not ray.wait([ref], timeout=wait)[0]:
                     continue
                 del self.flights[q]
                 with contextlib.suppress(ray.exceptions.RayError):  # the peer has died
                     if ray.get(ref):
-                        worker.has_arrived(q, version)
+                        worker.has_arrived(q, mail)
             if worker.owes(q):
-                version, packet = self._outgoing(q)
-                ref = peers[q].receive.remote(phase, self.number, version, packet)
-                self.flights[q] = ref, version
+                mail = worker.outgoing(q)
+                mail = replace(mail, packet=tuple(x.cpu().numpy() for x in mail.packet))
+                self.flights[q] = peers[q].receive.remote(phase, self.number, mail), mail
 
     # -- work --------------------------------------------------------------------------------------
 
@@ -133,15 +138,14 @@ class Actor:
         self.flights.clear()
         worker.delivered.clear()
         self.phase = phase
-        saved, nap, took = time.monotonic(), SOON, 0.0
+        saved, nap = time.monotonic(), SOON
         while self.stopped < phase:
             began = time.monotonic()
             self.wake.clear()
             changed = worker.update()
             if changed and self.slow > 1.0:
                 time.sleep((self.slow - 1.0) * (time.monotonic() - began))
-            if changed:
-                took = time.monotonic() - began
+                worker.took = time.monotonic() - began
             self._push(peers)
             self.told = phase, worker.status()
             if time.monotonic() - saved > self.every:
@@ -150,13 +154,8 @@ class Actor:
             nap = SOON if changed or worker.has_mail else min(2.0 * nap, LATER)
             if not changed and not worker.has_mail:
                 self.wake.wait(nap)
-            # Several packets together are worth more than one: wait a little for the others.
-            until = time.monotonic() + WAIT * took
-            while (
-                time.monotonic() < until
-                and worker.expects_mail(WAIT * took)
-                and self.stopped < phase
-            ):
+            until = time.monotonic() + WAIT * worker.took
+            while time.monotonic() < until and worker.expects() and self.stopped < phase:
                 self._push(peers)
                 self.wake.wait(min(SOON, max(until - time.monotonic(), 0.0)))
                 self.wake.clear()
@@ -224,7 +223,8 @@ class Actors(Engine):
         self.count, self.barriers, self.kind = count, barriers, "solve"
         self.plan = plan
         self.mends = True  # whether a host that died can go on from its checkpoint
-        self.phase, self.most, self.lost = 0, restarts, {p: 0 for p in range(count)}
+        self.phase, self.most = 0, restarts
+        self.down: dict[int, float] = {}  # when to try again with actors that have died
         self.owns = connect(address, count, cpus, gpus)
         self.actors: list[Any] = []
         made = _remote().options(
@@ -258,6 +258,10 @@ class Actors(Engine):
         """Give another graph in as many parts, or another model, to the same processes."""
         self.plan = plan
         self._await_all()
+
+    def pace(self, slow: dict[int, float]) -> None:
+        """Slow some parts down by these factors, and no others."""
+        _get([actor.pace.remote(slow.get(p, 1.0)) for p, actor in enumerate(self.actors)])
 
     def _await_all(self) -> None:
         """Wait until all actors are alive and have the plan."""
@@ -365,19 +369,21 @@ class Actors(Engine):
                     seen.pop(p, None)
                 else:
                     seen[p] = found
+                    self.down.pop(p, None)
 
     def _mend(self, runs: dict[int, Any], seen: dict[int, Status]) -> None:
-        """Start the work of actors again that have died."""
+        """Start the work of actors again that have died and are back."""
+        now = time.monotonic()
         ready, _ = ray.wait(list(runs.values()), num_returns=len(runs), timeout=0)
         for p, ref in list(runs.items()):
-            if ref not in ready:
+            if ref not in ready or now < self.down.get(p, 0.0):
                 continue
             try:
                 ray.get(ref)
             except ray.exceptions.RayActorError as error:
                 if not self.mends:
                     raise
-                self._count_loss(p, error)
+                self._note_loss(p, error)
             except ray.exceptions.RayTaskError as error:
                 raise _cause(error) from error
             seen.pop(p, None)
@@ -385,14 +391,15 @@ class Actors(Engine):
             self.actors[p].call.remote("start", self.kind)
             runs[p] = self._run(p)
 
-    def _count_loss(self, p: int, error: Exception) -> None:
-        self.restarts += 1
-        self.lost[p] += 1
-        if self.lost[p] > self.most:
+    def _note_loss(self, p: int, error: Exception) -> None:
+        """Count the death of an actor, once until it is heard again."""
+        if isinstance(error, ray.exceptions.ActorDiedError):
             raise ConvergenceError(
-                f"worker {p} has died {self.lost[p]} times, and Ray starts a worker again at most "
-                f"restarts={self.most} times ({str(error).strip().splitlines()[-1]})"
+                f"worker {p} has died, and Ray starts a worker again at most restarts={self.most} "
+                f"times; expected a cluster with room for all workers"
             ) from error
+        self.restarts += p not in self.down
+        self.down[p] = time.monotonic() + RETRY
 
     def _stop(self, runs: dict[int, Any], seen: dict[int, Status]) -> bool:
         """Stop all loops; returns whether all ended well. Those of dead actors go on."""

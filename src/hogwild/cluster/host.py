@@ -195,6 +195,10 @@ class Host:
         self._read(self.plan.hops)
         return seconds
 
+    def forget(self) -> None:
+        """Forget the embeddings, so that the next start is from zero."""
+        self.h, self.dual, self.worker = None, None, None
+
     def reads(self) -> list[int]:
         """The parts that this part reads."""
         return self._worker.reads

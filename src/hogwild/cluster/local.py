@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hogwild.cluster.work import Packet
-from hogwild.cluster.worker import Status, Version, Worker, agreed
+from hogwild.cluster.worker import Mail, Status, Worker, agreed
 from hogwild.errors import ConfigError
 
 Told = Callable[[int, list[Status]], bool | None]
@@ -78,7 +77,7 @@ def exchange(workers: list[Worker]) -> None:
     """Give every worker the newest packets of all others, without an update."""
     for worker in workers:
         for q in worker.work.links.peers:
-            workers[q].receive(worker.number, *worker.outgoing(q))
+            workers[q].receive(worker.number, worker.outgoing(q))
     for worker in workers:
         worker.look()
 
@@ -87,7 +86,7 @@ class _Run:
     def __init__(self, workers: list[Worker], disorder: Disorder, revive: Revive | None) -> None:
         self.workers, self.disorder, self.revive = workers, disorder, revive
         self.random = np.random.default_rng(disorder.seed)
-        self.under_way: dict[tuple[int, int], tuple[int, Version, Packet]] = {}
+        self.under_way: dict[tuple[int, int], tuple[int, Mail]] = {}
         self.deaths = 0
         slow = dict(disorder.slow)
         rate = np.array([1.0 / slow.get(w.number, 1.0) for w in workers])
@@ -134,16 +133,16 @@ class _Run:
         for q in worker.work.links.peers:
             if worker.owes(q) and (p, q) not in self.under_way:
                 delay = int(self.random.integers(self.disorder.delay + 1)) if late else 0
-                self.under_way[p, q] = tick + delay, *worker.outgoing(q)
+                self.under_way[p, q] = tick + delay, worker.outgoing(q)
 
     def _arrive(self, tick: int) -> None:
-        for (p, q), (when, version, packet) in list(self.under_way.items()):
+        for (p, q), (when, mail) in list(self.under_way.items()):
             if when > tick:
                 continue
             del self.under_way[p, q]
             if self.random.random() < self.disorder.loss:
                 continue
-            self.workers[q].receive(p, version, packet)
+            self.workers[q].receive(p, mail)
             # The sender may have died meanwhile: the note of a dead life does no harm.
-            if self.workers[p].version[0] == version[0]:
-                self.workers[p].has_arrived(q, version)
+            if self.workers[p].version[0] == mail.version[0]:
+                self.workers[p].has_arrived(q, mail)

@@ -36,6 +36,8 @@ ITERATIONS = 25
 """Most iterations of a solver in one update."""
 TURNS = 10
 """Turns of a rule in one update."""
+PAIRS = 4
+"""Pairs of embeddings that an extrapolation combines."""
 PATIENCE = 3
 """Updates without news after which a damped part moves on."""
 Packet = tuple[Tensor, ...]
@@ -98,8 +100,13 @@ class Work(ABC):
         """Measure the residual with the halo as last received; returns the unrest."""
 
     @abstractmethod
-    def advance(self, news: bool) -> None:
-        """One update. ``news``: whether the halo has changed since the last one."""
+    def advance(self, news: bool, answered: bool = False) -> None:
+        """One update.
+
+        Args:
+            news: Whether the halo has changed since the last one.
+            answered: Whether the halo is the answer of all other parts to what this part holds.
+        """
 
     def packet(self, to: int) -> Packet:
         """What another part needs of this part; nothing, if it reads no owned node."""
@@ -130,8 +137,43 @@ class Nothing(Work):
     def look(self) -> float:
         return 0.0
 
-    def advance(self, news: bool) -> None:
+    def advance(self, news: bool, answered: bool = False) -> None:
         pass
+
+
+class Memory:
+    r"""Extrapolates the updates of a part whose halos are answers to its own embeddings.
+
+    If all other parts have answered the embeddings x of this part, its next solution g is a
+    function of x alone: :math:`g = G(x)`. Anderson's method combines the last pairs (x, g) such
+    that the changes :math:`g - x` cancel as far as possible. This happens to a part that is much
+    slower than its neighbours, which then needs fewer updates.
+
+    After an extrapolation that did not lower the residual, plain updates follow until the residual
+    is below the least one so far.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.best = math.inf
+
+    def extrapolate(self, x: Tensor, g: Tensor, unrest: float) -> Tensor:
+        """The next embeddings [R, k, A]. ``unrest`` is that at x."""
+        helped, self.best = unrest < self.best, min(unrest, self.best)
+        self.pairs = [*self.pairs[1 - PAIRS :], (x, g)] if helped else [(x, g)]
+        if len(self.pairs) < 2:
+            return g
+        images = torch.stack([g.flatten(1) for _, g in self.pairs], -1)  # [R, kA, m]
+        changes = images - torch.stack([x.flatten(1) for x, _ in self.pairs], -1)
+        steps = changes.diff(dim=-1)
+        # Least squares by the normal equations of a few columns, slightly regularised.
+        normal = steps.mT @ steps
+        size = normal.diagonal(dim1=-2, dim2=-1).amax(-1)[:, None, None]
+        eye = torch.eye(normal.size(-1)).to(normal)
+        right = steps.mT @ changes[..., -1:]
+        share = torch.linalg.solve(normal + (1e-12 * size + 1e-300) * eye, right)
+        out = (images[..., -1:] - images.diff(dim=-1) @ share)[..., 0].view_as(g)
+        return out if bool(torch.isfinite(out).all()) else g
 
 
 class Solve(Work):
@@ -152,6 +194,7 @@ class Solve(Work):
         self.idle = 0
         self.last: Tensor | None = None  # the gradient that the last fresh halo left
         self.anchor = self.own.clone()
+        self.memory = Memory()
 
     def look(self) -> float:
         if not self.links.owned:
@@ -161,7 +204,7 @@ class Solve(Work):
         self.unrest = self.bound.unrest(self.measure, self.scale, self.h)
         return self.unrest
 
-    def advance(self, news: bool) -> None:
+    def advance(self, news: bool, answered: bool = False) -> None:
         assert self.measure is not None
         owned = self.links.owned
         if self.damped and not self._may_move(news):
@@ -176,9 +219,12 @@ class Solve(Work):
         found = solve(problem, solver, self.h)
         if not bool(torch.isfinite(found.value).all()):
             return
+        moved = found.value[..., :owned]
         if self.trust < 1.0:
-            found.value[..., :owned] = torch.lerp(self.anchor, found.value[..., :owned], self.trust)
-        self.h = found.value
+            moved = torch.lerp(self.anchor, moved, self.trust)
+        elif answered and news:
+            moved = self.memory.extrapolate(self.own, moved, self.unrest)
+        self.h = torch.cat([moved, self.h[..., owned:]], -1)
 
     def _may_move(self, news: bool) -> bool:
         """Adapt the damping to fresh news; whether the part moves now. A damped part moves once for
@@ -267,7 +313,7 @@ class Steps(Work):
             self.mail[..., self.inner] = self.letters[..., self.inner_from]
         return self.mail
 
-    def advance(self, news: bool) -> None:
+    def advance(self, news: bool, answered: bool = False) -> None:
         for _ in range(TURNS):
             inbox = self.h[..., self.senders]
             mail = None if self.mail is None else self._mail().clone()  # type: ignore[union-attr]

@@ -25,14 +25,36 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from hogwild.cluster.work import Packet, Work
+from hogwild.cluster.work import Work
 from hogwild.files import write_atomically
 
 Version = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Mail:
+    """What one worker sends to another.
+
+    Attributes:
+        version: The version of what it holds.
+        answers: The version of the receiver that the sender has read; ``None``: none yet.
+        took: Seconds of the sender's last update.
+        packet: Embeddings and letters; empty if the receiver has them already.
+    """
+
+    version: Version
+    answers: Version | None
+    took: float
+    packet: Any
+
+
+ALIKE = 2.0
+"""Parts whose updates take at most this many times as long are about as fast."""
 STALLED = 8
 """Updates in a row that did not lower the residual, without news, after which a part gives up: its
 limit is below the rounding error."""
@@ -95,11 +117,14 @@ class Worker:
         self.version: Version = (0, 0)
         self.heard: dict[int, Version] = {}
         self.times: dict[int, float] = {}
-        self.intervals: dict[int, float] = {}  # usual seconds between two packets of a part
+        self.answers: dict[int, Version | None] = {}  # what each part had read of this one
+        self.told: dict[int, Version | None] = {}  # what this part has told each part to have read
+        self.paces: dict[int, float] = {}  # seconds of each part's last update
+        self.took = 0.0  # seconds of this part's last update
         self.delivered: dict[int, Version] = {}
         self.updates = self.bytes = self.quiet = 0
         self.best, self.seen = float("inf"), False
-        self._inbox: dict[int, tuple[Version, Packet]] = {}
+        self._inbox: dict[int, Mail] = {}
         self._lock = threading.Lock()
         self.resumed = self._load()
         self.save()  # before anybody hears of this life
@@ -111,68 +136,81 @@ class Worker:
 
     # -- packets -----------------------------------------------------------------------------------
 
-    def receive(self, sender: int, version: Version, packet: Packet) -> None:
-        """Keep a packet until the next update, unless a newer one is there. May be called while an
+    def receive(self, sender: int, mail: Mail) -> None:
+        """Keep mail until the next update, unless newer mail is there. May be called while an
         update runs."""
-        version = (version[0], version[1])
         with self._lock:
-            known = self._inbox[sender][0] if sender in self._inbox else self.heard.get(sender)
-            if known is not None and version[0] > known[0]:
-                self.delivered.pop(sender, None)  # it was restarted and has forgotten
-            if known is None or version > known:
-                self._inbox[sender] = version, packet
-                now = time.monotonic()
-                if sender in self.times:
-                    gap, usual = now - self.times[sender], self.intervals.get(sender)
-                    self.intervals[sender] = gap if usual is None else 0.5 * (gap + usual)
-                self.times[sender] = now
+            waiting = self._inbox.get(sender)
+            known = self.heard.get(sender) if waiting is None else waiting.version
+            if known is not None and mail.version < known:
+                return
+            if known is not None and mail.version[0] > known[0]:  # it was restarted and forgot
+                self.delivered.pop(sender, None)
+                self.told.pop(sender, None)
+            self.answers[sender], self.paces[sender] = mail.answers, mail.took
+            if known is None or mail.version > known:
+                self._inbox[sender] = mail
+                self.times[sender] = time.monotonic()
 
     def owes(self, to: int) -> bool:
-        """Whether another part lacks what this part holds now."""
+        """Whether another part lacks what this part holds now, or does not know what this part has
+        read of it."""
         there = self.delivered.get(to)
+        if to in self.work.links.receives and self.told.get(to) != self.heard.get(to):
+            return True
         if to in self.work.links.sends:
             return there != self.version
         return there is None or there[0] != self.version[0]
 
-    def outgoing(self, to: int) -> tuple[Version, Packet]:
+    def outgoing(self, to: int) -> Mail:
         """What another part should receive now."""
-        packet = self.work.packet(to)
+        packet = () if self.delivered.get(to) == self.version else self.work.packet(to)
         self.bytes += sum(x.element_size() * x.numel() for x in packet)
-        return self.version, packet
+        return Mail(self.version, self.heard.get(to), self.took, packet)
 
-    def has_arrived(self, to: int, version: Version) -> None:
-        """Note that a packet has arrived."""
-        self.delivered[to] = version
+    def has_arrived(self, to: int, mail: Mail) -> None:
+        """Note that mail has arrived."""
+        self.delivered[to], self.told[to] = mail.version, mail.answers
+
+    @property
+    def answered(self) -> bool:
+        """Whether all parts that this part reads have read what it holds now."""
+        reads = self.work.links.receives
+        return bool(reads) and all(self.answers.get(q) == self.version for q in reads)
+
+    def expects(self) -> bool:
+        """Whether mail is worth waiting for: that of parts that are about as fast and have not sent
+        since the last update, and answers of parts that are much faster."""
+        for q in self.work.links.receives:
+            pace = self.paces.get(q, 0.0)
+            if q not in self._inbox and pace <= ALIKE * self.took:
+                return True
+            if pace <= self.took / ALIKE and self.answers.get(q) != self.version:
+                return True
+        return False
 
     # -- updates -----------------------------------------------------------------------------------
 
     def take(self) -> bool:
-        """Read the packets that have come in; returns whether there were any."""
+        """Read the mail that has come in; returns whether there was any."""
         with self._lock:
             inbox, self._inbox = self._inbox, {}
-            for sender, (version, _) in inbox.items():
-                self.heard[sender] = version
-        for sender, (_, packet) in inbox.items():
-            self.work.receive(sender, packet)
-        return any(packet for _, packet in inbox.values())
+            for sender, mail in inbox.items():
+                self.heard[sender] = mail.version
+        for sender, mail in inbox.items():
+            self.work.receive(sender, mail.packet)
+        return any(mail.packet for mail in inbox.values())
 
     @property
     def has_mail(self) -> bool:
-        """Whether packets wait to be read."""
+        """Whether mail waits to be read."""
         return bool(self._inbox)
-
-    def expects_mail(self, seconds: float) -> bool:
-        """Whether a part that this part reads, and that usually sends at least as often as every
-        ``seconds`` twice over, has not sent since the last update."""
-        return any(
-            q not in self._inbox and self.intervals.get(q, 0.0) <= 2.0 * seconds
-            for q in self.work.links.receives
-        )
 
     @torch.no_grad()
     def update(self) -> bool:
         """Read what came in, and move unless the part is settled. Returns whether packets of this
         part have changed."""
+        began, answered = time.monotonic(), self.answered
         news = self.take()
         if news and self.work.refresh():
             self._changed()
@@ -187,11 +225,12 @@ class Worker:
         if unrest <= 1.0 or (not news and self.quiet >= STALLED):
             return False
         before = self.work.own
-        self.work.advance(news)
+        self.work.advance(news, answered)
         if self.work.own is before or torch.equal(self.work.own, before):
             self.quiet += self.work.trust == 1.0
             return False
         self.updates += 1
+        self.took = time.monotonic() - began
         self._changed()
         after = self.work.look()
         better = after < 0.9 * self.best
