@@ -52,7 +52,7 @@ from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.mlp import MLP
-from hogwild.ops import distinct, gather, scatter, scatter_into
+from hogwild.ops import gather, scatter, scatter_into
 from hogwild.problems.base import Evaluation, Objective
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
@@ -69,12 +69,14 @@ def _links(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
         of every edge, [2E], where self-loops have the index M; and the two ends of every pair, [M]
         each.
     """
-    rows, cols = torch.cat([graph.dst, graph.src]), torch.cat([graph.src, graph.dst])
-    proper = rows != cols
-    found, one, other = distinct(rows[proper], cols[proper], graph.num_nodes)
-    number = torch.full_like(rows, one.numel())
-    number[proper] = found
-    return number, one, other
+    n = graph.num_nodes
+    # A pair as one number; self-loops come last. Large graphs need this to be lean.
+    key = torch.cat([graph.dst * n + graph.src, graph.src * n + graph.dst])
+    if graph.self_loops is not None:
+        key[graph.self_loops] = key[graph.self_loops + graph.num_edges] = n * n
+    pairs, number = torch.unique(key, return_inverse=True)
+    pairs = pairs if graph.self_loops is None else pairs[:-1]
+    return number, pairs // n, pairs % n
 
 
 @dataclass
