@@ -10,7 +10,7 @@ import io
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,18 @@ class Host:
             {q: tensor(nodes).long().to(move) for q, nodes in part.receives.items()},
             tensor(part.edges).long().to(move),
         )
-        self.inputs = part.inputs().to(move) if part.num_local else None
+        self.inputs = self._typed(part.inputs().to(move)) if part.num_local else None
         self._problem: Problem | None = None
+
+    def _typed(self, inputs: Inputs) -> Inputs:
+        """Features in the dtype of the model; files may have another one."""
+        like = next(self.model.parameters(), inputs.x)
+
+        def typed(x: Tensor) -> Tensor:
+            return x.to(like.dtype) if x.is_floating_point() else x
+
+        attr = inputs.edge_attr
+        return replace(inputs, x=typed(inputs.x), edge_attr=None if attr is None else typed(attr))
 
     # -- the forward pass --------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from hogwild.cluster.bound import error_bar
 from hogwild.cluster.engine import Engine, InProcess, Watch
 from hogwild.cluster.host import Plan, convolution, save_model
 from hogwild.cluster.local import Disorder
+from hogwild.cluster.memory import predict_parts, require_memory
 from hogwild.cluster.partition import Partition, partition
 from hogwild.cluster.result import GUARANTEES, ClusterRun
 from hogwild.cluster.sources import open_graph
@@ -166,6 +167,8 @@ def engine_for(
 ) -> Engine:
     """One worker or a given disorder: in this process. Several workers: Ray."""
     count = setup.store.num_parts
+    if address is None:  # all workers are on this machine
+        require_memory(predict_parts(setup.model, setup.store, plan.hops))
     if disorder is not None or (count == 1 and address is None):
         return InProcess(plan, count, disorder)
     from hogwild.cluster.actors import Actors
