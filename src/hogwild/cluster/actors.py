@@ -243,7 +243,13 @@ class Actors(Engine):
         """Wait for all actors; an error of a constructor is raised here."""
         waiting = [actor.pid.remote() for actor in self.actors]
         ready, missing = ray.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
-        _get(ready)
+        try:
+            _get(ready)
+        except ray.exceptions.RayActorError as error:
+            raise ConfigError(
+                f"a worker could not start: {str(error).strip().splitlines()[-1].strip()}; expected "
+                f"that all machines see {self.plan.store} and have this library"
+            ) from error
         if missing:
             have = ray.cluster_resources()
             raise ConfigError(
@@ -266,15 +272,16 @@ class Actors(Engine):
     def _await_all(self) -> None:
         """Wait until all actors are alive and have the plan."""
         deadline = time.monotonic() + PATIENCE
-        for actor in self.actors:
+        for p, actor in enumerate(self.actors):
             while True:
                 try:
                     _get([actor.load.remote(self.plan)])
                     break
-                except ray.exceptions.RayActorError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.2)
+                except ray.exceptions.RayActorError as error:
+                    gone = isinstance(error, ray.exceptions.ActorDiedError)
+                    if gone or time.monotonic() > deadline:
+                        raise self._gone(p) from error
+                    time.sleep(RETRY)
 
     def patiently(self, step: Callable[[], T]) -> T:
         for _ in range(self.most * self.count + 1):
@@ -394,12 +401,15 @@ class Actors(Engine):
     def _note_loss(self, p: int, error: Exception) -> None:
         """Count the death of an actor, once until it is heard again."""
         if isinstance(error, ray.exceptions.ActorDiedError):
-            raise ConvergenceError(
-                f"worker {p} has died, and Ray starts a worker again at most restarts={self.most} "
-                f"times; expected a cluster with room for all workers"
-            ) from error
+            raise self._gone(p) from error
         self.restarts += p not in self.down
         self.down[p] = time.monotonic() + RETRY
+
+    def _gone(self, p: int) -> ConvergenceError:
+        return ConvergenceError(
+            f"worker {p} has died and is not back; Ray starts a worker again at most "
+            f"restarts={self.most} times, where the cluster has room for it"
+        )
 
     def _stop(self, runs: dict[int, Any], seen: dict[int, Status]) -> bool:
         """Stop all loops; returns whether all ended well. Those of dead actors go on."""

@@ -275,11 +275,11 @@ class Steps(Work):
             return
         # The letter on the edge i → j was written by i, on the edge j → i.
         reverse = graph.reverse[edges]
-        place = torch.full((graph.num_edges,), -1)
-        place[edges] = torch.arange(edges.numel())
+        place = torch.full_like(graph.src, -1)
+        place[edges] = torch.arange(edges.numel(), device=edges.device)
         self.inner = (self.senders < owned).nonzero()[:, 0]
         self.inner_from = place[reverse[self.inner]]
-        owner = torch.full((graph.num_nodes,), -1)
+        owner = torch.full_like(graph.batch, -1)
         for q, halo in links.receives.items():
             owner[halo] = q
         of = owner[self.senders]
