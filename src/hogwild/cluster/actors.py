@@ -246,9 +246,10 @@ class Actors(Engine):
         try:
             _get(ready)
         except ray.exceptions.RayActorError as error:
+            reason = str(error).strip().splitlines()[-1].strip()
             raise ConfigError(
-                f"a worker could not start: {str(error).strip().splitlines()[-1].strip()}; expected "
-                f"that all machines see {self.plan.store} and have this library"
+                f"a worker could not start ({reason}); expected that all machines see "
+                f"{self.plan.store} and have this library"
             ) from error
         if missing:
             have = ray.cluster_resources()
