@@ -187,7 +187,7 @@ def test_a_killed_node_of_a_cluster(tmp_path):
         helper.start()
         run = infer(
             model, data, 2, work="solve", address=cluster.address, folder=tmp_path / "run",
-            slow={0: 300.0, 1: 300.0}, seconds=400.0,
+            slow={0: 100.0, 1: 100.0}, seconds=300.0,
         )  # fmt: skip
         helper.join()
     finally:

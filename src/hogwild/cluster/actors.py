@@ -344,10 +344,11 @@ class Actors(Engine):
             if len(statuses) == self.count:
                 if watch is not None:
                     watch(spent, statuses)
-                if agreed(statuses, reads) and self._stop(runs, seen):
+                if agreed(statuses, reads):
+                    self._stop(runs)
                     return True
             if seconds is not None and spent > seconds:
-                self._stop(runs, seen)
+                self._stop(runs)
                 return False
 
     def _halt(self, runs: dict[int, Any]) -> None:
@@ -412,20 +413,12 @@ class Actors(Engine):
             f"restarts={self.most} times, where the cluster has room for it"
         )
 
-    def _stop(self, runs: dict[int, Any], seen: dict[int, Status]) -> bool:
-        """Stop all loops; returns whether all ended well. Those of dead actors go on."""
+    def _stop(self, runs: dict[int, Any]) -> None:
+        """Stop all loops. If an actor has died meanwhile, its error is raised, and
+        :meth:`patiently` begins again from the checkpoints."""
         for actor in self.actors:
             actor.stop.remote(self.phase)
-        ray.wait(list(runs.values()), num_returns=len(runs), timeout=PATIENCE)
-        fine = True
-        for ref in runs.values():
-            try:
-                ray.get(ref, timeout=PATIENCE)
-            except ray.exceptions.RayError:
-                fine = False
-        if not fine:
-            self._mend(runs, seen)
-        return fine
+        _get(list(runs.values()))
 
     def _settle(self) -> None:
         """Exchange the newest packets without updates."""
