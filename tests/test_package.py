@@ -120,7 +120,7 @@ def test_the_library_does_not_import_the_experiments(name):
 STAGES = [
     "errors", "progress", "files", "keys", "config", "ops", "metrics", "graph", "nn", "linalg",
     "problems", "solvers", "models", "tasks", "asynchrony", "rules", "executors", "analysis",
-    "plots", "training", "demo", "testing", "api", "cli",
+    "plots", "training", "cluster", "demo", "testing", "api", "cli",
 ]  # fmt: skip
 
 

@@ -71,6 +71,10 @@ class ConvergenceWarning(UserWarning):
         self.failed = failed
 
 
+class CapacityError(HogwildError, MemoryError):
+    """A computation would need more memory than there is; raised before it starts."""
+
+
 class CheckpointError(HogwildError, RuntimeError):
     """A checkpoint is missing, damaged, or belongs to something else."""
 

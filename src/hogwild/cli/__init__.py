@@ -27,7 +27,7 @@ from hogwild.errors import ConvergenceError, HogwildError, among
 
 VERBS = (
     "train", "evaluate", "simulate", "robustness", "sweep", "certify", "export", "swarm", "keys",
-    "info", "demo",
+    "cluster", "info", "demo",
 )  # fmt: skip
 EXAMPLES = """\
 examples:
@@ -39,6 +39,7 @@ examples:
   hogwild export runs/chains --out model.hog
   hogwild swarm runs/chains --loss 0.3
   hogwild keys keys --ids 0-19
+  hogwild cluster runs/roads roads.npz --workers 4
 
 exit codes:
   0 fine; 1 something unexpected; 2 bad usage or input; 3 not converged; 130 interrupted

@@ -24,7 +24,12 @@ from hogwild.errors import AsynchronyError, GraphError
 from hogwild.graph.kept import derived
 from hogwild.graph.pattern import Pattern
 from hogwild.graph.recent import Recent
-from hogwild.graph.validation import check_batch, check_batch_values, check_edge_index
+from hogwild.graph.validation import (
+    check_batch,
+    check_batch_values,
+    check_degrees,
+    check_edge_index,
+)
 from hogwild.ops import distinct, gather, scatter
 from hogwild_node.star import Star
 
@@ -43,6 +48,9 @@ class Graph:
     batch: Tensor  # [N] graph of each node, sorted
     num_nodes: int
     num_graphs: int
+    degrees: Tensor | None = field(default=None, repr=False)
+    """Only for a part of a larger graph: sums of the weights of the edges into and out of each node
+    in the larger graph, [2, N]. ``None``: all edges are here."""
     # The batch that these graphs were selected from, and which of its graphs they are.
     origin: tuple[Graph, Tensor] | None = field(default=None, repr=False)
     analyses: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
@@ -61,13 +69,21 @@ class Graph:
         batch: Tensor | None = None,
         batch_size: int | None = None,
         *,
+        degrees: Tensor | None = None,
         validate: bool = True,
     ) -> Graph:
-        """The graph of these tensors; the same object again while they are alive and unchanged."""
-        found = cls.recent.get(edge_index, batch, num_nodes, batch_size, validate)
+        """The graph of these tensors; the same object again while they are alive and unchanged.
+
+        ``degrees`` are those of :class:`~hogwild.graph.Inputs`, [N, 2].
+        """
+        tensors, options = (edge_index, batch, degrees), (num_nodes, batch_size, validate)
+        found = cls.recent.get(tensors, *options)
         if found is None:
             found = cls._build(edge_index, num_nodes, batch, batch_size, validate)
-            cls.recent.put(found, edge_index, batch, num_nodes, batch_size, validate)
+            if degrees is not None:
+                check_degrees(degrees, edge_index, num_nodes)
+                found.degrees = degrees.detach().mT.to(torch.float64, copy=True)
+            cls.recent.put(found, tensors, *options)
         return found
 
     @classmethod
@@ -147,6 +163,27 @@ class Graph:
     def in_degree(self) -> Tensor:
         """Number of edges into each node, [N]."""
         return torch.bincount(self.dst, minlength=self.num_nodes)
+
+    def received(self, weight: Tensor) -> Tensor:
+        """Sum of the weights [E] of the edges into each node, [N]. A part of a larger graph has the
+        sums of the larger graph."""
+        if self.degrees is not None:
+            return self.degrees[0].to(weight.dtype)
+        return scatter(weight, self.dst, self.num_nodes)
+
+    def sent(self, weight: Tensor) -> Tensor:
+        """Sum of the weights [E] of the edges out of each node, [N], as in :meth:`received`."""
+        if self.degrees is not None:
+            return self.degrees[1].to(weight.dtype)
+        return scatter(weight, self.src, self.num_nodes)
+
+    def require_whole(self, what: str) -> None:
+        """Raise if this is a part of a larger graph; ``what`` needs the whole graph."""
+        if self.degrees is not None:
+            raise GraphError(
+                f"{what} needs the whole graph, and the inputs are a part of a larger graph "
+                f"(degrees was given); expected the whole graph, or another model"
+            )
 
     @derived
     def self_loops(self) -> Tensor | None:
@@ -261,6 +298,7 @@ class Graph:
             position[self.batch[nodes]],
             nodes.numel(),
             graphs.numel(),
+            None if self.degrees is None else self.degrees[:, nodes],
             origin=(self, graphs),
         )
         return sub, nodes, edges

@@ -73,6 +73,9 @@ class Inputs:
         heard: The senders' features as the receiver of every edge last heard them, [E, p] or
             [R, E, p]; ``None``: those of ``x``. In a stack of layers features move, and nodes hear
             of it late.
+        degrees: Only for a part of a larger graph: sums of the weights of the edges into and out of
+            every node in the larger graph, [N, 2]. Normalisations are then those of the larger
+            graph. ``None``: ``edge_index`` holds all edges.
         nodes: More tensors with a row for each node, by name. Trained models may ask for them.
         edges: More tensors with a row for each edge, by name.
     """
@@ -85,6 +88,7 @@ class Inputs:
     edge_weight: Tensor | None = None
     batch_size: int | None = None
     heard: Tensor | None = None
+    degrees: Tensor | None = None
     nodes: dict[str, Tensor] = field(default_factory=dict)
     edges: dict[str, Tensor] = field(default_factory=dict)
 
@@ -136,8 +140,9 @@ class Inputs:
     def graph(self, *, validate: bool = True) -> Graph:
         """Who hears whom; ``validate`` checks the values of the indices, too."""
         return Graph.of(
-            self.edge_index, self.num_nodes, self.batch, self.batch_size, validate=validate
-        )
+            self.edge_index, self.num_nodes, self.batch, self.batch_size,
+            degrees=self.degrees, validate=validate,
+        )  # fmt: skip
 
     def to(self, to: torch.device | torch.dtype | str) -> Inputs:
         """The inputs on a device, or with floating-point tensors of a dtype."""
@@ -166,6 +171,7 @@ class Inputs:
             edge_weight=None if self.edge_weight is None else self.edge_weight.repeat(runs),
             batch_size=runs * self.num_graphs,
             heard=None if self.heard is None else torch.cat([self.heard] * runs, -2),
+            degrees=None if self.degrees is None else self.degrees.repeat(runs, 1),
             nodes={name: torch.cat([value] * runs) for name, value in self.nodes.items()},
             edges={name: torch.cat([value] * runs) for name, value in self.edges.items()},
         )

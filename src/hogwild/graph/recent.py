@@ -11,11 +11,12 @@ from torch import Tensor
 
 V = TypeVar("V")
 Ref = Callable[[], Tensor | None]
+Tensors = tuple[Tensor | None, ...]
 
 
 class Recent(Generic[V]):
-    """The last ``size`` values, each by the identity and version of the two tensors it was made
-    from (the second may be ``None``), and by other options.
+    """The last ``size`` values, each by the identity and version of the tensors it was made from
+    (some may be ``None``), and by other options.
 
     The table keeps no tensor alive, and drops a value as soon as one of its tensors is freed. Torch
     counts changes in place (``Tensor._version``), but not of tensors made in inference mode: values
@@ -24,25 +25,25 @@ class Recent(Generic[V]):
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._kept: OrderedDict[Hashable, tuple[Ref, Ref, V]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[list[Ref], V]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, one: Tensor, other: Tensor | None, *options: Hashable) -> V | None:
+    def get(self, tensors: Tensors, *options: Hashable) -> V | None:
         """The value that was put there for these tensors and options, or ``None``."""
-        key = _key(one, other, options)
+        key = _key(tensors, options)
         found = self._kept.get(key)
-        if found is None or found[0]() is not one or found[1]() is not other:
+        if found is None or any(ref() is not x for ref, x in zip(found[0], tensors, strict=True)):
             return None
         self._kept.move_to_end(key)
-        return found[2]
+        return found[1]
 
-    def put(self, value: V, one: Tensor, other: Tensor | None, *options: Hashable) -> None:
+    def put(self, value: V, tensors: Tensors, *options: Hashable) -> None:
         """Keep a value, if changes of its tensors are counted."""
-        key = _key(one, other, options)
+        key = _key(tensors, options)
         if key is not None:
-            self._kept[key] = self._ref(one, key), self._ref(other, key), value
+            self._kept[key] = [self._ref(x, key) for x in tensors], value
             while len(self._kept) > self.size:
                 self._kept.popitem(last=False)
 
@@ -53,9 +54,9 @@ class Recent(Generic[V]):
         return weakref.ref(x, lambda _: self._kept.pop(key, None))
 
 
-def _key(one: Tensor, other: Tensor | None, options: tuple[Hashable, ...]) -> Hashable | None:
+def _key(tensors: Tensors, options: tuple[Hashable, ...]) -> Hashable | None:
     """Identity and version of the tensors, with the options; ``None``: torch counts no versions."""
-    tensors = (one,) if other is None else (one, other)
-    if any(x.is_inference() for x in tensors):
+    if any(x is not None and x.is_inference() for x in tensors):
         return None
-    return tuple((id(x), x._version, x.data_ptr(), x.shape) for x in tensors), options
+    found = ((id(x), x._version, x.data_ptr(), x.shape) if x is not None else x for x in tensors)
+    return tuple(found), options

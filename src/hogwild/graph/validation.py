@@ -75,3 +75,18 @@ def check_batch_values(batch: Tensor, edge_index: Tensor, num_graphs: int) -> No
             f"{crossing.numel()} edges join different graphs (first: {j} -> {i}, graphs "
             f"{int(batch[j])} and {int(batch[i])}); expected edges within one graph"
         )
+
+
+def check_degrees(degrees: Tensor, edge_index: Tensor, num_nodes: int) -> None:
+    """Raise unless these are degrees [N, 2] of nodes beside the edges; reads no values."""
+    if tuple(degrees.shape) != (num_nodes, 2) or not degrees.is_floating_point():
+        raise GraphError(
+            f"degrees is {degrees.dtype} of shape {tuple(degrees.shape)}; expected floating-point "
+            f"numbers [{num_nodes}, 2]: the sums of the weights of the edges into and out of every "
+            f"node in the whole graph"
+        )
+    if degrees.device != edge_index.device:
+        raise DeviceError(
+            f"degrees is on {degrees.device} and edge_index on {edge_index.device}; move them to "
+            f"one device"
+        )

@@ -143,6 +143,20 @@ def dissect(shapes: Sequence[Shape], leaf: int, widest: int) -> list[Elimination
     return out
 
 
+def first_separator(shape: Shape) -> int:
+    """Nodes of the first separator of the largest connected piece of a graph; for large graphs, in
+    little memory."""
+    ends = (shape.rows.astype(np.int32), shape.cols.astype(np.int32))
+    links = csr_matrix((np.ones(len(ends[0]), np.int8), ends), shape=(shape.n, shape.n))
+    del ends
+    links = links + links.T
+    count, piece = connected_components(links, directed=False)
+    if count > 1:
+        rest = np.flatnonzero(piece == np.argmax(np.bincount(piece)))
+        links = links[rest][:, rest]
+    return int(_separators(links, np.zeros(links.shape[0], int)).sum())
+
+
 def _symmetric(rows: np.ndarray, cols: np.ndarray, n: int) -> csr_matrix:
     """The adjacency matrix with links in both directions."""
     ends = (np.concatenate([rows, cols]), np.concatenate([cols, rows]))

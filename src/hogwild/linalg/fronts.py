@@ -25,7 +25,13 @@ from torch import Tensor
 
 from hogwild.graph import Graph, kept
 from hogwild.linalg.batching import batches
-from hogwild.linalg.dissection import Elimination, Shape, TooWide, eliminate
+from hogwild.linalg.dissection import (
+    Elimination,
+    Shape,
+    TooWide,
+    eliminate,
+    first_separator,
+)
 
 DENSE_WIDTH = 48
 """Graphs with at most this many unknowns (n·k) are one dense front."""
@@ -45,6 +51,8 @@ CALL_WORK = {"cpu": 3e5, "cuda": 1e8}
 a CPU it does not depend on the number of replicas, so that answers do not, either."""
 MAX_ELEMENTS = 1 << 27
 """The fronts of one replica hold at most this many numbers."""
+WIDE_NODES = 50_000
+"""Nodes of a graph from which the first separator is computed before the pattern."""
 MAX_TOTAL = 1 << 30
 """The fronts of all replicas of a plan hold at most this many numbers."""
 
@@ -329,6 +337,17 @@ def _dense_work(graph: Graph, channels: int) -> float:
 
 
 @torch.inference_mode(False)  # a kept plan must serve training, too
+def _is_wide(graph: Graph, channels: int) -> bool:
+    """Whether the pattern certainly has no small separator. The pattern joins nodes two hops apart,
+    so that its separators are two levels of a breadth-first search in the graph. This test costs
+    little memory, and the pattern of a large graph costs much."""
+    sizes = graph.sizes.cpu().numpy()
+    if len(sizes) > 1:
+        return False
+    ends = (graph.dst.cpu().numpy(), graph.src.cpu().numpy())
+    return 2 * first_separator(Shape(int(sizes[0]), *ends)) > MAX_WIDTH // channels
+
+
 def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False) -> Plan | None:
     """The plan of this graph, made once; ``None`` where conjugate gradients are cheaper. With
     ``force`` a factorisation may cost anything that fits into memory.
@@ -351,6 +370,8 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
         known.plans[key] = part
     if key not in known.plans and graph.num_blocks * channels**2 > MAX_ELEMENTS:
         known.plans[key] = None  # a hub couples all pairs of its neighbours
+    if key not in known.plans and graph.num_nodes >= WIDE_NODES and _is_wide(graph, channels):
+        known.plans[key] = None
     if key not in known.plans:
         kind = "cuda" if graph.src.is_cuda else "cpu"
         # Every node has a block of its own, so that a graph without edges is factorised, too.
@@ -366,6 +387,8 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
         except TooWide:
             known.plans[key] = None
     plan = known.plans[key]
+    if plan is None and graph.num_nodes >= WIDE_NODES:
+        graph.__dict__.pop("pattern", None)  # it is large, and conjugate gradients do not need it
     if plan is not None and plan.size > MAX_TOTAL / replicas:
         return None  # the plan was made for fewer replicas
     return plan

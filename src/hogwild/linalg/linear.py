@@ -105,7 +105,11 @@ class LinearSolver:
     def is_direct(self, problem: Posed) -> bool:
         """Whether the Hessians (or tangents) of this problem are factorised."""
         shape = (problem.replicas, problem.channels)
-        return self._plan(problem.graph, problem.has_blocks, *shape) is not None
+        return problem.has_blocks and self.factorises(problem.graph, *shape)
+
+    def factorises(self, graph: Graph, replicas: int, channels: int) -> bool:
+        """Whether Hessians with the pattern of this graph are factorised."""
+        return self._plan(graph, True, replicas, channels) is not None
 
     def _factor(self, hessian: Hessian, rhs: Tensor) -> fronts.Factor | None:
         """The factor of a matrix; ``None`` where Krylov methods are to be used."""

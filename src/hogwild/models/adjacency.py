@@ -81,7 +81,7 @@ def _unweighted(graph: Graph, dtype: torch.dtype, normalize: bool) -> Adjacency:
 
 def renormalised(graph: Graph, weight: Tensor) -> Adjacency:
     r""":math:`D^{-1/2} (A + I) D^{-1/2}` of weights [E]."""
-    degree = 1.0 + scatter(weight, graph.dst, graph.num_nodes)
+    degree = 1.0 + graph.received(weight)
     root = degree.rsqrt()
     edge = weight * root[graph.dst] * root[graph.src]
     return Adjacency(edge, degree.reciprocal(), degree.sqrt().detach())
@@ -98,6 +98,7 @@ def scaled(graph: Graph, weight: Tensor) -> Adjacency:
     the mean of the components' gradients, weighted by :math:`u^\top v` of their eigenvectors, which
     does not depend on the order of the nodes.
     """
+    graph.require_whole("the adjacency divided by its largest eigenvalue (normalize=False)")
     owner = graph.batch[graph.dst]
     raw = Adjacency(weight.detach(), None, torch.ones_like(graph.batch, dtype=weight.dtype))
     upper, right = perron(graph, raw)

@@ -88,6 +88,9 @@ class Contraction(FixedPoint):
         """The bound κλ of the module's docstring, [R, G]."""
         return self.matrix_norm().unsqueeze(-1) * self.adjacency.growth(self.graph)
 
+    def weights(self) -> Tensor:
+        return self.adjacency.perron
+
     def drift(self, error: float) -> Tensor:
         r"""A bound on the distance to the fixed point if every number heard is wrong by at most δ.
 
@@ -147,6 +150,7 @@ class ContractionConv(ImplicitConv):
     """The base class of layers whose problem is a :class:`Contraction`."""
 
     kind = Kind.FIXED_POINT
+    hops = 1
 
     def __init__(self, in_channels: int, hidden_channels: int, **kwargs: Unpack[Solving]) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)

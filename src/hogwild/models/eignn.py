@@ -67,6 +67,7 @@ class Spectrum:
     def of(cls, graph: Graph, adjacency: Adjacency) -> Spectrum:
         """Decompose the matrices; raise :class:`GraphError` if a graph is too large or not
         symmetric."""
+        graph.require_whole("the closed form (method='closed')")
         sizes = graph.sizes.tolist()
         if max(sizes) > LARGEST:
             g = sizes.index(max(sizes))
@@ -130,6 +131,9 @@ class EIGNNProblem(Contraction):
     @property
     def unit(self) -> float:
         return math.sqrt(self.channels)
+
+    def lengths(self, x: Tensor) -> Tensor:
+        return x.norm(dim=1)
 
     def matrix_norm(self) -> Tensor:
         r""":math:`\|\gamma\, g(F)\|_2` [R]."""

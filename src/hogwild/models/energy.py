@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_widths
-from hogwild.graph import Graph
+from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
+from hogwild.linalg.linear import LinearSolver
 from hogwild.models.adjacency import renormalised
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
@@ -25,9 +26,10 @@ from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.picnn import PICNN
 from hogwild.problems.energy import EnergyProblem
+from hogwild.problems.streamed import Pose, StreamedEnergy, is_large
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
-from hogwild_node.networks import Slot
+from hogwild_node.networks import PICNNParameters, Slot
 from hogwild_node.round import Round
 
 
@@ -207,30 +209,72 @@ class EnergyConv(ImplicitConv):
     def default_solver(self) -> Solver:
         return Newton()
 
-    def problem(self, inputs: Inputs) -> EnergyProblem:
-        """The energy of these inputs, attached to the autograd graph."""
+    def problem(self, inputs: Inputs) -> EnergyProblem | StreamedEnergy:
+        """The energy of these inputs, attached to the autograd graph. A large graph is evaluated in
+        blocks, unless its linear systems are factorised."""
         inputs = Inputs.of(inputs)
         graph, x, heard, edge_attr = self.fields(inputs)
-        dtype, sender = x.dtype, Slot(x, graph.src) if heard is None else Slot(heard)
-        node_slot, edge_slots = [Slot(x)], [sender]
-        if self.message == "edge":
-            edge_slots = [Slot(x, graph.dst), sender]
-            edge_slots += [] if edge_attr is None else [Slot(edge_attr)]
-        weight, loop_weight = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
+        weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
+        shape = (self.replicas or 1, self.hidden_channels)
+        if self.rounds == 1 and is_large(graph, shape[0]):
+            linear = LinearSolver(self.solver.linear)
+            if not linear.factorises(graph, *shape):
+                pose = self._pose(x, heard, edge_attr, *weights)
+                return StreamedEnergy(graph, self.beta, pose, shape, x)
+        sender = Slot(x, graph.src) if heard is None else Slot(heard)
+        edge_slots = self._slots(Slot(x, graph.dst), sender, edge_attr)
         rounds = [
-            Round(
-                message.context(edge_slots, dtype),
-                loop.context(node_slot, dtype),
-                update.context(node_slot, dtype),
-                weight,
-                loop_weight,
-                self.heads or 1,
-                self.concat,
-                self.message == "edge",
-            )
-            for message, loop, update in self._networks()
+            self._round(networks, [Slot(x)], edge_slots, *weights)
+            for networks in self._networks_in(x.dtype)
         ]
         return EnergyProblem(graph, self.beta, rounds)
+
+    def _networks_in(self, dtype: torch.dtype) -> Iterator[tuple[PICNNParameters, ...]]:
+        """Parameters of (message, self message, update) of every round."""
+        return (tuple(net.parameters_of(dtype) for net in nets) for nets in self._networks())
+
+    def _slots(self, receiver: Slot, sender: Slot, edge_attr: Tensor | None) -> list[Slot]:
+        """The features that the message network reads."""
+        if self.message != "edge":
+            return [sender]
+        return [receiver, sender] + ([] if edge_attr is None else [Slot(edge_attr)])
+
+    def _round(
+        self,
+        networks: tuple[PICNNParameters, ...],
+        nodes: list[Slot],
+        edges: list[Slot],
+        weight: Tensor | None,
+        loop_weight: Tensor | None,
+    ) -> Round:
+        message, loop, update = networks
+        return Round(
+            message.context(edges), loop.context(nodes), update.context(nodes),
+            weight, loop_weight, self.heads or 1, self.concat, self.message == "edge",
+        )  # fmt: skip
+
+    def _pose(
+        self,
+        x: Tensor,
+        heard: Tensor | None,
+        edge_attr: Tensor | None,
+        weight: Tensor | None,
+        loop_weight: Tensor | None,
+    ) -> Pose:
+        """The only round, on any star of the graph."""
+
+        def some(value: Tensor | None, index: Tensor | None) -> Tensor | None:
+            return None if value is None else value[..., index]
+
+        def pose(at: Star, src: Tensor) -> Round:
+            (networks,) = self._networks_in(x.dtype)
+            own = x[..., at.nodes]
+            sent = x[..., src] if heard is None else heard[..., at.edges]
+            edges = self._slots(Slot(own, at.slot), Slot(sent), some(edge_attr, at.edges))
+            weights = some(weight, at.edges), some(loop_weight, at.nodes)
+            return self._round(networks, [Slot(own)], edges, *weights)
+
+        return pose
 
     def _weights(
         self,

@@ -52,7 +52,7 @@ from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.mlp import MLP
-from hogwild.ops import distinct, gather, scatter, scatter_into
+from hogwild.ops import gather, scatter, scatter_into
 from hogwild.problems.base import Evaluation, Objective
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
@@ -69,12 +69,14 @@ def _links(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
         of every edge, [2E], where self-loops have the index M; and the two ends of every pair, [M]
         each.
     """
-    rows, cols = torch.cat([graph.dst, graph.src]), torch.cat([graph.src, graph.dst])
-    proper = rows != cols
-    found, one, other = distinct(rows[proper], cols[proper], graph.num_nodes)
-    number = torch.full_like(rows, one.numel())
-    number[proper] = found
-    return number, one, other
+    n = graph.num_nodes
+    # A pair as one number; self-loops come last. Large graphs need this to be lean.
+    key = torch.cat([graph.dst * n + graph.src, graph.src * n + graph.dst])
+    if graph.self_loops is not None:
+        key[graph.self_loops] = key[graph.self_loops + graph.num_edges] = n * n
+    pairs, number = torch.unique(key, return_inverse=True)
+    pairs = pairs if graph.self_loops is None else pairs[:-1]
+    return number, pairs // n, pairs % n
 
 
 @dataclass
@@ -171,6 +173,7 @@ class GSDProblem(Objective):
     pair: Tensor = over(SHARED)  # [M] Ã between the pairs of nodes that edges join
     has_blocks = True
     is_quadratic = True
+    is_attractive = True
 
     @classmethod
     def of(
@@ -180,7 +183,7 @@ class GSDProblem(Objective):
         number, rows, cols = _links(graph)
         half = 0.5 * weight
         loop = scatter(weight * (graph.src == graph.dst), graph.dst, graph.num_nodes)
-        degree = 1.0 + scatter(torch.cat([half, half]), graph.ends, graph.num_nodes)
+        degree = 1.0 + 0.5 * (graph.received(weight) + graph.sent(weight))
         root = degree.rsqrt()
         pair = scatter(torch.cat([half, half]), number, rows.numel() + 1)[:-1]
         pair = pair * root[rows] * root[cols]
@@ -267,6 +270,7 @@ class GSDConv(ImplicitConv):
     """
 
     kind = Kind.OPTIMISATION
+    hops = 1
 
     def __init__(
         self,

@@ -62,6 +62,11 @@ class ImplicitConv(Conv):
         an ``edge_dim``, edge_weight [E] → [N, k], or [R, N, k] with replicas.
     """
 
+    hops: int = 2
+    """How many hops away the residual of a node reads embeddings: 1 for maps and for energies of
+    pairs of neighbours, 2 for one-hop energies. A part of a graph needs so many hops of the
+    rest."""
+
     def __init__(
         self,
         in_channels: int,

@@ -131,6 +131,7 @@ def _normalise(
     graph: Graph, given: Tensor | None, improved: bool, loops: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """:meth:`AllEdges.normalised` for these weights [E]."""
+    graph.require_whole("the normalisation of a GCN")
     edges = torch.stack([graph.src, graph.dst])
     index, weight = gcn_norm(
         edges, given, graph.num_nodes, improved, loops, "source_to_target", dtype

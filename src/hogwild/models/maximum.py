@@ -178,6 +178,7 @@ class MaxConv(ImplicitConv):
     """
 
     kind = Kind.FIXED_POINT
+    hops = 1
     takes_edge_attr, takes_edge_weight = True, False
 
     def __init__(

@@ -137,6 +137,7 @@ class ScarselliConv(ImplicitConv):
     """
 
     kind = Kind.FIXED_POINT
+    hops = 1
     takes_edge_attr = True
 
     def __init__(

@@ -221,6 +221,15 @@ class CertifiedMap:
         """
         return None
 
+    def weights(self) -> Tensor | None:
+        """The weights v > 0 [N] of the norm of :meth:`modulus`; ``None`` if nothing is proved."""
+        return None
+
+    def lengths(self, x: Tensor) -> Tensor:
+        """The norm of each node's embedding in the norm of :meth:`modulus`, [R, k, N] -> [R, N]; by
+        default the largest entry."""
+        return x.abs().amax(1)
+
     def drift(self, error: float) -> Tensor | None:
         """A proved bound [R, G] on the largest entry of the final distance to the fixed point, if
         every number heard is wrong by at most ``error``; infinite if there is no bound, ``None`` if
@@ -235,6 +244,9 @@ class Objective(Distributed, CertifiedObjective):
     """Whether the Hessian couples only pairs of nodes in ``graph.pattern``."""
     is_quadratic: bool = False
     """Whether the Hessian is the same at every point."""
+    is_attractive: bool = False
+    """Whether the Hessian has no positive entry off its diagonal. Parts of a graph that solve for
+    themselves then converge in any order and with any bounded delays."""
 
     @property
     def signature(self) -> tuple[object, ...]:

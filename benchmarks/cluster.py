@@ -1,0 +1,209 @@
+r"""Parts of a graph as processes: without barriers, with barriers, and with a straggler.
+
+A square grid is cut into 2 and 4 parts (METIS), one actor of Ray each. Every model is solved to the
+same error bar, a relative error of 10⁻⁵,
+
+* in one process, by the solver of the model (*one process*);
+* by the parts without barriers, and by the same parts with barriers after every update;
+* both again with one part slowed five times: it sleeps four times as long as its update took, so
+  that it takes no core from the others.
+
+The processes of a case are started once, and the contenders take turns in each of several rounds.
+Times are from the first update to the end. The start of Ray, about ten seconds, is not included.
+``--road`` solves the highways of the world (``$HOGWILD_DATA/roadnet``) instead and draws a map.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+from training_step import described, environment, table, write
+
+from hogwild import GSDGNN, IGNN, EnergyGNN
+from hogwild.cluster import infer, open_graph
+from hogwild.cluster.actors import Actors, connect
+from hogwild.cluster.host import Plan, convolution, save_model
+from hogwild.cluster.infer import Setup, gathered, prepared
+from hogwild.cluster.worker import Status
+
+MODELS = {
+    "energy": lambda: EnergyGNN(4, out_channels=2, hidden_channels=4),
+    "gsd": lambda: GSDGNN(4, out_channels=2, hidden_channels=4),
+    "ignn": lambda: IGNN(4, out_channels=2, hidden_channels=4, act="tanh"),
+}
+TOL = 1e-5
+SLOW = 5.0
+
+
+def grid(side: int) -> Data:
+    """A square grid with random features."""
+    at = np.arange(side * side).reshape(side, side)
+    one = np.concatenate([at[:, :-1].ravel(), at[:-1].ravel()])
+    two = np.concatenate([at[:, 1:].ravel(), at[1:].ravel()])
+    ends = torch.from_numpy(np.stack([np.r_[one, two], np.r_[two, one]]))
+    x = torch.randn(side * side, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return Data(x=x, edge_index=ends)
+
+
+@dataclass
+class Contender:
+    """One way to run the parts."""
+
+    name: str
+    barriers: bool
+    slow: dict[int, float]
+
+
+CONTENDERS = [
+    Contender("free", False, {}),
+    Contender("barriers", True, {}),
+    Contender("free, straggler", False, {0: SLOW}),
+    Contender("barriers, straggler", True, {0: SLOW}),
+]
+
+
+def once(engine: Actors, setup: Setup, way: Contender) -> dict[str, Any]:
+    """One run of a contender, from zero."""
+    engine.barriers = way.barriers
+    engine.pace(way.slow)
+    engine.call("forget")
+    engine.call("start", "solve", True)
+    last: list[Status] = []
+
+    def watch(seconds: float, statuses: list[Status]) -> None:
+        last[:] = statuses
+
+    began = time.perf_counter()
+    assert engine.iterate(watch, seconds=300.0), "not settled"
+    seconds = time.perf_counter() - began
+    h, _ = gathered(engine, setup)
+    return {
+        "seconds": seconds,
+        "h": h,
+        "updates": [s.updates for s in last],
+        "bytes": sum(s.bytes for s in last),
+    }
+
+
+def cell(name: str, side: int, workers: int, rounds: int, folder: Path) -> dict[str, Any]:
+    """One model on one graph with so many workers."""
+    torch.manual_seed(0)
+    model, data = MODELS[name]().double(), grid(side)
+    with torch.no_grad():
+        exact = model.embed(data).value
+    found: dict[str, Any] = {"model": name, "nodes": side * side, "workers": workers}
+    runs: dict[str, list[dict[str, Any]]] = {way.name: [] for way in CONTENDERS}
+    alone = []
+    with prepared(model, data, workers, folder, "auto", 0) as setup:
+        plan = Plan(
+            store=setup.store.folder, model=save_model(model, folder / "model.pt"), tol=TOL,
+            checkpoints=folder / "checkpoints", hops=convolution(model).hops,
+        )  # fmt: skip
+        with Actors(plan, workers) as engine:
+            for _ in range(rounds):
+                run = infer(model, data, 1, tol=TOL, work="solve")
+                alone.append(run.seconds)
+                for way in CONTENDERS:
+                    runs[way.name].append(once(engine, setup, way))
+    found["one process"] = statistics.median(alone)
+    for way, some in runs.items():
+        errors = [float((r["h"] - exact).norm() / exact.norm()) for r in some]
+        found[way] = {
+            "seconds": statistics.median(r["seconds"] for r in some),
+            "error": max(errors),
+            "updates": some[-1]["updates"],
+            "megabytes": some[-1]["bytes"] / 1e6,
+        }
+    return found
+
+
+def shown(cells: list[dict[str, Any]]) -> str:
+    """A table of ratios."""
+    rows = []
+    for c in cells:
+        free, bars, late, waiting = (c[way.name]["seconds"] for way in CONTENDERS)
+        rows.append([
+            c["model"], f"{c['nodes']:,}", str(c["workers"]), f"{c['one process']:.2f} s",
+            f"{free:.2f} s", f"{free / bars:.2f}", f"{waiting / late:.2f}",
+            f"{max(c[way.name]['error'] for way in CONTENDERS):.0e}",
+        ])  # fmt: skip
+    head = ["model", "nodes", "workers", "one process", "parts", "parts / with barriers",
+            "straggler: with barriers / parts", "largest error"]  # fmt: skip
+    return table(head, rows)
+
+
+def road(workers: int, out: Path) -> dict[str, Any]:
+    """A field on the highways of the world, denoised: latitudes with noise."""
+    from hogwild.plots.cluster import graph_map
+
+    source = Path(os.environ["HOGWILD_DATA"]) / "roadnet" / "world_highways.npz"
+    names = {"latlon": "pos", "km": "length"}
+    graph = open_graph(source, undirected=True, names=names)
+    pos = np.asarray(graph.node_fields["pos"])
+    random = np.random.default_rng(0)
+    clean = np.cos(np.radians(4 * pos[:, :1])) * np.sin(np.radians(3 * pos[:, 1:]))
+    noisy = clean + random.standard_normal(clean.shape)
+    torch.manual_seed(0)
+    model = GSDGNN(1, out_channels=1, hidden_channels=1, gamma=0.02, beta=1.0).double()
+    model.conv.encoder = torch.nn.Identity()
+    data = Data(
+        x=torch.from_numpy(noisy), edge_index=torch.from_numpy(np.asarray(graph.edge_index))
+    )
+    run = infer(model, data, workers, tol=1e-4, work="solve")
+    assert run.h is not None
+    h = run.h.numpy()
+    error = [float(np.sqrt(np.mean((x - clean) ** 2))) for x in (noisy, h)]
+    place = pos[:, ::-1]
+    graph_map(place, h[:, 0], out / "roads.png", title="a field on 560,282 junctions, denoised")
+    graph_map(place, run.part.astype(int), out / "roads_parts.png", title=f"{workers} parts")
+    print(run)
+    return {"noise before": error[0], "noise after": error[1], **run.data}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--side", type=int, default=100, help="nodes of a side of the grid")
+    parser.add_argument("--workers", nargs="*", type=int, default=[2, 4])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--road", type=Path, default=None, help="draw maps into this folder")
+    parser.add_argument("--out", type=Path, default=None, help="write the results into this folder")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    connect(None, max(options.workers), 1.0, 0.0)
+    if options.road is not None:
+        options.road.mkdir(parents=True, exist_ok=True)
+        found = road(max(options.workers), options.road)
+        if options.out is not None:
+            write(
+                options.out, "cluster_road", {"environment": environment("cpu"), "road": found}, ""
+            )
+        return
+    cells: list[dict[str, Any]] = []
+    for name in options.models:
+        for workers in options.workers:
+            with tempfile.TemporaryDirectory() as folder:
+                cells.append(
+                    cell(name, options.side, workers, options.rounds, Path(folder).absolute())
+                )
+            print(shown(cells[-1:]), flush=True)
+            if options.out is not None:
+                results = {"environment": environment("cpu"), "cells": cells}
+                write(options.out, "cluster", results, shown(cells))
+    print(described(environment("cpu")))
+    print(shown(cells))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""``hogwild cluster``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from hogwild.cli.common import FILES, MODEL, RUNS, Finished, Outcome, check_picture, picture
+from hogwild.cli.options import argument, option
+from hogwild.errors import ConfigError
+
+WORKERS = "workers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Finished):
+    """Run a trained model on a graph that is cut into parts, one worker for each part.
+
+    The workers exchange embeddings without waiting for each other. The result is the answer of the
+    model on the whole graph, with a proved bound on the error. Several workers need Ray. A worker
+    that dies is started again. After Ctrl-C the same command with the same --out goes on.
+    Exit code 3: the parts did not settle.
+
+    Examples:
+      hogwild cluster runs/roads roads.npz --workers 4
+      hogwild cluster runs/roads roads.npz --workers 4 --out answers --plot residual.png
+      hogwild cluster runs/roads roads.npz --workers 16 --address 10.0.0.1:6379 --out /shared/roads
+    """
+
+    graph: str = argument(
+        "a file with a graph (npz, parquet, csv, txt, pt), or a folder with a graph in parts"
+    )
+    replica: int | None = option(
+        None, "which replica; by default, the best one on validation", group=MODEL
+    )
+    workers: int | None = option(
+        None, "parts and workers; by default 1, or the parts of the graph's folder", group=WORKERS
+    )
+    address: str | None = option(
+        None,
+        "a running cluster of Ray; by default Ray starts on this machine",
+        group=WORKERS,
+        metavar="HOST:PORT",
+    )
+    cpus: float = option(1.0, "CPUs of each worker", group=WORKERS)
+    gpus: float = option(0.0, "GPUs of each worker", group=WORKERS)
+    restarts: int = option(5, "how often a worker that dies is started again", group=WORKERS)
+    work: str = option(
+        "auto",
+        "what a part does between two exchanges; auto: what is faster",
+        group=WORKERS,
+        choices=("auto", "solve", "messages", "gradient", "fixed-point"),
+    )
+    partition: str = option(
+        "auto",
+        "how the graph is cut",
+        group=WORKERS,
+        choices=("auto", "metis", "coordinates", "search"),
+    )
+    barriers: bool = option(
+        False, "let all workers wait for each other, for comparisons", group=WORKERS
+    )
+    tol: float = option(1e-6, "relative error at which parts are settled", group=RUNS)
+    seconds: float | None = option(None, "how long the workers work at most", group=RUNS)
+    seed: int = option(0, "the partition is a function of this number", group=RUNS)
+    quiet: bool = option(False, "no progress", group=RUNS)
+    out: str | None = option(
+        None,
+        "folder for the parts, their checkpoints, answers and trace; all machines must see it",
+        group=FILES,
+        keyword="folder",
+        metavar="FOLDER",
+    )
+    plot: str | None = picture("draw the residual of every part over time to this file")
+    map: str | None = option(
+        None,
+        "draw the parts to this file; the graph must have positions (pos)",
+        group=FILES,
+        metavar="FILE",
+    )
+
+
+def run(options: Options) -> Outcome:
+    """Call :func:`hogwild.cluster.infer`."""
+    check_picture(options.plot)
+    check_picture(options.map)
+    from hogwild.cluster.infer import infer, opened
+
+    result = options.load()
+    r = result.best if options.replica is None else options.replica
+    model = result.replica(r).cpu()
+    if hasattr(signal, "SIGTERM"):  # whoever ends this process ends its workers
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    graph = opened(options.graph)
+    names = (
+        "workers", "address", "cpus", "gpus", "restarts", "work", "partition", "barriers", "tol",
+        "seconds", "seed",
+    )  # fmt: skip
+    show = None if options.quiet or options.json else Progress()
+    seen = infer(
+        model, graph, folder=options.out, watch=show,
+        **{name: getattr(options, name) for name in names},
+    )  # fmt: skip
+    if show is not None:
+        show.end()
+    text = str(seen)
+    if options.plot is not None:
+        seen.plot(options.plot)
+        text += f"\npicture: {options.plot}"
+    if options.map is not None:
+        text += f"\npicture: {_map(graph, seen, options.map)}"
+    return Outcome(text, seen.data, seen.converged, {"replica": r, "workers": seen.workers})
+
+
+def _map(graph: Any, seen: Any, path: str) -> str:
+    from hogwild.plots.cluster import graph_map
+
+    pos = getattr(graph, "node_fields", {})
+    pos = pos.get("pos") if isinstance(pos, dict) else None
+    if pos is None or seen.part is None:
+        raise ConfigError(f"--map {path}: the graph has no positions; expected a field pos, [N, 2]")
+    graph_map(pos, seen.part, path, title=f"{seen.workers} parts")
+    return path
+
+
+class Progress:
+    """A line a second with the residual, the age of the halo and the updates a second of every
+    part."""
+
+    def __init__(self) -> None:
+        self.last: tuple[float, list[int]] | None = None
+        self.open = False
+
+    def __call__(self, seconds: float, statuses: list[Any]) -> None:
+        made = [s.updates for s in statuses]
+        if self.last is not None and seconds - self.last[0] < 1.0:
+            return
+        then, before = self.last or (0.0, [0] * len(made))
+        rates = [(a - b) / max(seconds - then, 1e-9) for a, b in zip(made, before, strict=True)]
+        self.last = seconds, made
+        parts = [
+            f"{s.number}: {s.residual:.1e} {max(s.ages.values(), default=0.0):.1f}s {rate:.0f}/s"
+            for s, rate in zip(statuses, rates, strict=True)
+        ]
+        worst = max(s.unrest for s in statuses)
+        settled = sum(s.settled for s in statuses)
+        line = f"{seconds:6.1f} s  {settled}/{len(statuses)} settled, {worst:.1e} times the limit"
+        line += "  | residual, halo age, updates: " + "  ".join(parts[:8])
+        self.open = sys.stderr.isatty()
+        print(f"\r{line:<100}" if self.open else line, end="" if self.open else "\n",
+              file=sys.stderr, flush=True)  # fmt: skip
+
+    def end(self) -> None:
+        """End the line."""
+        if self.open:
+            print(file=sys.stderr)

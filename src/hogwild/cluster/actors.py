@@ -1,0 +1,524 @@
+"""Hosts as actors of Ray: one process for each part, on this machine or on a cluster.
+
+Ray places the actors, reserves their CPUs and GPUs, and starts an actor again whose process or node
+has died. Packets go from actor to actor. At most one packet is under way between two actors, and
+the next one holds the newest embeddings, so that memory stays bounded however slow an actor is.
+
+This is the only file that imports Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hogwild.cluster.engine import Engine, T, Watch
+from hogwild.cluster.host import Host, Plan
+from hogwild.cluster.worker import Mail, Status, agreed
+from hogwild.errors import ConfigError, ConvergenceError
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+try:
+    import ray
+    import ray.exceptions
+except ImportError as error:  # pragma: no cover
+    raise ConfigError(
+        "several workers need Ray, which is not installed; install it with: "
+        "pip install hogwild-gnn[cluster], or use workers=1"
+    ) from error
+
+POLL = 0.02
+"""Seconds between two looks at the statuses."""
+SOON, LATER = 0.001, 0.02
+"""Least and most seconds that an actor without news sleeps."""
+WAIT = 1.0
+"""An actor waits for mail that it expects at most this many times as long as its last update
+took."""
+RETRY = 0.3
+"""Seconds between two attempts to reach an actor that has died."""
+PATIENCE = 60.0
+"""Seconds after which an actor that does not answer counts as lost."""
+
+
+class Actor:
+    """A host in a process of its own.
+
+    Args:
+        plan: What all hosts share.
+        number: The part.
+        slow: How many times longer an update takes, for experiments with stragglers.
+        every: Seconds between two checkpoints.
+    """
+
+    def __init__(self, plan: Plan, number: int, slow: float = 1.0, every: float = 5.0) -> None:
+        torch.set_num_threads(plan.threads)
+        self.host, self.number, self.slow, self.every = Host(plan, number), number, slow, every
+        self.phase: int | None = None
+        self.stopped, self.wake = 0, threading.Event()
+        self.flights: dict[int, tuple[Any, Mail]] = {}
+        self.told: tuple[int, Status] | None = None  # with its phase
+
+    # -- calls of the engine -----------------------------------------------------------------------
+
+    def load(self, plan: Plan) -> None:
+        """Take another graph or another model."""
+        if plan != self.host.plan:
+            self.host = Host(plan, self.number)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the host."""
+        return getattr(self.host, method)(*args)
+
+    def pace(self, slow: float) -> None:
+        """Take so many times longer for an update."""
+        self.slow = slow
+
+    def stop(self, phase: int) -> None:
+        """End :meth:`run` of this phase after the current update, also if it begins later."""
+        self.stopped = max(self.stopped, phase)
+        self.wake.set()
+
+    def pid(self) -> int:
+        """The number of the process."""
+        return os.getpid()
+
+    def status(self, phase: int) -> Status | None:
+        """The last status of this phase; ``None`` before the first update."""
+        told = self.told
+        return told[1] if told is not None and told[0] == phase else None
+
+    # -- packets -----------------------------------------------------------------------------------
+
+    def receive(self, phase: int, sender: int, mail: Mail) -> bool:
+        """Take mail of another actor; returns whether it was taken. Mail of another phase is
+        not."""
+        worker = self.host.worker
+        if phase != self.phase or worker is None:
+            return False
+        device = worker.work.h.device
+        packet = tuple(torch.from_numpy(np.array(x)).to(device) for x in mail.packet)
+        worker.receive(sender, replace(mail, packet=packet))
+        self.wake.set()
+        return True
+
+    def _push(self, peers: dict[int, Any], wait: float = 0.0) -> None:
+        """Send to all peers that lack something and to which nothing is under way."""
+        worker, phase = self.host._worker, self.phase
+        for q in worker.work.links.peers:
+            if q in self.flights:
+                ref, mail = self.flights[q]
+                if not ray.wait([ref], timeout=wait)[0]:
+                    continue
+                del self.flights[q]
+                with contextlib.suppress(ray.exceptions.RayError):  # the peer has died
+                    if ray.get(ref):
+                        worker.has_arrived(q, mail)
+            if worker.owes(q):
+                mail = worker.outgoing(q)
+                mail = replace(mail, packet=tuple(x.cpu().numpy() for x in mail.packet))
+                self.flights[q] = peers[q].receive.remote(phase, self.number, mail), mail
+
+    # -- work --------------------------------------------------------------------------------------
+
+    def run(self, phase: int, peers: dict[int, Any]) -> None:
+        """Update and push, at this actor's own pace, until :meth:`stop` is called."""
+        worker = self.host._worker
+        self.flights.clear()
+        worker.delivered.clear()
+        self.phase = phase
+        saved, nap = time.monotonic(), SOON
+        while self.stopped < phase:
+            began = time.monotonic()
+            self.wake.clear()
+            changed = worker.update()
+            if changed and self.slow > 1.0:
+                time.sleep((self.slow - 1.0) * (time.monotonic() - began))
+                worker.took = time.monotonic() - began
+            self._push(peers)
+            self.told = phase, worker.status()
+            if time.monotonic() - saved > self.every:
+                worker.save()
+                saved = time.monotonic()
+            nap = SOON if changed or worker.has_mail else min(2.0 * nap, LATER)
+            if not changed and not worker.has_mail:
+                self.wake.wait(nap)
+            until = time.monotonic() + WAIT * worker.took
+            while time.monotonic() < until and worker.expects() and self.stopped < phase:
+                self._push(peers)
+                self.wake.wait(min(SOON, max(until - time.monotonic(), 0.0)))
+                self.wake.clear()
+        worker.save()
+        self.phase = None
+
+    def enter(self, phase: int) -> None:
+        """Take packets of a phase, for rounds with barriers and for the last exchange."""
+        self.phase = phase
+        self.flights.clear()
+        self.host._worker.delivered.clear()
+
+    def round(self, peers: dict[int, Any], update: bool = True) -> Status:
+        """One update, and packets to all peers, which have arrived when this returns."""
+        began, worker = time.monotonic(), self.host._worker
+        if not update:
+            worker.look()
+        elif worker.update() and self.slow > 1.0:
+            time.sleep((self.slow - 1.0) * (time.monotonic() - began))
+        while any(worker.owes(q) for q in worker.work.links.peers):
+            self._push(peers, wait=1.0)
+        return worker.status()
+
+
+GROUPS = {"receive": 1, "control": 2}
+
+
+def _remote() -> Any:
+    """The actor's class as Ray knows it."""
+    for group, names in {"receive": ["receive"], "control": ["stop", "status", "pid"]}.items():
+        for name in names:
+            setattr(Actor, name, ray.method(concurrency_group=group)(getattr(Actor, name)))
+    made: Any = ray.remote
+    return made(concurrency_groups=GROUPS)(Actor)
+
+
+class Actors(Engine):
+    """One actor for each part.
+
+    Args:
+        plan: What all hosts share.
+        count: Number of parts.
+        address: Address of a running cluster of Ray; ``None`` starts Ray on this machine.
+        cpus: CPUs that Ray reserves for each actor.
+        gpus: GPUs that Ray reserves for each actor.
+        restarts: How often each actor is started again after its process or node has died.
+        barriers: All actors update together, and all packets arrive before the next update.
+        slow: How many times longer an update takes, by part.
+        every: Seconds between two checkpoints.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        count: int,
+        *,
+        address: str | None = None,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        restarts: int = 5,
+        barriers: bool = False,
+        slow: dict[int, float] | None = None,
+        every: float = 5.0,
+    ) -> None:
+        self.count, self.barriers, self.kind = count, barriers, "solve"
+        self.plan = plan
+        self.mends = True  # whether a host that died can go on from its checkpoint
+        self.phase, self.most = 0, restarts
+        self.down: dict[int, float] = {}  # when to try again with actors that have died
+        self.owns = connect(address, count, cpus, gpus)
+        self.actors: list[Any] = []
+        made = _remote().options(
+            num_cpus=cpus, num_gpus=gpus, max_restarts=restarts, scheduling_strategy="SPREAD"
+        )
+        try:
+            slow = slow or {}
+            self.actors = [made.remote(plan, p, slow.get(p, 1.0), every) for p in range(count)]
+            self._require_room(cpus, gpus)
+            self.peers = dict(enumerate(self.actors))
+        except BaseException:
+            self.close()
+            raise
+
+    def _require_room(self, cpus: float, gpus: float) -> None:
+        """Wait for all actors; an error of a constructor is raised here."""
+        waiting = [actor.pid.remote() for actor in self.actors]
+        ready, missing = ray.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
+        try:
+            _get(ready)
+        except ray.exceptions.RayActorError as error:
+            reason = str(error).strip().splitlines()[-1].strip()
+            raise ConfigError(
+                f"a worker could not start ({reason}); expected that all machines see "
+                f"{self.plan.store} and have this library"
+            ) from error
+        if missing:
+            have = ray.cluster_resources()
+            raise ConfigError(
+                f"Ray has not started {len(missing)} of {len(waiting)} workers within "
+                f"{PATIENCE:.0f} s; they need {cpus:g} CPUs and {gpus:g} GPUs each, and the "
+                f"cluster has {have.get('CPU', 0):g} CPUs and {have.get('GPU', 0):g} GPUs in all"
+            )
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def load(self, plan: Plan) -> None:
+        """Give another graph in as many parts, or another model, to the same processes."""
+        self.plan = plan
+        self._await_all()
+
+    def pace(self, slow: dict[int, float]) -> None:
+        """Slow some parts down by these factors, and no others."""
+        _get([actor.pace.remote(slow.get(p, 1.0)) for p, actor in enumerate(self.actors)])
+
+    def _await_all(self) -> None:
+        """Wait until all actors are alive and have the plan."""
+        deadline = time.monotonic() + PATIENCE
+        for p, actor in enumerate(self.actors):
+            while True:
+                try:
+                    _get([actor.load.remote(self.plan)])
+                    break
+                except ray.exceptions.RayActorError as error:
+                    gone = isinstance(error, ray.exceptions.ActorDiedError)
+                    if gone or time.monotonic() > deadline:
+                        raise self._gone(p) from error
+                    time.sleep(RETRY)
+
+    def patiently(self, step: Callable[[], T]) -> T:
+        for _ in range(self.most * self.count + 1):
+            try:
+                return step()
+            except ray.exceptions.RayActorError as error:
+                found = error
+                self.restarts += 1
+                self._await_all()
+        raise found
+
+    def call(self, method: str, *args: Any) -> list[Any]:
+        if method == "start" and args:
+            self.kind = args[0]
+        self.mends = method != "pose" and self.mends
+        return _get([actor.call.remote(method, *args) for actor in self.actors])
+
+    def one(self, number: int, method: str, *args: Any) -> Any:
+        return _get([self.actors[number].call.remote(method, *args)])[0]
+
+    def pids(self) -> list[int]:
+        """The processes of the actors."""
+        return _get([actor.pid.remote() for actor in self.actors])
+
+    # -- work --------------------------------------------------------------------------------------
+
+    def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
+        self.phase += 1
+        reads = self.call("reads")
+        if self.barriers:
+            return self._rounds(reads, watch, seconds)
+        runs = {p: self._run(p) for p in range(self.count)}
+        try:
+            done = self._watched(runs, reads, watch, seconds)
+        except BaseException:
+            self._halt(runs)
+            raise
+        if not done:
+            self._settle()
+        return done
+
+    def _watched(
+        self,
+        runs: dict[int, Any],
+        reads: list[list[int]],
+        watch: Watch | None,
+        seconds: float | None,
+    ) -> bool:
+        """Watch the running actors until they are done."""
+        began = time.monotonic()
+        asked: dict[int, Any] = {}
+        seen: dict[int, Status] = {}
+        while True:
+            time.sleep(POLL)
+            self._mend(runs, seen)
+            self._ask(asked, seen)
+            statuses = [seen[p] for p in sorted(seen)]
+            spent = time.monotonic() - began
+            if len(statuses) == self.count:
+                if watch is not None:
+                    watch(spent, statuses)
+                if agreed(statuses, reads):
+                    self._stop(runs)
+                    return True
+            if seconds is not None and spent > seconds:
+                self._stop(runs)
+                return False
+
+    def _halt(self, runs: dict[int, Any]) -> None:
+        """End all loops and let the actors save their parts."""
+        with contextlib.suppress(Exception):
+            for actor in self.actors:
+                actor.stop.remote(self.phase)
+            ray.wait(list(runs.values()), num_returns=len(runs), timeout=10.0)
+
+    def _run(self, p: int) -> Any:
+        return self.actors[p].run.remote(self.phase, self.peers)
+
+    def _ask(self, asked: dict[int, Any], seen: dict[int, Status]) -> None:
+        """Ask every actor for its status, once at a time."""
+        for p, actor in enumerate(self.actors):
+            if p not in asked:
+                asked[p] = actor.status.remote(self.phase)
+        ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=5 * POLL)
+        for p, ref in list(asked.items()):
+            if ref in ready:
+                del asked[p]
+                try:
+                    found = ray.get(ref)
+                except ray.exceptions.RayActorError:
+                    found = None
+                if found is None:
+                    seen.pop(p, None)
+                else:
+                    seen[p] = found
+                    self.down.pop(p, None)
+
+    def _mend(self, runs: dict[int, Any], seen: dict[int, Status]) -> None:
+        """Start the work of actors again that have died and are back."""
+        now = time.monotonic()
+        ready, _ = ray.wait(list(runs.values()), num_returns=len(runs), timeout=0)
+        for p, ref in list(runs.items()):
+            if ref not in ready or now < self.down.get(p, 0.0):
+                continue
+            try:
+                ray.get(ref)
+            except ray.exceptions.RayActorError as error:
+                if not self.mends:
+                    raise
+                self._note_loss(p, error)
+            except ray.exceptions.RayTaskError as error:
+                raise _cause(error) from error
+            seen.pop(p, None)
+            self.actors[p].load.remote(self.plan)  # its constructor knows the first plan
+            self.actors[p].call.remote("start", self.kind)
+            runs[p] = self._run(p)
+
+    def _note_loss(self, p: int, error: Exception) -> None:
+        """Count the death of an actor, once until it is heard again."""
+        if isinstance(error, ray.exceptions.ActorDiedError):
+            raise self._gone(p) from error
+        self.restarts += p not in self.down
+        self.down[p] = time.monotonic() + RETRY
+
+    def _gone(self, p: int) -> ConvergenceError:
+        return ConvergenceError(
+            f"worker {p} has died and is not back; Ray starts a worker again at most "
+            f"restarts={self.most} times, where the cluster has room for it"
+        )
+
+    def _stop(self, runs: dict[int, Any]) -> None:
+        """Stop all loops. If an actor has died meanwhile, its error is raised, and
+        :meth:`patiently` begins again from the checkpoints."""
+        for actor in self.actors:
+            actor.stop.remote(self.phase)
+        _get(list(runs.values()))
+
+    def _settle(self) -> None:
+        """Exchange the newest packets without updates."""
+        self.phase += 1
+        _get([actor.enter.remote(self.phase) for actor in self.actors])
+        for _ in range(2):  # letters follow embeddings
+            _get([actor.round.remote(self.peers, False) for actor in self.actors])
+        self.call("look")
+
+    def _rounds(self, reads: list[list[int]], watch: Watch | None, seconds: float | None) -> bool:
+        """Rounds with barriers."""
+        began = time.monotonic()
+        _get([actor.enter.remote(self.phase) for actor in self.actors])
+        while True:
+            statuses = _get([actor.round.remote(self.peers) for actor in self.actors])
+            spent = time.monotonic() - began
+            if watch is not None:
+                watch(spent, statuses)
+            if agreed(statuses, reads):
+                return True
+            if seconds is not None and spent > seconds:
+                self._settle()
+                return False
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            for actor in self.actors:
+                ray.kill(actor)
+        self.actors = []
+        if self.owns:
+            self.owns = False
+            ray.shutdown()
+
+
+def connect(address: str | None, count: int, cpus: float, gpus: float) -> bool:
+    """Connect to Ray, or start it on this machine; returns whether this call did."""
+    if ray.is_initialized():
+        return False
+    options: dict[str, Any] = {
+        "logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True,
+    }  # fmt: skip
+    if address is None:
+        need = max(os.cpu_count() or 1, int(np.ceil(count * cpus)))
+        with _loopback():
+            ray.init(
+                address="local", num_cpus=need, include_dashboard=False,
+                _node_ip_address="127.0.0.1", **options,
+            )  # fmt: skip
+        return True
+    _require_answer(address)
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"address={address!r}: no cluster of Ray answers there ({reason}); start one with "
+            f"`ray start --head`, or leave the address out"
+        ) from error
+    return True
+
+
+@contextlib.contextmanager
+def _loopback() -> Iterator[None]:
+    """Let Ray keep the address 127.0.0.1, which it otherwise replaces by one that other machines
+    reach. A Ray without this switch listens there."""
+    constants = importlib.import_module("ray._private.ray_constants")
+    before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
+    constants.ENABLE_RAY_CLUSTER = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before  # type: ignore[attr-defined]
+
+
+def _require_answer(address: str) -> None:
+    """Raise soon where nobody listens; Ray itself would wait for a minute."""
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"address={address!r}: no cluster of Ray answers there ({error}); expected HOST:PORT "
+            f"of a running cluster, or leave the address out"
+        ) from error
+
+
+def _get(refs: list[Any]) -> list[Any]:
+    """The results; an error of the library's own is raised as itself."""
+    try:
+        return list(ray.get(refs))
+    except ray.exceptions.RayTaskError as error:
+        raise _cause(error) from error
+
+
+def _cause(error: Exception) -> BaseException:
+    """The exception that a task raised, behind Ray's."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, BaseException) else error
+
+
+__all__ = ["Actors", "connect"]

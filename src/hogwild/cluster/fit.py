@@ -1,0 +1,219 @@
+r"""Training on one graph in parts: the exact gradient, without barriers.
+
+A training step has four stages, each on all parts:
+
+1. The parts solve for the embeddings (:mod:`hogwild.cluster.infer`), from those of the last step.
+2. Every part reads out its labelled nodes. The loss is the mean over all labelled nodes, and a part
+   knows its share.
+3. The parts solve the adjoint by the same iteration: the system
+   :math:`(\partial g / \partial h)^\top \lambda = \partial L / \partial h` has the structure of the
+   problem (:func:`hogwild.cluster.pinned.adjoint_of`).
+4. Every part computes :math:`-\lambda_p^\top \partial g_p / \partial \theta` with autograd. The sum
+   over the parts is the gradient of the loss, as one process would compute it.
+
+Mini-batches of subgraphs have a bias, since their nodes lack neighbours. This gradient has none.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hogwild.cluster.engine import Engine
+from hogwild.cluster.host import Loss, Plan, convolution, save_model
+from hogwild.cluster.infer import Setup, Source, engine_for, prepared
+from hogwild.cluster.local import Disorder
+from hogwild.errors import ConfigError, ConvergenceError, require_positive
+
+ADJOINT = 1e-2
+"""The tolerance of the adjoint, relative to that of the embeddings. Nothing bounds the error of the
+adjoint of a map, so that its residual is made smaller."""
+
+
+@dataclass
+class Fit:
+    """What :func:`fit` did.
+
+    Attributes:
+        losses: The loss before each step.
+        seconds: Seconds of each step.
+        restarts: How often a worker died and was made again.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    restarts: int = 0
+
+    def __str__(self) -> str:
+        if not self.losses:
+            return "no training steps"
+        mean = sum(self.seconds) / len(self.seconds)
+        return (
+            f"{len(self.losses)} steps of {mean:.2f} s: loss {self.losses[0]:.4g} to "
+            f"{self.losses[-1]:.4g}"
+        )
+
+
+class Trainer:
+    """A model and a graph in parts, for training loops of your own. A context manager.
+
+    Call it like a closure of a PyTorch optimiser: it computes the loss and the gradients of all
+    parameters of the model, which must be the one given here::
+
+        with Trainer(model, data, workers=2, loss=cross_entropy, mask="train_mask") as closure:
+            optimiser = torch.optim.Adam(model.parameters())
+            for _ in range(100):
+                closure()
+                optimiser.step()
+
+    ``model``, ``graph``, ``workers`` and the other arguments are as in
+    :func:`hogwild.cluster.infer`.
+
+    Args:
+        loss: From predictions [n, out] and targets [n, ...] to the *mean* of the losses.
+        target: Name of the targets in the graph.
+        mask: Name of the mask of labelled nodes; ``None``: all nodes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Source,
+        workers: int | None = None,
+        *,
+        loss: Loss,
+        target: str = "y",
+        mask: str | None = None,
+        tol: float = 1e-6,
+        folder: str | Path | None = None,
+        partition: str = "auto",
+        address: str | None = None,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        restarts: int = 5,
+        disorder: Disorder | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.loss, self.target, self.mask, self.tol = loss, target, mask, tol
+        self._prepared = prepared(model, graph, workers, folder, partition, seed)
+        self.setup: Setup = self._prepared.__enter__()
+        self.model = self.setup.model
+        if self.model.readout.pool is not None:
+            self._prepared.__exit__(None, None, None)
+            raise ConfigError(
+                "the readout pools the nodes of a graph; expected a model that predicts for every "
+                "node (pool=None)"
+            )
+        try:
+            plan = Plan(
+                store=self.setup.store.folder.absolute(),
+                model=save_model(self.model, self.setup.folder / "model.pt"),
+                tol=tol,
+                hops=max(convolution(self.model).hops, 2),  # the adjoint reads what listeners hear
+                device="cuda" if gpus > 0 else "cpu",
+            )
+            self.engine: Engine = engine_for(
+                plan, self.setup, address=address, cpus=cpus, gpus=gpus, restarts=restarts,
+                barriers=False, slow=None, disorder=disorder,
+            )  # fmt: skip
+            self.labelled = sum(self.engine.call("labelled", target, mask))
+            if not self.labelled:
+                raise ConfigError(f"mask={mask!r} selects no node; expected labelled nodes")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the workers."""
+        if hasattr(self, "engine"):
+            self.engine.close()
+        self._prepared.__exit__(None, None, None)
+
+    def __call__(self) -> Tensor:
+        """The loss; sets the gradients of the model's parameters."""
+        value, grads = self.engine.patiently(self._step)
+        for name, parameter in self.model.named_parameters():
+            parameter.grad = grads[name].to(parameter) if name in grads else None
+        return torch.tensor(value)
+
+    def _step(self) -> tuple[float, dict[str, Tensor]]:
+        engine = self.engine
+        state = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+        engine.call("pose", state)
+        engine.call("start", "solve")
+        self._require(engine.iterate(), "embeddings")
+        tol = ADJOINT * self.tol
+        shares = engine.call("differentiate", self.loss, self.target, self.mask, self.labelled, tol)
+        self._require(engine.iterate(), "adjoint")
+        grads: dict[str, Tensor] = {}
+        for part in engine.call("gradients"):
+            for name, grad in part.items():
+                found = torch.from_numpy(np.array(grad))
+                grads[name] = grads[name] + found if name in grads else found
+        value = math.fsum(shares)
+        if not math.isfinite(value):
+            raise ConvergenceError(
+                f"the loss is {value}; expected a finite number: look at the targets and the loss"
+            )
+        return value, grads
+
+    def _require(self, done: bool, what: str) -> None:
+        if not done:
+            raise ConvergenceError(f"the parts did not settle for the {what}")
+
+
+def fit(
+    model: nn.Module,
+    graph: Source,
+    workers: int | None = None,
+    *,
+    loss: Loss,
+    steps: int = 100,
+    lr: float = 1e-2,
+    optimiser: torch.optim.Optimizer | None = None,
+    watch: Callable[[int, float], None] | None = None,
+    **options: Any,
+) -> Fit:
+    """Train a model on one graph that is cut into parts.
+
+    ``model``, ``graph`` and ``workers`` are as in :func:`hogwild.cluster.infer`.
+
+    Args:
+        loss: From predictions and targets of labelled nodes to the *mean* of their losses, such as
+            ``torch.nn.functional.cross_entropy``.
+        steps: Number of training steps, each on the whole graph.
+        lr: Learning rate of Adam.
+        optimiser: An optimiser of the model's parameters; by default Adam.
+        watch: Called after every step with its number and its loss.
+        options: Those of :class:`Trainer`: ``target``, ``mask``, ``tol``, ``address``, ….
+    """
+    require_positive("steps", steps)
+    optimiser = optimiser or torch.optim.Adam(model.parameters(), lr=lr)
+    found = Fit()
+    with Trainer(model, graph, workers, loss=loss, **options) as closure:
+        for step in range(steps):
+            began = time.monotonic()
+            found.losses.append(float(closure()))
+            optimiser.step()
+            project = getattr(model, "project_", None)
+            if project is not None:
+                project(warn=False)
+            found.seconds.append(time.monotonic() - began)
+            if watch is not None:
+                watch(step, found.losses[-1])
+        found.restarts = closure.engine.restarts
+    return found

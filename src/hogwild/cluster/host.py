@@ -1,0 +1,349 @@
+"""A part with its model: it builds the problem of the part, solves it, reads out, differentiates.
+
+An executor makes one host for each part, in this process or in a process of its own, and calls its
+methods by name on all parts (:class:`hogwild.cluster.engine.Engine`).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hogwild.cluster.bound import Measure
+from hogwild.cluster.part import tensor
+from hogwild.cluster.pinned import adjoint_of
+from hogwild.cluster.store import Store
+from hogwild.cluster.work import Links, Nothing, Solve, Steps, Work
+from hogwild.cluster.worker import Worker
+from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.files import write_atomically
+from hogwild.graph.inputs import Inputs
+from hogwild.models.eignn import EIGNNConv
+from hogwild.models.gnn import ConvGNN
+from hogwild.models.implicit import ImplicitConv
+from hogwild.problems.base import Objective, Problem
+from hogwild.rules import fitting
+from hogwild.solvers import Newton, SemismoothNewton
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""From predictions and targets of some nodes to the mean of their losses."""
+TRIAL = 8
+"""Most updates in the trial of one kind of work."""
+GOAL = 1e-4
+"""The share of the first residual at which a trial ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What every host needs to know.
+
+    Attributes:
+        store: Folder of the graph.
+        model: File of the model (:func:`save_model`).
+        checkpoints: Folder of the checkpoints; ``None``: there are none.
+        tol: Relative tolerance.
+        hops: Hops of the rest of the graph that a part holds.
+        device: The device of the computation.
+        threads: Threads of torch in each process of its own.
+    """
+
+    store: Path
+    model: Path
+    checkpoints: Path | None = None
+    tol: float = 1e-6
+    hops: int = 2
+    device: str = "cpu"
+    threads: int = 1
+
+
+def save_model(model: ConvGNN, path: Path) -> Path:
+    """Write a model for all hosts."""
+    file = io.BytesIO()
+    torch.save(model, file)
+    return write_atomically(path, file.getvalue())
+
+
+def convolution(model: ConvGNN) -> ImplicitConv:
+    """The implicit layer of a model; :class:`AsynchronyError` if parts cannot solve for it."""
+    conv = model.conv
+    if not isinstance(conv, ImplicitConv):
+        raise AsynchronyError(
+            f"the model's convolution is a {conv.label}; expected one implicit layer, such as "
+            f"EnergyConv, GSDConv or IGNNConv: its answer does not depend on the order of updates"
+        )
+    if getattr(conv, "rounds", 1) > 1:
+        raise AsynchronyError(
+            f"the energy has rounds={getattr(conv, 'rounds', 1)}, and parts exchange the nodes two "
+            f"hops away; expected rounds=1"
+        )
+    return conv
+
+
+class Host:
+    """One part with its model.
+
+    Args:
+        plan: What all hosts share.
+        number: The part.
+    """
+
+    def __init__(self, plan: Plan, number: int) -> None:
+        self.plan, self.number = plan, number
+        model: ConvGNN = torch.load(plan.model, map_location=plan.device, weights_only=False)
+        self.model = model.eval()
+        self.conv = convolution(model)
+        if isinstance(self.conv, EIGNNConv):  # its closed form needs the whole graph
+            self.conv.method, self.conv.solver = "iterate", SemismoothNewton()
+        self.store = Store.open(plan.store)
+        self.worker: Worker | None = None
+        self.h: Tensor | None = None  # [R, k, N] the answer of the forward pass
+        self.dual: Tensor | None = None  # [R, k, N] that of the adjoint
+        self._grads: dict[str, Tensor] = {}  # of the readout
+        self._read(plan.hops)
+
+    def _read(self, hops: int) -> None:
+        """Read the part from the disk."""
+        part = self.store.part(self.number, hops)
+        self.hops, self.part, self.owned = hops, part, part.num_owned
+        move = self.plan.device
+        as_index = {q: tensor(nodes).long().to(move) for q, nodes in part.sends.items()}
+        self.links = Links(
+            self.owned,
+            as_index,
+            {q: tensor(nodes).long().to(move) for q, nodes in part.receives.items()},
+            tensor(part.edges).long().to(move),
+        )
+        self.inputs = self._typed(part.inputs().to(move)) if part.num_local else None
+        self._problem: Problem | None = None
+
+    def _typed(self, inputs: Inputs) -> Inputs:
+        """Features in the dtype of the model; files may have another one."""
+        like = next(self.model.parameters(), inputs.x)
+
+        def typed(x: Tensor) -> Tensor:
+            return x.to(like.dtype) if x.is_floating_point() else x
+
+        attr = inputs.edge_attr
+        return replace(inputs, x=typed(inputs.x), edge_attr=None if attr is None else typed(attr))
+
+    # -- the forward pass --------------------------------------------------------------------------
+
+    @property
+    def problem(self) -> Problem:
+        """The problem on the local nodes, detached from autograd."""
+        if self._problem is None:
+            with torch.no_grad():
+                found = self.model.problem(self._inputs)
+            assert isinstance(found, Problem)
+            self._problem = found.detach()
+        return self._problem
+
+    @property
+    def _inputs(self) -> Inputs:
+        assert self.inputs is not None, "a part without nodes"
+        return self.inputs
+
+    def start(self, work: str = "solve", fresh: bool = False) -> None:
+        """Make the worker of the forward pass. ``fresh``: without its checkpoint."""
+        hops = self.plan.hops if work == "solve" else 1
+        if hops != self.hops:
+            self._read(hops)
+        self.worker = None
+        path = self._checkpoint
+        if fresh and path is not None:
+            path.unlink(missing_ok=True)
+        warm = self.h if self.h is not None and self.h.size(-1) == self.part.num_local else None
+        self.worker = Worker(self.number, self._work(work, warm), path)
+
+    @property
+    def _checkpoint(self) -> Path | None:
+        folder = self.plan.checkpoints
+        return None if folder is None else folder / f"part-{self.number:05d}.npz"
+
+    def _work(self, name: str, h: Tensor | None = None) -> Work:
+        if not self.owned:
+            like = torch.zeros(0, dtype=self.conv.solve_dtype or torch.get_default_dtype())
+            return Nothing(self.conv.replicas or 1, self.conv.hidden_channels, like)
+        problem, tol = self.problem, self.plan.tol
+        if name == "solve":
+            return Solve(problem, self.links, tol, h, solver=self.conv.solver)
+        return Steps(problem, self.links, tol, h, rule=name)
+
+    def kinds(self) -> list[str]:
+        """The kinds of work that fit the model."""
+        return ["solve", *fitting(self.problem)] if self.owned else ["solve"]
+
+    @torch.no_grad()
+    def trial(self) -> dict[str, float]:
+        """Seconds that each kind of work takes to divide the residual by 10⁴, for a fixed halo. A
+        kind that takes longer than the best one is extrapolated from its last updates."""
+        seconds: dict[str, float] = {}
+        for name in self.kinds() if self.owned else []:
+            self._read(self.plan.hops if name == "solve" else 1)
+            work = self._work(name)
+            goal, best = GOAL * work.look(), min(seconds.values(), default=math.inf)
+            seen = [(0.0, work.unrest)]
+            began = time.perf_counter()
+            while seen[-1][1] > max(goal, 1.0) and len(seen) <= TRIAL and seen[-1][0] < 2.0 * best:
+                work.advance(True)
+                seen.append((time.perf_counter() - began, work.look()))
+            (t0, r0), (t1, r1) = seen[len(seen) // 2 - (len(seen) > 1)], seen[-1]
+            if r1 > max(goal, 1.0):
+                rate = math.log(r1 / r0) / max(t1 - t0, 1e-9) if r1 < r0 else 0.0
+                t1 = t1 + math.log(goal / r1) / rate if rate < 0 else math.inf
+            seconds[name] = t1
+        self._read(self.plan.hops)
+        return seconds
+
+    def forget(self) -> None:
+        """Forget the embeddings, so that the next start is from zero."""
+        self.h, self.dual, self.worker = None, None, None
+
+    def reads(self) -> list[int]:
+        """The parts that this part reads."""
+        return self._worker.reads
+
+    @property
+    def _worker(self) -> Worker:
+        assert self.worker is not None, "start() comes first"
+        return self.worker
+
+    def look(self) -> None:
+        """Read what came in and measure, without an update."""
+        self._worker.look()
+
+    def measure(self) -> Measure | None:
+        """The last measure; ``None`` for a part without nodes."""
+        return self._worker.work.measure
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        self._worker.save()
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def answer(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any] | None]:
+        """Owned nodes [A], embeddings [(R,) A, k] and predictions [(R,) A, out]; no predictions if
+        the readout pools."""
+        h = self._embeddings(self._worker.work.own)
+        read = None
+        if self.model.readout.pool is None and self.owned:
+            read = self.model.read(h, self._owned_inputs()).cpu().numpy()
+        elif self.model.readout.pool is None:
+            shape = (*h.shape[:-1], self.model.out_channels)
+            read = np.zeros(shape, dtype=h.cpu().numpy().dtype)
+        return np.array(self.part.nodes), h.cpu().numpy(), read
+
+    def write_answer(self, folder: Path) -> Path:
+        """Write nodes, embeddings and predictions into a file of this part."""
+        nodes, h, read = self.answer()
+        file = io.BytesIO()
+        arrays: dict[str, Any] = {"nodes": nodes, "h": h} | (
+            {} if read is None else {"prediction": read}
+        )
+        np.savez(file, **arrays)
+        return write_atomically(folder / f"part-{self.number:05d}.npz", file.getvalue())
+
+    def _embeddings(self, own: Tensor) -> Tensor:
+        """[R, k, A] as the user's [(R,) A, k]."""
+        like = next(self.model.parameters())
+        h = own.mT.to(like.dtype if self.inputs is None else self.inputs.x.dtype)
+        return h if self.conv.replicas is not None else h[0]
+
+    def _owned_inputs(self) -> Inputs:
+        """The owned nodes without edges, for the readout."""
+        x = self._inputs.x
+        return Inputs(x[..., : self.owned, :], torch.zeros(2, 0, dtype=torch.long, device=x.device))
+
+    # -- training ----------------------------------------------------------------------------------
+
+    def pose(self, parameters: dict[str, Tensor]) -> None:
+        """Take new parameters. The embeddings stay where they are."""
+        self.model.load_state_dict(parameters)
+        if self.worker is not None and self.owned:
+            self.h = self.worker.work.h
+        self._problem, self.worker = None, None
+
+    def labelled(self, target: str, mask: str | None) -> int:
+        """Number of owned nodes with a label."""
+        return int(self._labels(target, mask)[0].numel()) if self.owned else 0
+
+    def _labels(self, target: str, mask: str | None) -> tuple[Tensor, Tensor]:
+        """Indices of the labelled owned nodes, and their labels."""
+        fields = self._inputs.nodes
+        for name in (target, mask):
+            if name is not None and name not in fields:
+                raise ConfigError(
+                    f"the graph has no field {name!r}; expected one of "
+                    f"{', '.join(fields) or 'no fields at all'}"
+                )
+        at = torch.arange(self.owned, device=self._inputs.x.device)
+        if mask is not None:
+            at = at[fields[mask][: self.owned].bool()]
+        return at, fields[target][at]
+
+    def differentiate(
+        self, loss: Loss, target: str, mask: str | None, total: int, tol: float
+    ) -> float:
+        """The part's share of the mean loss over all labelled nodes; prepares the adjoint and keeps
+        the gradients of the readout."""
+        if not self.owned:
+            self._grads, self.worker = {}, Worker(self.number, self._work("solve"))
+            return 0.0
+        self.h = self._worker.work.h
+        own = self._worker.work.own.detach().requires_grad_()
+        at, y = self._labels(target, mask)
+        value = 0.0
+        seed = torch.zeros_like(own)
+        self._grads = {}
+        if at.numel():
+            with torch.enable_grad():
+                out = self.model.read(self._embeddings(own), self._owned_inputs())
+                share = loss(out[..., at, :], y) * (at.numel() / total)
+                named = dict(self.model.readout.named_parameters())
+                found = torch.autograd.grad(share, [own, *named.values()], allow_unused=True)
+            value = float(share.detach())
+            seed = found[0] if found[0] is not None else seed
+            names = [f"readout.{name}" for name in named]
+            self._grads = {n: g for n, g in zip(names, found[1:], strict=True) if g is not None}
+        grad = torch.zeros_like(self.h)
+        grad[..., : self.owned] = seed
+        with torch.no_grad():
+            problem = adjoint_of(self.problem, self.h, grad)
+        solver = Newton() if isinstance(problem, Objective) else SemismoothNewton()
+        work = Solve(problem, self.links, tol, self.dual, solver=solver)
+        self.worker = Worker(self.number, work)
+        return value
+
+    def gradients(self) -> dict[str, npt.NDArray[Any]]:
+        """The part's share of the gradients of all parameters, by name."""
+        out = dict(self._grads)
+        if self.owned:
+            dual = self._worker.work.h
+            self.dual = dual
+            sign = -1.0 if isinstance(self.problem, Objective) else 1.0
+            cotangent = torch.zeros_like(dual)
+            cotangent[..., : self.owned] = sign * dual[..., : self.owned]
+            assert self.h is not None
+            with torch.enable_grad():
+                residual = self.model.problem(self._inputs).residual(self.h)  # type: ignore[union-attr]
+                named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+                if residual.requires_grad:
+                    found = torch.autograd.grad(
+                        residual, list(named.values()), cotangent, allow_unused=True
+                    )
+                    for name, grad in zip(named, found, strict=True):
+                        if grad is not None:
+                            out[name] = out[name] + grad if name in out else grad
+        return {name: grad.detach().cpu().numpy() for name, grad in out.items()}

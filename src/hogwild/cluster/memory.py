@@ -1,0 +1,164 @@
+r"""How much memory a solve takes, predicted before anything starts.
+
+The solver holds a few vectors for each node, and a few numbers for each edge. Both are counted here
+from the model's widths, so that the memory is linear in nodes and edges:
+
+.. math:: \text{bytes} = \text{process} + \text{block}
+          + \text{node} \cdot (A + B) + \text{edge} \cdot E
+
+for A owned nodes, B nodes of the halo and E edges. ``benchmarks/large.py`` compares the prediction
+with the peak that it measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hogwild.cluster.store import Count, Store
+from hogwild.errors import CapacityError
+from hogwild.models.base import GraphModule
+from hogwild.models.energy import EnergyConv
+from hogwild.models.gsd import GSDConv
+from hogwild.models.implicit import ImplicitConv
+from hogwild.problems import streamed
+
+PROCESS = 400 << 20
+"""A Python process with torch and this library, before it reads a graph."""
+NUMBER = 8
+"""Bytes of a float64 or of an index."""
+VECTORS = 20
+"""Vectors [k, N] that a solver with conjugate gradients holds at a time."""
+WORK = 160
+"""Numbers for each edge of a block while its networks are evaluated and linearised, at the default
+widths."""
+HELD = 300
+"""The same where an energy is held in memory as a whole: the networks at the iterate and at the
+next one, and their second derivatives."""
+PAIRS = 20
+"""Numbers for each edge while graph signal denoising looks for the pairs of nodes that edges
+join."""
+SHARE = 0.9
+"""Share of the available memory that may be used."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The predicted memory of a solve, in bytes.
+
+    Attributes:
+        process: The process without a graph, and blocks of constant size.
+        per_node: For each local node.
+        per_edge: For each edge.
+    """
+
+    process: int
+    per_node: int
+    per_edge: int
+
+    def bytes(self, nodes: int, edges: int) -> int:
+        """The total for so many local nodes (owned and halo) and edges."""
+        return self.process + self.per_node * nodes + self.per_edge * edges
+
+
+def predict(model: GraphModule, edges: int, *, edge_weight: bool = False) -> Memory:
+    """The memory of solving the model's problem on a graph or on a part of one.
+
+    Args:
+        model: A model or a convolution.
+        edges: Number of edges, which decides how an energy is evaluated.
+        edge_weight: Whether the edges have weights.
+    """
+    convs = [m for m in model.modules() if isinstance(m, ImplicitConv)]
+    if not convs:
+        raise TypeError(f"expected a model with implicit layers, got {type(model).__name__}")
+    found = [_layer(conv, edges, edge_weight) for conv in convs]
+    # Several layers are solved one after the other.
+    return Memory(*(max(getattr(m, name) for m in found) for name in vars(found[0])))
+
+
+def _layer(conv: ImplicitConv, edges: int, edge_weight: bool) -> Memory:
+    r, k = conv.replicas or 1, conv.hidden_channels
+    # The features and their copy in the precision of the solve, degrees, batch, row starts.
+    node = 2 * conv.in_channels + 8 + VECTORS * r * k
+    # Senders and receivers twice: as given, and in the graph; and the order of receivers.
+    edge = 5 + (conv.edge_dim or 0) * 2 + 2 * edge_weight
+    process = PROCESS
+    if isinstance(conv, EnergyConv):
+        c = conv.message_channels * (conv.heads or 1 if conv.concat else 1)
+        node += r * (c * c + 5 * k * k)
+        widths = sum(net.convex_channels + sum(net.channels) for net in conv.message_nets[:1])
+        scale = (conv.heads or 1) * widths / 14  # 14 at the default widths
+        if conv.rounds == 1 and r * edges >= streamed.LARGE["cpu"]:
+            edge += r * (c + k) * k + (conv.heads or 0)
+            process += int(NUMBER * streamed.BLOCK_EDGES * WORK * scale)
+        else:
+            edge += int(r * conv.rounds * HELD * scale)
+            node += int(r * conv.rounds * HELD * scale) // 2
+    elif isinstance(conv, GSDConv):
+        edge += PAIRS
+        node += 16
+    else:
+        edge += 4 * r * k
+    return Memory(process, NUMBER * node, NUMBER * edge)
+
+
+def predict_parts(model: GraphModule, store: Store, hops: int = 2) -> list[int]:
+    """Predicted bytes of the worker of each part of a store."""
+
+    def needed(count: Count) -> int:
+        memory = predict(model, count.edges, edge_weight=store.has_weights)
+        return memory.bytes(count.nodes + count.halo, count.edges)
+
+    return [needed(count) for count in store.counts(hops)]
+
+
+def available() -> int | None:
+    """Bytes that this process may still use: of the machine, and of its control group if that has
+    a limit. ``None`` if the system does not say."""
+    found = []
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        if "MemAvailable" in fields:
+            found.append(int(fields["MemAvailable"].split()[0]) << 10)
+    group = Path("/sys/fs/cgroup")
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        if (group / limit).exists() and (group / used).exists():
+            most = (group / limit).read_text().strip()
+            if most.isdigit():
+                found.append(int(most) - int((group / used).read_text()))
+    return min(found, default=None)
+
+
+def require_memory(needed: Sequence[int], limit: int | None = None) -> None:
+    """Raise unless workers with these needs, in bytes, fit into memory side by side.
+
+    Args:
+        needed: Bytes of each worker on this machine.
+        limit: Bytes there are; ``None``: :data:`SHARE` of what is :func:`available`.
+
+    Raises:
+        CapacityError: They do not fit.
+    """
+    if limit is None:
+        free = available()
+        if free is None:
+            return
+        limit = int(SHARE * free)
+    total = sum(needed)
+    if total > limit:
+        raise CapacityError(
+            f"{len(needed)} worker{'s' if len(needed) > 1 else ''} would need {_size(total)} "
+            f"(the largest {_size(max(needed))}), and {_size(limit)} are available; expected a "
+            f"graph that fits: use more machines, more parts with fewer of them at a time, or a "
+            f"model with fewer channels"
+        )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**28 else f"{count / 2**20:.0f} MiB"

@@ -1,0 +1,335 @@
+r"""The problem of one part of a graph for a given halo: the nodes of the halo are pinned.
+
+A part holds its *owned* nodes and a *halo*, the nodes of other parts that the owned nodes depend
+on. For the embeddings :math:`h_B` of the halo as last received, the part solves
+
+.. math:: \min_{h_A} E(h_A, h_B) \qquad \text{or} \qquad h_A = F_A(h_A, h_B).
+
+Both are problems on all local nodes, in which the halo does not move. With P the projection on the
+owned nodes, their gradient is :math:`P \nabla E`, their Hessian :math:`P \nabla^2 E P + (I - P)`,
+and their map :math:`P F(h) + (I - P) h_B`. Every solver of the library solves them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hogwild.graph import Graph
+from hogwild.linalg.operator import Hessian, Tangent
+from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
+from hogwild_node.local import LocalEnergy
+from hogwild_node.tree import FIXED, NODES, SHARED, over
+
+
+def pinned(problem: Problem, owned: int, h: Tensor) -> Problem:
+    """The problem in which only the first ``owned`` nodes move; the others stay at ``h``
+    [R, k, N]."""
+    free = torch.arange(problem.graph.num_nodes, device=h.device) < owned
+    if isinstance(problem, Objective):
+        return PinnedObjective(problem.graph, problem, free)
+    assert isinstance(problem, FixedPoint)
+    return PinnedMap(problem.graph, problem, free, h)
+
+
+def _identity(like: Tensor) -> Tensor:
+    """Identity blocks, [1, k, k, 1]."""
+    return torch.eye(like.size(1), dtype=like.dtype, device=like.device)[None, :, :, None]
+
+
+@dataclass
+class PinnedHessian(Hessian):
+    r""":math:`P H P + (I - P)`."""
+
+    graph: Graph
+    inner: Hessian
+    free: Tensor  # [N] whether a node moves
+
+    @property
+    def has_blocks(self) -> bool:  # type: ignore[override]
+        return self.inner.has_blocks
+
+    def apply(self, v: Tensor) -> Tensor:
+        return torch.where(self.free, self.inner.apply(torch.where(self.free, v, 0.0)), v)
+
+    def diagonal(self) -> Tensor | None:
+        found = self.inner.diagonal()
+        return None if found is None else torch.where(self.free, found, _identity(found))
+
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        diagonal, off = self.inner.blocks()
+        pattern = self.graph.pattern
+        both = self.free[pattern.rows] & self.free[pattern.cols]
+        return torch.where(self.free, diagonal, _identity(diagonal)), torch.where(both, off, 0.0)
+
+
+@dataclass
+class PinnedEvaluation(Evaluation):
+    """An energy at one point, of which the gradient at pinned nodes is zero."""
+
+    inner: Evaluation
+    free: Tensor  # [N]
+
+    @property
+    def value(self) -> Tensor:
+        return self.inner.value
+
+    @property
+    def noise(self) -> Tensor:
+        return self.inner.noise
+
+    @property
+    def gradient(self) -> Tensor:
+        return torch.where(self.free, self.inner.gradient, 0.0)
+
+    @property
+    def scale(self) -> Tensor:
+        return self.inner.scale
+
+    def hessian(self) -> PinnedHessian:
+        return self._pin(self.inner.hessian())
+
+    def secant(self, reach: Tensor) -> PinnedHessian:
+        return self._pin(self.inner.secant(reach))
+
+    def _pin(self, hessian: Hessian) -> PinnedHessian:
+        return PinnedHessian(hessian.graph, hessian, self.free)
+
+
+@dataclass
+class PinnedObjective(Objective):
+    """Minimise an energy over some nodes."""
+
+    graph: Graph = over(FIXED)
+    inner: Objective = over(SHARED)
+    free: Tensor = over(NODES)  # [N] whether a node moves
+
+    @property
+    def has_blocks(self) -> bool:  # type: ignore[override]
+        return self.inner.has_blocks
+
+    @property
+    def is_quadratic(self) -> bool:  # type: ignore[override]
+        return self.inner.is_quadratic
+
+    @property
+    def replicas(self) -> int:
+        return self.inner.replicas
+
+    @property
+    def channels(self) -> int:
+        return self.inner.channels
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        return ("pinned", *self.inner.signature)
+
+    @property
+    def node(self) -> LocalEnergy:
+        return self.inner.node
+
+    def evaluate(self, h: Tensor) -> PinnedEvaluation:
+        return PinnedEvaluation(self.inner.evaluate(h), self.free)
+
+    def convexity(self) -> Tensor:
+        return self.inner.convexity()
+
+    def row_bounds(self) -> Tensor:
+        return self.inner.row_bounds()
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[PinnedObjective, Tensor]:
+        inner, nodes = self.inner.select(replicas, graphs)
+        return PinnedObjective(inner.graph, inner, self.free[nodes]), nodes
+
+
+@dataclass
+class PinnedTangent(Tangent):
+    r""":math:`P (I - J) + (I - P)`."""
+
+    graph: Graph
+    inner: Tangent
+    free: Tensor  # [N]
+
+    @property
+    def has_blocks(self) -> bool:  # type: ignore[override]
+        return self.inner.has_blocks
+
+    def apply(self, v: Tensor) -> Tensor:
+        return torch.where(self.free, self.inner.apply(v), v)
+
+    def transpose(self, v: Tensor) -> Tensor:
+        return self.inner.transpose(torch.where(self.free, v, 0.0)) + torch.where(self.free, 0.0, v)
+
+    def blocks(self) -> tuple[Tensor, Tensor]:
+        own, edge = self.inner.blocks()
+        there = self.free[self.graph.dst]
+        return torch.where(self.free, own, _identity(own)), torch.where(there, edge, 0.0)
+
+
+@dataclass
+class PinnedMap(FixedPoint):
+    """Find the fixed point of some rows of a map."""
+
+    graph: Graph = over(FIXED)
+    inner: FixedPoint = over(SHARED)
+    free: Tensor = over(NODES)  # [N] whether a node moves
+    held: Tensor = over(NODES)  # [R, k, N] the embeddings of the others
+
+    @property
+    def has_blocks(self) -> bool:  # type: ignore[override]
+        return self.inner.has_blocks
+
+    @property
+    def replicas(self) -> int:
+        return self.inner.replicas
+
+    @property
+    def channels(self) -> int:
+        return self.inner.channels
+
+    def step(self, h: Tensor) -> Tensor:
+        return torch.where(self.free, self.inner.step(h), self.held)
+
+    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
+        return self.inner.pullback(h, torch.where(self.free, v, 0.0))
+
+    def linearise(self, h: Tensor) -> PinnedTangent:
+        return PinnedTangent(self.graph, self.inner.linearise(h), self.free)
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> tuple[PinnedMap, Tensor]:
+        inner, nodes = self.inner.select(replicas, graphs)
+        held = self.held[replicas][..., nodes]
+        return PinnedMap(inner.graph, inner, self.free[nodes], held), nodes
+
+
+# -- the adjoint, as a problem of the same structure -----------------------------------------------
+
+
+@dataclass
+class _LinearEvaluation(Evaluation):
+    problem: LinearObjective
+    h: Tensor
+
+    def __post_init__(self) -> None:
+        self.image = self.problem.matrix.apply(self.h)
+
+    @property
+    def value(self) -> Tensor:
+        p = self.problem
+        return p.graph.dot(0.5 * self.image - p.rhs, self.h)
+
+    @property
+    def noise(self) -> Tensor:
+        p, eps = self.problem, 64.0 * torch.finfo(self.h.dtype).eps
+        return eps * p.graph.sum((self.h * self.image).abs().sum(1))
+
+    @property
+    def gradient(self) -> Tensor:
+        return self.image - self.problem.rhs
+
+    @property
+    def scale(self) -> Tensor:
+        return self.problem.graph.norm(self.image) + self.problem.graph.norm(self.problem.rhs)
+
+    def hessian(self) -> Hessian:
+        return self.problem.matrix
+
+
+@dataclass
+class LinearObjective(Objective):
+    r"""Minimise :math:`\tfrac12 \lambda^\top H \lambda - c^\top \lambda`: the adjoint
+    :math:`H \lambda = c` of an energy with the Hessian H."""
+
+    graph: Graph = over(FIXED)
+    matrix: Hessian = over(FIXED)  # H
+    rhs: Tensor = over(NODES)  # [R, k, N] c
+    strong: Tensor = over(SHARED)  # [R, G] a lower bound on the eigenvalues of H
+    is_attractive: bool = over(FIXED, False)
+    is_quadratic = True
+
+    @property
+    def has_blocks(self) -> bool:  # type: ignore[override]
+        return self.matrix.has_blocks
+
+    @property
+    def replicas(self) -> int:
+        return self.rhs.size(0)
+
+    @property
+    def channels(self) -> int:
+        return self.rhs.size(1)
+
+    @property
+    def node(self) -> LocalEnergy:
+        raise NotImplementedError("an adjoint is solved, and has no rule of a node")
+
+    def evaluate(self, h: Tensor) -> _LinearEvaluation:
+        return _LinearEvaluation(self, h)
+
+    def convexity(self) -> Tensor:
+        return self.strong
+
+    def row_bounds(self) -> Tensor:
+        raise NotImplementedError("an adjoint has no certificate")
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> Any:
+        raise NotImplementedError("the adjoint of all replicas is solved together")
+
+
+@dataclass
+class _Transposed(Tangent):
+    graph: Graph
+    inner: Tangent
+
+    def apply(self, v: Tensor) -> Tensor:
+        return self.inner.transpose(v)
+
+    def transpose(self, v: Tensor) -> Tensor:
+        return self.inner.apply(v)
+
+
+@dataclass
+class LinearMap(FixedPoint):
+    r"""The fixed point of :math:`\nu \mapsto J^\top \nu + c`: the adjoint
+    :math:`(I - J)^\top \nu = c` of a map with the Jacobian J."""
+
+    graph: Graph = over(FIXED)
+    tangent: Tangent = over(FIXED)  # I − J
+    rhs: Tensor = over(NODES)  # [R, k, N] c
+
+    @property
+    def replicas(self) -> int:
+        return self.rhs.size(0)
+
+    @property
+    def channels(self) -> int:
+        return self.rhs.size(1)
+
+    def step(self, h: Tensor) -> Tensor:
+        return h - self.tangent.transpose(h) + self.rhs
+
+    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
+        return v - self.tangent.apply(v)
+
+    def linearise(self, h: Tensor) -> _Transposed:
+        return _Transposed(self.graph, self.tangent)
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> Any:
+        raise NotImplementedError("the adjoint of all replicas is solved together")
+
+
+def adjoint_of(problem: Problem, h: Tensor, grad: Tensor) -> Problem:
+    r"""The adjoint of a problem at its solution ``h``, for the gradient ``grad`` of a loss in h,
+    [R, k, N] each.
+
+    The cotangent of the residual is :math:`-\lambda` for an energy and :math:`\nu` for a map.
+    """
+    if isinstance(problem, Objective):
+        matrix = problem.evaluate(h).hessian()
+        attractive = problem.is_attractive
+        return LinearObjective(problem.graph, matrix, grad, problem.convexity(), attractive)
+    assert isinstance(problem, FixedPoint)
+    return LinearMap(problem.graph, problem.linearise(h), grad)

@@ -1,0 +1,105 @@
+"""The result of a run on parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from hogwild.cluster.bound import ErrorBar
+from hogwild.cluster.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass
+class ClusterRun:
+    """What :func:`hogwild.cluster.infer` found.
+
+    Attributes:
+        h: The embeddings, [N, k] or [R, N, k]; ``None`` if they were left in ``files``.
+        prediction: The output of the readout, [N, out], [R, N, out], or of pooled graphs;
+            ``None`` likewise.
+        error_bar: How far the embeddings may be from the exact answer.
+        converged: Whether all parts are settled within the tolerance.
+        workers: Number of parts.
+        work: What the parts did between two exchanges: ``"solve"`` or the name of a rule.
+        trial: Seconds for each kind of work, where it was chosen by measurement.
+        updates: Updates of each part.
+        bytes: Bytes that each part sent.
+        seconds: Seconds from the first update to the end, without the start of Ray.
+        restarts: How often a worker died and was made again.
+        files: Files with the answers of the parts, if the run has a folder.
+        trace: The parts over time.
+        part: The part of every node, [N], for pictures; ``None`` for graphs on the disk.
+        partition: The partition in words.
+        guarantee: What is proved about convergence, in words.
+    """
+
+    h: Tensor | None
+    prediction: Tensor | None
+    error_bar: ErrorBar
+    converged: bool
+    workers: int
+    work: str
+    trial: dict[str, float]
+    updates: list[int]
+    bytes: list[int]
+    seconds: float
+    restarts: int
+    files: list[Path] = field(default_factory=list)
+    trace: Trace = field(default_factory=Trace)
+    part: Any = None
+    partition: str = ""
+    guarantee: str = ""
+
+    def __str__(self) -> str:
+        head = "converged" if self.converged else "NOT converged"
+        mended = f", {self.restarts} restarts" if self.restarts else ""
+        chosen = ""
+        if self.trial:
+            costs = ", ".join(f"{name} {s:.2g} s" for name, s in self.trial.items())
+            chosen = f" (chosen by measurement: 10⁻⁴ of the residual in {costs})"
+        lines = [
+            f"{head} with {self.workers} workers in {self.seconds:.2f} s{mended}: {self.error_bar}",
+            f"work between exchanges: {self.work}{chosen}",
+            f"{sum(self.updates)} updates ({min(self.updates)} to {max(self.updates)} a part), "
+            f"{sum(self.bytes) / 1e6:.3g} MB sent",
+        ]
+        lines += [x for x in (self.partition, self.guarantee) if x]
+        if self.files:
+            lines.append(f"answers: {self.files[0].parent}")
+        return "\n".join(lines)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The numbers, for programs."""
+        names = ("converged", "workers", "work", "trial", "updates", "bytes", "seconds", "restarts")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "residual": self.error_bar.residual,
+            "error": self.error_bar.error,
+            "relative_error": self.error_bar.relative,
+            "files": [str(path) for path in self.files],
+        }
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """The residual of every part over time."""
+        from hogwild.plots.cluster import convergence
+
+        return convergence(self, path)
+
+
+GUARANTEES = {
+    "contraction": "proved: the map is a contraction in a weighted maximum norm, so that parts "
+    "reach the answer in any order and with any bounded delays",
+    "denoising": "proved: the Hessian has no positive entry off its diagonal, so that parts reach "
+    "the answer in any order and with any bounded delays",
+    "energy": "parts damp their steps where they overshoot; convergence is observed, and the error "
+    "bar is proved",
+    "map": "nothing is proved about this map",
+}
+"""What is known about convergence, by the kind of problem."""

@@ -1,0 +1,340 @@
+r"""What a part does between two exchanges.
+
+* :class:`Solve`: the part solves its own problem for its halo (:mod:`hogwild.cluster.pinned`) with
+  the solver of the model, from its last answer. The tolerance follows the residual that fresh halos
+  leave: a tenth of it, down to the limit of the part. A packet holds embeddings.
+* :class:`Steps`: the part takes steps of a node's rule at all of its nodes. A packet holds
+  embeddings and, for energies, the letters of the edges between the two parts.
+
+**Solves of energies are damped.** Parts that minimise the same energy at the same time may
+overshoot together: with three nodes that all pull at each other, twice the sum of their moves is
+too much. If the gradient that a fresh halo leaves has reversed and grown, the part halves its step,
+which then recovers slowly. Energies whose Hessian has no positive entry off its diagonal (graph
+signal denoising), and contractions, converge for any delay without this.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hogwild.cluster.bound import Bound, Measure
+from hogwild.cluster.pinned import pinned
+from hogwild.errors import ConfigError
+from hogwild.problems.base import FixedPoint, Objective, Problem
+from hogwild.solvers.loop import Solver, solve
+from hogwild_node.rules import FixedPointRule, MessageRule, Rule
+from hogwild_node.rules.gradient import GradientRule
+
+FORCING = 0.1
+"""A solve ends at this share of the residual that it began with."""
+ITERATIONS = 25
+"""Most iterations of a solver in one update."""
+TURNS = 10
+"""Turns of a rule in one update."""
+PAIRS = 4
+"""Pairs of embeddings that an extrapolation combines."""
+PATIENCE = 3
+"""Updates without news after which a damped part moves on."""
+Packet = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Links:
+    """How the local nodes of one part are shared with the other parts.
+
+    Attributes:
+        owned: Number of owned nodes A; local nodes 0, …, A − 1.
+        sends: For each other part, the local indices of the owned nodes that it reads.
+        receives: For each other part, the local indices of the halo nodes that it owns, in the
+            order of what it sends.
+        edges: Numbers of the local edges in the whole graph, [E].
+    """
+
+    owned: int
+    sends: dict[int, Tensor]
+    receives: dict[int, Tensor]
+    edges: Tensor
+
+    @property
+    def peers(self) -> list[int]:
+        """The parts that send to this part or receive from it."""
+        return sorted({*self.sends, *self.receives})
+
+
+class Work(ABC):
+    """The state of a part and its update.
+
+    Args:
+        problem: The problem on the local nodes, detached.
+        links: Which nodes are shared with which parts.
+        tol: Relative tolerance.
+        h: Embeddings to start from, [R, k, N].
+    """
+
+    def __init__(self, problem: Problem, links: Links, tol: float, h: Tensor | None = None) -> None:
+        self.problem, self.links = problem, links
+        self.bound = Bound(problem, links.owned, tol)
+        self.h = problem.start() if h is None else h.clone()  # [R, k, N]
+        self.unrest = math.inf if links.owned else 0.0
+        self.measure: Measure | None = None
+
+    @property
+    def own(self) -> Tensor:
+        """The embeddings of the owned nodes, [R, k, A]."""
+        return self.h[..., : self.links.owned]
+
+    trust: float = 1.0
+    """Damping of the steps; 1: none."""
+
+    def place(self, own: Tensor) -> None:
+        """Put the owned nodes at these embeddings, [R, k, A]."""
+        self.h = torch.cat([own, self.h[..., self.links.owned :]], -1)
+
+    @abstractmethod
+    def look(self) -> float:
+        """Measure the residual with the halo as last received; returns the unrest."""
+
+    @abstractmethod
+    def advance(self, news: bool, answered: bool = False) -> None:
+        """One update.
+
+        Args:
+            news: Whether the halo has changed since the last one.
+            answered: Whether the halo is the answer of all other parts to what this part holds.
+        """
+
+    def packet(self, to: int) -> Packet:
+        """What another part needs of this part; nothing, if it reads no owned node."""
+        if to not in self.links.sends:
+            return ()
+        return (self.h[..., self.links.sends[to]].contiguous(),)
+
+    def receive(self, sender: int, packet: Packet) -> None:
+        """Write what another part has sent into the halo."""
+        if not packet:
+            return
+        self.h[..., self.links.receives[sender]] = packet[0]
+
+    def refresh(self) -> bool:
+        """Compute again what packets hold beside embeddings, from the halo as last received;
+        returns whether it has changed."""
+        return False
+
+
+class Nothing(Work):
+    """The work of a part without nodes. ``like`` is a tensor of the solve's dtype and device."""
+
+    def __init__(self, replicas: int, channels: int, like: Tensor) -> None:
+        nothing = torch.zeros(0, dtype=torch.long)
+        self.links, self.h = Links(0, {}, {}, nothing), like.new_zeros(replicas, channels, 0)
+        self.unrest, self.measure = 0.0, None
+
+    def look(self) -> float:
+        return 0.0
+
+    def advance(self, news: bool, answered: bool = False) -> None:
+        pass
+
+
+class Memory:
+    r"""Extrapolates the updates of a part whose halos are answers to its own embeddings.
+
+    If all other parts have answered the embeddings x of this part, its next solution g is a
+    function of x alone: :math:`g = G(x)`. Anderson's method combines the last pairs (x, g) such
+    that the changes :math:`g - x` cancel as far as possible. This happens to a part that is much
+    slower than its neighbours, which then needs fewer updates.
+
+    After an extrapolation that did not lower the residual, plain updates follow until the residual
+    is below the least one so far.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.best = math.inf
+
+    def extrapolate(self, x: Tensor, g: Tensor, unrest: float) -> Tensor:
+        """The next embeddings [R, k, A]. ``unrest`` is that at x."""
+        helped, self.best = unrest < self.best, min(unrest, self.best)
+        self.pairs = [*self.pairs[1 - PAIRS :], (x, g)] if helped else [(x, g)]
+        if len(self.pairs) < 2:
+            return g
+        images = torch.stack([g.flatten(1) for _, g in self.pairs], -1)  # [R, kA, m]
+        changes = images - torch.stack([x.flatten(1) for x, _ in self.pairs], -1)
+        steps = changes.diff(dim=-1)
+        # Least squares by the normal equations of a few columns, slightly regularised.
+        normal = steps.mT @ steps
+        size = normal.diagonal(dim1=-2, dim2=-1).amax(-1)[:, None, None]
+        eye = torch.eye(normal.size(-1)).to(normal)
+        right = steps.mT @ changes[..., -1:]
+        share = torch.linalg.solve(normal + (1e-12 * size + 1e-300) * eye, right)
+        out = (images[..., -1:] - images.diff(dim=-1) @ share)[..., 0].view_as(g)
+        return out if bool(torch.isfinite(out).all()) else g
+
+
+class Solve(Work):
+    """Solve the part for its halo. ``solver`` is the solver of the model."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        links: Links,
+        tol: float,
+        h: Tensor | None = None,
+        *,
+        solver: Solver,
+    ) -> None:
+        super().__init__(problem, links, tol, h)
+        self.solver = solver
+        self.damped = isinstance(problem, Objective) and not problem.is_attractive
+        self.idle = 0
+        self.last: Tensor | None = None  # the gradient that the last fresh halo left
+        self.anchor = self.own.clone()
+        self.memory = Memory()
+
+    def look(self) -> float:
+        if not self.links.owned:
+            return 0.0
+        self.r, self.scale = self.bound.residual(self.h)
+        self.measure = self.bound.measure(self.r, self.h)
+        self.unrest = self.bound.unrest(self.measure, self.scale, self.h)
+        return self.unrest
+
+    def advance(self, news: bool, answered: bool = False) -> None:
+        assert self.measure is not None
+        owned = self.links.owned
+        if self.damped and not self._may_move(news):
+            return
+        atol = max(
+            self.bound.entry(self.measure, self.scale, self.h),
+            FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
+        )
+        most = min(self.solver.max_iter, ITERATIONS)
+        solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
+        problem = pinned(self.problem, owned, self.h)
+        found = solve(problem, solver, self.h)
+        if not bool(torch.isfinite(found.value).all()):
+            return
+        moved = found.value[..., :owned]
+        if self.trust < 1.0:
+            moved = torch.lerp(self.anchor, moved, self.trust)
+        elif answered and news:
+            moved = self.memory.extrapolate(self.own, moved, self.unrest)
+        self.h = torch.cat([moved, self.h[..., owned:]], -1)
+
+    def _may_move(self, news: bool) -> bool:
+        """Adapt the damping to fresh news; whether the part moves now. A damped part moves once for
+        each news, and without news now and then."""
+        if not news:
+            self.idle += 1
+            if self.trust < 1.0 and self.idle <= PATIENCE:
+                return False
+            self.idle, self.anchor = 0, self.own.clone()
+            return True
+        if self.last is not None:
+            turned = bool((self.r * self.last).sum() < 0)
+            grown = bool(self.r.square().sum() > self.last.square().sum())
+            self.trust = 0.5 * self.trust if turned and grown else min(1.0, 1.1 * self.trust)
+        self.last, self.anchor, self.idle = self.r, self.own.clone(), 0
+        return True
+
+
+def rule_on(problem: Problem, owned: int, name: str) -> tuple[Rule, Tensor, Tensor]:
+    """A node's rule on the owned nodes: the rule, and the local indices of the edges into these
+    nodes and of their senders."""
+    part = problem.part(torch.arange(owned))
+    if isinstance(problem, FixedPoint) and name == "fixed-point":
+        rule: Rule = FixedPointRule(part.local, part.star, problem.channels)  # type: ignore[arg-type]
+    elif isinstance(problem, Objective) and name in ("gradient", "messages"):
+        steps = GradientRule(part.local, part.star, problem.channels)  # type: ignore[arg-type]
+        rule = steps if name == "gradient" else MessageRule(steps)
+    else:
+        fits = "fixed-point" if isinstance(problem, FixedPoint) else "messages or gradient"
+        raise ConfigError(f"work={name!r} does not fit this model; expected auto, solve or {fits}")
+    return rule, part.edges, part.senders
+
+
+class Steps(Work):
+    """Take steps of a node's rule at all owned nodes. ``rule`` is its name."""
+
+    def __init__(
+        self, problem: Problem, links: Links, tol: float, h: Tensor | None = None, *, rule: str
+    ) -> None:
+        super().__init__(problem, links, tol, h)
+        owned, graph = links.owned, problem.graph
+        self.rule, edges, self.senders = rule_on(problem, owned, rule)
+        self.star = self.rule.everyone
+        letters = self.rule.begin(self.own.clone(), self.h[..., self.senders])
+        self.letters = letters
+        self.mail = None if letters is None else torch.zeros_like(letters)
+        if letters is None:
+            return
+        # The letter on the edge i → j was written by i, on the edge j → i.
+        reverse = graph.reverse[edges]
+        place = torch.full_like(graph.src, -1)
+        place[edges] = torch.arange(edges.numel(), device=edges.device)
+        self.inner = (self.senders < owned).nonzero()[:, 0]
+        self.inner_from = place[reverse[self.inner]]
+        owner = torch.full_like(graph.batch, -1)
+        for q, halo in links.receives.items():
+            owner[halo] = q
+        of = owner[self.senders]
+        self.writes: dict[int, Tensor] = {}
+        self.reads: dict[int, Tensor] = {}
+        for q in links.receives:
+            cut = (of == q).nonzero()[:, 0]
+            self.writes[q] = cut[torch.argsort(links.edges[edges[cut]])]
+            self.reads[q] = cut[torch.argsort(links.edges[reverse[cut]])]
+
+    def place(self, own: Tensor) -> None:
+        super().place(own)
+        self.letters = self.rule.begin(self.own.clone(), self.h[..., self.senders])
+
+    def look(self) -> float:
+        if not self.links.owned:
+            return 0.0
+        if self.mail is None:
+            r, scale = self.bound.residual(self.h)
+        else:
+            found = self.rule.gradient_at(self._mail(), self.star)
+            assert found is not None
+            r, scale = found, found.abs().amax((1, 2))
+        self.measure = self.bound.measure(r, self.h)
+        self.unrest = self.bound.unrest(self.measure, scale, self.h)
+        return self.unrest
+
+    def _mail(self) -> Tensor | None:
+        """The letters at hand; those from owned nodes are the newest."""
+        if self.mail is not None and self.letters is not None:
+            self.mail[..., self.inner] = self.letters[..., self.inner_from]
+        return self.mail
+
+    def advance(self, news: bool, answered: bool = False) -> None:
+        for _ in range(TURNS):
+            inbox = self.h[..., self.senders]
+            mail = None if self.mail is None else self._mail().clone()  # type: ignore[union-attr]
+            moved, self.letters = self.rule.update(self.own, inbox, mail, self.star)
+            self.h = torch.cat([moved, self.h[..., self.links.owned :]], -1)
+
+    def packet(self, to: int) -> Packet:
+        nodes = super().packet(to)
+        if self.letters is None or to not in self.writes:
+            return nodes
+        return (*nodes, self.letters[..., self.writes[to]].contiguous())
+
+    def receive(self, sender: int, packet: Packet) -> None:
+        super().receive(sender, packet[:1])
+        if self.mail is not None and len(packet) > 1:
+            self.mail[..., self.reads[sender]] = packet[1]
+
+    def refresh(self) -> bool:
+        if self.letters is None:
+            return False
+        before = self.letters
+        self.letters = self.rule.refresh(self.own, self.h[..., self.senders], self.star)
+        assert self.letters is not None
+        return not torch.equal(before, self.letters)

@@ -1,0 +1,281 @@
+"""One part at work: what it has heard, what the others have of it, and its checkpoint.
+
+A worker knows nothing of how packets travel: an executor calls :meth:`Worker.receive`,
+:meth:`Worker.update` and :meth:`Worker.outgoing`. Two executors do: a seeded one in this process
+(:mod:`hogwild.cluster.local`), and Ray's actors (:mod:`hogwild.cluster.actors`).
+
+**Versions.** What a worker holds has a version (life, count): the count grows with every change,
+the life with every restart from the checkpoint. The newest version wins.
+
+**The end.** A part is settled if its residual, with the halos that it has heard, is within its
+limit; it then changes nothing until it hears something new. All parts are done as soon as every
+part is settled and has heard the current version of every part that it reads (:func:`agreed`). The
+statuses may be taken at different times: the first part to change after its status was taken would
+have to hear a version that is newer than the one in a status, so that its sender would have changed
+before it. A restarted part has a new life, which nobody has heard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import time
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hogwild.cluster.work import Work
+from hogwild.files import write_atomically
+
+Version = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Mail:
+    """What one worker sends to another.
+
+    Attributes:
+        version: The version of what it holds.
+        answers: The version of the receiver that the sender has read; ``None``: none yet.
+        took: Seconds of the sender's last update.
+        packet: Embeddings and letters; empty if the receiver has them already.
+    """
+
+    version: Version
+    answers: Version | None
+    took: float
+    packet: Any
+
+
+ALIKE = 2.0
+"""Parts whose updates take at most this many times as long are about as fast."""
+STALLED = 8
+"""Updates in a row that did not lower the residual, without news, after which a part gives up: its
+limit is below the rounding error."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """A part at one time.
+
+    Attributes:
+        number: The part.
+        version: What it holds.
+        heard: The version of each part that it reads, as last heard.
+        unrest: Residual relative to its limit; settled up to 1.
+        residual: Largest absolute entry of the residual.
+        updates: Updates so far.
+        bytes: Bytes sent so far.
+        ages: Seconds since each part that it reads was last heard.
+        trust: Damping of the part's steps; 1: none.
+        stalled: Whether it has given up at its rounding error.
+    """
+
+    number: int
+    version: Version
+    heard: dict[int, Version]
+    unrest: float
+    residual: float
+    updates: int
+    bytes: int
+    ages: dict[int, float] = field(default_factory=dict)
+    trust: float = 1.0
+    stalled: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether the part changes nothing unless it hears something new."""
+        return self.unrest <= 1.0 or self.stalled
+
+
+def agreed(statuses: Sequence[Status], reads: Sequence[Sequence[int]]) -> bool:
+    """Whether all parts are done. ``reads[p]`` are the parts that part p reads."""
+    now = {s.number: s.version for s in statuses}
+    return all(
+        s.settled and all(s.heard.get(q) == now[q] for q in reads[s.number]) for s in statuses
+    )
+
+
+class Worker:
+    """One part at work.
+
+    Args:
+        number: The part.
+        work: What it does.
+        checkpoint: The file of its checkpoint; ``None``: it has none. A checkpoint of the same
+            shape is continued.
+    """
+
+    def __init__(self, number: int, work: Work, checkpoint: Path | None = None) -> None:
+        self.number, self.work, self.checkpoint = number, work, checkpoint
+        self.version: Version = (0, 0)
+        self.heard: dict[int, Version] = {}
+        self.times: dict[int, float] = {}
+        self.answers: dict[int, Version | None] = {}  # what each part had read of this one
+        self.told: dict[int, Version | None] = {}  # what this part has told each part to have read
+        self.paces: dict[int, float] = {}  # seconds of each part's last update
+        self.took = 0.0  # seconds of this part's last update
+        self.delivered: dict[int, Version] = {}
+        self.updates = self.bytes = self.quiet = 0
+        self.best, self.seen = float("inf"), False
+        self._inbox: dict[int, Mail] = {}
+        self._lock = threading.Lock()
+        self.resumed = self._load()
+        self.save()  # before anybody hears of this life
+
+    @property
+    def reads(self) -> list[int]:
+        """The parts whose nodes are in the halo."""
+        return sorted(self.work.links.receives)
+
+    # -- packets -----------------------------------------------------------------------------------
+
+    def receive(self, sender: int, mail: Mail) -> None:
+        """Keep mail until the next update, unless newer mail is there. May be called while an
+        update runs."""
+        with self._lock:
+            waiting = self._inbox.get(sender)
+            known = self.heard.get(sender) if waiting is None else waiting.version
+            if known is not None and mail.version < known:
+                return
+            if known is not None and mail.version[0] > known[0]:  # it was restarted and forgot
+                self.delivered.pop(sender, None)
+                self.told.pop(sender, None)
+            self.answers[sender], self.paces[sender] = mail.answers, mail.took
+            if known is None or mail.version > known:
+                self._inbox[sender] = mail
+                self.times[sender] = time.monotonic()
+
+    def owes(self, to: int) -> bool:
+        """Whether another part lacks what this part holds now, or does not know what this part has
+        read of it."""
+        there = self.delivered.get(to)
+        if to in self.work.links.receives and self.told.get(to) != self.heard.get(to):
+            return True
+        if to in self.work.links.sends:
+            return there != self.version
+        return there is None or there[0] != self.version[0]
+
+    def outgoing(self, to: int) -> Mail:
+        """What another part should receive now."""
+        packet = () if self.delivered.get(to) == self.version else self.work.packet(to)
+        self.bytes += sum(x.element_size() * x.numel() for x in packet)
+        return Mail(self.version, self.heard.get(to), self.took, packet)
+
+    def has_arrived(self, to: int, mail: Mail) -> None:
+        """Note that mail has arrived."""
+        self.delivered[to], self.told[to] = mail.version, mail.answers
+
+    @property
+    def answered(self) -> bool:
+        """Whether all parts that this part reads have read what it holds now."""
+        reads = self.work.links.receives
+        return bool(reads) and all(self.answers.get(q) == self.version for q in reads)
+
+    def expects(self) -> bool:
+        """Whether mail is worth waiting for: that of parts that are about as fast and have not sent
+        since the last update, and answers of parts that are much faster."""
+        for q in self.work.links.receives:
+            pace = self.paces.get(q, 0.0)
+            if q not in self._inbox and pace <= ALIKE * self.took:
+                return True
+            if pace <= self.took / ALIKE and self.answers.get(q) != self.version:
+                return True
+        return False
+
+    # -- updates -----------------------------------------------------------------------------------
+
+    def take(self) -> bool:
+        """Read the mail that has come in; returns whether there was any."""
+        with self._lock:
+            inbox, self._inbox = self._inbox, {}
+            for sender, mail in inbox.items():
+                self.heard[sender] = mail.version
+        for sender, mail in inbox.items():
+            self.work.receive(sender, mail.packet)
+        return any(mail.packet for mail in inbox.values())
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether mail waits to be read."""
+        return bool(self._inbox)
+
+    @torch.no_grad()
+    def update(self) -> bool:
+        """Read what came in, and move unless the part is settled. Returns whether packets of this
+        part have changed."""
+        began, answered = time.monotonic(), self.answered
+        news = self.take()
+        if news and self.work.refresh():
+            self._changed()
+        if self.resumed and any(q not in self.heard for q in self.work.links.receives):
+            return False  # without the others' embeddings an update would undo the checkpoint
+        if news:
+            self.quiet, self.best = 0, float("inf")
+        if news or not self.seen:
+            self.work.look()
+            self.seen = True
+        unrest = self.work.unrest
+        if unrest <= 1.0 or (not news and self.quiet >= STALLED):
+            return False
+        before = self.work.own
+        self.work.advance(news, answered)
+        if self.work.own is before or torch.equal(self.work.own, before):
+            self.quiet += self.work.trust == 1.0
+            return False
+        self.updates += 1
+        self.took = time.monotonic() - began
+        self._changed()
+        after = self.work.look()
+        better = after < 0.9 * self.best
+        self.quiet, self.best = (0, after) if better else (self.quiet + 1, self.best)
+        return True
+
+    @torch.no_grad()
+    def look(self) -> None:
+        """Read what came in and measure, without an update."""
+        if self.take() and self.work.refresh():
+            self._changed()
+        self.work.look()
+
+    def _changed(self) -> None:
+        self.version = (self.version[0], self.version[1] + 1)
+
+    def status(self) -> Status:
+        """The part now; a consistent view only between updates."""
+        now, measure = time.monotonic(), self.work.measure
+        return Status(
+            self.number, self.version, dict(self.heard), self.work.unrest,
+            0.0 if measure is None else measure.largest, self.updates, self.bytes,
+            {q: now - t for q, t in self.times.items()}, self.work.trust, self.quiet >= STALLED,
+        )  # fmt: skip
+
+    # -- the checkpoint ----------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write the checkpoint, as a whole or not at all."""
+        if self.checkpoint is None:
+            return
+        file = io.BytesIO()
+        np.savez(file, life=self.version[0], count=self.version[1], h=self.work.own.cpu().numpy())
+        write_atomically(self.checkpoint, file.getvalue())
+
+    def _load(self) -> bool:
+        """Continue a checkpoint of the same shape, if there is one; returns whether."""
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return False
+        life, found = int(time.time()), None  # greater than any life that was counted
+        broken = (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError)
+        with contextlib.suppress(*broken), np.load(self.checkpoint) as data:
+            life, found = int(data["life"]) + 1, torch.from_numpy(data["h"])
+        self.version = (life, 0)
+        if found is None or found.shape != self.work.own.shape or not found.isfinite().all():
+            return False
+        self.work.place(found.to(self.work.own))
+        return True

@@ -1,0 +1,80 @@
+"""Training on parts: gradients are those of one process."""
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+from torch_geometric.data import Data
+
+from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN
+from hogwild.cluster import Disorder, Trainer, fit
+from hogwild.errors import ConfigError
+from hogwild.testing import random_graph
+
+MODELS = {
+    "energy": lambda: EnergyGNN(3, out_channels=2, normalize=True),
+    "energy-attention": lambda: EnergyGNN(3, out_channels=2, heads=2),
+    "gsd": lambda: GSDGNN(3, out_channels=2),
+    "ignn": lambda: IGNN(3, out_channels=2, hidden_channels=4, act="tanh"),
+    "eignn": lambda: EIGNN(3, out_channels=2, hidden_channels=4),
+}
+
+
+def case(name, seed=0):
+    torch.manual_seed(seed)
+    graph = random_graph([10, 1, 4], seed=seed)
+    n = graph.num_nodes
+    data = Data(
+        x=torch.randn(n, 3, dtype=torch.float64), edge_index=torch.stack([graph.src, graph.dst]),
+        y=torch.randn(n, 2, dtype=torch.float64), train_mask=torch.rand(n) < 0.6,
+    )  # fmt: skip
+    return MODELS[name]().double(), data
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_equal_those_of_one_process(name):
+    model, data = case(name)
+    out = model(data.x, data.edge_index)
+    loss = mse_loss(out[data.train_mask], data.y[data.train_mask])
+    loss.backward()
+    loss = loss.detach()
+    exact = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    options = {"mask": "train_mask", "tol": 1e-9, "disorder": Disorder(seed=1, delay=2)}
+    with Trainer(model, data, 3, loss=mse_loss, partition="search", **options) as closure:
+        found = closure()
+        again = closure()  # from warm starts
+    assert float(found) == pytest.approx(loss.item(), rel=1e-7)
+    assert float(again) == pytest.approx(loss.item(), rel=1e-7)
+    size = max(float(g.abs().max()) for g in exact.values())
+    assert size > 0
+    for n, p in model.named_parameters():
+        if n in exact:
+            torch.testing.assert_close(p.grad, exact[n], rtol=1e-6, atol=1e-6 * size)
+
+
+def test_fit_follows_the_steps_of_one_process():
+    model, data = case("gsd")
+    losses = []
+    twin, _ = case("gsd")
+    optimiser = torch.optim.Adam(twin.parameters(), lr=0.02)
+    for _ in range(5):
+        optimiser.zero_grad()
+        loss = mse_loss(twin(data.x, data.edge_index), data.y)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    found = fit(model, data, 2, loss=mse_loss, steps=5, lr=0.02, tol=1e-9, disorder=Disorder())
+    assert found.losses == pytest.approx(losses, rel=1e-5)
+    assert "5 steps" in str(found)
+
+
+def test_what_training_refuses():
+    model, data = case("gsd")
+    with pytest.raises(ConfigError, match="'z'"):
+        Trainer(model, data, 2, loss=mse_loss, target="z", disorder=Disorder())
+    data.train_mask[:] = False
+    with pytest.raises(ConfigError, match="selects no node"):
+        Trainer(model, data, 2, loss=mse_loss, mask="train_mask", disorder=Disorder())
+    pooled = GSDGNN(3, out_channels=2, pool="mean").double()
+    with pytest.raises(ConfigError, match="pools"):
+        Trainer(pooled, data, 2, loss=mse_loss, disorder=Disorder())

@@ -1,0 +1,123 @@
+"""Inference on parts, in one process: the answers of the whole graph, errors, files."""
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, MaxGNN, ScarselliGNN
+from hogwild.cluster import Disorder, Store, Trace, infer, partition
+from hogwild.errors import AsynchronyError, ConfigError, DataError, FeatureError
+from hogwild.testing import random_graph
+
+MODELS = {
+    "energy": lambda **kw: EnergyGNN(3, out_channels=2, **kw),
+    "energy-mean": lambda **kw: EnergyGNN(3, out_channels=2, aggr="mean", **kw),
+    "energy-normalised": lambda **kw: EnergyGNN(3, out_channels=2, normalize=True, **kw),
+    "gsd": lambda **kw: GSDGNN(3, out_channels=2, **kw),
+    "ignn": lambda **kw: IGNN(3, out_channels=2, hidden_channels=4, act="leaky_relu", **kw),
+    "scarselli": lambda **kw: ScarselliGNN(3, out_channels=2, **kw),
+    "max": lambda **kw: MaxGNN(3, out_channels=2, **kw),
+}
+
+
+def case(name, sizes=(12, 1, 5), **options):
+    torch.manual_seed(0)
+    graph = random_graph(list(sizes))
+    x = torch.randn(graph.num_nodes, 3, dtype=torch.float64)
+    data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
+    return MODELS[name](**options).double(), data
+
+
+def close(run, model, data, atol=1e-5):
+    with torch.no_grad():
+        torch.testing.assert_close(run.h, model.embed(data).value, rtol=0, atol=atol)
+        torch.testing.assert_close(run.prediction, model.predict(data), rtol=0, atol=10 * atol)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_equals_the_model_on_the_whole_graph(name, workers):
+    model, data = case(name)
+    run = infer(model, data, workers, work="solve", partition="search", disorder=Disorder(seed=1))
+    assert run.converged
+    close(run, model, data)
+    assert (run.error_bar.error is None) == (name in ("scarselli", "max"))
+    assert run.error_bar.relative is None or run.error_bar.relative <= 1e-6
+    assert len(run.updates) == len(run.bytes) == workers
+    assert "converged" in str(run)
+
+
+def test_more_workers_than_nodes_and_replicas():
+    model, data = case("energy", sizes=(2, 1), replicas=2)
+    run = infer(model, data, 5, work="solve", disorder=Disorder())
+    assert run.h.shape == (2, 3, 2)
+    close(run, model, data)
+
+
+def test_a_pooled_readout():
+    model, data = case("gsd", pool="mean")
+    close(infer(model, data, 2, work="solve", disorder=Disorder()), model, data)
+
+
+@pytest.mark.parametrize("work", ["auto", "messages", "gradient"])
+def test_work_by_rules(work):
+    model, data = case("gsd", sizes=(8,))
+    run = infer(model, data, 2, work=work, disorder=Disorder(delay=1))
+    close(run, model, data)
+    assert (work == "auto") == bool(run.trial)
+
+
+def test_time_runs_out_and_the_folder_goes_on(tmp_path):
+    model, data = case("energy")
+    options = {"work": "solve", "folder": tmp_path / "run", "tol": 1e-8, "partition": "search"}
+    first = infer(model, data, 3, seconds=0.0, disorder=Disorder(), **options)
+    assert not first.converged
+    assert first.error_bar.relative > 1e-8
+    with torch.no_grad():
+        gap = float((first.h - model.embed(data).value).norm())
+    assert gap <= first.error_bar.error  # the bar is right before convergence, too
+    second = infer(model, data, 3, disorder=Disorder(), **options)
+    close(second, model, data)
+    third = infer(model, data, 3, disorder=Disorder(), **options)
+    assert sum(third.updates) == 0
+    files = sorted((tmp_path / "run" / "answer").iterdir())
+    assert files == third.files
+    found = np.concatenate([np.load(f)["nodes"] for f in files])
+    assert sorted(found.tolist()) == list(range(18))
+    assert Trace.load(tmp_path / "run" / "trace.json").times
+
+
+def test_stores_and_pictures(tmp_path):
+    model, data = case("gsd")
+    cut = partition(data, 2, method="search")
+    store = Store.write(tmp_path / "graph", data, cut.part, num_parts=2)
+    run = infer(model, tmp_path / "graph", work="solve", disorder=Disorder())
+    close(run, model, data)
+    run.plot(tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 5000
+    with pytest.raises(ConfigError, match="workers=3"):
+        infer(model, store, 3)
+
+
+def test_bad_input_is_one_clear_line(tmp_path):
+    model, data = case("gsd")
+    with pytest.raises(FeatureError, match="3 features a node and the model reads 5"):
+        infer(GSDGNN(5, out_channels=1), data, 2)
+    with pytest.raises(FeatureError, match="2 features an edge"):
+        infer(model, Data(**data.to_dict(), edge_attr=torch.randn(data.num_edges, 2)), 2)
+    with pytest.raises(AsynchronyError, match="expected one implicit layer"):
+        infer(GAT(3, out_channels=1), data, 2)
+    with pytest.raises(AsynchronyError, match="rounds=2"):
+        infer(EnergyGNN(3, out_channels=1, rounds=2), data, 2)
+    with pytest.raises(ConfigError, match="normalize=False"):
+        infer(IGNN(3, out_channels=1, normalize=False), data, 2)
+    for options, words in (
+        ({"workers": 0}, "workers=0"), ({"tol": 0.0}, r"tol=0\.0"), ({"work": "magic"}, "magic"),
+        ({"workers": 2, "address": "127.0.0.1:1"}, "no cluster of Ray answers"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=words):
+            infer(model, data, **options)
+    (tmp_path / "broken.npz").write_bytes(b"no graph")
+    with pytest.raises(DataError, match=r"broken\.npz"):
+        infer(model, tmp_path / "broken.npz")

@@ -1,0 +1,97 @@
+"""Workers in one process: the answers are those of the solver, whatever the disorder."""
+
+import pytest
+import torch
+from cluster_parts import gather, owners, workers
+
+from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild.cluster.bound import error_bar
+from hogwild.cluster.local import Disorder, run
+from hogwild.testing import check_executor, random_graph
+
+DOUBLE = {"dtype": torch.float64}
+MODELS = {
+    "energy": lambda: EnergyGNN(3, out_channels=2, hidden_channels=3),
+    "energy-node": lambda: EnergyGNN(3, out_channels=2, message="node", normalize=True),
+    "gsd": lambda: GSDGNN(3, out_channels=2),
+    "ignn": lambda: IGNN(3, out_channels=2, hidden_channels=4, act="tanh"),
+}
+
+
+def case(name, sizes=(16,), seed=0):
+    torch.manual_seed(seed)
+    model = MODELS[name]().double()
+    graph = random_graph(list(sizes), seed=seed)
+    x = torch.randn(graph.num_nodes, 3, **DOUBLE)
+    inputs = Inputs(x, torch.stack([graph.src, graph.dst]))
+    with torch.no_grad():
+        return model.problem(inputs).detach(), model.embed(inputs).value.mT[None]
+
+
+def error(found, owner, answer):
+    return float((gather(found, owner) - answer).norm() / answer.norm())
+
+
+def execute(kind, disorder):
+    """An executor as :func:`check_executor` calls it; the rule says what parts do."""
+
+    def call(problem, rule, seed):
+        names = {"GradientRule": "gradient", "MessageRule": "messages"}
+        work = kind or names.get(type(rule).__name__, "fixed-point")
+        owner = owners(problem.graph.num_nodes, 3)
+        found, _ = workers(problem, owner, 3, work, tol=1e-8)
+        assert run(found, Disorder(seed=seed, **disorder))
+        return gather(found, owner)
+
+    return call
+
+
+@pytest.mark.parametrize("disorder", [{}, {"barriers": True}, {"delay": 6, "loss": 0.3}])
+def test_check_executor(disorder):
+    check_executor(execute("solve", disorder))
+
+
+def test_check_executor_with_rules():
+    check_executor(execute(None, {"delay": 3, "loss": 0.2}))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("name", MODELS)
+def test_equals_the_solver_within_the_error_bar(name, count):
+    problem, answer = case(name)
+    owner = owners(16, count)
+    found, _ = workers(problem, owner, count, tol=1e-7)
+    assert run(found, Disorder(seed=1, delay=4, loss=0.2))
+    bar = error_bar([w.work.measure for w in found])
+    gap = gather(found, owner) - answer
+    assert bar.relative <= 1e-7
+    actual = gap.norm() if name != "ignn" else gap.abs().max()
+    assert float(actual) <= bar.error + 1e-8
+    assert error(found, owner, answer) <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["energy", "gsd", "ignn"])
+def test_workers_that_die_go_on_from_their_checkpoints(name, tmp_path):
+    problem, answer = case(name)
+    owner = owners(16, 3)
+    for seed in range(2):
+        folder = tmp_path / str(seed)
+        found, make = workers(problem, owner, 3, tol=1e-7, folder=folder)
+        for worker in found:
+            worker.save()
+        assert run(found, Disorder(seed=seed, delay=3, kill=0.2, kills=3), revive=make)
+        assert sum(w.version[0] for w in found) == 3
+        assert error(found, owner, answer) <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["energy", "gsd", "ignn"])
+@pytest.mark.parametrize(
+    ("sizes", "count"), [((1, 1, 4), 2), ((7, 3, 1), 4), ((5,), 9)],
+    ids=["isolated", "disconnected", "more-workers-than-nodes"],
+)  # fmt: skip
+def test_unusual_graphs(name, sizes, count):
+    problem, answer = case(name, sizes)
+    owner = owners(sum(sizes), count, seed=3)
+    found, _ = workers(problem, owner, count, tol=1e-7)
+    assert run(found, Disorder(seed=0, delay=2))
+    assert error(found, owner, answer) <= 1e-6

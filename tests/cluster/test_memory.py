@@ -1,0 +1,89 @@
+"""Memory is predicted, linear in the part, and refused where it does not fit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hogwild import GSDGNN, IGNN, EnergyGNN, LayeredGNN
+from hogwild.cluster import memory
+from hogwild.cluster.generate import grid
+from hogwild.cluster.memory import Memory, available, predict, predict_parts, require_memory
+from hogwild.cluster.partition import partition
+from hogwild.cluster.store import Store
+from hogwild.errors import CapacityError
+
+LARGE = 10_000_000
+
+
+@pytest.mark.parametrize("make", [EnergyGNN, GSDGNN, IGNN])
+def test_linear_and_growing_with_the_model(make):
+    small, wide = make(2, out_channels=1), make(200, out_channels=1, hidden_channels=8)
+    found = predict(small, LARGE)
+    assert found.bytes(20, 30) == found.process + 20 * found.per_node + 30 * found.per_edge
+    assert predict(wide, LARGE).per_node > found.per_node
+    assert predict(make(2, out_channels=1, replicas=3), LARGE).per_node > found.per_node
+    assert predict(small, LARGE, edge_weight=True).per_edge > found.per_edge
+    assert predict(small.conv, LARGE) == found
+    # A million nodes of degree six fit into three gibibytes.
+    assert found.bytes(1_000_000, 6_000_000) < 3 << 30
+
+
+def test_several_layers_take_the_memory_of_the_largest():
+    one = predict(EnergyGNN(2, out_channels=1), LARGE)
+    two = predict(EnergyGNN(2, out_channels=1, num_layers=2), LARGE)
+    assert one.per_edge == two.per_edge
+    assert one.per_node < two.per_node
+
+
+def test_layers_that_are_not_solved_have_no_prediction():
+    from torch_geometric.nn import GCNConv
+
+    model = LayeredGNN([GCNConv(4, 4)], 2, out_channels=1)
+    with pytest.raises(TypeError, match="implicit layers"):
+        predict(model, 10)
+
+
+def test_every_part_of_a_store(tmp_path):
+    whole = grid(20)
+    store = Store.write(tmp_path / "s", whole, partition(whole, 3).part)
+    model = EnergyGNN(2, out_channels=1)
+    found = predict_parts(model, store)
+    count = store.counts()[1]
+    expected = predict(model, count.edges).bytes(count.nodes + count.halo, count.edges)
+    assert found[1] == expected
+    assert all(one <= two for one, two in zip(predict_parts(model, store, 1), found, strict=True))
+
+
+def test_too_much_is_refused():
+    require_memory([1 << 20, 1 << 20], limit=2 << 20)
+    with pytest.raises(CapacityError, match=r"2 workers would need 3 MiB \(the largest 2 MiB\)"):
+        require_memory([1 << 20, 2 << 20], limit=2 << 20)
+    with pytest.raises(CapacityError, match="GiB are available"):
+        require_memory([1 << 60])
+
+
+def test_available_memory_is_read_from_the_system(tmp_path, monkeypatch):
+    real = Path
+
+    def elsewhere(path):
+        return tmp_path / real(path).relative_to("/")
+
+    monkeypatch.setattr(memory, "Path", elsewhere)
+    assert available() is None
+    require_memory([1 << 60])  # the system does not say
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  2048 kB\n")
+    assert available() == 2 << 20
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("max\n")
+    (group / "memory.current").write_text("1000\n")
+    assert available() == 2 << 20
+    (group / "memory.max").write_text("3000\n")
+    assert available() == 2000
+
+
+def test_counts_are_those_of_a_memory():
+    assert Memory(1, 2, 3).bytes(10, 100) == 321
+    assert np.isfinite(available() or 0)

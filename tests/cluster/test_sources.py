@@ -1,0 +1,145 @@
+"""Graphs from files: the same graph from every kind of file, in chunks or at once."""
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from hogwild.cluster import sources
+from hogwild.cluster import whole as whole_graphs
+from hogwild.cluster.sources import open_graph
+from hogwild.errors import ConfigError, DataError
+
+EDGES = np.array([[0, 1, 2, 2, 4], [1, 0, 2, 1, 0]])
+WEIGHT = np.array([0.5, 1.0, 2.0, 0.0, 3.5])
+ATTR = np.arange(10.0).reshape(5, 2)
+X = np.arange(15.0).reshape(5, 3) / 7
+
+
+@pytest.fixture(params=["in memory", "in files"])
+def folder(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LINES", 2)
+    monkeypatch.setattr(whole_graphs, "ROWS", 2)
+    return None if request.param == "in memory" else tmp_path / "arrays"
+
+
+def write_table(path, header=True, separator=","):
+    lines = [separator.join(["src", "dst", "weight", "a", "b"])] if header else []
+    for e in range(5):
+        row = [*EDGES[:, e], WEIGHT[e], *ATTR[e]]
+        lines.append(separator.join(map(str, row)))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def write_parquet(path):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    columns = {"src": EDGES[0], "dst": EDGES[1], "weight": WEIGHT, "a": ATTR[:, 0], "b": ATTR[:, 1]}
+    pq.write_table(pa.table(columns), path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+def test_tables(kind, tmp_path, folder):
+    path, nodes = tmp_path / f"edges.{kind}", tmp_path / "nodes.csv"
+    if kind == "parquet":
+        write_parquet(path)
+    else:
+        write_table(path, separator="," if kind == "csv" else "\t")
+    rows = [",".join(map(str, [*x, i % 2, i % 3])) for i, x in enumerate(X)]
+    nodes.write_text("\n".join(["p,q,r,train_mask,y", *rows]))
+    whole = open_graph(path, nodes=nodes, folder=folder)
+    assert np.array_equal(whole.edge_index, EDGES)
+    assert np.array_equal(whole.edge_weight, WEIGHT)
+    assert np.array_equal(whole.edge_attr, ATTR)
+    assert np.array_equal(whole.x, X)
+    assert whole.node_fields["train_mask"].tolist() == [False, True, False, True, False]
+    assert whole.node_fields["y"].tolist() == [0, 1, 2, 0, 1]
+    assert isinstance(whole.edge_attr, np.memmap) == (folder is not None)
+
+
+@pytest.mark.parametrize("suffix", ["txt", "edges"])
+def test_edge_lists(suffix, tmp_path, folder):
+    path = tmp_path / f"list.{suffix}"
+    path.write_text("# a comment\n0 1\n% another\n1 0\n\n2 2\n2\t1\n4 0\n")
+    whole = open_graph(path, folder=folder)
+    assert np.array_equal(whole.edge_index, EDGES)
+    assert whole.num_nodes == 5
+    assert np.array_equal(whole.x, np.ones((5, 1)))
+    path.write_text("0 1 0.5\n1 0 1\n")
+    assert open_graph(path).edge_weight.tolist() == [0.5, 1.0]
+
+
+def test_npz_and_folders(tmp_path, folder):
+    names = {
+        "x": X,
+        "edge_weight": WEIGHT,
+        "edge_attr": ATTR,
+        "pos": X[:, :2],
+        "kind": np.arange(5),
+    }
+    np.savez_compressed(tmp_path / "g.npz", edge_index=EDGES, **names)
+    np.savez(tmp_path / "h.npz", src=EDGES[0], dst=EDGES[1], **names)
+    (tmp_path / "files").mkdir()
+    for name, value in {**names, "edge_index": EDGES}.items():
+        np.save(tmp_path / "files" / f"{name}.npy", value)
+    for name in ("g.npz", "h.npz", "files"):
+        whole = open_graph(tmp_path / name, folder=folder)
+        assert np.array_equal(whole.edge_index, EDGES)
+        assert np.array_equal(whole.x, X)
+        assert np.array_equal(whole.edge_attr, ATTR)
+        assert np.array_equal(whole.edge_weight, WEIGHT)
+        assert np.array_equal(whole.node_fields["pos"], X[:, :2])
+
+
+def test_names_and_both_directions(tmp_path, folder):
+    """As a road network has them: one row a road, and positions of the junctions."""
+    src, dst, km = np.array([0, 1, 2]), np.array([1, 2, 2]), np.array([5.0, 7.0, 1.0])
+    np.savez(tmp_path / "r.npz", src=src, dst=dst, km=km, latlon=np.ones((6, 2)))
+    names = {"latlon": "pos", "km": "edge_weight"}
+    whole = open_graph(tmp_path / "r.npz", undirected=True, names=names, folder=folder)
+    assert whole.num_nodes == 6
+    found = sorted(zip(*whole.edge_index.tolist(), whole.edge_weight.tolist(), strict=True))
+    assert found == [(0, 1, 5.0), (1, 0, 5.0), (1, 2, 7.0), (2, 1, 7.0), (2, 2, 1.0)]
+    assert whole.node_fields["pos"].shape == (6, 2)
+
+
+def test_pyg_data(tmp_path):
+    data = Data(x=torch.rand(3, 2), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    torch.save(data, tmp_path / "d.pt")
+    whole = open_graph(tmp_path / "d.pt")
+    assert np.array_equal(whole.x, data.x.numpy())
+    torch.save([1, 2], tmp_path / "d.pt")
+    with pytest.raises(DataError, match="holds a list; expected a PyG Data"):
+        open_graph(tmp_path / "d.pt")
+
+
+def test_bad_files_are_named(tmp_path):
+    with pytest.raises(DataError, match="does not exist"):
+        open_graph(tmp_path / "nothing.csv")
+    (tmp_path / "a.xyz").write_text("")
+    with pytest.raises(ConfigError, match=r"expected a folder or one of \.npz"):
+        open_graph(tmp_path / "a.xyz")
+    for name in ("a.npz", "a.pt"):
+        (tmp_path / name).write_text("not this")
+        with pytest.raises(DataError, match="cannot be read"):
+            open_graph(tmp_path / name)
+    (tmp_path / "a.csv").write_text("src,dst\n0,one\n")
+    with pytest.raises(DataError, match="table of numbers"):
+        open_graph(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("src,dst\n0,0.5\n")
+    with pytest.raises(DataError, match="not integers"):
+        open_graph(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("src,dst\n")
+    with pytest.raises(DataError, match="holds no edges"):
+        open_graph(tmp_path / "a.csv")
+    np.savez(tmp_path / "b.npz", x=X)
+    with pytest.raises(DataError, match="expected edge_index, or the ends"):
+        open_graph(tmp_path / "b.npz")
+    (tmp_path / "e.txt").write_text("0 9\n")
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(DataError, match="has 5 rows, and the edges name nodes up to 9"):
+        open_graph(tmp_path / "e.txt", nodes=tmp_path / "x.npy")
+    if pytest.importorskip("pyarrow"):
+        (tmp_path / "a.parquet").write_text("not this")
+        with pytest.raises(DataError, match="cannot be read as parquet"):
+            open_graph(tmp_path / "a.parquet")
