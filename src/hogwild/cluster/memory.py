@@ -22,6 +22,7 @@ from hogwild.models.base import GraphModule
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gsd import GSDConv
 from hogwild.models.implicit import ImplicitConv
+from hogwild.nn.picnn import PICNN
 from hogwild.problems import streamed
 
 PROCESS = 400 << 20
@@ -36,7 +37,7 @@ widths."""
 HELD = 300
 """The same where an energy is held in memory as a whole: the networks at the iterate and at the
 next one, and their second derivatives."""
-PAIRS = 20
+PAIRS = 14
 """Numbers for each edge while graph signal denoising looks for the pairs of nodes that edges
 join."""
 SHARE = 0.9
@@ -88,8 +89,10 @@ def _layer(conv: ImplicitConv, edges: int, edge_weight: bool) -> Memory:
     if isinstance(conv, EnergyConv):
         c = conv.message_channels * (conv.heads or 1 if conv.concat else 1)
         node += r * (c * c + 5 * k * k)
-        widths = sum(net.convex_channels + sum(net.channels) for net in conv.message_nets[:1])
-        scale = (conv.heads or 1) * widths / 14  # 14 at the default widths
+        net = conv.message_nets[0]
+        assert isinstance(net, PICNN)
+        # 14 at the default widths
+        scale = (conv.heads or 1) * (net.convex_channels + sum(net.channels)) / 14
         if conv.rounds == 1 and r * edges >= streamed.LARGE["cpu"]:
             edge += r * (c + k) * k + (conv.heads or 0)
             process += int(NUMBER * streamed.BLOCK_EDGES * WORK * scale)

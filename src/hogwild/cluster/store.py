@@ -32,7 +32,6 @@ from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 
 Array = npt.NDArray[Any]
-Graph = Whole | Inputs | Data
 
 FORMAT, VERSION = "hogwild graph store", 1
 HOPS = (1, 2)
@@ -73,7 +72,7 @@ class Store:
     def write(
         cls,
         folder: str | Path,
-        graph: Graph,
+        graph: Whole | Inputs | Data,
         part: npt.ArrayLike,
         *,
         num_parts: int | None = None,

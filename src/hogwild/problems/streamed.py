@@ -193,9 +193,7 @@ class StreamedEvaluation(Evaluation):
         gradient, size = p.beta * h, p.beta * h.detach().abs()
         for block in p.blocks:
             if torch.is_grad_enabled():  # keep nothing for the backward pass: compute it again
-                some = checkpoint(
-                    self._terms, block, use_reentrant=False, preserve_rng_state=False
-                )
+                some = checkpoint(self._terms, block, use_reentrant=False, preserve_rng_state=False)
             else:
                 some = self._terms(block)
             value, own, toward, large, far = some
