@@ -47,13 +47,17 @@ def test_the_simulator(impairments):
     check_executor(execute, repeats=not impairments)  # one of the two runs everything twice
 
 
-def test_the_unrolled_executor():
-    """It is the simulator with gradients, whose impairments are tested above."""
-
+@pytest.mark.parametrize(
+    "impairments",
+    [(), pytest.param((BernoulliLoss(0.2),), marks=pytest.mark.slow)],
+    ids=["delays", "loss"],
+)
+def test_the_unrolled_executor(impairments):
     def execute(problem, rule, seed):
-        return unrolled(rule, Schedule(problem.graph, seed=seed), problem.start(), 250)
+        schedule = Schedule(problem.graph, seed=seed, impairments=impairments)
+        return unrolled(rule, schedule, problem.start(), 500 if impairments else 250)
 
-    check_executor(execute)
+    check_executor(execute, repeats=not impairments)
 
 
 def test_a_rule_that_looks_at_others_is_caught():

@@ -32,7 +32,10 @@ from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 
 Array = npt.NDArray[Any]
+<<<<<<< HEAD
 Graph: TypeAlias = Whole | Inputs | Data
+=======
+>>>>>>> large
 
 FORMAT, VERSION = "hogwild graph store", 1
 HOPS = (1, 2)
@@ -73,7 +76,7 @@ class Store:
     def write(
         cls,
         folder: str | Path,
-        graph: Graph,
+        graph: Whole | Inputs | Data,
         part: npt.ArrayLike,
         *,
         num_parts: int | None = None,
