@@ -32,10 +32,7 @@ from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 
 Array = npt.NDArray[Any]
-<<<<<<< HEAD
 Graph: TypeAlias = Whole | Inputs | Data
-=======
->>>>>>> large
 
 FORMAT, VERSION = "hogwild graph store", 1
 HOPS = (1, 2)
