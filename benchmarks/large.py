@@ -85,8 +85,7 @@ def solve(model_name: str, graph: str, nodes: int, check: bool) -> Row:
                 "iterations": int(found.iterations.max()), "residual": float(found.residual.max()),
                 "status": found.status.tolist(),
             }  # fmt: skip
-            memory = predict(model, row["edges"])
-            row["predicted_MiB"] = memory.bytes(row["nodes"], row["edges"]) / 2**20
+            row["predicted_MiB"] = predict(model, row["nodes"], row["edges"]) / 2**20
             if check:
                 conv: Any = model.conv
                 conv.on_failure = "ignore"  # it may end at the rounding error

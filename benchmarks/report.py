@@ -187,6 +187,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "swarm_turns": written("swarm_turns"),
     "swarm_sizes": written("swarm_sizes"),
     "swarm_faults": written("swarm_faults"),
+    "large": written("large"),
 }
 
 

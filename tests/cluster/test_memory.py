@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hogwild import GSDGNN, IGNN, EnergyGNN, LayeredGNN
 from hogwild.cluster import memory
 from hogwild.cluster.generate import grid
-from hogwild.cluster.memory import Memory, available, predict, predict_parts, require_memory
+from hogwild.cluster.memory import available, predict, predict_parts, require_memory
 from hogwild.cluster.partition import partition
 from hogwild.cluster.store import Store
 from hogwild.errors import CapacityError
@@ -19,21 +18,25 @@ LARGE = 10_000_000
 @pytest.mark.parametrize("make", [EnergyGNN, GSDGNN, IGNN])
 def test_linear_and_growing_with_the_model(make):
     small, wide = make(2, out_channels=1), make(200, out_channels=1, hidden_channels=8)
-    found = predict(small, LARGE)
-    assert found.bytes(20, 30) == found.process + 20 * found.per_node + 30 * found.per_edge
-    assert predict(wide, LARGE).per_node > found.per_node
-    assert predict(make(2, out_channels=1, replicas=3), LARGE).per_node > found.per_node
-    assert predict(small, LARGE, edge_weight=True).per_edge > found.per_edge
-    assert predict(small.conv, LARGE) == found
-    # A million nodes of degree six fit into three gibibytes.
-    assert found.bytes(1_000_000, 6_000_000) < 3 << 30
+    found = predict(small, 10**6, 6 * 10**6)
+    assert found < 3 << 30
+    assert predict(small, 2 * 10**6, 6 * 10**6) - found == predict(small, 10**6, LARGE) - predict(
+        small, 0, LARGE
+    )
+    twice, thrice = (predict(small, 10**6, n * 6 * 10**6) for n in (2, 3))
+    assert thrice - twice == twice - found > 0
+    assert predict(wide, 10**6, 6 * 10**6) > found
+    assert predict(make(2, out_channels=1, replicas=3), 10**6, 6 * 10**6) > found
+    assert predict(small, 10**6, 6 * 10**6, edge_weight=True) > found
+    assert predict(small.conv, 10**6, 6 * 10**6) == found
 
 
 def test_several_layers_take_the_memory_of_the_largest():
-    one = predict(EnergyGNN(2, out_channels=1), LARGE)
-    two = predict(EnergyGNN(2, out_channels=1, num_layers=2), LARGE)
-    assert one.per_edge == two.per_edge
-    assert one.per_node < two.per_node
+    one, two = (EnergyGNN(2, out_channels=1, num_layers=n) for n in (1, 2))
+    assert predict(one, 0, LARGE) == predict(two, 0, LARGE)
+    assert (
+        predict(one, 10, LARGE) < predict(two, 10, LARGE) == predict(two.conv.levels[1], 10, LARGE)
+    )
 
 
 def test_layers_that_are_not_solved_have_no_prediction():
@@ -41,7 +44,7 @@ def test_layers_that_are_not_solved_have_no_prediction():
 
     model = LayeredGNN([GCNConv(4, 4)], 2, out_channels=1)
     with pytest.raises(TypeError, match="implicit layers"):
-        predict(model, 10)
+        predict(model, 10, 10)
 
 
 def test_every_part_of_a_store(tmp_path):
@@ -50,8 +53,7 @@ def test_every_part_of_a_store(tmp_path):
     model = EnergyGNN(2, out_channels=1)
     found = predict_parts(model, store)
     count = store.counts()[1]
-    expected = predict(model, count.edges).bytes(count.nodes + count.halo, count.edges)
-    assert found[1] == expected
+    assert found[1] == predict(model, count.nodes + count.halo, count.edges)
     assert all(one <= two for one, two in zip(predict_parts(model, store, 1), found, strict=True))
 
 
@@ -82,8 +84,3 @@ def test_available_memory_is_read_from_the_system(tmp_path, monkeypatch):
     assert available() == 2 << 20
     (group / "memory.max").write_text("3000\n")
     assert available() == 2000
-
-
-def test_counts_are_those_of_a_memory():
-    assert Memory(1, 2, 3).bytes(10, 100) == 321
-    assert np.isfinite(available() or 0)

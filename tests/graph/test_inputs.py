@@ -8,7 +8,7 @@ from torch_geometric.loader import RandomNodeLoader
 
 import hogwild
 from hogwild import GCN, GSDGNN, IGNN, Inputs
-from hogwild.errors import InputError
+from hogwild.errors import GraphError, InputError
 from hogwild.graph.inputs import SAMPLED, require_whole
 
 
@@ -83,3 +83,22 @@ def test_to():
     assert (double.nodes["z"].dtype, double.nodes["id"].dtype) == (torch.float64, torch.long)
     assert double.edge_index is edge_index
     assert (inputs.to("meta").x.is_meta, inputs.x.is_meta) == (True, False)
+
+
+def test_degrees_of_a_larger_graph_are_carried():
+    """Also into copies, other dtypes and selected graphs; equal tensors give one graph."""
+    edge_index = torch.tensor([[0, 1], [1, 0]])
+    degrees = torch.tensor([[3.0, 4.0], [5.0, 6.0]])
+    inputs = Inputs(torch.ones(2, 1), edge_index, degrees=degrees)
+    graph, weight = inputs.graph(), torch.ones(2, dtype=torch.float64)
+    assert inputs.graph() is graph
+    assert graph.received(weight).tolist() == [3.0, 5.0]
+    assert graph.sent(weight).tolist() == [4.0, 6.0]
+    assert Inputs(inputs.x, edge_index).graph().received(weight).tolist() == [1.0, 1.0]
+    twice = inputs.repeat(2).graph()
+    assert twice.received(weight).tolist() == [3.0, 5.0, 3.0, 5.0]
+    assert twice.select(torch.tensor([1]))[0].sent(weight).tolist() == [4.0, 6.0]
+    with pytest.raises(GraphError, match="needs the whole graph"):
+        graph.require_whole("this")
+    with pytest.raises(GraphError, match=r"expected floating-point numbers \[2, 2\]"):
+        Inputs(inputs.x, edge_index, degrees=torch.ones(3, 2)).graph()

@@ -3,8 +3,7 @@ r"""How much memory a solve takes, predicted before anything starts.
 The solver holds a few vectors for each node, and a few numbers for each edge. Both are counted here
 from the model's widths, so that the memory is linear in nodes and edges:
 
-.. math:: \text{bytes} = \text{process} + \text{block}
-          + \text{node} \cdot (A + B) + \text{edge} \cdot E
+.. math:: \text{bytes} = \text{constant} + \text{node} \cdot (A + B) + \text{edge} \cdot E
 
 for A owned nodes, B nodes of the halo and E edges. ``benchmarks/large.py`` compares the prediction
 with the peak that it measures.
@@ -13,7 +12,6 @@ with the peak that it measures.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hogwild.cluster.store import Count, Store
@@ -42,56 +40,37 @@ PAIRS = 14
 join."""
 GATES = 30
 """Gates and biases for each edge at the default widths."""
-PLAN = 72
-"""Numbers for each edge while a factorisation is planned, on graphs of at most
+PLAN = 18
+"""Numbers for each block of a Hessian while a factorisation is planned, on graphs of at most
 :data:`PLAN_EDGES`. Larger graphs are seldom planned."""
 PLAN_EDGES = 1 << 21
 SHARE = 0.9
 """Share of the available memory that may be used."""
 
 
-@dataclass(frozen=True)
-class Memory:
-    """The predicted memory of a solve, in bytes.
-
-    Attributes:
-        process: The process without a graph, and blocks of constant size.
-        per_node: For each local node.
-        per_edge: For each edge.
-    """
-
-    process: int
-    per_node: int
-    per_edge: int
-
-    def bytes(self, nodes: int, edges: int) -> int:
-        """The total for so many local nodes (owned and halo) and edges."""
-        return self.process + self.per_node * nodes + self.per_edge * edges
-
-
-def predict(model: GraphModule, edges: int, *, edge_weight: bool = False) -> Memory:
-    """The memory of solving the model's problem on a graph or on a part of one.
+def predict(model: GraphModule, nodes: int, edges: int, *, edge_weight: bool = False) -> int:
+    """Bytes of a process that solves the model's problem on a graph or on a part of one.
 
     Args:
         model: A model or a convolution.
-        edges: Number of edges, which decides how an energy is evaluated.
+        nodes: Number of local nodes, N or A + B.
+        edges: Number of edges.
         edge_weight: Whether the edges have weights.
     """
     convs = [m for m in model.modules() if isinstance(m, ImplicitConv)]
     if not convs:
         raise TypeError(f"expected a model with implicit layers, got {type(model).__name__}")
-    found = [_layer(conv, edges, edge_weight) for conv in convs]
     # Several layers are solved one after the other.
-    return Memory(*(max(getattr(m, name) for m in found) for name in vars(found[0])))
+    return max(_layer(conv, nodes, edges, edge_weight) for conv in convs)
 
 
-def _layer(conv: ImplicitConv, edges: int, edge_weight: bool) -> Memory:
+def _layer(conv: ImplicitConv, nodes: int, edges: int, edge_weight: bool) -> int:
     r, k = conv.replicas or 1, conv.hidden_channels
     # The features and their copy in the precision of the solve, degrees, batch, row starts.
     node = 2 * conv.in_channels + 8 + VECTORS * r * k
     # Senders and receivers twice: as given, and in the graph; and the order of receivers.
     edge = 5 + (conv.edge_dim or 0) * 2 + 2 * edge_weight
-    process = PROCESS + (NUMBER * PLAN * edges if edges <= PLAN_EDGES else 0)
+    constant = 0.0
     if isinstance(conv, EnergyConv):
         c = conv.message_channels * (conv.heads or 1 if conv.concat else 1)
         node += r * (c * c + 5 * k * k)
@@ -101,8 +80,8 @@ def _layer(conv: ImplicitConv, edges: int, edge_weight: bool) -> Memory:
         scale = (conv.heads or 1) * (net.convex_channels + sum(net.channels)) / 14
         if conv.rounds == 1 and r * edges >= streamed.LARGE["cpu"]:
             edge += r * (c + k) * k + (conv.heads or 0)
-            process += int(NUMBER * streamed.BLOCK_EDGES * WORK * scale)
-            process += min(streamed.KEEP, int(NUMBER * r * edges * GATES * scale))
+            constant = streamed.BLOCK_EDGES * WORK * scale
+            constant += min(streamed.KEEP / NUMBER, r * edges * GATES * scale)
         else:
             edge += int(r * conv.rounds * HELD * scale)
             node += int(r * conv.rounds * HELD * scale) // 2
@@ -111,15 +90,17 @@ def _layer(conv: ImplicitConv, edges: int, edge_weight: bool) -> Memory:
         node += 16
     else:
         edge += 4 * r * k
-    return Memory(process, NUMBER * node, NUMBER * edge)
+    if edges <= PLAN_EDGES:
+        constant += PLAN * edges * (1.0 + 0.5 * edges / max(nodes, 1))  # edges and wedges
+    return PROCESS + NUMBER * int(constant + node * nodes + edge * edges)
 
 
 def predict_parts(model: GraphModule, store: Store, hops: int = 2) -> list[int]:
     """Predicted bytes of the worker of each part of a store."""
 
     def needed(count: Count) -> int:
-        memory = predict(model, count.edges, edge_weight=store.has_weights)
-        return memory.bytes(count.nodes + count.halo, count.edges)
+        nodes = count.nodes + count.halo
+        return predict(model, nodes, count.edges, edge_weight=store.has_weights)
 
     return [needed(count) for count in store.counts(hops)]
 

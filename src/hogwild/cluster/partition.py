@@ -25,9 +25,8 @@ from hogwild.graph.inputs import Inputs
 Array = npt.NDArray[Any]
 
 METHODS = ("auto", "metis", "coordinates", "search")
-METIS_EDGES = 40_000_000
-"""Most edges for which ``"auto"`` takes METIS (``benchmarks/large.py`` measures its time and
-memory)."""
+METIS_EDGES = 100_000_000
+"""Most edges for which ``"auto"`` takes METIS, which needs about 75 bytes for each of them."""
 
 
 @dataclass(frozen=True, eq=False)
