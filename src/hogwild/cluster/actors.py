@@ -39,10 +39,12 @@ except ImportError as error:  # pragma: no cover
         "pip install hogwild-gnn[cluster], or use workers=1"
     ) from error
 
-POLL = 0.02
-"""Seconds between two looks at the statuses."""
-SOON, LATER = 0.001, 0.02
-"""Least and most seconds that an actor without news sleeps."""
+POLL, SHARE, RARELY = 0.02, 0.03, 0.5
+"""Seconds between two looks at the statuses: a share of the time since the start, at least and at
+most. A look takes a few milliseconds of every actor."""
+SOON, PAUSE, LATER = 0.001, 0.005, 0.02
+"""Seconds that an actor sleeps: least and most without news, and between them where it waits for
+mail. Mail wakes it."""
 WAIT = 1.0
 """An actor waits for mail that it expects at most this many times as long as its last update
 took."""
@@ -156,9 +158,9 @@ class Actor:
                 self.wake.wait(nap)
             until = time.monotonic() + WAIT * worker.took
             while time.monotonic() < until and worker.expects() and self.stopped < phase:
-                self._push(peers)
-                self.wake.wait(min(SOON, max(until - time.monotonic(), 0.0)))
+                self.wake.wait(min(PAUSE, max(until - time.monotonic(), 0.0)))
                 self.wake.clear()
+                self._push(peers)
         worker.save()
         self.phase = None
 
@@ -336,7 +338,7 @@ class Actors(Engine):
         asked: dict[int, Any] = {}
         seen: dict[int, Status] = {}
         while True:
-            time.sleep(POLL)
+            time.sleep(min(max(POLL, SHARE * (time.monotonic() - began)), RARELY))
             self._mend(runs, seen)
             self._ask(asked, seen)
             statuses = [seen[p] for p in sorted(seen)]
