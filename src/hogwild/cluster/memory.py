@@ -22,9 +22,10 @@ from hogwild.models.base import GraphModule
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gsd import GSDConv
 from hogwild.models.implicit import ImplicitConv
+from hogwild.nn.picnn import PICNN
 from hogwild.problems import streamed
 
-PROCESS = 400 << 20
+PROCESS = 430 << 20
 """A Python process with torch and this library, before it reads a graph."""
 NUMBER = 8
 """Bytes of a float64 or of an index."""
@@ -36,9 +37,15 @@ widths."""
 HELD = 300
 """The same where an energy is held in memory as a whole: the networks at the iterate and at the
 next one, and their second derivatives."""
-PAIRS = 20
+PAIRS = 14
 """Numbers for each edge while graph signal denoising looks for the pairs of nodes that edges
 join."""
+GATES = 30
+"""Gates and biases for each edge at the default widths."""
+PLAN = 72
+"""Numbers for each edge while a factorisation is planned, on graphs of at most
+:data:`PLAN_EDGES`. Larger graphs are seldom planned."""
+PLAN_EDGES = 1 << 21
 SHARE = 0.9
 """Share of the available memory that may be used."""
 
@@ -84,15 +91,18 @@ def _layer(conv: ImplicitConv, edges: int, edge_weight: bool) -> Memory:
     node = 2 * conv.in_channels + 8 + VECTORS * r * k
     # Senders and receivers twice: as given, and in the graph; and the order of receivers.
     edge = 5 + (conv.edge_dim or 0) * 2 + 2 * edge_weight
-    process = PROCESS
+    process = PROCESS + (NUMBER * PLAN * edges if edges <= PLAN_EDGES else 0)
     if isinstance(conv, EnergyConv):
         c = conv.message_channels * (conv.heads or 1 if conv.concat else 1)
         node += r * (c * c + 5 * k * k)
-        widths = sum(net.convex_channels + sum(net.channels) for net in conv.message_nets[:1])
-        scale = (conv.heads or 1) * widths / 14  # 14 at the default widths
+        net = conv.message_nets[0]
+        assert isinstance(net, PICNN)
+        # 14 at the default widths
+        scale = (conv.heads or 1) * (net.convex_channels + sum(net.channels)) / 14
         if conv.rounds == 1 and r * edges >= streamed.LARGE["cpu"]:
             edge += r * (c + k) * k + (conv.heads or 0)
             process += int(NUMBER * streamed.BLOCK_EDGES * WORK * scale)
+            process += min(streamed.KEEP, int(NUMBER * r * edges * GATES * scale))
         else:
             edge += int(r * conv.rounds * HELD * scale)
             node += int(r * conv.rounds * HELD * scale) // 2

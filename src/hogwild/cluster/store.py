@@ -19,7 +19,7 @@ import tempfile
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,6 @@ from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 
 Array = npt.NDArray[Any]
-Graph: TypeAlias = Whole | Inputs | Data
 
 FORMAT, VERSION = "hogwild graph store", 1
 HOPS = (1, 2)
@@ -73,7 +72,7 @@ class Store:
     def write(
         cls,
         folder: str | Path,
-        graph: Graph,
+        graph: Whole | Inputs | Data,
         part: npt.ArrayLike,
         *,
         num_parts: int | None = None,

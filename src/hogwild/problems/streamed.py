@@ -1,9 +1,10 @@
 r"""The energy of an energy GNN on a large graph, evaluated in blocks of nodes.
 
 A node's local energy needs the node and the edges into it alone. This file computes a block of
-nodes with the edges into them, adds the result to the gradient, and forgets everything else. Even
-the networks' gates and biases, which depend on features only, are computed again in every pass.
-Memory is a few numbers for each node and edge; the block decides how much more.
+nodes with the edges into them, adds the result to the gradient, and forgets everything else. The
+networks' gates and biases, which depend on features only, are kept for the first blocks
+(:data:`KEEP`) and computed again in every pass for all others. Memory is a few numbers for each
+node and edge, and a constant.
 
 **The Hessian.** Of the second-order models of the local energies (:class:`~hogwild_node.quadratic.
 LocalQuadratic`) a product with the Hessian needs, for each edge, :math:`G_e = (J_e; X_e)`, and for
@@ -33,10 +34,12 @@ from hogwild.problems.energy import EnergyProblem
 from hogwild_node.energy import Energy
 from hogwild_node.round import Linear, Pullback, Round, RoundTape
 from hogwild_node.star import Star
-from hogwild_node.tree import FIXED, over
+from hogwild_node.tree import FIXED, arrays, over
 
 BLOCK_EDGES = 1 << 16
 """Edges and nodes of a block, times replicas (``benchmarks/large.py``)."""
+KEEP = 512 << 20
+"""Bytes of gates and biases that a problem keeps. They are half of the work of an evaluation."""
 LARGE = {"cpu": 1 << 18}
 """Edges, times replicas, from which an energy is evaluated in blocks, by device. On a GPU a block
 is too little work for a kernel."""
@@ -94,7 +97,8 @@ def _blocks(graph: Graph, edges: int) -> Blocks:
 class StreamedEnergy(Objective):
     """The problem of :class:`~hogwild.problems.energy.EnergyProblem` with one round of messages.
 
-    ``pose`` reads the model's parameters at every pass, so that the problem changes with them.
+    ``pose`` reads the model's parameters whenever a block needs them: change no parameter while the
+    problem is in use.
     """
 
     graph: Graph = over(FIXED)
@@ -167,6 +171,29 @@ class StreamedEnergy(Objective):
         shape = (replicas.numel(), self.channels)
         return StreamedEnergy(graph, self.beta, pose, shape, self.like), nodes
 
+    @cached_property
+    def _kept(self) -> dict[int, Round]:
+        """Rounds by the first node of their block."""
+        return {}
+
+    @cached_property
+    def _room(self) -> list[int]:
+        """Bytes that may still be kept."""
+        return [KEEP]
+
+    def _round(self, block: Block) -> Round:
+        """The round of a block, with its features filled in."""
+        first = block.nodes.start
+        if torch.is_grad_enabled():
+            return self.pose(block.star, block.src)
+        if first in self._kept:
+            return self._kept[first]
+        found = self.pose(block.star, block.src)
+        if self._room[0] > 0:
+            self._room[0] -= sum(x.untyped_storage().nbytes() for x, _ in arrays(found))
+            self._kept[first] = found
+        return found
+
     def passes(self, h: Tensor) -> Iterator[tuple[Block, RoundTape]]:
         """The forward passes of all blocks."""
         for block in self.blocks:
@@ -174,7 +201,7 @@ class StreamedEnergy(Objective):
 
     def forward(self, h: Tensor, block: Block) -> RoundTape:
         """The forward pass of one block."""
-        rnd = self.pose(block.star, block.src)
+        rnd = self._round(block)
         return rnd.forward(h[..., block.nodes], gather(h, block.src), block.star)
 
 
