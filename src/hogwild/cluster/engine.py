@@ -39,7 +39,7 @@ class Engine(ABC):
     @abstractmethod
     def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
         """Let all workers work until they are done, or for so many seconds; returns whether they
-        are. Afterwards every part has the newest halo."""
+        are. Afterwards every part has the newest halo, and the checkpoints may be old."""
 
     def patiently(self, step: Callable[[], T]) -> T:
         """The result of a step; if a host dies meanwhile, that of the step again."""
@@ -96,8 +96,6 @@ class InProcess(Engine):
             return seconds is None or spent < seconds
 
         done = local.run(workers, self.disorder, revive=self._revive, watch=told)
-        for host in self.hosts:
-            host.save()
         if not done:
             for _ in range(2):  # letters follow embeddings
                 local.exchange(workers)

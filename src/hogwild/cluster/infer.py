@@ -298,6 +298,8 @@ def _run(
     began = time.monotonic()
     done = engine.iterate(told, seconds)
     spent = time.monotonic() - began
+    if setup.keeps:
+        engine.call("save")
     measures = [m for m in engine.call("measure") if m is not None]
     bar = error_bar(measures)
     stalled = any(status.stalled for status in last)

@@ -180,12 +180,13 @@ class Worker:
 
     def expects(self) -> bool:
         """Whether mail is worth waiting for: that of parts that are about as fast and have not sent
-        since the last update, and answers of parts that are much faster."""
+        since the last update, and answers of parts that are much faster. A part that has read what
+        this part holds now and is silent has nothing to say."""
         for q in self.work.links.receives:
+            if q not in self.work.links.sends or self.answers.get(q) == self.version:
+                continue
             pace = self.paces.get(q, 0.0)
-            if q not in self._inbox and pace <= ALIKE * self.took:
-                return True
-            if pace <= self.took / ALIKE and self.answers.get(q) != self.version:
+            if pace <= (self.took / ALIKE if q in self._inbox else ALIKE * self.took):
                 return True
         return False
 
