@@ -33,7 +33,7 @@ from hogwild import GSDGNN, IGNN, EnergyGNN
 from hogwild.cluster import infer, open_graph
 from hogwild.cluster.actors import Actors, connect
 from hogwild.cluster.host import Plan, convolution, save_model
-from hogwild.cluster.infer import Setup, gathered, prepared
+from hogwild.cluster.inference import Setup, gathered, prepared
 from hogwild.cluster.worker import Status
 
 MODELS = {

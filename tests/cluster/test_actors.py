@@ -20,7 +20,7 @@ from hogwild.cluster import Trainer, infer  # noqa: E402
 from hogwild.cluster.actors import Actors, connect  # noqa: E402
 from hogwild.cluster.bound import error_bar  # noqa: E402
 from hogwild.cluster.host import Plan, convolution, save_model  # noqa: E402
-from hogwild.cluster.infer import gathered, prepared  # noqa: E402
+from hogwild.cluster.inference import gathered, prepared  # noqa: E402
 from hogwild.testing import random_graph  # noqa: E402
 
 MODELS = {

@@ -8,7 +8,7 @@ from hogwild import GSDGNN, IGNN, EnergyGNN, LayeredGNN
 from hogwild.cluster import memory
 from hogwild.cluster.generate import grid
 from hogwild.cluster.memory import available, predict, predict_parts, require_memory
-from hogwild.cluster.partition import partition
+from hogwild.cluster.partitioning import partition
 from hogwild.cluster.store import Store
 from hogwild.errors import CapacityError
 

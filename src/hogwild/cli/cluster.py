@@ -86,7 +86,7 @@ def run(options: Options) -> Outcome:
     """Call :func:`hogwild.cluster.infer`."""
     check_picture(options.plot)
     check_picture(options.map)
-    from hogwild.cluster.infer import infer, opened
+    from hogwild.cluster.inference import infer, opened
 
     result = options.load()
     r = result.best if options.replica is None else options.replica

@@ -4,14 +4,14 @@ Only several workers need Ray, which is imported when they start.
 """
 
 from hogwild.cluster.bound import ErrorBar
-from hogwild.cluster.fit import Fit, Trainer, fit
-from hogwild.cluster.infer import infer
+from hogwild.cluster.inference import infer
 from hogwild.cluster.local import Disorder
-from hogwild.cluster.partition import Partition, partition
+from hogwild.cluster.partitioning import Partition, partition
 from hogwild.cluster.result import ClusterRun
 from hogwild.cluster.sources import open_graph
 from hogwild.cluster.store import Store
 from hogwild.cluster.trace import Trace
+from hogwild.cluster.training import Fit, Trainer, fit
 from hogwild.cluster.whole import Whole
 
 __all__ = [

@@ -85,7 +85,7 @@ class Store:
         Args:
             folder: The new folder.
             graph: A PyG ``Data``, ``Inputs``, or a :class:`Whole` with memory-mapped arrays.
-            part: The part of every node, [N] (:func:`~hogwild.cluster.partition.partition`).
+            part: The part of every node, [N] (:func:`~hogwild.cluster.partitioning.partition`).
             num_parts: Number of parts; by default the largest part that occurs and those below it.
                 A part may be empty.
             overwrite: Replace a store that is in the folder.

@@ -21,7 +21,7 @@ from hogwild.cluster.engine import Engine, InProcess, Watch
 from hogwild.cluster.host import Plan, convolution, save_model
 from hogwild.cluster.local import Disorder
 from hogwild.cluster.memory import predict_parts, require_memory
-from hogwild.cluster.partition import Partition, partition
+from hogwild.cluster.partitioning import Partition, partition
 from hogwild.cluster.result import GUARANTEES, ClusterRun
 from hogwild.cluster.sources import open_graph
 from hogwild.cluster.store import Store

@@ -2,7 +2,8 @@ r"""Training on one graph in parts: the exact gradient, without barriers.
 
 A training step has four stages, each on all parts:
 
-1. The parts solve for the embeddings (:mod:`hogwild.cluster.infer`), from those of the last step.
+1. The parts solve for the embeddings (:mod:`hogwild.cluster.inference`), from those of the last
+   step.
 2. Every part reads out its labelled nodes. The loss is the mean over all labelled nodes, and a part
    knows its share.
 3. The parts solve the adjoint by the same iteration: the system
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 
 from hogwild.cluster.engine import Engine
 from hogwild.cluster.host import Loss, Plan, convolution, save_model
-from hogwild.cluster.infer import Setup, Source, engine_for, prepared
+from hogwild.cluster.inference import Setup, Source, engine_for, prepared
 from hogwild.cluster.local import Disorder
 from hogwild.errors import ConfigError, ConvergenceError, require_positive
 
