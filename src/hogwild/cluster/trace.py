@@ -19,11 +19,11 @@ class Trace:
 
     Attributes:
         times: Seconds since the start, [T].
-        unrest: Residual of each part relative to its limit, [T][P].
-        residual: Largest absolute entry of each part's residual, [T][P].
-        updates: Updates of each part so far, [T][P].
-        age: Seconds since each part last heard a part that it reads, the longest, [T][P].
-        bytes: Bytes that each part has sent so far, [T][P].
+        unrest: Residual of each part relative to its limit, [T, P].
+        residual: Largest absolute entry of each part's residual, [T, P].
+        updates: Updates of each part so far, [T, P].
+        age: Seconds since each part last heard a part that it reads, the longest, [T, P].
+        bytes: Bytes that each part has sent so far, [T, P].
     """
 
     times: list[float] = field(default_factory=list)
