@@ -133,8 +133,13 @@ class Host:
         def typed(x: Tensor) -> Tensor:
             return x.to(like.dtype) if x.is_floating_point() else x
 
-        attr = inputs.edge_attr
-        return replace(inputs, x=typed(inputs.x), edge_attr=None if attr is None else typed(attr))
+        attr, weight = inputs.edge_attr, inputs.edge_weight
+        return replace(
+            inputs,
+            x=typed(inputs.x),
+            edge_attr=None if attr is None else typed(attr),
+            edge_weight=None if weight is None else typed(weight),
+        )
 
     # -- the forward pass --------------------------------------------------------------------------
 

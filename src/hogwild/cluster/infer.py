@@ -139,17 +139,35 @@ def _cut(
 
 
 def _same(store: Store, whole: Whole) -> bool:
-    """Whether a store holds the features and edges of this graph, by samples of each part."""
+    """Whether a store holds this graph: all features, edges, weights and fields."""
+    names = (list(whole.node_fields), list(whole.edge_fields))
+    if names != (store.index["node_fields"], store.index["edge_fields"]):
+        return False
     for p in range(store.num_parts):
         part = store.part(p, 1)
-        rows = slice(None, None, max(len(part.nodes) // 1000, 1))
-        edges = slice(None, None, max(len(part.edges) // 1000, 1))
-        local = np.concatenate([part.nodes, part.halo])
-        same = np.array_equal(whole.x[part.nodes[rows]], part.x[: len(part.nodes)][rows])
-        ends = local[part.edge_index[:, edges]] if len(local) else part.edge_index[:, edges]
-        if not same or not np.array_equal(whole.edge_index[:, part.edges[edges]], ends):
+        nodes, edges = part.nodes, part.edges
+        local = np.concatenate([nodes, part.halo]).astype(np.int64)
+        ends = local[part.edge_index] if len(local) else part.edge_index
+        if not np.array_equal(whole.edge_index[:, edges], ends):
             return False
+        of_nodes = [(whole.x, part.x)]
+        of_nodes += [(whole.node_fields[name], value) for name, value in part.node_fields.items()]
+        of_edges: list[tuple[Any, Any]] = [
+            (whole.edge_attr, part.edge_attr), (whole.edge_weight, part.edge_weight)
+        ]  # fmt: skip
+        of_edges += [(whole.edge_fields[name], value) for name, value in part.edge_fields.items()]
+        if not all(_equal(given[nodes], held[: len(nodes)]) for given, held in of_nodes):
+            return False
+        for given, held in of_edges:
+            if (given is None) != (held is None):
+                return False
+            if given is not None and not _equal(given[edges], held):
+                return False
     return True
+
+
+def _equal(given: Any, held: Any) -> bool:
+    return bool(given.dtype == held.dtype) and np.array_equal(given, held)
 
 
 def engine_for(
