@@ -146,3 +146,13 @@ def test_edge_weights_of_files_have_the_dtype_of_the_model(tmp_path):
     run = infer(GSDGNN(1, out_channels=2), path, 2, disorder=Disorder())
     assert run.converged
     assert run.prediction.dtype == torch.float32
+
+
+def test_the_error_bar_counts_the_rounding_of_what_is_returned():
+    model, data = case("ignn")
+    model, data.x = model.float(), data.x.float()
+    run = infer(model, data, 2, tol=1e-9, work="solve", disorder=Disorder())
+    data.x = data.x.double()
+    exact = infer(model.double(), data, 1, tol=1e-12, work="solve").h
+    assert run.h.dtype == torch.float32
+    assert 0 < float((run.h.double() - exact).abs().max()) <= run.error_bar.error

@@ -317,7 +317,7 @@ def _run(
     done = engine.iterate(told, seconds)
     spent = time.monotonic() - began
     measures = [m for m in engine.call("measure") if m is not None]
-    bar = error_bar(measures)
+    bar = error_bar(measures, _rounding(setup.model))
     stalled = any(status.stalled for status in last)
     model, store = setup.model, setup.store
     numbers = store.num_nodes * model.hidden_channels * (model.replicas or 1)
@@ -348,6 +348,12 @@ def _run(
         partition="" if setup.partition is None else str(setup.partition),
         guarantee=GUARANTEES[kind],
     )
+
+
+def _rounding(model: ConvGNN) -> float:
+    """The relative error of an embedding that is returned in the dtype of the parameters."""
+    dtype = next(model.parameters()).dtype
+    return torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
 
 
 @torch.no_grad()
