@@ -156,3 +156,13 @@ def test_the_error_bar_counts_the_rounding_of_what_is_returned():
     exact = infer(model.double(), data, 1, tol=1e-12, work="solve").h
     assert run.h.dtype == torch.float32
     assert 0 < float((run.h.double() - exact).abs().max()) <= run.error_bar.error
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name", ["gsd", "energy"])
+def test_directed_edges_are_solved_by_default(name, workers):
+    model, data = case(name)
+    data.edge_index = data.edge_index[:, 2:]
+    run = infer(model, data, workers, disorder=Disorder())
+    assert run.work == "solve"
+    close(run, model, data)

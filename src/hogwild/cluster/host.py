@@ -195,7 +195,10 @@ class Host:
         seconds: dict[str, float] = {}
         for name in self.kinds() if self.owned else []:
             self._read(self.plan.hops if name == "solve" else 1)
-            work = self._work(name)
+            try:
+                work = self._work(name)
+            except AsynchronyError:  # a rule may need the reverse of every edge
+                continue
             goal, best = GOAL * work.look(), min(seconds.values(), default=math.inf)
             seen = [(0.0, work.unrest)]
             began = time.perf_counter()

@@ -28,7 +28,7 @@ from hogwild.cluster.store import Store
 from hogwild.cluster.trace import Trace
 from hogwild.cluster.whole import Whole
 from hogwild.cluster.worker import Status
-from hogwild.errors import ConfigError, FeatureError, is_number, require_positive
+from hogwild.errors import AsynchronyError, ConfigError, FeatureError, is_number, require_positive
 from hogwild.graph.inputs import Inputs
 from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
@@ -272,6 +272,10 @@ def infer(
             if work == "auto":
                 trial = measured(engine, setup)
                 work = min(trial, key=lambda name: trial[name]) if trial else "solve"
+                try:
+                    engine.call("start", work)
+                except AsynchronyError:  # the rule fits the largest part and not all parts
+                    work = "solve"
             trace = Trace()
             try:
                 return engine.patiently(
