@@ -198,3 +198,12 @@ def test_a_killed_node_of_a_cluster(tmp_path):
         answer = model.embed(data).value
     assert run.restarts >= 1
     assert float((run.h - answer).norm() / answer.norm()) <= 1e-5
+
+
+def test_with_barriers_a_killed_actor_does_not_hold_up_the_others(engine, tmp_path):
+    engine.pace({0: 20.0, 1: 20.0})
+    try:
+        error, _ = solved(engine, "ignn", tmp_path, 1, kill_one(engine, 1), barriers=True)
+    finally:
+        engine.barriers = False
+    assert error <= 1e-6

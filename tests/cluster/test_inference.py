@@ -121,3 +121,48 @@ def test_bad_input_is_one_clear_line(tmp_path):
     (tmp_path / "broken.npz").write_bytes(b"no graph")
     with pytest.raises(DataError, match=r"broken\.npz"):
         infer(model, tmp_path / "broken.npz")
+
+
+@pytest.mark.parametrize("what", ["edge_weight", "x", "edges"])
+def test_a_folder_with_another_graph_is_written_again(what, tmp_path):
+    model, data = case("gsd", sizes=(3000,) if what == "x" else (12, 5))
+    data.edge_weight = torch.ones(data.num_edges, dtype=torch.float64)
+    infer(model, data, 2, work="solve", folder=tmp_path, disorder=Disorder())
+    other = data.clone()
+    if what == "edge_weight":
+        other.edge_weight = 10.0 * data.edge_weight
+    elif what == "x":  # a single node
+        other.x[1234] += 1.0
+    else:
+        other.edge_index = data.edge_index.flip(1)
+    run = infer(model, other, 2, work="solve", folder=tmp_path, disorder=Disorder())
+    close(run, model, other)
+
+
+def test_edge_weights_of_files_have_the_dtype_of_the_model(tmp_path):
+    torch.manual_seed(0)
+    path = tmp_path / "graph.csv"
+    path.write_text("src,dst,weight\n0,1,2\n1,0,2\n1,2,3\n2,1,3\n")
+    run = infer(GSDGNN(1, out_channels=2), path, 2, disorder=Disorder())
+    assert run.converged
+    assert run.prediction.dtype == torch.float32
+
+
+def test_the_error_bar_counts_the_rounding_of_what_is_returned():
+    model, data = case("ignn")
+    model, data.x = model.float(), data.x.float()
+    run = infer(model, data, 2, tol=1e-9, work="solve", disorder=Disorder())
+    data.x = data.x.double()
+    exact = infer(model.double(), data, 1, tol=1e-12, work="solve").h
+    assert run.h.dtype == torch.float32
+    assert 0 < float((run.h.double() - exact).abs().max()) <= run.error_bar.error
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name", ["gsd", "energy"])
+def test_directed_edges_are_solved_by_default(name, workers):
+    model, data = case(name)
+    data.edge_index = data.edge_index[:, 2:]
+    run = infer(model, data, workers, disorder=Disorder())
+    assert run.work == "solve"
+    close(run, model, data)

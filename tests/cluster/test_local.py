@@ -95,3 +95,34 @@ def test_unusual_graphs(name, sizes, count):
     found, _ = workers(problem, owner, count, tol=1e-6)
     assert run(found, Disorder(seed=0, delay=2))
     assert error(found, owner, answer) <= 1e-5
+
+
+def test_a_restarted_worker_hears_embeddings_and_not_only_versions(tmp_path):
+    problem, _ = case("gsd")
+    owner = owners(16, 2)
+    (a, b), make = workers(problem, owner, 2, folder=tmp_path)
+    a.update()
+    mail = a.outgoing(1)
+    assert b.receive(0, mail)
+    a.has_arrived(1, mail, b.version[0])
+    b = make(1)  # it has forgotten what it heard
+    short = a.outgoing(1)
+    assert not short.packet  # the first life has the embeddings
+    assert not b.receive(0, short)
+    a.has_arrived(1, short, None)
+    assert a.owes(1)
+    assert a.outgoing(1).packet
+
+
+def test_mail_to_an_earlier_life_does_not_count(tmp_path):
+    problem, _ = case("gsd")
+    owner = owners(16, 2)
+    (a, b), make = workers(problem, owner, 2, folder=tmp_path)
+    a.update()
+    mail = a.outgoing(1)
+    assert b.receive(0, mail)
+    early = b.version[0]
+    b = make(1)
+    a.receive(1, b.outgoing(0))  # before the news that the mail has arrived
+    a.has_arrived(1, mail, early)
+    assert a.outgoing(1).packet

@@ -105,17 +105,17 @@ class Actor:
 
     # -- packets -----------------------------------------------------------------------------------
 
-    def receive(self, phase: int, sender: int, mail: Mail) -> bool:
-        """Take mail of another actor; returns whether it was taken. Mail of another phase is
-        not."""
+    def receive(self, phase: int, sender: int, mail: Mail) -> int | None:
+        """Take mail of another actor; returns the life of this actor's worker, or ``None`` if the
+        mail was not taken. Mail of another phase is not."""
         worker = self.host.worker
         if phase != self.phase or worker is None:
-            return False
+            return None
         device = worker.work.h.device
         packet = tuple(torch.from_numpy(np.array(x)).to(device) for x in mail.packet)
-        worker.receive(sender, replace(mail, packet=packet))
+        taken = worker.receive(sender, replace(mail, packet=packet))
         self.wake.set()
-        return True
+        return worker.version[0] if taken else None
 
     def _push(self, peers: dict[int, Any], wait: float = 0.0) -> None:
         """Send to all peers that lack something and to which nothing is under way."""
@@ -127,8 +127,7 @@ class Actor:
                     continue
                 del self.flights[q]
                 with contextlib.suppress(ray.exceptions.RayError):  # the peer has died
-                    if ray.get(ref):
-                        worker.has_arrived(q, mail)
+                    worker.has_arrived(q, mail, ray.get(ref))
             if worker.owes(q):
                 mail = worker.outgoing(q)
                 mail = replace(mail, packet=tuple(x.cpu().numpy() for x in mail.packet))
@@ -174,13 +173,15 @@ class Actor:
         self.host._worker.delivered.clear()
 
     def round(self, peers: dict[int, Any], update: bool = True) -> Status:
-        """One update, and packets to all peers, which have arrived when this returns."""
+        """One update, and packets to all peers, which have arrived when this returns. Where a peer
+        has died they cannot arrive, and :meth:`stop` ends the round."""
         began, worker = time.monotonic(), self.host._worker
         if not update:
             worker.look()
         elif worker.update() and self.slow > 1.0:
             time.sleep((self.slow - 1.0) * (time.monotonic() - began))
-        while any(worker.owes(q) for q in worker.work.links.peers):
+        phase = self.phase or 0
+        while self.stopped < phase and any(worker.owes(q) for q in worker.work.links.peers):
             self._push(peers, wait=1.0)
         return worker.status()
 
@@ -317,16 +318,17 @@ class Actors(Engine):
     def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
         self.phase += 1
         reads = self.call("reads")
-        if self.barriers:
-            return self._rounds(reads, watch, seconds)
-        runs = {p: self._run(p) for p in range(self.count)}
+        runs: dict[int, Any] = {}
         try:
+            if self.barriers:
+                return self._rounds(reads, watch, seconds)
+            runs |= {p: self._run(p) for p in range(self.count)}
             done = self._watched(runs, reads, watch, seconds)
+            if not done:
+                self._settle()
         except BaseException:
             self._halt(runs)
             raise
-        if not done:
-            self._settle()
         return done
 
     def _watched(
@@ -361,7 +363,8 @@ class Actors(Engine):
         with contextlib.suppress(Exception):
             for actor in self.actors:
                 actor.stop.remote(self.phase, True)
-            ray.wait(list(runs.values()), num_returns=len(runs), timeout=10.0)
+            if runs:
+                ray.wait(list(runs.values()), num_returns=len(runs), timeout=10.0)
 
     def _run(self, p: int) -> Any:
         return self.actors[p].run.remote(self.phase, self.peers)

@@ -165,8 +165,9 @@ class Bound:
         return INSIDE * limit
 
 
-def error_bar(measures: Sequence[Measure]) -> ErrorBar:
-    """The error bar of all parts together."""
+def error_bar(measures: Sequence[Measure], rounding: float = 0.0) -> ErrorBar:
+    """The error bar of all parts together. ``rounding`` is the relative error of embeddings that
+    are rounded to another dtype after the solve."""
     largest = max((m.largest for m in measures), default=0.0)
     if not measures or not math.isfinite(largest):
         return ErrorBar(largest, None, None, "")
@@ -183,6 +184,7 @@ def error_bar(measures: Sequence[Measure]) -> ErrorBar:
         size, norm = sizes.amax(0), "largest entry"
     else:
         return ErrorBar(largest, None, None, "")
+    error = error + rounding * size
     relative = torch.where(error > 0, error / size.clamp_min(1e-300), 0.0)
     return ErrorBar(largest, float(error.max()), float(relative.max()), norm)
 

@@ -133,8 +133,13 @@ class Host:
         def typed(x: Tensor) -> Tensor:
             return x.to(like.dtype) if x.is_floating_point() else x
 
-        attr = inputs.edge_attr
-        return replace(inputs, x=typed(inputs.x), edge_attr=None if attr is None else typed(attr))
+        attr, weight = inputs.edge_attr, inputs.edge_weight
+        return replace(
+            inputs,
+            x=typed(inputs.x),
+            edge_attr=None if attr is None else typed(attr),
+            edge_weight=None if weight is None else typed(weight),
+        )
 
     # -- the forward pass --------------------------------------------------------------------------
 
@@ -190,7 +195,10 @@ class Host:
         seconds: dict[str, float] = {}
         for name in self.kinds() if self.owned else []:
             self._read(self.plan.hops if name == "solve" else 1)
-            work = self._work(name)
+            try:
+                work = self._work(name)
+            except AsynchronyError:  # a rule may need the reverse of every edge
+                continue
             goal, best = GOAL * work.look(), min(seconds.values(), default=math.inf)
             seen = [(0.0, work.unrest)]
             began = time.perf_counter()

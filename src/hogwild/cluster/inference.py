@@ -28,7 +28,7 @@ from hogwild.cluster.store import Store
 from hogwild.cluster.trace import Trace
 from hogwild.cluster.whole import Whole
 from hogwild.cluster.worker import Status
-from hogwild.errors import ConfigError, FeatureError, is_number, require_positive
+from hogwild.errors import AsynchronyError, ConfigError, FeatureError, is_number, require_positive
 from hogwild.graph.inputs import Inputs
 from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
@@ -139,17 +139,35 @@ def _cut(
 
 
 def _same(store: Store, whole: Whole) -> bool:
-    """Whether a store holds the features and edges of this graph, by samples of each part."""
+    """Whether a store holds this graph: all features, edges, weights and fields."""
+    names = (list(whole.node_fields), list(whole.edge_fields))
+    if names != (store.index["node_fields"], store.index["edge_fields"]):
+        return False
     for p in range(store.num_parts):
         part = store.part(p, 1)
-        rows = slice(None, None, max(len(part.nodes) // 1000, 1))
-        edges = slice(None, None, max(len(part.edges) // 1000, 1))
-        local = np.concatenate([part.nodes, part.halo])
-        same = np.array_equal(whole.x[part.nodes[rows]], part.x[: len(part.nodes)][rows])
-        ends = local[part.edge_index[:, edges]] if len(local) else part.edge_index[:, edges]
-        if not same or not np.array_equal(whole.edge_index[:, part.edges[edges]], ends):
+        nodes, edges = part.nodes, part.edges
+        local = np.concatenate([nodes, part.halo]).astype(np.int64)
+        ends = local[part.edge_index] if len(local) else part.edge_index
+        if not np.array_equal(whole.edge_index[:, edges], ends):
             return False
+        of_nodes = [(whole.x, part.x)]
+        of_nodes += [(whole.node_fields[name], value) for name, value in part.node_fields.items()]
+        of_edges: list[tuple[Any, Any]] = [
+            (whole.edge_attr, part.edge_attr), (whole.edge_weight, part.edge_weight)
+        ]  # fmt: skip
+        of_edges += [(whole.edge_fields[name], value) for name, value in part.edge_fields.items()]
+        if not all(_equal(given[nodes], held[: len(nodes)]) for given, held in of_nodes):
+            return False
+        for given, held in of_edges:
+            if (given is None) != (held is None):
+                return False
+            if given is not None and not _equal(given[edges], held):
+                return False
     return True
+
+
+def _equal(given: Any, held: Any) -> bool:
+    return bool(given.dtype == held.dtype) and np.array_equal(given, held)
 
 
 def engine_for(
@@ -254,6 +272,10 @@ def infer(
             if work == "auto":
                 trial = measured(engine, setup)
                 work = min(trial, key=lambda name: trial[name]) if trial else "solve"
+                try:
+                    engine.call("start", work)
+                except AsynchronyError:  # the rule fits the largest part and not all parts
+                    work = "solve"
             trace = Trace()
             try:
                 return engine.patiently(
@@ -301,7 +323,7 @@ def _run(
     if setup.keeps:
         engine.call("save")
     measures = [m for m in engine.call("measure") if m is not None]
-    bar = error_bar(measures)
+    bar = error_bar(measures, _rounding(setup.model))
     stalled = any(status.stalled for status in last)
     model, store = setup.model, setup.store
     numbers = store.num_nodes * model.hidden_channels * (model.replicas or 1)
@@ -332,6 +354,12 @@ def _run(
         partition="" if setup.partition is None else str(setup.partition),
         guarantee=GUARANTEES[kind],
     )
+
+
+def _rounding(model: ConvGNN) -> float:
+    """The relative error of an embedding that is returned in the dtype of the parameters."""
+    dtype = next(model.parameters()).dtype
+    return torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
 
 
 @torch.no_grad()

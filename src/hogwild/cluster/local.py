@@ -142,7 +142,8 @@ class _Run:
             del self.under_way[p, q]
             if self.random.random() < self.disorder.loss:
                 continue
-            self.workers[q].receive(p, mail)
+            taken = self.workers[q].receive(p, mail)
             # The sender may have died meanwhile: the note of a dead life does no harm.
             if self.workers[p].version[0] == mail.version[0]:
-                self.workers[p].has_arrived(q, mail)
+                life = self.workers[q].version[0] if taken else None
+                self.workers[p].has_arrived(q, mail, life)

@@ -149,7 +149,7 @@ class Trainer:
         value, grads = self.engine.patiently(self._step)
         for name, parameter in self.model.named_parameters():
             parameter.grad = grads[name].to(parameter) if name in grads else None
-        return torch.tensor(value)
+        return torch.tensor(value, dtype=next(self.model.parameters()).dtype)
 
     def _step(self) -> tuple[float, dict[str, Tensor]]:
         engine = self.engine

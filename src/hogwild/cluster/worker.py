@@ -136,14 +136,17 @@ class Worker:
 
     # -- packets -----------------------------------------------------------------------------------
 
-    def receive(self, sender: int, mail: Mail) -> None:
+    def receive(self, sender: int, mail: Mail) -> bool:
         """Keep mail until the next update, unless newer mail is there. May be called while an
-        update runs."""
+        update runs. Returns whether this worker now has what the mail is about: an empty packet
+        may be about embeddings that an earlier life has received and that this one lacks."""
         with self._lock:
             waiting = self._inbox.get(sender)
             known = self.heard.get(sender) if waiting is None else waiting.version
             if known is not None and mail.version < known:
-                return
+                return True
+            if mail.version != known and not mail.packet and sender in self.work.links.receives:
+                return False
             if known is not None and mail.version[0] > known[0]:  # it was restarted and forgot
                 self.delivered.pop(sender, None)
                 self.told.pop(sender, None)
@@ -151,6 +154,7 @@ class Worker:
             if known is None or mail.version > known:
                 self._inbox[sender] = mail
                 self.times[sender] = time.monotonic()
+            return True
 
     def owes(self, to: int) -> bool:
         """Whether another part lacks what this part holds now, or does not know what this part has
@@ -168,9 +172,17 @@ class Worker:
         self.bytes += sum(x.element_size() * x.numel() for x in packet)
         return Mail(self.version, self.heard.get(to), self.took, packet)
 
-    def has_arrived(self, to: int, mail: Mail) -> None:
-        """Note that mail has arrived."""
-        self.delivered[to], self.told[to] = mail.version, mail.answers
+    def has_arrived(self, to: int, mail: Mail, life: int | None) -> None:
+        """Note that mail has arrived in a life of the receiver; ``None``: it was refused, so that
+        the next packet is a full one. Earlier lives than the one last heard do not count."""
+        with self._lock:
+            if life is None:
+                self.delivered.pop(to, None)
+                return
+            waiting = self._inbox.get(to)
+            known = self.heard.get(to) if waiting is None else waiting.version
+            if known is None or life >= known[0]:
+                self.delivered[to], self.told[to] = mail.version, mail.answers
 
     @property
     def answered(self) -> bool:
