@@ -99,7 +99,7 @@ def test_unusual_graphs(name, sizes, count):
 
 def test_a_restarted_worker_hears_embeddings_and_not_only_versions(tmp_path):
     problem, _ = case("gsd")
-    owner = owners(16, 2)
+    owner = owners(problem.graph.num_nodes, 2)
     (a, b), make = workers(problem, owner, 2, folder=tmp_path)
     a.update()
     mail = a.outgoing(1)
@@ -116,7 +116,7 @@ def test_a_restarted_worker_hears_embeddings_and_not_only_versions(tmp_path):
 
 def test_mail_to_an_earlier_life_does_not_count(tmp_path):
     problem, _ = case("gsd")
-    owner = owners(16, 2)
+    owner = owners(problem.graph.num_nodes, 2)
     (a, b), make = workers(problem, owner, 2, folder=tmp_path)
     a.update()
     mail = a.outgoing(1)
