@@ -31,7 +31,8 @@ from training_step import described, environment, table, write
 
 from hogwild import GSDGNN, IGNN, EnergyGNN
 from hogwild.cluster import infer, open_graph
-from hogwild.cluster.actors import Actors, connect
+from hogwild.cluster.actors import Actors
+from hogwild.cluster.connection import connect
 from hogwild.cluster.host import Plan, convolution, save_model
 from hogwild.cluster.inference import Setup, gathered, prepared
 from hogwild.cluster.worker import Status
