@@ -19,9 +19,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from hogwild.cluster.adjoint import adjoint_of
 from hogwild.cluster.bound import Measure
 from hogwild.cluster.part import tensor
-from hogwild.cluster.pinned import adjoint_of
 from hogwild.cluster.store import Store
 from hogwild.cluster.work import Links, Nothing, Solve, Steps, Work
 from hogwild.cluster.worker import Worker
