@@ -78,7 +78,7 @@ def convolution(model: ConvGNN) -> ImplicitConv:
     conv = model.conv
     if not isinstance(conv, ImplicitConv):
         raise AsynchronyError(
-            f"the model's convolution is a {conv.label}; expected one implicit layer, such as "
+            f"the model's convolution is {conv.label}; expected one implicit layer, such as "
             f"EnergyConv, GSDConv or IGNNConv: its answer does not depend on the order of updates"
         )
     if getattr(conv, "rounds", 1) > 1:

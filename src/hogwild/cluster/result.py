@@ -59,12 +59,12 @@ class ClusterRun:
     def __str__(self) -> str:
         head = "converged" if self.converged else "NOT converged"
         mended = f", {self.restarts} restarts" if self.restarts else ""
-        chosen = ""
+        many, chosen = "worker" if self.workers == 1 else "workers", ""
         if self.trial:
             costs = ", ".join(f"{name} {s:.2g} s" for name, s in self.trial.items())
             chosen = f" (chosen by measurement: 10⁻⁴ of the residual in {costs})"
         lines = [
-            f"{head} with {self.workers} workers in {self.seconds:.2f} s{mended}: {self.error_bar}",
+            f"{head} with {self.workers} {many} in {self.seconds:.2f} s{mended}: {self.error_bar}",
             f"work between exchanges: {self.work}{chosen}",
             f"{sum(self.updates)} updates ({min(self.updates)} to {max(self.updates)} a part), "
             f"{sum(self.bytes) / 1e6:.3g} MB sent",
