@@ -52,8 +52,9 @@ $(VENV)/.stamp-venv:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# .stamp-core is the package alone; any other .stamp-X is the package with extra X.
-$(VENV)/.stamp-%: pyproject.toml node/pyproject.toml constraints.txt | $(VENV)/.stamp-venv
+# The installation compiles the kernels. .stamp-core is the package alone; any other .stamp-X is the package with extra X.
+KERNELS := $(wildcard src/hogwild/kernels/source/*) src/hogwild/kernels/build.py hatch_build.py
+$(VENV)/.stamp-%: pyproject.toml node/pyproject.toml constraints.txt $(KERNELS) | $(VENV)/.stamp-venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  -c constraints.txt -e node -e ".$(if $(filter-out core,$*),[$*])"
 	@touch $@

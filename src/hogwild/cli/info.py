@@ -31,9 +31,15 @@ def run(options: Options) -> Outcome:
     import torch_geometric
 
     import hogwild
+    from hogwild.kernels.native import Missing, found
     from hogwild.tasks import TASKS
     from hogwild.training import MODELS
 
+    kernels = found()
+    if isinstance(kernels, Missing):
+        solve = f"no: {kernels.reason}"
+    else:
+        solve = f"yes ({kernels.instructions})"
     cuda = torch.cuda.is_available()
     data = {
         "hogwild": hogwild.__version__,
@@ -42,15 +48,16 @@ def run(options: Options) -> Outcome:
         "torch_geometric": torch_geometric.__version__,
         "device": torch.cuda.get_device_name() if cuda else "cpu",
         "threads": torch.get_num_threads(),
+        "compiled solve": solve,
         "models": list(MODELS),
         "tasks": list(TASKS),
         "optional": {name: importlib.util.find_spec(name) is not None for name in OPTIONAL},
     }
     lines = []
-    for key, found in data.items():
-        if isinstance(found, dict):
-            found = ", ".join(f"{k} {'yes' if v else 'no'}" for k, v in found.items())
-        elif isinstance(found, list):
-            found = ", ".join(found)
-        lines.append(f"{key:16s} {found}")
+    for key, value in data.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{k} {'yes' if v else 'no'}" for k, v in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(value)
+        lines.append(f"{key:16s} {value}")
     return Outcome("\n".join(lines), data)

@@ -71,6 +71,11 @@ class GraphModule(nn.Module, ABC):
                 gradient flows into it.
         """
 
+    def solver_path(self, inputs: Inputs) -> list[str]:
+        """How the embeddings of every level are computed for these inputs: ``"compiled (…)"``, or
+        ``"torch: …"`` with the reason why the compiled solve does not apply."""
+        return [f"torch: {type(self).__name__} solves nothing"]
+
     def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
         """The embeddings of every level, the lowest level first."""
         return [self.embed(inputs, h0)]

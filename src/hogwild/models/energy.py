@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_widths
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
+from hogwild.kernels.energy import Design, EnergyKernel, pose
+from hogwild.kernels.native import Missing, found
 from hogwild.linalg.linear import LinearSolver
 from hogwild.models.adjacency import renormalised
 from hogwild.models.base import Kind
@@ -29,6 +31,7 @@ from hogwild.problems.energy import EnergyProblem
 from hogwild.problems.streamed import Pose, StreamedEnergy, is_large
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
+from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.networks import PICNNParameters, Slot
 from hogwild_node.round import Round
 
@@ -228,6 +231,37 @@ class EnergyConv(ImplicitConv):
             for networks in self._networks_in(x.dtype)
         ]
         return EnergyProblem(graph, self.beta, rounds)
+
+    def kernel(self, inputs: Inputs) -> EnergyKernel | str:
+        native = found()
+        if isinstance(native, Missing):
+            return f"there is no compiled library ({native.reason})"
+        if self.rounds > 1:
+            return f"rounds={self.rounds}, and the compiled solve knows one round"
+        if not self.solver.compiles:
+            return f"solver={self.solver}, and the compiled solve is Newton(linear='auto')"
+        nets = [net.parameters_of() for net in next(self._networks())]
+        act = nets[0].act
+        if ACTIVATIONS.get(act.name) != act:
+            return f"the activation {act.name!r} is not one of {', '.join(ACTIVATIONS)}"
+        graph, x, heard, edge_attr = self.fields(inputs)
+        if x.dtype != torch.float64:
+            return "the solve runs in float32, and the compiled solve in float64"
+        if x.device.type != "cpu":
+            return f"the features are on {x.device}, and the compiled solve runs on a CPU"
+        design = Design(
+            self.hidden_channels, self.message_channels, self.heads or 1, self.concat,
+            self.message == "edge", heard is None, self.beta, act.name, nets[0].gate,
+            tuple(tuple(w.size(-2) for w in net.wy) for net in nets),
+            tuple(net.monotone for net in nets),
+        )  # fmt: skip
+        if not design.fits:
+            return "the networks have more layers or inputs than the compiled solve takes"
+        if not EnergyKernel.pays(native, graph, design):
+            return "the graph has no small separators, and conjugate gradients are cheaper"
+        weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
+        tensors = pose(nets, design, x, heard, edge_attr, *weights)
+        return EnergyKernel(native, graph, design, tensors)
 
     def _networks_in(self, dtype: torch.dtype) -> Iterator[tuple[PICNNParameters, ...]]:
         """Parameters of (message, self message, update) of every round."""

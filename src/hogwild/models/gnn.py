@@ -113,6 +113,9 @@ class ConvGNN(Model):
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         return self.conv.embed(self.features(Inputs.of(inputs)), h0)
 
+    def solver_path(self, inputs: Inputs) -> list[str]:
+        return self.conv.solver_path(self.features(Inputs.of(inputs)))
+
     def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
         return self.conv.solutions(self.features(Inputs.of(inputs)), h0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypedDict
 
 import torch
@@ -21,6 +22,7 @@ from hogwild.errors import (
 )
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
+from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
 from hogwild.models.keywords import keywords, refuse_unknown
@@ -28,7 +30,7 @@ from hogwild.models.mode import opaque
 from hogwild.models.validation import large_features
 from hogwild.ops import as_field
 from hogwild.problems.base import Problem
-from hogwild.solvers.adjoint import differentiable
+from hogwild.solvers.adjoint import attach, differentiable
 from hogwild.solvers.loop import Solver, solve
 
 
@@ -110,20 +112,46 @@ class ImplicitConv(Conv):
     @opaque
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         inputs = Inputs.of(inputs)
-        with self._precise(inputs):
-            attached = self.problem(inputs)
-            dtype = self.precision(inputs.x)
-            with torch.no_grad():
-                problem = attached.detach()
-                found = solve(problem, self.solver, self._start(problem, h0, dtype))
-            h, x, edge_attr = found.value, inputs.x, inputs.edge_attr
+        x, edge_attr = inputs.x, inputs.edge_attr
+
+        def checked(found: Solution) -> Tensor:
             found.check(self.on_failure, cause=lambda: large_features(x=x, edge_attr=edge_attr))
-            if torch.is_grad_enabled():
-                h = differentiable(attached, h, self.solver.adjoint, self.on_failure)
+            return found.value
+
+        with self._precise(inputs):
+            kernel = self.kernel(inputs)
+            if isinstance(kernel, EnergyKernel):
+                found = self.solver.run(kernel, self._start(kernel, h0))
+                h = checked(found)
+                if torch.is_grad_enabled():
+                    backward = partial(kernel.adjoint, h)
+                    h = attach(h, kernel.tensors.every(), backward, self.on_failure)
+            else:
+                attached = self.problem(inputs)
+                with torch.no_grad():
+                    problem = attached.detach()
+                    start = self._start(problem, h0)
+                    start = problem.start().to(self.precision(x)) if start is None else start
+                    found = solve(problem, self.solver, start)
+                h = checked(found)
+                if torch.is_grad_enabled():
+                    h = differentiable(attached, h, self.solver.adjoint, self.on_failure)
             found = replace(found, value=h.mT.to(x.dtype))
         if self.replicas is not None:
             return found
         return Solution(found.value[0], found.status[0], found.iterations[0], found.residual[0])
+
+    def kernel(self, inputs: Inputs) -> EnergyKernel | str:
+        """The compiled solve of these inputs, or why there is none: torch solves then."""
+        return f"{type(self).__name__} has no compiled solve"
+
+    def solver_path(self, inputs: Inputs) -> list[str]:
+        inputs = Inputs.of(inputs)
+        with self._precise(inputs), torch.no_grad():
+            kernel = self.kernel(inputs)
+        if isinstance(kernel, EnergyKernel):
+            return [f"compiled ({kernel.native.instructions})"]
+        return [f"torch: {kernel}"]
 
     def _precise(self, inputs: Inputs) -> torch.autocast:
         """A context without autocast: bfloat16 is too coarse for a solve."""
@@ -157,15 +185,19 @@ class ImplicitConv(Conv):
             )
         return dtype
 
-    def _start(self, problem: Problem, h0: Tensor | None, dtype: torch.dtype) -> Tensor:
+    def _start(self, problem: Problem | EnergyKernel, h0: Tensor | None) -> Tensor | None:
+        """The user's starting point as [R, k, N]; ``None`` where the user gave none."""
         if h0 is None:
-            return problem.start().to(dtype)
+            return None
+        dtype = self.solve_dtype or h0.dtype
         h0 = self._embeddings("h0", h0, problem, dtype).detach()
         if self.validate and not bool(torch.isfinite(h0).all()):
             raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")
         return h0.contiguous()
 
-    def _embeddings(self, name: str, h: Tensor, problem: Problem, dtype: torch.dtype) -> Tensor:
+    def _embeddings(
+        self, name: str, h: Tensor, problem: Problem | EnergyKernel, dtype: torch.dtype
+    ) -> Tensor:
         """Check the user's embeddings [N, k] or [R, N, k] and return them as [R, k, N]."""
         n, k = problem.graph.num_nodes, self.hidden_channels
         allowed = [(n, k)] if self.replicas is None else [(n, k), (self.replicas, n, k)]

@@ -90,6 +90,15 @@ class Stack(Conv):
             found.append(conv.embed(replace(inputs, x=x), h0))
         return found
 
+    def solver_path(self, inputs: Inputs) -> list[str]:
+        inputs = Inputs.of(inputs)
+        found, x = list[str](), inputs.x
+        for conv in self.convs:
+            found += conv.solver_path(replace(inputs, x=x))
+            below = inputs.x.new_zeros(*inputs.x.shape[:-1], conv.hidden_channels)
+            x = beside(inputs.x, below)  # the path depends on the width, not on the values
+        return found
+
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         """The last level's embeddings. Iterations are summed over the levels; residuals and
         statuses are the worst of all levels."""

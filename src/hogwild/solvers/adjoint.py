@@ -15,7 +15,7 @@ gradient. No iteration of the solver is recorded, so memory does not grow with t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,9 @@ from hogwild.problems.base import FixedPoint, Objective, Problem
 
 DualSolve = Callable[[Tensor], Solution]
 """From :math:`\\partial L / \\partial h^*` [R, k, N] to a :class:`Solution` with the value λ."""
+Backward = Callable[[Tensor], tuple[Solution, tuple[Tensor | None, ...]]]
+"""From :math:`\\partial L / \\partial h^*` [R, k, N] to how the adjoint solve ended, and to the
+gradients of the tensors that the solution depends on."""
 
 
 @dataclass(frozen=True)
@@ -101,22 +104,36 @@ def differentiable(
         raise TypeError(f"expected an Objective or a FixedPoint, got {type(problem).__name__}")
     if not residual.requires_grad:
         return h
+
+    def backward(grad: Tensor) -> tuple[Solution, tuple[Tensor]]:
+        found = dual(grad)
+        return found, (-found.value,)
+
+    return attach(h, (residual,), backward, on_failure)
+
+
+def attach(
+    h: Tensor, tensors: Sequence[Tensor | None], backward: Backward, on_failure: str
+) -> Tensor:
+    """The solution ``h`` as a function of ``tensors``, whose gradients ``backward`` computes."""
     require_one_of(ON_FAILURE, on_failure=on_failure)
-    out: Tensor = _Attach.apply(residual, h, dual, on_failure)
+    out: Tensor = _Attach.apply(h, backward, on_failure, *tensors)
     return out
 
 
 class _Attach(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, residual: Tensor, h: Tensor, dual: DualSolve, on_failure: str) -> Tensor:
-        ctx.dual, ctx.on_failure = dual, on_failure
+    def forward(
+        ctx: Any, h: Tensor, backward: Backward, on_failure: str, *tensors: Tensor | None
+    ) -> Tensor:
+        ctx.solved, ctx.on_failure = backward, on_failure
         return h.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with torch.autocast(grad.device.type, enabled=False):
-            found: Solution = ctx.dual(grad)
+            found, gradients = ctx.solved(grad)
         failed = ctx.on_failure == "raise" and not bool(found.converged.all())
         if failed and not bool(torch.isfinite(grad).all()):
             raise ConvergenceError(
@@ -125,4 +142,4 @@ class _Attach(torch.autograd.Function):
                 "the loss"
             )
         found.check(ctx.on_failure, what="adjoint solve")
-        return -found.value, None, None, None
+        return None, None, None, *gradients

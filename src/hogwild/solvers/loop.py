@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, is_number, require_integer
+from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.capture import is_small
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution
@@ -115,6 +116,15 @@ class Solver(ABC, Generic[P]):
         if self.tolerances(h.dtype)[1]:
             graphs["scale"] = problem.size(h, image)
         return State({"h": h, "image": image}, graphs)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether :meth:`run` exists: whether the compiled library has this method."""
+        return False
+
+    def run(self, kernel: EnergyKernel, h0: Tensor | None) -> Solution:
+        """Solve a problem with the compiled library, from ``h0`` [R, k, N]; ``None``: from zero."""
+        raise NotImplementedError(f"{type(self).__name__} is not compiled")
 
     @abstractmethod
     def init(self, problem: P, h: Tensor) -> State:

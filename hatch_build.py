@@ -1,0 +1,31 @@
+"""Compiles the kernels while a wheel is built; without a compiler the wheel has none."""
+
+from __future__ import annotations
+
+import importlib.util
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class KernelBuild(BuildHookInterface):
+    """Adds the compiled library to the wheel, which then is a wheel for one platform."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        place = Path(self.root) / "src" / "hogwild" / "kernels" / "build.py"
+        spec = importlib.util.spec_from_file_location("hogwild_kernels_build", place)
+        assert spec is not None
+        assert spec.loader is not None
+        build = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(build)
+        try:
+            # An editable installation stays on this machine; a wheel may travel.
+            build.build(native=version == "editable")
+        except build.NoCompiler as reason:
+            self.app.display_warning(f"hogwild is installed without compiled kernels: {reason}")
+            return
+        build_data["pure_python"] = False
+        name = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{name}"

@@ -1,0 +1,313 @@
+"""The compiled solve of energies of one round, and its adjoint.
+
+An energy is posed by its parameters and by the first layer of its networks' feature paths, which
+one matrix product computes (:func:`pose`). The compiled code does the rest: every (graph,
+replica) has its own Newton iteration, line search and stop. Autograd sees one function of the posed
+tensors, whose gradients :meth:`EnergyKernel.adjoint` computes in closed form.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hogwild.errors import GraphError
+from hogwild.graph import Graph, kept
+from hogwild.kernels.native import Library
+from hogwild.linalg.solution import Solution
+from hogwild_node.networks import PICNNParameters
+
+ACTIVATIONS = ("softplus", "squareplus")
+LEAF = 16
+"""Unknowns of a piece of a graph that is not split further (:mod:`hogwild.linalg.dissection`)."""
+
+
+CG_WORK = 10_000.0
+"""Cost of conjugate gradients for an edge and an entry of its k × k block, in multiplications of a
+factorisation."""
+MOST_NUMBERS = float(1 << 28)
+"""Numbers in the fronts of one graph above which it is not factorised."""
+MOST_EDGES = 2_000_000
+"""Edges of a batch above which no plan is made."""
+MOST_PAIRS = 1e8
+"""Pairs of neighbours of one node, summed over a graph, above which no plan is made."""
+
+
+def _at(x: Tensor | None) -> int | None:
+    """The address of a contiguous tensor."""
+    return None if x is None else x.data_ptr()
+
+
+class GraphPlan:
+    """The order of elimination of a batch of graphs, in the compiled library's memory."""
+
+    def __init__(self, native: Library, graph: Graph, channels: int) -> None:
+        self._free = native.plan_free
+        batch, src, dst = (x.contiguous() for x in (graph.batch, graph.src, graph.dst))
+        self.handle, why = native.call(
+            "plan", graph.num_nodes, graph.num_graphs, _at(batch), graph.num_edges, _at(src),
+            _at(dst), max(LEAF // channels, 1), MOST_PAIRS,
+        )  # fmt: skip
+        if not self.handle:
+            raise GraphError(f"the compiled library refused the graph: {why}")
+        numbers, work = ctypes.c_double(), ctypes.c_double()
+        native.plan_cost(self.handle, ctypes.byref(numbers), ctypes.byref(work))
+        self.numbers, self.work = numbers.value, work.value
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            self._free(self.handle)
+
+
+@kept
+def plan_of(graph: Graph, native: Library, channels: int) -> GraphPlan:
+    """The plan of this graph; the graph owns it."""
+    return GraphPlan(native, graph, channels)
+
+
+@dataclass(frozen=True)
+class Design:
+    """Everything about a model that is not a tensor."""
+
+    channels: int
+    message_channels: int
+    heads: int
+    concat: bool
+    both_ends: bool
+    sent_at_nodes: bool
+    beta: float
+    act: str
+    gate: str
+    widths: tuple[tuple[int, ...], ...]
+    monotone: tuple[tuple[bool, ...], ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the compiled library has room for such networks (``source/picnn.h``)."""
+        return max(map(len, self.widths)) <= 12 and max(map(len, self.monotone)) <= 256
+
+
+class Sizes:
+    """The sizes of a model, in the compiled library's memory."""
+
+    _known: dict[tuple[Library, Design], Sizes] = {}  # noqa: RUF012
+
+    def __init__(self, native: Library, design: Design) -> None:
+        numbers = [
+            design.channels, design.message_channels, design.heads, int(design.concat),
+            2 if design.both_ends else 1, int(design.sent_at_nodes), ACTIVATIONS.index(design.act),
+            int(design.gate == "relu"),
+        ]  # fmt: skip
+        for widths, monotone in zip(design.widths, design.monotone, strict=True):
+            numbers += [len(widths), len(monotone), *widths]
+        rising = np.array([m for some in design.monotone for m in some], dtype=np.uint8)
+        given = np.array(numbers, dtype=np.int64)
+        self.handle = native.sizes(given.ctypes.data, design.beta, rising.ctypes.data)
+        if not self.handle:
+            raise ValueError(f"the compiled library does not know sizes {design}")
+        found = np.zeros(3, dtype=np.int64)
+        native.shapes(self.handle, found.ctypes.data)
+        self.parameters, self.node_rows, self.edge_rows = found.tolist()
+
+    @classmethod
+    def of(cls, native: Library, design: Design) -> Sizes:
+        key = (native, design)
+        if key not in cls._known:
+            cls._known[key] = cls(native, design)
+        return cls._known[key]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors that pose a problem, in float64.
+
+    Attributes:
+        parameters: All parameters behind the first layer of the feature paths, [R, P].
+        nodes: The first layer of the feature paths on nodes, [R, T, N].
+        edges: The same on edges, [R, H·rows, E], or ``None``.
+        weight: Weights of the messages, [R or 1, H or 1, E], or ``None``.
+        loop_weight: Weights of the self messages, [N], or ``None``.
+    """
+
+    parameters: Tensor
+    nodes: Tensor
+    edges: Tensor | None
+    weight: Tensor | None
+    loop_weight: Tensor | None
+
+    def every(self) -> tuple[Tensor | None, ...]:
+        return self.parameters, self.nodes, self.edges, self.weight, self.loop_weight
+
+    def detach(self) -> Tensors:
+        """The same tensors without autograd, contiguous."""
+
+        def plain(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.detach().contiguous()
+
+        return Tensors(
+            self.parameters.detach().contiguous(), self.nodes.detach().contiguous(),
+            plain(self.edges), plain(self.weight), plain(self.loop_weight),
+        )  # fmt: skip
+
+
+def flat(net: PICNNParameters) -> list[Tensor]:
+    """All parameters of a network but the first layer of its feature path, [B, …] each."""
+    parts = []
+    for i, wy in enumerate(net.wy):
+        parts += [wy] if i == 0 else [wy, net.wz[i - 1]]
+    for weight, bias in zip(net.feature_weight[1:], net.feature_bias[1:], strict=True):
+        parts += [weight, bias]
+    return [x.flatten(1) for x in parts]
+
+
+def pose(
+    networks: Sequence[PICNNParameters],
+    design: Design,
+    x: Tensor,
+    heard: Tensor | None,
+    edge_attr: Tensor | None,
+    weight: Tensor | None,
+    loop_weight: Tensor | None,
+) -> Tensors:
+    """Pose a problem from the parameters of its networks (message, self message, update) and from
+    features [1 or R, p, N]."""
+    message, loop, update = networks
+    replicas, p, double = loop.wy[0].size(0), x.size(-2), torch.float64
+    heads, both_ends = design.heads, design.both_ends
+
+    def per_replica(t: Tensor) -> Tensor:
+        """[R·H, a, …] -> [R, H·a, …]."""
+        return t if heads == 1 else t.reshape(replicas, heads * t.size(1), *t.shape[2:])
+
+    parameters = torch.cat(
+        [per_replica(torch.cat(flat(message), 1)), *flat(loop), *flat(update)], 1
+    ).to(double)
+    first, bias = message.feature_weight[0], message.feature_bias[0]
+    own = 1 if both_ends else 0
+    sender = first[..., own * p : (own + 1) * p]
+    at_nodes = [first[..., :p]] if both_ends else []
+    biases = [bias] if both_ends else []
+    if heard is None:
+        at_nodes.append(sender)
+        biases.append(torch.zeros_like(bias) if both_ends else bias)
+    weights = [
+        *(per_replica(w) for w in at_nodes),
+        loop.feature_weight[0],
+        update.feature_weight[0],
+    ]
+    shifts = [*(per_replica(b) for b in biases), loop.feature_bias[0], update.feature_bias[0]]
+    nodes = (
+        _project(torch.cat(weights, 1).to(double), x) + torch.cat(shifts, 1).to(double)[..., None]
+    )
+    edges = None
+    if heard is not None:
+        edges = _project(per_replica(sender).to(double), heard)
+        if not both_ends:
+            edges = edges + per_replica(bias).to(double)[..., None]
+    if edge_attr is not None and both_ends:
+        found = _project(per_replica(first[..., 2 * p :]).to(double), edge_attr)
+        edges = found if edges is None else edges + found
+    if weight is not None:
+        weight = weight[:, :, 0]
+    return Tensors(parameters, nodes, edges, weight, loop_weight)
+
+
+def _project(weight: Tensor, x: Tensor) -> Tensor:
+    """[R, T, p] @ [1 or R, p, n] -> [R, T, n]."""
+    x = x.contiguous()  # the rounding of a product must not depend on how the caller stored x
+    if x.size(0) > 1:
+        return weight @ x
+    return (weight.flatten(0, 1) @ x[0]).unflatten(0, weight.shape[:2])
+
+
+class EnergyKernel:
+    """A posed problem on a batch of graphs, ready for the compiled library."""
+
+    def __init__(self, native: Library, graph: Graph, design: Design, tensors: Tensors) -> None:
+        self.native, self.graph, self.design, self.tensors = native, graph, design, tensors
+        self.plan = plan_of(graph, native, design.channels)
+        self.sizes = Sizes.of(native, design)
+        shape = tuple(tensors.nodes.shape)
+        expected = (tensors.parameters.size(0), self.sizes.node_rows, graph.num_nodes)
+        assert shape == expected, (shape, expected)
+        assert tensors.parameters.size(1) == self.sizes.parameters
+
+    @staticmethod
+    def pays(native: Library, graph: Graph, design: Design) -> bool:
+        """Whether factorising this graph's Hessians is cheaper than conjugate gradients."""
+        edges = max(graph.num_edges, graph.num_nodes)
+        if edges > MOST_EDGES:
+            return False
+        k, plan = design.channels, plan_of(graph, native, design.channels)
+        return plan.numbers * k**2 < MOST_NUMBERS and plan.work * k < CG_WORK * edges
+
+    @property
+    def replicas(self) -> int:
+        return self.tensors.parameters.size(0)
+
+    @cached_property
+    def _posed(self) -> tuple[Any, ...]:
+        """The arguments that pose the problem, and the tensors that must stay alive."""
+        t = self.tensors.detach()
+        strides = (0, 0)
+        if t.weight is not None:
+            r, h, e = t.weight.shape
+            strides = (h * e if r > 1 else 0, e if h > 1 else 0)
+        addresses = [_at(x) for x in (t.parameters, t.nodes, t.edges, t.weight)]
+        return (
+            self.plan.handle, self.sizes.handle, self.replicas, *addresses, *strides,
+            _at(t.loop_weight),
+        ), t  # fmt: skip
+
+    def solve(
+        self, h0: Tensor | None, atol: float, rtol: float, max_iter: int, max_backtracks: int,
+        patience: int,
+    ) -> Solution:  # fmt: skip
+        """Solve from ``h0`` [R, k, N] (``None``: zero)."""
+        replicas, graphs = self.replicas, self.graph.num_graphs
+        h = torch.empty(replicas, self.design.channels, self.graph.num_nodes, dtype=torch.float64)
+        status, iterations = (torch.empty(replicas, graphs, dtype=torch.long) for _ in range(2))
+        residual = torch.empty(replicas, graphs, dtype=torch.float64)
+        start = None if h0 is None else h0.contiguous()
+        arguments, _alive = self._posed
+        failed, why = self.native.call(
+            "solve", *arguments, _at(start), atol, rtol, max_iter, max_backtracks, patience,
+            torch.get_num_threads(), _at(h), _at(status), _at(iterations), _at(residual),
+        )  # fmt: skip
+        if failed:
+            raise MemoryError(f"the compiled solve failed: {why}")
+        return Solution(h, status, iterations, residual)
+
+    def adjoint(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
+        """How the adjoint solve ended, and the gradients of everything that was posed, from the
+        gradient [R, k, N] at the solution ``h``."""
+        arguments, t = self._posed
+        replicas, graph = self.replicas, self.graph
+
+        def empty(*shape: int) -> Tensor:
+            return torch.empty(*shape, dtype=torch.float64)
+
+        parameters, nodes = torch.empty_like(t.parameters), torch.empty_like(t.nodes)
+        edges = None if t.edges is None else torch.empty_like(t.edges)
+        weight = None if t.weight is None else empty(replicas, self.design.heads, graph.num_edges)
+        loop = None if t.loop_weight is None else empty(replicas, graph.num_nodes)
+        status = torch.empty(replicas, graph.num_graphs, dtype=torch.long)
+        h, gradient = h.contiguous(), gradient.contiguous()
+        failed, why = self.native.call(
+            "adjoint", *arguments, _at(h), _at(gradient), torch.get_num_threads(),
+            _at(parameters), _at(nodes), _at(edges), _at(weight), _at(loop), _at(status),
+        )  # fmt: skip
+        if failed:
+            raise MemoryError(f"the compiled adjoint failed: {why}")
+        if weight is not None and t.weight is not None:
+            weight = weight.sum_to_size(t.weight.shape)
+        once = torch.ones_like(status)
+        ended = Solution(gradient, status, once, 0.0 * status)
+        return ended, (parameters, nodes, edges, weight, None if loop is None else loop.sum(0))

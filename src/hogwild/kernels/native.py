@@ -1,0 +1,107 @@
+"""The compiled library: where it lies, and how its functions are called.
+
+The sources in ``kernels/source`` are compiled when the package is installed
+(:mod:`hogwild.kernels.build`). :func:`library` loads the library for this processor. Without a
+compiled library every solve runs on torch, with the same answers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hogwild.kernels.build import COMPILED, LEVELS, digest
+
+SWITCH = "HOGWILD_KERNELS"
+"""The environment variable that switches the compiled library off: ``HOGWILD_KERNELS=off``."""
+
+_INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "digest": (ctypes.c_char_p, []),
+    "level": (_INT, []),
+    "plan": (_AT, [_INT, _INT, _AT, _INT, _AT, _AT, _INT, _REAL, _AT, _INT]),
+    "plan_free": (None, [_AT]),
+    "plan_cost": (None, [_AT, _AT, _AT]),
+    "sizes": (_AT, [_AT, _REAL, _AT]),
+    "sizes_free": (None, [_AT]),
+    "shapes": (None, [_AT, _AT]),
+    "solve": (
+        ctypes.c_int,
+        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _AT, _REAL, _REAL, *[_INT] * 4, *[_AT] * 5,
+         _INT],
+    ),
+    "adjoint": (
+        ctypes.c_int,
+        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, *[_AT] * 3, _INT, *[_AT] * 7, _INT],
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Library:
+    """A loaded library.
+
+    Attributes:
+        path: The file.
+        instructions: The instruction set that it was compiled for.
+    """
+
+    path: Path
+    instructions: str
+
+    def __post_init__(self) -> None:
+        handle = ctypes.CDLL(str(self.path))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(handle, f"hog_{name}")
+            function.restype, function.argtypes = result, arguments
+            object.__setattr__(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function that explains a failure in words; its result, and the words."""
+        why = ctypes.create_string_buffer(512)
+        return getattr(self, name)(*arguments, why, len(why)), why.value.decode()
+
+
+@dataclass(frozen=True)
+class Missing:
+    """There is no compiled library, and why."""
+
+    reason: str
+
+
+@cache
+def found() -> Library | Missing:
+    """The compiled library for this processor, or why there is none."""
+    if os.environ.get(SWITCH, "").lower() == "off":
+        return Missing(f"switched off by {SWITCH}=off")
+    names = [p.stem.removeprefix("hogwild_") for p in COMPILED.glob("hogwild_*.so")]
+    if not names:
+        return Missing(
+            "not compiled when hogwild was installed (python -m hogwild.kernels.build needs a "
+            "C++ compiler)"
+        )
+    try:
+        name = names[0]
+        if len(names) > 1:
+            levels = list(LEVELS)
+            first = Library(COMPILED / f"hogwild_{levels[0]}.so", levels[0])
+            name = levels[int(first.level())]
+        one = Library(COMPILED / f"hogwild_{name}.so", name)
+    except (OSError, AttributeError) as error:
+        return Missing(f"the library cannot be loaded: {error}")
+    if one.digest().decode() != digest():
+        return Missing("older than its sources: python -m hogwild.kernels.build compiles it again")
+    return one
+
+
+def library() -> Library | None:
+    """The compiled library for this processor, or ``None``."""
+    one = found()
+    return one if isinstance(one, Library) else None

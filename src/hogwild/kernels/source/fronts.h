@@ -1,0 +1,209 @@
+// Cholesky factorisation of a tree of fronts (plan.h), and solves with the factor.
+//
+// A front is a dense matrix [width, width], row by row (rows begin at whole vectors); only its lower triangle is used. After the
+// elimination of the pivots their rows and columns hold the factor (with the inverse on the
+// diagonal), and the rest is the Schur complement that the parent adds up.
+#pragma once
+#include <vector>
+
+#include "plan.h"
+#include "vectors.h"
+
+namespace hog {
+
+constexpr int PANEL = 16;  // pivots that are eliminated together
+
+/// Numbers between two rows of a front: whole vectors, so that no row ends within one.
+HOG_FN int front_stride(int width) { return (width + LANES - 1) / LANES * LANES; }
+
+/// F[i, l] -= sum over m of T[m, i] T[m, l] for ROWS rows i and the vectors l from `from` to `to`.
+template <int ROWS>
+HOG_FN void subtract_products(double* F, int stride, const double* T, int count, int i, int from,
+                              int to) {
+    for (int l = from; l < to; l += 2 * LANES) {
+        const bool two = l + LANES < to;
+        V sum[ROWS][2];
+        for (int r = 0; r < ROWS; ++r) {
+            sum[r][0] = *(const V*)(F + (size_t)r * stride + l);
+            sum[r][1] = two ? *(const V*)(F + (size_t)r * stride + l + LANES) : wide(0.0);
+        }
+        for (int m = 0; m < count; ++m) {
+            const double* row = T + (size_t)m * stride;
+            const V left = *(const V*)(row + l);
+            const V right = *(const V*)(row + (two ? l + LANES : l));
+            for (int r = 0; r < ROWS; ++r) {
+                sum[r][0] -= row[i + r] * left;
+                sum[r][1] -= row[i + r] * right;
+            }
+        }
+        for (int r = 0; r < ROWS; ++r) {
+            *(V*)(F + (size_t)r * stride + l) = sum[r][0];
+            if (two) *(V*)(F + (size_t)r * stride + l + LANES) = sum[r][1];
+        }
+    }
+}
+
+/// Eliminate the first `pivots` unknowns of a front; false where a pivot is not positive. `T` has
+/// room for PANEL rows. What lies above the diagonal is not used and may change.
+HOG_FN bool eliminate_pivots(double* F, int width, int pivots, double* T) {
+    const int stride = front_stride(width);
+    for (int j0 = 0; j0 < pivots; j0 += PANEL) {
+        const int count = pivots - j0 < PANEL ? pivots - j0 : PANEL, j1 = j0 + count;
+        const int start = j0 / LANES * LANES;
+        for (int m = 0; m < count; ++m) {  // the columns of the panel as rows of T
+            double* row = T + (size_t)m * stride;
+            for (int i = start; i < j0 + m; ++i) row[i] = 0.0;
+            for (int i = j0 + m; i < width; ++i) row[i] = F[(size_t)i * stride + j0 + m];
+            for (int i = width; i < stride; ++i) row[i] = 0.0;
+        }
+        for (int m = 0; m < count; ++m) {
+            double* row = T + (size_t)m * stride;
+            const int j = j0 + m, first = j / LANES * LANES;
+            for (int q = 0; q < m; ++q) {
+                const double* above = T + (size_t)q * stride;
+                const double share = above[j];
+                for (int i = first; i < stride; i += LANES)
+                    *(V*)(row + i) -= share * *(const V*)(above + i);
+            }
+            const double x = row[j];
+            if (!(x > 0)) return false;
+            const double inverse = 1 / std::sqrt(x);
+            for (int i = first; i < stride; i += LANES) *(V*)(row + i) *= inverse;
+            for (int i = start; i < j; ++i) row[i] = 0.0;
+            row[j] = inverse;
+        }
+        for (int i = j0; i < width; ++i)
+            for (int m = 0; m < count && j0 + m <= i; ++m)
+                F[(size_t)i * stride + j0 + m] = T[(size_t)m * stride + i];
+        for (int m = 0; m < count; ++m)  // nothing is subtracted from the columns of the panel
+            for (int i = start; i < j1; ++i) T[(size_t)m * stride + i] = 0.0;
+        const int from = j1 / LANES * LANES;
+        int i = j1;
+        for (; i + 4 <= width; i += 4)
+            subtract_products<4>(F + (size_t)i * stride, stride, T, count, i, from,
+                                 front_stride(i + 4));
+        for (; i < width; ++i)
+            subtract_products<1>(F + (size_t)i * stride, stride, T, count, i, from,
+                                 front_stride(i + 1));
+    }
+    return true;
+}
+
+/// The numbers that one front holds, and all fronts of a graph, for k unknowns a node.
+HOG_FN size_t front_numbers(int width) { return (size_t)width * front_stride(width); }
+HOG_FN size_t front_numbers(const GraphPlan& g, int k) {
+    size_t total = 0;
+    for (int f = 0; f < g.fronts; ++f) total += front_numbers(g.width(f) * k);
+    return total;
+}
+
+/// The numbers that the elimination of a graph's fronts needs beside them.
+HOG_FN size_t panel_numbers(const GraphPlan& g, int k) {
+    return (size_t)PANEL * front_stride(std::max(g.widest, 1) * k);
+}
+
+/// The fronts of one graph in one block of memory.
+struct Fronts {
+    const GraphPlan* g;
+    int k;
+    double* memory;
+    double* panel;  // PANEL rows of the widest front
+
+    /// Factorise the sum of all stars. `star(i, F, width)` adds the star of node i to a front.
+    template <class Star>
+    bool factorise(const Star& star) const {
+        std::memset(memory, 0, sizeof(double) * front_numbers(*g, k));
+        std::vector<double*>& at = places();
+        for (int f = 0; f < g->fronts; ++f) {
+            const int pivots = (g->pivot_ptr[f + 1] - g->pivot_ptr[f]) * k;
+            const int b0 = g->bound_ptr[f], b = g->bound_ptr[f + 1] - b0, width = pivots + b * k;
+            const int stride = front_stride(width);
+            double* F = at[f];
+            for (int s = g->star_ptr[f]; s < g->star_ptr[f + 1]; ++s) star(g->star[s], F, stride);
+            if (!eliminate_pivots(F, width, pivots, panel)) return false;
+            if (!b) continue;
+            const int above = g->parent[f], stride_above = front_stride(g->width(above) * k);
+            double* G = at[above];
+            const int32_t* into = g->into.data() + b0;
+            for (int i = 0; i < b; ++i)
+                for (int c = 0; c < k; ++c) {
+                    const double* x = F + (size_t)(pivots + i * k + c) * stride + pivots;
+                    double* y = G + (size_t)(into[i] * k + c) * stride_above;
+                    for (int j = 0; j < i; ++j)
+                        for (int d = 0; d < k; ++d) y[into[j] * k + d] += x[j * k + d];
+                    for (int d = 0; d <= c; ++d) y[into[i] * k + d] += x[i * k + d];
+                }
+        }
+        return true;
+    }
+
+    /// Solve in place: x [n, k] becomes H^-1 x.
+    void solve(double* x) const {
+        std::vector<double*>& at = places();
+        double* y = panel;
+        for (int f = 0; f < g->fronts; ++f) {
+            const int32_t *pivot = g->pivot.data() + g->pivot_ptr[f],
+                          *bound = g->bound.data() + g->bound_ptr[f];
+            const int P = (g->pivot_ptr[f + 1] - g->pivot_ptr[f]) * k;
+            const int b = g->bound_ptr[f + 1] - g->bound_ptr[f], stride = front_stride(P + b * k);
+            const double* F = at[f];
+            gather(x, pivot, P / k, y);
+            for (int i = 0; i < P; ++i) {
+                double t = y[i];
+                for (int j = 0; j < i; ++j) t -= F[(size_t)i * stride + j] * y[j];
+                y[i] = t * F[(size_t)i * stride + i];
+            }
+            scatter(y, pivot, P / k, x);
+            for (int i = 0; i < b; ++i)
+                for (int c = 0; c < k; ++c) {
+                    const double* r = F + (size_t)(P + i * k + c) * stride;
+                    double t = 0;
+                    for (int j = 0; j < P; ++j) t += r[j] * y[j];
+                    x[bound[i] * k + c] -= t;
+                }
+        }
+        for (int f = g->fronts - 1; f >= 0; --f) {
+            const int32_t *pivot = g->pivot.data() + g->pivot_ptr[f],
+                          *bound = g->bound.data() + g->bound_ptr[f];
+            const int P = (g->pivot_ptr[f + 1] - g->pivot_ptr[f]) * k;
+            const int b = g->bound_ptr[f + 1] - g->bound_ptr[f], stride = front_stride(P + b * k);
+            const double* F = at[f];
+            gather(x, pivot, P / k, y);
+            for (int i = 0; i < b; ++i)
+                for (int c = 0; c < k; ++c) {
+                    const double t = x[bound[i] * k + c];
+                    const double* r = F + (size_t)(P + i * k + c) * stride;
+                    for (int j = 0; j < P; ++j) y[j] -= r[j] * t;
+                }
+            for (int i = P - 1; i >= 0; --i) {
+                const double t = y[i] * F[(size_t)i * stride + i];
+                y[i] = t;
+                for (int j = 0; j < i; ++j) y[j] -= F[(size_t)i * stride + j] * t;
+            }
+            scatter(y, pivot, P / k, x);
+        }
+    }
+
+  private:
+    /// Where every front begins.
+    std::vector<double*>& places() const {
+        static thread_local std::vector<double*> at;
+        at.resize(g->fronts);
+        double* next = memory;
+        for (int f = 0; f < g->fronts; ++f) {
+            at[f] = next;
+            next += front_numbers(g->width(f) * k);
+        }
+        return at;
+    }
+    void gather(const double* x, const int32_t* node, int count, double* y) const {
+        for (int i = 0; i < count; ++i)
+            for (int c = 0; c < k; ++c) y[i * k + c] = x[node[i] * k + c];
+    }
+    void scatter(const double* y, const int32_t* node, int count, double* x) const {
+        for (int i = 0; i < count; ++i)
+            for (int c = 0; c < k; ++c) x[node[i] * k + c] = y[i * k + c];
+    }
+};
+
+}  // namespace hog
