@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.errors import GraphError
+from hogwild.errors import FeatureError, GraphError
 from hogwild.graph import Graph, kept
 from hogwild.kernels.native import Library
 from hogwild.linalg.solution import Solution
@@ -36,6 +36,8 @@ MOST_NUMBERS = float(1 << 28)
 """Numbers in the fronts of one graph above which it is not factorised."""
 MOST_EDGES = 2_000_000
 """Edges of a batch above which no plan is made."""
+MOST_KEPT = float(1 << 31)
+"""Numbers that a solve may keep for all edges and nodes of a batch; torch streams larger ones."""
 MOST_PAIRS = 1e8
 """Pairs of neighbours of one node, summed over a graph, above which no plan is made."""
 
@@ -67,6 +69,12 @@ class GraphPlan:
 
 
 @kept
+def most_heard(graph: Graph) -> int:
+    """The largest number of edges into one node."""
+    return int(graph.in_degree.max())
+
+
+@kept
 def plan_of(graph: Graph, native: Library, channels: int) -> GraphPlan:
     """The plan of this graph; the graph owns it."""
     return GraphPlan(native, graph, channels)
@@ -90,8 +98,20 @@ class Design:
 
     @property
     def fits(self) -> bool:
-        """Whether the compiled library has room for such networks (``source/picnn.h``)."""
-        return max(map(len, self.widths)) <= 12 and max(map(len, self.monotone)) <= 256
+        """Whether the compiled library has room for such networks (``source/library.cpp``)."""
+        deepest, inputs = max(map(len, self.widths)), max(map(len, self.monotone))
+        widest = max(w for some in self.widths for w in some)
+        return deepest <= 12 and inputs <= 256 and widest <= 4096 and self.heads <= 1024
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """About how many numbers a solve keeps for an edge and for a node, from above."""
+        k, h, merged = self.channels, self.heads, self.widths[1][-1]
+        nets = zip(self.widths, self.monotone, strict=True)
+        message, loop, update = (len(w) * len(m) + 4 * sum(w) for w, m in nets)
+        ends = 2 * k
+        edge = h * (message + 1) + merged * (1 + 3 * k) + 3 * k**2 + ends
+        return edge, loop + update + (merged + k) ** 2 + (2 * k + 4) * merged + k**2 + 5 * k + 1
 
 
 class Sizes:
@@ -234,18 +254,39 @@ class EnergyKernel:
         self.native, self.graph, self.design, self.tensors = native, graph, design, tensors
         self.plan = plan_of(graph, native, design.channels)
         self.sizes = Sizes.of(native, design)
-        shape = tuple(tensors.nodes.shape)
-        expected = (tensors.parameters.size(0), self.sizes.node_rows, graph.num_nodes)
-        assert shape == expected, (shape, expected)
-        assert tensors.parameters.size(1) == self.sizes.parameters
+        self._check()
+
+    def _check(self) -> None:
+        """Raise unless every array has the shape and the dtype that the library reads."""
+        t, r, h = self.tensors, self.replicas, self.design.heads
+        n, e = self.graph.num_nodes, self.graph.num_edges
+        for name, found, allowed in (
+            ("parameters", t.parameters, [(r, self.sizes.parameters)]),
+            ("nodes", t.nodes, [(r, self.sizes.node_rows, n)]),
+            ("edges", t.edges, [(r, self.sizes.edge_rows, e)]),
+            ("weight", t.weight, [(a, b, e) for a in (1, r) for b in (1, h)]),
+            ("loop_weight", t.loop_weight, [(n,)]),
+        ):
+            if found is None:
+                continue
+            if tuple(found.shape) not in allowed or found.dtype != torch.float64:
+                raise FeatureError(
+                    f"the posed tensor {name} has shape {tuple(found.shape)} and dtype "
+                    f"{found.dtype}; expected float64 and one of the shapes {allowed}"
+                )
+        if t.edges is None and not self.design.sent_at_nodes:
+            raise FeatureError("features of senders are missing; expected them on nodes or edges")
 
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design) -> bool:
         """Whether factorising this graph's Hessians is cheaper than conjugate gradients."""
-        edges = max(graph.num_edges, graph.num_nodes)
-        if edges > MOST_EDGES:
+        edges, k = max(graph.num_edges, graph.num_nodes), design.channels
+        for_edge, for_node = design.numbers
+        if edges > MOST_EDGES or edges * (for_edge + for_node) > MOST_KEPT:
             return False
-        k, plan = design.channels, plan_of(graph, native, design.channels)
+        if k * most_heard(graph) ** 3 / 3 > CG_WORK * edges:  # a star is one dense block
+            return False
+        plan = plan_of(graph, native, k)
         return plan.numbers * k**2 < MOST_NUMBERS and plan.work * k < CG_WORK * edges
 
     @property
@@ -275,7 +316,7 @@ class EnergyKernel:
         h = torch.empty(replicas, self.design.channels, self.graph.num_nodes, dtype=torch.float64)
         status, iterations = (torch.empty(replicas, graphs, dtype=torch.long) for _ in range(2))
         residual = torch.empty(replicas, graphs, dtype=torch.float64)
-        start = None if h0 is None else h0.contiguous()
+        start = None if h0 is None else h0.to(torch.float64).contiguous()
         arguments, _alive = self._posed
         failed, why = self.native.call(
             "solve", *arguments, _at(start), atol, rtol, max_iter, max_backtracks, patience,
@@ -299,7 +340,7 @@ class EnergyKernel:
         weight = None if t.weight is None else empty(replicas, self.design.heads, graph.num_edges)
         loop = None if t.loop_weight is None else empty(replicas, graph.num_nodes)
         status = torch.empty(replicas, graph.num_graphs, dtype=torch.long)
-        h, gradient = h.contiguous(), gradient.contiguous()
+        h, gradient = (x.to(torch.float64).contiguous() for x in (h, gradient))
         failed, why = self.native.call(
             "adjoint", *arguments, _at(h), _at(gradient), torch.get_num_threads(),
             _at(parameters), _at(nodes), _at(edges), _at(weight), _at(loop), _at(status),

@@ -8,6 +8,7 @@
 // receiver follow from the local quadratic models (hogwild_node/quadratic.py).
 #pragma once
 #include <limits>
+#include <stdexcept>
 #include <vector>
 
 #include "fronts.h"
@@ -143,6 +144,8 @@ class Task {
         const size_t numbers = front_numbers(g_, K) / LANES + 1;
         const size_t panel = panel_numbers(g_, K) / LANES + 1;
         total += 5 * vector + numbers + panel;
+        // Places of vectors are 32-bit numbers below.
+        if (total >= INT32_MAX) throw std::length_error("a graph needs more than 128 GiB of memory");
         arena.reset();
         arena.reserve(total);
         for (const Want& want : wants) *want.at = arena.take(want.size);
@@ -607,10 +610,10 @@ class Task {
     int loop_row() const { return H * s_.message.rows0 * ((s_.ends == 2) + s_.sent); }
 
     static double& at(V* array, int fields, int i, int f) {
-        return ((double*)array)[((i / LANES) * fields + f) * LANES + i % LANES];
+        return ((double*)array)[((int64_t)(i / LANES) * fields + f) * LANES + i % LANES];
     }
     static double at(const V* array, int fields, int i, int f) {
-        return ((const double*)array)[((i / LANES) * fields + f) * LANES + i % LANES];
+        return ((const double*)array)[((int64_t)(i / LANES) * fields + f) * LANES + i % LANES];
     }
     void add_gradient(int i, int c, double x) {
         g[i * K + c] += x;

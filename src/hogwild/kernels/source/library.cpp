@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <initializer_list>
+#include <new>
 #include <thread>
 
 #include "energy.h"
@@ -62,10 +64,29 @@ void each_task(int64_t tasks, int64_t threads, const Work& work) {
         }
     };
     std::vector<std::thread> others;
-    for (int64_t t = 1; t < std::min(threads, tasks); ++t) others.emplace_back(run, t);
+    try {
+        for (int64_t t = 1; t < std::min(threads, tasks); ++t) others.emplace_back(run, t);
+    } catch (const std::exception&) {
+        // The system starts no more threads: those that run take all tasks.
+    }
     run(0);
     for (auto& other : others) other.join();
     if (failed) std::rethrow_exception(failed);
+}
+
+/// Why these arguments cannot be solved; nullptr where they can.
+const char* refusal(const Posed& posed, std::initializer_list<const void*> needed) {
+    if (!posed.plan || !posed.sizes) return "there is no plan, or there are no sizes";
+    if (posed.replicas < 0 || posed.replicas > (1 << 24)) return "replicas is out of range";
+    const Plan& plan = *posed.plan;
+    for (const auto& one : plan.of)
+        if (one->n && !one->fronts) return "the plan of a graph was given up: it is too dense";
+    if (!plan.nodes || !posed.replicas) return nullptr;
+    if (!posed.parameters || !posed.nodes) return "parameters or nodes is null";
+    if (plan.edges && !posed.sizes->sent && !posed.edges) return "edges is null";
+    for (const void* each : needed)
+        if (!each) return "an array of results or embeddings is null";
+    return nullptr;
 }
 
 /// Graphs by decreasing work, so that no thread begins the largest one last.
@@ -151,7 +172,12 @@ HOG_API void hog_plan_cost(const void* plan, double* most_numbers, double* work)
 /// layers, inputs and widths of the message, self message and update networks. `rising` has one byte
 /// for every convex input of the three networks.
 HOG_API void* hog_sizes(const int64_t* numbers, double beta, const unsigned char* rising) {
-    auto s = std::make_unique<Sizes>();
+    for (int i = 0; i < 8; ++i)
+        if (numbers[i] < 0 || numbers[i] > (1 << 20)) return nullptr;
+    if (numbers[2] < 1 || numbers[4] < 1 || numbers[4] > 2 || numbers[5] > 1 || numbers[6] > 1)
+        return nullptr;
+    std::unique_ptr<Sizes> s(new (std::nothrow) Sizes);
+    if (!s) return nullptr;
     s->k = (int)numbers[0], s->channels = (int)numbers[1], s->heads = (int)numbers[2];
     s->concat = (int)numbers[3], s->ends = (int)numbers[4], s->sent = (int)numbers[5];
     s->beta = beta;
@@ -162,7 +188,9 @@ HOG_API void* hog_sizes(const int64_t* numbers, double beta, const unsigned char
     const bool fits = s->message.D == s->ends * s->k && s->loop.D == s->k &&
                       s->update.D == s->merged() + s->k && s->message.w[s->message.L - 1] == s->channels &&
                       s->loop.w[s->loop.L - 1] == s->merged() && s->update.w[s->update.L - 1] == 1;
-    return fits ? s.release() : nullptr;
+    const double most = (double)s->heads * s->message.parameters() + s->loop.parameters() +
+                        s->update.parameters();
+    return fits && most < INT32_MAX ? s.release() : nullptr;
 }
 
 HOG_API void hog_sizes_free(void* sizes) { delete (Sizes*)sizes; }
@@ -182,14 +210,23 @@ HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, con
                     int64_t* status, int64_t* iterations, double* residual, char* why,
                     int64_t why_size) {
     try {
-        const Plan& p = *(const Plan*)plan;
-        const Posed posed{&p, (const Sizes*)sizes, replicas, parameters, nodes, edges, weight,
-                          weight_replica, weight_head, loop_weight};
+        const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
+                          weight, weight_replica, weight_head, loop_weight};
         const Options options{atol, rtol, max_iter, max_backtracks, patience};
+        if (const char* wrong = refusal(posed, {h, status, iterations, residual})) {
+            explain(why, why_size, wrong);
+            return 1;
+        }
+        if (max_iter < 0) {
+            explain(why, why_size, "max_iter is negative");
+            return 1;
+        }
+        const Plan& p = *posed.plan;
         const std::vector<double> used = effective_parameters(posed, nullptr);
         const std::vector<int64_t> order = largest_first(p);
         const int64_t count = posed.sizes->parameters();
-        std::vector<Arena> own(std::max<int64_t>(threads, 1));
+        threads = std::max<int64_t>(std::min(threads, p.graphs * replicas), 1);
+        std::vector<Arena> own(threads);
         each_task(p.graphs * replicas, threads, [&](int64_t t, int64_t thread) {
             const int64_t g = order[t / replicas], r = t % replicas, at = r * p.graphs + g;
             Task task(posed, used.data() + r * count, g, r, own[thread]);
@@ -216,10 +253,14 @@ HOG_API int hog_adjoint(const void* plan, const void* sizes, int64_t replicas,
                       double* weight_out, double* loop_weight_out, int64_t* status, char* why,
                       int64_t why_size) {
     try {
-        const Plan& p = *(const Plan*)plan;
-        const Posed posed{&p, (const Sizes*)sizes, replicas, parameters, nodes, edges, weight,
-                          weight_replica, weight_head, loop_weight};
+        const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
+                          weight, weight_replica, weight_head, loop_weight};
         const Cotangents out{parameters_out, nodes_out, edges_out, weight_out, loop_weight_out};
+        if (const char* wrong = refusal(posed, {h, gradient, parameters_out, nodes_out, status})) {
+            explain(why, why_size, wrong);
+            return 1;
+        }
+        const Plan& p = *posed.plan;
         std::vector<double> slopes;
         const std::vector<double> used = effective_parameters(posed, &slopes);
         const int64_t count = posed.sizes->parameters();
@@ -227,7 +268,8 @@ HOG_API int hog_adjoint(const void* plan, const void* sizes, int64_t replicas,
         // threads, so that sums over graphs do not, either.
         const int64_t length = 16, runs = (p.graphs + length - 1) / length;
         std::vector<double> sums(replicas * runs * count, 0.0);
-        std::vector<Arena> own(std::max<int64_t>(threads, 1));
+        threads = std::max<int64_t>(std::min(threads, runs * replicas), 1);
+        std::vector<Arena> own(threads);
         each_task(runs * replicas, threads, [&](int64_t t, int64_t thread) {
             const int64_t run = t / replicas, r = t % replicas;
             std::vector<double> room((count + 1) * LANES + LANES, 0.0);

@@ -40,6 +40,13 @@ struct GraphPlan {
     int width(int f) const {
         return pivot_ptr[f + 1] - pivot_ptr[f] + bound_ptr[f + 1] - bound_ptr[f];
     }
+    size_t bytes() const {
+        size_t total = sizeof(GraphPlan) + 64;  // and what the table adds
+        for (const Ints* each : {&ptr, &src, &dst, &out_ptr, &out_edge, &pivot_ptr, &pivot, &bound_ptr,
+                                 &bound, &into, &parent, &star_ptr, &star, &own, &slot})
+            total += sizeof(int32_t) * each->capacity();
+        return total;
+    }
 };
 
 /// Splits a graph into fronts; `adjacent` holds the coupled nodes of every node.
@@ -186,8 +193,10 @@ inline double coupling_work(const GraphPlan& g) {
     return total;
 }
 
-/// The tree of fronts of a graph whose edges are filled in.
-inline void eliminate(GraphPlan& g, int leaf) {
+constexpr double MOST_ONES = 1u << 31;  // numbers in a graph's fronts: 16 GiB for k = 1
+
+/// The tree of fronts of a graph whose edges are filled in; false where its fronts are too large.
+inline bool eliminate(GraphPlan& g, int leaf) {
     Ints near_ptr, near;
     couplings(g, near_ptr, near);
     Dissection cut(g.n, near_ptr, near, leaf);
@@ -231,6 +240,7 @@ inline void eliminate(GraphPlan& g, int leaf) {
         }
         const double width = g.width(f), pivots = end - g.pivot_ptr[f];
         g.ones += width * width;
+        if (g.ones > MOST_ONES) return false;
         g.work += pivots * width * width;
         g.widest = std::max(g.widest, (int32_t)width);
     }
@@ -266,6 +276,7 @@ inline void eliminate(GraphPlan& g, int leaf) {
             for (int b = g.bound_ptr[c]; b < g.bound_ptr[c + 1]; ++b)
                 g.into[b] = place[g.bound[b]];
     }
+    return true;
 }
 
 /// Plans of graphs that were seen before, by their edges; mini-batches repeat graphs.
@@ -276,21 +287,29 @@ class PlanTable {
         return table;
     }
     std::shared_ptr<const GraphPlan> find(const std::string& key) {
-        std::lock_guard<std::mutex> lock(mutex_);
+        // Never wait: another thread may have held the lock when this process was forked.
+        const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+        if (!lock) return nullptr;
         auto found = plans_.find(key);
         return found == plans_.end() ? nullptr : found->second;
     }
     void put(const std::string& key, std::shared_ptr<const GraphPlan> plan) {
         if (plan->n > LARGEST) return;
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (plans_.size() >= MOST) plans_.clear();
-        plans_.emplace(key, std::move(plan));
+        const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+        if (!lock) return;
+        const size_t size = key.size() + plan->bytes();
+        if (bytes_ + size > MOST_BYTES) {
+            plans_.clear();
+            bytes_ = 0;
+        }
+        if (plans_.emplace(key, std::move(plan)).second) bytes_ += size;
     }
 
   private:
-    static constexpr size_t MOST = 1 << 15;
+    static constexpr size_t MOST_BYTES = 256 << 20;
     static constexpr int LARGEST = 4096;  // nodes; a larger graph is kept by its owner alone
     std::mutex mutex_;
+    size_t bytes_ = 0;
     std::unordered_map<std::string, std::shared_ptr<const GraphPlan>> plans_;
 };
 
@@ -306,6 +325,11 @@ struct Plan {
 inline Plan* make_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int64_t edges,
                        const int64_t* src, const int64_t* dst, int leaf, double most_work,
                        std::string& why) {
+    if (nodes < 0 || graphs < 0 || edges < 0 || nodes >= INT32_MAX || graphs >= INT32_MAX ||
+        edges >= INT32_MAX || (nodes && !batch) || (edges && (!src || !dst))) {
+        why = "the numbers of nodes, graphs and edges must be from 0 to 2^31 - 2";
+        return nullptr;
+    }
     auto plan = std::make_unique<Plan>();
     plan->nodes = nodes, plan->edges = edges, plan->graphs = graphs;
     plan->first.assign(graphs + 1, 0);
@@ -362,10 +386,9 @@ inline Plan* make_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int6
         for (int i = 0; i < n; ++i) one->out_ptr[i + 1] += one->out_ptr[i];
         Ints next(one->out_ptr.begin(), one->out_ptr.end() - 1);
         for (int q = 0; q < e; ++q) one->out_edge[next[one->src[q]]++] = q;
-        if (coupling_work(*one) > most_work) {
-            one->work = one->ones = 1e300;  // hubs: never factorised
-        } else {
-            eliminate(*one, leaf);
+        if (coupling_work(*one) > most_work || !eliminate(*one, leaf)) {
+            one->work = one->ones = 1e300;  // hubs, or no separators: never factorised
+            one->fronts = 0;
         }
         PlanTable::get().put(key, one);
         plan->of[g] = one;
