@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hogwild.kernels.build import COMPILED, LEVELS, digest
+from hogwild.kernels.build import COMPILED, LEVELS, NATIVE, digest, mark
 
 SWITCH = "HOGWILD_KERNELS"
 """The environment variable that switches the compiled library off: ``HOGWILD_KERNELS=off``."""
@@ -96,8 +96,11 @@ def found() -> Library | Missing:
         one = Library(COMPILED / f"hogwild_{name}.so", name)
     except (OSError, AttributeError) as error:
         return Missing(f"the library cannot be loaded: {error}")
-    if one.digest().decode() != digest():
-        return Missing("older than its sources: python -m hogwild.kernels.build compiles it again")
+    carried = one.digest().decode()
+    if carried != mark(name):
+        same = name == NATIVE and carried.startswith(f"{digest()}-")
+        why = "compiled for another processor" if same else "older than its sources"
+        return Missing(f"{why}: python -m hogwild.kernels.build compiles it again")
     return one
 
 
