@@ -415,3 +415,23 @@ def test_kernels_pass_the_checks_of_a_solver():
     h = conv.embed(inputs).value.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(conv.energy(h, inputs).sum(), h)
     assert float(gradient.abs().max()) < 1e-10
+
+
+def test_a_replica_that_is_not_finite_leaves_the_others_alone():
+    """Also in gradients, on the same thread and in the same memory."""
+    inputs = odd_graph(20, [9, 3, 17, 1, 5], 1.5, False)
+    conv = layer(1, 0.1, replicas=3, validate=False, on_failure="ignore")
+    parameters = list(conv.parameters())
+
+    def gradients():
+        h = conv.embed(inputs).value
+        return h, torch.autograd.grad(h[1:].square().sum(), parameters)
+
+    h, expected = gradients()
+    with torch.no_grad():
+        for p in parameters:
+            p[0] = float("nan")
+    broken, found = gradients()
+    assert torch.equal(broken[1:], h[1:])
+    for mine, other in zip(found, expected, strict=True):
+        assert torch.equal(mine[1:], other[1:])

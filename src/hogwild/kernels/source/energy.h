@@ -7,7 +7,10 @@
 // node's block of the Hessian, the coupling of an edge and the couplings between two senders of one
 // receiver follow from the local quadratic models (hogwild_node/quadratic.py).
 #pragma once
+#include <cstdlib>
 #include <limits>
+#include <memory>
+#include <new>
 #include <stdexcept>
 #include <vector>
 
@@ -88,6 +91,23 @@ inline void effective(const Net& net, const double* raw, double* out, double* sl
     }
 }
 
+#ifdef HOG_SEPARATE
+/// The same for sanitizers: every block is an allocation, so that they see where it ends.
+class Arena {
+  public:
+    void reset() { blocks_.clear(); }
+    void reserve(size_t) {}
+    V* take(size_t vectors) {
+        const size_t bytes = std::max<size_t>(vectors, 1) * sizeof(V);
+        blocks_.emplace_back(std::aligned_alloc(sizeof(V), bytes), &std::free);
+        if (!blocks_.back()) throw std::bad_alloc();
+        return (V*)std::memset(blocks_.back().get(), 0xff, bytes);  // NaN
+    }
+
+  private:
+    std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
+};
+#else
 /// Memory of one thread, in blocks of vectors; it grows and is used again.
 class Arena {
   public:
@@ -107,6 +127,7 @@ class Arena {
     std::vector<double> room_;
     size_t used_ = 0;
 };
+#endif
 
 /// One graph and one replica.
 class Task {
@@ -466,6 +487,8 @@ class Task {
         const int64_t n0 = p_.plan->first[graph_], e0 = p_.plan->edge_first[graph_];
         const int64_t N = p_.plan->nodes, E = p_.plan->edges;
         const double* lambda = d;
+        // Lanes behind the last node: what an earlier task left there may be NaN.
+        for (int i = 0; i < np * M; ++i) md[i] = wide(0.0);
         for (int i = 0; i < n; ++i)
             for (int c = 0; c < M; ++c) {
                 double z = 0;
