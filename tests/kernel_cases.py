@@ -93,7 +93,7 @@ def assert_alike(conv, inputs, h0=None, atol=1e-9):
 
 
 @st.composite
-def options(draw):
+def layers(draw):
     """Every option of a layer that the compiled solve takes."""
     heads = draw(st.sampled_from([None, None, 1, 2, 3]))
     message = draw(st.sampled_from(["edge", "node"]))

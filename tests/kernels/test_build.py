@@ -106,10 +106,10 @@ def source(tmp_path_factory):
     if kept.returncode:
         pytest.skip("the tests are not in a repository")
     for name in kept.stdout.rstrip("\0").split("\0"):
-        if name.startswith(("src/", "tests/")) or "/" not in name:
-            if (ROOT / name).is_file():
-                (place / name).parent.mkdir(parents=True, exist_ok=True)
-                (place / name).write_bytes((ROOT / name).read_bytes())
+        wanted = name.startswith("src/") or "/" not in name
+        if wanted and (ROOT / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes((ROOT / name).read_bytes())
     stale = place / "src" / "hogwild" / "kernels" / "compiled" / "hogwild_native.so"
     stale.parent.mkdir(exist_ok=True)
     stale.write_bytes(b"for another machine")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from kernel_cases import (
     assert_alike,
     layer,
+    layers,
     needs_library,
     odd_graph,
     on_torch,
-    options,
     solved,
     variables,
 )
@@ -36,8 +36,7 @@ pytestmark = needs_library
     st.sampled_from([0.0, 0.5, 1.5, 3.0]), st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_random_energies_on_random_graphs(data, seed, sizes, density, directed, weighted):
-    given = data.draw(options())
-    conv = layer(seed, 0.1, **given)
+    conv = layer(seed, 0.1, **data.draw(layers()))
     inputs = odd_graph(seed, sizes, density, directed, conv.edge_dim, weighted)
     assert_alike(conv, inputs)
 
@@ -49,7 +48,7 @@ def test_random_energies_on_random_graphs(data, seed, sizes, density, directed, 
     st.floats(0.0, 4.0), st.booleans(), st.booleans(), st.sampled_from([0.0, 0.1, 0.5]),
 )  # fmt: skip
 def test_many_random_energies(data, seed, sizes, density, directed, weighted, scale):
-    conv = layer(seed, scale, **data.draw(options()))
+    conv = layer(seed, scale, **data.draw(layers()))
     assert_alike(conv, odd_graph(seed, sizes, density, directed, conv.edge_dim, weighted))
 
 
@@ -69,18 +68,18 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize("given", NAMED.values(), ids=NAMED)
-def test_every_option_on_larger_graphs(given):
+@pytest.mark.parametrize("options", NAMED.values(), ids=NAMED)
+def test_every_option_on_larger_graphs(options):
     """Several packs of eight rows, several fronts."""
-    conv = layer(1, 0.1, **given)
+    conv = layer(1, 0.1, **options)
     inputs = odd_graph(3, [25, 1, 40], 1.3, False, conv.edge_dim, weighted=True)
     assert_alike(conv, inputs)
 
 
-@pytest.mark.parametrize("given", [NAMED["edge"], NAMED["normalize"], NAMED["node-heads"]])
-def test_part_of_a_larger_graph(given):
+@pytest.mark.parametrize("options", [NAMED["edge"], NAMED["normalize"], NAMED["node-heads"]])
+def test_part_of_a_larger_graph(options):
     """``heard`` takes the place of the senders' features, ``degrees`` that of the edges' sums."""
-    conv = layer(2, 0.1, **given)
+    conv = layer(2, 0.1, **options)
     inputs = odd_graph(4, [9, 4], 1.5, edge_dim=conv.edge_dim, weighted=True)
     heard = torch.randn(inputs.edge_index.size(1), 3, **DOUBLE)
     assert_alike(conv, replace(inputs, heard=heard))
@@ -168,18 +167,19 @@ def test_stacked_layers():
 
 def test_float32_model():
     """The solve runs in float64, from parameters in float32."""
-    for given in ({}, {"heads": 2}, {"normalize": True}):
-        conv = layer(**given).float()
+    for options in ({}, {"heads": 2}, {"normalize": True}):
+        conv = layer(**options).float()
         inputs = odd_graph(10, [6, 9], 1.5, weighted=True)
         inputs = replace(inputs, x=inputs.x.float(), edge_weight=inputs.edge_weight.float())
 
         def all_of(conv=conv, inputs=inputs):
-            inputs, given = variables(inputs)
+            inputs, wanted = variables(inputs)
             h = conv.embed(inputs).value
-            over = [*given, *conv.parameters()]
+            over = [*wanted, *conv.parameters()]
             return h.detach(), torch.autograd.grad(h.square().sum(), over)
 
-        (h, mine), _ = all_of(), conv.solver_path(inputs)[0].startswith("compiled")
+        assert conv.solver_path(inputs)[0].startswith("compiled")
+        h, mine = all_of()
         with on_torch():
             other_h, others = all_of()
         assert h.dtype == torch.float32
@@ -281,10 +281,10 @@ def part(tensors, nodes, edges):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("given", [NAMED["edge"], NAMED["normalize"], NAMED["replicas"]])
-def test_a_graph_alone_equals_the_graph_in_a_batch(given):
+@pytest.mark.parametrize("options", [NAMED["edge"], NAMED["normalize"], NAMED["replicas"]])
+def test_a_graph_alone_equals_the_graph_in_a_batch(options):
     """Bit for bit, posed by the same numbers."""
-    conv = layer(1, 0.1, **given)
+    conv = layer(1, 0.1, **options)
     inputs = odd_graph(15, [9, 1, 17], 1.5, False, conv.edge_dim)
     with torch.no_grad():
         whole = conv.kernel(inputs)
@@ -294,9 +294,7 @@ def test_a_graph_alone_equals_the_graph_in_a_batch(given):
     _, all_gradients = whole.adjoint(together.value, gradient)
     for g in range(3):
         graph, nodes, edges = whole.graph.select(torch.tensor([g]))
-        alone = EnergyKernel(
-            whole.native, graph, whole.design, part(whole.tensors, nodes, edges)
-        )
+        alone = EnergyKernel(whole.native, graph, whole.design, part(whole.tensors, nodes, edges))
         found = alone.solve(None, *limits)
         assert torch.equal(found.value, together.value[..., nodes])
         assert torch.equal(found.iterations[:, 0], together.iterations[:, g])
@@ -329,18 +327,18 @@ def test_threads_do_not_change_an_answer():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "words"),
     [
         ({"rounds": 2}, "rounds=2"),
         ({"solver": Newton(linear="cg")}, "Newton(linear='auto')"),
-        ({"hidden_channels": 9, "widths": (4097,)}, "more layers or inputs"),
-        ({"widths": (1,) * 12}, "more layers or inputs"),
-        ({"hidden_channels": 200, "widths": (1,)}, "more layers or inputs"),
+        ({"hidden_channels": 9, "widths": (4097,)}, "more layers, units or inputs"),
+        ({"widths": (1,) * 12}, "more layers, units or inputs"),
+        ({"hidden_channels": 200, "widths": (1,)}, "more layers, units or inputs"),
         ({"solve_dtype": torch.float32}, "float32"),
     ],
 )
-def test_what_stays_on_torch_says_why(given, words):
-    conv = layer(**given)
+def test_what_stays_on_torch_says_why(options, words):
+    conv = layer(**options)
     inputs = odd_graph(17, [3], 1.0)
     (path,) = conv.solver_path(inputs)
     assert path.startswith("torch: ")
@@ -372,13 +370,13 @@ def test_sizes_around_a_pack_of_rows(n):
 
 def test_wide_layers_and_many_heads():
     """Scratch memory fits whatever is the widest part of a model."""
-    for given in (
+    for options in (
         {"widths": (70,), "hidden_channels": 1, "message_channels": 1},
         {"widths": (), "hidden_channels": 1, "message_channels": 30},
         {"widths": (2,), "heads": 9, "message_channels": 3},
         {"widths": (1, 40, 1), "hidden_channels": 12},
     ):
-        assert_alike(layer(**given), Inputs(torch.randn(6, 3, **DOUBLE), grid(2, 3)), atol=1e-8)
+        assert_alike(layer(**options), Inputs(torch.randn(6, 3, **DOUBLE), grid(2, 3)), atol=1e-8)
 
 
 def test_wrong_shapes_never_reach_the_library():

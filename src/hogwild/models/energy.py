@@ -256,7 +256,7 @@ class EnergyConv(ImplicitConv):
             tuple(net.monotone for net in nets),
         )  # fmt: skip
         if not design.fits:
-            return "the networks have more layers or inputs than the compiled solve takes"
+            return "the networks have more layers, units or inputs than the compiled solve takes"
         if not EnergyKernel.pays(native, graph, design):
             return "the graph has no small separators, and conjugate gradients are cheaper"
         weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
