@@ -160,13 +160,15 @@ class Task {
             {&Hjj, E * K * K}, {&G, E * D}, {&md, N * M}, {&mt, N * M}, {&pad_, (size_t)pad_size_},
             {&star_, (size_t)most_senders() * 2 * M * K / LANES + 1},
         };
-        for (const Want& want : wants) count(want.size);
+        for (const Want& want : wants) {
+            // Places in these arrays are 32-bit numbers below: 64-bit ones are slower.
+            if (want.size >= INT32_MAX / LANES) throw std::length_error("an array has 16 GiB");
+            count(want.size);
+        }
         const size_t vector = (size_t)n * K / LANES + 1;
         const size_t numbers = front_numbers(g_, K) / LANES + 1;
         const size_t panel = panel_numbers(g_, K) / LANES + 1;
         total += 5 * vector + numbers + panel;
-        // Places of vectors are 32-bit numbers below.
-        if (total >= INT32_MAX) throw std::length_error("a graph needs more than 128 GiB of memory");
         arena.reset();
         arena.reserve(total);
         for (const Want& want : wants) *want.at = arena.take(want.size);
@@ -633,10 +635,10 @@ class Task {
     int loop_row() const { return H * s_.message.rows0 * ((s_.ends == 2) + s_.sent); }
 
     static double& at(V* array, int fields, int i, int f) {
-        return ((double*)array)[((int64_t)(i / LANES) * fields + f) * LANES + i % LANES];
+        return ((double*)array)[((i / LANES) * fields + f) * LANES + i % LANES];
     }
     static double at(const V* array, int fields, int i, int f) {
-        return ((const double*)array)[((int64_t)(i / LANES) * fields + f) * LANES + i % LANES];
+        return ((const double*)array)[((i / LANES) * fields + f) * LANES + i % LANES];
     }
     void add_gradient(int i, int c, double x) {
         g[i * K + c] += x;
