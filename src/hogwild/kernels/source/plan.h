@@ -35,7 +35,7 @@ struct GraphPlan {
     Ints own, slot;           // position of a star's node, and of its senders, in that front
     double ones = 0;          // sum over fronts of width^2, width^2 pivots: memory and work for k = 1
     double work = 0;
-    int32_t widest = 0;
+    int32_t widest = 0, degree = 0;  // of a front, in nodes; most edges into a node
 
     int width(int f) const {
         return pivot_ptr[f + 1] - pivot_ptr[f] + bound_ptr[f + 1] - bound_ptr[f];
@@ -362,6 +362,8 @@ inline Plan* make_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int6
         for (int i = 0; i < n; ++i) one->out_ptr[i + 1] += one->out_ptr[i];
         Ints next(one->out_ptr.begin(), one->out_ptr.end() - 1);
         for (int q = 0; q < e; ++q) one->out_edge[next[one->src[q]]++] = q;
+        for (int i = 0; i < n; ++i)
+            one->degree = std::max(one->degree, one->ptr[i + 1] - one->ptr[i]);
         if (coupling_work(*one) > most_work) {
             one->work = one->ones = 1e300;  // hubs: never factorised
         } else {
