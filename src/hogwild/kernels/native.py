@@ -26,6 +26,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "plan": (_AT, [_INT, _INT, _AT, _INT, _AT, _AT, _INT, _REAL, _AT, _INT]),
     "plan_free": (None, [_AT]),
     "plan_cost": (None, [_AT, _AT, _AT]),
+    "flatten": (_INT, [_AT, _INT, _INT, *[_AT] * 7]),
     "sizes": (_AT, [_AT, _REAL, _AT]),
     "sizes_free": (None, [_AT]),
     "shapes": (None, [_AT, _AT]),

@@ -150,7 +150,7 @@ class ImplicitConv(Conv):
         with self._precise(inputs), torch.no_grad():
             kernel = self.kernel(inputs)
         if isinstance(kernel, EnergyKernel):
-            return [f"compiled ({kernel.native.instructions})"]
+            return [f"compiled ({kernel.name})"]
         return [f"torch: {kernel}"]
 
     def _precise(self, inputs: Inputs) -> torch.autocast:

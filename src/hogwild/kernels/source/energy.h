@@ -29,9 +29,21 @@
 #if HOG_GPU || defined(HOG_SCALAR)
 #define HOG_PAD V* pad = nullptr
 #define HOG_PAD_FROM(outer) V* pad = nullptr
+// The sizes are constants of the program.
+#define HOG_KEEP_SIZES(sizes)
+#define HOG_SIZES_OF_TASK \
+    HOG_METHOD static constexpr S s() { return S{}; }
+#define HOG_SIZE(name, value) \
+    HOG_METHOD static constexpr int name() { return value; }
 #else
 #define HOG_PAD V* pad = pad_
 #define HOG_PAD_FROM(outer) V* pad = outer
+#define HOG_KEEP_SIZES(sizes) sizes_(sizes),
+#define HOG_SIZES_OF_TASK                   \
+    const S& s() const { return sizes_; }   \
+    S sizes_;
+#define HOG_SIZE(name, value) \
+    int name() const { return value; }
 #endif
 
 namespace hog {
@@ -80,6 +92,72 @@ struct Model {
                                                                      : self().message().rows0();
     }
 };
+
+#if HOG_GPU || defined(HOG_SCALAR)
+/// The sizes of a network that follow from its layers, which are constants: L(), D() and w(l) of S.
+template <class S>
+struct Layers {
+    HOG_METHOD static constexpr int before(int l) { return l ? S::w(l - 1) : 0; }
+    HOG_METHOD static constexpr int ahead(int l) { return l + 1 < S::L() ? S::w(l) : 0; }
+    /// Width of o_l.
+    HOG_METHOD static constexpr int rows(int l) {
+        return ahead(l) + before(l) + S::D() + S::w(l);
+    }
+    /// The first hidden unit of a layer.
+    HOG_METHOD static constexpr int unit(int l) {
+        int n = 0;
+        for (int m = 0; m < l; ++m) n += S::w(m);
+        return n;
+    }
+    /// Where a layer begins in the context: gy [D], b [w], gz [w before].
+    HOG_METHOD static constexpr int q(int l) {
+        int n = 0;
+        for (int m = 0; m < l; ++m) n += S::D() + S::w(m) + before(m);
+        return n;
+    }
+    /// Where a layer begins in the weights: Wy [w, D], Wz [w, w before].
+    HOG_METHOD static constexpr int p(int l) {
+        int n = 0;
+        for (int m = 0; m < l; ++m) n += S::w(m) * (S::D() + before(m));
+        return n;
+    }
+    /// Where a layer (not the first) begins in the feature path: F [rows, w before], c [rows].
+    HOG_METHOD static constexpr int f(int l) {
+        int n = 0;
+        for (int m = 1; m < l; ++m) n += rows(m) * (before(m) + 1);
+        return n;
+    }
+    HOG_METHOD static constexpr int hidden() { return unit(S::L() - 1); }
+    HOG_METHOD static constexpr int rows0() { return rows(0); }
+    HOG_METHOD static constexpr int widest() {
+        int n = 0;
+        for (int m = 0; m < S::L(); ++m) n = S::w(m) > n ? S::w(m) : n;
+        return n;
+    }
+    HOG_METHOD static constexpr int out() { return S::w(S::L() - 1); }
+    HOG_METHOD static constexpr int context() { return q(S::L()); }
+    HOG_METHOD static constexpr int weights() { return p(S::L()); }
+    HOG_METHOD static constexpr int parameters() { return weights() + f(S::L()); }
+};
+
+/// A network whose sizes are constants: activation, relu gates, rising inputs, inputs, widths.
+template <int ACT, int RELU, unsigned long long R0, unsigned long long R1, unsigned long long R2,
+          unsigned long long R3, int INPUTS, int... WIDTHS>
+struct StaticNet : Layers<StaticNet<ACT, RELU, R0, R1, R2, R3, INPUTS, WIDTHS...>> {
+    HOG_METHOD static constexpr int L() { return sizeof...(WIDTHS); }
+    HOG_METHOD static constexpr int D() { return INPUTS; }
+    HOG_METHOD static constexpr int w(int l) {
+        constexpr int widths[] = {WIDTHS...};
+        return widths[l];
+    }
+    HOG_METHOD static constexpr int act() { return ACT; }
+    HOG_METHOD static constexpr bool relu() { return RELU; }
+    HOG_METHOD static constexpr bool rises(int j) {
+        constexpr unsigned long long rising[] = {R0, R1, R2, R3};
+        return (rising[j >> 6] >> (j & 63)) & 1;
+    }
+};
+#endif
 
 /// The connectivity of one graph; edges are sorted by receiver (plan.h).
 struct GraphView {
@@ -148,7 +226,7 @@ class Task {
 
     HOG_METHOD Task(const S& sizes, const GraphView& graph, const Place& place, const F& fronts,
                     const T& threads, V* memory)
-        : s(sizes), v(graph), team(threads), at_(place), fronts_(fronts) {
+        : HOG_KEEP_SIZES(sizes) v(graph), team(threads), at_(place), fronts_(fronts) {
         lay(memory);
     }
 
@@ -166,12 +244,12 @@ class Task {
         HOG_PACKS(b, packs(v.e)) {
             for (int hd = 0; hd < H(); ++hd) {
                 HOG_PAD;
-                HOG_LOCAL(o0, s.message().rows0());
+                HOG_LOCAL(o0, s().message().rows0());
                 read_edges(b, hd, o0);
-                fill(s.message(), head(hd) + s.message().weights(), o0, qm.pack(b * H() + hd), pad);
+                fill(s().message(), head(hd) + s().message().weights(), o0, qm.pack(b * H() + hd), pad);
                 V w = wide(0.0);
                 for (int l = 0; l < LANES && b * LANES + l < v.e; ++l) {
-                    double x = s.concat() ? 1.0 : 1.0 / H();
+                    double x = s().concat() ? 1.0 : 1.0 / H();
                     if (at_.weight)
                         x *= at_.weight[hd * at_.weight_head + at_.edge[b * LANES + l]];
                     lane(w, l) = x;
@@ -181,10 +259,10 @@ class Task {
         }
         HOG_PACKS(b, packs(v.n)) {
             HOG_PAD;
-            HOG_LOCAL(o0, s.loop().rows0() + s.update().rows0());
-            read_nodes(s.loop_row(), s.loop().rows0() + s.update().rows0(), b, o0);
-            fill(s.loop(), loop() + s.loop().weights(), o0, ql.pack(b), pad);
-            fill(s.update(), update() + s.update().weights(), o0 + s.loop().rows0(), qu.pack(b), pad);
+            HOG_LOCAL(o0, s().loop().rows0() + s().update().rows0());
+            read_nodes(s().loop_row(), s().loop().rows0() + s().update().rows0(), b, o0);
+            fill(s().loop(), loop() + s().loop().weights(), o0, ql.pack(b), pad);
+            fill(s().update(), update() + s().update().weights(), o0 + s().loop().rows0(), qu.pack(b), pad);
             V w = wide(0.0);
             for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
                 lane(w, l) = at_.loop_weight ? at_.loop_weight[at_.n0 + b * LANES + l] : 1.0;
@@ -214,8 +292,8 @@ class Task {
             read_ends(x, b, y);
             HOG_EACH(c, M()) sum[c] = wide(0.0);
             HOG_EACH(hd, H()) {
-                const int at = b * H() + hd, first = s.concat() ? hd * C() : 0;
-                forward(s.message(), head(hd), qm.pack(at), y, sm.pack(at), am.pack(at), out, pad);
+                const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
+                forward(s().message(), head(hd), qm.pack(at), y, sm.pack(at), am.pack(at), out, pad);
                 const V w = wt.pack(at)[0];
                 HOG_EACH(c, C()) sum[first + c] += w * out[c];
             }
@@ -229,7 +307,7 @@ class Task {
             HOG_LOCAL(y, U());
             HOG_LOCAL(out, M());
             read_own(x, b, y + M());
-            forward(s.loop(), loop(), ql.pack(b), y + M(), sl.pack(b), al.pack(b), out, pad);
+            forward(s().loop(), loop(), ql.pack(b), y + M(), sl.pack(b), al.pack(b), out, pad);
             const V w = lw.pack(b)[0];
             HOG_EACH(c, M()) y[c] = w * out[c];
             for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) {
@@ -239,10 +317,10 @@ class Task {
             }
             const Fields to = m.pack(b);
             HOG_EACH(c, M()) to[c] = y[c];
-            forward(s.update(), update(), qu.pack(b), y, su.pack(b), au.pack(b), out, pad);
+            forward(s().update(), update(), qu.pack(b), y, su.pack(b), au.pack(b), out, pad);
             V square = wide(0.0), local = out[0];
             HOG_EACH(c, K()) square += y[M() + c] * y[M() + c];
-            square *= 0.5 * s.beta();
+            square *= 0.5 * s().beta();
             for (int l = 0; l < LANES; ++l)
                 if (b * LANES + l >= v.n) lane(local, l) = lane(square, l) = 0.0;
             val += local + square;
@@ -263,13 +341,14 @@ class Task {
             HOG_LOCAL(own, K());
             HOG_LOCAL(size, K());
             V* const rest = pad;
+            (void)rest;
             {
                 HOG_PAD_FROM(rest);
                 HOG_LOCAL(J, U());
                 HOG_LOCAL(gr, U());
                 HOG_LOCAL(Hs, U() * U());
                 p[0] = wide(1.0);
-                jet(s.update(), update(), qu.pack(b), su.pack(b), au.pack(b), p, reach, J, gr, Hs, pad);
+                jet(s().update(), update(), qu.pack(b), su.pack(b), au.pack(b), p, reach, J, gr, Hs, pad);
                 const Fields u = Um.pack(b), to = mb.pack(b);
                 HOG_EACH(i, U()) {
                     HOG_EACH(j, U()) u[i * U() + j] = Hs[i >= j ? i * U() + j : j * U() + i];
@@ -289,7 +368,7 @@ class Task {
                 HOG_LOCAL(J, M() * K());
                 HOG_LOCAL(gr, K());
                 HOG_LOCAL(Hs, K() * K());
-                jet(s.loop(), loop(), ql.pack(b), sl.pack(b), al.pack(b), p, reach, J, gr, Hs, pad);
+                jet(s().loop(), loop(), ql.pack(b), sl.pack(b), al.pack(b), p, reach, J, gr, Hs, pad);
                 const Fields a = A.pack(b), block = B.pack(b);
                 const V w = lw.pack(b)[0];
                 HOG_EACH(i, M() * K()) a[i] = w * J[i];
@@ -304,7 +383,7 @@ class Task {
             for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
                 HOG_EACH(c, K()) {
                     const int at = (b * LANES + l) * K() + c;
-                    const double pull = s.beta() * x[at];
+                    const double pull = s().beta() * x[at];
                     g[at] = pull + get(own[c], l);
                     sc[at] = fabs(pull) + get(size[c], l);
                 }
@@ -319,7 +398,7 @@ class Task {
             const Fields ji = Ji.pack(b), jj = Jj.pack(b), hii = Hii.pack(b), hjj = Hjj.pack(b),
                          xx = X.pack(b), gb = G.pack(b);
             for (int hd = 0; hd < H(); ++hd) {
-                const int at = b * H() + hd, first = s.concat() ? hd * C() : 0;
+                const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
                 const bool fresh = hd == 0;  // later heads are added
                 const V w = wt.pack(at)[0];
                 for (int l = 0; l < LANES; ++l) {
@@ -327,18 +406,18 @@ class Task {
                     HOG_EACH(c, C()) lane(p[c], l) = mb.at(i, first + c);
                 }
                 HOG_EACH(c, C()) p[c] *= w;
-                jet(s.message(), head(hd), qm.pack(at), sm.pack(at), am.pack(at), p, reach, J, gr, Hs,
+                jet(s().message(), head(hd), qm.pack(at), sm.pack(at), am.pack(at), p, reach, J, gr, Hs,
                     pad);
                 // The inputs are ordered (channel, end).
-                const int two = s.ends() - 1;
-                const bool begin = fresh || s.concat();
+                const int two = s().ends() - 1;
+                const bool begin = fresh || s().concat();
                 HOG_EACH(c, C()) HOG_EACH(a, K()) {
-                    const int to = (first + c) * K() + a, from = c * D() + s.ends() * a;
+                    const int to = (first + c) * K() + a, from = c * D() + s().ends() * a;
                     jj[to] = w * J[from + two] + (begin ? wide(0.0) : jj[to]);
                     if (two) ji[to] = w * J[from] + (begin ? wide(0.0) : ji[to]);
                 }
                 HOG_EACH(a, K()) HOG_EACH(c, K()) {
-                    const int to = a * K() + c, i = s.ends() * a, j = s.ends() * c;
+                    const int to = a * K() + c, i = s().ends() * a, j = s().ends() * c;
                     hjj[to] = lower(Hs, i + two, j + two) + (fresh ? wide(0.0) : hjj[to]);
                     if (!two) continue;
                     hii[to] = lower(Hs, i, j) + (fresh ? wide(0.0) : hii[to]);
@@ -351,14 +430,14 @@ class Task {
         team.sync();
         residual = scale = 0;
         HOG_PACKS(i, v.n) {
-            if (s.ends() == 2)
+            if (s().ends() == 2)
                 for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q) {
                     HOG_EACH(c, M() * K()) A.at(i, c) += Ji.at(q, c);
                     HOG_EACH(c, K() * K()) B.at(i, c) += Hii.at(q, c);
                     HOG_EACH(c, K()) add_gradient(i * K() + c, G.at(q, 2 * c));
                 }
             for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
-                HOG_EACH(c, K()) add_gradient(i * K() + c, G.at(v.out_edge[o], s.ends() * c + s.ends() - 1));
+                HOG_EACH(c, K()) add_gradient(i * K() + c, G.at(v.out_edge[o], s().ends() * c + s().ends() - 1));
             HOG_EACH(c, K()) {
                 const double size = fabs(g[i * K() + c]), terms = sc[i * K() + c];
                 if (!(size <= residual)) residual = size;  // NaN stays
@@ -382,7 +461,7 @@ class Task {
                 V sum = block[x * K() + y] + u[(M() + x) * U() + M() + y];
                 HOG_EACH(c, M())
                 sum += a[c * K() + x] * hf[c * K() + y] + u[c * U() + M() + x] * a[c * K() + y];
-                block[x * K() + y] = x == y ? sum + s.beta() : sum;
+                block[x * K() + y] = x == y ? sum + s().beta() : sum;
             }
         }
         team.sync();
@@ -500,8 +579,8 @@ class Task {
             mt.at(i, c) = z;
         }
         team.sync();
-        const Sum loop_sums = sums.from(H() * s.message().parameters());
-        const Sum update_sums = loop_sums.from(s.loop().parameters());
+        const Sum loop_sums = sums.from(H() * s().message().parameters());
+        const Sum update_sums = loop_sums.from(s().loop().parameters());
         HOG_ALL_PACKS(b, packs(v.n)) {
             HOG_PAD;
             HOG_LOCAL(y, U());
@@ -510,7 +589,7 @@ class Task {
             HOG_LOCAL(r, M());
             HOG_LOCAL(val, M());
             HOG_LOCAL(mov, M());
-            HOG_LOCAL(o0, s.loop().rows0() + s.update().rows0());
+            HOG_LOCAL(o0, s().loop().rows0() + s().update().rows0());
             V on = wide(0.0);
             for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) lane(on, l) = 1.0;
             const int here = team.inside(b, packs(v.n));  // threads behind the last row repeat it
@@ -522,19 +601,20 @@ class Task {
             read_own(h, here, y + M());
             read_own(lambda, here, t + M());
             HOG_EACH(a, K()) t[M() + a] = -on * t[M() + a];
-            read_nodes(s.loop_row(), s.loop().rows0() + s.update().rows0(), here, o0);
+            read_nodes(s().loop_row(), s().loop().rows0() + s().update().rows0(), here, o0);
             p[0] = on;
             r[0] = wide(0.0);
             V* const rest = pad;
+            (void)rest;
             {
                 HOG_PAD_FROM(rest);
-                HOG_LOCAL(qb, s.update().context());
-                HOG_LOCAL(o0b, s.update().rows0());
-                cotangents(s.update(), update(), qu.pack(here), su.pack(here), au.pack(here), y, t, p,
+                HOG_LOCAL(qb, s().update().context());
+                HOG_LOCAL(o0b, s().update().rows0());
+                cotangents(s().update(), update(), qu.pack(here), su.pack(here), au.pack(here), y, t, p,
                            r, val, mov, qb, update_sums, pad);
-                fill_reverse(s.update(), update() + s.update().weights(), o0 + s.loop().rows0(), qb,
-                             o0b, update_sums.from(s.update().weights()), pad);
-                write_nodes(out.nodes, s.loop_row() + s.loop().rows0(), s.update().rows0(), b, o0b);
+                fill_reverse(s().update(), update() + s().update().weights(), o0 + s().loop().rows0(), qb,
+                             o0b, update_sums.from(s().update().weights()), pad);
+                write_nodes(out.nodes, s().loop_row() + s().loop().rows0(), s().update().rows0(), b, o0b);
             }
             const V w = on * lw.pack(here)[0];
             HOG_EACH(c, M()) {
@@ -543,13 +623,13 @@ class Task {
             }
             {
                 HOG_PAD_FROM(rest);
-                HOG_LOCAL(qb, s.loop().context());
-                HOG_LOCAL(o0b, s.loop().rows0());
-                cotangents(s.loop(), loop(), ql.pack(here), sl.pack(here), al.pack(here), y + M(),
+                HOG_LOCAL(qb, s().loop().context());
+                HOG_LOCAL(o0b, s().loop().rows0());
+                cotangents(s().loop(), loop(), ql.pack(here), sl.pack(here), al.pack(here), y + M(),
                            t + M(), p, r, val, mov, qb, loop_sums, pad);
-                fill_reverse(s.loop(), loop() + s.loop().weights(), o0, qb, o0b,
-                             loop_sums.from(s.loop().weights()), pad);
-                write_nodes(out.nodes, s.loop_row(), s.loop().rows0(), b, o0b);
+                fill_reverse(s().loop(), loop() + s().loop().weights(), o0, qb, o0b,
+                             loop_sums.from(s().loop().weights()), pad);
+                write_nodes(out.nodes, s().loop_row(), s().loop().rows0(), b, o0b);
             }
             if (out.loop_weight) {
                 V felt = wide(0.0);
@@ -570,10 +650,10 @@ class Task {
                 HOG_LOCAL(mov, C());
                 HOG_LOCAL(pw, C());
                 HOG_LOCAL(rw, C());
-                HOG_LOCAL(qb, s.message().context());
-                HOG_LOCAL(o0, s.message().rows0());
-                HOG_LOCAL(o0b, s.message().rows0());
-                const int at = here * H() + hd, first = s.concat() ? hd * C() : 0;
+                HOG_LOCAL(qb, s().message().context());
+                HOG_LOCAL(o0, s().message().rows0());
+                HOG_LOCAL(o0b, s().message().rows0());
+                const int at = here * H() + hd, first = s().concat() ? hd * C() : 0;
                 read_ends(h, here, y);
                 read_ends(lambda, here, t);
                 HOG_EACH(i, D()) t[i] = -t[i];
@@ -590,46 +670,46 @@ class Task {
                     pw[c] = w * p[c];
                     rw[c] = w * r[c];
                 }
-                const Sum mine = sums.from(hd * s.message().parameters());
-                cotangents(s.message(), head(hd), qm.pack(at), sm.pack(at), am.pack(at), y, t, pw, rw,
+                const Sum mine = sums.from(hd * s().message().parameters());
+                cotangents(s().message(), head(hd), qm.pack(at), sm.pack(at), am.pack(at), y, t, pw, rw,
                            val, mov, qb, mine, pad);
                 if (out.weight) {
                     V felt = wide(0.0);
                     HOG_EACH(c, C()) felt += p[c] * mov[c] + r[c] * val[c];
-                    felt *= s.concat() ? 1.0 : 1.0 / H();
+                    felt *= s().concat() ? 1.0 : 1.0 / H();
                     for (int l = 0; l < LANES && b * LANES + l < v.e; ++l)
                         out.weight[hd * at_.E + at_.edge[b * LANES + l]] = get(felt, l);
                 }
                 read_edges(here, hd, o0);
-                fill_reverse(s.message(), head(hd) + s.message().weights(), o0, qb, o0b,
-                             mine.from(s.message().weights()), pad);
+                fill_reverse(s().message(), head(hd) + s().message().weights(), o0, qb, o0b,
+                             mine.from(s().message().weights()), pad);
                 // Nodes gather what their edges send back; the contexts are not needed any more.
                 if (here != b) continue;
                 const Fields to = qm.pack(at);
-                HOG_EACH(x, s.message().rows0()) to[x] = o0b[x];
+                HOG_EACH(x, s().message().rows0()) to[x] = o0b[x];
                 if (out.edges)
                     for (int l = 0; l < LANES && b * LANES + l < v.e; ++l)
-                        HOG_EACH(x, s.message().rows0())
-                        out.edges[(hd * s.message().rows0() + x) * at_.E + at_.edge[b * LANES + l]] =
+                        HOG_EACH(x, s().message().rows0())
+                        out.edges[(hd * s().message().rows0() + x) * at_.E + at_.edge[b * LANES + l]] =
                             get(o0b[x], l);
             }
         }
         team.sync();
         HOG_PACKS(i, v.n)
         for (int hd = 0; hd < H(); ++hd)
-            for (int x = 0; x < s.message().rows0(); ++x) {
-                const int row = hd * s.message().rows0() + x;
+            for (int x = 0; x < s().message().rows0(); ++x) {
+                const int row = hd * s().message().rows0() + x;
                 double own = 0, sent = 0;
                 for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q) own += back(q, hd, x);
                 for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
                     sent += back(v.out_edge[o], hd, x);
-                if (s.ends() == 2) out.nodes[row * at_.N + at_.n0 + i] = own;
-                if (s.sent()) out.nodes[(s.own_rows() + row) * at_.N + at_.n0 + i] = sent;
+                if (s().ends() == 2) out.nodes[row * at_.N + at_.n0 + i] = own;
+                if (s().sent()) out.nodes[(s().own_rows() + row) * at_.N + at_.n0 + i] = sent;
             }
     }
 
+    HOG_SIZES_OF_TASK
     // What fronts read of the Hessian: the star of a node.
-    S s;
     GraphView v;
     Rows B, X, Hjj, Jj, UJ;
     T team;
@@ -641,16 +721,16 @@ class Task {
     double* sc;
     V* pad_;
 
-    HOG_METHOD constexpr int K() const { return s.k(); }
-    HOG_METHOD constexpr int C() const { return s.channels(); }
-    HOG_METHOD constexpr int H() const { return s.heads(); }
-    HOG_METHOD constexpr int M() const { return s.merged(); }
-    HOG_METHOD constexpr int D() const { return s.ends() * s.k(); }
-    HOG_METHOD constexpr int U() const { return s.merged() + s.k(); }
+    HOG_SIZE(K, s().k())
+    HOG_SIZE(C, s().channels())
+    HOG_SIZE(H, s().heads())
+    HOG_SIZE(M, s().merged())
+    HOG_SIZE(D, s().ends() * s().k())
+    HOG_SIZE(U, s().merged() + s().k())
 
-    HOG_METHOD const double* head(int hd) const { return at_.parameters + hd * s.message().parameters(); }
-    HOG_METHOD const double* loop() const { return at_.parameters + H() * s.message().parameters(); }
-    HOG_METHOD const double* update() const { return loop() + s.loop().parameters(); }
+    HOG_METHOD const double* head(int hd) const { return at_.parameters + hd * s().message().parameters(); }
+    HOG_METHOD const double* loop() const { return at_.parameters + H() * s().message().parameters(); }
+    HOG_METHOD const double* update() const { return loop() + s().loop().parameters(); }
 
     /// Hand out memory from `from` on: what `vectors` counts.
     HOG_METHOD void lay(V* from) {
@@ -660,15 +740,15 @@ class Task {
             to = Rows{from + used, fields, count};
             used += (size_t)fields * count;
         };
-        rows(qm, s.edge_context(), E * H());
-        rows(ql, s.loop().context(), N);
-        rows(qu, s.update().context(), N);
-        rows(sm, s.message().hidden(), E * H());
-        rows(am, s.message().hidden(), E * H());
-        rows(sl, s.loop().hidden(), N);
-        rows(al, s.loop().hidden(), N);
-        rows(su, s.update().hidden(), N);
-        rows(au, s.update().hidden(), N);
+        rows(qm, s().edge_context(), E * H());
+        rows(ql, s().loop().context(), N);
+        rows(qu, s().update().context(), N);
+        rows(sm, s().message().hidden(), E * H());
+        rows(am, s().message().hidden(), E * H());
+        rows(sl, s().loop().hidden(), N);
+        rows(al, s().loop().hidden(), N);
+        rows(su, s().update().hidden(), N);
+        rows(au, s().update().hidden(), N);
         rows(wt, 1, E * H());
         rows(lw, 1, N);
         rows(O, M(), E);
@@ -680,10 +760,10 @@ class Task {
         rows(A, M() * K(), N);
         rows(half, M() * K(), N);
         rows(B, K() * K(), N);
-        rows(Ji, M() * K(), s.ends() == 2 ? E : 0);
+        rows(Ji, M() * K(), s().ends() == 2 ? E : 0);
         rows(Jj, M() * K(), E);
         rows(UJ, M() * K(), E);
-        rows(Hii, K() * K(), s.ends() == 2 ? E : 0);
+        rows(Hii, K() * K(), s().ends() == 2 ? E : 0);
         rows(Hjj, K() * K(), E);
         rows(X, K() * K(), E);
         rows(G, D(), E);
@@ -754,14 +834,14 @@ class Task {
     }
     /// The same for a pack of edges and one head.
     HOG_METHOD void read_edges(int b, int hd, V* o0) const {
-        const int own = hd * s.message().rows0(), sent = s.own_rows() + own;
+        const int own = hd * s().message().rows0(), sent = s().own_rows() + own;
         for (int l = 0; l < LANES; ++l) {
             const int q = b * LANES + l < v.e ? b * LANES + l : v.e - 1;
             const long long i = at_.n0 + v.dst[q], j = at_.n0 + v.src[q], number = at_.edge[q];
-            HOG_EACH(x, s.message().rows0()) {
+            HOG_EACH(x, s().message().rows0()) {
                 double z = 0;
-                if (s.ends() == 2) z += at_.nodes[(own + x) * at_.N + i];
-                if (s.sent()) z += at_.nodes[(sent + x) * at_.N + j];
+                if (s().ends() == 2) z += at_.nodes[(own + x) * at_.N + i];
+                if (s().sent()) z += at_.nodes[(sent + x) * at_.N + j];
                 if (at_.edges) z += at_.edges[(own + x) * at_.E + number];
                 lane(o0[x], l) = z;
             }
@@ -778,8 +858,8 @@ class Task {
             const int q = b * LANES + l < v.e ? b * LANES + l : v.e - 1;
             const double *own = x + v.dst[q] * K(), *other = x + v.src[q] * K();
             HOG_EACH(c, K()) {
-                if (s.ends() == 2) lane(y[2 * c], l) = own[c];
-                lane(y[s.ends() * c + s.ends() - 1], l) = other[c];
+                if (s().ends() == 2) lane(y[2 * c], l) = own[c];
+                lane(y[s().ends() * c + s().ends() - 1], l) = other[c];
             }
         }
     }

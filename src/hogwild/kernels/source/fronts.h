@@ -121,7 +121,7 @@ struct Fronts {
     /// not finite.
     template <class Task>
     bool solve(const Task& task, const double* from, double sign, double* x) const {
-        const int m = task.s.merged();
+        const int m = task.s().merged();
         bool sound;
         if (k == 2 && m == 2)
             sound = factorise([&](int i, double* F, int w) { add_star<2, 2>(task, i, F, w); });
@@ -264,7 +264,7 @@ struct Fronts {
     /// Add the star of node i to a front.
     template <int KS, int MS, class Task>
     void add_star(const Task& t, int i, double* F, int stride) const {
-        const int n = KS ? KS : k, m = MS ? MS : t.s.merged(), size = m * n, own = g->own[i];
+        const int n = KS ? KS : k, m = MS ? MS : t.s().merged(), size = m * n, own = g->own[i];
         double* both = senders;  // Jj and UJ of every sender, [2, M, k] each
         add_block<KS>(F, stride, own, own, t.B, i, true);
         for (int q = g->ptr[i]; q < g->ptr[i + 1]; ++q) {

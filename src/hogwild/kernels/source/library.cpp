@@ -85,6 +85,32 @@ HOG_API void hog_plan_cost(const void* plan, double* most_numbers, double* work)
     }
 }
 
+/// The plan for a GPU. `start` [G] and `numbers` [G] tell where a graph's plan begins and how many
+/// numbers its fronts hold, `first` [G] and `edge_first` [G] where its nodes and edges begin, `edge`
+/// [E] the caller's number of every edge, `order` [G] large graphs first. Where `out` is null only
+/// the lengths are computed. Returns the length of `out`.
+HOG_API int64_t hog_flatten(const void* plan, int64_t k, int64_t wide, int32_t* out, int64_t* start,
+                            int64_t* numbers, int64_t* first, int64_t* edge_first, int64_t* edge,
+                            int32_t* order) {
+    const Plan& p = *(const Plan*)plan;
+    int64_t length = 0;
+    for (int64_t g = 0; g < p.graphs; ++g) {
+        start[g] = length, first[g] = p.first[g], edge_first[g] = p.edge_first[g];
+        numbers[g] = 0;
+        for (int f = 0; f < p.of[g]->fronts; ++f) {
+            const int64_t width = p.of[g]->width(f) * k;
+            numbers[g] += (width + 1) * (width | 1);
+        }
+        length += flatten(*p.of[g], (int)k, (int32_t)wide, out ? out + length : nullptr);
+    }
+    if (out) {
+        std::copy(p.edge.begin(), p.edge.end(), edge);
+        const std::vector<int64_t> found = largest_first(p);
+        std::copy(found.begin(), found.end(), order);
+    }
+    return length;
+}
+
 /// The sizes of a model: k, channels, heads, concat, ends, sent, activation, relu gates, then
 /// layers, inputs and widths of the message, self message and update networks. `rising` has one byte
 /// for every convex input of the three networks.
@@ -106,10 +132,12 @@ HOG_API void* hog_sizes(const int64_t* numbers, double beta, const unsigned char
 
 HOG_API void hog_sizes_free(void* sizes) { delete (Sizes*)sizes; }
 
-/// parameters of a replica; rows of o_0 on nodes; rows of o_0 on edges.
+/// Parameters of a replica; rows of o_0 on nodes; rows of o_0 on edges; numbers that a task on a GPU
+/// keeps for a node and for an edge.
 HOG_API void hog_shapes(const void* sizes, int64_t* out) {
     const Sizes& s = *(const Sizes*)sizes;
     out[0] = s.parameters(), out[1] = s.node_rows(), out[2] = s.edge_rows();
+    out[3] = s.node_fields() + 5 * s.k(), out[4] = s.edge_fields();
 }
 
 /// Solve every graph and replica. h [R, k, N] is the result; h0 may be nullptr (zero).

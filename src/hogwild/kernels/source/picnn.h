@@ -37,53 +37,6 @@ constexpr int MOST_LAYERS = 12;
 #endif
 #define HOG_EACH(i, n) HOG_UNROLL for (int i = 0; i < (n); ++i)
 
-/// The sizes of a network that follow from its layers. `S` has L(), D() and w(l).
-template <class S>
-struct Layers {
-    HOG_METHOD constexpr const S& self() const { return static_cast<const S&>(*this); }
-    HOG_METHOD constexpr int before(int l) const { return l ? self().w(l - 1) : 0; }
-    HOG_METHOD constexpr int ahead(int l) const { return l + 1 < self().L() ? self().w(l) : 0; }
-    /// Width of o_l.
-    HOG_METHOD constexpr int rows(int l) const {
-        return ahead(l) + before(l) + self().D() + self().w(l);
-    }
-    /// The first hidden unit of a layer.
-    HOG_METHOD constexpr int unit(int l) const {
-        int n = 0;
-        for (int m = 0; m < l; ++m) n += self().w(m);
-        return n;
-    }
-    /// Where a layer begins in the context: gy [D], b [w], gz [w before].
-    HOG_METHOD constexpr int q(int l) const {
-        int n = 0;
-        for (int m = 0; m < l; ++m) n += self().D() + self().w(m) + before(m);
-        return n;
-    }
-    /// Where a layer begins in the weights: Wy [w, D], Wz [w, w before].
-    HOG_METHOD constexpr int p(int l) const {
-        int n = 0;
-        for (int m = 0; m < l; ++m) n += self().w(m) * (self().D() + before(m));
-        return n;
-    }
-    /// Where a layer (not the first) begins in the feature path: F [rows, w before], c [rows].
-    HOG_METHOD constexpr int f(int l) const {
-        int n = 0;
-        for (int m = 1; m < l; ++m) n += rows(m) * (before(m) + 1);
-        return n;
-    }
-    HOG_METHOD constexpr int hidden() const { return unit(self().L() - 1); }
-    HOG_METHOD constexpr int rows0() const { return rows(0); }
-    HOG_METHOD constexpr int widest() const {
-        int n = 0;
-        for (int m = 0; m < self().L(); ++m) n = self().w(m) > n ? self().w(m) : n;
-        return n;
-    }
-    HOG_METHOD constexpr int out() const { return self().w(self().L() - 1); }
-    HOG_METHOD constexpr int context() const { return q(self().L()); }
-    HOG_METHOD constexpr int weights() const { return p(self().L()); }
-    HOG_METHOD constexpr int parameters() const { return weights() + f(self().L()); }
-};
-
 /// A network whose sizes are known when it runs; everything that follows from them is a table.
 struct Net {
     int layers, inputs, act_, relu_;
@@ -113,22 +66,15 @@ struct Net {
     HOG_METHOD int weights() const { return p_[layers]; }
     HOG_METHOD int parameters() const { return p_[layers] + f_[layers]; }
 
-    /// Fill the tables from the numbers of layers and inputs and the widths.
-    void tabulate() {
-        struct Plain : Layers<Plain> {
-            const Net* net;
-            int L() const { return net->layers; }
-            int D() const { return net->inputs; }
-            int w(int l) const { return net->w_[l]; }
-        } plain;
-        plain.net = this;
-        for (int l = 0; l <= layers; ++l) {
-            unit_[l] = plain.unit(l);
-            q_[l] = plain.q(l);
-            p_[l] = plain.p(l);
-            f_[l] = plain.f(l);
+    /// Fill the tables, which are zero, from the numbers of layers and inputs and the widths.
+    HOG_METHOD void tabulate() {
+        for (int l = 0; l < layers; ++l) {
+            unit_[l + 1] = unit_[l] + w_[l];
+            q_[l + 1] = q_[l] + inputs + w_[l] + before(l);
+            p_[l + 1] = p_[l] + w_[l] * (inputs + before(l));
+            f_[l + 1] = f_[l] + (l ? rows(l) * (before(l) + 1) : 0);
+            widest_ = w_[l] > widest_ ? w_[l] : widest_;
         }
-        widest_ = plain.widest();
     }
 };
 

@@ -375,4 +375,65 @@ inline Plan* make_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int6
     return plan.release();
 }
 
+/// A plan for k unknowns a node as one array of numbers, as DevicePlan in fronts_gpu.h reads it.
+/// Returns its length; writes nothing where `out` is null.
+inline int64_t flatten(const GraphPlan& g, int k, int32_t wide, int32_t* out) {
+    const int fronts = g.fronts;
+    Ints child_ptr(fronts + 1, 0), height(fronts, 0), place(fronts), right(g.n);
+    int64_t numbers = 0;
+    int levels = 0;
+    for (int f = 0; f < fronts; ++f) {
+        const int above = g.parent[f], width = g.width(f) * k;
+        if (above >= 0) {
+            ++child_ptr[above + 1];
+            height[above] = std::max(height[above], height[f] + 1);
+        }
+        levels = std::max(levels, height[f] + 1);
+        place[f] = (int32_t)numbers;
+        for (int p = g.pivot_ptr[f]; p < g.pivot_ptr[f + 1]; ++p)
+            right[g.pivot[p]] =
+                (int32_t)(numbers + (int64_t)width * (width | 1) + (p - g.pivot_ptr[f]) * k);
+        numbers += (int64_t)(width + 1) * (width | 1);
+    }
+    for (int f = 0; f < fronts; ++f) child_ptr[f + 1] += child_ptr[f];
+    Ints child(child_ptr[fronts]), next(child_ptr.begin(), child_ptr.end() - 1);
+    for (int f = 0; f < fronts; ++f)
+        if (g.parent[f] >= 0) child[next[g.parent[f]]++] = f;
+    Ints order(fronts), level_ptr(levels + 1, 0), level_wide(levels);
+    std::iota(order.begin(), order.end(), 0);
+    auto is_wide = [&](int f) { return g.width(f) * k >= wide; };
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+        if (height[a] != height[b]) return height[a] < height[b];
+        if (is_wide(a) != is_wide(b)) return is_wide(b);
+        return g.width(a) > g.width(b);
+    });
+    for (int f = 0; f < fronts; ++f) ++level_ptr[height[f] + 1];
+    for (int l = 0; l < levels; ++l) level_ptr[l + 1] += level_ptr[l];
+    for (int l = 0; l < levels; ++l) {
+        level_wide[l] = level_ptr[l];
+        while (level_wide[l] < level_ptr[l + 1] && !is_wide(order[level_wide[l]])) ++level_wide[l];
+    }
+    bool tangled = false;  // parallel edges or self-loops
+    Ints seen(g.n, -1);
+    for (int i = 0; i < g.n; ++i) {
+        seen[i] = i;
+        for (int q = g.ptr[i]; q < g.ptr[i + 1]; ++q) {
+            tangled = tangled || seen[g.src[q]] == i;
+            seen[g.src[q]] = i;
+        }
+    }
+    const Ints head{g.n, g.e, fronts, levels, (int32_t)g.bound.size(), (int32_t)child.size(),
+                    (int32_t)std::min<int64_t>(numbers, INT32_MAX), tangled};
+    const Ints* parts[] = {&head, &g.ptr, &g.src, &g.dst, &g.out_ptr, &g.out_edge, &g.own, &g.slot,
+                           &g.pivot_ptr, &g.pivot, &g.bound_ptr, &g.bound, &g.into, &child_ptr,
+                           &child, &g.star_ptr, &g.star, &place, &right, &level_ptr, &level_wide,
+                           &order};
+    int64_t length = 0;
+    for (const Ints* part : parts) {
+        if (out) std::copy(part->begin(), part->end(), out + length);
+        length += (int64_t)part->size();
+    }
+    return length;
+}
+
 }  // namespace hog

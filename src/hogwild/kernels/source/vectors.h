@@ -55,9 +55,8 @@ HOG_FN double sum_lanes(V x) {
 }
 HOG_FN V absolute(V x) { return (V)((Mask)x & 0x7fffffffffffffffLL); }
 HOG_FN V root(V x) {
-    V out;
-    for (int l = 0; l < LANES; ++l) out[l] = std::sqrt(x[l]);
-    return out;
+    for (int l = 0; l < LANES; ++l) x[l] = std::sqrt(x[l]);
+    return x;
 }
 HOG_FN V power_of_two(V n) {
     // The bits of n + 1023 + 2^52 * 1.5 hold the integer n + 1023 in their lowest places.
