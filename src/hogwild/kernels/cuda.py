@@ -38,12 +38,12 @@ from hogwild.linalg.solution import Solution
 THREADS = 128
 """Threads of a block, which solves one graph."""
 WIDE = 40
-"""Unknowns of a front that all threads of a block eliminate together; a warp takes a narrower one."""
+"""Unknowns of a front from which on all threads of a block eliminate it together, not one warp."""
 MOST_CHANNELS = 8
 """Width of embeddings above which the registers of a thread do not hold a row."""
 MOST_ROWS = 8_192
 """Edges (or nodes) of a graph above which one block of threads is too slow."""
-HEADERS = ("vectors.h", "picnn.h", "energy.h", "fronts_gpu.h")
+HEADERS = ("vectors.h", "picnn.h", "energy.h", "terms.h", "fronts_gpu.h")
 
 
 class CudaError(RuntimeError):
@@ -58,12 +58,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hogwild"
 
 
-def prelude(design: Design) -> str:
+def prelude(design: Design, threads: int = THREADS) -> str:
     """The constants and types of one model, for ``energy.cu``."""
     numbers = {
         "K": design.channels, "CHANNELS": design.message_channels, "HEADS": design.heads,
         "CONCAT": int(design.concat), "ENDS": 2 if design.both_ends else 1,
-        "SENT": int(design.sent_at_nodes), "BETA": repr(design.beta), "THREADS": THREADS,
+        "SENT": int(design.sent_at_nodes), "BETA": repr(design.beta), "THREADS": threads,
     }  # fmt: skip
     lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
     lines += ['#include "energy.h"', "namespace hog {"]

@@ -5,6 +5,26 @@
 // MessageNet, LoopNet and UpdateNet, and the numbers of the model.
 #include "fronts_gpu.h"
 
+#if HOG_GPU
+#define HOG_SHARED(name) extern __shared__ double name[]
+#else
+// One thread on a CPU, for tests: the caller sets blockIdx and the memory that a block shares.
+#define __global__
+#define __grid_constant__
+#define __launch_bounds__(threads, blocks)
+#define HOG_SHARED(name) double* const name = hog_shared
+struct Index {
+    int x, y;
+};
+static Index threadIdx{0, 0}, blockIdx{0, 0}, blockDim{1, 1};
+static double* hog_shared;
+static void __syncthreads() {}
+extern "C" void hog_scalar_block(int x, int y, double* shared) {
+    blockIdx = Index{x, y};
+    hog_shared = shared;
+}
+#endif
+
 namespace hog {
 
 struct StaticSizes : Model<StaticSizes> {
@@ -97,7 +117,9 @@ HOG_FN BlockTask make(const Batch& b, int graph, int replica, double* shared, in
 struct WarpSum {
     double* to;
     HOG_METHOD void add(int i, double x) const {
+#if HOG_GPU
         for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
+#endif
         if (threadIdx.x % 32 == 0) to[i] += x;
     }
     HOG_METHOD WarpSum from(int i) const { return WarpSum{to + i}; }
@@ -110,7 +132,7 @@ using namespace hog;
 extern "C" __global__ void __launch_bounds__(HOG_THREADS, 1)
 hog_solve(const __grid_constant__ Batch b, const double* h0, Options o, double* h,
           long long* status, long long* iterations, double* residual) {
-    extern __shared__ double shared[];
+    HOG_SHARED(shared);
     const int graph = b.order[blockIdx.x / b.replicas], replica = blockIdx.x % b.replicas;
     int flip = 0;
     BlockTask task = make(b, graph, replica, shared, &flip);
@@ -131,14 +153,14 @@ hog_solve(const __grid_constant__ Batch b, const double* h0, Options o, double* 
 extern "C" __global__ void __launch_bounds__(HOG_THREADS, 1)
 hog_adjoint(const __grid_constant__ Batch b, const double* h, const double* gradient, double* nodes,
             double* edges, double* weight, double* loop_weight, double* sums, long long* status) {
-    extern __shared__ double shared[];
+    HOG_SHARED(shared);
     constexpr StaticSizes s{};
     const int graph = b.order[blockIdx.x / b.replicas], replica = blockIdx.x % b.replicas;
     int flip = 0;
     BlockTask task = make(b, graph, replica, shared, &flip);
     const long long one = HOG_K * b.nodes, at = (long long)replica * b.graphs + graph;
     double* mine = sums + (at * (HOG_THREADS / 32) + threadIdx.x / 32) * s.parameters();
-    for (int i = threadIdx.x % 32; i < s.parameters(); i += 32) mine[i] = 0.0;
+    for (int i = threadIdx.x % 32; i < s.parameters(); i += blockDim.x < 32 ? 1 : 32) mine[i] = 0.0;
     task.fill_contexts();
     task.read(h + replica * one, task.h);
     task.evaluate(task.h);

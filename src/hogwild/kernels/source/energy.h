@@ -430,18 +430,26 @@ class Task {
         team.sync();
         residual = scale = 0;
         HOG_PACKS(i, v.n) {
-            if (s().ends() == 2)
-                for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q) {
-                    HOG_EACH(c, M() * K()) A.at(i, c) += Ji.at(q, c);
-                    HOG_EACH(c, K() * K()) B.at(i, c) += Hii.at(q, c);
-                    HOG_EACH(c, K()) add_gradient(i * K() + c, G.at(q, 2 * c));
-                }
-            for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
-                HOG_EACH(c, K()) add_gradient(i * K() + c, G.at(v.out_edge[o], s().ends() * c + s().ends() - 1));
+            const int from = v.ptr[i], to = v.ptr[i + 1];
+            if (s().ends() == 2) {
+                HOG_EACH(c, M() * K()) A.at(i, c) += total(Ji, from, to, c);
+                HOG_EACH(c, K() * K()) B.at(i, c) += total(Hii, from, to, c);
+            }
             HOG_EACH(c, K()) {
-                const double size = fabs(g[i * K() + c]), terms = sc[i * K() + c];
-                if (!(size <= residual)) residual = size;  // NaN stays
-                if (terms > scale) scale = terms;
+                double sum = g[i * K() + c], size = sc[i * K() + c];
+                if (s().ends() == 2)
+                    for (int q = from; q < to; ++q) {
+                        sum += G.at(q, 2 * c);
+                        size += fabs(G.at(q, 2 * c));
+                    }
+                for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o) {
+                    const double x = G.at(v.out_edge[o], s().ends() * c + s().ends() - 1);
+                    sum += x;
+                    size += fabs(x);
+                }
+                g[i * K() + c] = sum;
+                if (!(fabs(sum) <= residual)) residual = fabs(sum);  // NaN stays
+                if (size > scale) scale = size;
             }
         }
         team.max(residual, scale);
@@ -805,9 +813,11 @@ class Task {
         return reach < 1e-3 ? 1e-3 : reach > 1e9 ? 1e9 : reach;
     }
     HOG_METHOD V lower(const V* x, int i, int j) const { return x[i >= j ? i * D() + j : j * D() + i]; }
-    HOG_METHOD void add_gradient(int at, double x) {
-        g[at] += x;
-        sc[at] += fabs(x);
+    /// The sum of one field over some rows.
+    HOG_METHOD static double total(const Rows& rows, int from, int to, int field) {
+        double sum = 0;
+        for (int q = from; q < to; ++q) sum += rows.at(q, field);
+        return sum;
     }
     HOG_METHOD double back(int q, int hd, int x) const {
         return qm.at((q / LANES * H() + hd) * LANES + q % LANES, x);

@@ -2,27 +2,30 @@
 // threads. Fronts of one level are independent; a warp takes a narrow front, all threads a wide one.
 //
 // A front is [width + 1, stride]: the last row is the right-hand side, which is eliminated with the
-// rest. Stars are added one after the other, and a parent reads its children in their order: nothing
-// depends on the order in which threads run.
+// rest. Every block of a front gathers the terms of its sum, and a parent reads its children in their
+// order: nothing depends on the order in which threads run.
 #pragma once
 #include "energy.h"
+#include "terms.h"
 
 namespace hog {
 
 /// A graph and its fronts, as plan.h lays them out for a GPU (`flatten`).
 struct DevicePlan {
     GraphView view;
-    int fronts, levels, numbers, tangled;
-    const int *pivot_ptr, *pivot, *bound_ptr, *bound, *into, *child_ptr, *child, *star_ptr, *star;
+    int fronts, levels, numbers, blocks;
+    const int *pivot_ptr, *pivot, *bound_ptr, *bound, *into, *child_ptr, *child;
     const int *place, *right;                   // of every front; of every node's right-hand side
     const int *level_ptr, *level_wide, *level_front;  // wide fronts come last in their level
+    const int *block_place, *block_stride, *block_ptr;  // a negative stride: on the diagonal
+    const int *kind, *left, *other;                     // Terms in plan.h
 
     HOG_METHOD static DevicePlan at(const int* data) {
         DevicePlan p;
         const int n = data[0], e = data[1], fronts = data[2], levels = data[3], bounds = data[4],
-                  children = data[5];
-        p.fronts = fronts, p.levels = levels, p.numbers = data[6], p.tangled = data[7];
-        const int* next = data + 8;
+                  children = data[5], terms = data[8];
+        p.fronts = fronts, p.levels = levels, p.numbers = data[6], p.blocks = data[7];
+        const int* next = data + 9;
         auto take = [&](int count) {
             const int* out = next;
             next += count;
@@ -35,9 +38,11 @@ struct DevicePlan {
         p.pivot_ptr = take(fronts + 1), p.pivot = take(n);
         p.bound_ptr = take(fronts + 1), p.bound = take(bounds), p.into = take(bounds);
         p.child_ptr = take(fronts + 1), p.child = take(children);
-        p.star_ptr = take(fronts + 1), p.star = take(n);
         p.place = take(fronts), p.right = take(n);
         p.level_ptr = take(levels + 1), p.level_wide = take(levels), p.level_front = take(fronts);
+        p.block_place = take(p.blocks), p.block_stride = take(p.blocks);
+        p.block_ptr = take(p.blocks + 1);
+        p.kind = take(terms), p.left = take(terms), p.other = take(terms);
         return p;
     }
 };
@@ -100,6 +105,7 @@ struct BlockFronts {
         for (int i = team.rank(); i < p.numbers; i += team.size()) memory[i] = 0.0;
         if (team.rank() == 0) *broken = 0;
         team.sync();
+        add_stars(t);
         HOG_PACKS(i, t.v.n)
         HOG_EACH(c, K) memory[p.right[i] + c] = sign * from[i * K + c];
         team.sync();
@@ -153,10 +159,6 @@ struct BlockFronts {
         const int P = (p.pivot_ptr[f + 1] - p.pivot_ptr[f]) * K;
         const int W = P + (p.bound_ptr[f + 1] - p.bound_ptr[f]) * K, stride = W | 1;
         double* F = memory + p.place[f];
-        for (int s = p.star_ptr[f]; s < p.star_ptr[f + 1]; ++s) {
-            add_star(t, p.star[s], F, stride, rank, size);
-            wait<G>(team);
-        }
         for (int q = p.child_ptr[f]; q < p.child_ptr[f + 1]; ++q) {
             const int c = p.child[q];
             const int cP = (p.pivot_ptr[c + 1] - p.pivot_ptr[c]) * K;
@@ -232,44 +234,39 @@ struct BlockFronts {
         }
     }
 
-    /// Add the star of node i to a front, entry by entry. Entry (a, b) of the star is the block of
-    /// its a-th and b-th node; the 0-th is i itself.
+    /// The sums of all stars; a thread takes a block [k, k].
     template <class Task>
-    HOG_METHOD void add_star(const Task& t, int i, double* F, int stride, int rank, int size) const {
+    HOG_METHOD void add_stars(const Task& t) const {
         constexpr int K = Task::s().k(), M = Task::s().merged();
-        const GraphView& v = p.view;
-        const int first = v.ptr[i] - 1, degree = v.ptr[i + 1] - v.ptr[i];
-        const int blocks = (degree + 1) * (degree + 2) / 2;
-        for (int e = rank; e < blocks * K * K; e += size) {
-            const int block = e / (K * K), x = e % (K * K) / K, y = e % K;
-            int a = (int)((sqrtf(8.0f * block + 1.0f) - 1.0f) * 0.5f);
-            while (a * (a + 1) / 2 > block) --a;
-            while ((a + 1) * (a + 2) / 2 <= block) ++a;
-            const int b = block - a * (a + 1) / 2;
-            const int at = a ? v.slot[first + a] : v.own[i], bt = b ? v.slot[first + b] : v.own[i];
-            double z = 0;
-            if (a == b) {
-                if (x < y) continue;
-                z = a ? t.Hjj.at(first + a, x * K + y) : t.B.at(i, x * K + y);
-            } else if (b == 0) {
-                z = t.X.at(first + a, y * K + x);
-            } else {
-                HOG_EACH(c, M) z += t.Jj.at(first + a, c * K + x) * t.UJ.at(first + b, c * K + y);
+        const Block& team = t.team;
+        HOG_PACKS(at, p.blocks) {
+            double sum[K * K];
+            HOG_EACH(c, K * K) sum[c] = 0.0;
+            for (int q = p.block_ptr[at]; q < p.block_ptr[at + 1]; ++q) {
+                const int kind = p.kind[q], u = p.left[q], w = p.other[q];
+                double x[K * K];
+                if ((kind & 3) == SENDERS) {
+                    HOG_EACH(a, K) HOG_EACH(b, K) {
+                        double z = 0;
+                        HOG_EACH(c, M) z += t.Jj.at(u, c * K + a) * t.UJ.at(w, c * K + b);
+                        x[a * K + b] = z;
+                    }
+                } else {
+                    const Rows& from = (kind & 3) == OWN ? t.B : (kind & 3) == COUPLING ? t.X : t.Hjj;
+                    HOG_EACH(c, K * K) x[c] = from.at(u, c);
+                }
+                HOG_EACH(a, K) HOG_EACH(b, K)
+                sum[a * K + b] += (kind & TRANSPOSED)       ? x[b * K + a]
+                                  : (kind & WITH_TRANSPOSE) ? x[a * K + b] + x[b * K + a]
+                                                            : x[a * K + b];
             }
-            int row = at * K + x, column = bt * K + y;
-            if (at == bt && a != b && x == y) z *= 2;  // with its transpose on the diagonal
-            if (row < column) {
-                const int other = row;
-                row = column;
-                column = other;
+            const int signed_stride = p.block_stride[at];
+            const bool diagonal = signed_stride < 0;
+            const int stride = diagonal ? -signed_stride : signed_stride;
+            double* F = memory + p.block_place[at];
+            HOG_EACH(a, K) HOG_EACH(b, K) {
+                if (!diagonal || b <= a) F[a * stride + b] = sum[a * K + b];
             }
-#if HOG_GPU
-            // Only parallel edges and self-loops meet in one entry.
-            if (p.tangled) atomicAdd(F + row * stride + column, z);
-            else F[row * stride + column] += z;
-#else
-            F[row * stride + column] += z;
-#endif
         }
     }
 };

@@ -16,6 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "terms.h"
+
 namespace hog {
 
 typedef std::vector<int32_t> Ints;
@@ -413,21 +415,48 @@ inline int64_t flatten(const GraphPlan& g, int k, int32_t wide, int32_t* out) {
         level_wide[l] = level_ptr[l];
         while (level_wide[l] < level_ptr[l + 1] && !is_wide(order[level_wide[l]])) ++level_wide[l];
     }
-    bool tangled = false;  // parallel edges or self-loops
-    Ints seen(g.n, -1);
-    for (int i = 0; i < g.n; ++i) {
-        seen[i] = i;
-        for (int q = g.ptr[i]; q < g.ptr[i + 1]; ++q) {
-            tangled = tangled || seen[g.src[q]] == i;
-            seen[g.src[q]] = i;
+    // The blocks of all fronts that stars add to, each with the terms that it is the sum of.
+    struct Term { int64_t block; int32_t kind, u, v; };
+    std::vector<Term> terms;
+    for (int f = 0; f < fronts; ++f)
+        for (int s = g.star_ptr[f]; s < g.star_ptr[f + 1]; ++s) {
+            const int i = g.star[s];
+            auto add = [&](int kind, int a, int b, int u, int v) {
+                if (a < b) kind |= TRANSPOSED;
+                if (a == b && (kind == COUPLING || kind == SENDERS)) kind |= WITH_TRANSPOSE;
+                const int64_t high = std::max(a, b), low = std::min(a, b);
+                terms.push_back({((int64_t)f << 40) + (high << 20) + low, kind, u, v});
+            };
+            add(OWN, g.own[i], g.own[i], i, i);
+            for (int q = g.ptr[i]; q < g.ptr[i + 1]; ++q) {
+                add(COUPLING, g.own[i], g.slot[q], q, q);
+                add(SENDER, g.slot[q], g.slot[q], q, q);
+                for (int o = g.ptr[i]; o < q; ++o) add(SENDERS, g.slot[q], g.slot[o], q, o);
+            }
         }
+    std::stable_sort(terms.begin(), terms.end(),
+                     [](const Term& a, const Term& b) { return a.block < b.block; });
+    Ints block_place, block_stride, block_ptr, kind, left, other;
+    for (size_t t = 0; t < terms.size(); ++t) {
+        if (!t || terms[t].block != terms[t - 1].block) {
+            const int f = (int)(terms[t].block >> 40), a = (int)(terms[t].block >> 20) & 0xfffff,
+                      b = (int)terms[t].block & 0xfffff, stride = (g.width(f) * k) | 1;
+            block_place.push_back(place[f] + a * k * stride + b * k);
+            block_stride.push_back(a == b ? -stride : stride);
+            block_ptr.push_back((int32_t)t);
+        }
+        kind.push_back(terms[t].kind);
+        left.push_back(terms[t].u);
+        other.push_back(terms[t].v);
     }
+    block_ptr.push_back((int32_t)terms.size());
     const Ints head{g.n, g.e, fronts, levels, (int32_t)g.bound.size(), (int32_t)child.size(),
-                    (int32_t)std::min<int64_t>(numbers, INT32_MAX), tangled};
+                    (int32_t)std::min<int64_t>(numbers, INT32_MAX), (int32_t)block_place.size(),
+                    (int32_t)terms.size()};
     const Ints* parts[] = {&head, &g.ptr, &g.src, &g.dst, &g.out_ptr, &g.out_edge, &g.own, &g.slot,
                            &g.pivot_ptr, &g.pivot, &g.bound_ptr, &g.bound, &g.into, &child_ptr,
-                           &child, &g.star_ptr, &g.star, &place, &right, &level_ptr, &level_wide,
-                           &order};
+                           &child, &place, &right, &level_ptr, &level_wide, &order, &block_place,
+                           &block_stride, &block_ptr, &kind, &left, &other};
     int64_t length = 0;
     for (const Ints* part : parts) {
         if (out) std::copy(part->begin(), part->end(), out + length);
