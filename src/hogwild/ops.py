@@ -115,13 +115,20 @@ class Torch:
     """The namespace of torch: the functions of torch, and the hooks of :mod:`hogwild_node.ops`."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
+        found = getattr(torch, name)
+        setattr(self, name, found)  # the next access finds the attribute and does not come here
+        return found
 
     mv, mtv, mtm = staticmethod(mv), staticmethod(mtv), staticmethod(mtm)
     gather, collect = staticmethod(gather), staticmethod(scatter)
     affine, constant = staticmethod(torch.baddbmm), staticmethod(Tensor.detach)
+    product, expand_dims = staticmethod(torch.bmm), staticmethod(torch.unsqueeze)
     contiguous, leaky_relu = staticmethod(Tensor.contiguous), staticmethod(F.leaky_relu)
     max, repeat = staticmethod(torch.amax), staticmethod(torch.repeat_interleave)
+
+    @staticmethod
+    def rows(x: Tensor, index: Tensor) -> Tensor:
+        return x.index_select(0, index)
 
     @staticmethod
     def largest(x: Tensor, index: Tensor, y: Tensor) -> Tensor:
