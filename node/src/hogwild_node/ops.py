@@ -58,29 +58,33 @@ Array = Any
 """An array of any registered library: ``numpy.ndarray``, ``torch.Tensor``, …"""
 
 
-_NAMESPACES: dict[type, Any] = {}
+class _Namespaces(dict[type, Any]):
+    """The namespace of every type that was asked for; ``None`` for a type that is no array's."""
+
+    def __missing__(self, kind: type) -> Any:
+        known = (self.get(base) for base in kind.__mro__)
+        self[kind] = next((space for space in known if space is not None), None)
+        return self[kind]
+
+
+_NAMESPACES = _Namespaces()
 
 
 def register(kind: type, space: Any) -> None:
     """Arrays of this type, and of types derived from it, have this namespace."""
+    for other in [other for other, found in _NAMESPACES.items() if found is None]:
+        del _NAMESPACES[other]  # it may derive from the new type
     _NAMESPACES[kind] = space
-    _found.cache_clear()
-
-
-@cache
-def _found(kind: type) -> Any:
-    """The namespace of arrays of this type; ``None`` if the type is not that of an array."""
-    return next((_NAMESPACES[base] for base in kind.__mro__ if base in _NAMESPACES), None)
 
 
 def is_array(x: object) -> bool:
     """Whether x is an array of a registered library."""
-    return _found(type(x)) is not None
+    return _NAMESPACES[type(x)] is not None
 
 
 def namespace(x: object) -> Any:
     """The namespace of an array's library."""
-    found = _found(type(x))
+    found = _NAMESPACES[type(x)]
     if found is None:
         raise TypeError(
             f"a {type(x).__name__} was given; expected an array of a known library (NumPy's, or "

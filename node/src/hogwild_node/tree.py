@@ -52,7 +52,7 @@ def _fields(kind: type) -> tuple[tuple[str, str | None], ...]:
 def walk(x: Any, visit: Callable[[Array, str], Array], what: str = SHARED) -> Any:
     """A copy of ``x`` in which ``visit(array, what)`` replaces every array; ``what`` is what the
     last dimension of the array counts."""
-    kind = type(x)
+    kind: Any = type(x)
     if is_array(x):
         return visit(x, what)
     if issubclass(kind, _SEQUENCES):
@@ -71,7 +71,8 @@ def arrays(x: Any, what: str = SHARED) -> Iterator[tuple[Array, str]]:
     elif isinstance(x, _SEQUENCES):
         for each in x:
             yield from arrays(each, what)
-    for name, own in _fields(type(x)):
+    kind: Any = type(x)
+    for name, own in _fields(kind):
         if own != FIXED:
             yield from arrays(getattr(x, name), own or what)
 

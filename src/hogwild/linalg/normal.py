@@ -25,8 +25,9 @@ class NormalEquations(Hessian):
     graph: Graph
     tangent: Tangent
 
-    def __post_init__(self) -> None:
-        self.has_blocks = self.tangent.has_blocks
+    @property
+    def has_blocks(self) -> bool:
+        return self.tangent.has_blocks
 
     def apply(self, v: Tensor) -> Tensor:
         return self.tangent.transpose(self.tangent.apply(v))
