@@ -11,8 +11,8 @@ function               computes, for each replica and each row n   shapes
 ``mv(M, x)``           :math:`M x`                                 [R,a,b,n], [R,b,n]
 ``mtv(M, x)``          :math:`M^\top x`                            [R,a,b,n], [R,a,n]
 ``mtm(M, N)``          :math:`M^\top N`                            [R,s,a,n], [R,s,b,n]
-``gather(x, index)``   ``x[..., index]``                           [R,a,N], [E]
-``scatter(x, i, N)``   sums the rows with the same index           [R,a,E], [E]
+``gather(x, index)``   ``x[..., index]``                           [R,…,N], [E]
+``scatter(x, i, N)``   sums the rows with the same index           [R,…,E], [E]
 ``as_field(x, dtype)`` the same numbers, rows last                 [n,a] or [R,n,a]
 =====================  ==========================================  =====================
 """
@@ -85,12 +85,12 @@ def mtm(left: Tensor, right: Tensor) -> Tensor:
 
 
 def gather(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``x`` by index: [R, a, N], [E] -> [R, a, E]."""
+    """Rows of ``x`` by index: [R, …, N], [E] -> [R, …, E]."""
     return x.gather(-1, index.expand(*x.shape[:-1], index.numel()))
 
 
 def scatter(x: Tensor, index: Tensor, size: int) -> Tensor:
-    """Sum of the rows with equal index: [R, a, E], [E] -> [R, a, size]."""
+    """Sum of the rows with equal index: [R, …, E], [E] -> [R, …, size]."""
     out = x.new_zeros(*x.shape[:-1], size)
     return out.scatter_add(-1, index.expand_as(x), x)
 
