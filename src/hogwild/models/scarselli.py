@@ -44,6 +44,7 @@ from hogwild.problems.base import FixedPoint
 from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.loop import Solver
 from hogwild_node.local import LocalMap
+from hogwild_node.networks import Slot
 from hogwild_node.tree import EDGES, FIXED, NODES, over
 
 DEGREE = 10
@@ -193,14 +194,12 @@ class ScarselliConv(ImplicitConv):
         """The fixed point of these inputs, attached to the autograd graph."""
         inputs = Inputs.of(inputs)
         graph, x, heard, edge_attr = self.fields(inputs)
-        dtype, sender = x.dtype, (x, graph.src) if heard is None else (heard, None)
-        slots: list[tuple[Tensor, Tensor | None]] = [(x, graph.dst), sender]
-        if edge_attr is not None:
-            slots.append((edge_attr, None))
+        dtype, sender = x.dtype, Slot(x, graph.src) if heard is None else Slot(heard)
+        slots = [Slot(x, graph.dst), sender, *([] if edge_attr is None else [Slot(edge_attr)])]
         return ScarselliProblem(
             graph,
             self.message_net.given(slots, dtype),
-            self.update_net.given([(x, None)], dtype),
+            self.update_net.given([Slot(x)], dtype),
             None if inputs.edge_weight is None else inputs.edge_weight.to(dtype),
         )
 
