@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hogwild_node.ops import register
+from hogwild_node.ops import Namespace, register
 
 # Products with more elements do not fit the CPU's caches. A loop of fused multiply-adds over the
 # contracted index is then faster than a multiplication followed by a sum.
@@ -111,13 +110,8 @@ CHUNK_ELEMENTS = 1 << 18
 """Most numbers of one Jacobian that a CPU computes at a time (``benchmarks/scaling.py``)."""
 
 
-class Torch:
+class Torch(Namespace):
     """The namespace of torch: the functions of torch, and the hooks of :mod:`hogwild_node.ops`."""
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(torch, name)
-        setattr(self, name, found)  # the next access finds the attribute and does not come here
-        return found
 
     mv, mtv, mtm = staticmethod(mv), staticmethod(mtv), staticmethod(mtm)
     gather, collect = staticmethod(gather), staticmethod(scatter)
@@ -216,5 +210,5 @@ def _positions(numbers: tuple[int, ...], device: torch.device) -> Tensor:
         return torch.tensor(numbers, device=device)
 
 
-TORCH = Torch()
+TORCH = Torch(torch)
 register(Tensor, TORCH)

@@ -49,6 +49,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -93,13 +94,20 @@ def namespace(x: object) -> Any:
     return found
 
 
-class NumPy:
-    """The namespace of NumPy: the functions of NumPy (array API since 2.1), and the hooks."""
+class Namespace:
+    """The functions of a library of arrays; a subclass adds the hooks."""
+
+    def __init__(self, library: ModuleType) -> None:
+        self._library = library
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(np, name)
+        found = getattr(self._library, name)
         setattr(self, name, found)  # the next access finds the attribute and does not come here
         return found
+
+
+class NumPy(Namespace):
+    """The namespace of NumPy: the functions of NumPy (array API since 2.1), and the hooks."""
 
     @staticmethod
     def moveaxis(x: Array, source: int, destination: int) -> Array:
@@ -270,6 +278,6 @@ def _order(ndim: int, source: int, destination: int) -> tuple[int, ...]:
     return tuple(out)
 
 
-NUMPY = NumPy()
+NUMPY = NumPy(np)
 register(np.ndarray, NUMPY)
 register(np.generic, NUMPY)

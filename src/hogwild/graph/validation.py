@@ -40,11 +40,7 @@ def check_batch(batch: Tensor, edge_index: Tensor, num_nodes: int) -> None:
         )
     if batch.dtype != torch.long:
         raise DTypeError(f"batch has dtype {batch.dtype}; expected torch.int64")
-    if batch.device != edge_index.device:
-        raise DeviceError(
-            f"batch is on {batch.device} and edge_index on {edge_index.device}; move them to one "
-            f"device"
-        )
+    _require_one_device("batch", batch, edge_index)
 
 
 def check_batch_values(batch: Tensor, edge_index: Tensor, num_graphs: int) -> None:
@@ -85,8 +81,12 @@ def check_degrees(degrees: Tensor, edge_index: Tensor, num_nodes: int) -> None:
             f"numbers [{num_nodes}, 2]: the sums of the weights of the edges into and out of every "
             f"node in the whole graph"
         )
-    if degrees.device != edge_index.device:
+    _require_one_device("degrees", degrees, edge_index)
+
+
+def _require_one_device(name: str, value: Tensor, edge_index: Tensor) -> None:
+    if value.device != edge_index.device:
         raise DeviceError(
-            f"degrees is on {degrees.device} and edge_index on {edge_index.device}; move them to "
-            f"one device"
+            f"{name} is on {value.device} and edge_index on {edge_index.device}; move them to one "
+            f"device"
         )
