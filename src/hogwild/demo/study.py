@@ -171,7 +171,7 @@ class Study:
 
 
 def study(
-    scale: Scale = Scale(),  # noqa: B008  (frozen)
+    scale: Scale = Scale(),
     seed: int = 0,
     *,
     say: Callable[[str], None] = lambda text: None,
