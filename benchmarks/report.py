@@ -182,7 +182,6 @@ PARTS: dict[str, Callable[[str], str]] = {
     "rules_cycles": written("rules-cycles"),
     "rules_long": written("rules-long"),
     "safeguard": written("safeguard"),
-    "constants": written("constants"),
     "c_agent": written("c_agent"),
     "swarm_start": written("swarm_start"),
     "swarm_turns": written("swarm_turns"),
