@@ -87,7 +87,8 @@ class Solution:
         iterations: Tensor,
         stalled: Tensor | None = None,
     ) -> Solution:
-        """With the status that follows from the residual: converged up to ``limit``."""
+        """A solution whose status follows from its residual: a graph has converged if its residual
+        is at most ``limit``."""
         status = torch.full(residual.shape, int(Status.MAX_ITERATIONS), device=residual.device)
         if stalled is not None:
             status.masked_fill_(stalled, int(Status.STALLED))
