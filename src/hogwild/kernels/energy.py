@@ -29,9 +29,9 @@ LEAF = 16
 """Unknowns of a piece of a graph that is not split further (:mod:`hogwild.linalg.dissection`)."""
 
 
-CG_WORK = 10_000.0
-"""Cost of conjugate gradients for an edge and an entry of its k × k block, in multiplications of a
-factorisation."""
+PRODUCTS = 250.0
+"""Cost of conjugate gradients in products with the Hessian, measured in the multiplications of a
+factorisation that take as long."""
 MOST_NUMBERS = float(1 << 28)
 """Numbers in the fronts of one graph above which it is not factorised."""
 MOST_EDGES = 2_000_000
@@ -231,6 +231,9 @@ def _project(weight: Tensor, x: Tensor) -> Tensor:
 class EnergyKernel:
     """A posed problem on a batch of graphs, ready for the compiled library."""
 
+    rtol = 1e-10
+    """Relative tolerance of the adjoint where conjugate gradients solve it."""
+
     def __init__(self, native: Library, graph: Graph, design: Design, tensors: Tensors) -> None:
         self.native, self.graph, self.design, self.tensors = native, graph, design, tensors
         self.plan = plan_of(graph, native, design.channels)
@@ -242,12 +245,22 @@ class EnergyKernel:
 
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design) -> bool:
-        """Whether factorising this graph's Hessians is cheaper than conjugate gradients."""
-        edges = max(graph.num_edges, graph.num_nodes)
-        if edges > MOST_EDGES:
+        """Whether the compiled solve is cheaper than batched operations on all graphs."""
+        return max(graph.num_edges, graph.num_nodes) <= MOST_EDGES
+
+    @cached_property
+    def direct(self) -> bool:
+        """Whether Hessians are factorised; otherwise conjugate gradients multiply with them."""
+        k, plan = self.design.channels, self.plan
+        if plan.numbers * k**2 > MOST_NUMBERS:
             return False
-        k, plan = design.channels, plan_of(graph, native, design.channels)
-        return plan.numbers * k**2 < MOST_NUMBERS and plan.work * k < CG_WORK * edges
+        edges, nodes = self.graph.num_edges, self.graph.num_nodes
+        message, loop, update = (
+            sum(w * (len(inputs) + before) for w, before in zip(widths, (0, *widths), strict=False))
+            for widths, inputs in zip(self.design.widths, self.design.monotone, strict=True)
+        )
+        product = edges * self.design.heads * message + nodes * (loop + update)
+        return plan.work * k**3 < PRODUCTS * product
 
     @property
     def replicas(self) -> int:
@@ -273,7 +286,7 @@ class EnergyKernel:
         addresses = [_at(x) for x in (t.parameters, t.nodes, t.edges, t.weight)]
         return (
             self.plan.handle, self.sizes.handle, self.replicas, *addresses, *self._strides,
-            _at(t.loop_weight),
+            _at(t.loop_weight), int(self.direct),
         ), t  # fmt: skip
 
     def solve(
@@ -327,7 +340,7 @@ class EnergyKernel:
         """Write all gradients; those of weights for every replica and head."""
         arguments, _alive = self._posed
         failed, why = self.native.call(
-            "adjoint", *arguments, _at(h), _at(gradient), torch.get_num_threads(),
+            "adjoint", *arguments, _at(h), _at(gradient), self.rtol, torch.get_num_threads(),
             *(_at(x) for x in into.every()), _at(status),
         )  # fmt: skip
         if failed:

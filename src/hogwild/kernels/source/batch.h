@@ -7,8 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "fronts.h"
 #include "energy.h"
+#include "fronts.h"
+#include "krylov.h"
 
 namespace hog {
 
@@ -38,7 +39,8 @@ struct Alone {
     int inside(int b, int) const { return b; }
 };
 
-typedef Task<Sizes, Fronts, Alone> GraphTask;
+typedef Task<Sizes, Fronts, Alone> DirectTask;
+typedef Task<Sizes, Krylov, Alone> KrylovTask;
 
 /// Adds gradients of parameters up, eight rows side by side.
 struct Adder {
@@ -58,6 +60,7 @@ struct Posed {
     const double* weight;       // [R or 1, H or 1, E], or nullptr: all one
     int64_t weight_replica, weight_head;  // strides of the weight, zero where it is shared
     const double* loop_weight;  // [N], or nullptr
+    bool direct;                // factorise Hessians (otherwise conjugate gradients)
 
     /// The part of one graph and replica; `used` are the parameters as the networks use them.
     Place place(int64_t graph, int64_t replica, const double* used) const {
@@ -98,19 +101,33 @@ class Arena {
     std::vector<double> room_;
 };
 
-/// The task of one graph and replica, in the memory of this thread.
-inline GraphTask make_task(const Posed& posed, int64_t graph, int64_t replica, const double* used,
-                           Arena& arena) {
+/// Whole vectors for so many numbers.
+inline size_t whole(size_t numbers) { return (numbers + LANES - 1) / LANES; }
+
+/// The task of one graph and replica, in the memory of this thread; linear systems are factorised.
+inline DirectTask make_task(const Posed& posed, int64_t graph, int64_t replica, const double* used,
+                            Arena& arena) {
     const Sizes& s = *posed.sizes;
     const GraphPlan& g = *posed.plan->of[graph];
-    auto whole = [](size_t numbers) { return (numbers + LANES - 1) / LANES; };
-    const size_t own = GraphTask::vectors(s, g.n, g.e), fronts = whole(front_numbers(g, s.k())),
+    const size_t own = DirectTask::vectors(s, g.n, g.e), fronts = whole(front_numbers(g, s.k())),
                  panel = whole(panel_numbers(g, s.k())),
                  senders = whole(sender_numbers(g, s.k(), s.merged()));
     V* memory = arena.room(own + fronts + panel + senders);
     const Fronts linear{&g, s.k(), (double*)(memory + own), (double*)(memory + own + fronts),
                         (double*)(memory + own + fronts + panel)};
-    return GraphTask(s, view(g), posed.place(graph, replica, used), linear, Alone{}, memory);
+    return DirectTask(s, view(g), posed.place(graph, replica, used), linear, Alone{}, memory);
+}
+
+/// The same with conjugate gradients; `how` has their tolerances.
+inline KrylovTask make_krylov_task(const Posed& posed, int64_t graph, int64_t replica,
+                                   const double* used, const Krylov& how, Arena& arena) {
+    const Sizes& s = *posed.sizes;
+    const GraphPlan& g = *posed.plan->of[graph];
+    const size_t own = KrylovTask::vectors(s, g.n, g.e), more = whole(krylov_numbers(g.n, s.k()));
+    V* memory = arena.room(own + more);
+    Krylov linear = how;
+    linear.memory = (double*)(memory + own);
+    return KrylovTask(s, view(g), posed.place(graph, replica, used), linear, Alone{}, memory);
 }
 
 /// Softplus where a parameter must be nonnegative; `slope` gets the derivative, if it is not null.
@@ -195,21 +212,28 @@ inline void solve_batch(const Posed& posed, const Options& options, const double
     std::vector<Arena> arenas(std::max<int64_t>(threads, 1));
     each_task(p.graphs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
         const int64_t g = order[t / posed.replicas], r = t % posed.replicas, at = r * p.graphs + g;
-        GraphTask task = make_task(posed, g, r, used.data(), arenas[thread]);
-        task.fill_contexts();
-        task.read(h0 ? h0 + r * one : nullptr, task.h);
-        long long count;
-        status[at] = task.newton(options, count);
-        iterations[at] = count;
-        residual[at] = task.residual;
-        task.write(task.h, h + r * one);
+        auto run = [&](auto task) {
+            task.fill_contexts();
+            task.read(h0 ? h0 + r * one : nullptr, task.h);
+            long long count;
+            status[at] = task.newton(options, count);
+            iterations[at] = count;
+            residual[at] = task.residual;
+            task.write(task.h, h + r * one);
+        };
+        if (posed.direct) {
+            run(make_task(posed, g, r, used.data(), arenas[thread]));
+        } else {
+            const Krylov how{nullptr, 0.0, 0.1 * options.atol, 2000};
+            run(make_krylov_task(posed, g, r, used.data(), how, arenas[thread]));
+        }
     });
 }
 
 /// The adjoint: from gradient = dL/dh [R, k, N] at the solution h to the gradients of everything the
 /// problem is made of (`out` with all replicas, and `parameters`), and a status [R, G].
 inline void adjoint_batch(const Posed& posed, const double* h, const double* gradient,
-                          int64_t threads, double* parameters, const Cotangents& out,
+                          double rtol, int64_t threads, double* parameters, const Cotangents& out,
                           int64_t* status) {
     const Plan& p = *posed.plan;
     const Sizes& s = *posed.sizes;
@@ -231,15 +255,22 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
             out.weight ? out.weight + r * s.heads() * p.edges : nullptr,
             out.loop_weight ? out.loop_weight + r * p.nodes : nullptr};
         for (int64_t g = run * length; g < std::min(p.graphs, (run + 1) * length); ++g) {
-            GraphTask task = make_task(posed, g, r, used.data(), arenas[thread]);
-            task.fill_contexts();
-            task.read(h + r * one, task.h);
-            task.evaluate(task.h);
-            task.differentiate(task.h, 0.0);
-            task.read(gradient + r * one, task.trial);
-            const bool sound = task.solve_linear(task.trial, 1.0, task.d);
-            status[r * p.graphs + g] = sound ? CONVERGED : NOT_FINITE;
-            task.reverse(mine, Adder{sum});
+            auto run = [&](auto task) {
+                task.fill_contexts();
+                task.read(h + r * one, task.h);
+                task.evaluate(task.h);
+                task.differentiate(task.h, 0.0);
+                task.read(gradient + r * one, task.trial);
+                const bool sound = task.solve_linear(task.trial, 1.0, task.d);
+                status[r * p.graphs + g] = sound ? CONVERGED : NOT_FINITE;
+                task.reverse(mine, Adder{sum});
+            };
+            if (posed.direct) {
+                run(make_task(posed, g, r, used.data(), arenas[thread]));
+            } else {
+                const Krylov how{nullptr, rtol, 0.0, 2000};
+                run(make_krylov_task(posed, g, r, used.data(), how, arenas[thread]));
+            }
         }
         for (int64_t i = 0; i < count; ++i) sums[(r * runs + run) * count + i] = sum_lanes(sum[i]);
     });

@@ -76,15 +76,17 @@ struct Model {
     HOG_METHOD constexpr int edge_rows() const { return self().heads() * self().message().rows0(); }
 
     /// Numbers that a task keeps for a pack of edges and a pack of nodes (Task::lay).
-    HOG_METHOD constexpr int edge_fields() const {
+    HOG_METHOD constexpr int edge_fields(bool matrix_free = false) const {
         const int m = merged(), k = self().k(), two = self().ends() == 2;
-        return self().heads() * (edge_context() + 2 * self().message().hidden() + 1) + m +
-               (2 + two) * m * k + (2 + two) * k * k + self().ends() * k;
+        const int units = self().heads() * self().message().hidden();
+        return self().heads() * (edge_context() + 1) + 2 * units + m + (1 + two) * m * k +
+               self().ends() * k + (matrix_free ? 2 * units : m * k + (2 + two) * k * k);
     }
-    HOG_METHOD constexpr int node_fields() const {
+    HOG_METHOD constexpr int node_fields(bool matrix_free = false) const {
         const int m = merged(), k = self().k();
-        return self().loop().context() + self().update().context() + 2 * self().loop().hidden() +
-               2 * self().update().hidden() + 1 + 4 * m + (m + k) * (m + k) + 2 * m * k + k * k;
+        const int units = self().loop().hidden() + self().update().hidden();
+        return self().loop().context() + self().update().context() + 2 * units + 1 + 4 * m + m * k +
+               (matrix_free ? 2 * units : (m + k) * (m + k) + m * k + k * k);
     }
     /// The context of a message, or later the cotangents of its o_0.
     HOG_METHOD constexpr int edge_context() const {
@@ -216,8 +218,9 @@ struct Rows {
 #endif
 };
 
-/// One graph and one replica. `S` are the model's sizes, `F` factorises its Hessian (fronts.h on a
-/// CPU, fronts_gpu.h on a GPU), `T` are the threads that share the work.
+/// One graph and one replica. `S` are the model's sizes, `F` solves linear systems with its Hessian: by
+/// a factorisation of its blocks (fronts.h on a CPU, fronts_gpu.h on a GPU), or by products with the
+/// Hessian alone (krylov.h; F::matrix_free). `T` are the threads that share the work.
 template <class S, class F, class T>
 class Task {
   public:
@@ -235,7 +238,8 @@ class Task {
     /// Vectors of memory that a graph of n nodes and e edges needs.
     HOG_METHOD static size_t vectors(const S& s, int n, int e) {
         const size_t numbers = ((size_t)n * s.k() + LANES - 1) / LANES;
-        return (size_t)packs(n) * s.node_fields() + (size_t)packs(e) * s.edge_fields() + 5 * numbers +
+        return (size_t)packs(n) * s.node_fields(F::matrix_free) +
+               (size_t)packs(e) * s.edge_fields(F::matrix_free) + 5 * numbers +
                scratch(s);
     }
 
@@ -335,6 +339,11 @@ class Task {
     /// Gradient and local quadratic models at the point of the last `evaluate`. With reach > 0 the
     /// curvatures bound the growth of the activations that far (`growth` in vectors.h).
     HOG_LARGE void differentiate(const double* x, double reach) {
+        if constexpr (F::matrix_free) {
+            pull_back(x, reach);
+            gather_gradient();
+            return;
+        }
         HOG_PACKS(b, packs(v.n)) {
             HOG_PAD;
             HOG_LOCAL(p, M());
@@ -428,13 +437,252 @@ class Task {
             }
         }
         team.sync();
-        residual = scale = 0;
         HOG_PACKS(i, v.n) {
-            const int from = v.ptr[i], to = v.ptr[i + 1];
             if (s().ends() == 2) {
+                const int from = v.ptr[i], to = v.ptr[i + 1];
                 HOG_EACH(c, M() * K()) A.at(i, c) += total(Ji, from, to, c);
                 HOG_EACH(c, K() * K()) B.at(i, c) += total(Hii, from, to, c);
             }
+        }
+        gather_gradient();
+    }
+
+    /// Gradient and curvatures of the hidden units, without blocks of the Hessian.
+    HOG_METHOD void pull_back(const double* x, double reach) {
+        HOG_PACKS(b, packs(v.n)) {
+            HOG_PAD;
+            HOG_LOCAL(p, M());
+            HOG_LOCAL(gu, U());
+            HOG_LOCAL(gl, K());
+            p[0] = wide(1.0);
+            pullback(s().update(), update(), qu.pack(b), su.pack(b), au.pack(b), p, reach, bu.pack(b),
+                     gu, pad);
+            const Fields to = mb.pack(b);
+            const V w = lw.pack(b)[0];
+            HOG_EACH(c, M()) {
+                to[c] = gu[c];
+                p[c] = w * gu[c];
+            }
+            pullback(s().loop(), loop(), ql.pack(b), sl.pack(b), al.pack(b), p, reach, bl.pack(b), gl,
+                     pad);
+            for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
+                HOG_EACH(c, K()) {
+                    const int at = (b * LANES + l) * K() + c;
+                    const double pull = s().beta() * x[at], own = get(gu[M() + c], l),
+                                 self = get(gl[c], l);
+                    g[at] = pull + own + self;
+                    sc[at] = fabs(pull) + fabs(own) + fabs(self);
+                }
+        }
+        team.sync();
+        HOG_PACKS(b, packs(v.e)) {
+            HOG_PAD;
+            HOG_LOCAL(p, C());
+            HOG_LOCAL(gr, D());
+            const Fields gb = G.pack(b);
+            for (int hd = 0; hd < H(); ++hd) {
+                const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
+                const V w = wt.pack(at)[0];
+                for (int l = 0; l < LANES; ++l) {
+                    const int i = v.dst[b * LANES + l < v.e ? b * LANES + l : v.e - 1];
+                    HOG_EACH(c, C()) lane(p[c], l) = mb.at(i, first + c);
+                }
+                HOG_EACH(c, C()) p[c] *= w;
+                pullback(s().message(), head(hd), qm.pack(at), sm.pack(at), am.pack(at), p, reach,
+                         bm.pack(at), gr, pad);
+                HOG_EACH(i, D()) gb[i] = gr[i] + (hd ? gb[i] : wide(0.0));
+            }
+        }
+        team.sync();
+    }
+
+    /// Tangents md of the messages and mt = (U (md, t))_m along t [n, k]; `send` gets (U (md, t))_h.
+    HOG_METHOD void tangents(const double* x, double* send) {
+        HOG_PACKS(b, packs(v.e)) {
+            HOG_PAD;
+            HOG_LOCAL(t, D());
+            HOG_LOCAL(out, C());
+            HOG_LOCAL(sum, M());
+            read_ends(x, b, t);
+            HOG_EACH(c, M()) sum[c] = wide(0.0);
+            for (int hd = 0; hd < H(); ++hd) {
+                const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
+                tangent(s().message(), head(hd), qm.pack(at), sm.pack(at), t, tm.pack(at), out, pad);
+                const V w = wt.pack(at)[0];
+                HOG_EACH(c, C()) sum[first + c] += w * out[c];
+            }
+            const Fields to = O.pack(b);
+            HOG_EACH(c, M()) to[c] = sum[c];
+        }
+        team.sync();
+        HOG_PACKS(b, packs(v.n)) {
+            HOG_PAD;
+            HOG_LOCAL(t, U());
+            HOG_LOCAL(out, M());
+            HOG_LOCAL(back, U());
+            read_own(x, b, t + M());
+            tangent(s().loop(), loop(), ql.pack(b), sl.pack(b), t + M(), tl.pack(b), out, pad);
+            const V w = lw.pack(b)[0];
+            HOG_EACH(c, M()) t[c] = w * out[c];
+            for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) {
+                const int i = b * LANES + l;
+                HOG_EACH(c, M()) lane(t[c], l) += total(O, v.ptr[i], v.ptr[i + 1], c);
+            }
+            tangent(s().update(), update(), qu.pack(b), su.pack(b), t, tu.pack(b), out, pad);
+            out[0] = wide(0.0);
+            curve(s().update(), update(), qu.pack(b), su.pack(b), bu.pack(b), tu.pack(b), out, back,
+                  pad);
+            const Fields moved = md.pack(b), bent = mt.pack(b);
+            HOG_EACH(c, M()) {
+                moved[c] = t[c];
+                bent[c] = back[c];
+            }
+            for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
+                HOG_EACH(c, K()) send[(b * LANES + l) * K() + c] = get(back[M() + c], l);
+        }
+        team.sync();
+    }
+
+    /// out = H x at the point of the last `differentiate`.
+    HOG_METHOD void product(const double* x, double* out) {
+        tangents(x, out);
+        HOG_PACKS(b, packs(v.n)) {
+            HOG_PAD;
+            HOG_LOCAL(r, M());
+            HOG_LOCAL(back, K());
+            const Fields bent = mt.pack(b);
+            const V w = lw.pack(b)[0];
+            HOG_EACH(c, M()) r[c] = w * bent[c];
+            curve(s().loop(), loop(), ql.pack(b), sl.pack(b), bl.pack(b), tl.pack(b), r, back, pad);
+            for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
+                HOG_EACH(c, K()) {
+                    const int at = (b * LANES + l) * K() + c;
+                    out[at] += s().beta() * x[at] + get(back[c], l);
+                }
+        }
+        HOG_PACKS(b, packs(v.e)) {
+            HOG_PAD;
+            HOG_LOCAL(r, C());
+            HOG_LOCAL(back, D());
+            const Fields gb = G.pack(b);
+            for (int hd = 0; hd < H(); ++hd) {
+                const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
+                const V w = wt.pack(at)[0];
+                for (int l = 0; l < LANES; ++l) {
+                    const int i = v.dst[b * LANES + l < v.e ? b * LANES + l : v.e - 1];
+                    HOG_EACH(c, C()) lane(r[c], l) = mt.at(i, first + c);
+                }
+                HOG_EACH(c, C()) r[c] *= w;
+                curve(s().message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), tm.pack(at), r,
+                      back, pad);
+                HOG_EACH(i, D()) gb[i] = back[i] + (hd ? gb[i] : wide(0.0));
+            }
+        }
+        team.sync();
+        HOG_PACKS(i, v.n)
+        HOG_EACH(c, K()) {
+            double sum = out[i * K() + c];
+            if (s().ends() == 2) sum += total(G, v.ptr[i], v.ptr[i + 1], 2 * c);
+            for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
+                sum += G.at(v.out_edge[o], s().ends() * c + s().ends() - 1);
+            out[i * K() + c] = sum;
+        }
+        team.sync();
+    }
+
+    /// The diagonal of the Hessian, [n, k]; terms of two parallel edges are left out.
+    HOG_METHOD void diagonal(double* out) {
+        HOG_PACKS(b, packs(v.n)) {  // A = dm/dh of the self message, and its curvature
+            HOG_PAD;
+            HOG_LOCAL(rows, s().loop().hidden() * K());
+            HOG_LOCAL(J, M() * K());
+            HOG_LOCAL(diag, K());
+            HOG_EACH(c, K()) diag[c] = wide(s().beta());
+            jacobian(s().loop(), loop(), ql.pack(b), sl.pack(b), bl.pack(b), rows, J, diag, pad);
+            const V w = lw.pack(b)[0];
+            const Fields a = A.pack(b);
+            HOG_EACH(i, M() * K()) a[i] = w * J[i];
+            for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
+                HOG_EACH(c, K()) out[(b * LANES + l) * K() + c] = get(diag[c], l);
+        }
+        HOG_PACKS(b, packs(v.e)) {
+            HOG_PAD;
+            HOG_LOCAL(rows, s().message().hidden() * D());
+            HOG_LOCAL(J, C() * D());
+            HOG_LOCAL(diag, D());
+            const Fields gb = G.pack(b), jj = Jj.pack(b), ji = Ji.pack(b);
+            HOG_EACH(i, D()) diag[i] = wide(0.0);
+            for (int hd = 0; hd < H(); ++hd) {
+                const int at = b * H() + hd, first = s().concat() ? hd * C() : 0, two = s().ends() - 1;
+                jacobian(s().message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), rows, J, diag,
+                         pad);
+                const V w = wt.pack(at)[0];
+                const bool begin = hd == 0 || s().concat();
+                HOG_EACH(c, C()) HOG_EACH(a, K()) {
+                    const int to = (first + c) * K() + a, from = c * D() + s().ends() * a;
+                    jj[to] = w * J[from + two] + (begin ? wide(0.0) : jj[to]);
+                    if (two) ji[to] = w * J[from] + (begin ? wide(0.0) : ji[to]);
+                }
+            }
+            HOG_EACH(i, D()) gb[i] = diag[i];
+        }
+        team.sync();
+        // The update's curvature along A and Jj: sum over its units of bent (J_h + J_m A)^2.
+        HOG_PACKS(b, packs(v.n)) {
+            HOG_PAD;
+            HOG_LOCAL(rows, s().update().hidden() * U());
+            HOG_LOCAL(J, U());
+            HOG_LOCAL(diag, U());
+            HOG_LOCAL(own, K());
+            HOG_EACH(i, U()) diag[i] = wide(0.0);
+            jacobian(s().update(), update(), qu.pack(b), su.pack(b), bu.pack(b), rows, J, diag, pad);
+            const Fields bent = bu.pack(b), a = A.pack(b);
+            if (s().ends() == 2)
+                for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) {
+                    const int i = b * LANES + l;
+                    HOG_EACH(c, M() * K()) A.at(i, c) += total(Ji, v.ptr[i], v.ptr[i + 1], c);
+                }
+            HOG_EACH(c, K()) own[c] = wide(0.0);
+            for (int m = 0; m < s().update().hidden(); ++m) {
+                const V* row = rows + m * U();
+                HOG_EACH(c, K()) {
+                    V x = row[M() + c];
+                    HOG_EACH(q, M()) x += row[q] * a[q * K() + c];
+                    own[c] += bent[m] * x * x;
+                }
+            }
+            for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) {
+                const int i = b * LANES + l;
+                HOG_EACH(c, K()) out[i * K() + c] += get(own[c], l);
+                for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q)
+                    HOG_EACH(c, K()) {
+                        double sum = 0;
+                        for (int m = 0; m < s().update().hidden(); ++m) {
+                            double x = 0;
+                            HOG_EACH(r, M()) x += get(rows[m * U() + r], l) * Jj.at(q, r * K() + c);
+                            sum += get(bent[m], l) * x * x;
+                        }
+                        G.at(q, s().ends() * c + s().ends() - 1) += sum;
+                    }
+            }
+        }
+        team.sync();
+        HOG_PACKS(i, v.n)
+        HOG_EACH(c, K()) {
+            double sum = out[i * K() + c];
+            if (s().ends() == 2) sum += total(G, v.ptr[i], v.ptr[i + 1], 2 * c);
+            for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
+                sum += G.at(v.out_edge[o], s().ends() * c + s().ends() - 1);
+            out[i * K() + c] = sum;
+        }
+        team.sync();
+    }
+
+    /// Add what the edges send to their ends, and measure the gradient.
+    HOG_METHOD void gather_gradient() {
+        residual = scale = 0;
+        HOG_PACKS(i, v.n) {
+            const int from = v.ptr[i], to = v.ptr[i + 1];
             HOG_EACH(c, K()) {
                 double sum = g[i * K() + c], size = sc[i * K() + c];
                 if (s().ends() == 2)
@@ -503,7 +751,7 @@ class Task {
 
     /// x = sign H^-1 from, at the point of the last `differentiate`; false where that failed.
     HOG_METHOD bool solve_linear(const double* from, double sign, double* x) {
-        assemble();
+        if constexpr (!F::matrix_free) assemble();
         return fronts_.solve(*this, from, sign, x);
     }
 
@@ -538,10 +786,11 @@ class Task {
                 if (late) differentiate(h, reach);
                 const bool sound = solve_linear(g, -1.0, d);
                 slope = sound ? dot(g, d) : 1.0;
-                if (!(slope < 0)) {  // rounding broke the factorisation
+                if (!(slope < 0)) {  // rounding broke the linear solve
                     HOG_PACKS(i, v.n)
                     HOG_EACH(c, K()) {
-                        const double own = B.at(i, c * K() + c);
+                        double own = 1.0;
+                        if constexpr (!F::matrix_free) own = B.at(i, c * K() + c);
                         d[i * K() + c] = -g[i * K() + c] / (own > 0 ? own : 1.0);
                     }
                     team.sync();
@@ -570,21 +819,30 @@ class Task {
     template <class Sum>
     HOG_METHOD void reverse(const Cotangents& out, Sum sums) {
         const double* lambda = d;
-        HOG_PACKS(i, v.n)
-        HOG_EACH(c, M()) {
-            double z = 0;
-            HOG_EACH(a, K()) z -= A.at(i, c * K() + a) * lambda[i * K() + a];
-            for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q)
-                HOG_EACH(a, K()) z -= Jj.at(q, c * K() + a) * lambda[v.src[q] * K() + a];
-            md.at(i, c) = z;
-        }
-        team.sync();
-        HOG_PACKS(i, v.n)
-        HOG_EACH(c, M()) {
-            double z = 0;
-            HOG_EACH(q, M()) z += Um.at(i, c * U() + q) * md.at(i, q);
-            HOG_EACH(a, K()) z -= Um.at(i, c * U() + M() + a) * lambda[i * K() + a];
-            mt.at(i, c) = z;
+        if constexpr (F::matrix_free) {
+            tangents(lambda, trial);
+            HOG_PACKS(i, v.n)
+            HOG_EACH(c, M()) {
+                md.at(i, c) = -md.at(i, c);
+                mt.at(i, c) = -mt.at(i, c);
+            }
+        } else {
+            HOG_PACKS(i, v.n)
+            HOG_EACH(c, M()) {
+                double z = 0;
+                HOG_EACH(a, K()) z -= A.at(i, c * K() + a) * lambda[i * K() + a];
+                for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q)
+                    HOG_EACH(a, K()) z -= Jj.at(q, c * K() + a) * lambda[v.src[q] * K() + a];
+                md.at(i, c) = z;
+            }
+            team.sync();
+            HOG_PACKS(i, v.n)
+            HOG_EACH(c, M()) {
+                double z = 0;
+                HOG_EACH(q, M()) z += Um.at(i, c * U() + q) * md.at(i, q);
+                HOG_EACH(a, K()) z -= Um.at(i, c * U() + M() + a) * lambda[i * K() + a];
+                mt.at(i, c) = z;
+            }
         }
         team.sync();
         const Sum loop_sums = sums.from(H() * s().message().parameters());
@@ -726,6 +984,7 @@ class Task {
     Place at_;
     F fronts_;
     Rows qm, ql, qu, sm, am, sl, al, su, au, wt, lw, O, m, mb, Um, A, half, Ji, Hii, G, md, mt;
+    Rows bm, tm, bl, tl, bu, tu;  // of hidden units: curvatures and tangents
     double* sc;
     V* pad_;
 
@@ -764,17 +1023,26 @@ class Task {
         rows(mb, M(), N);
         rows(md, M(), N);
         rows(mt, M(), N);
-        rows(Um, U() * U(), N);
         rows(A, M() * K(), N);
-        rows(half, M() * K(), N);
-        rows(B, K() * K(), N);
         rows(Ji, M() * K(), s().ends() == 2 ? E : 0);
         rows(Jj, M() * K(), E);
-        rows(UJ, M() * K(), E);
-        rows(Hii, K() * K(), s().ends() == 2 ? E : 0);
-        rows(Hjj, K() * K(), E);
-        rows(X, K() * K(), E);
         rows(G, D(), E);
+        if constexpr (F::matrix_free) {
+            rows(bm, s().message().hidden(), E * H());
+            rows(tm, s().message().hidden(), E * H());
+            rows(bl, s().loop().hidden(), N);
+            rows(tl, s().loop().hidden(), N);
+            rows(bu, s().update().hidden(), N);
+            rows(tu, s().update().hidden(), N);
+        } else {
+            rows(Um, U() * U(), N);
+            rows(half, M() * K(), N);
+            rows(B, K() * K(), N);
+            rows(UJ, M() * K(), E);
+            rows(Hii, K() * K(), s().ends() == 2 ? E : 0);
+            rows(Hjj, K() * K(), E);
+            rows(X, K() * K(), E);
+        }
         auto numbers = [&](double*& to) {
             to = (double*)(from + used);
             used += ((size_t)v.n * K() + LANES - 1) / LANES;

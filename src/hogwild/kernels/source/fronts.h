@@ -111,6 +111,7 @@ HOG_FN size_t sender_numbers(const GraphPlan& g, int k, int m) {
 
 /// The fronts of one graph in one block of memory; the linear solver of a Task (energy.h) on a CPU.
 struct Fronts {
+    static constexpr bool matrix_free = false;
     const GraphPlan* g;
     int k;
     double* memory;  // front_numbers

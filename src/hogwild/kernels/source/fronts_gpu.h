@@ -94,6 +94,7 @@ struct Block {
 };
 
 struct BlockFronts {
+    static constexpr bool matrix_free = false;
     DevicePlan p;
     double* memory;
     int* broken;  // in memory that the block shares

@@ -144,13 +144,13 @@ HOG_API void hog_shapes(const void* sizes, int64_t* out) {
 HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, const double* parameters,
                     const double* nodes, const double* edges, const double* weight,
                     int64_t weight_replica, int64_t weight_head, const double* loop_weight,
-                    const double* h0, double atol, double rtol, int64_t max_iter,
+                    int64_t direct, const double* h0, double atol, double rtol, int64_t max_iter,
                     int64_t max_backtracks, int64_t patience, int64_t threads, double* h,
                     int64_t* status, int64_t* iterations, double* residual, char* why,
                     int64_t why_size) {
     try {
         const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight};
+                          weight, weight_replica, weight_head, loop_weight, direct != 0};
         const Options options{atol, rtol, (int)max_iter, (int)max_backtracks, (int)patience};
         solve_batch(posed, options, h0, threads, h, status, iterations, residual);
         return 0;
@@ -165,15 +165,15 @@ HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, con
 HOG_API int hog_adjoint(const void* plan, const void* sizes, int64_t replicas,
                       const double* parameters, const double* nodes, const double* edges,
                       const double* weight, int64_t weight_replica, int64_t weight_head,
-                      const double* loop_weight, const double* h, const double* gradient,
-                      int64_t threads, double* parameters_out, double* nodes_out, double* edges_out,
+                      const double* loop_weight, int64_t direct, const double* h,
+                      const double* gradient, double rtol, int64_t threads, double* parameters_out, double* nodes_out, double* edges_out,
                       double* weight_out, double* loop_weight_out, int64_t* status, char* why,
                       int64_t why_size) {
     try {
         const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight};
+                          weight, weight_replica, weight_head, loop_weight, direct != 0};
         const Cotangents out{nodes_out, edges_out, weight_out, loop_weight_out};
-        adjoint_batch(posed, h, gradient, threads, parameters_out, out, status);
+        adjoint_batch(posed, h, gradient, rtol, threads, parameters_out, out, status);
         return 0;
     } catch (const std::exception& error) {
         explain(why, why_size, error.what());

@@ -164,6 +164,17 @@ HOG_FN void descend(HOG_NET net, const double* W, In q, In s, int l, const V* ab
     }
 }
 
+/// out += Wy' c gated, of one layer: what the layer's pre-activations send back to y.
+template <class N, class In>
+HOG_FN void add_inputs(HOG_NET net, const double* W, In q, int l, const V* c, V* out) {
+    const double* Wy = W + net.p(l);
+    HOG_EACH(j, net.D()) {
+        V sum = wide(0.0);
+        HOG_EACH(i, net.w(l)) sum += Wy[i * net.D() + j] * c[i];
+        out[j] += q[net.q(l) + j] * sum;
+    }
+}
+
 /// The Jacobian J [out, D] of f, the gradient J' p and the curvature of p' f, the lower triangle of
 /// [D, D]. With reach > 0 the curvature of every unit is that of `growth`.
 template <class N, class In>
@@ -216,6 +227,100 @@ HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, doub
             const V share = bent[m] * row[i];
             HOG_EACH(j, i + 1) H[i * D + j] += share * row[j];
         }
+    }
+}
+
+/// The gradient J' p without Jacobians. `bent` gets the curvature of every hidden unit times its
+/// sensitivity, so that the curvature of p' f is the sum over units of J_m' bent_m J_m.
+template <class N, class In, class Out>
+HOG_FN void pullback(HOG_NET net, const double* W, In q, In s, In a, const V* p, double reach,
+                     Out bent, V* gradient, V* pad) {
+    HOG_LOCAL(up, net.widest());
+    HOG_LOCAL(down, net.widest());
+    HOG_LOCAL(felt, net.widest());
+    HOG_EACH(j, net.D()) gradient[j] = wide(0.0);
+    HOG_EACH(i, net.out()) up[i] = p[i];
+    HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
+        add_inputs(net, W, q, l, up, gradient);
+        if (!l) break;
+        descend(net, W, q, s, l - 1, up, felt, down);
+        const int first = net.unit(l - 1);
+        HOG_EACH(m, net.w(l - 1)) {
+            const V pre = a[first + m], slope = s[first + m];
+            bent[first + m] = felt[m] * (reach > 0.0 ? growth(net.act(), pre, slope, reach)
+                                                     : curvature(net.act(), pre, slope));
+            up[m] = down[m];
+        }
+    }
+}
+
+/// Df(y)[t]; the tangents of the hidden units' pre-activations go to `moving`.
+template <class N, class In, class Out>
+HOG_FN void tangent(HOG_NET net, const double* W, In q, In s, const V* t, Out moving, V* moved,
+                    V* pad) {
+    HOG_LOCAL(gt, net.D());
+    HOG_LOCAL(v, net.widest());
+    int unit = 0;
+    HOG_EACH(l, net.L()) {
+        const int at = net.q(l), width = net.w(l), before = net.before(l), low = unit - before;
+        const double *Wy = W + net.p(l), *Wz = Wy + width * net.D();
+        HOG_EACH(j, net.D()) gt[j] = q[at + j] * t[j];
+        HOG_EACH(j, before) v[j] = q[at + net.D() + width + j] * (s[low + j] * moving[low + j]);
+        HOG_EACH(i, width) {
+            V x = wide(0.0);
+            HOG_EACH(j, net.D()) x += Wy[i * net.D() + j] * gt[j];
+            HOG_EACH(j, before) x += Wz[i * before + j] * v[j];
+            if (l + 1 == net.L()) moved[i] = x;
+            else moving[unit + i] = x;
+        }
+        unit += width;
+    }
+}
+
+/// J' r + sum over units of J_m' bent_m moving_m: the curvature along a tangent, and what the rest
+/// of the energy sends back.
+template <class N, class In>
+HOG_FN void curve(HOG_NET net, const double* W, In q, In s, In bent, In moving, const V* r, V* out,
+                  V* pad) {
+    HOG_LOCAL(up, net.widest());
+    HOG_LOCAL(down, net.widest());
+    HOG_LOCAL(felt, net.widest());
+    HOG_EACH(j, net.D()) out[j] = wide(0.0);
+    HOG_EACH(i, net.out()) up[i] = r[i];
+    HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
+        add_inputs(net, W, q, l, up, out);
+        if (!l) break;
+        descend(net, W, q, s, l - 1, up, felt, down);
+        const int first = net.unit(l - 1);
+        HOG_EACH(m, net.w(l - 1)) up[m] = down[m] + bent[first + m] * moving[first + m];
+    }
+}
+
+/// The Jacobian J [out, D] of f, and the diagonal of the curvature, added to `diagonal` [D]. `rows`
+/// [hidden, D] gets the Jacobians of the hidden units.
+template <class N, class In>
+HOG_FN void jacobian(HOG_NET net, const double* W, In q, In s, In bent, V* rows, V* J, V* diagonal,
+                     V* pad) {
+    const int D = net.D();
+    HOG_LOCAL(x, net.widest());
+    HOG_LOCAL(up, net.widest());
+    int unit = 0;
+    HOG_EACH(l, net.L()) {
+        const int at = net.q(l), width = net.w(l), before = net.before(l);
+        const double *Wy = W + net.p(l), *Wz = Wy + width * D;
+        const V* lower = rows + (unit - before) * D;
+        V* mine = l + 1 == net.L() ? J : rows + unit * D;
+        HOG_EACH(m, before) up[m] = q[at + D + width + m] * s[unit - before + m];
+        HOG_EACH(i, width) {
+            HOG_EACH(m, before) x[m] = Wz[i * before + m] * up[m];
+            HOG_EACH(j, D) {
+                V sum = Wy[i * D + j] * q[at + j];
+                HOG_EACH(m, before) sum += x[m] * lower[m * D + j];
+                mine[i * D + j] = sum;
+                if (l + 1 < net.L()) diagonal[j] += bent[unit + i] * sum * sum;
+            }
+        }
+        unit += width;
     }
 }
 
