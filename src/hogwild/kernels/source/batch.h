@@ -33,14 +33,70 @@ struct Sizes : Model<Sizes> {
 
 /// One thread computes a graph.
 struct Alone {
+    int rank() const { return 0; }
+    int first(int) const { return 0; }
+    int last(int n) const { return n; }
     void sync() const {}
     void sum(double&, double&) const {}
     void max(double&, double&) const {}
     int inside(int b, int) const { return b; }
 };
 
+/// What the threads of a crew share.
+struct Common {
+    explicit Common(int threads) : size(threads), numbers(4 * threads) {}
+    const int size;
+    std::atomic<int> waiting{0}, round{0};
+    std::vector<double> numbers;  // two for every thread, twice over
+
+    void wait() {
+        const int now = round.load(std::memory_order_acquire);
+        if (waiting.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
+            waiting.store(0, std::memory_order_relaxed);
+            round.store(now + 1, std::memory_order_release);
+            return;
+        }
+        for (int spun = 0; round.load(std::memory_order_acquire) == now; ++spun)
+            if (spun > 2000) std::this_thread::yield();
+    }
+};
+
+/// A few threads compute one large graph, each a contiguous part of its rows.
+struct Crew {
+    Common* common;
+    int rank_;
+    mutable int turn = 0;
+
+    int rank() const { return rank_; }
+    int first(int n) const { return (int)((int64_t)n * rank_ / common->size); }
+    int last(int n) const { return (int)((int64_t)n * (rank_ + 1) / common->size); }
+    void sync() const { common->wait(); }
+    int inside(int b, int) const { return b; }
+    void sum(double& a, double& b) const { combine(a, b, false); }
+    void max(double& a, double& b) const { combine(a, b, true); }
+
+  private:
+    /// Every thread gets the same result: all add the numbers up in the same order.
+    void combine(double& a, double& b, bool largest) const {
+        double* here = common->numbers.data() + 2 * common->size * (turn ^= 1);
+        here[2 * rank_] = a, here[2 * rank_ + 1] = b;
+        sync();
+        a = here[0], b = here[1];
+        for (int t = 1; t < common->size; ++t) {
+            const double x = here[2 * t], y = here[2 * t + 1];
+            if (largest) {
+                if (!(x <= a)) a = x;  // NaN stays
+                if (!(y <= b)) b = y;
+            } else {
+                a += x, b += y;
+            }
+        }
+    }
+};
+
 typedef Task<Sizes, Fronts, Alone> DirectTask;
 typedef Task<Sizes, Krylov, Alone> KrylovTask;
+typedef Task<Sizes, Krylov, Crew> CrewTask;
 
 /// Adds gradients of parameters up, eight rows side by side.
 struct Adder {
@@ -118,16 +174,61 @@ inline DirectTask make_task(const Posed& posed, int64_t graph, int64_t replica, 
     return DirectTask(s, view(g), posed.place(graph, replica, used), linear, Alone{}, memory);
 }
 
-/// The same with conjugate gradients; `how` has their tolerances.
-inline KrylovTask make_krylov_task(const Posed& posed, int64_t graph, int64_t replica,
-                                   const double* used, const Krylov& how, Arena& arena) {
+/// The same with conjugate gradients; `how` has their tolerances. The threads of a crew share the
+/// memory, but for their scratch.
+template <class Any, class Team>
+Any make_krylov_task(const Posed& posed, int64_t graph, int64_t replica, const double* used,
+                     const Krylov& how, const Team& team, V* memory, V* scratch) {
     const Sizes& s = *posed.sizes;
     const GraphPlan& g = *posed.plan->of[graph];
-    const size_t own = KrylovTask::vectors(s, g.n, g.e), more = whole(krylov_numbers(g.n, s.k()));
-    V* memory = arena.room(own + more);
     Krylov linear = how;
-    linear.memory = (double*)(memory + own);
-    return KrylovTask(s, view(g), posed.place(graph, replica, used), linear, Alone{}, memory);
+    linear.memory = (double*)(memory + Any::vectors(s, g.n, g.e));
+    Any out(s, view(g), posed.place(graph, replica, used), linear, team, memory);
+    if (scratch) out.use_scratch(scratch);
+    return out;
+}
+
+inline size_t krylov_vectors(const Posed& posed, int64_t graph) {
+    const GraphPlan& g = *posed.plan->of[graph];
+    return KrylovTask::vectors(*posed.sizes, g.n, g.e) +
+           whole(krylov_numbers(g.n, posed.sizes->k()));
+}
+
+/// Run `work(task)` for one graph and replica.
+template <class Work>
+void with_task(const Posed& posed, int64_t graph, int64_t replica, const double* used,
+               const Krylov& how, Arena& arena, const Work& work) {
+    if (posed.direct) {
+        work(make_task(posed, graph, replica, used, arena));
+    } else {
+        V* memory = arena.room(krylov_vectors(posed, graph));
+        work(make_krylov_task<KrylovTask>(posed, graph, replica, used, how, Alone{}, memory, nullptr));
+    }
+}
+
+/// Run `work(task, thread)` on all threads of a crew for one large graph and replica.
+template <class Work>
+void with_crew(const Posed& posed, int64_t graph, int64_t replica, const double* used,
+               const Krylov& how, int64_t threads, Arena& arena, const Work& work) {
+    const size_t own = krylov_vectors(posed, graph), pad = CrewTask::scratch(*posed.sizes);
+    V* memory = arena.room(own + threads * pad);
+    Common common((int)threads);
+    auto run = [&](int rank) {
+        work(make_krylov_task<CrewTask>(posed, graph, replica, used, how, Crew{&common, rank}, memory,
+                                        memory + own + rank * pad),
+             rank);
+    };
+    std::vector<std::thread> others;
+    for (int t = 1; t < threads; ++t) others.emplace_back(run, t);
+    run(0);
+    for (auto& other : others) other.join();
+}
+
+/// Whether several threads compute one graph: a graph is large, and there are fewer tasks than
+/// threads. Graphs that are factorised are computed by one thread.
+inline bool crewed(const Posed& posed, int64_t threads) {
+    return !posed.direct && threads > 1 && posed.plan->graphs * posed.replicas < 2 * threads &&
+           posed.plan->edges > 20000 * posed.plan->graphs;
 }
 
 /// Softplus where a parameter must be nonnegative; `slope` gets the derivative, if it is not null.
@@ -210,23 +311,28 @@ inline void solve_batch(const Posed& posed, const Options& options, const double
     const std::vector<int64_t> order = largest_first(p);
     const int64_t one = (int64_t)posed.sizes->k() * p.nodes;
     std::vector<Arena> arenas(std::max<int64_t>(threads, 1));
-    each_task(p.graphs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
-        const int64_t g = order[t / posed.replicas], r = t % posed.replicas, at = r * p.graphs + g;
-        auto run = [&](auto task) {
-            task.fill_contexts();
-            task.read(h0 ? h0 + r * one : nullptr, task.h);
-            long long count;
-            status[at] = task.newton(options, count);
-            iterations[at] = count;
-            residual[at] = task.residual;
-            task.write(task.h, h + r * one);
-        };
-        if (posed.direct) {
-            run(make_task(posed, g, r, used.data(), arenas[thread]));
-        } else {
-            const Krylov how{nullptr, 0.0, 0.1 * options.atol, 2000};
-            run(make_krylov_task(posed, g, r, used.data(), how, arenas[thread]));
+    const Krylov how{nullptr, 0.0, 0.1 * options.atol, 2000};
+    auto solve = [&](int64_t g, int64_t r, auto& task, bool tell) {
+        const int64_t at = r * p.graphs + g;
+        task.fill_contexts();
+        task.read(h0 ? h0 + r * one : nullptr, task.h);
+        long long count;
+        const int ended = task.newton(options, count);
+        task.write(task.h, h + r * one);
+        if (tell) status[at] = ended, iterations[at] = count, residual[at] = task.residual;
+    };
+    if (crewed(posed, threads)) {
+        for (int64_t t = 0; t < p.graphs * posed.replicas; ++t) {
+            const int64_t g = order[t / posed.replicas], r = t % posed.replicas;
+            with_crew(posed, g, r, used.data(), how, threads, arenas[0],
+                      [&](CrewTask task, int rank) { solve(g, r, task, rank == 0); });
         }
+        return;
+    }
+    each_task(p.graphs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
+        const int64_t g = order[t / posed.replicas], r = t % posed.replicas;
+        with_task(posed, g, r, used.data(), how, arenas[thread],
+                  [&](auto task) { solve(g, r, task, true); });
     });
 }
 
@@ -245,35 +351,50 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
     const int64_t length = 16, runs = (p.graphs + length - 1) / length;
     std::vector<double> sums(posed.replicas * runs * count, 0.0);
     std::vector<Arena> arenas(std::max<int64_t>(threads, 1)), adders(arenas.size());
-    each_task(runs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
-        const int64_t run = t / posed.replicas, r = t % posed.replicas;
-        V* sum = adders[thread].room(count);
-        for (int64_t i = 0; i < count; ++i) sum[i] = wide(0.0);
-        const Cotangents mine{
-            out.nodes + r * s.node_rows() * p.nodes,
-            out.edges ? out.edges + r * s.edge_rows() * p.edges : nullptr,
-            out.weight ? out.weight + r * s.heads() * p.edges : nullptr,
-            out.loop_weight ? out.loop_weight + r * p.nodes : nullptr};
-        for (int64_t g = run * length; g < std::min(p.graphs, (run + 1) * length); ++g) {
-            auto run = [&](auto task) {
-                task.fill_contexts();
-                task.read(h + r * one, task.h);
-                task.evaluate(task.h);
-                task.differentiate(task.h, 0.0);
-                task.read(gradient + r * one, task.trial);
-                const bool sound = task.solve_linear(task.trial, 1.0, task.d);
-                status[r * p.graphs + g] = sound ? CONVERGED : NOT_FINITE;
-                task.reverse(mine, Adder{sum});
-            };
-            if (posed.direct) {
-                run(make_task(posed, g, r, used.data(), arenas[thread]));
-            } else {
-                const Krylov how{nullptr, rtol, 0.0, 2000};
-                run(make_krylov_task(posed, g, r, used.data(), how, arenas[thread]));
+    const Krylov how{nullptr, rtol, 0.0, 2000};
+    auto cotangents = [&](int64_t r) {
+        return Cotangents{out.nodes + r * s.node_rows() * p.nodes,
+                          out.edges ? out.edges + r * s.edge_rows() * p.edges : nullptr,
+                          out.weight ? out.weight + r * s.heads() * p.edges : nullptr,
+                          out.loop_weight ? out.loop_weight + r * p.nodes : nullptr};
+    };
+    auto differentiate = [&](int64_t g, int64_t r, auto& task, V* sum, bool tell) {
+        task.fill_contexts();
+        task.read(h + r * one, task.h);
+        task.evaluate(task.h);
+        task.differentiate(task.h, 0.0);
+        task.read(gradient + r * one, task.trial);
+        const bool sound = task.solve_linear(task.trial, 1.0, task.d);
+        if (tell) status[r * p.graphs + g] = sound ? CONVERGED : NOT_FINITE;
+        task.reverse(cotangents(r), Adder{sum});
+    };
+    if (crewed(posed, threads)) {
+        for (int64_t r = 0; r < posed.replicas; ++r)
+            for (int64_t g = 0; g < p.graphs; ++g) {
+                std::vector<Arena> adding(threads);
+                with_crew(posed, g, r, used.data(), how, threads, arenas[0],
+                          [&](CrewTask task, int rank) {
+                              V* sum = adding[rank].room(count);
+                              for (int64_t i = 0; i < count; ++i) sum[i] = wide(0.0);
+                              differentiate(g, r, task, sum, rank == 0);
+                          });
+                for (int64_t i = 0; i < count; ++i)
+                    for (int64_t t = 0; t < threads; ++t)
+                        sums[(r * runs + g / length) * count + i] +=
+                            sum_lanes(adding[t].room(count)[i]);
             }
-        }
-        for (int64_t i = 0; i < count; ++i) sums[(r * runs + run) * count + i] = sum_lanes(sum[i]);
-    });
+    } else {
+        each_task(runs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
+            const int64_t run = t / posed.replicas, r = t % posed.replicas;
+            V* sum = adders[thread].room(count);
+            for (int64_t i = 0; i < count; ++i) sum[i] = wide(0.0);
+            for (int64_t g = run * length; g < std::min(p.graphs, (run + 1) * length); ++g)
+                with_task(posed, g, r, used.data(), how, arenas[thread],
+                          [&](auto task) { differentiate(g, r, task, sum, true); });
+            for (int64_t i = 0; i < count; ++i)
+                sums[(r * runs + run) * count + i] = sum_lanes(sum[i]);
+        });
+    }
     for (int64_t r = 0; r < posed.replicas; ++r)
         for (int64_t i = 0; i < count; ++i) {
             double total = 0;

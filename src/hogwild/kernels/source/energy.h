@@ -7,9 +7,9 @@
 // node's block of the Hessian, the coupling of an edge and the couplings between two senders of one
 // receiver follow from the local quadratic models (hogwild_node/quadratic.py).
 //
-// One source serves both machines. On a CPU one thread computes a graph, in packs of eight rows. On a
-// GPU a block of threads computes a graph, a thread takes every NT-th row, and SYNC() separates what
-// rows write from what other rows read. Sums over edges are gathered by nodes: nothing depends on the
+// One source serves both machines. On a CPU one thread computes a graph, or a few threads a large one,
+// in packs of eight rows. On a GPU a block of threads computes a graph, row by row. team.sync() separates
+// what rows write from what other rows read. Sums over edges are gathered by nodes: nothing depends on the
 // order in which threads run.
 #pragma once
 #include "picnn.h"
@@ -22,7 +22,7 @@
 #define HOG_ALL_PACKS(b, n) for (int b = team.rank(); b - team.rank() % 32 < (n); b += team.size())
 #define HOG_LARGE __device__ __noinline__
 #else
-#define HOG_PACKS(b, n) for (int b = 0; b < (n); ++b)
+#define HOG_PACKS(b, n) for (int b = team.first(n), b##_end = team.last(n); b < b##_end; ++b)
 #define HOG_ALL_PACKS(b, n) HOG_PACKS(b, n)
 #define HOG_LARGE inline
 #endif
@@ -242,6 +242,31 @@ class Task {
                (size_t)packs(e) * s.edge_fields(F::matrix_free) + 5 * numbers +
                scratch(s);
     }
+
+    /// Scratch memory that suffices for every function above: the sum of everything that any of them
+    /// takes for one network, with the largest sizes of all three.
+    HOG_METHOD static size_t scratch(const S& s) {
+#if HOG_GPU || defined(HOG_SCALAR)
+        return 0;
+#else
+        auto most = [](size_t a, size_t b, size_t c) {
+            const size_t d = a > b ? a : b;
+            return d > c ? d : c;
+        };
+        const auto &me = s.message(), &lo = s.loop(), &up = s.update();
+        const size_t M = s.merged(), k = s.k(), U = M + k;
+        const size_t widest = most(me.widest(), lo.widest(), up.widest());
+        const size_t hidden = most(me.hidden(), lo.hidden(), up.hidden());
+        const size_t inputs = most(s.ends() * k, k, U), outputs = M + s.channels() + 1;
+        const size_t context = most(me.context(), lo.context(), up.context());
+        const size_t first = me.rows0() + lo.rows0() + up.rows0();
+        return (hidden + outputs) * (inputs + 8) + 2 * inputs * inputs + 12 * inputs + 16 * widest +
+               8 * outputs + context + 2 * first + M * (k + M) + 16;
+#endif
+    }
+
+    /// Use scratch memory of its own, of `scratch` vectors: threads of a crew share the rest.
+    void use_scratch(V* from) { pad_ = from; }
 
     /// Everything that no iteration changes: the contexts of all networks, and the weights.
     HOG_LARGE void fill_contexts() {
@@ -1053,28 +1078,6 @@ class Task {
         numbers(d);
         numbers(trial);
         pad_ = from + used;
-    }
-
-    /// Scratch memory that suffices for every function above: the sum of everything that any of them
-    /// takes for one network, with the largest sizes of all three.
-    HOG_METHOD static size_t scratch(const S& s) {
-#if HOG_GPU || defined(HOG_SCALAR)
-        return 0;
-#else
-        auto most = [](size_t a, size_t b, size_t c) {
-            const size_t d = a > b ? a : b;
-            return d > c ? d : c;
-        };
-        const auto &me = s.message(), &lo = s.loop(), &up = s.update();
-        const size_t M = s.merged(), k = s.k(), U = M + k;
-        const size_t widest = most(me.widest(), lo.widest(), up.widest());
-        const size_t hidden = most(me.hidden(), lo.hidden(), up.hidden());
-        const size_t inputs = most(s.ends() * k, k, U), outputs = M + s.channels() + 1;
-        const size_t context = most(me.context(), lo.context(), up.context());
-        const size_t first = me.rows0() + lo.rows0() + up.rows0();
-        return (hidden + outputs) * (inputs + 8) + 2 * inputs * inputs + 12 * inputs + 16 * widest +
-               8 * outputs + context + 2 * first + M * (k + M) + 16;
-#endif
     }
 
     HOG_METHOD static double clamped(double reach) {

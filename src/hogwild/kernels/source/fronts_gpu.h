@@ -58,6 +58,8 @@ struct Block {
 #else
     int rank() const { return 0; }
     int size() const { return 1; }
+    int first(int) const { return 0; }
+    int last(int n) const { return n; }
     void sync() const {}
 #endif
     HOG_METHOD int inside(int b, int n) const { return b < n ? b : n - 1; }

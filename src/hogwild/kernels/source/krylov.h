@@ -22,40 +22,45 @@ struct Krylov {
     /// method (rtol = 0) the tolerance follows the residual, which keeps the convergence quadratic.
     template <class Task>
     bool solve(Task& task, const double* from, double sign, double* x) const {
-        const int n = task.v.n * task.s().k();
-        double *r = memory, *p = r + n, *z = p + n, *q = z + n, *inverse = q + n;
+        const auto& team = task.team;
+        const int all = task.v.n * task.s().k(), first = team.first(all), last = team.last(all);
+        double *r = memory, *p = r + all, *z = p + all, *q = z + all, *inverse = q + all;
         task.diagonal(inverse);
-        double size = 0, rz = 0;
-        for (int i = 0; i < n; ++i) {
+        double size = 0, rz = 0, none = 0;
+        for (int i = first; i < last; ++i) {
             inverse[i] = 1 / inverse[i];
             r[i] = sign * from[i];
             x[i] = 0;
-            size = std::fmax(size, std::fabs(r[i]));
-        }
-        const double share = rtol > 0 ? rtol : std::fmin(std::fmax(size, 1e-10), 1e-2);
-        const double limit = std::fmax(share * size, atol);
-        for (int i = 0; i < n; ++i) {
             p[i] = inverse[i] * r[i];
             rz += r[i] * p[i];
+            size = std::fmax(size, std::fabs(r[i]));
         }
+        team.sum(rz, none);
+        team.max(size, none);
+        const double share = rtol > 0 ? rtol : std::fmin(std::fmax(size, 1e-10), 1e-2);
+        const double limit = std::fmax(share * size, atol);
+        double worst = size;
         for (int turn = 0; turn < most; ++turn) {
-            double worst = 0;
-            for (int i = 0; i < n; ++i) worst = std::fmax(worst, std::fabs(r[i]));
-            if (worst <= limit) return std::isfinite(rz);
             if (!std::isfinite(rz)) return false;
+            if (worst <= limit) return true;
             task.product(p, q);
-            double curved = 0;
-            for (int i = 0; i < n; ++i) curved += p[i] * q[i];
+            double curved = 0, next = 0;
+            for (int i = first; i < last; ++i) curved += p[i] * q[i];
+            team.sum(curved, none);
             const double step = rz / curved;
-            double next = 0;
-            for (int i = 0; i < n; ++i) {
+            worst = 0;
+            for (int i = first; i < last; ++i) {
                 x[i] += step * p[i];
                 r[i] -= step * q[i];
                 z[i] = inverse[i] * r[i];
                 next += r[i] * z[i];
+                worst = std::fmax(worst, std::fabs(r[i]));
             }
-            for (int i = 0; i < n; ++i) p[i] = z[i] + next / rz * p[i];
+            team.sum(next, none);
+            team.max(worst, none);
+            for (int i = first; i < last; ++i) p[i] = z[i] + next / rz * p[i];
             rz = next;
+            team.sync();
         }
         return rtol == 0;  // a direction of descent all the same
     }
