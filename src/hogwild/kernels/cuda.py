@@ -43,7 +43,10 @@ MOST_CHANNELS = 8
 """Width of embeddings above which the registers of a thread do not hold a row."""
 MOST_ROWS = 8_192
 """Edges (or nodes) of a graph above which one block of threads is too slow."""
-HEADERS = ("vectors.h", "picnn.h", "energy.h", "terms.h", "fronts_gpu.h")
+HEADERS = (
+    "vectors.h", "picnn.h", "shapes.h", "energy.h", "blocks.h", "products.h", "reverse.h",
+    "terms.h", "fronts_gpu.h",
+)  # fmt: skip
 
 
 class CudaError(RuntimeError):
