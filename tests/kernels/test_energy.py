@@ -20,7 +20,7 @@ from kernel_cases import (
 
 from hogwild import EnergyConv, EnergyGNN, Inputs
 from hogwild.errors import ConvergenceError, FeatureError, GraphError
-from hogwild.kernels.energy import Design, EnergyKernel, Sizes, Tensors, plan_of
+from hogwild.kernels.energy import Design, EnergyKernel, Sizes, Tensors
 from hogwild.kernels.native import library
 from hogwild.linalg.solution import Status
 from hogwild.nn.activations import Activation
@@ -354,13 +354,30 @@ def test_custom_activations_stay_on_torch():
     assert path.startswith("torch: the activation 'mine'")
 
 
-def test_hubs_stay_on_torch_before_any_plan_is_made():
-    """A star of 3000 nodes is one dense block, whose plan alone would take seconds."""
-    conv, inputs = layer(), Inputs(torch.randn(3000, 3, **DOUBLE), star(3000))
-    (path,) = conv.solver_path(inputs)
-    assert "no small separators" in path
-    graph = inputs.graph()
-    assert not [key for key in graph.analyses if key[0] is plan_of]
+@pytest.mark.parametrize("threads", [1, 3])
+def test_hubs_are_not_factorised(threads, monkeypatch):
+    """A large star is one dense block, whose plan alone would take seconds: conjugate gradients."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    conv, inputs = layer(), Inputs(torch.randn(2000, 3, **DOUBLE), star(2000))
+    with torch.no_grad():
+        kernel = conv.kernel(inputs)
+    assert not kernel.direct
+    assert kernel.plan.work == 1e300
+    assert_alike(conv, inputs)
+
+
+@pytest.mark.slow
+def test_a_crew_of_threads_on_one_large_graph(monkeypatch):
+    """Without small separators, and with enough edges for several threads."""
+    rng = torch.Generator().manual_seed(0)
+    edges = torch.randint(4000, (2, 11000), generator=rng)
+    inputs = Inputs(torch.randn(4000, 3, **DOUBLE), torch.cat([edges, edges.flip(0)], 1))
+    conv = layer()
+    for threads in (2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda n=threads: n)
+        with torch.no_grad():
+            assert not conv.kernel(inputs).direct
+        assert_alike(conv, inputs)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 16, 17])

@@ -192,9 +192,9 @@ def test_solves_of_nothing_are_refused():
     batch, none = longs(0, 0), longs()
     handle, _ = library.call("plan", 2, 1, at(batch), 0, at(none), at(none), 8, 1e8)
     model = sizes(library, GOOD)
-    shapes = longs(0, 0, 0)
+    shapes = longs(*[0] * 5)
     library.shapes(model, at(shapes))
-    count, rows, _ = shapes.tolist()
+    count, rows = shapes.tolist()[:2]
     parameters, nodes = np.zeros(count), np.zeros(rows * 2)
     h, residual = np.zeros(4), np.zeros(1)
     status, iterations = longs(9), longs(9)
@@ -203,7 +203,7 @@ def test_solves_of_nothing_are_refused():
               threads=1):  # fmt: skip
         return library.call(
             "solve", plan, model, replicas, None if parameters is None else at(parameters),
-            at(nodes), None, None, 0, 0, None, None, 1e-8, 0.0, max_iter, 40, 20, threads,
+            at(nodes), None, None, 0, 0, None, 1, None, 1e-8, 0.0, max_iter, 40, 20, threads,
             None if out is None else at(out), at(status), at(iterations), at(residual),
         )  # fmt: skip
 

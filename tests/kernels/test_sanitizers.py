@@ -25,7 +25,7 @@ native.COMPILED = Path(sys.argv[1])
 native.found.cache_clear()
 assert native.library() is not None, native.found()
 torch.get_num_threads = lambda: 4  # threads of the library, and not of torch
-from helpers import DOUBLE, chain
+from helpers import DOUBLE, chain, star
 from kernel_cases import layer, odd_graph, solved
 from hogwild import Inputs
 from hogwild.solvers import Newton
@@ -63,6 +63,9 @@ for edges in ([[0], [99]], [[-1], [0]]):
     except ValueError as error:
         assert "not there" in str(error)
 solved(layer(), Inputs(torch.randn(500, 3, **DOUBLE), chain(500)))
+solved(layer(), Inputs(torch.randn(1600, 3, **DOUBLE), star(1600)))  # conjugate gradients
+edges = torch.randint(3000, (2, 21000))  # and several threads on one graph
+solved(layer(), Inputs(torch.randn(3000, 3, **DOUBLE), edges))
 print("done")
 """
 
@@ -100,7 +103,7 @@ def test_addresses_and_undefined_behaviour(tmp_path):
     said = under(
         tmp_path,
         ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
-         "-DHOG_SEPARATE"],
+         "-DHOG_POISON"],
         "libasan.so",
         # Python and torch keep memory until the end; their allocators are not ours.
         ASAN_OPTIONS="detect_leaks=0",

@@ -26,17 +26,19 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "plan": (_AT, [_INT, _INT, _AT, _INT, _AT, _AT, _INT, _REAL, _AT, _INT]),
     "plan_free": (None, [_AT]),
     "plan_cost": (None, [_AT, _AT, _AT]),
+    "flatten": (_INT, [_AT, _INT, _INT, *[_AT] * 7]),
     "sizes": (_AT, [_AT, _REAL, _AT]),
     "sizes_free": (None, [_AT]),
     "shapes": (None, [_AT, _AT]),
     "solve": (
         ctypes.c_int,
-        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _AT, _REAL, _REAL, *[_INT] * 4, *[_AT] * 5,
-         _INT],
+        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, _AT, _REAL, _REAL, *[_INT] * 4,
+         *[_AT] * 5, _INT],
     ),
     "adjoint": (
         ctypes.c_int,
-        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, *[_AT] * 3, _INT, *[_AT] * 7, _INT],
+        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, _AT, _AT, _REAL, _INT, *[_AT] * 7,
+         _INT],
     ),
 }  # fmt: skip
 
