@@ -6,6 +6,9 @@
 #include <memory>
 #include <thread>
 #include <vector>
+#ifdef HOG_POISON
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include "energy.h"
 #include "fronts.h"
@@ -162,14 +165,20 @@ class Arena {
     std::vector<double> room_;
 };
 
-/// For sanitizers: memory that is read before it is written gives NaN.
-inline V* poisoned(V* memory, size_t vectors) {
+/// For the address sanitizer: memory that is read before it is written gives NaN, and nobody may
+/// touch the GAP vectors from `end` on, which lie behind a task's scratch memory.
 #ifdef HOG_POISON
+constexpr size_t GAP = 4;
+inline V* poisoned(V* memory, size_t vectors, size_t end) {
+    __asan_unpoison_memory_region(memory, vectors * sizeof(V));
     std::memset(memory, 0xff, vectors * sizeof(V));
-#endif
-    (void)vectors;
+    __asan_poison_memory_region(memory + end, GAP * sizeof(V));
     return memory;
 }
+#else
+constexpr size_t GAP = 0;
+inline V* poisoned(V* memory, size_t, size_t) { return memory; }
+#endif
 
 /// Whole vectors for so many numbers.
 inline size_t whole(size_t numbers) { return (numbers + LANES - 1) / LANES; }
@@ -179,11 +188,12 @@ inline DirectTask make_task(const Posed& posed, int64_t graph, int64_t replica, 
                             Arena& arena) {
     const Sizes& s = *posed.sizes;
     const GraphPlan& g = *posed.plan->of[graph];
-    const size_t own = DirectTask::vectors(s, g.n, g.e), fronts = whole(front_numbers(g, s.k())),
+    const size_t end = DirectTask::vectors(s, g.n, g.e), own = end + GAP,
+                 fronts = whole(front_numbers(g, s.k())),
                  panel = whole(panel_numbers(g, s.k())),
                  senders = whole(sender_numbers(g, s.k(), s.merged()));
     const size_t all = own + fronts + panel + senders;
-    V* memory = poisoned(arena.room(all), all);
+    V* memory = poisoned(arena.room(all), all, end);
     const Fronts linear{&g, s.k(), (double*)(memory + own), (double*)(memory + own + fronts),
                         (double*)(memory + own + fronts + panel)};
     return DirectTask(s, view(g), posed.place(graph, replica, used), linear, Alone{}, memory);
@@ -197,7 +207,7 @@ Any make_krylov_task(const Posed& posed, int64_t graph, int64_t replica, const d
     const Sizes& s = *posed.sizes;
     const GraphPlan& g = *posed.plan->of[graph];
     Krylov linear = how;
-    linear.memory = (double*)(memory + Any::vectors(s, g.n, g.e));
+    linear.memory = (double*)(memory + Any::vectors(s, g.n, g.e) + GAP);
     Any out(s, view(g), posed.place(graph, replica, used), linear, team, memory);
     if (scratch) out.use_scratch(scratch);
     return out;
@@ -206,7 +216,7 @@ Any make_krylov_task(const Posed& posed, int64_t graph, int64_t replica, const d
 inline size_t krylov_vectors(const Posed& posed, int64_t graph) {
     const GraphPlan& g = *posed.plan->of[graph];
     return KrylovTask::vectors(*posed.sizes, g.n, g.e) +
-           whole(krylov_numbers(g.n, posed.sizes->k()));
+           whole(krylov_numbers(g.n, posed.sizes->k())) + GAP;
 }
 
 /// Run `work(task)` for one graph and replica.
@@ -217,7 +227,8 @@ void with_task(const Posed& posed, int64_t graph, int64_t replica, const double*
         work(make_task(posed, graph, replica, used, arena));
     } else {
         const size_t all = krylov_vectors(posed, graph);
-        V* memory = poisoned(arena.room(all), all);
+        const GraphPlan& g = *posed.plan->of[graph];
+        V* memory = poisoned(arena.room(all), all, KrylovTask::vectors(*posed.sizes, g.n, g.e));
         work(make_krylov_task<KrylovTask>(posed, graph, replica, used, how, Alone{}, memory, nullptr));
     }
 }
@@ -227,13 +238,14 @@ template <class Work>
 void with_crew(const Posed& posed, int64_t graph, int64_t replica, const double* used,
                const Krylov& how, int64_t threads, Arena& arena, const Work& work) {
     const size_t own = krylov_vectors(posed, graph), pad = CrewTask::scratch(*posed.sizes);
-    V* memory = poisoned(arena.room(own + threads * pad), own + threads * pad);
+    const size_t all = own + threads * (pad + GAP);
+    V* memory = poisoned(arena.room(all), all, all - GAP);
     Common common((int)threads);
     std::atomic<bool> go{false};
     auto run = [&](int rank) {
         while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
         work(make_krylov_task<CrewTask>(posed, graph, replica, used, how, Crew{&common, rank}, memory,
-                                        memory + own + rank * pad),
+                                        memory + own + rank * (pad + GAP)),
              rank);
     };
     std::vector<std::thread> others;
