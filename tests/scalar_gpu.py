@@ -1,4 +1,4 @@
-"""The GPU's kernels compiled for a CPU: one thread a block, so that their logic is tested anywhere."""
+"""The kernels of a GPU, compiled for a CPU with one thread a block: tests run them anywhere."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ from hogwild.kernels.energy import (
     Design,
     EnergyKernel,
     Tensors,
-    plan_of,
 )
 from hogwild.kernels.native import Library
+from hogwild.kernels.plan import plan_of
 from hogwild.linalg.solution import Solution
 
 THREADS = 128
