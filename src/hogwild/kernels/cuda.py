@@ -258,7 +258,7 @@ class CudaEnergyKernel(EnergyKernel):
     def _batch(self) -> tuple[_Batch, int, list[Any]]:
         """The arguments of a launch, the bytes of shared memory, and what must stay alive."""
         plan, t = self.on_device, self.tensors.detach()
-        fixed = 130 + self.sizes.parameters
+        fixed = 130 + THREADS + self.sizes.parameters
         fronts = int(plan.numbers.max(initial=0))
         shared = 8 * (fixed + fronts) <= most_shared(self.device)
         nodes, edges = plan.sizes

@@ -27,6 +27,8 @@ extern "C" void hog_scalar_block(int x, int y, double* shared) {
 
 namespace hog {
 
+#define HOG_ROOM (130 + HOG_THREADS)  // numbers of shared memory for sums, a flag and columns
+
 struct StaticSizes : Model<StaticSizes> {
     HOG_METHOD constexpr int k() const { return HOG_K; }
     HOG_METHOD constexpr int channels() const { return HOG_CHANNELS; }
@@ -89,9 +91,9 @@ HOG_FN double used(int i, double raw, double& slope) {
 HOG_FN BlockTask make(const Batch& b, int graph, int replica, double* shared, int* flip) {
     constexpr StaticSizes s{};
     const DevicePlan plan = DevicePlan::at(b.plans + b.start[graph]);
-    double* room = shared;  // 128 numbers for sums, one for a flag
+    double* room = shared;  // what Block describes
     int* broken = (int*)(shared + 128);
-    double* parameters = shared + 130;
+    double* parameters = shared + HOG_ROOM;
     const double* raw = b.parameters + (long long)replica * s.parameters();
     for (int i = threadIdx.x; i < s.parameters(); i += blockDim.x) {
         double slope;

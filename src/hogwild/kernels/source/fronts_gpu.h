@@ -47,7 +47,8 @@ struct DevicePlan {
     }
 };
 
-/// The threads of a block. `room` is shared memory for sums, 2 numbers a warp twice over.
+/// The threads of a block. `room` is shared memory: 128 numbers for sums (two a warp, twice over), two
+/// for a flag, and then 32 for every warp.
 struct Block {
     double* room;
     int* flip;  // in registers of every thread: which half of the room comes next
@@ -97,6 +98,7 @@ struct Block {
 
 struct BlockFronts {
     static constexpr bool matrix_free = false;
+    static constexpr int NARROW = 32;  // a warp holds the rows of a front with fewer unknowns
     DevicePlan p;
     double* memory;
     int* broken;  // in memory that the block shares
@@ -119,9 +121,9 @@ struct BlockFronts {
 #endif
         for (int l = 0; l < p.levels; ++l) {
             for (int q = p.level_ptr[l] + warp; q < p.level_wide[l]; q += warps)
-                eliminate<32>(t, p.level_front[q], lane);
+                eliminate<32>(t, p.level_front[q], lane, t.team.room + 130 + 32 * warp);
             for (int q = p.level_wide[l]; q < p.level_ptr[l + 1]; ++q)
-                eliminate<0>(t, p.level_front[q], team.rank());
+                eliminate<0>(t, p.level_front[q], team.rank(), nullptr);
             team.sync();
         }
         for (int l = p.levels - 1; l >= 0; --l) {
@@ -155,7 +157,8 @@ struct BlockFronts {
     }
 
     template <int G, class Task>
-    HOG_METHOD void eliminate(const Task& t, int f, int rank) const {
+    HOG_METHOD void eliminate(const Task& t, int f, int rank, double* room) const {
+        (void)room;
         constexpr int K = Task::s().k();
         const Block& team = t.team;
         const int size = count<G>(team);
@@ -177,6 +180,12 @@ struct BlockFronts {
             }
             wait<G>(team);
         }
+#if HOG_GPU
+        if (G && W < NARROW) {
+            eliminate_rows(F, stride, P, W, rank, room);
+            return;
+        }
+#endif
         for (int j = 0; j < P; ++j) {
             const double x = F[j * stride + j], inverse = 1.0 / sqrt(x);
             if (!(x > 0) && rank == 0) *broken = 1;
@@ -187,6 +196,31 @@ struct BlockFronts {
             wait<G>(team);
         }
     }
+
+#if HOG_GPU
+    /// The same for a narrow front: a lane of the warp is a row, in registers. `room` [32] passes a
+    /// column on.
+    HOG_METHOD void eliminate_rows(double* F, int stride, int P, int W, int rank,
+                                   double* room) const {
+        const bool on = rank <= W;
+        double* mine = F + rank * stride;
+        double row[NARROW];
+        HOG_EACH(l, NARROW) row[l] = on && l < W ? mine[l] : 0.0;
+        HOG_UNROLL for (int j = 0; j < NARROW; ++j) {
+            if (j >= P) break;
+            const double x = __shfl_sync(~0u, row[j], j), inverse = rsqrt(x);
+            if (!(x > 0) && rank == 0) *broken = 1;
+            const double y = row[j] * inverse;
+            room[rank] = y;
+            __syncwarp();
+            row[j] = rank == j ? inverse : y;
+            HOG_UNROLL for (int l = j + 1; l < NARROW; ++l) row[l] -= y * room[l];
+            __syncwarp();
+        }
+        HOG_EACH(l, NARROW) if (on && l < W && l <= rank) mine[l] = row[l];
+        __syncwarp();
+    }
+#endif
 
     /// F[i, l] -= F[i, j] F[l, j] for j < l <= i, and for the right-hand side.
     template <int G>
@@ -222,6 +256,21 @@ struct BlockFronts {
         const int P = (p.pivot_ptr[f + 1] - p.pivot_ptr[f]) * K;
         const int W = P + (p.bound_ptr[f + 1] - p.bound_ptr[f]) * K, stride = W | 1;
         double *F = memory + p.place[f], *y = F + W * stride;
+#if HOG_GPU
+        if (G && W < NARROW) {  // a lane is an unknown
+            const bool own = rank < P;
+            const int node = own ? pivot[rank / K] : rank < W ? bound[(rank - P) / K] : 0;
+            const int at = node * K + (own ? rank % K : (rank - P) % K);
+            double value = own ? y[rank] : rank < W ? x[at] : 0.0;
+            const double inverse = own ? F[rank * stride + rank] : 1.0;
+            for (int i = W - 1; i >= 0; --i) {
+                const double below = own && i > rank ? F[i * stride + rank] : 0.0;
+                value -= below * __shfl_sync(~0u, value * inverse, i);
+            }
+            if (own) x[at] = value * inverse;
+            return;
+        }
+#endif
         for (int j = rank; j < P; j += size) {
             double sum = y[j];
             for (int i = P; i < W; ++i)
