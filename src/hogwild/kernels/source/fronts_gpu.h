@@ -52,17 +52,9 @@ struct DevicePlan {
 struct Block {
     double* room;
     int* flip;  // in registers of every thread: which half of the room comes next
-#if HOG_GPU
     HOG_METHOD int rank() const { return threadIdx.x; }
     HOG_METHOD int size() const { return blockDim.x; }
     HOG_METHOD void sync() const { __syncthreads(); }
-#else
-    int rank() const { return 0; }
-    int size() const { return 1; }
-    int first(int) const { return 0; }
-    int last(int n) const { return n; }
-    void sync() const {}
-#endif
     HOG_METHOD int inside(int b, int n) const { return b < n ? b : n - 1; }
     HOG_METHOD void sum(double& a, double& b) const { combine(a, b, false); }
     HOG_METHOD void max(double& a, double& b) const { combine(a, b, true); }
@@ -71,7 +63,6 @@ struct Block {
     /// The larger one; NaN wins.
     HOG_METHOD static double larger(double a, double b) { return b > a || b != b ? b : a; }
     HOG_METHOD void combine(double& a, double& b, bool largest) const {
-#if HOG_GPU
         for (int o = 16; o; o /= 2) {
             const double x = __shfl_xor_sync(~0u, a, o), y = __shfl_xor_sync(~0u, b, o);
             a = largest ? larger(a, x) : a + x;
@@ -90,9 +81,6 @@ struct Block {
             a = largest ? larger(a, x) : a + x;
             b = largest ? larger(b, y) : b + y;
         }
-#else
-        (void)a, (void)b, (void)largest;
-#endif
     }
 };
 
@@ -114,11 +102,7 @@ struct BlockFronts {
         HOG_PACKS(i, t.v.n)
         HOG_EACH(c, K) memory[p.right[i] + c] = sign * from[i * K + c];
         team.sync();
-#if HOG_GPU
         const int warp = team.rank() / 32, warps = team.size() / 32, lane = team.rank() % 32;
-#else
-        const int warp = 0, warps = 1, lane = 0;
-#endif
         for (int l = 0; l < p.levels; ++l) {
             for (int q = p.level_ptr[l] + warp; q < p.level_wide[l]; q += warps)
                 eliminate<32>(t, p.level_front[q], lane, t.team.room + 130 + 32 * warp);
@@ -140,20 +124,12 @@ struct BlockFronts {
     /// Wait for the threads that share a front: a warp (G = 32), or the block (G = 0).
     template <int G>
     HOG_METHOD static void wait(const Block& team) {
-#if HOG_GPU
         if (G) __syncwarp();
         else __syncthreads();
-#else
-        (void)team;
-#endif
     }
     template <int G>
     HOG_METHOD static int count(const Block& team) {
-#if HOG_GPU
         return G ? G : team.size();
-#else
-        return 1;
-#endif
     }
 
     template <int G, class Task>
@@ -180,12 +156,10 @@ struct BlockFronts {
             }
             wait<G>(team);
         }
-#if HOG_GPU
         if (G && W < NARROW) {
             eliminate_rows(F, stride, P, W, rank, room);
             return;
         }
-#endif
         for (int j = 0; j < P; ++j) {
             const double x = F[j * stride + j], inverse = 1.0 / sqrt(x);
             if (!(x > 0) && rank == 0) *broken = 1;
@@ -197,7 +171,6 @@ struct BlockFronts {
         }
     }
 
-#if HOG_GPU
     /// The same for a narrow front: a lane of the warp is a row, in registers. `room` [32] passes a
     /// column on.
     HOG_METHOD void eliminate_rows(double* F, int stride, int P, int W, int rank,
@@ -220,17 +193,11 @@ struct BlockFronts {
         HOG_EACH(l, NARROW) if (on && l < W && l <= rank) mine[l] = row[l];
         __syncwarp();
     }
-#endif
 
     /// F[i, l] -= F[i, j] F[l, j] for j < l <= i, and for the right-hand side.
     template <int G>
     HOG_METHOD static void update(double* F, int stride, int j, int W, int rank, int size) {
-#if HOG_GPU
         const int columns = G ? 8 : 16, rows = size / columns, r = rank / columns, c = rank % columns;
-#else
-        const int columns = 1, rows = 1, r = 0, c = 0;
-        (void)rank, (void)size;
-#endif
         for (int i0 = j + 1 + r; i0 <= W; i0 += 4 * rows) {
             double y[4];
             HOG_EACH(u, 4) {
@@ -256,7 +223,6 @@ struct BlockFronts {
         const int P = (p.pivot_ptr[f + 1] - p.pivot_ptr[f]) * K;
         const int W = P + (p.bound_ptr[f + 1] - p.bound_ptr[f]) * K, stride = W | 1;
         double *F = memory + p.place[f], *y = F + W * stride;
-#if HOG_GPU
         if (G && W < NARROW) {  // a lane is an unknown
             const bool own = rank < P;
             const int node = own ? pivot[rank / K] : rank < W ? bound[(rank - P) / K] : 0;
@@ -270,7 +236,6 @@ struct BlockFronts {
             if (own) x[at] = value * inverse;
             return;
         }
-#endif
         for (int j = rank; j < P; j += size) {
             double sum = y[j];
             for (int i = P; i < W; ++i)

@@ -2,7 +2,8 @@
 // a GPU. Everything that reads networks is written once, in terms of `V`.
 #pragma once
 
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+// HOG_EMULATED: a GPU's threads are emulated on a CPU, for tests.
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__) || defined(HOG_EMULATED)
 #define HOG_GPU 1
 #define HOG_FN __device__ __forceinline__
 #define HOG_METHOD __device__ __forceinline__
@@ -16,19 +17,8 @@
 
 namespace hog {
 
-#if HOG_GPU || defined(HOG_SCALAR)
+#if HOG_GPU
 
-// HOG_SCALAR compiles the code of a GPU's thread for a CPU, which is how its logic is tested.
-#if !HOG_GPU
-using std::fabs;
-using std::sqrt;
-using std::rint;
-inline double __longlong_as_double(long long x) {
-    double out;
-    std::memcpy(&out, &x, sizeof out);
-    return out;
-}
-#endif
 constexpr int LANES = 1;
 typedef double V;
 typedef bool Mask;
@@ -75,7 +65,7 @@ HOG_FN bool any(Mask m) {
 
 #endif
 
-#if HOG_GPU
+#if HOG_GPU && !defined(HOG_EMULATED)
 /// 1 / x for normal x, without the branches of a division: the compiler can interleave units.
 HOG_FN V reciprocal(V x) {
     double r;
