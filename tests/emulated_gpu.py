@@ -20,8 +20,8 @@ extern "C" void run_solve(int x, double* shared, Batch* b, const double* h0, Opt
             [=] { hog_solve(*b, h0, *o, h, status, iterations, residual); });
 }
 extern "C" void run_adjoint(int x, double* shared, Batch* b, const double* h,
-                            const double* gradient, double* nodes, double* edges, double* weight, double* loop_weight,
-                            double* sums, long long* status) {
+                            const double* gradient, double* nodes, double* edges, double* weight,
+                            double* loop_weight, double* sums, long long* status) {
     emulate(x, 0, HOG_THREADS, shared, [=] {
         hog_adjoint(*b, h, gradient, nodes, edges, weight, loop_weight, sums, status);
     });
