@@ -111,10 +111,10 @@ def at(array):
     return array.ctypes.data
 
 
-def plan(library, nodes, graphs, batch, src, dst, edges=None, leaf=8):
+def plan(library, nodes, graphs, batch, src, dst, edges=None, leaf=8, hops=2):
     batch, src, dst = longs(*batch), longs(*src), longs(*dst)
     edges = len(src) if edges is None else edges
-    return library.call("plan", nodes, graphs, at(batch), edges, at(src), at(dst), leaf, 1e8)
+    return library.call("plan", nodes, graphs, at(batch), edges, at(src), at(dst), leaf, hops, 1e8)
 
 
 @needs_library
@@ -134,6 +134,7 @@ def plan(library, nodes, graphs, batch, src, dst, edges=None, leaf=8):
         ((2**62, 1, [0], [], []), "from 0 to"),
         ((1, 1, [0], [0], [0], -1), "from 0 to"),
         ((1, 1, [0], [0], [0], 2**40), "from 0 to"),
+        ((1, 1, [0], [0], [0], 1, 8, 3), "hops"),
     ],
 )
 def test_plans_of_wrong_arrays_are_refused(arguments, words):
@@ -190,7 +191,7 @@ def test_solves_of_nothing_are_refused():
     """No plan, no sizes, no arrays, no replicas, negative numbers: words, and no crash."""
     library = native.library()
     batch, none = longs(0, 0), longs()
-    handle, _ = library.call("plan", 2, 1, at(batch), 0, at(none), at(none), 8, 1e8)
+    handle, _ = library.call("plan", 2, 1, at(batch), 0, at(none), at(none), 8, 2, 1e8)
     model = sizes(library, GOOD)
     shapes = longs(*[0] * 5)
     library.shapes(model, at(shapes))

@@ -8,7 +8,6 @@ tensors, whose gradients :meth:`EnergyKernel.adjoint` computes in closed form.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,15 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.errors import FeatureError, GraphError
-from hogwild.graph import Graph, kept
+from hogwild.errors import FeatureError
+from hogwild.graph import Graph
 from hogwild.kernels.native import Library
+from hogwild.kernels.plan import address, plan_of
 from hogwild.linalg.solution import Solution
 from hogwild_node.networks import PICNNParameters
 
 ACTIVATIONS = ("softplus", "squareplus")
-LEAF = 16
-"""Unknowns of a piece of a graph that is not split further (:mod:`hogwild.linalg.dissection`)."""
 
 
 PRODUCTS = 250.0
@@ -36,40 +34,6 @@ MOST_NUMBERS = float(1 << 28)
 """Numbers in the fronts of one graph above which it is not factorised."""
 MOST_EDGES = 2_000_000
 """Edges of a batch above which no plan is made."""
-MOST_PAIRS = 1e8
-"""Pairs of neighbours of one node, summed over a graph, above which no plan is made."""
-
-
-def _at(x: Tensor | None) -> int | None:
-    """The address of a contiguous tensor."""
-    return None if x is None else x.data_ptr()
-
-
-class GraphPlan:
-    """The order of elimination of a batch of graphs, in the compiled library's memory."""
-
-    def __init__(self, native: Library, graph: Graph, channels: int) -> None:
-        self._free = native.plan_free
-        batch, src, dst = (x.cpu().contiguous() for x in (graph.batch, graph.src, graph.dst))
-        self.handle, why = native.call(
-            "plan", graph.num_nodes, graph.num_graphs, _at(batch), graph.num_edges, _at(src),
-            _at(dst), max(LEAF // channels, 1), MOST_PAIRS,
-        )  # fmt: skip
-        if not self.handle:
-            raise GraphError(f"the compiled library refused the graph: {why}")
-        numbers, work = ctypes.c_double(), ctypes.c_double()
-        native.plan_cost(self.handle, ctypes.byref(numbers), ctypes.byref(work))
-        self.numbers, self.work = numbers.value, work.value
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            self._free(self.handle)
-
-
-@kept
-def plan_of(graph: Graph, native: Library, channels: int) -> GraphPlan:
-    """The plan of this graph; the graph owns it."""
-    return GraphPlan(native, graph, channels)
 
 
 @dataclass(frozen=True)
@@ -303,10 +267,10 @@ class EnergyKernel:
     def _posed(self) -> tuple[Any, ...]:
         """The arguments that pose the problem, and the tensors that must stay alive."""
         t = self.tensors.detach()
-        addresses = [_at(x) for x in (t.parameters, t.nodes, t.edges, t.weight)]
+        addresses = [address(x) for x in (t.parameters, t.nodes, t.edges, t.weight)]
         return (
             self.plan.handle, self.sizes.handle, self.replicas, *addresses, *self._strides,
-            _at(t.loop_weight), int(self.direct),
+            address(t.loop_weight), int(self.direct),
         ), t  # fmt: skip
 
     def solve(
@@ -327,8 +291,9 @@ class EnergyKernel:
         """Solve, and write the solution."""
         arguments, _alive = self._posed
         failed, why = self.native.call(
-            "solve", *arguments, _at(h0), *options, torch.get_num_threads(), _at(into.value),
-            _at(into.status), _at(into.iterations), _at(into.residual),
+            "solve", *arguments, address(h0), *options, torch.get_num_threads(),
+            address(into.value), address(into.status), address(into.iterations),
+            address(into.residual),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"the compiled solve failed: {why}")
@@ -361,8 +326,8 @@ class EnergyKernel:
         """Write all gradients; those of weights for every replica and head."""
         arguments, _alive = self._posed
         failed, why = self.native.call(
-            "adjoint", *arguments, _at(h), _at(gradient), self.rtol, torch.get_num_threads(),
-            *(_at(x) for x in into.every()), _at(status),
+            "adjoint", *arguments, address(h), address(gradient), self.rtol,
+            torch.get_num_threads(), *(address(x) for x in into.every()), address(status),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"the compiled adjoint failed: {why}")

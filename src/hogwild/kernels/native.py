@@ -23,13 +23,14 @@ _INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "digest": (ctypes.c_char_p, []),
     "level": (_INT, []),
-    "plan": (_AT, [_INT, _INT, _AT, _INT, _AT, _AT, _INT, _REAL, _AT, _INT]),
+    "plan": (_AT, [_INT, _INT, _AT, _INT, _AT, _AT, _INT, _INT, _REAL, _AT, _INT]),
     "plan_free": (None, [_AT]),
     "plan_cost": (None, [_AT, _AT, _AT]),
     "flatten": (_INT, [_AT, _INT, _INT, *[_AT] * 7]),
     "sizes": (_AT, [_AT, _REAL, _AT]),
     "sizes_free": (None, [_AT]),
     "shapes": (None, [_AT, _AT]),
+    "symmetric": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _INT, _AT, _AT, _AT, _INT]),
     "solve": (
         ctypes.c_int,
         [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, _AT, _REAL, _REAL, *[_INT] * 4,

@@ -54,6 +54,7 @@ class Standardize(nn.Module):
         shape = (channels,) if replicas is None else (replicas, channels)
         self.register_buffer("offset", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
+        self._compared: tuple[object, bool] | None = None  # see _alike
 
     @property
     def fitted(self) -> bool:
@@ -117,9 +118,19 @@ class Standardize(nn.Module):
         offset, scale = self.offset, self.scale
         if self.replicas is not None:
             offset, scale = offset.unsqueeze(1), scale.unsqueeze(1)  # [R, 1, p]
-            if bool((offset == offset[:1]).all() & (scale == scale[:1]).all()):
+            if self._alike():
                 offset, scale = offset[0], scale[0]
         return (x - offset.to(x)) / scale.to(x)
+
+    def _alike(self) -> bool:
+        """Whether all replicas standardise alike; computed again only after a change, because the
+        comparison waits for the device."""
+        both = (self.offset, self.scale)
+        state = tuple((t.data_ptr(), t._version) for t in both)
+        if self._compared is None or self._compared[0] != state:
+            alike = all(bool((t == t[:1]).all()) for t in both)
+            self._compared = state, alike
+        return self._compared[1]
 
     def extra_repr(self) -> str:
         replicas = "" if self.replicas is None else f", replicas={self.replicas}"

@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <new>
 
-#include "batch.h"
+#include "symmetric.h"
 
 #ifndef HOG_DIGEST
 #define HOG_DIGEST ""
@@ -79,12 +79,13 @@ HOG_API int64_t hog_level() {
 
 /// The plan of a batch; nullptr where the arrays are wrong.
 HOG_API void* hog_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int64_t edges,
-                     const int64_t* src, const int64_t* dst, int64_t leaf, double most_work,
+                     const int64_t* src, const int64_t* dst, int64_t leaf, int64_t hops,
+                     double most_work,
                      char* why, int64_t why_size) {
     try {
         std::string reason;
         Plan* plan =
-            make_plan(nodes, graphs, batch, edges, src, dst, (int)leaf, most_work, reason);
+            make_plan(nodes, graphs, batch, edges, src, dst, (int)leaf, (int)hops, most_work, reason);
         if (!plan) explain(why, why_size, reason.c_str());
         return plan;
     } catch (const std::exception& error) {
@@ -212,6 +213,19 @@ HOG_API int hog_adjoint(const void* plan, const void* sizes, int64_t replicas,
         }
         threads = std::min<int64_t>(threads, MOST_THREADS);
         adjoint_batch(posed, h, gradient, rtol, threads, parameters_out, out, status);
+        return 0;
+    } catch (const std::exception& error) {
+        explain(why, why_size, error.what());
+        return 1;
+    }
+}
+
+/// Solve A x = b for columns [columns, N]; `edge` [E] is what an edge adds to the entries of its ends.
+HOG_API int hog_symmetric(const void* plan, const double* diagonal, const double* edge,
+                          int64_t columns, const double* b, int64_t threads, double* x,
+                          int64_t* sound, char* why, int64_t why_size) {
+    try {
+        solve_symmetric(*(const Plan*)plan, diagonal, edge, columns, b, threads, x, sound);
         return 0;
     } catch (const std::exception& error) {
         explain(why, why_size, error.what());
