@@ -14,6 +14,7 @@ SHORT = {
     "c_agent.py": "--updates 100",
     "cluster.py": "--side 10 --workers 2 --models gsd --rounds 1",
     "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
+    "epochs.py": "--sets MUTAG --widths 2 --epochs 2",
     "explicit.py": "--rounds 2 --nodes 100",
     "fronts.py": "--repetitions 1",
     "gsd.py": "--nodes 100 --channels 2 --repetitions 2 --backward",
