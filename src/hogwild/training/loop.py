@@ -74,6 +74,7 @@ class Loop:
         self.model = model.to(device, config.precision)
         # A failed solve stops its own replica, and must not end the run.
         set_on_failure(self.model, "ignore" if config.on_failure == "ignore" else "warn")
+        self.model.features.advises = False  # the configuration says whether to standardise
         self.implicit = model.kind != Kind.EXPLICIT
         self.shelf = Shelf(task.graphs, config.precision, device)
         self.rows = Rows(self.model, model.replicas)
