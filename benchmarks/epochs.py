@@ -322,10 +322,10 @@ def main() -> None:
             first = next(made[n] for n in made if n in wanted)
             profile(first, arguments.epochs)
             continue
-        results += measure(name, width, size, wanted, kernels, arguments.epochs, arguments.seed)
-        print(
-            table(HEAD, [row(r) for r in results if (r.set, r.k, r.batch) == (name, width, size)])
-        )
+        options = (arguments.epochs, arguments.seed, arguments.clock)
+        new = measure(name, width, size, wanted, kernels, *options)
+        print(table(HEAD, [row(r) for r in new]), flush=True)
+        results += new
     if arguments.profile:
         return
     place: dict[str, str | int] = environment("cpu")
