@@ -50,7 +50,7 @@ from hogwild.tasks.files import prepared
 SETS = ("MUTAG", "PROTEINS", "ENZYMES")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 GOALS = {2: 5.0, 8: 10.0, 32: 10.0}
-"""The goals for the time of an epoch divided by that of the slower of GCN and GIN, by width."""
+"""The goals for the time of an epoch divided by that of the faster of GCN and GIN, by width."""
 
 
 def graphs_of(name: str) -> list[Data]:
@@ -251,7 +251,7 @@ def measure(
 def profile(loop: Contender, epochs: int) -> None:
     """Print the functions that take the most time, after one epoch that is not counted."""
     loop.epoch()
-    watch = cProfile.Profile()
+    watch = cProfile.Profile(time.process_time)
     watch.enable()
     for _ in range(epochs):
         loop.epoch()
@@ -276,11 +276,11 @@ def row(r: Result) -> list[str]:
 def verdict(results: list[Result]) -> str:
     """Which compiled energies miss the goals."""
     ours = [r for r in results if r.iterations and "torch" not in r.contender]
-    missed = [r for r in ours if min(r.gcn, r.gin) > GOALS.get(r.k, 10.0)]
+    missed = [r for r in ours if max(r.gcn, r.gin) > GOALS.get(r.k, 10.0)]
     text = f"\n{len(ours) - len(missed)} of {len(ours)} compiled energies are within the goal: at "
-    text += "most 5 times the slower of GCN and GIN at k = 2, and 10 times otherwise."
+    text += "most 5 times the faster of GCN and GIN at k = 2, and 10 times otherwise."
     if missed:
-        worst = max(missed, key=lambda r: min(r.gcn, r.gin) / GOALS.get(r.k, 10.0))
+        worst = max(missed, key=lambda r: max(r.gcn, r.gin) / GOALS.get(r.k, 10.0))
         text += (
             f" The worst: {worst.contender} on {worst.set}, k = {worst.k}, batches of "
             f"{worst.batch}: {worst.gcn:.1f} times a GCN, {worst.gin:.1f} times a GIN."
