@@ -1,5 +1,6 @@
 """Warm starts by graph: the same answers, fewer iterations, and what cannot work."""
 
+import numpy as np
 import pytest
 import torch
 from helpers import DOUBLE, chain
@@ -110,6 +111,18 @@ def test_new_and_failed_graphs_start_at_zero():
     assert not warm.start(Batch.from_data_list([data[1], data[0]])).any()
 
 
+def test_inference_first_and_training_later():
+    torch.manual_seed(0)
+    model = EnergyGNN(3, out_channels=1).double()
+    warm, batch = WarmStart(model), Batch.from_data_list(list(WarmStart.numbered(graphs(3))))
+    with torch.inference_mode():
+        expected = warm(batch).clone()
+        warm(Batch.from_data_list(list(WarmStart.numbered(graphs(4)))))  # the memory grows
+    out = warm(batch)
+    out.sum().backward()
+    torch.testing.assert_close(out.detach(), expected)
+
+
 def test_numbers_survive_splits_and_never_repeat():
     given = graphs(6)
     first, second = WarmStart.numbered(given), WarmStart.numbered(given)
@@ -120,7 +133,8 @@ def test_numbers_survive_splits_and_never_repeat():
     for index in (slice(2, 5), [4, 0], torch.tensor([5, 1]), mask):
         expected = torch.tensor(numbers)[index].tolist()
         assert [g.graph_id for g in first[index]] == expected
-    assert first[-1].graph_id == numbers[-1]
+    for last in (-1, np.int64(5), torch.tensor(5)):
+        assert first[last].graph_id == numbers[-1]
     assert first[1:][:2][1].graph_id == numbers[2]
     assert "graph_id" not in given[0]
 

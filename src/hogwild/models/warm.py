@@ -35,11 +35,13 @@ class Memory:
         self.size = size
         self.value: Tensor | None = None
 
+    @torch.inference_mode(False)
     def get(self, rows: Tensor) -> Tensor | None:
         """The embeddings of these nodes, [R, n, k], zero where none were put; ``None`` before the
         first :meth:`put`."""
         return None if self.value is None else self._grown(self.value, rows)[:, rows]
 
+    @torch.inference_mode(False)  # what is kept must serve training, too
     def put(self, h: Tensor, rows: Tensor, usable: Tensor | None = None) -> None:
         """Keep embeddings ``h`` [R, n, k] of these nodes. Where they are not finite, or not
         ``usable`` [R, n or 1], zero is kept."""
@@ -90,11 +92,11 @@ class Numbered(Dataset[Data]):
         return len(self.rows)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, int):
-            data = copy.copy(self.graphs[self.rows[index]])
-            data[NUMBER] = self.numbers[index]
+        chosen = index if isinstance(index, int) else torch.arange(len(self))[index].tolist()
+        if isinstance(chosen, int):
+            data = copy.copy(self.graphs[self.rows[chosen]])
+            data[NUMBER] = self.numbers[chosen]
             return data
-        chosen = torch.arange(len(self))[index].tolist()
         rows, numbers = ([values[i] for i in chosen] for values in (self.rows, self.numbers))
         return Numbered(self.graphs, rows, numbers)
 
