@@ -33,9 +33,9 @@ from torch import Tensor, nn
 from hogwild.errors import ConfigError, FeatureError, require_positive
 
 FARTHEST = 8.0
-"""Largest absolute value of a standardised feature. A fresh energy whose features are at most 8 has
-a condition number below 10³; features of 30 can make it 7·10³, and features of 100 more than 10⁵
-(``tests/models/test_scale.py``)."""
+"""Largest absolute value of a standardised feature. Fresh energies with such features have
+condition numbers below 10³ (``tests/models/test_scale.py``). With larger features the condition
+number grows quickly (``benchmarks/condition.py``)."""
 ROUNDING = 8.0
 """Number of rounding errors by which the values of a column may differ and still count as one."""
 

@@ -34,7 +34,7 @@ from hogwild.training.diagnosis import diagnose, failed_adjoints
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
 from hogwild.training.optimiser import AdamW, Rows, clip
-from hogwild.training.predict import inputs_of, predict, predict_levels
+from hogwild.training.predict import inputs_of, predict_levels
 from hogwild.training.registry import device_of, set_on_failure
 from hogwild.training.shelf import Shelf, Taken, mini_batches, portions
 from hogwild.training.state import Stop
@@ -235,7 +235,7 @@ class Loop:
                 warnings.simplefilter("ignore", ConvergenceWarning)
             starts = [self.warm.get(p.nodes) if warm else None for p in pieces]
             pairs = zip(pieces, starts, strict=True)
-            out = torch.cat([predict(self.model, p.data, h)[0] for p, h in pairs], -2)
+            out = torch.cat([predict_levels(self.model, p.data, h)[0] for p, h in pairs], -2)
         found = []
         for member in members:
             some = member.any(1)
