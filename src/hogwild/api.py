@@ -9,7 +9,6 @@ from hogwild.analysis.certify import certify
 from hogwild.analysis.robustness import robustness
 from hogwild.analysis.sweep import sweep
 from hogwild.errors import HogwildError
-from hogwild.executors.run import Run
 from hogwild.executors.simulate import simulate
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
@@ -31,6 +30,7 @@ from hogwild.models import (
     Readout,
     ScarselliConv,
     ScarselliGNN,
+    WarmStart,
     wrap,
 )  # fmt: skip
 from hogwild.training import load, train
@@ -38,6 +38,6 @@ from hogwild.training import load, train
 __all__ = [
     "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "EIGNNConv", "EnergyConv", "EnergyGNN",
     "GSDConv", "HogwildError", "IGNNConv", "Inputs", "LayeredGNN", "MaxConv", "MaxGNN", "Readout",
-    "Run", "ScarselliConv", "ScarselliGNN", "Solution", "certify", "load", "robustness", "simulate",
-    "sweep", "train", "wrap",
+    "ScarselliConv", "ScarselliGNN", "Solution", "WarmStart", "certify", "load", "robustness",
+    "simulate", "sweep", "train", "wrap",
 ]  # fmt: skip

@@ -79,6 +79,10 @@ class CheckpointError(HogwildError, RuntimeError):
     """A checkpoint is missing, damaged, or belongs to something else."""
 
 
+class FeatureWarning(UserWarning):
+    """A model that was never standardised meets large features in training."""
+
+
 class ProjectionWarning(UserWarning):
     """A constrained parameter was found outside its set and moved back; says by how much."""
 
