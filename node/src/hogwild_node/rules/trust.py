@@ -22,6 +22,7 @@ failure. A node that keeps reversing although its trust is at most ``DOUBT`` is 
 from __future__ import annotations
 
 from hogwild_node.ops import Array, namespace
+from hogwild_node.rules.base import Kept, carry
 from hogwild_node.star import Star
 
 WINDOW = 3
@@ -74,6 +75,11 @@ class Trust:
         fresh = type(self)(self.last)
         for name, memory in vars(self).items():
             memory[..., nodes] = getattr(fresh, name)[..., nodes]
+
+    def keep(self, before: Trust, kept: Kept) -> None:
+        """Nodes that stay keep their memory through a change of the graph."""
+        for name, memory in vars(self).items():
+            setattr(self, name, carry(memory, getattr(before, name), kept.nodes))
 
     def watch(
         self,
