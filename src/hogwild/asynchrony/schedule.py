@@ -71,6 +71,8 @@ class Timetable(ABC):
     """Age of the oldest packet a tick may fetch: how much history an executor must keep."""
     holds: bool
     """Whether a view may stay as it is, so that the inbox must be kept."""
+    begin: int = 0
+    """The first tick."""
 
     @abstractmethod
     def tick(self, time: int) -> Tick: ...
@@ -130,7 +132,7 @@ class Schedule(Timetable):
         # What each impairment remembers of nodes and of edges.
         self.of_nodes = [Memory() for _ in self.impairments]
         self.of_edges = [Memory() for _ in self.impairments]
-        self.silent = silent
+        self.silent, self.begin = silent, begin
         self.view = torch.full((graph.num_edges,), begin, dtype=torch.long, device=device)
         self.born = self.view.clone()  # no packet is older than its link
         # First updates are drawn from 1 … S as well.

@@ -106,7 +106,7 @@ class Simulation:
         self.rule, self.timetable, self.graph = rule, timetable, graph
         self.exact = exchange == "exact"
         self.impairments = tuple(impairments)
-        self.time = 0 if after is None else after.before.time
+        self.time = timetable.begin
         self.start, self.h = h, h.clone()
         if after is not None:
             self.h = carry(self.h, after.before.h, after.kept.nodes)

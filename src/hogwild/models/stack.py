@@ -82,12 +82,16 @@ class Stack(Conv):
         posed = [conv.problem for conv in unchecked]
         return StackProblem(first, widths, posed, inputs, self.replicas is not None)
 
-    def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
-        """The embeddings of every level, the lowest first; every solve starts at ``h0``."""
+    def solutions(
+        self, inputs: Inputs, h0: Tensor | Sequence[Tensor] | None = None
+    ) -> list[Solution]:
+        """The embeddings of every level, the lowest first; every solve starts at ``h0``, or at the
+        start of its level in a list of starts."""
         inputs, found = Inputs.of(inputs), list[Solution]()
-        for conv in self.convs:
+        starts = h0 if isinstance(h0, Sequence) else [h0] * len(self.convs)
+        for conv, start in zip(self.convs, starts, strict=True):
             x = beside(inputs.x, found[-1].value) if found else inputs.x
-            found.append(conv.embed(replace(inputs, x=x), h0))
+            found.append(conv.embed(replace(inputs, x=x), start))
         return found
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
