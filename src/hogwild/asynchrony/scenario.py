@@ -1,15 +1,16 @@
 """A scenario: graph and features as functions of time.
 
-A scenario is a list of *frames*. A frame is a PyG ``Data`` and the tick from which on it holds. Nodes
-have identities, ``data.node_id`` [N], that persist through all frames: a node that is in two frames
-is the same node, wherever its row lies. An edge persists if both of its ends do and if it is in both
-frames.
+A scenario is a list of *frames*. A frame is a PyG ``Data`` and the tick from which on it holds.
+Nodes have identities, ``data.node_id`` [N], that persist through all frames: a node that is in two
+frames is the same node, wherever its row lies. An edge persists if both of its ends do and if it is
+in both frames.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -211,7 +212,7 @@ def _check_times(times: Sequence[Any]) -> None:
             raise ScenarioError(f"frame {i} begins at {time!r}; expected a tick, an integer")
     if times[0] != 0:
         raise ScenarioError(f"the first frame begins at tick {times[0]}; expected tick 0")
-    for i, (before, time) in enumerate(zip(times, times[1:], strict=False), 1):
+    for i, (before, time) in enumerate(pairwise(times), 1):
         if time <= before:
             raise ScenarioError(
                 f"time goes back: frame {i} begins at tick {time}, and the frame before at tick "

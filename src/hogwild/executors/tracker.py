@@ -183,9 +183,7 @@ class Observer:
         replaced = torch.tensor([*starts[1:], t])
         return t - replaced[nearest]
 
-    def report(
-        self, settings: Settings, restart: int | None, lease: int, seconds: float
-    ) -> Track:
+    def report(self, settings: Settings, restart: int | None, lease: int, seconds: float) -> Track:
         """What was seen."""
         assert self.frame is not None
         stacked = {name: torch.stack(each) for name, each in self.records.items() if each}

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from hogwild.errors import FeatureError
+from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
+from hogwild.linalg.fronts import resemble
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
 from hogwild.models.check import runnable
@@ -23,7 +25,9 @@ class Stream:
     Every solve begins at the embeddings of the last solve. Nodes are matched by ``data.node_id``
     [N]; without it, by their rows. New nodes begin where the model begins. Where the edges have not
     changed, everything that depends on the edges alone (block patterns, elimination orders, plans
-    of factorisations) is used again.
+    of factorisations) is used again. Where some edges have changed on a graph without small
+    separators, the search for them is not repeated: conjugate gradients solve the linear systems,
+    as before.
 
     .. code-block:: python
 
@@ -39,6 +43,7 @@ class Stream:
     def __init__(self, model: nn.Module) -> None:
         self.model = runnable(model)
         self.edges: Tensor | None = None
+        self.graph: Graph | None = None
         self.ids: Tensor | None = None
         self.h: list[Tensor] = []  # of every level, [(R,) N, k]
 
@@ -53,10 +58,13 @@ class Stream:
         inputs = Inputs.of(data)
         if self.edges is not None and torch.equal(self.edges, inputs.edge_index):
             inputs.edge_index = self.edges  # the same object: its analyses are still there
-        ids = _identities(inputs)
+        ids, graph = _identities(inputs), inputs.graph()
+        if self.graph is not None and graph is not self.graph and _alike(graph, self.graph):
+            resemble(graph, self.graph)
         with evaluating(self.model), torch.no_grad():
             found = self.model.solutions(inputs, self._start(inputs, ids))
-        self.edges, self.ids, self.h = inputs.edge_index, ids, [level.value for level in found]
+        self.edges, self.graph, self.ids = inputs.edge_index, graph, ids
+        self.h = [level.value for level in found]
         return found
 
     def predict(self, data: Data | Inputs) -> Tensor:
@@ -89,6 +97,12 @@ class Stream:
         start = start if self.model.replicas is not None else start[0]
         widths = problem.widths if isinstance(problem, StackProblem) else [start.size(-1)]
         return list(start.split(widths, -1))
+
+
+def _alike(one: Graph, other: Graph) -> bool:
+    """Whether two graphs have about the same size."""
+    sizes = ((one.num_nodes, other.num_nodes), (one.num_edges, other.num_edges))
+    return all(2 * min(pair) >= max(pair) for pair in sizes)
 
 
 def _identities(inputs: Inputs) -> Tensor:
