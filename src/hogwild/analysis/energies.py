@@ -74,7 +74,6 @@ class Descent:
         gap = square * (big * (age + stagger) / c**2 + 1.5 / self.mu + 0.5 * stagger / c)
         return float((2.0 * gap / self.beta).sqrt().max())
 
-
     def tracking(self, drift: float) -> float:
         r"""Distance from a minimiser that moves, in the end, where a tick changes the gradient of
         the energy by at most :math:`d\, r_a` in every entry, d being the ``drift``: with

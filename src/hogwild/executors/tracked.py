@@ -155,7 +155,7 @@ class Track:
         }
         if len(self.changes):
             recovered = self.recovery()
-            out["recovery"] = float(recovered.quantile(0.5))
+            out["recovery"] = float(recovered.flatten().sort().values[recovered.numel() // 2])
             out["recovered"] = float(recovered.isfinite().double().mean())
         if self.score is not None and self.exact_score is not None:
             out["score"] = float(self.score.double().mean())

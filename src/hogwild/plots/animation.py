@@ -54,9 +54,7 @@ def animate(
     palette = drawn[len(drawn) // 2].quantize(128)
     shown = [image.quantize(palette=palette, dither=images.Dither.NONE) for image in drawn]
     where.parent.mkdir(parents=True, exist_ok=True)
-    shown[0].save(
-        where, save_all=True, append_images=shown[1:], duration=round(1000 / fps), loop=0
-    )
+    shown[0].save(where, save_all=True, append_images=shown[1:], duration=round(1000 / fps), loop=0)
     return where
 
 

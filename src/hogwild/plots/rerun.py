@@ -49,9 +49,7 @@ def log(track: Track, path: str | Path | None = None, *, run: int = 0) -> None:
         colours = (DARK + np.clip(share, 0.0, 1.0)[:, None] * (BRIGHT - DARK)).astype(np.uint8)
         pos, names = frame.data.get("pos"), [str(i) for i in ids]
         places = None if pos is None else pos.numpy() * np.array([100.0, -100.0])
-        edges = [
-            (names[j], names[i]) for j, i in frame.data.edge_index.T.tolist() if j < i
-        ]
+        edges = [(names[j], names[i]) for j, i in frame.data.edge_index.T.tolist() if j < i]
         recording.log(
             "graph",
             rr.GraphNodes(names, positions=places, colors=colours),
@@ -69,7 +67,9 @@ def log(track: Track, path: str | Path | None = None, *, run: int = 0) -> None:
     for number, tick in enumerate(track.changes):
         recording.set_time("tick", sequence=tick)
         moved = float(track.moves[number])
-        recording.log("changes", rr.TextLog(f"change {number + 1}: the answer moves by {moved:.3g}"))
+        recording.log(
+            "changes", rr.TextLog(f"change {number + 1}: the answer moves by {moved:.3g}")
+        )
     recording.flush()
     recording.disconnect()
 

@@ -20,9 +20,17 @@ FALL = 0.2
 
 def waypoints(n: int, steps: int, speed: float, random: np.random.Generator) -> np.ndarray:
     """Random waypoints: every point goes straight to a uniform point of the unit square, then to
-    another one. Positions [steps + 1, n, 2]; a point goes ``speed`` far in a step."""
+    another one. Positions [steps + 1, n, 2]; a point goes ``speed`` far in a step. Points gather in
+    the middle; they have done so before the first position, which is that of a point on its way."""
     require_integer("steps", steps, 0)
-    here, goal = random.random((n, 2)), random.random((n, 2))
+    if not 0.0 <= speed < math.inf:
+        raise ConfigError(f"speed={speed!r}; expected a nonnegative number")
+    # On its way: a pair of ends is met as often as their distance is long.
+    ends = random.random((64, n, 2, 2))
+    far = np.linalg.norm(ends[..., 0, :] - ends[..., 1, :], axis=-1)
+    chosen = ends[(random.random((64, n)) * math.sqrt(2.0) < far).argmax(0), np.arange(n)]
+    share, goal = random.random((n, 1)), chosen[:, 1]
+    here = chosen[:, 0] + share * (goal - chosen[:, 0])
     out = [here]
     for _ in range(steps):
         way = goal - here
@@ -39,7 +47,8 @@ def radius_of(position: np.ndarray, degree: float) -> float:
     n = position.shape[-2]
     if not 0 < degree <= n - 1:
         raise ConfigError(f"degree={degree!r}; expected a number from 0 to {n - 1}")
-    some = position.reshape(-1, n, 2)[:20]
+    some = position.reshape(-1, n, 2)
+    some = some[:: max(len(some) // 20, 1)]
     return float(np.quantile(np.concatenate([pdist(each) for each in some]), degree / (n - 1)))
 
 
