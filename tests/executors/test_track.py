@@ -29,6 +29,11 @@ FAULTS = {
 }
 
 
+PAIRS = [
+    (name, faults) for name in MODELS for faults in FAULTS if name != "stack" or faults == "loss"
+]
+
+
 def model(name):
     torch.manual_seed(0)
     return MODELS[name]().double()
@@ -38,15 +43,14 @@ def options(name):
     return {"rule": "messages" if name == "stack" else name}
 
 
-@pytest.mark.parametrize("faults", FAULTS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "faults"), PAIRS)
 def test_a_scenario_that_never_changes_equals_simulate(name, faults):
     """Bit for bit: embeddings at all ticks, and what was sent."""
     data, net = ring(list(range(6)), chords=[(0, 3)]), model(name)
     given = {"impairments": FAULTS[faults], "runs": 2, "seed": 3, **options(name)}
-    run = simulate(net, data, ticks=40, tol=None, history=1, keep_embeddings=True, **given)
-    still = track(net, Scenario(data, length=40), keep_embeddings=True, **given)
-    again = Scenario([data, data.clone(), data.clone()], [0, 7, 20], length=40)
+    run = simulate(net, data, ticks=30, tol=None, history=1, keep_embeddings=True, **given)
+    still = track(net, Scenario(data, length=30), keep_embeddings=True, **given)
+    again = Scenario([data, data.clone(), data.clone()], [0, 7, 20], length=30)
     repeated = track(net, again, keep_embeddings=True, **given)
     for seen in (still, repeated):
         assert torch.equal(seen.embeddings, run.embeddings)
@@ -62,8 +66,7 @@ def frames_and_kept():
     return scenario.frames, names, Change.between(*scenario.frames, names)
 
 
-@pytest.mark.parametrize("faults", FAULTS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "faults"), PAIRS)
 def test_a_change_equals_a_fresh_run_from_the_kept_state(name, faults):
     (before, after), names, change = frames_and_kept()
     net, settings = model(name), Settings(4, 2, impairments=FAULTS[faults])
@@ -154,8 +157,10 @@ def test_runs_arrive_after_every_change(name):
 def test_a_partition_heals():
     from hogwild.asynchrony.scenarios import partition
 
-    seen = track(model("messages"), partition(ring(list(range(8))), breaks=100, heals=200))
-    assert seen.changes == [100, 200]
+    halves = partition(ring(list(range(8))), breaks=60, heals=120, length=240)
+    seen = track(model("fixed-point"), halves)
+    assert seen.changes == [60, 120]
+    assert float(seen.spread[119]) < 1e-3 * float(seen.moves.max())
     assert float(seen.spread[-1]) < 1e-3 * float(seen.moves.max())
 
 
@@ -207,7 +212,7 @@ def test_the_score_is_that_of_the_targets():
     net = model("messages")
     seen = track(net, Scenario([f.data for f in scenario], [0, 100], length=300))
     exact = [
-        float((net.predict(Inputs.of(f.data)) - 1.0).square().mean().sqrt()) for f in scenario
+        float((net.predict(Inputs.of(f.data)) - 1.0).square().mean().sqrt().detach()) for f in scenario
     ]
     assert seen.exact_score == pytest.approx(exact, abs=1e-9)
     assert float(seen.score[-1]) == pytest.approx(exact[1], abs=1e-4)
