@@ -128,6 +128,14 @@ class Scenario:
             raise ScenarioError(f"tick {time} was asked for; expected 0 to {self.length - 1}")
         return [frame for frame in self.frames if frame.time <= time][-1]
 
+    def to(self, dtype: torch.dtype) -> Scenario:
+        """The same scenario with floating-point tensors of this dtype."""
+        changed = [
+            frame.data.clone().apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
+            for frame in self.frames
+        ]
+        return Scenario(changed, self.times, length=self.length, name=self.name)
+
     def __len__(self) -> int:
         return len(self.frames)
 
