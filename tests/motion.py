@@ -7,12 +7,13 @@ from hogwild.asynchrony.scenario import Scenario
 
 
 def ring(ids, seed=0, chords=(), width=3, dtype=torch.float64):
-    """A ring of nodes with these identities and some chords (pairs of identities); the features of a
-    node are a function of its identity and the seed."""
+    """A ring of nodes with these identities and some chords (pairs of identities); the features of
+    a node are a function of its identity and the seed."""
     place = {i: n for n, i in enumerate(ids)}
     pairs = [(a, b) for a, b in zip(ids, [*ids[1:], ids[0]], strict=True) if a != b]
     pairs += [(a, b) for a, b in chords if a in place and b in place]
-    both = sorted({(place[a], place[b]) for a, b in pairs} | {(place[b], place[a]) for a, b in pairs})
+    ends = {(place[a], place[b]) for a, b in pairs}
+    both = sorted(ends | {(b, a) for a, b in ends})
     x = [torch.randn(width, generator=torch.Generator().manual_seed(100 * seed + i)) for i in ids]
     return Data(
         x=torch.stack(x).to(dtype), edge_index=torch.tensor(both).T, node_id=torch.tensor(ids)

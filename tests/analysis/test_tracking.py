@@ -17,7 +17,7 @@ def drifting(seed, size, jumps):
     random = torch.Generator().manual_seed(seed)
     data = ring(list(range(5)), seed=seed, chords=[(0, 2)])
     frames, away = [], torch.zeros_like(data.x)
-    for t in range(LENGTH):
+    for _ in range(LENGTH):
         step = size * torch.randn(data.x.shape, generator=random, dtype=torch.float64)
         away = (away if not jumps else -away) + step
         frame = data.clone()

@@ -95,5 +95,5 @@ def test_the_search_for_separators_is_not_repeated(monkeypatch):
 def test_identities_must_differ():
     data = ring([0, 1, 2])
     data.node_id = torch.tensor([0, 1, 1])
-    with pytest.raises(FeatureError, match="node_id is .* expected different integers"):
+    with pytest.raises(FeatureError, match=r"node_id is .* expected different integers"):
         Stream(GSDGNN(3, out_channels=2).double()).update(data)
