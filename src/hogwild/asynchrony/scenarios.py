@@ -18,7 +18,7 @@ from hogwild.tasks.trajectories import (
     near,
     radius_of,
     read_positions,
-    strength,
+    readings,
     waypoints,
 )
 
@@ -84,12 +84,8 @@ def moving_source(
     random = np.random.default_rng(seed)
     place = random.random((nodes, 2)) if position is None else np.asarray(position, float)
     source, radius = circling(changes, random, turns), radius_of(place, degree)
-    frames = []
-    for at in source:
-        reading = strength(place, at) + noise * random.standard_normal(len(place))
-        x = torch.from_numpy(np.concatenate([reading[:, None], place], 1)).to(dtype)
-        y = torch.from_numpy(at).to(dtype).expand(len(place), -1)
-        frames.append(_placed(place, radius, x, dtype, y=y))
+    seen = readings(place, source, noise, random, dtype)
+    frames = [_placed(place, radius, x, dtype, y=y) for x, y in seen]
     return _scenario(frames, every, "moving source")
 
 

@@ -30,7 +30,6 @@ from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
-from hogwild.models.stream import Stream
 from hogwild.progress import bar
 from hogwild.rules import choose, rule_for
 from hogwild_node.rules.base import Kept
@@ -267,9 +266,3 @@ class Course:
         runs = self.settings.runs
         none = torch.zeros(runs * n, dtype=torch.long)
         watch.add(now.names.nodes, none, packets.repeat(runs), NUMBER * numbers.repeat(runs))
-
-
-def exact(model: Model, scenario: Scenario) -> list[Tensor]:
-    """The exact embeddings of all frames, [N, k] each."""
-    stream = Stream(model)
-    return [stream.update(frame.data).value for frame in scenario.frames]

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from hogwild.asynchrony.scenario import Frame, Numbering, Scenario
+from hogwild.executors.run import NUMBER
 from hogwild.executors.settings import Settings
 from hogwild.executors.tracked import Track
 from hogwild.graph.inputs import Inputs
@@ -71,8 +72,6 @@ class Observer:
 
     def _spent(self, course: Course) -> Tensor:
         """Updates, packets and bytes so far, [3, Q]."""
-        from hogwild.executors.run import NUMBER
-
         tally = course.simulation.tally
         running = (tally.updates, tally.packets, NUMBER * tally.numbers)
         now = torch.stack([x.view(self.runs, -1).sum(1).cpu() for x in running])

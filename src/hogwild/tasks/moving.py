@@ -26,9 +26,8 @@ from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.metrics import MSE, RMSE
 from hogwild.tasks.base import Task
 from hogwild.tasks.coordinates import PATIENCE, Coordinates
-from hogwild.tasks.families import undirected
 from hogwild.tasks.splits import Split, cross_validation
-from hogwild.tasks.trajectories import circling, near, radius_of, strength, waypoints
+from hogwild.tasks.trajectories import circling, near, radius_of, readings, waypoints
 
 
 class Sequences(Task):
@@ -93,17 +92,9 @@ class MovingSource(Sequences):
             random = np.random.default_rng([seed, s])
             place = random.random((num_nodes, 2))
             edges = near(place, radius_of(place, degree))
-            for at in circling(moments - 1, random, turns):
-                reading = strength(place, at) + noise * random.standard_normal(num_nodes)
-                x = np.concatenate([reading[:, None], place], 1)
-                self.graphs.append(
-                    Data(
-                        x=torch.from_numpy(x).float(),
-                        edge_index=edges,
-                        pos=torch.from_numpy(place).float(),
-                        y=torch.from_numpy(at).float().repeat(num_nodes, 1),
-                    )
-                )
+            pos = torch.from_numpy(place).float()
+            for x, y in readings(place, circling(moments - 1, random, turns), noise, random):
+                self.graphs.append(Data(x=x, edge_index=edges, pos=pos, y=y))
 
 
 class MovingSwarm(Sequences, Coordinates):
@@ -147,26 +138,14 @@ class MovingSwarm(Sequences, Coordinates):
             distances = [squareform(pdist(place)) for place in path]
             if all(connected_components(d <= self.radius)[0] == 1 for d in distances):
                 pairs = zip(path, distances, strict=True)
-                return [self._moment(*each, random, noise) for each in pairs]
+                return [self._data(place, d, _noisy(d, noise, random)) for place, d in pairs]
         raise ConfigError(
             f"{PATIENCE} draws of {self.in_channels} robots with radius={self.radius} gave no "
             f"sequence of connected graphs; expected a larger radius or more robots"
         )
 
-    def _moment(
-        self, place: np.ndarray, distance: np.ndarray, random: np.random.Generator, noise: float
-    ) -> Data:
-        n = self.in_channels
-        i, j = np.triu_indices(n, 1)
-        edge_index = undirected(*np.nonzero(np.triu(distance <= self.radius, 1)))
-        wrong = np.triu(noise * random.standard_normal((n, n)), 1)
-        d = torch.from_numpy(distance).float()
-        measured = torch.from_numpy(distance + wrong + wrong.T).float()
-        return Data(
-            x=torch.eye(n),
-            edge_index=edge_index,
-            edge_attr=measured[edge_index[0], edge_index[1]][:, None],
-            pos=torch.from_numpy(place).float(),
-            pair_index=torch.from_numpy(np.stack([i, j])),  # "index": batching shifts it
-            y=d[i, j],
-        )
+
+def _noisy(distance: np.ndarray, noise: float, random: np.random.Generator) -> np.ndarray:
+    """Measured distances [n, n], wrong alike at both ends."""
+    wrong = np.triu(noise * random.standard_normal(distance.shape), 1)
+    return distance + wrong + wrong.T

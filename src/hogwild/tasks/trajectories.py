@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import pdist
 from torch import Tensor
@@ -62,6 +64,22 @@ def strength(position: np.ndarray, source: np.ndarray, fall: float = FALL) -> np
     r"""What points [..., n, 2] measure of a source [..., 2]: :math:`1 / (1 + d^2 / f^2)`."""
     gap = position - source[..., None, :]
     return 1.0 / (1.0 + (gap**2).sum(-1) / fall**2)
+
+
+def readings(
+    place: np.ndarray,
+    source: np.ndarray,
+    noise: float,
+    random: np.random.Generator,
+    dtype: torch.dtype = torch.float32,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """For every position of a source [T, 2]: the features of sensors at ``place`` [n, 2], a noisy
+    reading and the sensor's position [n, 3], and the source's position for every sensor [n, 2]."""
+    for at in source:
+        reading = strength(place, at) + noise * random.standard_normal(len(place))
+        x = np.concatenate([reading[:, None], place], 1)
+        y = torch.from_numpy(at).to(dtype).repeat(len(place), 1)
+        yield torch.from_numpy(x).to(dtype), y
 
 
 def mote_positions() -> np.ndarray:
