@@ -22,6 +22,7 @@ SHORT = {
     "gsd.py": "--nodes 100 --channels 2 --repetitions 2 --backward",
     "ignn.py": "--cells chains:5 --epochs 5 --samples 1",
     "large.py": "--nodes 1000 --models gsd --threads 1",
+    "motion.py": "--models gsd,gcn --nodes 8 --degree 3 --changes 2 --updates 20",
     "recipe.py": "--options lr,penalty --tasks chains --epochs 2 --replicas 2",
     "rivals.py": "--check",
     "rules.py": "--lengths 5 --epochs 20 --seeds 1 --runs 1 --ticks 200",
@@ -30,6 +31,7 @@ SHORT = {
     "scaling.py": "--nodes 100 --epochs 2",
     "stall.py": "--length 4 --runs 1 --ticks 20",
     "stragglers.py": "--sizes 4 --batches 1",
+    "stream.py": "--nodes 300 --updates 3 --cold 1",
     "training_step.py": "--cells chains:1:10 --epochs 5 --samples 1 --rivals eager",
 }
 """Benchmarks that run in seconds, each with its flags."""

@@ -47,6 +47,16 @@ PAIRS = {
     ),
     "evaluate": ([load], {}),
     "simulate": ([hogwild.simulate], RUN),
+    "track": (
+        [hogwild.track],
+        {
+            "model": TRAINED,
+            "impairments": IMPAIRED,
+            "score": "the task's metric",
+            "keep_embeddings": LATER,
+            "progress": QUIET,
+        },
+    ),
     "robustness": ([hogwild.robustness, hogwild.simulate], MEASURED),  # its other options go there
     "sweep": (
         [hogwild.sweep, hogwild.robustness, hogwild.simulate],
@@ -67,6 +77,8 @@ ONLY_HERE = {
     "train": {"json", "quiet"},
     "evaluate": {"json"},
     "simulate": MODEL | {"quiet", "plot"},
+    "track": (MODEL - {"graphs"})
+    | {"quiet", "plot", "graph", "changes", "spacing", "animate", "rerun"},
     "robustness": MODEL | {"quiet", "plot"},
     "sweep": MODEL | {"quiet", "plot", "value"},
     "certify": MODEL,
@@ -78,6 +90,7 @@ OTHER_DEFAULTS = {
     ("simulate", "record"): "no file, where the function says False",
     ("robustness", "record"): "no file, where the function says False",
     ("evaluate", "folder"): "an argument",
+    ("track", "scenario"): "by default, a sequence of the task",
 }
 
 
