@@ -186,7 +186,7 @@ def engine_for(
     """One worker or a given disorder: in this process. Several workers: Ray."""
     count = setup.store.num_parts
     if address is None:  # all workers are on this machine
-        require_memory(predict_parts(setup.model, setup.store, plan.hops))
+        require_memory(predict_parts(setup.model, setup.store, plan.hops, plan.overlap))
     if disorder is not None or (count == 1 and address is None):
         return InProcess(plan, count, disorder)
     from hogwild.cluster.actors import Actors
