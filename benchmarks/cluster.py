@@ -34,7 +34,8 @@ from hogwild.cluster import infer, open_graph
 from hogwild.cluster.actors import Actors
 from hogwild.cluster.connection import connect
 from hogwild.cluster.host import Plan, convolution, save_model
-from hogwild.cluster.inference import Setup, gathered, prepared
+from hogwild.cluster.inference import gathered
+from hogwild.cluster.setup import Place, Setup, prepared
 from hogwild.cluster.worker import Status
 
 MODELS = {
@@ -107,7 +108,7 @@ def cell(name: str, side: int, workers: int, rounds: int, folder: Path) -> dict[
     found: dict[str, Any] = {"model": name, "nodes": side * side, "workers": workers}
     runs: dict[str, list[dict[str, Any]]] = {way.name: [] for way in CONTENDERS}
     alone = []
-    with prepared(model, data, workers, folder, "auto", 0) as setup:
+    with prepared(model, data, workers, Place(folder=folder)) as setup:
         plan = Plan(
             store=setup.store.folder, model=save_model(model, folder / "model.pt"), tol=TOL,
             checkpoints=folder / "checkpoints", hops=convolution(model).hops,

@@ -21,7 +21,8 @@ from hogwild.cluster.actors import Actors  # noqa: E402
 from hogwild.cluster.bound import error_bar  # noqa: E402
 from hogwild.cluster.connection import connect  # noqa: E402
 from hogwild.cluster.host import Plan, convolution, save_model  # noqa: E402
-from hogwild.cluster.inference import gathered, prepared  # noqa: E402
+from hogwild.cluster.inference import gathered  # noqa: E402
+from hogwild.cluster.setup import Place, prepared  # noqa: E402
 from hogwild.testing import random_graph  # noqa: E402
 
 MODELS = {
@@ -53,7 +54,7 @@ def engine(tmp_path_factory):
     """Two actors, which take one case after the other."""
     model, data = case("gsd")
     folder = tmp_path_factory.mktemp("actors")
-    with prepared(model, data, 2, folder / "first", "auto", 0) as setup:
+    with prepared(model, data, 2, Place(folder=folder / "first")) as setup:
         plan = Plan(store=setup.store.folder, model=save_model(model, folder / "model.pt"))
         with Actors(plan, 2, restarts=100, every=0.05) as found:
             yield found
@@ -62,7 +63,7 @@ def engine(tmp_path_factory):
 def solved(engine, name, folder, seed=0, during=None, barriers=False):
     """Solve a case with the actors; returns the relative error and the error bar."""
     model, data = case(name, seed=seed)
-    with prepared(model, data, 2, folder, "auto", 0) as setup:
+    with prepared(model, data, 2, Place(folder=folder)) as setup:
         plan = Plan(
             store=setup.store.folder, model=save_model(model, folder / "model.pt"),
             checkpoints=folder / "checkpoints", hops=convolution(model).hops, tol=1e-7,

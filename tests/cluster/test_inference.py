@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, MaxGNN, ScarselliGNN
+from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, MaxGNN, ScarselliGNN, certify
 from hogwild.cluster import Disorder, Store, Trace, infer, partition
 from hogwild.errors import AsynchronyError, ConfigError, DataError, FeatureError
 from hogwild.testing import random_graph
@@ -166,3 +166,13 @@ def test_directed_edges_are_solved_by_default(name, workers):
     run = infer(model, data, workers, disorder=Disorder())
     assert run.work == "solve"
     close(run, model, data)
+
+
+def test_the_certificate_names_the_work_and_why():
+    model, data = case("gsd")
+    run = infer(model, data, 2, disorder=Disorder())
+    assert run.work == "solve"
+    found = certify(model, data, run=run)
+    assert "work between two exchanges: solve (the parts settled by solving" in str(found)
+    assert found.data["parts"] == list(found.parts)
+    assert "parts" not in str(certify(model, data))

@@ -42,7 +42,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.analysis.certificate import HOPELESS, Certificate
+from hogwild.analysis.certificate import HOPELESS, Certificate, RunOnParts
 from hogwild.analysis.energies import certify_energy
 from hogwild.analysis.fixed_points import certify_fixed_point
 from hogwild.errors import AsynchronyError
@@ -63,6 +63,8 @@ def certify(
     data: Data | Batch | Iterable[Data],
     stagger: int = 5,
     delay: int = 2,
+    *,
+    run: RunOnParts | None = None,
     **options: Any,
 ) -> Certificate:
     """What is proved of :func:`hogwild.simulate` with the same arguments: the constants, the
@@ -71,13 +73,19 @@ def certify(
     ``model``, ``data``, ``stagger`` and ``delay`` are as in :func:`hogwild.simulate`.
 
     Args:
+        run: What :func:`hogwild.cluster.infer` returned for this model. The certificate then also
+            says what the parts did between two exchanges, why, and what is proved of them.
         options: ``rule``, ``step``, ``exchange`` and ``impairments`` of :func:`hogwild.simulate`.
             For energies ``rule="auto"`` means messages. More is proved of gradient steps with
             ``step="certified"``.
     """
     found = uncompiled(model)
     found = found if isinstance(found, Conv) else runnable(found)  # a layer needs no readout
-    return certified(found, Inputs.of(data), Settings(stagger, delay, **options))
+    proved = certified(found, Inputs.of(data), Settings(stagger, delay, **options))
+    if run is None:
+        return proved
+    work = f"{run.workers} parts, work between two exchanges: {run.work} ({run.reason})"
+    return replace(proved, parts=(work, f"parts: {run.guarantee}"))
 
 
 @torch.no_grad()

@@ -49,7 +49,7 @@ class Options(Finished):
     restarts: int = option(5, "how often a worker that dies is started again", group=WORKERS)
     work: str = option(
         "auto",
-        "what a part does between two exchanges; auto: what is faster",
+        "what a part does between two exchanges; auto: solve, or a rule that ends sooner",
         group=WORKERS,
         choices=("auto", "solve", "messages", "gradient", "fixed-point"),
     )
@@ -86,7 +86,8 @@ def run(options: Options) -> Outcome:
     """Call :func:`hogwild.cluster.infer`."""
     check_picture(options.plot)
     check_picture(options.map)
-    from hogwild.cluster.inference import infer, opened
+    from hogwild.cluster.inference import infer
+    from hogwild.cluster.setup import opened
 
     result = options.load()
     r = result.best if options.replica is None else options.replica

@@ -7,8 +7,6 @@ methods by name on all parts (:class:`hogwild.cluster.engine.Engine`).
 from __future__ import annotations
 
 import io
-import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,10 +35,10 @@ from hogwild.solvers import Newton, SemismoothNewton
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From predictions and targets of some nodes to the mean of their losses."""
-TRIAL = 8
-"""Most updates in the trial of one kind of work."""
-GOAL = 1e-4
-"""The share of the first residual at which a trial ends."""
+
+
+KINDS = ("solve", "messages", "gradient", "fixed-point")
+"""All kinds of work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,32 +191,9 @@ class Host:
 
     def kinds(self) -> list[str]:
         """The kinds of work that fit the model."""
-        return ["solve", *fitting(self.problem)] if self.owned else ["solve"]
-
-    @torch.no_grad()
-    def trial(self) -> dict[str, float]:
-        """Seconds that each kind of work takes to divide the residual by 10⁴, for a fixed halo. A
-        kind that takes longer than the best one is extrapolated from its last updates."""
-        seconds: dict[str, float] = {}
-        for name in self.kinds() if self.owned else []:
-            self._read(name)
-            try:
-                work = self._work(name)
-            except AsynchronyError:  # a rule may need the reverse of every edge
-                continue
-            goal, best = GOAL * work.look(), min(seconds.values(), default=math.inf)
-            seen = [(0.0, work.unrest)]
-            began = time.perf_counter()
-            while seen[-1][1] > max(goal, 1.0) and len(seen) <= TRIAL and seen[-1][0] < 2.0 * best:
-                work.advance(True)
-                seen.append((time.perf_counter() - began, work.look()))
-            (t0, r0), (t1, r1) = seen[len(seen) // 2 - (len(seen) > 1)], seen[-1]
-            if r1 > max(goal, 1.0):
-                rate = math.log(r1 / r0) / max(t1 - t0, 1e-9) if r1 < r0 else 0.0
-                t1 = t1 + math.log(goal / r1) / rate if rate < 0 else math.inf
-            seconds[name] = t1
-        self._read("solve")
-        return seconds
+        if not self.owned:
+            return list(KINDS)
+        return ["solve", *fitting(self.problem)]
 
     def forget(self) -> None:
         """Forget the embeddings, so that the next start is from zero."""
