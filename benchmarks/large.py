@@ -122,10 +122,13 @@ def report(folder: Path | None, rows: list[Row]) -> str:
         for graph in GRAPHS:
             some = [r for r in rows if (r["model"], r["graph"]) == (model, graph)]
             if len(some) > 1:
-                slopes[f"{model}, {graph}"] = exponent(some, "cpu")
-    if slopes:
-        text += "\nCPU seconds grow as edges to the power "
-        text += ", ".join(f"{slope:.2f} ({name})" for name, slope in slopes.items()) + ".\n"
+                for key in ("cpu", "seconds"):
+                    slopes[f"{model}, {graph}, {key}"] = exponent(some, key)
+    for key, words in (("cpu", "CPU seconds"), ("seconds", "Seconds")):
+        found = {name.removesuffix(f", {key}"): x for name, x in slopes.items() if key in name}
+        if found:
+            text += f"\n{words} grow as edges to the power "
+            text += ", ".join(f"{slope:.2f} ({name})" for name, slope in found.items()) + ".\n"
     write(folder, "large", {"environment": place, "rows": rows, "exponents": slopes}, text)
     return text
 
