@@ -182,25 +182,25 @@ def test_a_killed_node_of_a_cluster(tmp_path):
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
     model, data = case("energy")
-    try:
+    killed = []
 
-        def later():
-            time.sleep(12.0)
+    def watch(seconds, statuses):
+        if not killed:
+            killed.append(seconds)
             cluster.remove_node(nodes[1], allow_graceful=False)
 
-        helper = threading.Thread(target=later)
-        helper.start()
+    try:
         run = infer(
             model, data, 2, work="solve", address=cluster.address, folder=tmp_path / "run",
-            slow={0: 100.0, 1: 100.0}, seconds=300.0,
+            slow={0: 300.0, 1: 300.0}, seconds=300.0, watch=watch,
         )  # fmt: skip
-        helper.join()
     finally:
         ray.shutdown()
         cluster.shutdown()
         connect(None, 8, 1.0, 0.0)
     with torch.no_grad():
         answer = model.embed(data).value
+    assert run.converged
     assert run.restarts >= 1
     assert float((run.h - answer).norm() / answer.norm()) <= 1e-5
 
