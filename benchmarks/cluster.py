@@ -8,6 +8,9 @@ same error bar, a relative error of 10⁻⁵,
 * both again with one part slowed five times: it sleeps four times as long as its update took, so
   that it takes no core from the others.
 
+All of this is done with the overlap of the parts that the library chooses, and without any overlap
+(``--overlaps``): an overlap leaves few exchanges, and with them few barriers to wait at.
+
 The processes of a case are started once, and the contenders take turns in each of several rounds.
 Times are from the first update to the end. The start of Ray, about ten seconds, is not included.
 ``--road`` solves the highways of the world (``$HOGWILD_DATA/roadnet``) instead and draws a map.
@@ -20,7 +23,7 @@ import os
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,6 @@ from hogwild import GSDGNN, IGNN, EnergyGNN
 from hogwild.cluster import infer, open_graph
 from hogwild.cluster.actors import Actors
 from hogwild.cluster.connection import connect
-from hogwild.cluster.host import Plan, convolution, save_model
 from hogwild.cluster.inference import gathered
 from hogwild.cluster.setup import Place, Setup, prepared
 from hogwild.cluster.worker import Status
@@ -99,28 +101,43 @@ def once(engine: Actors, setup: Setup, way: Contender) -> dict[str, Any]:
     }
 
 
-def cell(name: str, side: int, workers: int, rounds: int, folder: Path) -> dict[str, Any]:
-    """One model on one graph with so many workers."""
+def cell(
+    name: str, side: int, workers: int, rounds: int, folder: Path, overlaps: list[str]
+) -> list[dict[str, Any]]:
+    """One model on one graph with so many workers: a row for each overlap."""
     torch.manual_seed(0)
     model, data = MODELS[name]().double(), grid(side)
     with torch.no_grad():
         exact = model.embed(data).value
-    found: dict[str, Any] = {"model": name, "nodes": side * side, "workers": workers}
+    rows = []
+    with prepared(model, data, workers, Place(folder=folder)) as setup:
+        plan = setup.plan(tol=TOL, checkpoints=folder / "checkpoints")
+        with Actors(plan, workers) as engine:
+            for overlap in overlaps:
+                engine.load(replace(plan, overlap=0 if overlap == "none" else None))
+                runs, alone = contest(engine, setup, data, rounds)
+                row = {"model": name, "nodes": side * side, "workers": workers, "overlap": overlap}
+                rows.append(row | {"one process": statistics.median(alone)} | judged(runs, exact))
+    return rows
+
+
+def contest(
+    engine: Actors, setup: Setup, data: Data, rounds: int
+) -> tuple[dict[str, list[dict[str, Any]]], list[float]]:
+    """All contenders in turn, several times; and the seconds of one process."""
     runs: dict[str, list[dict[str, Any]]] = {way.name: [] for way in CONTENDERS}
     alone = []
-    with prepared(model, data, workers, Place(folder=folder)) as setup:
-        plan = Plan(
-            store=setup.store.folder, model=save_model(model, folder / "model.pt"), tol=TOL,
-            checkpoints=folder / "checkpoints", hops=convolution(model).hops,
-        )  # fmt: skip
-        with Actors(plan, workers) as engine:
-            once(engine, setup, CONTENDERS[0])  # the first solve analyses the parts
-            for _ in range(rounds):
-                run = infer(model, data, 1, tol=TOL, work="solve")
-                alone.append(run.seconds)
-                for way in CONTENDERS:
-                    runs[way.name].append(once(engine, setup, way))
-    found["one process"] = statistics.median(alone)
+    once(engine, setup, CONTENDERS[0])  # the first solve analyses the parts
+    for _ in range(rounds):
+        alone.append(infer(setup.model, data, 1, tol=TOL, work="solve").seconds)
+        for way in CONTENDERS:
+            runs[way.name].append(once(engine, setup, way))
+    return runs, alone
+
+
+def judged(runs: dict[str, list[dict[str, Any]]], exact: torch.Tensor) -> dict[str, Any]:
+    """Median seconds, largest error, updates and megabytes of every contender."""
+    found = {}
     for way, some in runs.items():
         errors = [float((r["h"] - exact).norm() / exact.norm()) for r in some]
         found[way] = {
@@ -138,12 +155,14 @@ def shown(cells: list[dict[str, Any]]) -> str:
     for c in cells:
         free, bars, late, waiting = (c[way.name]["seconds"] for way in CONTENDERS)
         rows.append([
-            c["model"], f"{c['nodes']:,}", str(c["workers"]), f"{c['one process']:.2f} s",
-            f"{free:.2f} s", f"{free / bars:.2f}", f"{waiting / late:.2f}",
+            c["model"], f"{c['nodes']:,}", str(c["workers"]), c["overlap"],
+            f"{c['one process']:.2f} s", f"{free:.2f} s", str(max(c["free"]["updates"])),
+            f"{free / bars:.2f}", f"{late:.2f} s", f"{waiting / late:.2f}",
             f"{max(c[way.name]['error'] for way in CONTENDERS):.0e}",
         ])  # fmt: skip
-    head = ["model", "nodes", "workers", "one process", "parts", "parts / with barriers",
-            "straggler: with barriers / parts", "largest error"]  # fmt: skip
+    head = ["model", "nodes", "workers", "overlap", "one process", "parts", "updates",
+            "parts / with barriers", "straggler: parts", "straggler: with barriers / parts",
+            "largest error"]  # fmt: skip
     return table(head, rows)
 
 
@@ -182,6 +201,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=None, help="nodes of a side of the grid")
     parser.add_argument("--workers", nargs="*", type=int, default=[2, 4])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--overlaps", nargs="*", default=["auto", "none"], choices=["auto", "none"])
     parser.add_argument("--road", type=Path, default=None, help="draw maps into this folder")
     parser.add_argument("--out", type=Path, default=None, help="write the results into this folder")
     options = parser.parse_args()
@@ -199,16 +219,10 @@ def main() -> None:
     for name in options.models:
         for workers in options.workers:
             with tempfile.TemporaryDirectory() as folder:
-                cells.append(
-                    cell(
-                        name,
-                        options.side or SIDES[name],
-                        workers,
-                        options.rounds,
-                        Path(folder).absolute(),
-                    )
-                )
-            print(shown(cells[-1:]), flush=True)
+                where, side = Path(folder).absolute(), options.side or SIDES[name]
+                more = cell(name, side, workers, options.rounds, where, options.overlaps)
+                cells += more
+            print(shown(more), flush=True)
             if options.out is not None:
                 results = {"environment": environment("cpu"), "cells": cells}
                 write(options.out, "cluster", results, shown(cells))
