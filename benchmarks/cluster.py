@@ -166,32 +166,79 @@ def shown(cells: list[dict[str, Any]]) -> str:
     return table(head, rows)
 
 
+def denoiser(gamma: float) -> GSDGNN:
+    """Graph signal denoising of the given numbers themselves."""
+    model = GSDGNN(1, out_channels=1, hidden_channels=1, gamma=gamma, beta=1.0).double()
+    model.conv.encoder = torch.nn.Identity()
+    return model
+
+
+EUROPE = (-11.0, 32.0, 35.0, 62.0)
+
+
 def road(workers: int, out: Path) -> dict[str, Any]:
-    """A field on the highways of the world, denoised: latitudes with noise."""
+    """The highways of the world: a field with noise, denoised, and a source that spreads."""
     from hogwild.plots.cluster import graph_map
 
     source = Path(os.environ["HOGWILD_DATA"]) / "roadnet" / "world_highways.npz"
-    names = {"latlon": "pos", "km": "length"}
-    graph = open_graph(source, undirected=True, names=names)
-    pos = np.asarray(graph.node_fields["pos"])
-    random = np.random.default_rng(0)
-    clean = np.cos(np.radians(4 * pos[:, :1])) * np.sin(np.radians(3 * pos[:, 1:]))
-    noisy = clean + random.standard_normal(clean.shape)
-    torch.manual_seed(0)
-    model = GSDGNN(1, out_channels=1, hidden_channels=1, gamma=0.02, beta=1.0).double()
-    model.conv.encoder = torch.nn.Identity()
-    data = Data(
-        x=torch.from_numpy(noisy), edge_index=torch.from_numpy(np.asarray(graph.edge_index))
-    )
-    run = infer(model, data, workers, tol=1e-4, work="solve")
-    assert run.h is not None
-    h = run.h.numpy()
-    error = [float(np.sqrt(np.mean((x - clean) ** 2))) for x in (noisy, h)]
-    place = pos[:, ::-1]
-    graph_map(place, h[:, 0], out / "roads.png", title="a field on 560,282 junctions, denoised")
-    graph_map(place, run.part.astype(int), out / "roads_parts.png", title=f"{workers} parts")
-    print(run)
-    return {"noise before": error[0], "noise after": error[1], **run.data}
+    graph = open_graph(source, undirected=True, names={"latlon": "pos", "km": "length"})
+    pos, edges = np.asarray(graph.node_fields["pos"])[:, ::-1], np.asarray(graph.edge_index)
+    ends = torch.from_numpy(edges)
+
+    def solved(x: Any, gamma: float, **options: Any) -> tuple[Any, Any]:
+        data = Data(x=torch.from_numpy(x), edge_index=ends)
+        run = infer(denoiser(gamma), data, workers, tol=1e-4, work="solve", **options)
+        assert run.h is not None
+        print(run, flush=True)
+        return run, run.h.numpy()[:, 0]
+
+    lon, lat = np.radians(pos.T)
+    clean = np.cos(6 * lat) * np.sin(5 * lon)
+    noisy = clean + np.random.default_rng(0).standard_normal(clean.shape)
+    run, h = solved(noisy[:, None], 0.02, overlap=32)
+    found: dict[str, Any] = {"denoised": dict(run.data)}
+    found["denoised"] |= {
+        name: float(np.sqrt(np.mean((x - clean) ** 2)))
+        for name, x in (("noise before", noisy), ("noise after", h))
+    }
+    look: dict[str, Any] = {"edge_index": edges, "cmap": "RdBu_r", "limits": (-1.5, 1.5)}
+    many = f"{len(pos):,} junctions of highways"
+    for name, x, words in (("noisy", noisy, "a field with noise"), ("denoised", h, "denoised")):
+        graph_map(pos, x, out / f"roads_{name}.png", title=f"{words}, {many}", width=11.0, **look)
+        graph_map(pos, x, out / f"roads_{name}_europe.png", title=words, width=7.0, window=EUROPE,
+                  **look)  # fmt: skip
+    graph_map(pos, run.part.astype(int), out / "roads_parts.png", title=f"{workers} parts",
+              edge_index=edges, width=11.0)  # fmt: skip
+    begin = int(np.argmin(np.abs(pos - [2.35, 48.86]).sum(1)))  # in Paris
+    x = np.zeros((len(pos), 1))
+    x[begin] = 1.0
+    run, h = solved(x, 1e-5, overlap=250)
+    hops = breadth_first(edges, begin, len(pos))
+    reached = h >= 1e-6 * h.max()
+    found["spread"] = dict(run.data) | {
+        "hops": int(hops[reached].max()),
+        "nodes": int(reached.sum()),
+    }
+    share = np.log10(np.maximum(h / h.max(), 1e-6))
+    words = f"a source in Paris, spread over up to {found['spread']['hops']:,} hops"
+    look = {"edge_index": edges, "cmap": "magma_r", "label": "share of the source, log10"}
+    look |= {"limits": (-6.0, 0.0), "window": (-20.0, 150.0, -36.0, 72.0)}
+    graph_map(pos, share, out / "roads_spread.png", title=words, width=11.0, **look)
+    return found
+
+
+def breadth_first(edges: Any, begin: int, count: int) -> Any:
+    """Hops from a node to all nodes, [N]; -1 where there is no path."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import breadth_first_order
+
+    joined = csr_matrix((np.ones(edges.shape[1]), (edges[0], edges[1])), (count, count))
+    order, before = breadth_first_order(joined, begin)
+    hops = np.full(count, -1)
+    hops[begin] = 0
+    for node in order[1:].tolist():
+        hops[node] = hops[before[node]] + 1
+    return hops
 
 
 def main() -> None:

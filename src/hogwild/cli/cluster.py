@@ -59,6 +59,11 @@ class Options(Finished):
         group=WORKERS,
         choices=("auto", "metis", "coordinates", "search"),
     )
+    overlap: int = option(
+        8,
+        "most rings of other parts' nodes for which a part solves, too; more leave fewer exchanges",
+        group=WORKERS,
+    )
     barriers: bool = option(
         False, "let all workers wait for each other, for comparisons", group=WORKERS
     )
@@ -96,8 +101,8 @@ def run(options: Options) -> Outcome:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     graph = opened(options.graph)
     names = (
-        "workers", "address", "cpus", "gpus", "restarts", "work", "partition", "barriers", "tol",
-        "seconds", "seed",
+        "workers", "address", "cpus", "gpus", "restarts", "work", "partition", "overlap",
+        "barriers", "tol", "seconds", "seed",
     )  # fmt: skip
     show = None if options.quiet or options.json else Progress()
     seen = infer(
@@ -122,7 +127,8 @@ def _map(graph: Any, seen: Any, path: str) -> str:
     pos = pos.get("pos") if isinstance(pos, dict) else None
     if pos is None or seen.part is None:
         raise ConfigError(f"--map {path}: the graph has no positions; expected a field pos, [N, 2]")
-    graph_map(pos, seen.part, path, title=f"{seen.workers} parts")
+    edges = getattr(graph, "edge_index", None)
+    graph_map(pos, seen.part, path, title=f"{seen.workers} parts", edge_index=edges)
     return path
 
 

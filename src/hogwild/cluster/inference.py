@@ -19,6 +19,7 @@ from hogwild.cluster.result import GUARANTEES, ClusterRun
 from hogwild.cluster.setup import Place, Setup, Source, engine_for, prepared
 from hogwild.cluster.trace import Trace
 from hogwild.cluster.worker import Status
+from hogwild.cluster.writer import OVERLAP
 from hogwild.errors import ConfigError, is_number
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
@@ -45,6 +46,7 @@ def infer(
     barriers: bool = False,
     slow: dict[int, float] | None = None,
     disorder: Disorder | None = None,
+    overlap: int = OVERLAP,
     gather: bool | None = None,
     seed: int = 0,
     watch: Watch | None = None,
@@ -77,6 +79,8 @@ def infer(
         barriers: Let all workers wait for each other after every update (for comparisons).
         slow: How many times longer an update of a worker takes, by part (for comparisons).
         disorder: Run all workers in this process, in the order of a seed, with delays and losses.
+        overlap: Most rings of other parts' nodes for which a part solves, too. More of them leave
+            fewer exchanges, where what a node knows reaches far.
         gather: Whether the answers of all parts are returned; by default up to
             50 million numbers. With a ``folder`` they are in files, too.
         seed: Seed of the partition.
@@ -88,7 +92,7 @@ def infer(
         raise ConfigError(f"work={work!r}; expected one of auto, {', '.join(KINDS)}")
     place = Place(
         folder=folder, partition=partition, address=address, cpus=cpus, gpus=gpus,
-        restarts=restarts, disorder=disorder, seed=seed,
+        restarts=restarts, disorder=disorder, overlap=overlap, seed=seed,
     )  # fmt: skip
     with prepared(model, graph, workers, place) as setup:
         plan = setup.plan(tol=tol, checkpoints=setup.folder / "checkpoints")

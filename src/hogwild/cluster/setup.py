@@ -22,6 +22,7 @@ from hogwild.cluster.partitioning import Partition, partition
 from hogwild.cluster.sources import open_graph
 from hogwild.cluster.store import Store
 from hogwild.cluster.whole import Whole
+from hogwild.cluster.writer import OVERLAP
 from hogwild.errors import ConfigError, FeatureError, is_number, require_positive
 from hogwild.graph.inputs import Inputs
 from hogwild.models.check import check_model
@@ -43,6 +44,8 @@ class Place:
         gpus: GPUs that Ray reserves for each worker; with one or more, workers compute on them.
         restarts: How often each worker is started again after its process or node has died.
         disorder: Run all workers in this process, in the order of a seed, with delays and losses.
+        overlap: Most rings of other parts' nodes for which a part solves, too. More of them leave
+            fewer exchanges, where what a node knows reaches far.
         seed: Seed of the partition.
     """
 
@@ -53,6 +56,7 @@ class Place:
     gpus: float = 0.0
     restarts: int = 5
     disorder: Disorder | None = None
+    overlap: int = OVERLAP
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -168,7 +172,10 @@ def _cut(whole: Whole, count: int, folder: Path, place: Place) -> tuple[Store, P
             if sizes == (whole.num_nodes, whole.num_edges, count) and _same(found, whole):
                 return found, None
     cut = partition(whole, count, method=place.partition, seed=place.seed)
-    return Store.write(folder, whole, cut.part, num_parts=count, overwrite=True), cut
+    found = Store.write(
+        folder, whole, cut.part, num_parts=count, overlap=place.overlap, overwrite=True
+    )
+    return found, cut
 
 
 def _same(store: Store, whole: Whole) -> bool:

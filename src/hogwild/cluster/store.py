@@ -32,6 +32,7 @@ from hogwild.cluster.part import Part
 from hogwild.cluster.whole import Whole
 from hogwild.cluster.writer import (
     FORMAT,
+    MOST,
     OVERLAP,
     VERSION,
     Writer,
@@ -105,8 +106,8 @@ class Store:
         """
         whole, folder = Whole.of(graph), Path(folder)
         parts, count = _checked(part, whole.num_nodes, num_parts)
-        if require_integer("overlap", overlap, 0) > OVERLAP:
-            raise ConfigError(f"overlap={overlap}; expected 0 to {OVERLAP} rings")
+        if require_integer("overlap", overlap, 0) > MOST:
+            raise ConfigError(f"overlap={overlap}; expected 0 to {MOST} rings")
         is_store = (folder / "index.json").is_file()
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
         if taken and not (is_store and overwrite):

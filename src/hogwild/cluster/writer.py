@@ -7,7 +7,7 @@ has the level d + 1 if its nearer end lies in ring d (ring 0: the owned nodes). 
 
 A part always has the levels that two hops need, 1 and 2. It has one level more for each ring of its
 *overlap*, the rings of other parts' nodes for which it solves, too. The overlap grows ring by ring,
-up to :data:`OVERLAP` rings, while it holds at most :data:`SHARE` as many nodes as the part: on a
+up to a given number of rings, while it holds at most :data:`SHARE` as many nodes as the part: on a
 graph of small diameter it stays empty, since a ring would hold nearly all nodes.
 """
 
@@ -32,10 +32,12 @@ Array = npt.NDArray[Any]
 
 FORMAT, VERSION = "hogwild graph store", 2
 OVERLAP = 8
-"""Most rings of an overlap."""
+"""Rings of an overlap, unless asked for more or fewer."""
+MOST = 250
+"""Most rings of an overlap that can be asked for."""
 SHARE, SMALL = 0.25, 16
 """An overlap holds at most this share of the nodes of its part, or so many nodes."""
-LEVELS = 16
+LEVELS = 256
 """More than the levels of an edge: an edge and its level are one number."""
 
 
@@ -147,7 +149,7 @@ class Writer:
         """The rings of all parts. Sets ``rings``, the rings of each part's overlap [P]: the part
         then holds one ring more."""
         empty = np.empty(0, dtype=np.int64)
-        held = Held(empty, np.empty(0, dtype=np.int8), self.count)
+        held = Held(empty, np.empty(0, dtype=np.int16), self.count)
         self.rings = np.zeros(self.count, dtype=np.int64)
         most = np.maximum(SHARE * np.diff(self.start), SMALL)
         sizes = np.zeros(self.count, dtype=np.int64)
