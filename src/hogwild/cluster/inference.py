@@ -88,6 +88,8 @@ def infer(
     """
     if not is_number(tol) or not 0 < tol < 1:
         raise ConfigError(f"tol={tol!r}; expected a relative error between 0 and 1")
+    if seconds is not None and not (is_number(seconds) and seconds >= 0):
+        raise ConfigError(f"seconds={seconds!r}; expected a number, 0 or more, or None")
     if work not in ("auto", *KINDS):
         raise ConfigError(f"work={work!r}; expected one of auto, {', '.join(KINDS)}")
     place = Place(

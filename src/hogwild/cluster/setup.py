@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ from hogwild.cluster.sources import open_graph
 from hogwild.cluster.store import Store
 from hogwild.cluster.whole import Whole
 from hogwild.cluster.writer import OVERLAP
-from hogwild.errors import ConfigError, FeatureError, is_number, require_positive
+from hogwild.errors import ConfigError, DataError, FeatureError, is_number, require_positive
 from hogwild.graph.inputs import Inputs
 from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
@@ -58,6 +58,18 @@ class Place:
     disorder: Disorder | None = None
     overlap: int = OVERLAP
     seed: int = 0
+
+    @classmethod
+    def of(cls, verb: str, **options: Any) -> Place:
+        """A place from the keywords of a call of ``verb``."""
+        names = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in names:
+                raise TypeError(
+                    f"{verb}() got an unexpected keyword argument {name!r}; expected some of "
+                    f"{', '.join(names)}"
+                )
+        return cls(**options)
 
     def __post_init__(self) -> None:
         for name in ("cpus", "gpus", "restarts"):
@@ -118,6 +130,7 @@ def prepared(
         assert not isinstance(graph, str | Path | Store)
         whole = Whole.of(graph)
         _check_widths(found, int(whole.x.shape[1]), whole.edge_attr)
+        whole.require_finite()
     count = store.num_parts if store is not None and workers is None else workers
     count = require_positive("workers", 1 if count is None else count)
     if store is not None:
@@ -137,12 +150,17 @@ def prepared(
         where = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="hogwild-")))
         if where.exists() and not where.is_dir():
             raise ConfigError(f"folder={str(folder)!r} is a file; expected a folder")
-        where.mkdir(parents=True, exist_ok=True)
-        where = where.absolute()
-        cut = None
-        if store is None:
-            assert whole is not None
-            store, cut = _cut(whole, count, where / "graph", place)
+        where, cut = where.absolute(), None
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+            if store is None:
+                assert whole is not None
+                store, cut = _cut(whole, count, where / "graph", place)
+        except OSError as error:
+            raise DataError(
+                f"the parts cannot be written to {where} ({error}); expected a folder of your own "
+                f"with room for the graph: give another folder"
+            ) from error
         inputs = None
         if whole is not None and isinstance(graph, Data | Inputs):
             inputs = Inputs.of(graph)
@@ -164,12 +182,14 @@ def _check_widths(model: ConvGNN, channels: int, edges: Any) -> None:
 
 
 def _cut(whole: Whole, count: int, folder: Path, place: Place) -> tuple[Store, Partition | None]:
-    """The graph in parts: from the folder, if it holds this graph in as many parts, else new."""
+    """The graph in parts: from the folder, if it holds this graph in as many parts, else new. A
+    damaged one is written again."""
     if (folder / "index.json").is_file():
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, DataError):
             found = Store.open(folder)
             sizes = found.num_nodes, found.num_edges, found.num_parts
             if sizes == (whole.num_nodes, whole.num_edges, count) and _same(found, whole):
+                found.check()
                 return found, None
     cut = partition(whole, count, method=place.partition, seed=place.seed)
     found = Store.write(

@@ -97,7 +97,7 @@ class Trainer:
         **place: Any,
     ) -> None:
         self.loss, self.target, self.mask, self.tol = loss, target, mask, tol
-        self._prepared = prepared(model, graph, workers, Place(**place))
+        self._prepared = prepared(model, graph, workers, Place.of("Trainer", **place))
         self.setup: Setup = self._prepared.__enter__()
         self.model = self.setup.model
         if self.model.readout.pool is not None:
