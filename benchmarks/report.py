@@ -211,6 +211,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "swarm_sizes": written("swarm_sizes"),
     "swarm_faults": written("swarm_faults"),
     "large": written("large"),
+    "cluster": written("cluster"),
 }
 
 

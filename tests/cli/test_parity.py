@@ -16,6 +16,7 @@ TRAINED = "a folder, --replica and --graphs name it"
 IMPAIRED = "--impair builds them"
 QUIET = "--quiet and --json switch it off"
 TENSOR = "a tensor or a function, which no flag can hold"
+RUN_ON_PARTS = "a result of hogwild.cluster.infer, which `hogwild cluster` prints itself"
 LATER = "what it keeps is for a program that goes on with the result"
 
 RUN = {
@@ -66,7 +67,7 @@ PAIRS = {
     ),
     "certify": (
         [hogwild.certify, Settings],
-        {"model": TRAINED, "data": TRAINED, "impairments": IMPAIRED}
+        {"model": TRAINED, "data": TRAINED, "impairments": IMPAIRED, "run": RUN_ON_PARTS}
         | dict.fromkeys(["seed", "runs", "ticks", "tol", "history", "keep_embeddings"], ALL_RUNS),
     ),
     "demo": ([demo], {"scale": "--quick", "say": "it prints", "progress": QUIET}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from torch import Tensor
 
@@ -27,6 +27,15 @@ LABELS = {
     "ticks_to_answer": "ticks until the answer, L (S + D)",
 }
 """The constants of a certificate, in words."""
+
+
+class RunOnParts(Protocol):
+    """What a certificate reads of a run of :func:`hogwild.cluster.infer`."""
+
+    workers: int
+    work: str
+    reason: str
+    guarantee: str
 
 
 @dataclass
@@ -57,6 +66,8 @@ class Certificate:
         since: Tick from which on the rate holds; before it, nodes may lose their memory.
         levels: Of a stack: what holds for each level once those below stand still.
         rule: What the nodes do; ``None`` where the model cannot run asynchronously at all.
+        parts: What the parts of a graph did between two exchanges, why, and what is proved of
+            them, in words; empty where no run on parts was given.
     """
 
     kind: Kind
@@ -73,6 +84,7 @@ class Certificate:
     since: int = 0
     levels: tuple[Certificate, ...] = ()
     rule: str | None = None
+    parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.guaranteed:
@@ -93,6 +105,7 @@ class Certificate:
             "certified_step_max": None if step is None else float(step.max()),
             "own_step": self.own_step,
             **self.constants,
+            "parts": list(self.parts),
             "levels": [level.data for level in self.levels],
         }
 
@@ -123,6 +136,7 @@ class Certificate:
             lines.append(f"  tracking: while the answer moves so fast, {within}")
         if self.own_step is not None:
             lines.append(f"  your step: {self.own_step}")
+        lines += [f"  {line}" for line in self.parts]
         lines += [f"level {number}: {level}" for number, level in enumerate(self.levels, 1)]
         return "\n".join(lines)
 

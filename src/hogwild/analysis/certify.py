@@ -46,7 +46,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.analysis.certificate import HOPELESS, Certificate
+from hogwild.analysis.certificate import HOPELESS, Certificate, RunOnParts
 from hogwild.analysis.energies import certify_energy
 from hogwild.analysis.fixed_points import certify_fixed_point
 from hogwild.errors import AsynchronyError, ConfigError, is_number
@@ -69,6 +69,7 @@ def certify(
     delay: int = 2,
     *,
     drift: float | None = None,
+    run: RunOnParts | None = None,
     **options: Any,
 ) -> Certificate:
     """What is proved of :func:`hogwild.simulate` with the same arguments: the constants, the
@@ -82,6 +83,8 @@ def certify(
             distance at which nodes follow, where one is proved. Of an energy it is assumed that a
             tick changes no gradient by more than a move of all embeddings by ``drift`` could;
             quadratic energies on a fixed graph (``GSDGNN``) do so by themselves.
+        run: What :func:`hogwild.cluster.infer` returned for this model. The certificate then also
+            says what the parts did between two exchanges, why, and what is proved of them.
         options: ``rule``, ``step``, ``exchange`` and ``impairments`` of :func:`hogwild.simulate`.
             For energies ``rule="auto"`` means messages. More is proved of gradient steps with
             ``step="certified"``.
@@ -90,7 +93,11 @@ def certify(
     found = found if isinstance(found, Conv) else runnable(found)  # a layer needs no readout
     if drift is not None and not (is_number(drift) and 0.0 <= drift < math.inf):
         raise ConfigError(f"drift={drift!r}; expected a nonnegative number: a move in a tick")
-    return certified(found, Inputs.of(data), Settings(stagger, delay, **options), drift)
+    proved = certified(found, Inputs.of(data), Settings(stagger, delay, **options), drift)
+    if run is None:
+        return proved
+    work = f"{run.workers} parts, work between two exchanges: {run.work} ({run.reason})"
+    return replace(proved, parts=(work, f"parts: {run.guarantee}"))
 
 
 @torch.no_grad()
