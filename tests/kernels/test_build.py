@@ -184,7 +184,8 @@ def test_source_distribution(source, tmp_path):
     (found,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(found) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    sources = [p.name for p in build.SOURCE.parent.iterdir() if p.suffix in build.SUFFIXES]
+    folder = source / "src" / "hogwild" / "kernels" / "source"
+    sources = [p.name for p in folder.iterdir() if p.suffix in build.SUFFIXES]
     wanted = {f"src/hogwild/kernels/source/{name}" for name in sources}
     assert wanted | {"hatch_build.py", "pyproject.toml", "src/hogwild/kernels/build.py"} <= names
     assert not [name for name in names if name.endswith(".so")]
