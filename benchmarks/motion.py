@@ -55,7 +55,7 @@ def trained(model: nn.Module, epochs: int, nodes: int, seed: int) -> float:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         best.step()
-    return float(loss)
+    return float(loss.detach())
 
 
 def row(name: str, seen: Track, seconds: float) -> dict[str, object]:
