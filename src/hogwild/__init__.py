@@ -6,6 +6,7 @@ the command line's help does not wait for torch.
 
 from __future__ import annotations
 
+from functools import cache as _cache
 from importlib import import_module as _import
 from importlib import metadata as _metadata
 from importlib.util import find_spec as _find_spec
@@ -20,6 +21,7 @@ except _metadata.PackageNotFoundError:  # run from a source tree that was never 
     __version__ = "0+unknown"
 
 
+@_cache  # a training loop may say hogwild.Inputs in every step
 def __getattr__(name: str) -> Any:
     if _find_spec(f"hogwild.{name}") is not None:
         return _import(f"hogwild.{name}")

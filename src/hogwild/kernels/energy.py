@@ -11,18 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from hogwild.errors import FeatureError
 from hogwild.graph import Graph
 from hogwild.kernels.native import Library
 from hogwild.kernels.plan import address, plan_of
 from hogwild.linalg.solution import Solution
-from hogwild_node.networks import PICNNParameters
+from hogwild.nn.picnn import PICNN
 
 ACTIVATIONS = ("softplus", "squareplus")
 
@@ -124,18 +126,8 @@ class Tensors:
         )  # fmt: skip
 
 
-def flat(net: PICNNParameters) -> list[Tensor]:
-    """All parameters of a network but the first layer of its feature path, [B, …] each."""
-    parts = []
-    for i, wy in enumerate(net.wy):
-        parts += [wy] if i == 0 else [wy, net.wz[i - 1]]
-    for weight, bias in zip(net.feature_weight[1:], net.feature_bias[1:], strict=True):
-        parts += [weight, bias]
-    return [x.flatten(1) for x in parts]
-
-
 def pose(
-    networks: Sequence[PICNNParameters],
+    networks: Sequence[PICNN],
     design: Design,
     x: Tensor,
     heard: Tensor | None,
@@ -143,47 +135,132 @@ def pose(
     weight: Tensor | None,
     loop_weight: Tensor | None,
 ) -> Tensors:
-    """Pose a problem from the parameters of its networks (message, self message, update) and from
-    features [1 or R, p, N]."""
-    message, loop, update = networks
-    replicas, p, double = loop.wy[0].size(0), x.size(-2), torch.float64
-    heads, both_ends = design.heads, design.both_ends
+    """Pose a problem from its networks (message, self message, update) and from features
+    [1 or R, p, N]."""
+    edge_attr = edge_attr if design.both_ends else None  # node-wise messages do not read it
+    parameters = [p for net in networks for p in _parameters(net)]
+    counts = tuple(len(_parameters(net)) for net in networks)
+    flat, nodes, edges = _Pose.apply(design, counts, x, heard, edge_attr, *parameters)
+    weight = None if weight is None else weight[:, :, 0]
+    return Tensors(flat, nodes, edges, weight, loop_weight)
 
-    def per_replica(t: Tensor) -> Tensor:
-        """[R·H, a, …] -> [R, H·a, …]."""
-        return t if heads == 1 else t.reshape(replicas, heads * t.size(1), *t.shape[2:])
 
-    parameters = torch.cat(
-        [per_replica(torch.cat(flat(message), 1)), *flat(loop), *flat(update)], 1
-    ).to(double)
-    first, bias = message.feature_weight[0], message.feature_bias[0]
-    own = 1 if both_ends else 0
-    sender = first[..., own * p : (own + 1) * p]
-    at_nodes = [first[..., :p]] if both_ends else []
-    biases = [bias] if both_ends else []
-    if heard is None:
-        at_nodes.append(sender)
-        biases.append(torch.zeros_like(bias) if both_ends else bias)
-    weights = [
-        *(per_replica(w) for w in at_nodes),
-        loop.feature_weight[0],
-        update.feature_weight[0],
-    ]
-    shifts = [*(per_replica(b) for b in biases), loop.feature_bias[0], update.feature_bias[0]]
-    nodes = (
-        _project(torch.cat(weights, 1).to(double), x) + torch.cat(shifts, 1).to(double)[..., None]
+def _parameters(net: PICNN) -> list[Tensor]:
+    """The parameters of a network: of the feature path's first layer, then all others layer by
+    layer, as ``source/picnn.h`` reads them."""
+    weights, biases, wy, wz = (
+        [p for p in group._parameters.values() if p is not None]
+        for group in (net.feature_weight, net.feature_bias, net.wy, net.wz)
     )
-    edges = None
-    if heard is not None:
-        edges = _project(per_replica(sender).to(double), heard)
-        if not both_ends:
-            edges = edges + per_replica(bias).to(double)[..., None]
-    if edge_attr is not None and both_ends:
-        found = _project(per_replica(first[..., 2 * p :]).to(double), edge_attr)
-        edges = found if edges is None else edges + found
-    if weight is not None:
-        weight = weight[:, :, 0]
-    return Tensors(parameters, nodes, edges, weight, loop_weight)
+    rest = [wy[0], *(p for pair in zip(wy[1:], wz, strict=True) for p in pair)]
+    path = [p for pair in zip(weights[1:], biases[1:], strict=True) for p in pair]
+    return [weights[0], biases[0], *rest, *path]
+
+
+class _Pose(torch.autograd.Function):
+    """Lay out the parameters, and compute the first layer of all feature paths with one product.
+
+    One function instead of a few dozen operations: on small graphs autograd's bookkeeping of these
+    would take as long as the solve.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        design: Design,
+        counts: tuple[int, ...],
+        x: Tensor,
+        heard: Tensor | None,
+        edge_attr: Tensor | None,
+        *given: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        heads, two = design.heads, design.both_ends
+        (first, bias, *message), (loop_w, loop_b, *loop), (update_w, update_b, *update) = _split(
+            given, counts
+        )
+        lead = loop_b.dim() - 1  # whether parameters have a dimension of replicas
+        r = loop_b.size(0) if lead else 1
+
+        def flat(parts: Sequence[Tensor], sets: int = 1) -> Tensor:
+            """[R, …] parameters, or ``sets`` of them for each replica, side by side."""
+            return torch.cat([p.reshape(r * sets, -1) for p in parts], 1).reshape(r, -1)
+
+        parameters = torch.cat([flat(message, heads), flat(loop), flat(update)], 1).double()
+        p, rows = x.size(-2), bias.size(-1)
+        first = first.reshape(r, heads * rows, -1).double()
+        ends = [first[..., :p], first[..., p : 2 * p]] if two else [first[..., :p]]
+        shift = bias.reshape(r, heads * rows).double()
+        shifts = [shift, torch.zeros_like(shift)][: len(ends)]
+        sender = ends[-1]
+        if heard is not None:
+            ends, shifts = ends[:-1], shifts[:-1]
+        rest = [t.reshape(r, -1, p).double() for t in (loop_w, update_w)]
+        weight = torch.cat([*ends, *rest], 1)  # [R, T, p]
+        shifts += [t.reshape(r, -1).double() for t in (loop_b, update_b)]
+        nodes = _project(weight, x) + torch.cat(shifts, 1)[..., None]
+        edges = None
+        if heard is not None:
+            edges = _project(sender, heard)
+            edges = edges if two else edges + shift[..., None]
+        if edge_attr is not None:
+            more = _project(first[..., 2 * p :], edge_attr)
+            edges = more if edges is None else edges + more
+        ctx.save_for_backward(x, heard, edge_attr, weight, first, *given)
+        ctx.design, ctx.counts = design, counts
+        return parameters, nodes, edges
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, parameters: Tensor, nodes: Tensor, edges: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        x, heard, edge_attr, weight, first, *given = ctx.saved_tensors
+        needs_x, needs_heard, needs_attr = ctx.needs_input_grad[2:5]
+        heads, two = ctx.design.heads, ctx.design.both_ends
+        message, loop, update = _split(given, ctx.counts)
+        r, p, rows = weight.size(0), x.size(-2), message[1].size(-1)
+        to_nodes, sums = _outer(nodes, x), nodes.sum(-1)
+        # Rows of o_0 on nodes: own, sent (unless it is on edges), self message, update.
+        at = heads * rows
+        slots = [to_nodes[:, :at]] if two else []
+        start, bias = at if two else 0, sums[:, :at]
+        if heard is None:
+            slots.append(to_nodes[:, start : start + at])
+            start += at
+        elif edges is not None:
+            slots.append(_outer(edges, heard))
+            bias = bias if two else edges.sum(-1)
+        if edge_attr is not None and edges is not None:
+            slots.append(_outer(edges, edge_attr))
+        middle = start + loop[1].size(-1)
+        groups = (
+            (message, heads, torch.cat(slots, -1), bias),
+            (loop, 1, to_nodes[:, start:middle], sums[:, start:middle]),
+            (update, 1, to_nodes[:, middle:], sums[:, middle:]),
+        )
+        out: list[Tensor] = []
+        offset = 0
+        for (fw, fb, *rest), sets, dw, db in groups:
+            sizes = [t.numel() // (r * sets) for t in rest]
+            width = sum(sizes)
+            mine = parameters[:, offset : offset + sets * width].reshape(r * sets, width)
+            offset += sets * width
+            out += [dw.reshape(fw.shape).to(fw.dtype), db.reshape(fb.shape).to(fb.dtype)]
+            parts = mine.split(sizes, 1)
+            out += [g.reshape(t.shape).to(t.dtype) for g, t in zip(parts, rest, strict=True)]
+        sender = first[..., p * (1 if two else 0) : p * (2 if two else 1)]
+        back = [_back(weight, nodes, x) if needs_x else None, None, None]
+        if edges is not None and needs_heard:
+            back[1] = _back(sender, edges, heard)
+        if edges is not None and needs_attr:
+            back[2] = _back(first[..., 2 * p :], edges, edge_attr)
+        return None, None, *back, *out
+
+
+def _split(given: Sequence[Tensor], counts: Sequence[int]) -> list[Sequence[Tensor]]:
+    """Consecutive parts of these lengths."""
+    ends = list(accumulate(counts))
+    return [given[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
 def _project(weight: Tensor, x: Tensor) -> Tensor:
@@ -192,6 +269,20 @@ def _project(weight: Tensor, x: Tensor) -> Tensor:
     if x.size(0) > 1:
         return weight @ x
     return (weight.flatten(0, 1) @ x[0]).unflatten(0, weight.shape[:2])
+
+
+def _outer(found: Tensor, x: Tensor) -> Tensor:
+    """Gradient of the weights of :func:`_project`: [R, T, n] and [1 or R, p, n] -> [R, T, p]."""
+    if x.size(0) > 1:
+        return found @ x.mT
+    return (found.flatten(0, 1) @ x[0].T).unflatten(0, found.shape[:2])
+
+
+def _back(weight: Tensor, found: Tensor, x: Tensor) -> Tensor:
+    """Gradient of the features of :func:`_project`, in their shape."""
+    if x.size(0) > 1:
+        return weight.mT @ found
+    return (weight.flatten(0, 1).T @ found.flatten(0, 1)).unsqueeze(0)
 
 
 class EnergyKernel:

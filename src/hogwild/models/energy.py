@@ -260,7 +260,7 @@ class EnergyConv(ImplicitConv):
             return f"rounds={self.rounds}, and the compiled solve knows one round"
         if not self.solver.compiles:
             return f"solver={self.solver}, and the compiled solve is Newton(linear='auto')"
-        nets = [net.parameters_of() for net in next(self._networks())]
+        nets = next(self._networks())
         act = nets[0].act
         if ACTIVATIONS.get(act.name) != act:
             return f"the activation {act.name!r} is not one of {', '.join(ACTIVATIONS)}"
@@ -273,8 +273,7 @@ class EnergyConv(ImplicitConv):
         design = Design(
             self.hidden_channels, self.message_channels, self.heads or 1, self.concat,
             self.message == "edge", heard is None, self.beta, act.name, nets[0].gate,
-            tuple(tuple(w.size(-2) for w in net.wy) for net in nets),
-            tuple(net.monotone for net in nets),
+            tuple(net.channels for net in nets), tuple(net.mask for net in nets),
         )  # fmt: skip
         if not design.fits:
             return "the networks have more layers, units or inputs than the compiled solve takes"
