@@ -260,3 +260,5 @@ HOG_API int hog_adjoint(const void* plan, const void* sizes, int64_t replicas,
 }
 
 }  // extern "C"
+
+#include "simulator.h"
