@@ -31,6 +31,8 @@ from hogwild.asynchrony.impairments import check_impairments
 from hogwild.asynchrony.seeding import Streams
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
+from hogwild.kernels.native import library
+from hogwild.kernels.ticks import Clock
 
 
 def places(at: Star) -> tuple[Tensor, Tensor]:
@@ -108,6 +110,10 @@ class Schedule(Timetable):
         self.view = torch.zeros(graph.num_edges, dtype=torch.long, device=device)
         # First updates are drawn from 1 … S as well.
         self.next = self._interval(torch.arange(graph.num_nodes, device=device), 0)
+        self._clock: Clock | None = None
+        if library() is not None and device.type == "cpu" and not self.impairments:
+            keys = self.nodes.key("schedule"), self.edges.key("delay")
+            self._clock = Clock(graph, stagger, delay, *keys, self.next, self.view)
 
     @property
     def bounds(self) -> tuple[int, int] | None:
@@ -143,6 +149,9 @@ class Schedule(Timetable):
         return nodes, reset
 
     def tick(self, time: int) -> Tick:
+        if self._clock is not None:
+            nodes, edges, slot, view = self._clock.tick(time)
+            return Tick(time, self.graph.star_of(nodes, edges, slot), view)
         nodes, reset = self._running((self.next == time).nonzero()[:, 0], time)
         at = self.graph.star(nodes)
         edges = places(at)[1]
