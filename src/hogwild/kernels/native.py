@@ -38,6 +38,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         ctypes.c_int,
         [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, *[_AT] * 3, _INT, *[_AT] * 7, _INT],
     ),
+    "large_pages": (None, [_AT, _INT]),
     "draw": (_INT, [_AT, _INT, *[_AT] * 5]),
     "turn": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _AT, _INT, _AT, _INT]),
 }  # fmt: skip

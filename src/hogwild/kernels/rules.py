@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hogwild.graph import Graph, Star, kept
 from hogwild.kernels.energy import Design, Sizes
-from hogwild.kernels.native import Library, Missing, found
+from hogwild.kernels.native import Library, Missing, found, library
 from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.energy import Energy
 from hogwild_node.picnn import Context
@@ -155,7 +155,11 @@ def _rows(parts: list[Tensor], order: Tensor | None) -> Tensor:
     """[R, ·, n] parts side by side as rows [R, n, ·] of a multiple of eight numbers."""
     replicas, count = parts[0].shape[0], parts[0].shape[-1]
     width = sum(part.shape[1] for part in parts)
-    out = torch.zeros(replicas, count, -(-width // 8) * 8, dtype=torch.float64)
+    out = torch.empty(replicas, count, -(-width // 8) * 8, dtype=torch.float64)
+    native = library()
+    assert native is not None
+    native.large_pages(out.data_ptr(), out.nbytes)
+    out[..., width:] = 0.0
     at = 0
     for part in parts:
         part = part if order is None else part[..., order]

@@ -193,22 +193,23 @@ class Messengers : public Steps {
     /// The messages heard. A neighbour that rests sends zeros; see MessageRule._heard.
     void hear_messages() {
         const int count = width();
-        HOG_EACH(i, most * count) packed[i] = wide(0.0);
-        Mask called = Mask{};
-        for (int l = 0; l < LANES; ++l)
-            HOG_EACH(p, degree[l]) {
-                const double* at = turn_.mail.of(first[l] + p, replica);
-                bool zeros = true;
-                HOG_EACH(c, count) {
-                    const double x = at[c * turn_.mail.channel];
-                    lane(packed[p * count + c], l) = x;
-                    zeros = zeros && x == 0.0;
-                }
-                unsigned char& quiet = m_.quiet[replica * f.edges + edge_of(p, l)];
-                if (zeros && !quiet) called[l] = -1;
-                if (l < lanes) quiet = zeros ? 1 : 0;
+        called_ = Mask{};
+        HOG_EACH(p, most) {
+            const Rows at = rows(turn_.mail, p);
+            const Mask m = there(p);
+            Mask zeros = m;
+            HOG_EACH(c, count) {
+                const V x = m ? at[c] : wide(0.0);
+                packed[p * count + c] = x;
+                zeros &= x == 0.0;
             }
-        called_ = called;
+            for (int l = 0; l < lanes; ++l) {
+                if (p >= degree[l]) continue;
+                unsigned char& quiet = m_.quiet[replica * f.edges + edge_of(p, l)];
+                if (zeros[l] && !quiet) called_[l] = -1;
+                quiet = zeros[l] ? 1 : 0;
+            }
+        }
         const V* from = packed;
         if (f.variable) {
             merge(packed, count, room, nullptr);
@@ -231,13 +232,11 @@ class Messengers : public Steps {
         look(before, MAJORISED);
         const int letters = letter();
         V* said = room;  // letters of the edges, then of the variables
-        HOG_EACH(i, most * letters) said[i] = wide(0.0);
-        for (int l = 0; l < LANES; ++l)
-            HOG_EACH(p, degree[l]) {
-                const double* at =
-                    turn_.mail.of(first[l] + p, replica) + count * turn_.mail.channel;
-                HOG_EACH(c, letters) lane(said[p * letters + c], l) = at[c * turn_.mail.channel];
-            }
+        HOG_EACH(p, most) {
+            const Rows at = rows(turn_.mail, p, count);
+            const Mask m = there(p);
+            HOG_EACH(c, letters) said[p * letters + c] = m ? at[c] : wide(0.0);
+        }
         V *merged = said + most * letters, *felt = merged + variables * letters;
         merge(said, letters, merged, nullptr);
         merge(model.toward, K, felt, nullptr);

@@ -109,9 +109,23 @@ class Steps : public Stars {
             slot[l] = slots[l < count ? l : 0];
             node[l] = turn_.nodes[slot[l]];
             first[l] = turn_.first[slot[l]];
-            degree[l] = (int)(turn_.first[slot[l] + 1] - first[l]);
+            degrees[l] = degree[l] = (int)(turn_.first[slot[l] + 1] - first[l]);
             most = std::max(most, degree[l]);
         }
+    }
+
+    /// Ask for the contexts of the nodes at these slots, which a later pack will read.
+    void expect(const int32_t* slots, int count, int64_t replica_) const {
+#if !HOG_GPU
+        for (int l = 0; l < count; ++l) {
+            const int64_t i = turn_.nodes[slots[l]], from = f.begin[i];
+            const int64_t many = turn_.first[slots[l] + 1] - turn_.first[slots[l]];
+            const double* at = f.of_nodes + (replica_ * f.nodes + i) * f.node_row();
+            for (int64_t x = 0; x < f.node_row(); x += 8) __builtin_prefetch(at + x);
+            at = f.of_edges + (replica_ * f.edges + from) * f.edge_row();
+            for (int64_t x = 0; x < many * f.edge_row(); x += 8) __builtin_prefetch(at + x);
+        }
+#endif
     }
 
     /// Memory for packs of nodes with up to so many edges.
@@ -182,8 +196,11 @@ class Steps : public Stars {
         return array[(replica * fields + field) * f.edges + edge_of(p, l)];
     }
     void recall(double* array, int fields, V* to) const {
-        HOG_EACH(c, fields) for (int l = 0; l < LANES; ++l)
-            lane(to[c], l) = of_node(array, fields, c, l);
+        HOG_EACH(c, fields) {
+            const double* at = array + (replica * fields + c) * f.nodes;
+            to[c] = V{at[node[0]], at[node[1]], at[node[2]], at[node[3]],
+                      at[node[4]], at[node[5]], at[node[6]], at[node[7]]};
+        }
     }
     /// Remember some numbers of the lanes in `who`.
     void keep(double* array, int fields, const V* from, Mask who) const {
@@ -192,10 +209,10 @@ class Steps : public Stars {
     }
     void keep(double* array, int fields, const V* from) const { keep(array, fields, from, Mask{} - 1); }
     void read(const Field& field, V* to) const {
-        for (int l = 0; l < LANES; ++l) {
-            const double* at = field.of(slot[l], replica);
-            HOG_EACH(c, K) lane(to[c], l) = at[c * field.channel];
-        }
+        Rows at;
+        at.channel = field.channel;
+        for (int l = 0; l < LANES; ++l) at.at[l] = field.of(slot[l], replica);
+        HOG_EACH(c, K) to[c] = at[c];
     }
     void write(const Field& field, const V* from) const {
         for (int l = 0; l < lanes; ++l) {
@@ -204,23 +221,21 @@ class Steps : public Stars {
         }
     }
     void read_views() {
-        HOG_EACH(i, most * K) views[i] = wide(0.0);
-        for (int l = 0; l < LANES; ++l)
-            HOG_EACH(p, degree[l]) {
-                const double* at = turn_.inbox.of(first[l] + p, replica);
-                HOG_EACH(c, K) lane(views[p * K + c], l) = at[c * turn_.inbox.channel];
-            }
+        HOG_EACH(p, most) {
+            const Rows at = rows(turn_.inbox, p);
+            const Mask m = there(p);
+            HOG_EACH(c, K) views[p * K + c] = m ? at[c] : wide(0.0);
+        }
     }
     /// Sums of the letters, which begin at number `from` of the mail.
     void hear(int from) {
         const int count = letter();
         HOG_EACH(c, count) heard[c] = wide(0.0);
-        for (int l = 0; l < LANES; ++l)
-            HOG_EACH(p, degree[l]) {
-                const double* at =
-                    turn_.mail.of(first[l] + p, replica) + from * turn_.mail.channel;
-                HOG_EACH(c, count) lane(heard[c], l) += at[c * turn_.mail.channel];
-            }
+        HOG_EACH(p, most) {
+            const Rows at = rows(turn_.mail, p, from);
+            const Mask m = there(p);
+            HOG_EACH(c, count) heard[c] += m ? at[c] : wide(0.0);
+        }
     }
     void write_letters(int from, int count, const V* letters) const {
         for (int l = 0; l < lanes; ++l)

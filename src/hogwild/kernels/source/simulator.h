@@ -4,7 +4,11 @@
 // on the number of threads: a node's update depends on no other node of the same tick.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include "messages.h"
 
@@ -76,14 +80,11 @@ inline void raise(int64_t* at, int64_t x) {
 /// Where the packets of some nodes of a tick lie, those heard and those sent; counts them.
 inline void find_packets(const Post& p, int64_t time, const Turn& turn, const int64_t* edges,
                          const int64_t* views, int64_t from, int64_t to) {
+    const int64_t width = turn.inbox.item, mail = turn.mail.item;
     const int64_t n = p.nodes, m = p.depth + 1, shift = time % m - time, size = p.versions * n;
     int64_t ages[2][AGES] = {}, most[2] = {0, 0}, gap = 0;
-    auto version = [&](int64_t x) {
-        if (p.versions > 8) return x / n;
-        int64_t v = 0;
-        for (; x >= n; x -= n) ++v;
-        return v;
-    };
+    const double share = 1.0 / (double)n;
+    auto version = [&](int64_t x) { return (int64_t)(((double)x + 0.5) * share); };  // x / n
     auto count = [&](int kind, int64_t age) {
         most[kind] = std::max(most[kind], age);
         if (age < AGES) ++ages[kind][age];
@@ -93,6 +94,7 @@ inline void find_packets(const Post& p, int64_t time, const Turn& turn, const in
         const int64_t i = turn.nodes[a];
         int64_t oldest = time, mine = p.latest[i] + n;
         if (mine >= size) mine -= size;
+        __builtin_prefetch(p.node + mine * width, 1);
         const int64_t base = version(mine) * p.edges;
         for (int64_t e = turn.first[a]; e < turn.first[a + 1]; ++e) {
             const int64_t number = edges[e], tau = views[e];
@@ -102,6 +104,9 @@ inline void find_packets(const Post& p, int64_t time, const Turn& turn, const in
             p.where[e] = there;
             p.letters[e] = version(there) * p.edges + p.reverse[number];
             p.to_letters[e] = base + number;
+            __builtin_prefetch(p.node + there * width);
+            __builtin_prefetch(p.edge + p.letters[e] * mail);
+            __builtin_prefetch(p.edge + p.to_letters[e] * mail, 1);
             count(0, time - tau);
             count(1, time - std::min(tau, p.content[there]));
             oldest = std::min(oldest, tau);
@@ -137,6 +142,8 @@ inline void update_nodes(const Rule& rule, const Turn& turn, int64_t from, int64
         for (int at = 0; at < count; at += LANES) {
             if (at == 0 || degree(slots[at]) * 2 < pack.most)
                 pack.lay_out(arena, (int)degree(slots[at]));
+            const int next = at + LANES;
+            if (next < count) pack.expect(slots + next, std::min(LANES, count - next), replica);
             pack.seat(slots + at, std::min(LANES, count - at), replica);
             pack.update();
         }
@@ -153,6 +160,15 @@ inline void update_nodes(const Rule& rule, const Turn& turn, int64_t from, int64
 }  // namespace hog
 
 extern "C" {
+
+/// Ask for large pages in fresh memory, where the system has them: fewer addresses to look up.
+HOG_API void hog_large_pages(void* at, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    const uintptr_t page = 1 << 21, from = ((uintptr_t)at + page - 1) / page * page,
+                    to = ((uintptr_t)at + bytes) / page * page;
+    if (to > from) madvise((void*)from, to - from, MADV_HUGEPAGE);
+#endif
+}
 
 HOG_API int64_t hog_draw(const void* clock, int64_t time, int64_t* nodes, int64_t* first,
                          int64_t* edges, int64_t* slots, int64_t* views) {

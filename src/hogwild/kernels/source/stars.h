@@ -205,6 +205,7 @@ class Stars {
     int lanes = 0, most = 0;            // nodes; largest degree
     int64_t node[LANES], first[LANES];  // node; place of its first edge in the inbox
     int degree[LANES];
+    Mask degrees;
     int64_t replica = 0;
     V *q, *w, *qn, *pad;  // contexts [positions, H, context], weights [positions, H], contexts of nodes
 
@@ -229,14 +230,30 @@ class Stars {
     const V* of_loop() const { return qn; }
     const V* of_update() const { return qn + s.loop.context(); }
     V loop_weight() const { return qn[s.loop.context() + s.update.context()]; }
-    Mask there(int p) const {
-        Mask m;
-        for (int l = 0; l < LANES; ++l) m[l] = p < degree[l] ? -1 : 0;
-        return m;
-    }
-    /// The edge (by receiver) at a position of a lane; any edge where there is none.
+    Mask there(int p) const { return degrees > p; }
+    /// The edge (by receiver) at a position of a lane; some other edge where there is none.
     int64_t place(int p, int l) const {
         return degree[l] ? f.begin[node[l]] + std::min(p, degree[l] - 1) : 0;
+    }
+    /// Numbers of the edges at a position, by channel; in lanes without such an edge, of another one.
+    /// The first lane has the most edges.
+    struct Rows {
+        const double* at[LANES];
+        int64_t channel;
+        HOG_METHOD V operator[](int c) const {
+            const int64_t i = c * channel;
+            return V{at[0][i], at[1][i], at[2][i], at[3][i], at[4][i], at[5][i], at[6][i], at[7][i]};
+        }
+    };
+    Rows rows(const Field& field, int p, int from = 0) const {
+        Rows out;
+        out.channel = field.channel;
+        for (int l = 0; l < LANES; ++l) {
+            const int lane_ = degree[l] ? l : 0;
+            const int64_t e = first[lane_] + std::min(p, degree[lane_] - 1);
+            out.at[l] = field.of(e, replica) + from * field.channel;
+        }
+        return out;
     }
 
     /// Read the contexts of the pack.
