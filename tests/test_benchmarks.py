@@ -13,6 +13,7 @@ SHORT = {
     "baselines.py": "--epochs 3 --runs 1 --ticks 100 --tasks chains",
     "c_agent.py": "--updates 100",
     "cluster.py": "--side 10 --workers 2 --models gsd --rounds 1",
+    "constants.py": "--length 4 --nodes 5 --models 1 --ticks 10",
     "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
     "explicit.py": "--rounds 2 --nodes 100",
     "fronts.py": "--repetitions 1",

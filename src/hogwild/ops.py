@@ -11,8 +11,8 @@ function               computes, for each replica and each row n   shapes
 ``mv(M, x)``           :math:`M x`                                 [R,a,b,n], [R,b,n]
 ``mtv(M, x)``          :math:`M^\top x`                            [R,a,b,n], [R,a,n]
 ``mtm(M, N)``          :math:`M^\top N`                            [R,s,a,n], [R,s,b,n]
-``gather(x, index)``   ``x[..., index]``                           [R,a,N], [E]
-``scatter(x, i, N)``   sums the rows with the same index           [R,a,E], [E]
+``gather(x, index)``   ``x[..., index]``                           [R,…,N], [E]
+``scatter(x, i, N)``   sums the rows with the same index           [R,…,E], [E]
 ``as_field(x, dtype)`` the same numbers, rows last                 [n,a] or [R,n,a]
 =====================  ==========================================  =====================
 """
@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hogwild_node.ops import register
+from hogwild_node.ops import Namespace, register
 
 # Products with more elements do not fit the CPU's caches. A loop of fused multiply-adds over the
 # contracted index is then faster than a multiplication followed by a sum.
@@ -85,12 +84,12 @@ def mtm(left: Tensor, right: Tensor) -> Tensor:
 
 
 def gather(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``x`` by index: [R, a, N], [E] -> [R, a, E]."""
+    """Rows of ``x`` by index: [R, …, N], [E] -> [R, …, E]."""
     return x.gather(-1, index.expand(*x.shape[:-1], index.numel()))
 
 
 def scatter(x: Tensor, index: Tensor, size: int) -> Tensor:
-    """Sum of the rows with equal index: [R, a, E], [E] -> [R, a, size]."""
+    """Sum of the rows with equal index: [R, …, E], [E] -> [R, …, size]."""
     out = x.new_zeros(*x.shape[:-1], size)
     return out.scatter_add(-1, index.expand_as(x), x)
 
@@ -111,17 +110,19 @@ CHUNK_ELEMENTS = 1 << 18
 """Most numbers of one Jacobian that a CPU computes at a time (``benchmarks/scaling.py``)."""
 
 
-class Torch:
+class Torch(Namespace):
     """The namespace of torch: the functions of torch, and the hooks of :mod:`hogwild_node.ops`."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
 
     mv, mtv, mtm = staticmethod(mv), staticmethod(mtv), staticmethod(mtm)
     gather, collect = staticmethod(gather), staticmethod(scatter)
     affine, constant = staticmethod(torch.baddbmm), staticmethod(Tensor.detach)
+    product, expand_dims = staticmethod(torch.bmm), staticmethod(torch.unsqueeze)
     contiguous, leaky_relu = staticmethod(Tensor.contiguous), staticmethod(F.leaky_relu)
     max, repeat = staticmethod(torch.amax), staticmethod(torch.repeat_interleave)
+
+    @staticmethod
+    def rows(x: Tensor, index: Tensor) -> Tensor:
+        return x.index_select(0, index)
 
     @staticmethod
     def largest(x: Tensor, index: Tensor, y: Tensor) -> Tensor:
@@ -209,5 +210,5 @@ def _positions(numbers: tuple[int, ...], device: torch.device) -> Tensor:
         return torch.tensor(numbers, device=device)
 
 
-TORCH = Torch()
+TORCH = Torch(torch)
 register(Tensor, TORCH)

@@ -5,6 +5,7 @@ import torch
 from helpers import DOUBLE
 
 from hogwild.nn.tanh import TanhMLP
+from hogwild_node.networks import Slot
 from hogwild_node.tree import NODES, SHARED, walk
 
 CASES = [((4, 4, 2), False), ((5, 3), True), ((2,), False), ((2,), True)]
@@ -34,7 +35,7 @@ def test_given_features_and_jacobian(channels, squash, replicas):
     r = replicas or 1
     nodes, at = torch.randn(1, 3, 4, **DOUBLE), torch.tensor([0, 3, 3, 1, 2, 0, 1])
     attr, y = torch.randn(1, 1, 7, **DOUBLE), torch.randn(r, 2, 7, **DOUBLE)
-    applied = net.given([(nodes, at), (attr, None)], torch.float64)
+    applied = net.given([Slot(nodes, at), Slot(attr)], torch.float64)
     whole = torch.cat([y, nodes[..., at].expand(r, 3, 7), attr.expand(r, 1, 7)], 1).mT
     expected = net(whole if replicas else whole[0]).mT.reshape(r, channels[-1], 7)
     torch.testing.assert_close(applied(y), expected)

@@ -8,7 +8,7 @@ from hogwild.errors import ConfigError
 from hogwild.graph import Graph
 from hogwild.linalg.normal import NormalEquations
 from hogwild.models.adjacency import adjacency
-from hogwild.models.contraction import Contraction
+from hogwild.models.contraction import Contraction, ContractionTangent
 from hogwild.nn import Nonexpansive, leaky_relu
 from hogwild.nn.nonexpansive import resolve
 from hogwild.solvers import LinearSolver, Picard, SemismoothNewton, Status, semismooth, solve
@@ -62,13 +62,21 @@ def test_exact_once_the_pieces_are_right():
     assert int(again.iterations) == 1
 
 
+class WrongTangent(ContractionTangent):
+    """A tangent whose inverse is wrong."""
+
+    has_inverse = True
+
+    def inverse(self, v, transpose):
+        return -50.0 * v
+
+
 class Misled(Contraction):
     """A contraction whose tangents point the wrong way."""
 
     def linearise(self, h):
-        tangent = super().linearise(h)
-        tangent.has_inverse, tangent.inverse = True, lambda v, transpose: -50.0 * v
-        return tangent
+        right = super().linearise(h)
+        return WrongTangent(right.graph, right.adjacency, right.weight, right.slope)
 
 
 def test_plain_steps_converge_where_newton_steps_do_not(monkeypatch):

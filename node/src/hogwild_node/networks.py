@@ -80,7 +80,7 @@ class PICNNParameters:
         ):
             width, before = self.wy[i].shape[-2], self.wy[i - 1].shape[-2] if i else 0
             bias = bias[..., None]
-            out = _read(weight, slots) + bias if u is None else xp.affine(bias, weight, u)
+            out = read(weight, slots) + bias if u is None else xp.affine(bias, weight, u)
             ahead = width if i < last else 0
             gates = out[:, ahead : ahead + before]
             at = ahead + before
@@ -97,7 +97,7 @@ class PICNNParameters:
         return Context(tuple(layers), self.act)
 
 
-def _read(weight: Array, slots: Sequence[Slot]) -> Array:
+def read(weight: Array, slots: Sequence[Slot]) -> Array:
     """``weight @ concat(slots)`` on rows: project the features where they are, then gather.
 
     An edge network reads the features of both ends. Projecting the nodes first and gathering the

@@ -13,10 +13,12 @@ replicas first. The hooks:
 hook                           computes                                       shapes
 =============================  =============================================  =====================
 ``affine(b, W, x)``            :math:`b + W x`                                [B,a,n], [B,a,c]
+``product(W, x)``              :math:`W x`                                    [B,a,c], [B,c,n]
 ``mv(M, x)``                   :math:`M x` at every n                         [R,a,b,n], [R,b,n]
 ``mtv(M, x)``                  :math:`M^\top x` at every n                    [R,a,b,n], [R,a,n]
 ``mtm(M, N)``                  :math:`M^\top N` at every n                    [R,s,a,n], [R,s,b,n]
 ``gather(x, index)``           ``x[..., index]``                              [...,N], [E]
+``rows(x, index)``             ``x[index]``                                   [n,a], [A]
 ``collect(x, index, size)``    sums of the entries with equal index           [...,E], [E]
 ``largest(x, index, y)``       largest of x and the y with its index          [...,A], [E], [...,E]
 ``put(x, index, value)``       ``x[..., index] = value``, in place            [...,N], [A], [...,A]
@@ -36,6 +38,7 @@ hook                           computes                                       sh
 ``positions(numbers, x)``      whole numbers to index x with                  [n]
 ``filled(shape, value, x)``    a constant array of the type of x              any
 ``identity(k, x)``             the identity of the type of x                  [k,k]
+``expand_dims(x, axis)``       x with a new dimension; the axis is negative   any
 ``contiguous(x)``              the same, in contiguous memory                 any
 ``known_equal(x, y)``          whether a cheap look shows that x equals y     any
 ``chunks(numbers, x)``         slices of x's rows, ``numbers`` of work a row   [...,n]
@@ -46,6 +49,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -55,44 +59,55 @@ Array = Any
 """An array of any registered library: ``numpy.ndarray``, ``torch.Tensor``, …"""
 
 
-_NAMESPACES: dict[type, Any] = {}
+class _Namespaces(dict[type, Any]):
+    """The namespace of every type that was asked for; ``None`` for a type that is no array's."""
+
+    def __missing__(self, kind: type) -> Any:
+        known = (self.get(base) for base in kind.__mro__)
+        self[kind] = next((space for space in known if space is not None), None)
+        return self[kind]
+
+
+_NAMESPACES = _Namespaces()
 
 
 def register(kind: type, space: Any) -> None:
     """Arrays of this type, and of types derived from it, have this namespace."""
+    for other in [other for other, found in _NAMESPACES.items() if found is None]:
+        del _NAMESPACES[other]  # it may derive from the new type
     _NAMESPACES[kind] = space
 
 
 def is_array(x: object) -> bool:
     """Whether x is an array of a registered library."""
-    if type(x) not in _NAMESPACES:
-        known = [kind for kind in type(x).__mro__ if kind in _NAMESPACES]
-        if not known:
-            return False
-        _NAMESPACES[type(x)] = _NAMESPACES[known[0]]
-    return True
+    return _NAMESPACES[type(x)] is not None
 
 
 def namespace(x: object) -> Any:
     """The namespace of an array's library."""
-    try:
-        return _NAMESPACES[type(x)]  # an update of one node asks some hundred times
-    except KeyError:
-        if is_array(x):
-            return _NAMESPACES[type(x)]
-    raise TypeError(
-        f"a {type(x).__name__} was given; expected an array of a known library (NumPy's, or "
-        f"torch's where hogwild is installed)"
-    )
+    found = _NAMESPACES[type(x)]
+    if found is None:
+        raise TypeError(
+            f"a {type(x).__name__} was given; expected an array of a known library (NumPy's, or "
+            f"torch's where hogwild is installed)"
+        )
+    return found
 
 
-class NumPy:
-    """The namespace of NumPy: the functions of NumPy (array API since 2.1), and the hooks."""
+class Namespace:
+    """The functions of a library of arrays; a subclass adds the hooks."""
+
+    def __init__(self, library: ModuleType) -> None:
+        self._library = library
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(np, name)
+        found = getattr(self._library, name)
         setattr(self, name, found)  # the next access finds the attribute and does not come here
         return found
+
+
+class NumPy(Namespace):
+    """The namespace of NumPy: the functions of NumPy (array API since 2.1), and the hooks."""
 
     @staticmethod
     def moveaxis(x: Array, source: int, destination: int) -> Array:
@@ -105,6 +120,10 @@ class NumPy:
     @staticmethod
     def affine(bias: Array, weight: Array, x: Array) -> Array:
         return bias + weight @ x
+
+    @staticmethod
+    def product(weight: Array, x: Array) -> Array:
+        return weight @ x
 
     @staticmethod
     def mv(matrix: Array, x: Array) -> Array:
@@ -121,6 +140,10 @@ class NumPy:
     @staticmethod
     def gather(x: Array, index: Array) -> Array:
         return x[..., index]
+
+    @staticmethod
+    def rows(x: Array, index: Array) -> Array:
+        return x[index]
 
     @staticmethod
     def collect(x: Array, index: Array, size: int) -> Array:
@@ -209,6 +232,10 @@ class NumPy:
         return np.eye(size, dtype=like.dtype)
 
     @staticmethod
+    def expand_dims(x: Array, axis: int) -> Array:
+        return x[_NEW_AXIS[axis]]  # np.expand_dims costs ten times that
+
+    @staticmethod
     def contiguous(x: Array) -> Array:
         return np.ascontiguousarray(x)
 
@@ -219,6 +246,9 @@ class NumPy:
     @staticmethod
     def chunks(numbers: int, like: Array) -> list[slice]:
         return [slice(0, like.shape[-1])]
+
+
+_NEW_AXIS = {-1 - after: (..., None, *[slice(None)] * after) for after in range(4)}
 
 
 def _or_nan(a: Array, b: Array) -> Array:
@@ -248,6 +278,6 @@ def _order(ndim: int, source: int, destination: int) -> tuple[int, ...]:
     return tuple(out)
 
 
-NUMPY = NumPy()
+NUMPY = NumPy(np)
 register(np.ndarray, NUMPY)
 register(np.generic, NUMPY)

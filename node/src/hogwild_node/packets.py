@@ -32,6 +32,7 @@ import math
 import struct
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -63,12 +64,12 @@ class Header:
     kind: int
     model: int
     incarnation: int
-    sequence: int
-    heard: int  # the newest sequence that the sender heard from the receiver
-    revision: int
-    known: int  # the newest revision of the receiver's hello that the sender knows
-    time: float
-    calm: float
+    sequence: int = 0
+    heard: int = 0  # the newest sequence that the sender heard from the receiver
+    revision: int = 0
+    known: int = 0  # the newest revision of the receiver's hello that the sender knows
+    time: float = 0.0
+    calm: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -120,10 +121,9 @@ class Format:
             header.revision % HALF, header.known % HALF, header.time, min(header.calm, 3e38),
         )  # fmt: skip
 
-    def header(self, incarnation: int, kind: int = DATA, **fields: float) -> Header:
+    def header(self, incarnation: int, kind: int = DATA, **fields: Any) -> Header:
         """A header of this model."""
-        blank = {"sequence": 0, "heard": 0, "revision": 0, "known": 0, "time": 0.0, "calm": 0.0}
-        return Header(kind, int(self.model[:8], 16), incarnation, **(blank | fields))  # type: ignore[arg-type]
+        return Header(kind, int(self.model[:8], 16), incarnation, **fields)
 
     # -- writing -----------------------------------------------------------------------------------
 

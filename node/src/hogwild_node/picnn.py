@@ -151,15 +151,15 @@ class Tape:
         Args:
             cotangent: ``p`` [B, out, n].
         """
-        abar = cotangent
+        xp, abar = namespace(cotangent), cotangent
         ybar: Array | None = None
         sensitivities: list[Array] = []
         for depth in range(len(self.context.layers) - 1, -1, -1):
             layer = self.context.layers[depth]
-            term = layer.gy * (layer.wy.mT @ abar)
+            term = layer.gy * xp.product(layer.wy.mT, abar)
             ybar = term if ybar is None else ybar + term
             if layer.wz is not None:
-                s = layer.gz * (layer.wz.mT @ abar)
+                s = layer.gz * xp.product(layer.wz.mT, abar)
                 sensitivities.append(s)
                 abar = s * self.slopes[depth - 1]
         return ybar, sensitivities[::-1]
@@ -170,9 +170,9 @@ class Tape:
         xp = namespace(self.value)
         out: list[Array] = []
         for depth, layer in enumerate(self.context.layers):
-            direct = layer.wy[..., None] * layer.gy[..., None, :, :]  # [B, w', d, n]
+            direct = xp.expand_dims(layer.wy, -1) * xp.expand_dims(layer.gy, -3)  # [B, w', d, n]
             if layer.wz is not None:
-                hidden = out[-1] * (self.slopes[depth - 1] * layer.gz)[..., None, :]
+                hidden = out[-1] * xp.expand_dims(self.slopes[depth - 1] * layer.gz, -2)
                 b, w, d, n = direct.shape
                 flat = xp.affine(
                     xp.reshape(direct, (b, w, d * n)),
@@ -192,7 +192,7 @@ class Tape:
                 g2 = act.curvature(self.pre[i], self.slopes[i])
             else:
                 g2 = self.curvatures[i]
-            term = xp.mtm((s * g2)[..., None, :] * jacobians[i], jacobians[i])
+            term = xp.mtm(xp.expand_dims(s * g2, -2) * jacobians[i], jacobians[i])
             total = term if total is None else total + term
         return total
 

@@ -80,6 +80,8 @@ class Round(OnGraph):
     def merge(self, message: Array, edges: slice | None = None) -> Array:
         """Weigh and merge the heads: [R·H, C, …, E'] -> [R, C·H or C, …, E']."""
         xp, shape = namespace(message), message.shape
+        if self.heads == 1 and self.weight is None:
+            return message
         x = xp.reshape(message, (shape[0] // self.heads, self.heads, *shape[1:]))
         if self.weight is not None:
             weight = self.weight if edges is None else self.weight[..., edges]
@@ -92,6 +94,8 @@ class Round(OnGraph):
     def merge_transpose(self, cotangent: Array) -> Array:
         """[R, C·H or C, E'] -> [R·H, C, E']."""
         xp, (r, c, e) = namespace(cotangent), cotangent.shape
+        if self.heads == 1 and self.weight is None:
+            return cotangent
         if self.concat:
             x = xp.reshape(cotangent, (r, self.heads, c // self.heads, e))
         else:

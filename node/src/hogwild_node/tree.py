@@ -16,9 +16,10 @@ arrays. It implements detaching, and the selection of replicas, nodes and edges.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
+from itertools import accumulate
 from typing import Any, Self
 
 from hogwild_node.ops import Array, is_array, namespace
@@ -27,6 +28,9 @@ from hogwild_node.star import Star
 SHARED, NODES, EDGES, FIXED = "shared", "nodes", "edges", "fixed"
 """What the last dimension of a field's arrays counts: ``NODES``, ``EDGES``, or neither
 (``SHARED``). :func:`walk` skips ``FIXED`` fields."""
+
+
+_SEQUENCES = (tuple, list)
 
 
 def over(what: str, default: Any = MISSING, **options: Any) -> Any:
@@ -38,37 +42,39 @@ def over(what: str, default: Any = MISSING, **options: Any) -> Any:
 
 
 @cache
-def _parts(kind: type) -> tuple[tuple[str, str | None], ...]:
-    """The fields of a dataclass that may hold arrays, each with what it counts, if it says so."""
-    told = ((f.name, f.metadata.get("over")) for f in fields(kind))
-    return tuple((name, what) for name, what in told if what != FIXED)
+def _fields(kind: type) -> tuple[tuple[str, str | None], ...]:
+    """The names of a dataclass's fields, each with what it declares, if it does; nothing for a
+    type that is no dataclass."""
+    told = fields(kind) if is_dataclass(kind) else ()
+    return tuple((f.name, f.metadata.get("over")) for f in told if f.init)
 
 
 def walk(x: Any, visit: Callable[[Array, str], Array], what: str = SHARED) -> Any:
     """A copy of ``x`` in which ``visit(array, what)`` replaces every array; ``what`` is what the
     last dimension of the array counts."""
+    kind: Any = type(x)
     if is_array(x):
         return visit(x, what)
-    if isinstance(x, tuple | list):
-        return type(x)(walk(each, visit, what) for each in x)
-    if is_dataclass(x) and not isinstance(x, type):
-        parts = _parts(type(x))
-        return replace(
-            x, **{name: walk(getattr(x, name), visit, own or what) for name, own in parts}
-        )
-    return x
+    if issubclass(kind, _SEQUENCES):
+        return kind(walk(each, visit, what) for each in x)
+    values = {}
+    for name, own in _fields(kind):
+        value = getattr(x, name)
+        values[name] = value if own == FIXED else walk(value, visit, own or what)
+    return kind(**values) if values else x
 
 
-def arrays(x: Any) -> list[tuple[Array, str]]:
-    """All arrays in a fixed order, each with what its last dimension counts."""
-    found: list[tuple[Array, str]] = []
-
-    def note(array: Array, what: str) -> Array:
-        found.append((array, what))
-        return array
-
-    walk(x, note)
-    return found
+def arrays(x: Any, what: str = SHARED) -> Iterator[tuple[Array, str]]:
+    """All arrays, in the order of :func:`walk`, each with what its last dimension counts."""
+    if is_array(x):
+        yield x, what
+    elif isinstance(x, _SEQUENCES):
+        for each in x:
+            yield from arrays(each, what)
+    kind: Any = type(x)
+    for name, own in _fields(kind):
+        if own != FIXED:
+            yield from arrays(getattr(x, name), own or what)
 
 
 @dataclass(frozen=True)
@@ -77,24 +83,24 @@ class Packed:
     rows of all fields."""
 
     rows: Array  # [n, width]
-    shapes: tuple[tuple[int, ...], ...]
+    places: tuple[tuple[slice, tuple[int, ...]], ...]  # the columns and the shape of every field
 
     @classmethod
     def of(cls, found: list[Array]) -> Packed:
         xp, size = namespace(found[0]), found[0].shape[-1]
-        flat = xp.concat([xp.reshape(x, (math.prod(x.shape[:-1]), size)) for x in found])
-        return cls(xp.contiguous(flat.T), tuple(tuple(x.shape[:-1]) for x in found))
+        flat = [xp.reshape(x, (math.prod(x.shape[:-1]), size)) for x in found]
+        ends = list(accumulate(x.shape[0] for x in flat))
+        places = tuple(
+            (slice(end - part.shape[0], end), tuple(x.shape[:-1]))
+            for end, part, x in zip(ends, flat, found, strict=True)
+        )
+        return cls(xp.contiguous(xp.concat(flat).T), places)
 
     def at(self, index: Array) -> list[Array]:
         """The fields at these rows, [..., len(index)] each."""
         xp, count = namespace(self.rows), index.shape[0]
-        some = xp.contiguous(self.rows[index].T)
-        found, start = [], 0
-        for shape in self.shapes:
-            end = start + math.prod(shape)
-            found.append(xp.reshape(some[start:end], (*shape, count)))
-            start = end
-        return found
+        some = xp.contiguous(xp.rows(self.rows, index).T)
+        return [xp.reshape(some[columns], (*shape, count)) for columns, shape in self.places]
 
 
 class OnGraph:
@@ -106,7 +112,7 @@ class OnGraph:
 
     @cached_property
     def _packed(self) -> dict[str, Packed]:
-        found = arrays(self)
+        found = list(arrays(self))
         kept = {what: [x for x, of in found if of == what] for what in (NODES, EDGES)}
         return {what: Packed.of(some) for what, some in kept.items() if some}
 

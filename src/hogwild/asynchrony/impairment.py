@@ -75,11 +75,12 @@ class Moment:
         self.memory[name][self.index] = value
 
 
+@dataclass(frozen=True)
 class Impairment:
     """The base of all impairments, which disturbs nothing. A subclass is a frozen dataclass."""
 
     def __post_init__(self) -> None:
-        for f in fields(self):  # type: ignore[arg-type]
+        for f in fields(self):
             if "rule" in f.metadata:
                 f.metadata["rule"].check(f.name, getattr(self, f.name))
 

@@ -10,7 +10,7 @@ answer and not at it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, cast
 
 import torch
@@ -336,8 +336,8 @@ class EventTriggered(Impairment):
 
 def known() -> dict[str, type[Impairment]]:
     """All impairments of the library, by their names on the command line."""
-    kinds = [kind for kind in globals().values() if isinstance(kind, type) and is_dataclass(kind)]
-    return {kind.name: kind for kind in kinds if issubclass(kind, Impairment)}
+    kinds = [k for k in globals().values() if isinstance(k, type) and issubclass(k, Impairment)]
+    return {kind.name: kind for kind in kinds if fields(kind)}  # base classes have no options
 
 
 def check_impairments(given: object) -> tuple[Impairment, ...]:

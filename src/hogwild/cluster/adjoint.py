@@ -63,7 +63,7 @@ class LinearObjective(Objective):
     is_quadratic = True
 
     @property
-    def has_blocks(self) -> bool:  # type: ignore[override]
+    def has_blocks(self) -> bool:
         return self.matrix.has_blocks
 
     @property

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian, Tangent
-from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
+from hogwild.problems.base import Distributed, Evaluation, FixedPoint, Objective, Problem
 from hogwild_node.local import LocalEnergy
 from hogwild_node.tree import FIXED, NODES, SHARED, over
 
@@ -48,7 +48,7 @@ class PinnedHessian(Hessian):
     free: Tensor  # [N] whether a node moves
 
     @property
-    def has_blocks(self) -> bool:  # type: ignore[override]
+    def has_blocks(self) -> bool:
         return self.inner.has_blocks
 
     def apply(self, v: Tensor) -> Tensor:
@@ -98,21 +98,14 @@ class PinnedEvaluation(Evaluation):
         return PinnedHessian(hessian.graph, hessian, self.free)
 
 
-@dataclass
-class PinnedObjective(Objective):
-    """Minimise an energy over some nodes."""
+class _Pinned(Distributed):
+    """What a problem keeps when some of its nodes are pinned."""
 
-    graph: Graph = over(FIXED)
-    inner: Objective = over(SHARED)
-    free: Tensor = over(NODES)  # [N] whether a node moves
+    inner: Problem
 
     @property
-    def has_blocks(self) -> bool:  # type: ignore[override]
+    def has_blocks(self) -> bool:
         return self.inner.has_blocks
-
-    @property
-    def is_quadratic(self) -> bool:  # type: ignore[override]
-        return self.inner.is_quadratic
 
     @property
     def replicas(self) -> int:
@@ -121,6 +114,19 @@ class PinnedObjective(Objective):
     @property
     def channels(self) -> int:
         return self.inner.channels
+
+
+@dataclass
+class PinnedObjective(_Pinned, Objective):
+    """Minimise an energy over some nodes."""
+
+    graph: Graph = over(FIXED)
+    inner: Objective = over(SHARED)
+    free: Tensor = over(NODES)  # [N] whether a node moves
+
+    @property
+    def is_quadratic(self) -> bool:
+        return self.inner.is_quadratic
 
     @property
     def signature(self) -> tuple[object, ...]:
@@ -153,7 +159,7 @@ class PinnedTangent(Tangent):
     free: Tensor  # [N]
 
     @property
-    def has_blocks(self) -> bool:  # type: ignore[override]
+    def has_blocks(self) -> bool:
         return self.inner.has_blocks
 
     def apply(self, v: Tensor) -> Tensor:
@@ -169,25 +175,13 @@ class PinnedTangent(Tangent):
 
 
 @dataclass
-class PinnedMap(FixedPoint):
+class PinnedMap(_Pinned, FixedPoint):
     """Find the fixed point of some rows of a map."""
 
     graph: Graph = over(FIXED)
     inner: FixedPoint = over(SHARED)
     free: Tensor = over(NODES)  # [N] whether a node moves
     held: Tensor = over(NODES)  # [R, k, N] the embeddings of the others
-
-    @property
-    def has_blocks(self) -> bool:  # type: ignore[override]
-        return self.inner.has_blocks
-
-    @property
-    def replicas(self) -> int:
-        return self.inner.replicas
-
-    @property
-    def channels(self) -> int:
-        return self.inner.channels
 
     def step(self, h: Tensor) -> Tensor:
         return torch.where(self.free, self.inner.step(h), self.held)

@@ -71,8 +71,8 @@ class Inputs:
         edge_weight: Nonnegative weights, [E], or ``None``.
         batch_size: Number of graphs; ``None``: read from ``batch``.
         heard: The senders' features as the receiver of every edge last heard them, [E, p] or
-            [R, E, p]; ``None``: those of ``x``. In a stack of layers features move, and nodes hear
-            of it late.
+            [R, E, p]; ``None``: those of ``x``. In a stack of layers the upper layers' features
+            change during a run, and a node hears of a change late.
         degrees: Only for a part of a larger graph: sums of the weights of the edges into and out of
             every node in the larger graph, [N, 2]. Normalisations are then those of the larger
             graph. ``None``: ``edge_index`` holds all edges.

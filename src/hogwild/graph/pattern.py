@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Pattern:
     r"""Where the Hessian of a sum of one-hop energies has off-diagonal blocks.
 
-    :math:`e^i` couples i with every neighbour (one block an edge) and every pair of neighbours
-    (one block a *wedge*, two edges into the same node). A pair that names one node twice (a
-    self-loop, a multi-edge) belongs to the diagonal.
+    :math:`e^i` couples i with every neighbour, which gives one block for each edge. It also couples
+    every pair of neighbours, which gives one block for each *wedge*: two edges into the same node.
+    A pair that names one node twice (a self-loop, a multi-edge) belongs to the diagonal.
     """
 
     left: Tensor  # [W] edge of each wedge

@@ -15,12 +15,12 @@ Tensors = tuple[Tensor | None, ...]
 
 
 class Recent(Generic[V]):
-    """The last ``size`` values, each by the identity and version of the tensors it was made from
-    (some may be ``None``), and by other options.
+    """The last ``size`` values. A value is found by the identity and version of the tensors that it
+    was made from (some may be ``None``), and by other options.
 
     The table keeps no tensor alive, and drops a value as soon as one of its tensors is freed. Torch
-    counts changes in place (``Tensor._version``), but not of tensors made in inference mode: values
-    made from those are not kept.
+    counts changes in place (``Tensor._version``), but does not count those of tensors that were
+    made in inference mode: values made from such tensors are not kept.
     """
 
     def __init__(self, size: int) -> None:

@@ -9,7 +9,7 @@ from hogwild.errors import DeviceError, DTypeError, GraphError
 
 
 def check_edge_index(edge_index: Tensor, num_nodes: int, validate: bool) -> None:
-    """Raise unless this is an ``edge_index`` [2, E]; with ``validate`` of nodes that exist, too."""
+    """Raise unless this is an ``edge_index`` [2, E]; with ``validate`` its nodes must exist."""
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise GraphError(
             f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges] with senders "
@@ -32,7 +32,7 @@ def check_edge_index(edge_index: Tensor, num_nodes: int, validate: bool) -> None
 
 
 def check_batch(batch: Tensor, edge_index: Tensor, num_nodes: int) -> None:
-    """Raise unless this is a batch vector [N] beside the edges; reads no values."""
+    """Raise unless this is a batch vector [N] on the edges' device; reads no values."""
     if batch.dim() != 1 or batch.numel() != num_nodes:
         raise GraphError(
             f"batch has shape {tuple(batch.shape)}; expected [{num_nodes}], one graph number for "
@@ -40,11 +40,7 @@ def check_batch(batch: Tensor, edge_index: Tensor, num_nodes: int) -> None:
         )
     if batch.dtype != torch.long:
         raise DTypeError(f"batch has dtype {batch.dtype}; expected torch.int64")
-    if batch.device != edge_index.device:
-        raise DeviceError(
-            f"batch is on {batch.device} and edge_index on {edge_index.device}; move them to one "
-            f"device"
-        )
+    _require_one_device("batch", batch, edge_index)
 
 
 def check_batch_values(batch: Tensor, edge_index: Tensor, num_graphs: int) -> None:
@@ -78,15 +74,19 @@ def check_batch_values(batch: Tensor, edge_index: Tensor, num_graphs: int) -> No
 
 
 def check_degrees(degrees: Tensor, edge_index: Tensor, num_nodes: int) -> None:
-    """Raise unless these are degrees [N, 2] of nodes beside the edges; reads no values."""
+    """Raise unless these are degrees [N, 2] of nodes on the edges' device; reads no values."""
     if tuple(degrees.shape) != (num_nodes, 2) or not degrees.is_floating_point():
         raise GraphError(
             f"degrees is {degrees.dtype} of shape {tuple(degrees.shape)}; expected floating-point "
             f"numbers [{num_nodes}, 2]: the sums of the weights of the edges into and out of every "
             f"node in the whole graph"
         )
-    if degrees.device != edge_index.device:
+    _require_one_device("degrees", degrees, edge_index)
+
+
+def _require_one_device(name: str, value: Tensor, edge_index: Tensor) -> None:
+    if value.device != edge_index.device:
         raise DeviceError(
-            f"degrees is on {degrees.device} and edge_index on {edge_index.device}; move them to "
-            f"one device"
+            f"{name} is on {value.device} and edge_index on {edge_index.device}; move them to one "
+            f"device"
         )

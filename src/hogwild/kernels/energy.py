@@ -29,9 +29,9 @@ LEAF = 16
 """Unknowns of a piece of a graph that is not split further (:mod:`hogwild.linalg.dissection`)."""
 
 
-CG_WORK = 10_000.0
-"""Cost of conjugate gradients for an edge and an entry of its k × k block, in multiplications of a
-factorisation."""
+PRODUCTS = 250.0
+"""Cost of conjugate gradients in products with the Hessian, measured in the multiplications of a
+factorisation that take as long."""
 MOST_NUMBERS = float(1 << 28)
 """Numbers in the fronts of one graph above which it is not factorised."""
 MOST_EDGES = 2_000_000
@@ -50,7 +50,7 @@ class GraphPlan:
 
     def __init__(self, native: Library, graph: Graph, channels: int) -> None:
         self._free = native.plan_free
-        batch, src, dst = (x.contiguous() for x in (graph.batch, graph.src, graph.dst))
+        batch, src, dst = (x.cpu().contiguous() for x in (graph.batch, graph.src, graph.dst))
         self.handle, why = native.call(
             "plan", graph.num_nodes, graph.num_graphs, _at(batch), graph.num_edges, _at(src),
             _at(dst), max(LEAF // channels, 1), MOST_PAIRS,
@@ -112,9 +112,10 @@ class Sizes:
         self.handle = native.sizes(given.ctypes.data, design.beta, rising.ctypes.data)
         if not self.handle:
             raise ValueError(f"the compiled library does not know sizes {design}")
-        found = np.zeros(3, dtype=np.int64)
+        found = np.zeros(5, dtype=np.int64)
         native.shapes(self.handle, found.ctypes.data)
-        self.parameters, self.node_rows, self.edge_rows = found.tolist()
+        self.parameters, self.node_rows, self.edge_rows = found[:3].tolist()
+        self.node_fields, self.edge_fields = found[3:].tolist()
 
     @classmethod
     def of(cls, native: Library, design: Design) -> Sizes:
@@ -230,6 +231,9 @@ def _project(weight: Tensor, x: Tensor) -> Tensor:
 class EnergyKernel:
     """A posed problem on a batch of graphs, ready for the compiled library."""
 
+    rtol = 1e-10
+    """Relative tolerance of the adjoint where conjugate gradients solve it."""
+
     def __init__(self, native: Library, graph: Graph, design: Design, tensors: Tensors) -> None:
         self.native, self.graph, self.design, self.tensors = native, graph, design, tensors
         self.plan = plan_of(graph, native, design.channels)
@@ -241,29 +245,48 @@ class EnergyKernel:
 
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design) -> bool:
-        """Whether factorising this graph's Hessians is cheaper than conjugate gradients."""
-        edges = max(graph.num_edges, graph.num_nodes)
-        if edges > MOST_EDGES:
+        """Whether the compiled solve is cheaper than batched operations on all graphs."""
+        return max(graph.num_edges, graph.num_nodes) <= MOST_EDGES
+
+    @cached_property
+    def direct(self) -> bool:
+        """Whether Hessians are factorised; otherwise conjugate gradients multiply with them."""
+        k, plan = self.design.channels, self.plan
+        if plan.numbers * k**2 > MOST_NUMBERS:
             return False
-        k, plan = design.channels, plan_of(graph, native, design.channels)
-        return plan.numbers * k**2 < MOST_NUMBERS and plan.work * k < CG_WORK * edges
+        edges, nodes = self.graph.num_edges, self.graph.num_nodes
+        message, loop, update = (
+            sum(w * (len(inputs) + before) for w, before in zip(widths, (0, *widths), strict=False))
+            for widths, inputs in zip(self.design.widths, self.design.monotone, strict=True)
+        )
+        product = edges * self.design.heads * message + nodes * (loop + update)
+        return plan.work * k**3 < PRODUCTS * product
 
     @property
     def replicas(self) -> int:
         return self.tensors.parameters.size(0)
 
+    @property
+    def name(self) -> str:
+        """What computes, for :meth:`~hogwild.models.Model.solver_path`."""
+        return self.native.instructions
+
+    @cached_property
+    def _strides(self) -> tuple[int, int]:
+        """Numbers between the weights of two replicas and of two heads; zero where they share."""
+        if self.tensors.weight is None:
+            return 0, 0
+        r, h, e = self.tensors.weight.shape
+        return h * e if r > 1 else 0, e if h > 1 else 0
+
     @cached_property
     def _posed(self) -> tuple[Any, ...]:
         """The arguments that pose the problem, and the tensors that must stay alive."""
         t = self.tensors.detach()
-        strides = (0, 0)
-        if t.weight is not None:
-            r, h, e = t.weight.shape
-            strides = (h * e if r > 1 else 0, e if h > 1 else 0)
         addresses = [_at(x) for x in (t.parameters, t.nodes, t.edges, t.weight)]
         return (
-            self.plan.handle, self.sizes.handle, self.replicas, *addresses, *strides,
-            _at(t.loop_weight),
+            self.plan.handle, self.sizes.handle, self.replicas, *addresses, *self._strides,
+            _at(t.loop_weight), int(self.direct),
         ), t  # fmt: skip
 
     def solve(
@@ -271,43 +294,54 @@ class EnergyKernel:
         patience: int,
     ) -> Solution:  # fmt: skip
         """Solve from ``h0`` [R, k, N] (``None``: zero)."""
-        replicas, graphs = self.replicas, self.graph.num_graphs
-        h = torch.empty(replicas, self.design.channels, self.graph.num_nodes, dtype=torch.float64)
-        status, iterations = (torch.empty(replicas, graphs, dtype=torch.long) for _ in range(2))
-        residual = torch.empty(replicas, graphs, dtype=torch.float64)
-        start = None if h0 is None else h0.contiguous()
+        replicas, graphs, like = self.replicas, self.graph.num_graphs, self.tensors.nodes
+        h = like.new_empty(replicas, self.design.channels, self.graph.num_nodes).detach()
+        status = torch.empty(replicas, graphs, dtype=torch.long, device=like.device)
+        found = Solution(h, status, torch.empty_like(status), h.new_empty(replicas, graphs))
+        options = (atol, rtol, max_iter, max_backtracks, patience)
+        self._solve(None if h0 is None else h0.contiguous(), options, found)
+        return found
+
+    def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
+        """Solve, and write the solution."""
         arguments, _alive = self._posed
         failed, why = self.native.call(
-            "solve", *arguments, _at(start), atol, rtol, max_iter, max_backtracks, patience,
-            torch.get_num_threads(), _at(h), _at(status), _at(iterations), _at(residual),
+            "solve", *arguments, _at(h0), *options, torch.get_num_threads(), _at(into.value),
+            _at(into.status), _at(into.iterations), _at(into.residual),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"the compiled solve failed: {why}")
-        return Solution(h, status, iterations, residual)
 
     def adjoint(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
         """How the adjoint solve ended, and the gradients of everything that was posed, from the
         gradient [R, k, N] at the solution ``h``."""
-        arguments, t = self._posed
-        replicas, graph = self.replicas, self.graph
+        t, replicas = self.tensors, self.replicas
+        h, gradient = h.detach().contiguous(), gradient.contiguous()
+        out = Tensors(
+            h.new_empty(t.parameters.shape),
+            h.new_empty(t.nodes.shape),
+            None if t.edges is None else h.new_empty(t.edges.shape),
+            None
+            if t.weight is None
+            else h.new_empty(replicas, self.design.heads, self.graph.num_edges),
+            None if t.loop_weight is None else h.new_empty(replicas, self.graph.num_nodes),
+        )
+        status = torch.empty(replicas, self.graph.num_graphs, dtype=torch.long, device=h.device)
+        self._adjoint(h, gradient, out, status)
+        ended = Solution(gradient, status, torch.ones_like(status), 0.0 * status)
+        weight, loop = out.weight, out.loop_weight
+        if weight is not None and t.weight is not None:
+            weight = weight.sum_to_size(t.weight.shape)
+        if loop is not None:
+            loop = loop.sum(0)
+        return ended, (out.parameters, out.nodes, out.edges, weight, loop)
 
-        def empty(*shape: int) -> Tensor:
-            return torch.empty(*shape, dtype=torch.float64)
-
-        parameters, nodes = torch.empty_like(t.parameters), torch.empty_like(t.nodes)
-        edges = None if t.edges is None else torch.empty_like(t.edges)
-        weight = None if t.weight is None else empty(replicas, self.design.heads, graph.num_edges)
-        loop = None if t.loop_weight is None else empty(replicas, graph.num_nodes)
-        status = torch.empty(replicas, graph.num_graphs, dtype=torch.long)
-        h, gradient = h.contiguous(), gradient.contiguous()
+    def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
+        """Write all gradients; those of weights for every replica and head."""
+        arguments, _alive = self._posed
         failed, why = self.native.call(
-            "adjoint", *arguments, _at(h), _at(gradient), torch.get_num_threads(),
-            _at(parameters), _at(nodes), _at(edges), _at(weight), _at(loop), _at(status),
+            "adjoint", *arguments, _at(h), _at(gradient), self.rtol, torch.get_num_threads(),
+            *(_at(x) for x in into.every()), _at(status),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"the compiled adjoint failed: {why}")
-        if weight is not None and t.weight is not None:
-            weight = weight.sum_to_size(t.weight.shape)
-        once = torch.ones_like(status)
-        ended = Solution(gradient, status, once, 0.0 * status)
-        return ended, (parameters, nodes, edges, weight, None if loop is None else loop.sum(0))

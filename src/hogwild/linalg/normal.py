@@ -25,8 +25,9 @@ class NormalEquations(Hessian):
     graph: Graph
     tangent: Tangent
 
-    def __post_init__(self) -> None:
-        self.has_blocks = self.tangent.has_blocks
+    @property
+    def has_blocks(self) -> bool:
+        return self.tangent.has_blocks
 
     def apply(self, v: Tensor) -> Tensor:
         return self.tangent.transpose(self.tangent.apply(v))
@@ -37,9 +38,7 @@ class NormalEquations(Hessian):
     def blocks(self) -> tuple[Tensor, Tensor]:
         graph, pattern = self.graph, self.graph.pattern
         own, other = self.tangent.blocks()  # [R, k, k, N], [R, k, k, E]
-        shape = own.shape[:3]
-        here = gather(own.flatten(1, 2), graph.dst).view(*shape, graph.num_edges)
-        sent = scatter(mtm(other, other).flatten(1, 2), graph.src, graph.num_nodes)
-        diagonal = mtm(own, own) + sent.view_as(own)
+        diagonal = mtm(own, own) + scatter(mtm(other, other), graph.src, graph.num_nodes)
+        here = mtm(gather(own, graph.dst), other)
         wedge = mtm(other[..., pattern.left], other[..., pattern.right])
-        return pattern.folded(diagonal, torch.cat([mtm(here, other), wedge], -1))
+        return pattern.folded(diagonal, torch.cat([here, wedge], -1))

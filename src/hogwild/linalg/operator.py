@@ -19,7 +19,9 @@ class Posed(Protocol):
     """A problem, as linear algebra sees it."""
 
     graph: Graph
-    has_blocks: bool
+
+    @property
+    def has_blocks(self) -> bool: ...
 
     @property
     def replicas(self) -> int: ...
@@ -34,8 +36,11 @@ class Hessian(ABC):
     """A symmetric positive definite linear map on [R, k, N], block diagonal over graphs."""
 
     graph: Graph
-    has_blocks: bool = False
-    """Whether the map couples only nodes that the graph's pattern joins (one-hop energies)."""
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the map couples only nodes that the graph's pattern joins (one-hop energies)."""
+        return False
 
     @abstractmethod
     def apply(self, v: Tensor) -> Tensor:
@@ -59,10 +64,17 @@ class Tangent(ABC):
     """
 
     graph: Graph
-    has_blocks: bool = False
-    """Whether the map joins only nodes that an edge joins, and :meth:`blocks` gives its entries."""
-    has_inverse: bool = False
-    """Whether :meth:`inverse` has a closed form."""
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the map joins only nodes that an edge joins, and :meth:`blocks` gives its
+        entries."""
+        return False
+
+    @property
+    def has_inverse(self) -> bool:
+        """Whether :meth:`inverse` has a closed form."""
+        return False
 
     @cached_property
     def factors(self) -> dict[str, Factor | None]:

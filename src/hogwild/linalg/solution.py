@@ -87,7 +87,8 @@ class Solution:
         iterations: Tensor,
         stalled: Tensor | None = None,
     ) -> Solution:
-        """With the status that follows from the residual: converged up to ``limit``."""
+        """A solution whose status follows from its residual: a graph has converged if its residual
+        is at most ``limit``."""
         status = torch.full(residual.shape, int(Status.MAX_ITERATIONS), device=residual.device)
         if stalled is not None:
             status.masked_fill_(stalled, int(Status.STALLED))
@@ -99,6 +100,14 @@ class Solution:
     def converged(self) -> Tensor:
         """Whether each graph converged, same shape as :attr:`status`."""
         return self.status == Status.CONVERGED
+
+    @property
+    def failed(self) -> bool:
+        """Whether a graph did not converge; false while a CUDA graph is recorded, because nothing
+        can be read then."""
+        if self.status.is_cuda and torch.cuda.is_current_stream_capturing():
+            return False
+        return not bool(self.converged.all())
 
     def check(
         self,
@@ -114,7 +123,7 @@ class Solution:
             cause: A function that looks for a cause which the solver cannot know. Its line of text
                 replaces the solver's guess, unless it is empty.
         """
-        if on_failure == "ignore" or bool(self.converged.all()):
+        if on_failure == "ignore" or not self.failed:
             return self
         message = self._diagnosis(what, "" if cause is None else cause())
         if on_failure == "raise":

@@ -142,8 +142,7 @@ class ContractionTangent(Tangent):
         own = torch.eye(steep.size(2), dtype=steep.dtype, device=steep.device).unsqueeze(-1)
         if self.adjacency.loop is not None:
             own = own - self.adjacency.loop * steep
-        other = gather(steep.flatten(1, 2), self.graph.dst) * self.adjacency.edge
-        return own.expand_as(steep), -other.view(*steep.shape[:3], self.graph.num_edges)
+        return own.expand_as(steep), -gather(steep, self.graph.dst) * self.adjacency.edge
 
 
 class ContractionConv(ImplicitConv):

@@ -125,7 +125,7 @@ class EIGNNProblem(Contraction):
     spectrum: Spectrum | None = over(FIXED, None)  # None: no closed form
 
     @property
-    def has_inverse(self) -> bool:  # type: ignore[override]
+    def has_inverse(self) -> bool:
         return self.spectrum is not None
 
     @property

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_widths
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
+from hogwild.kernels.cuda import CudaEnergyKernel
 from hogwild.kernels.energy import Design, EnergyKernel, pose
 from hogwild.kernels.native import Missing, found
 from hogwild.linalg.linear import LinearSolver
@@ -50,6 +51,8 @@ def message_gain(rounds: int, message: str) -> float:
     return 0.25 if rounds == 1 else 0.075
 
 
+KERNELS: dict[str, type[EnergyKernel]] = {"cpu": EnergyKernel, "cuda": CudaEnergyKernel}
+"""The compiled solves, by the kind of device."""
 COUPLING, ALONE = 4.0, 0.3
 """Factors on initial weights: ``COUPLING`` on the difference between neighbours, ``ALONE`` on a
 node's own embedding in its self message and update. ``benchmarks/training_step.py`` times the
@@ -247,8 +250,9 @@ class EnergyConv(ImplicitConv):
         graph, x, heard, edge_attr = self.fields(inputs)
         if x.dtype != torch.float64:
             return "the solve runs in float32, and the compiled solve in float64"
-        if x.device.type != "cpu":
-            return f"the features are on {x.device}, and the compiled solve runs on a CPU"
+        if x.device.type not in KERNELS:
+            return f"the features are on {x.device}; expected one of {', '.join(KERNELS)}"
+        kernel = KERNELS[x.device.type]
         design = Design(
             self.hidden_channels, self.message_channels, self.heads or 1, self.concat,
             self.message == "edge", heard is None, self.beta, act.name, nets[0].gate,
@@ -257,11 +261,11 @@ class EnergyConv(ImplicitConv):
         )  # fmt: skip
         if not design.fits:
             return "the networks have more layers or inputs than the compiled solve takes"
-        if not EnergyKernel.pays(native, graph, design):
-            return "the graph has no small separators, and conjugate gradients are cheaper"
+        if not kernel.pays(native, graph, design):
+            return "the graph is large or has no small separators: other methods are cheaper there"
         weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
         tensors = pose(nets, design, x, heard, edge_attr, *weights)
-        return EnergyKernel(native, graph, design, tensors)
+        return kernel(native, graph, design, tensors)
 
     def _networks_in(self, dtype: torch.dtype) -> Iterator[tuple[PICNNParameters, ...]]:
         """Parameters of (message, self message, update) of every round."""

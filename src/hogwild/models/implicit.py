@@ -66,8 +66,8 @@ class ImplicitConv(Conv):
 
     hops: int = 2
     """How many hops away the residual of a node reads embeddings: 1 for maps and for energies of
-    pairs of neighbours, 2 for one-hop energies. A part of a graph needs so many hops of the
-    rest."""
+    pairs of neighbours, 2 for one-hop energies. A part of a graph needs this many hops of the nodes
+    around it."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class ImplicitConv(Conv):
         with self._precise(inputs), torch.no_grad():
             kernel = self.kernel(inputs)
         if isinstance(kernel, EnergyKernel):
-            return [f"compiled ({kernel.native.instructions})"]
+            return [f"compiled ({kernel.name})"]
         return [f"torch: {kernel}"]
 
     def _precise(self, inputs: Inputs) -> torch.autocast:

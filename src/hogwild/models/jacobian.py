@@ -78,11 +78,7 @@ class Jacobian:
         Parallel edges share a block, and a self-loop is part of the block of its node."""
         number, rows, cols = _pairs(self.graph)
         both = torch.cat([self.own, self.edge], -1)
-        return (
-            scatter(both.flatten(1, 2), number, rows.numel()).view(*both.shape[:3], -1),
-            rows,
-            cols,
-        )
+        return scatter(both, number, rows.numel()), rows, cols
 
     @property
     def columns(self) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ def opaque(method: F) -> F:
     return found
 
 
-def uncompiled(model: object) -> object:
+def uncompiled(model: Any) -> Any:
     """The original module of a compiled module; any other object is returned unchanged. A compiled
     module shares all parameters with the original, but hides its class and the calls inside it."""
     return model._modules.get("_orig_mod", model) if isinstance(model, nn.Module) else model

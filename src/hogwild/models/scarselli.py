@@ -44,6 +44,7 @@ from hogwild.problems.base import FixedPoint
 from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.loop import Solver
 from hogwild_node.local import LocalMap
+from hogwild_node.networks import Slot
 from hogwild_node.tree import EDGES, FIXED, NODES, over
 
 DEGREE = 10
@@ -52,7 +53,7 @@ OWN, HEARD = 0.3, 0.6
 """Typical slopes of the fresh map in the maximum norm if no unit saturates: ``OWN`` in a node's own
 embedding through u, ``HEARD`` in all embeddings through the messages of ``DEGREE`` neighbours.
 Their sum is below one, so that a fresh map contracts; ``tests/models/test_scarselli.py`` checks it.
-No benchmark chose the two numbers."""
+How the sum is shared between the two is a choice that no benchmark has tested."""
 
 
 @dataclass
@@ -91,8 +92,7 @@ class ScarselliProblem(FixedPoint, LocalMap):
         c = sent.size(1)
         _, out = self.transition.jacobian(torch.cat([scatter(sent, graph.dst, n), h], 1))
         through, direct = out[:, :, :c].transpose(1, 2), out[:, :, c:]  # [R, c, k, N], [R, k, k, N]
-        here = scatter(slope[:, :, :k].flatten(1, 2), graph.dst, n).unflatten(1, (c, k))
-        along = gather(through.flatten(1, 2), graph.dst).unflatten(1, (c, k))
+        here, along = scatter(slope[:, :, :k], graph.dst, n), gather(through, graph.dst)
         return Jacobian(graph, direct + mtm(through, here), mtm(along, slope[:, :, k:]))
 
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
@@ -194,14 +194,12 @@ class ScarselliConv(ImplicitConv):
         """The fixed point of these inputs, attached to the autograd graph."""
         inputs = Inputs.of(inputs)
         graph, x, heard, edge_attr = self.fields(inputs)
-        dtype, sender = x.dtype, (x, graph.src) if heard is None else (heard, None)
-        slots: list[tuple[Tensor, Tensor | None]] = [(x, graph.dst), sender]
-        if edge_attr is not None:
-            slots.append((edge_attr, None))
+        dtype, sender = x.dtype, Slot(x, graph.src) if heard is None else Slot(heard)
+        slots = [Slot(x, graph.dst), sender, *([] if edge_attr is None else [Slot(edge_attr)])]
         return ScarselliProblem(
             graph,
             self.message_net.given(slots, dtype),
-            self.update_net.given([(x, None)], dtype),
+            self.update_net.given([Slot(x)], dtype),
             None if inputs.edge_weight is None else inputs.edge_weight.to(dtype),
         )
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hogwild.nn.mlp import MLP
+from hogwild_node.networks import Slot, read
 from hogwild_node.tree import FIXED, SHARED, OnGraph, over
 
 
@@ -83,26 +84,17 @@ class TanhMLP(MLP):
             x = torch.tanh(x) if i < last or self.squash else x
         return x
 
-    def given(self, slots: Sequence[tuple[Tensor, Tensor | None]], dtype: torch.dtype) -> TanhMap:
-        """The network as a function of its *first* inputs; its last inputs are features.
-
-        Args:
-            slots: Features [1 or R, p, N] in the order of the inputs, each with the index [n] at
-                which they are read, or ``None``. Features are multiplied before they are indexed.
-            dtype: Precision of the result.
-        """
+    def given(self, slots: Sequence[Slot], dtype: torch.dtype) -> TanhMap:
+        """The network as a function of its *first* inputs, in this precision; its last inputs are
+        these features."""
         weights, biases = (
             [(p if self.replicas is not None else p.unsqueeze(0)).to(dtype) for p in parameters]
             for parameters in (self.weight, self.bias)
         )
-        at = self.channels[0] - sum(x.size(-2) for x, _ in slots)
-        first, total = weights[0][..., :at], biases[0].unsqueeze(-1)
-        for x, index in slots:
-            part = torch.matmul(weights[0][..., at : at + x.size(-2)], x)
-            total = total + (part if index is None else part[..., index])
-            at += x.size(-2)
+        at = self.channels[0] - sum(slot.features.size(-2) for slot in slots)
+        fixed = biases[0].unsqueeze(-1) + read(weights[0][..., at:], slots)
         rest = [(w, b.unsqueeze(-1)) for w, b in zip(weights[1:], biases[1:], strict=True)]
-        return TanhMap(total, first, rest, self.squash)
+        return TanhMap(fixed, weights[0][..., :at], rest, self.squash)
 
     def product(self, fn: Callable[[Tensor], Tensor]) -> Tensor:
         r""":math:`f(W_L) \cdots f(W_1)`, [(R,) out, in]. If f is the identity, this is the Jacobian

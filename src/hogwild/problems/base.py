@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -86,6 +86,12 @@ class Solvable(OnGraph, ABC):
     def channels(self) -> int:
         """k, the width of an embedding."""
 
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the Hessians of an objective couple only pairs of nodes in ``graph.pattern``, or
+        the tangents of a map have blocks."""
+        return False
+
     @abstractmethod
     def step(self, h: Tensor) -> Tensor:
         r"""The problem's fixed-point map :math:`F(h)`, whose fixed point is the solution."""
@@ -109,8 +115,8 @@ class Solvable(OnGraph, ABC):
         if graphs.numel() < graph.num_graphs:
             graph, nodes, edges = graph.select(graphs)
         some = None if replicas.numel() == self.replicas else replicas
-        changes: dict[str, Any] = {"graph": graph}
-        sub = replace(self.cut(self.replicas, some, nodes, edges), **changes)  # type: ignore[type-var]
+        sub = self.cut(self.replicas, some, nodes, edges)  # a copy
+        sub.graph = graph
         if nodes is None:
             nodes = torch.arange(graph.num_nodes, device=graph.batch.device)
         return sub, nodes
@@ -240,13 +246,16 @@ class CertifiedMap:
 class Objective(Distributed, CertifiedObjective):
     """The problem of minimising a strongly convex function on each graph."""
 
-    has_blocks: bool = False
-    """Whether the Hessian couples only pairs of nodes in ``graph.pattern``."""
-    is_quadratic: bool = False
-    """Whether the Hessian is the same at every point."""
-    is_attractive: bool = False
-    """Whether the Hessian has no positive entry off its diagonal. Parts of a graph that solve for
-    themselves then converge in any order and with any bounded delays."""
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether the Hessian is the same at every point."""
+        return False
+
+    @property
+    def is_attractive(self) -> bool:
+        """Whether the Hessian has no positive entry off its diagonal. Parts of a graph that solve
+        for themselves then converge in any order and with any bounded delays."""
+        return False
 
     @property
     def signature(self) -> tuple[object, ...]:
@@ -288,10 +297,10 @@ class Objective(Distributed, CertifiedObjective):
 class FixedPoint(Distributed, CertifiedMap):
     r"""The problem of finding :math:`h = F(h)` on each graph."""
 
-    has_blocks: bool = False
-    """Whether the tangents have blocks."""
-    has_inverse: bool = False
-    """Whether the tangents have an inverse in closed form."""
+    @property
+    def has_inverse(self) -> bool:
+        """Whether the tangents have an inverse in closed form."""
+        return False
 
     @property
     def node(self) -> LocalMap:

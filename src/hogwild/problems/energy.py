@@ -41,7 +41,7 @@ class EnergyHessian(Hessian):
     rounds: list[Linear]
 
     @property
-    def has_blocks(self) -> bool:  # type: ignore[override]
+    def has_blocks(self) -> bool:
         return len(self.rounds) == 1
 
     # -- as a linear map: a forward sweep and a reverse sweep --------------------------------------
@@ -243,7 +243,7 @@ class EnergyProblem(Objective):
         return Energy(self.rounds[0], self.beta)
 
     @property
-    def has_blocks(self) -> bool:  # type: ignore[override]
+    def has_blocks(self) -> bool:
         return len(self.rounds) == 1
 
     @property

@@ -1,4 +1,4 @@
-"""Solvers: one small class each behind one loop, per graph and per replica."""
+"""Solvers: one small class for each method, and one loop that runs them on every graph."""
 
 from hogwild.linalg.krylov import System, bicgstab, cg, gmres
 from hogwild.linalg.linear import LinearSolver

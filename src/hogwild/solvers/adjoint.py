@@ -134,7 +134,7 @@ class _Attach(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with torch.autocast(grad.device.type, enabled=False):
             found, gradients = ctx.solved(grad)
-        failed = ctx.on_failure == "raise" and not bool(found.converged.all())
+        failed = ctx.on_failure == "raise" and found.failed
         if failed and not bool(torch.isfinite(grad).all()):
             raise ConvergenceError(
                 "the gradient of the loss holds NaN or infinite values before it reaches the "

@@ -2,8 +2,9 @@ r"""Gradient descent with a step that needs no tuning.
 
 .. math:: h \leftarrow h - \nabla E(h) / K
 
-K bounds the largest eigenvalue of the Hessian everywhere, so every step decreases the energy. It
-is what an asynchronous node does, made synchronous: the baseline, not the fast way.
+K bounds the largest eigenvalue of the Hessian everywhere, so every step decreases the energy.
+Asynchronous nodes with ``rule="gradient"`` take such steps, too. As a solver it is a baseline:
+Newton's method is much faster.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ r"""Problems with exactly known answers, for tests of solvers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -224,7 +225,7 @@ class Affine(_Sized, FixedPoint, LocalMap):
         return torch.linalg.solve(columns, self.b.flatten(1)).view_as(self.b)
 
 
-def _columns(apply, like: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+def _columns(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     """The dense matrix [R, kN, kN] of a linear map on [R, k, N]."""
     size = like[0].numel()
     eye = torch.eye(size, dtype=like.dtype, device=like.device).view(size, *like.shape[1:])

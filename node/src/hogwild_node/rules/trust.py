@@ -16,7 +16,8 @@ all.
 At ``STRIKES`` points of either kind the node halves its trust. Points in favour double the trust
 again: four times ``STRIKES`` of them after the first failure, and twice as many after each further
 failure. A node that keeps reversing although its trust is at most ``DOUBT`` is *lost*
-(:mod:`hogwild_node.rules.retreat`).
+(:mod:`hogwild_node.rules.retreat`). ``benchmarks/constants.py`` tries smaller and larger values of
+the constants.
 """
 
 from __future__ import annotations

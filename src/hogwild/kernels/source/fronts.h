@@ -4,6 +4,9 @@
 // elimination of the pivots their rows and columns hold the factor (with the inverse on the
 // diagonal), and the rest is the Schur complement that the parent adds up.
 #pragma once
+#include <cmath>
+#include <cstring>
+#include <utility>
 #include <vector>
 
 #include "plan.h"
@@ -97,17 +100,43 @@ HOG_FN size_t front_numbers(const GraphPlan& g, int k) {
     return total;
 }
 
-/// The numbers that the elimination of a graph's fronts needs beside them.
+/// The numbers that the elimination of a graph's fronts needs beside them, and a star with m
+/// channels.
 HOG_FN size_t panel_numbers(const GraphPlan& g, int k) {
     return (size_t)PANEL * front_stride(std::max(g.widest, 1) * k);
 }
+HOG_FN size_t sender_numbers(const GraphPlan& g, int k, int m) {
+    return (size_t)g.degree * 2 * m * k + 1;
+}
 
-/// The fronts of one graph in one block of memory.
+/// The fronts of one graph in one block of memory; the linear solver of a Task (energy.h) on a CPU.
 struct Fronts {
+    static constexpr bool matrix_free = false;
     const GraphPlan* g;
     int k;
-    double* memory;
-    double* panel;  // PANEL rows of the widest front
+    double* memory;  // front_numbers
+    double* panel;   // panel_numbers
+    double* senders; // sender_numbers
+
+    /// x = sign H^-1 from for the Hessian of a task; false where the factorisation failed or x is
+    /// not finite.
+    template <class Task>
+    bool solve(const Task& task, const double* from, double sign, double* x) const {
+        const int m = task.s().merged();
+        bool sound;
+        if (k == 2 && m == 2)
+            sound = factorise([&](int i, double* F, int w) { add_star<2, 2>(task, i, F, w); });
+        else if (k == 2)
+            sound = factorise([&](int i, double* F, int w) { add_star<2, 0>(task, i, F, w); });
+        else
+            sound = factorise([&](int i, double* F, int w) { add_star<0, 0>(task, i, F, w); });
+        double sum = 0;
+        for (int i = 0; i < g->n * k; ++i) x[i] = sign * from[i];
+        if (!sound) return false;
+        substitute(x);
+        for (int i = 0; i < g->n * k; ++i) sum += x[i];
+        return std::isfinite(sum);
+    }
 
     /// Factorise the sum of all stars. `star(i, F, width)` adds the star of node i to a front.
     template <class Star>
@@ -138,7 +167,7 @@ struct Fronts {
     }
 
     /// Solve in place: x [n, k] becomes H^-1 x.
-    void solve(double* x) const {
+    void substitute(double* x) const {
         std::vector<double*>& at = places();
         double* y = panel;
         for (int f = 0; f < g->fronts; ++f) {
@@ -185,6 +214,75 @@ struct Fronts {
     }
 
   private:
+    /// Add sum over c of left[c]' right[c] (rows [k]) to a front, at the rows of the node at
+    /// position a and the columns of the node at b; the transpose where that is above the diagonal,
+    /// and the sum of both on the diagonal.
+    template <int KS>
+    void add_products(double* F, int stride, int a, int b, const double* left, const double* right,
+                      int count) const {
+        const int n = KS ? KS : k;
+        if (a == b) {
+            double* to = F + (size_t)a * n * stride + a * n;
+            for (int c = 0; c < count; ++c, left += n, right += n)
+                for (int x = 0; x < n; ++x)
+                    for (int y = 0; y <= x; ++y)
+                        to[(size_t)x * stride + y] += left[x] * right[y] + left[y] * right[x];
+            return;
+        }
+        if (a < b) {
+            std::swap(a, b);
+            std::swap(left, right);
+        }
+        double* to = F + (size_t)a * n * stride + b * n;
+        for (int x = 0; x < n; ++x, to += stride)
+            for (int c = 0; c < count; ++c) {
+                const double share = left[c * n + x];
+                for (int y = 0; y < n; ++y) to[y] += share * right[c * n + y];
+            }
+    }
+
+    /// Add the block [k, k] of row i at positions a and b; with its transpose on the diagonal, unless
+    /// it is symmetric.
+    template <int KS, class Rows>
+    void add_block(double* F, int stride, int a, int b, const Rows& rows, int i,
+                   bool symmetric) const {
+        const int n = KS ? KS : k;
+        if (a == b) {
+            double* to = F + (size_t)a * n * stride + a * n;
+            for (int x = 0; x < n; ++x)
+                for (int y = 0; y <= x; ++y)
+                    to[(size_t)x * stride + y] +=
+                        rows.at(i, x * n + y) + (symmetric ? 0.0 : rows.at(i, y * n + x));
+            return;
+        }
+        const bool below = a > b;
+        double* to = F + (size_t)(below ? a : b) * n * stride + (below ? b : a) * n;
+        for (int x = 0; x < n; ++x)
+            for (int y = 0; y < n; ++y)
+                to[(size_t)x * stride + y] += rows.at(i, below ? x * n + y : y * n + x);
+    }
+
+    /// Add the star of node i to a front.
+    template <int KS, int MS, class Task>
+    void add_star(const Task& t, int i, double* F, int stride) const {
+        const int n = KS ? KS : k, m = MS ? MS : t.s().merged(), size = m * n, own = g->own[i];
+        double* both = senders;  // Jj and UJ of every sender, [2, M, k] each
+        add_block<KS>(F, stride, own, own, t.B, i, true);
+        for (int q = g->ptr[i]; q < g->ptr[i + 1]; ++q) {
+            double* mine = both + (size_t)(q - g->ptr[i]) * 2 * size;
+            for (int c = 0; c < size; ++c) {
+                mine[c] = t.Jj.at(q, c);
+                mine[size + c] = t.UJ.at(q, c);
+            }
+            const int there = g->slot[q];
+            add_block<KS>(F, stride, own, there, t.X, q, false);
+            add_block<KS>(F, stride, there, there, t.Hjj, q, true);
+            for (int o = g->ptr[i]; o < q; ++o)
+                add_products<KS>(F, stride, there, g->slot[o], mine,
+                                 both + (size_t)(o - g->ptr[i]) * 2 * size + size, m);
+        }
+    }
+
     /// Where every front begins.
     std::vector<double*>& places() const {
         static thread_local std::vector<double*> at;

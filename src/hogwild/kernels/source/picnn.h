@@ -16,63 +16,87 @@ namespace hog {
 constexpr double FEATURE_SLOPE = 0.1;  // of the leaky ReLU on the feature path
 constexpr int MOST_LAYERS = 12;
 
-#ifdef HOG_STATIC
-// The sizes are known when this is compiled: scratch memory is an array, mostly in registers.
-#define HOG_LOCAL(name, count) V name[(count) > 0 ? (count) : 1]
+// A GPU's code is compiled for one model: sizes are constants, loops are unrolled and scratch memory
+// is an array, mostly in registers. On a CPU, `pad` is scratch memory that the caller owns; what a
+// function takes of it ends with the function.
+#if HOG_GPU || defined(HOG_SCALAR)
+#define HOG_LOCAL(name, count) \
+    V name[(count) > 0 ? (count) : 1]; \
+    (void)pad
+#define HOG_NET N
 #else
-// `pad` is scratch memory that the caller owns; what a function takes of it ends with the function.
 #define HOG_LOCAL(name, count) \
     V* name = pad;             \
     pad += (count)
+#define HOG_NET const N&
 #endif
+#if HOG_GPU
+#define HOG_UNROLL _Pragma("unroll")
+#else
+#define HOG_UNROLL
+#endif
+#define HOG_EACH(i, n) HOG_UNROLL for (int i = 0; i < (n); ++i)
 
-/// The sizes of one network, and where its parts begin in a row's context and in its parameters.
+/// A network whose sizes are known when it runs; everything that follows from them is a table.
 struct Net {
-    int L, D;                 // layers; width of y
-    int act, relu;            // activation; whether gates are cut at zero (otherwise softplus)
-    int w[MOST_LAYERS];       // width of every layer; the last is the width of f
-    int q[MOST_LAYERS + 1];   // context: gy [D], b [w], gz [w before] of every layer
-    int p[MOST_LAYERS + 1];   // weights: Wy [w, D], Wz [w, w before] of every layer
-    int f[MOST_LAYERS + 1];   // feature path: F [rows, w before], c [rows] of every layer but the first
-    int hidden;               // hidden units
-    int rows0;                // width of o_0
-    int widest;               // largest width of a layer
+    int layers, inputs, act_, relu_;
+    int w_[MOST_LAYERS], unit_[MOST_LAYERS + 1], q_[MOST_LAYERS + 1], p_[MOST_LAYERS + 1],
+        f_[MOST_LAYERS + 1];
+    int widest_;
     unsigned long long mono[4];  // the inputs in which f is nondecreasing
 
-    HOG_METHOD int before(int l) const { return l ? w[l - 1] : 0; }
-    HOG_METHOD int ahead(int l) const { return l + 1 < L ? w[l] : 0; }
-    HOG_METHOD int rows(int l) const { return ahead(l) + before(l) + D + w[l]; }
-    HOG_METHOD int unit(int l) const {
-        int n = 0;
-        for (int m = 0; m < l; ++m) n += w[m];
-        return n;
-    }
+    HOG_METHOD int L() const { return layers; }
+    HOG_METHOD int D() const { return inputs; }
+    HOG_METHOD int w(int l) const { return w_[l]; }
+    HOG_METHOD int act() const { return act_; }
+    HOG_METHOD bool relu() const { return relu_; }
     HOG_METHOD bool rises(int j) const { return (mono[j >> 6] >> (j & 63)) & 1; }
-    HOG_METHOD int context() const { return q[L]; }
-    HOG_METHOD int weights() const { return p[L]; }
-    HOG_METHOD int parameters() const { return p[L] + f[L]; }
+    HOG_METHOD int before(int l) const { return l ? w_[l - 1] : 0; }
+    HOG_METHOD int ahead(int l) const { return l + 1 < layers ? w_[l] : 0; }
+    HOG_METHOD int rows(int l) const { return ahead(l) + before(l) + inputs + w_[l]; }
+    HOG_METHOD int unit(int l) const { return unit_[l]; }
+    HOG_METHOD int q(int l) const { return q_[l]; }
+    HOG_METHOD int p(int l) const { return p_[l]; }
+    HOG_METHOD int f(int l) const { return f_[l]; }
+    HOG_METHOD int hidden() const { return unit_[layers - 1]; }
+    HOG_METHOD int rows0() const { return rows(0); }
+    HOG_METHOD int widest() const { return widest_; }
+    HOG_METHOD int out() const { return w_[layers - 1]; }
+    HOG_METHOD int context() const { return q_[layers]; }
+    HOG_METHOD int weights() const { return p_[layers]; }
+    HOG_METHOD int parameters() const { return p_[layers] + f_[layers]; }
+
+    /// Fill the tables, which are zero, from the numbers of layers and inputs and the widths.
+    HOG_METHOD void tabulate() {
+        for (int l = 0; l < layers; ++l) {
+            unit_[l + 1] = unit_[l] + w_[l];
+            q_[l + 1] = q_[l] + inputs + w_[l] + before(l);
+            p_[l + 1] = p_[l] + w_[l] * (inputs + before(l));
+            f_[l + 1] = f_[l] + (l ? rows(l) * (before(l) + 1) : 0);
+            widest_ = w_[l] > widest_ ? w_[l] : widest_;
+        }
+    }
 };
 
-#define HOG_EACH(i, n) for (int i = 0; i < (n); ++i)
-
 /// The positive part of a gate, and its slope.
-HOG_FN V positive(const Net& net, V x, V& slope) {
-    if (!net.relu) return softplus(x, slope);
+template <class N>
+HOG_FN V positive(HOG_NET net, V x, V& slope) {
+    if (!net.relu()) return softplus(x, slope);
     slope = x > 0.0 ? wide(1.0) : wide(0.0);
     return x > 0.0 ? x : wide(0.0);
 }
 
 /// The context q of a pack, from o_0 and the feature path `f` of the parameters.
-template <class Out>
-HOG_FN void fill(const Net& net, const double* f, const V* o0, Out q, V* pad) {
-    HOG_LOCAL(u, net.widest);
-    HOG_LOCAL(o, 2 * net.widest + net.D + net.widest);
+template <class N, class Out>
+HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out q, V* pad) {
+    HOG_LOCAL(u, net.widest());
+    HOG_LOCAL(o, 2 * net.widest() + net.D() + net.widest());
     V ignored;
-    HOG_EACH(l, net.L) {
+    HOG_EACH(l, net.L()) {
         const int rows = net.rows(l), before = net.before(l), ahead = net.ahead(l);
         const V* from = o0;
         if (l) {
-            const double *F = f + net.f[l], *c = F + rows * before;
+            const double *F = f + net.f(l), *c = F + rows * before;
             HOG_EACH(i, rows) {
                 V x = wide(c[i]);
                 HOG_EACH(j, before) x += F[i * before + j] * u[j];
@@ -80,13 +104,13 @@ HOG_FN void fill(const Net& net, const double* f, const V* o0, Out q, V* pad) {
             }
             from = o;
         }
-        const int at = net.q[l];
-        HOG_EACH(i, before) q[at + net.D + net.w[l] + i] = positive(net, from[ahead + i], ignored);
-        HOG_EACH(j, net.D) {
+        const int at = net.q(l);
+        HOG_EACH(i, before) q[at + net.D() + net.w(l) + i] = positive(net, from[ahead + i], ignored);
+        HOG_EACH(j, net.D()) {
             const V x = from[ahead + before + j];
             q[at + j] = net.rises(j) ? positive(net, x, ignored) : x;
         }
-        HOG_EACH(i, net.w[l]) q[at + net.D + i] = from[ahead + before + net.D + i];
+        HOG_EACH(i, net.w(l)) q[at + net.D() + i] = from[ahead + before + net.D() + i];
         HOG_EACH(i, ahead) {
             const V x = from[i];
             u[i] = x > 0.0 ? x : FEATURE_SLOPE * x;
@@ -95,27 +119,27 @@ HOG_FN void fill(const Net& net, const double* f, const V* o0, Out q, V* pad) {
 }
 
 /// f(y); the slopes and pre-activations of the hidden units go to `s` and `a`.
-template <class In, class Out>
-HOG_FN void forward(const Net& net, const double* W, In q, const V* y, Out s, Out a, V* value,
+template <class N, class In, class Out>
+HOG_FN void forward(HOG_NET net, const double* W, In q, const V* y, Out s, Out a, V* value,
                     V* pad) {
-    HOG_LOCAL(t, net.D);
-    HOG_LOCAL(v, net.widest);
-    HOG_LOCAL(z, net.widest);
+    HOG_LOCAL(t, net.D());
+    HOG_LOCAL(v, net.widest());
+    HOG_LOCAL(z, net.widest());
     int unit = 0;
-    HOG_EACH(l, net.L) {
-        const int at = net.q[l], width = net.w[l], before = net.before(l);
-        const double *Wy = W + net.p[l], *Wz = Wy + width * net.D;
-        HOG_EACH(j, net.D) t[j] = q[at + j] * y[j];
-        HOG_EACH(j, before) v[j] = q[at + net.D + width + j] * z[j];
+    HOG_EACH(l, net.L()) {
+        const int at = net.q(l), width = net.w(l), before = net.before(l);
+        const double *Wy = W + net.p(l), *Wz = Wy + width * net.D();
+        HOG_EACH(j, net.D()) t[j] = q[at + j] * y[j];
+        HOG_EACH(j, before) v[j] = q[at + net.D() + width + j] * z[j];
         HOG_EACH(i, width) {
-            V x = q[at + net.D + i];
-            HOG_EACH(j, net.D) x += Wy[i * net.D + j] * t[j];
+            V x = q[at + net.D() + i];
+            HOG_EACH(j, net.D()) x += Wy[i * net.D() + j] * t[j];
             HOG_EACH(j, before) x += Wz[i * before + j] * v[j];
-            if (l + 1 == net.L) {
+            if (l + 1 == net.L()) {
                 value[i] = x;
             } else {
                 V slope;
-                z[i] = activate(net.act, x, slope);
+                z[i] = activate(net.act(), x, slope);
                 s[unit + i] = slope;
                 a[unit + i] = x;
             }
@@ -126,12 +150,12 @@ HOG_FN void forward(const Net& net, const double* W, In q, const V* y, Out s, Ou
 
 /// c_m = s_m Wz' c of the layer above: the reverse pass through one layer. `felt` gets the
 /// sensitivities before the slope.
-template <class In>
-HOG_FN void descend(const Net& net, const double* W, In q, In s, int l, const V* above, V* felt,
+template <class N, class In>
+HOG_FN void descend(HOG_NET net, const double* W, In q, In s, int l, const V* above, V* felt,
                     V* below) {
-    const int width = net.w[l + 1], before = net.w[l], unit = net.unit(l);
-    const double* Wz = W + net.p[l + 1] + width * net.D;
-    const int gz = net.q[l + 1] + net.D + width;
+    const int width = net.w(l + 1), before = net.w(l), unit = net.unit(l);
+    const double* Wz = W + net.p(l + 1) + width * net.D();
+    const int gz = net.q(l + 1) + net.D() + width;
     HOG_EACH(m, before) {
         V x = wide(0.0);
         HOG_EACH(i, width) x += Wz[i * before + m] * above[i];
@@ -140,24 +164,35 @@ HOG_FN void descend(const Net& net, const double* W, In q, In s, int l, const V*
     }
 }
 
+/// out += Wy' c gated, of one layer: what the layer's pre-activations send back to y.
+template <class N, class In>
+HOG_FN void add_inputs(HOG_NET net, const double* W, In q, int l, const V* c, V* out) {
+    const double* Wy = W + net.p(l);
+    HOG_EACH(j, net.D()) {
+        V sum = wide(0.0);
+        HOG_EACH(i, net.w(l)) sum += Wy[i * net.D() + j] * c[i];
+        out[j] += q[net.q(l) + j] * sum;
+    }
+}
+
 /// The Jacobian J [out, D] of f, the gradient J' p and the curvature of p' f, the lower triangle of
 /// [D, D]. With reach > 0 the curvature of every unit is that of `growth`.
-template <class In>
-HOG_FN void jet(const Net& net, const double* W, In q, In s, In a, const V* p, double reach, V* J,
+template <class N, class In>
+HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, double reach, V* J,
                 V* gradient, V* H, V* pad) {
-    const int D = net.D, out = net.w[net.L - 1];
-    HOG_LOCAL(every, net.hidden * net.D);  // Jacobians of all hidden units
-    HOG_LOCAL(x, net.widest);
-    HOG_LOCAL(up, net.widest);
-    HOG_LOCAL(down, net.widest);
-    HOG_LOCAL(felt, net.widest);
-    HOG_LOCAL(bent, net.hidden);
+    const int D = net.D(), out = net.out();
+    HOG_LOCAL(every, net.hidden() * net.D());  // Jacobians of all hidden units
+    HOG_LOCAL(x, net.widest());
+    HOG_LOCAL(up, net.widest());
+    HOG_LOCAL(down, net.widest());
+    HOG_LOCAL(felt, net.widest());
+    HOG_LOCAL(bent, net.hidden());
     int unit = 0;
-    HOG_EACH(l, net.L) {
-        const int at = net.q[l], width = net.w[l], before = net.before(l);
-        const double *Wy = W + net.p[l], *Wz = Wy + width * D;
+    HOG_EACH(l, net.L()) {
+        const int at = net.q(l), width = net.w(l), before = net.before(l);
+        const double *Wy = W + net.p(l), *Wz = Wy + width * D;
         const V* lower = every + (unit - before) * D;
-        V* mine = l + 1 == net.L ? J : every + unit * D;
+        V* mine = l + 1 == net.L() ? J : every + unit * D;
         HOG_EACH(m, before) up[m] = q[at + D + width + m] * s[unit - before + m];
         HOG_EACH(i, width) {
             HOG_EACH(m, before) x[m] = Wz[i * before + m] * up[m];
@@ -175,18 +210,18 @@ HOG_FN void jet(const Net& net, const double* W, In q, In s, In a, const V* p, d
         gradient[j] = sum;
     }
     HOG_EACH(i, out) up[i] = p[i];
-    for (int l = net.L - 2; l >= 0; --l) {
+    HOG_UNROLL for (int l = net.L() - 2; l >= 0; --l) {
         descend(net, W, q, s, l, up, felt, down);
         const int first = net.unit(l);
-        HOG_EACH(m, net.w[l]) {
+        HOG_EACH(m, net.w(l)) {
             const V pre = a[first + m], slope = s[first + m];
-            bent[first + m] = felt[m] * (reach > 0.0 ? growth(net.act, pre, slope, reach)
-                                                     : curvature(net.act, pre, slope));
+            bent[first + m] = felt[m] * (reach > 0.0 ? growth(net.act(), pre, slope, reach)
+                                                     : curvature(net.act(), pre, slope));
             up[m] = down[m];
         }
     }
     HOG_EACH(i, D * D) H[i] = wide(0.0);
-    HOG_EACH(m, net.hidden) {
+    HOG_EACH(m, net.hidden()) {
         const V* row = every + m * D;
         HOG_EACH(i, D) {
             const V share = bent[m] * row[i];
@@ -195,25 +230,119 @@ HOG_FN void jet(const Net& net, const double* W, In q, In s, In a, const V* p, d
     }
 }
 
+/// The gradient J' p without Jacobians. `bent` gets the curvature of every hidden unit times its
+/// sensitivity, so that the curvature of p' f is the sum over units of J_m' bent_m J_m.
+template <class N, class In, class Out>
+HOG_FN void pullback(HOG_NET net, const double* W, In q, In s, In a, const V* p, double reach,
+                     Out bent, V* gradient, V* pad) {
+    HOG_LOCAL(up, net.widest());
+    HOG_LOCAL(down, net.widest());
+    HOG_LOCAL(felt, net.widest());
+    HOG_EACH(j, net.D()) gradient[j] = wide(0.0);
+    HOG_EACH(i, net.out()) up[i] = p[i];
+    HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
+        add_inputs(net, W, q, l, up, gradient);
+        if (!l) break;
+        descend(net, W, q, s, l - 1, up, felt, down);
+        const int first = net.unit(l - 1);
+        HOG_EACH(m, net.w(l - 1)) {
+            const V pre = a[first + m], slope = s[first + m];
+            bent[first + m] = felt[m] * (reach > 0.0 ? growth(net.act(), pre, slope, reach)
+                                                     : curvature(net.act(), pre, slope));
+            up[m] = down[m];
+        }
+    }
+}
+
+/// Df(y)[t]; the tangents of the hidden units' pre-activations go to `moving`.
+template <class N, class In, class Out>
+HOG_FN void tangent(HOG_NET net, const double* W, In q, In s, const V* t, Out moving, V* moved,
+                    V* pad) {
+    HOG_LOCAL(gt, net.D());
+    HOG_LOCAL(v, net.widest());
+    int unit = 0;
+    HOG_EACH(l, net.L()) {
+        const int at = net.q(l), width = net.w(l), before = net.before(l), low = unit - before;
+        const double *Wy = W + net.p(l), *Wz = Wy + width * net.D();
+        HOG_EACH(j, net.D()) gt[j] = q[at + j] * t[j];
+        HOG_EACH(j, before) v[j] = q[at + net.D() + width + j] * (s[low + j] * moving[low + j]);
+        HOG_EACH(i, width) {
+            V x = wide(0.0);
+            HOG_EACH(j, net.D()) x += Wy[i * net.D() + j] * gt[j];
+            HOG_EACH(j, before) x += Wz[i * before + j] * v[j];
+            if (l + 1 == net.L()) moved[i] = x;
+            else moving[unit + i] = x;
+        }
+        unit += width;
+    }
+}
+
+/// J' r + sum over units of J_m' bent_m moving_m: the curvature along a tangent, and what the rest
+/// of the energy sends back.
+template <class N, class In>
+HOG_FN void curve(HOG_NET net, const double* W, In q, In s, In bent, In moving, const V* r, V* out,
+                  V* pad) {
+    HOG_LOCAL(up, net.widest());
+    HOG_LOCAL(down, net.widest());
+    HOG_LOCAL(felt, net.widest());
+    HOG_EACH(j, net.D()) out[j] = wide(0.0);
+    HOG_EACH(i, net.out()) up[i] = r[i];
+    HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
+        add_inputs(net, W, q, l, up, out);
+        if (!l) break;
+        descend(net, W, q, s, l - 1, up, felt, down);
+        const int first = net.unit(l - 1);
+        HOG_EACH(m, net.w(l - 1)) up[m] = down[m] + bent[first + m] * moving[first + m];
+    }
+}
+
+/// The Jacobian J [out, D] of f, and the diagonal of the curvature, added to `diagonal` [D]. `rows`
+/// [hidden, D] gets the Jacobians of the hidden units.
+template <class N, class In>
+HOG_FN void jacobian(HOG_NET net, const double* W, In q, In s, In bent, V* rows, V* J, V* diagonal,
+                     V* pad) {
+    const int D = net.D();
+    HOG_LOCAL(x, net.widest());
+    HOG_LOCAL(up, net.widest());
+    int unit = 0;
+    HOG_EACH(l, net.L()) {
+        const int at = net.q(l), width = net.w(l), before = net.before(l);
+        const double *Wy = W + net.p(l), *Wz = Wy + width * D;
+        const V* lower = rows + (unit - before) * D;
+        V* mine = l + 1 == net.L() ? J : rows + unit * D;
+        HOG_EACH(m, before) up[m] = q[at + D + width + m] * s[unit - before + m];
+        HOG_EACH(i, width) {
+            HOG_EACH(m, before) x[m] = Wz[i * before + m] * up[m];
+            HOG_EACH(j, D) {
+                V sum = Wy[i * D + j] * q[at + j];
+                HOG_EACH(m, before) sum += x[m] * lower[m * D + j];
+                mine[i * D + j] = sum;
+                if (l + 1 < net.L()) diagonal[j] += bent[unit + i] * sum * sum;
+            }
+        }
+        unit += width;
+    }
+}
+
 /// Cotangents of phi = p . Df(y)[t] + r . f(y): of the context into `qb`, of the weights added to
 /// `wb`. Also gives f(y) and Df(y)[t].
-template <class In, class Out, class Sum>
-HOG_FN void cotangents(const Net& net, const double* W, In q, In s, In a, const V* y, const V* t,
+template <class N, class In, class Out, class Sum>
+HOG_FN void cotangents(HOG_NET net, const double* W, In q, In s, In a, const V* y, const V* t,
                        const V* p, const V* r, V* value, V* moved, Out qb, Sum wb, V* pad) {
-    const int D = net.D;
-    HOG_LOCAL(z, net.hidden);
-    HOG_LOCAL(zt, net.hidden);
-    HOG_LOCAL(at_, net.hidden);  // tangents of the pre-activations
-    HOG_LOCAL(gy, net.D);
-    HOG_LOCAL(gt, net.D);
-    HOG_LOCAL(v, net.widest);
-    HOG_LOCAL(vt, net.widest);
-    HOG_LOCAL(al, net.widest);
-    HOG_LOCAL(ga, net.widest);
+    const int D = net.D();
+    HOG_LOCAL(z, net.hidden());
+    HOG_LOCAL(zt, net.hidden());
+    HOG_LOCAL(at_, net.hidden());  // tangents of the pre-activations
+    HOG_LOCAL(gy, net.D());
+    HOG_LOCAL(gt, net.D());
+    HOG_LOCAL(v, net.widest());
+    HOG_LOCAL(vt, net.widest());
+    HOG_LOCAL(al, net.widest());
+    HOG_LOCAL(ga, net.widest());
     int unit = 0;
-    HOG_EACH(l, net.L) {
-        const int at = net.q[l], width = net.w[l], before = net.before(l), low = unit - before;
-        const double *Wy = W + net.p[l], *Wz = Wy + width * D;
+    HOG_EACH(l, net.L()) {
+        const int at = net.q(l), width = net.w(l), before = net.before(l), low = unit - before;
+        const double *Wy = W + net.p(l), *Wz = Wy + width * D;
         HOG_EACH(j, D) {
             gy[j] = q[at + j] * y[j];
             gt[j] = q[at + j] * t[j];
@@ -233,27 +362,27 @@ HOG_FN void cotangents(const Net& net, const double* W, In q, In s, In a, const 
                 x += Wz[i * before + j] * v[j];
                 xt += Wz[i * before + j] * vt[j];
             }
-            if (l + 1 == net.L) {
+            if (l + 1 == net.L()) {
                 value[i] = x;
                 moved[i] = xt;
             } else {
                 V slope;
-                z[unit + i] = activate(net.act, x, slope);
+                z[unit + i] = activate(net.act(), x, slope);
                 zt[unit + i] = slope * xt;
                 at_[unit + i] = xt;
             }
         }
         unit += width;
     }
-    const int out = net.w[net.L - 1];
+    const int out = net.out();
     HOG_EACH(i, out) {
         al[i] = r[i];
         ga[i] = p[i];
     }
-    for (int l = net.L - 1; l >= 0; --l) {
-        const int at = net.q[l], width = net.w[l], before = net.before(l);
-        const double *Wy = W + net.p[l], *Wz = Wy + width * D;
-        const int first = net.p[l], low = net.unit(l) - before;
+    HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
+        const int at = net.q(l), width = net.w(l), before = net.before(l);
+        const double *Wy = W + net.p(l), *Wz = Wy + width * D;
+        const int first = net.p(l), low = net.unit(l) - before;
         HOG_EACH(i, width) qb[at + D + i] = al[i];
         HOG_EACH(j, D) {
             const V gate = q[at + j], gyj = gate * y[j], gtj = gate * t[j];
@@ -275,7 +404,7 @@ HOG_FN void cotangents(const Net& net, const double* W, In q, In s, In a, const 
             }
             qb[at + D + width + m] = ca * z[low + m] + cg * zt[low + m];
             v[m] = slope * gate * ca +
-                   curvature(net.act, a[low + m], slope) * at_[low + m] * gate * cg;
+                   curvature(net.act(), a[low + m], slope) * at_[low + m] * gate * cg;
             vt[m] = slope * gate * cg;
         }
         HOG_EACH(m, before) {
@@ -287,35 +416,35 @@ HOG_FN void cotangents(const Net& net, const double* W, In q, In s, In a, const 
 
 /// The reverse of `fill`: cotangents of o_0 from those of the context; those of the feature path
 /// are added to `fb`.
-template <class In, class Sum>
-HOG_FN void fill_reverse(const Net& net, const double* f, const V* o0, In qb, V* o0b, Sum fb,
+template <class N, class In, class Sum>
+HOG_FN void fill_reverse(HOG_NET net, const double* f, const V* o0, In qb, V* o0b, Sum fb,
                          V* pad) {
-    HOG_LOCAL(u, net.hidden);                    // the feature path of every layer but the first
-    HOG_LOCAL(o, 3 * net.widest + net.D);
-    HOG_LOCAL(ob, 3 * net.widest + net.D);
-    HOG_LOCAL(ub, net.widest);
-    HOG_LOCAL(cut, net.hidden);                  // slopes of the leaky ReLU
+    HOG_LOCAL(u, net.hidden());                    // the feature path of every layer but the first
+    HOG_LOCAL(o, 3 * net.widest() + net.D());
+    HOG_LOCAL(ob, 3 * net.widest() + net.D());
+    HOG_LOCAL(ub, net.widest());
+    HOG_LOCAL(cut, net.hidden());                  // slopes of the leaky ReLU
     int unit = 0;
-    HOG_EACH(l, net.L - 1) {  // u_(l+1)
+    HOG_EACH(l, net.L() - 1) {  // u_(l+1)
         const int before = net.before(l);
-        const double *F = f + net.f[l], *c = F + net.rows(l) * before;
-        HOG_EACH(i, net.w[l]) {
+        const double *F = f + net.f(l), *c = F + net.rows(l) * before;
+        HOG_EACH(i, net.w(l)) {
             V x = l ? wide(c[i]) : o0[i];
             HOG_EACH(j, before) x += F[i * before + j] * u[unit - before + j];
             const V slope = x > 0.0 ? wide(1.0) : wide(FEATURE_SLOPE);
             u[unit + i] = slope * x;
             cut[unit + i] = slope;
         }
-        unit += net.w[l];
+        unit += net.w(l);
     }
-    for (int l = net.L - 1; l >= 0; --l) {
-        const int rows = net.rows(l), before = net.before(l), ahead = net.ahead(l), at = net.q[l];
-        const double *F = f + net.f[l], *c = F + rows * before;
+    HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
+        const int rows = net.rows(l), before = net.before(l), ahead = net.ahead(l), at = net.q(l);
+        const double *F = f + net.f(l), *c = F + rows * before;
         const V* in = u + net.unit(l) - before;
         const V* from = o0;
         V* to = l ? ob : o0b;
         if (l) {
-            for (int i = ahead; i < ahead + before + net.D; ++i) {
+            for (int i = ahead; i < ahead + before + net.D(); ++i) {
                 V x = wide(c[i]);
                 HOG_EACH(j, before) x += F[i * before + j] * in[j];
                 o[i] = x;
@@ -326,22 +455,22 @@ HOG_FN void fill_reverse(const Net& net, const double* f, const V* o0, In qb, V*
         HOG_EACH(i, ahead) to[i] = cut[net.unit(l) + i] * ub[i];
         HOG_EACH(i, before) {
             positive(net, from[ahead + i], slope);
-            to[ahead + i] = slope * qb[at + net.D + net.w[l] + i];
+            to[ahead + i] = slope * qb[at + net.D() + net.w(l) + i];
         }
-        HOG_EACH(j, net.D) {
+        HOG_EACH(j, net.D()) {
             slope = wide(1.0);
             if (net.rises(j)) positive(net, from[ahead + before + j], slope);
             to[ahead + before + j] = slope * qb[at + j];
         }
-        HOG_EACH(i, net.w[l]) to[ahead + before + net.D + i] = qb[at + net.D + i];
+        HOG_EACH(i, net.w(l)) to[ahead + before + net.D() + i] = qb[at + net.D() + i];
         if (!l) break;
         HOG_EACH(j, before) ub[j] = wide(0.0);
         HOG_EACH(i, rows) {
             HOG_EACH(j, before) {
-                fb.add(net.f[l] + i * before + j, ob[i] * in[j]);
+                fb.add(net.f(l) + i * before + j, ob[i] * in[j]);
                 ub[j] += F[i * before + j] * ob[i];
             }
-            fb.add(net.f[l] + rows * before + i, ob[i]);
+            fb.add(net.f(l) + rows * before + i, ob[i]);
         }
     }
 }

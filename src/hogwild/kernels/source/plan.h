@@ -16,6 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "terms.h"
+
 namespace hog {
 
 typedef std::vector<int32_t> Ints;
@@ -35,7 +37,7 @@ struct GraphPlan {
     Ints own, slot;           // position of a star's node, and of its senders, in that front
     double ones = 0;          // sum over fronts of width^2, width^2 pivots: memory and work for k = 1
     double work = 0;
-    int32_t widest = 0;
+    int32_t widest = 0, degree = 0;  // of a front, in nodes; most edges into a node
 
     int width(int f) const {
         return pivot_ptr[f + 1] - pivot_ptr[f] + bound_ptr[f + 1] - bound_ptr[f];
@@ -362,6 +364,8 @@ inline Plan* make_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int6
         for (int i = 0; i < n; ++i) one->out_ptr[i + 1] += one->out_ptr[i];
         Ints next(one->out_ptr.begin(), one->out_ptr.end() - 1);
         for (int q = 0; q < e; ++q) one->out_edge[next[one->src[q]]++] = q;
+        for (int i = 0; i < n; ++i)
+            one->degree = std::max(one->degree, one->ptr[i + 1] - one->ptr[i]);
         if (coupling_work(*one) > most_work) {
             one->work = one->ones = 1e300;  // hubs: never factorised
         } else {
@@ -371,6 +375,94 @@ inline Plan* make_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int6
         plan->of[g] = one;
     }
     return plan.release();
+}
+
+/// A plan for k unknowns a node as one array of numbers, as DevicePlan in fronts_gpu.h reads it.
+/// Returns its length; writes nothing where `out` is null.
+inline int64_t flatten(const GraphPlan& g, int k, int32_t wide, int32_t* out) {
+    const int fronts = g.fronts;
+    Ints child_ptr(fronts + 1, 0), height(fronts, 0), place(fronts), right(g.n);
+    int64_t numbers = 0;
+    int levels = 0;
+    for (int f = 0; f < fronts; ++f) {
+        const int above = g.parent[f], width = g.width(f) * k;
+        if (above >= 0) {
+            ++child_ptr[above + 1];
+            height[above] = std::max(height[above], height[f] + 1);
+        }
+        levels = std::max(levels, height[f] + 1);
+        place[f] = (int32_t)numbers;
+        for (int p = g.pivot_ptr[f]; p < g.pivot_ptr[f + 1]; ++p)
+            right[g.pivot[p]] =
+                (int32_t)(numbers + (int64_t)width * (width | 1) + (p - g.pivot_ptr[f]) * k);
+        numbers += (int64_t)(width + 1) * (width | 1);
+    }
+    for (int f = 0; f < fronts; ++f) child_ptr[f + 1] += child_ptr[f];
+    Ints child(child_ptr[fronts]), next(child_ptr.begin(), child_ptr.end() - 1);
+    for (int f = 0; f < fronts; ++f)
+        if (g.parent[f] >= 0) child[next[g.parent[f]]++] = f;
+    Ints order(fronts), level_ptr(levels + 1, 0), level_wide(levels);
+    std::iota(order.begin(), order.end(), 0);
+    auto is_wide = [&](int f) { return g.width(f) * k >= wide; };
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+        if (height[a] != height[b]) return height[a] < height[b];
+        if (is_wide(a) != is_wide(b)) return is_wide(b);
+        return g.width(a) > g.width(b);
+    });
+    for (int f = 0; f < fronts; ++f) ++level_ptr[height[f] + 1];
+    for (int l = 0; l < levels; ++l) level_ptr[l + 1] += level_ptr[l];
+    for (int l = 0; l < levels; ++l) {
+        level_wide[l] = level_ptr[l];
+        while (level_wide[l] < level_ptr[l + 1] && !is_wide(order[level_wide[l]])) ++level_wide[l];
+    }
+    // The blocks of all fronts that stars add to, each with the terms that it is the sum of.
+    struct Term { int64_t block; int32_t kind, u, v; };
+    std::vector<Term> terms;
+    for (int f = 0; f < fronts; ++f)
+        for (int s = g.star_ptr[f]; s < g.star_ptr[f + 1]; ++s) {
+            const int i = g.star[s];
+            auto add = [&](int kind, int a, int b, int u, int v) {
+                if (a < b) kind |= TRANSPOSED;
+                if (a == b && (kind == COUPLING || kind == SENDERS)) kind |= WITH_TRANSPOSE;
+                const int64_t high = std::max(a, b), low = std::min(a, b);
+                terms.push_back({((int64_t)f << 40) + (high << 20) + low, kind, u, v});
+            };
+            add(OWN, g.own[i], g.own[i], i, i);
+            for (int q = g.ptr[i]; q < g.ptr[i + 1]; ++q) {
+                add(COUPLING, g.own[i], g.slot[q], q, q);
+                add(SENDER, g.slot[q], g.slot[q], q, q);
+                for (int o = g.ptr[i]; o < q; ++o) add(SENDERS, g.slot[q], g.slot[o], q, o);
+            }
+        }
+    std::stable_sort(terms.begin(), terms.end(),
+                     [](const Term& a, const Term& b) { return a.block < b.block; });
+    Ints block_place, block_stride, block_ptr, kind, left, other;
+    for (size_t t = 0; t < terms.size(); ++t) {
+        if (!t || terms[t].block != terms[t - 1].block) {
+            const int f = (int)(terms[t].block >> 40), a = (int)(terms[t].block >> 20) & 0xfffff,
+                      b = (int)terms[t].block & 0xfffff, stride = (g.width(f) * k) | 1;
+            block_place.push_back(place[f] + a * k * stride + b * k);
+            block_stride.push_back(a == b ? -stride : stride);
+            block_ptr.push_back((int32_t)t);
+        }
+        kind.push_back(terms[t].kind);
+        left.push_back(terms[t].u);
+        other.push_back(terms[t].v);
+    }
+    block_ptr.push_back((int32_t)terms.size());
+    const Ints head{g.n, g.e, fronts, levels, (int32_t)g.bound.size(), (int32_t)child.size(),
+                    (int32_t)std::min<int64_t>(numbers, INT32_MAX), (int32_t)block_place.size(),
+                    (int32_t)terms.size()};
+    const Ints* parts[] = {&head, &g.ptr, &g.src, &g.dst, &g.out_ptr, &g.out_edge, &g.own, &g.slot,
+                           &g.pivot_ptr, &g.pivot, &g.bound_ptr, &g.bound, &g.into, &child_ptr,
+                           &child, &place, &right, &level_ptr, &level_wide, &order, &block_place,
+                           &block_stride, &block_ptr, &kind, &left, &other};
+    int64_t length = 0;
+    for (const Ints* part : parts) {
+        if (out) std::copy(part->begin(), part->end(), out + length);
+        length += (int64_t)part->size();
+    }
+    return length;
 }
 
 }  // namespace hog

@@ -2,7 +2,7 @@
 // a GPU. Everything that reads networks is written once, in terms of `V`.
 #pragma once
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define HOG_GPU 1
 #define HOG_FN __device__ __forceinline__
 #define HOG_METHOD __device__ __forceinline__
@@ -16,14 +16,25 @@
 
 namespace hog {
 
-#if HOG_GPU
+#if HOG_GPU || defined(HOG_SCALAR)
 
+// HOG_SCALAR compiles the code of a GPU's thread for a CPU, which is how its logic is tested.
+#if !HOG_GPU
+using std::fabs;
+using std::sqrt;
+using std::rint;
+inline double __longlong_as_double(long long x) {
+    double out;
+    std::memcpy(&out, &x, sizeof out);
+    return out;
+}
+#endif
 constexpr int LANES = 1;
 typedef double V;
 typedef bool Mask;
 HOG_FN V wide(double x) { return x; }
 HOG_FN double& lane(V& x, int) { return x; }
-HOG_FN double lane(const V& x, int) { return x; }
+HOG_FN double get(V x, int) { return x; }
 HOG_FN double sum_lanes(V x) { return x; }
 HOG_FN V absolute(V x) { return fabs(x); }
 HOG_FN V root(V x) { return sqrt(x); }
@@ -38,15 +49,14 @@ typedef double V __attribute__((vector_size(64), aligned(64)));
 typedef long long Mask __attribute__((vector_size(64), aligned(64)));
 HOG_FN V wide(double x) { return V{x, x, x, x, x, x, x, x}; }
 HOG_FN double& lane(V& x, int l) { return reinterpret_cast<double*>(&x)[l]; }
-HOG_FN double lane(const V& x, int l) { return x[l]; }
+HOG_FN double get(V x, int l) { return x[l]; }
 HOG_FN double sum_lanes(V x) {
     return ((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7]));
 }
 HOG_FN V absolute(V x) { return (V)((Mask)x & 0x7fffffffffffffffLL); }
 HOG_FN V root(V x) {
-    V out;
-    for (int l = 0; l < LANES; ++l) out[l] = std::sqrt(x[l]);
-    return out;
+    for (int l = 0; l < LANES; ++l) x[l] = std::sqrt(x[l]);
+    return x;
 }
 HOG_FN V power_of_two(V n) {
     // The bits of n + 1023 + 2^52 * 1.5 hold the integer n + 1023 in their lowest places.

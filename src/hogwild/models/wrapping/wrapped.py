@@ -101,7 +101,7 @@ class WrappedGNN(Model):
         arguments: Sequence[str] | Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        model = uncompiled(model)  # type: ignore[assignment]
+        model = uncompiled(model)
         if not isinstance(model, nn.Module):
             raise ConfigError(
                 f"model is a {type(model).__name__}; expected a torch.nn.Module whose message "

@@ -1,0 +1,406 @@
+// Batches of graphs on a CPU: the sizes of a model at run time, memory, threads.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "energy.h"
+#include "fronts.h"
+#include "krylov.h"
+
+namespace hog {
+
+/// The sizes of a model that are known when it runs.
+struct Sizes : Model<Sizes> {
+    int k_, channels_, heads_, concat_, ends_, sent_;
+    double beta_;
+    Net message_, loop_, update_;
+
+    int k() const { return k_; }
+    int channels() const { return channels_; }
+    int heads() const { return heads_; }
+    bool concat() const { return concat_; }
+    int ends() const { return ends_; }
+    bool sent() const { return sent_; }
+    double beta() const { return beta_; }
+    const Net& message() const { return message_; }
+    const Net& loop() const { return loop_; }
+    const Net& update() const { return update_; }
+};
+
+/// One thread computes a graph.
+struct Alone {
+    int rank() const { return 0; }
+    int first(int) const { return 0; }
+    int last(int n) const { return n; }
+    void sync() const {}
+    void sum(double&, double&) const {}
+    void max(double&, double&) const {}
+    int inside(int b, int) const { return b; }
+};
+
+/// What the threads of a crew share.
+struct Common {
+    explicit Common(int threads) : size(threads), numbers(4 * threads) {}
+    const int size;
+    std::atomic<int> waiting{0}, round{0};
+    std::vector<double> numbers;  // two for every thread, twice over
+
+    void wait() {
+        const int now = round.load(std::memory_order_acquire);
+        if (waiting.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
+            waiting.store(0, std::memory_order_relaxed);
+            round.store(now + 1, std::memory_order_release);
+            return;
+        }
+        for (int spun = 0; round.load(std::memory_order_acquire) == now; ++spun)
+            if (spun > 2000) std::this_thread::yield();
+    }
+};
+
+/// A few threads compute one large graph, each a contiguous part of its rows.
+struct Crew {
+    Common* common;
+    int rank_;
+    mutable int turn = 0;
+
+    int rank() const { return rank_; }
+    int first(int n) const { return (int)((int64_t)n * rank_ / common->size); }
+    int last(int n) const { return (int)((int64_t)n * (rank_ + 1) / common->size); }
+    void sync() const { common->wait(); }
+    int inside(int b, int) const { return b; }
+    void sum(double& a, double& b) const { combine(a, b, false); }
+    void max(double& a, double& b) const { combine(a, b, true); }
+
+  private:
+    /// Every thread gets the same result: all add the numbers up in the same order.
+    void combine(double& a, double& b, bool largest) const {
+        double* here = common->numbers.data() + 2 * common->size * (turn ^= 1);
+        here[2 * rank_] = a, here[2 * rank_ + 1] = b;
+        sync();
+        a = here[0], b = here[1];
+        for (int t = 1; t < common->size; ++t) {
+            const double x = here[2 * t], y = here[2 * t + 1];
+            if (largest) {
+                if (!(x <= a)) a = x;  // NaN stays
+                if (!(y <= b)) b = y;
+            } else {
+                a += x, b += y;
+            }
+        }
+    }
+};
+
+typedef Task<Sizes, Fronts, Alone> DirectTask;
+typedef Task<Sizes, Krylov, Alone> KrylovTask;
+typedef Task<Sizes, Krylov, Crew> CrewTask;
+
+/// Adds gradients of parameters up, eight rows side by side.
+struct Adder {
+    V* to;
+    void add(int i, V x) const { to[i] += x; }
+    Adder from(int i) const { return Adder{to + i}; }
+};
+
+/// What a batch of graphs and replicas poses. Arrays are row-major with the last dimension fastest.
+struct Posed {
+    const Plan* plan;
+    const Sizes* sizes;
+    int64_t replicas;
+    const double* parameters;   // [R, parameters]
+    const double* nodes;        // o_0 on nodes, [R, node rows, N]
+    const double* edges;        // o_0 on edges, [R, edge rows, E], or nullptr
+    const double* weight;       // [R or 1, H or 1, E], or nullptr: all one
+    int64_t weight_replica, weight_head;  // strides of the weight, zero where it is shared
+    const double* loop_weight;  // [N], or nullptr
+    bool direct;                // factorise Hessians (otherwise conjugate gradients)
+
+    /// The part of one graph and replica; `used` are the parameters as the networks use them.
+    Place place(int64_t graph, int64_t replica, const double* used) const {
+        const int64_t N = plan->nodes, E = plan->edges;
+        Place out{};
+        out.n0 = plan->first[graph], out.e0 = plan->edge_first[graph];
+        out.N = N, out.E = E;
+        out.edge = (const long long*)plan->edge.data() + out.e0;
+        out.parameters = used + replica * sizes->parameters();
+        out.nodes = nodes + replica * sizes->node_rows() * N;
+        out.edges = edges ? edges + replica * sizes->edge_rows() * E : nullptr;
+        out.weight = weight ? weight + replica * weight_replica : nullptr;
+        out.weight_head = weight_head;
+        out.loop_weight = loop_weight;
+        return out;
+    }
+};
+
+inline GraphView view(const GraphPlan& g) {
+    return GraphView{g.n, g.e, g.ptr.data(), g.src.data(), g.dst.data(), g.out_ptr.data(),
+                     g.out_edge.data(), g.own.data(), g.slot.data()};
+}
+
+/// Memory of one thread, in vectors; it grows and is used again.
+class Arena {
+  public:
+    /// Room for so many vectors; what was there before is lost.
+    V* room(size_t vectors) {
+        if (room_.size() < (vectors + 1) * LANES) {
+            std::vector<double>().swap(room_);
+            room_.resize((vectors + 1) * LANES);
+        }
+        const size_t address = (size_t)room_.data();
+        return (V*)((address + sizeof(V) - 1) / sizeof(V) * sizeof(V));
+    }
+
+  private:
+    std::vector<double> room_;
+};
+
+/// Whole vectors for so many numbers.
+inline size_t whole(size_t numbers) { return (numbers + LANES - 1) / LANES; }
+
+/// The task of one graph and replica, in the memory of this thread; linear systems are factorised.
+inline DirectTask make_task(const Posed& posed, int64_t graph, int64_t replica, const double* used,
+                            Arena& arena) {
+    const Sizes& s = *posed.sizes;
+    const GraphPlan& g = *posed.plan->of[graph];
+    const size_t own = DirectTask::vectors(s, g.n, g.e), fronts = whole(front_numbers(g, s.k())),
+                 panel = whole(panel_numbers(g, s.k())),
+                 senders = whole(sender_numbers(g, s.k(), s.merged()));
+    V* memory = arena.room(own + fronts + panel + senders);
+    const Fronts linear{&g, s.k(), (double*)(memory + own), (double*)(memory + own + fronts),
+                        (double*)(memory + own + fronts + panel)};
+    return DirectTask(s, view(g), posed.place(graph, replica, used), linear, Alone{}, memory);
+}
+
+/// The same with conjugate gradients; `how` has their tolerances. The threads of a crew share the
+/// memory, but for their scratch.
+template <class Any, class Team>
+Any make_krylov_task(const Posed& posed, int64_t graph, int64_t replica, const double* used,
+                     const Krylov& how, const Team& team, V* memory, V* scratch) {
+    const Sizes& s = *posed.sizes;
+    const GraphPlan& g = *posed.plan->of[graph];
+    Krylov linear = how;
+    linear.memory = (double*)(memory + Any::vectors(s, g.n, g.e));
+    Any out(s, view(g), posed.place(graph, replica, used), linear, team, memory);
+    if (scratch) out.use_scratch(scratch);
+    return out;
+}
+
+inline size_t krylov_vectors(const Posed& posed, int64_t graph) {
+    const GraphPlan& g = *posed.plan->of[graph];
+    return KrylovTask::vectors(*posed.sizes, g.n, g.e) +
+           whole(krylov_numbers(g.n, posed.sizes->k()));
+}
+
+/// Run `work(task)` for one graph and replica.
+template <class Work>
+void with_task(const Posed& posed, int64_t graph, int64_t replica, const double* used,
+               const Krylov& how, Arena& arena, const Work& work) {
+    if (posed.direct) {
+        work(make_task(posed, graph, replica, used, arena));
+    } else {
+        V* memory = arena.room(krylov_vectors(posed, graph));
+        work(make_krylov_task<KrylovTask>(posed, graph, replica, used, how, Alone{}, memory, nullptr));
+    }
+}
+
+/// Run `work(task, thread)` on all threads of a crew for one large graph and replica.
+template <class Work>
+void with_crew(const Posed& posed, int64_t graph, int64_t replica, const double* used,
+               const Krylov& how, int64_t threads, Arena& arena, const Work& work) {
+    const size_t own = krylov_vectors(posed, graph), pad = CrewTask::scratch(*posed.sizes);
+    V* memory = arena.room(own + threads * pad);
+    Common common((int)threads);
+    auto run = [&](int rank) {
+        work(make_krylov_task<CrewTask>(posed, graph, replica, used, how, Crew{&common, rank}, memory,
+                                        memory + own + rank * pad),
+             rank);
+    };
+    std::vector<std::thread> others;
+    for (int t = 1; t < threads; ++t) others.emplace_back(run, t);
+    run(0);
+    for (auto& other : others) other.join();
+}
+
+/// Whether several threads compute one graph: a graph is large, and there are fewer tasks than
+/// threads. Graphs that are factorised are computed by one thread.
+inline bool crewed(const Posed& posed, int64_t threads) {
+    return !posed.direct && threads > 1 && posed.plan->graphs * posed.replicas < 2 * threads &&
+           posed.plan->edges > 20000 * posed.plan->graphs;
+}
+
+/// Softplus where a parameter must be nonnegative; `slope` gets the derivative, if it is not null.
+inline void effective(const Net& net, const double* raw, double* out, double* slope) {
+    for (int i = 0; i < net.parameters(); ++i) {
+        out[i] = raw[i];
+        if (slope) slope[i] = 1.0;
+    }
+    auto bend = [&](int i) {
+        V s;
+        const V x = softplus(wide(raw[i]), s);
+        out[i] = get(x, 0);
+        if (slope) slope[i] = get(s, 0);
+    };
+    for (int l = 0; l < net.L(); ++l) {
+        const int width = net.w(l);
+        for (int i = 0; i < width; ++i)
+            for (int j = 0; j < net.D(); ++j)
+                if (net.rises(j)) bend(net.p(l) + i * net.D() + j);
+        for (int i = 0; i < width * net.before(l); ++i) bend(net.p(l) + width * net.D() + i);
+    }
+}
+
+/// Parameters as the networks use them, [R, parameters].
+inline std::vector<double> effective_parameters(const Posed& posed, std::vector<double>* slopes) {
+    const Sizes& s = *posed.sizes;
+    const int count = s.parameters();
+    std::vector<double> out(posed.replicas * count);
+    if (slopes) slopes->resize(out.size());
+    for (int64_t r = 0; r < posed.replicas; ++r) {
+        int64_t at = r * count;
+        auto one = [&](const Net& net) {
+            effective(net, posed.parameters + at, out.data() + at,
+                      slopes ? slopes->data() + at : nullptr);
+            at += net.parameters();
+        };
+        for (int hd = 0; hd < s.heads(); ++hd) one(s.message());
+        one(s.loop());
+        one(s.update());
+    }
+    return out;
+}
+
+/// Run `work(task, thread)` for every task, on several threads; tasks are taken in order.
+template <class Work>
+void each_task(int64_t tasks, int64_t threads, const Work& work) {
+    std::atomic<int64_t> next{0};
+    std::exception_ptr failed;
+    std::atomic<bool> broken{false};
+    auto run = [&](int64_t thread) {
+        try {
+            for (int64_t t; !broken && (t = next.fetch_add(1)) < tasks;) work(t, thread);
+        } catch (...) {
+            if (!broken.exchange(true)) failed = std::current_exception();
+        }
+    };
+    std::vector<std::thread> others;
+    for (int64_t t = 1; t < std::min(threads, tasks); ++t) others.emplace_back(run, t);
+    run(0);
+    for (auto& other : others) other.join();
+    if (failed) std::rethrow_exception(failed);
+}
+
+/// Graphs by decreasing work, so that no thread begins the largest one last.
+inline std::vector<int64_t> largest_first(const Plan& plan) {
+    std::vector<int64_t> order(plan.graphs);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+        return plan.of[a]->n + plan.of[a]->e > plan.of[b]->n + plan.of[b]->e;
+    });
+    return order;
+}
+
+/// Solve every graph and replica from h0 [R, k, N] (nullptr: zero); h [R, k, N] is the result.
+inline void solve_batch(const Posed& posed, const Options& options, const double* h0,
+                        int64_t threads, double* h, int64_t* status, int64_t* iterations,
+                        double* residual) {
+    const Plan& p = *posed.plan;
+    const std::vector<double> used = effective_parameters(posed, nullptr);
+    const std::vector<int64_t> order = largest_first(p);
+    const int64_t one = (int64_t)posed.sizes->k() * p.nodes;
+    std::vector<Arena> arenas(std::max<int64_t>(threads, 1));
+    const Krylov how{nullptr, 0.0, 0.1 * options.atol, 2000};
+    auto solve = [&](int64_t g, int64_t r, auto& task, bool tell) {
+        const int64_t at = r * p.graphs + g;
+        task.fill_contexts();
+        task.read(h0 ? h0 + r * one : nullptr, task.h);
+        long long count;
+        const int ended = task.newton(options, count);
+        task.write(task.h, h + r * one);
+        if (tell) status[at] = ended, iterations[at] = count, residual[at] = task.residual;
+    };
+    if (crewed(posed, threads)) {
+        for (int64_t t = 0; t < p.graphs * posed.replicas; ++t) {
+            const int64_t g = order[t / posed.replicas], r = t % posed.replicas;
+            with_crew(posed, g, r, used.data(), how, threads, arenas[0],
+                      [&](CrewTask task, int rank) { solve(g, r, task, rank == 0); });
+        }
+        return;
+    }
+    each_task(p.graphs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
+        const int64_t g = order[t / posed.replicas], r = t % posed.replicas;
+        with_task(posed, g, r, used.data(), how, arenas[thread],
+                  [&](auto task) { solve(g, r, task, true); });
+    });
+}
+
+/// The adjoint: from gradient = dL/dh [R, k, N] at the solution h to the gradients of everything the
+/// problem is made of (`out` with all replicas, and `parameters`), and a status [R, G].
+inline void adjoint_batch(const Posed& posed, const double* h, const double* gradient,
+                          double rtol, int64_t threads, double* parameters, const Cotangents& out,
+                          int64_t* status) {
+    const Plan& p = *posed.plan;
+    const Sizes& s = *posed.sizes;
+    std::vector<double> slopes;
+    const std::vector<double> used = effective_parameters(posed, &slopes);
+    const int64_t count = s.parameters(), one = (int64_t)s.k() * p.nodes;
+    // A task is a run of graphs of one replica. Its length does not depend on the number of threads,
+    // so that sums over graphs do not, either.
+    const int64_t length = 16, runs = (p.graphs + length - 1) / length;
+    std::vector<double> sums(posed.replicas * runs * count, 0.0);
+    std::vector<Arena> arenas(std::max<int64_t>(threads, 1)), adders(arenas.size());
+    const Krylov how{nullptr, rtol, 0.0, 2000};
+    auto cotangents = [&](int64_t r) {
+        return Cotangents{out.nodes + r * s.node_rows() * p.nodes,
+                          out.edges ? out.edges + r * s.edge_rows() * p.edges : nullptr,
+                          out.weight ? out.weight + r * s.heads() * p.edges : nullptr,
+                          out.loop_weight ? out.loop_weight + r * p.nodes : nullptr};
+    };
+    auto differentiate = [&](int64_t g, int64_t r, auto& task, V* sum, bool tell) {
+        task.fill_contexts();
+        task.read(h + r * one, task.h);
+        task.evaluate(task.h);
+        task.differentiate(task.h, 0.0);
+        task.read(gradient + r * one, task.trial);
+        const bool sound = task.solve_linear(task.trial, 1.0, task.d);
+        if (tell) status[r * p.graphs + g] = sound ? CONVERGED : NOT_FINITE;
+        task.reverse(cotangents(r), Adder{sum});
+    };
+    if (crewed(posed, threads)) {
+        for (int64_t r = 0; r < posed.replicas; ++r)
+            for (int64_t g = 0; g < p.graphs; ++g) {
+                std::vector<Arena> adding(threads);
+                with_crew(posed, g, r, used.data(), how, threads, arenas[0],
+                          [&](CrewTask task, int rank) {
+                              V* sum = adding[rank].room(count);
+                              for (int64_t i = 0; i < count; ++i) sum[i] = wide(0.0);
+                              differentiate(g, r, task, sum, rank == 0);
+                          });
+                for (int64_t i = 0; i < count; ++i)
+                    for (int64_t t = 0; t < threads; ++t)
+                        sums[(r * runs + g / length) * count + i] +=
+                            sum_lanes(adding[t].room(count)[i]);
+            }
+    } else {
+        each_task(runs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
+            const int64_t run = t / posed.replicas, r = t % posed.replicas;
+            V* sum = adders[thread].room(count);
+            for (int64_t i = 0; i < count; ++i) sum[i] = wide(0.0);
+            for (int64_t g = run * length; g < std::min(p.graphs, (run + 1) * length); ++g)
+                with_task(posed, g, r, used.data(), how, arenas[thread],
+                          [&](auto task) { differentiate(g, r, task, sum, true); });
+            for (int64_t i = 0; i < count; ++i)
+                sums[(r * runs + run) * count + i] = sum_lanes(sum[i]);
+        });
+    }
+    for (int64_t r = 0; r < posed.replicas; ++r)
+        for (int64_t i = 0; i < count; ++i) {
+            double total = 0;
+            for (int64_t run = 0; run < runs; ++run) total += sums[(r * runs + run) * count + i];
+            parameters[r * count + i] = total * slopes[r * count + i];
+        }
+}
+
+}  // namespace hog

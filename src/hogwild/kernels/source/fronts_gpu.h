@@ -1,0 +1,277 @@
+// The linear solver of a Task (energy.h) on a GPU: the fronts of plan.h, factorised by a block of
+// threads. Fronts of one level are independent; a warp takes a narrow front, all threads a wide one.
+//
+// A front is [width + 1, stride]: the last row is the right-hand side, which is eliminated with the
+// rest. Every block of a front gathers the terms of its sum, and a parent reads its children in their
+// order: nothing depends on the order in which threads run.
+#pragma once
+#include "energy.h"
+#include "terms.h"
+
+namespace hog {
+
+/// A graph and its fronts, as plan.h lays them out for a GPU (`flatten`).
+struct DevicePlan {
+    GraphView view;
+    int fronts, levels, numbers, blocks;
+    const int *pivot_ptr, *pivot, *bound_ptr, *bound, *into, *child_ptr, *child;
+    const int *place, *right;                   // of every front; of every node's right-hand side
+    const int *level_ptr, *level_wide, *level_front;  // wide fronts come last in their level
+    const int *block_place, *block_stride, *block_ptr;  // a negative stride: on the diagonal
+    const int *kind, *left, *other;                     // Terms in plan.h
+
+    HOG_METHOD static DevicePlan at(const int* data) {
+        DevicePlan p;
+        const int n = data[0], e = data[1], fronts = data[2], levels = data[3], bounds = data[4],
+                  children = data[5], terms = data[8];
+        p.fronts = fronts, p.levels = levels, p.numbers = data[6], p.blocks = data[7];
+        const int* next = data + 9;
+        auto take = [&](int count) {
+            const int* out = next;
+            next += count;
+            return out;
+        };
+        p.view.n = n, p.view.e = e;
+        p.view.ptr = take(n + 1), p.view.src = take(e), p.view.dst = take(e);
+        p.view.out_ptr = take(n + 1), p.view.out_edge = take(e);
+        p.view.own = take(n), p.view.slot = take(e);
+        p.pivot_ptr = take(fronts + 1), p.pivot = take(n);
+        p.bound_ptr = take(fronts + 1), p.bound = take(bounds), p.into = take(bounds);
+        p.child_ptr = take(fronts + 1), p.child = take(children);
+        p.place = take(fronts), p.right = take(n);
+        p.level_ptr = take(levels + 1), p.level_wide = take(levels), p.level_front = take(fronts);
+        p.block_place = take(p.blocks), p.block_stride = take(p.blocks);
+        p.block_ptr = take(p.blocks + 1);
+        p.kind = take(terms), p.left = take(terms), p.other = take(terms);
+        return p;
+    }
+};
+
+/// The threads of a block. `room` is shared memory for sums, 2 numbers a warp twice over.
+struct Block {
+    double* room;
+    int* flip;  // in registers of every thread: which half of the room comes next
+#if HOG_GPU
+    HOG_METHOD int rank() const { return threadIdx.x; }
+    HOG_METHOD int size() const { return blockDim.x; }
+    HOG_METHOD void sync() const { __syncthreads(); }
+#else
+    int rank() const { return 0; }
+    int size() const { return 1; }
+    int first(int) const { return 0; }
+    int last(int n) const { return n; }
+    void sync() const {}
+#endif
+    HOG_METHOD int inside(int b, int n) const { return b < n ? b : n - 1; }
+    HOG_METHOD void sum(double& a, double& b) const { combine(a, b, false); }
+    HOG_METHOD void max(double& a, double& b) const { combine(a, b, true); }
+
+  private:
+    /// The larger one; NaN wins.
+    HOG_METHOD static double larger(double a, double b) { return b > a || b != b ? b : a; }
+    HOG_METHOD void combine(double& a, double& b, bool largest) const {
+#if HOG_GPU
+        for (int o = 16; o; o /= 2) {
+            const double x = __shfl_xor_sync(~0u, a, o), y = __shfl_xor_sync(~0u, b, o);
+            a = largest ? larger(a, x) : a + x;
+            b = largest ? larger(b, y) : b + y;
+        }
+        double* here = room + (*flip ^= 64);
+        const int warps = blockDim.x / 32;
+        if (threadIdx.x % 32 == 0) {
+            here[2 * (threadIdx.x / 32)] = a;
+            here[2 * (threadIdx.x / 32) + 1] = b;
+        }
+        __syncthreads();
+        a = here[0], b = here[1];
+        for (int w = 1; w < warps; ++w) {
+            const double x = here[2 * w], y = here[2 * w + 1];
+            a = largest ? larger(a, x) : a + x;
+            b = largest ? larger(b, y) : b + y;
+        }
+#else
+        (void)a, (void)b, (void)largest;
+#endif
+    }
+};
+
+struct BlockFronts {
+    static constexpr bool matrix_free = false;
+    DevicePlan p;
+    double* memory;
+    int* broken;  // in memory that the block shares
+
+    template <class Task>
+    HOG_LARGE bool solve(const Task& t, const double* from, double sign, double* x) const {
+        constexpr int K = Task::s().k();
+        const Block& team = t.team;
+        for (int i = team.rank(); i < p.numbers; i += team.size()) memory[i] = 0.0;
+        if (team.rank() == 0) *broken = 0;
+        team.sync();
+        add_stars(t);
+        HOG_PACKS(i, t.v.n)
+        HOG_EACH(c, K) memory[p.right[i] + c] = sign * from[i * K + c];
+        team.sync();
+#if HOG_GPU
+        const int warp = team.rank() / 32, warps = team.size() / 32, lane = team.rank() % 32;
+#else
+        const int warp = 0, warps = 1, lane = 0;
+#endif
+        for (int l = 0; l < p.levels; ++l) {
+            for (int q = p.level_ptr[l] + warp; q < p.level_wide[l]; q += warps)
+                eliminate<32>(t, p.level_front[q], lane);
+            for (int q = p.level_wide[l]; q < p.level_ptr[l + 1]; ++q)
+                eliminate<0>(t, p.level_front[q], team.rank());
+            team.sync();
+        }
+        for (int l = p.levels - 1; l >= 0; --l) {
+            for (int q = p.level_ptr[l] + warp; q < p.level_wide[l]; q += warps)
+                substitute<32, K>(t.team, p.level_front[q], lane, x);
+            for (int q = p.level_wide[l]; q < p.level_ptr[l + 1]; ++q)
+                substitute<0, K>(t.team, p.level_front[q], team.rank(), x);
+            team.sync();
+        }
+        return !*broken;
+    }
+
+  private:
+    /// Wait for the threads that share a front: a warp (G = 32), or the block (G = 0).
+    template <int G>
+    HOG_METHOD static void wait(const Block& team) {
+#if HOG_GPU
+        if (G) __syncwarp();
+        else __syncthreads();
+#else
+        (void)team;
+#endif
+    }
+    template <int G>
+    HOG_METHOD static int count(const Block& team) {
+#if HOG_GPU
+        return G ? G : team.size();
+#else
+        return 1;
+#endif
+    }
+
+    template <int G, class Task>
+    HOG_METHOD void eliminate(const Task& t, int f, int rank) const {
+        constexpr int K = Task::s().k();
+        const Block& team = t.team;
+        const int size = count<G>(team);
+        const int P = (p.pivot_ptr[f + 1] - p.pivot_ptr[f]) * K;
+        const int W = P + (p.bound_ptr[f + 1] - p.bound_ptr[f]) * K, stride = W | 1;
+        double* F = memory + p.place[f];
+        for (int q = p.child_ptr[f]; q < p.child_ptr[f + 1]; ++q) {
+            const int c = p.child[q];
+            const int cP = (p.pivot_ptr[c + 1] - p.pivot_ptr[c]) * K;
+            const int m = (p.bound_ptr[c + 1] - p.bound_ptr[c]) * K, cs = (cP + m) | 1;
+            const double* from = memory + p.place[c];
+            const int* into = p.into + p.bound_ptr[c];
+            // Rows of the child's boundary and its right-hand side, over all threads.
+            for (int e = rank; e < (m + 1) * m; e += size) {
+                const int i = e / m, j = e % m;
+                if (j > i && i < m) continue;
+                const int row = i == m ? W : into[i / K] * K + i % K;
+                F[row * stride + into[j / K] * K + j % K] += from[(cP + i) * cs + cP + j];
+            }
+            wait<G>(team);
+        }
+        for (int j = 0; j < P; ++j) {
+            const double x = F[j * stride + j], inverse = 1.0 / sqrt(x);
+            if (!(x > 0) && rank == 0) *broken = 1;
+            for (int i = j + 1 + rank; i <= W; i += size) F[i * stride + j] *= inverse;
+            wait<G>(team);
+            if (rank == 0) F[j * stride + j] = inverse;
+            update<G>(F, stride, j, W, rank, size);
+            wait<G>(team);
+        }
+    }
+
+    /// F[i, l] -= F[i, j] F[l, j] for j < l <= i, and for the right-hand side.
+    template <int G>
+    HOG_METHOD static void update(double* F, int stride, int j, int W, int rank, int size) {
+#if HOG_GPU
+        const int columns = G ? 8 : 16, rows = size / columns, r = rank / columns, c = rank % columns;
+#else
+        const int columns = 1, rows = 1, r = 0, c = 0;
+        (void)rank, (void)size;
+#endif
+        for (int i0 = j + 1 + r; i0 <= W; i0 += 4 * rows) {
+            double y[4];
+            HOG_EACH(u, 4) {
+                const int i = i0 + u * rows;
+                y[u] = i <= W ? F[i * stride + j] : 0.0;
+            }
+            const int last = i0 + 3 * rows < W - 1 ? i0 + 3 * rows : W - 1;
+            for (int l = j + 1 + c; l <= last; l += columns) {
+                const double x = F[l * stride + j];
+                HOG_EACH(u, 4) {
+                    const int i = i0 + u * rows;
+                    if (i <= W && l <= i) F[i * stride + l] -= y[u] * x;
+                }
+            }
+        }
+    }
+
+    template <int G, int K>
+    HOG_METHOD void substitute(const Block& team, int f, int rank, double* x) const {
+        const int size = count<G>(team);
+        const int* pivot = p.pivot + p.pivot_ptr[f];
+        const int* bound = p.bound + p.bound_ptr[f];
+        const int P = (p.pivot_ptr[f + 1] - p.pivot_ptr[f]) * K;
+        const int W = P + (p.bound_ptr[f + 1] - p.bound_ptr[f]) * K, stride = W | 1;
+        double *F = memory + p.place[f], *y = F + W * stride;
+        for (int j = rank; j < P; j += size) {
+            double sum = y[j];
+            for (int i = P; i < W; ++i)
+                sum -= F[i * stride + j] * x[bound[(i - P) / K] * K + (i - P) % K];
+            y[j] = sum;
+        }
+        wait<G>(team);
+        for (int i = P - 1; i >= 0; --i) {
+            const double s = y[i] * F[i * stride + i];
+            for (int j = rank; j < i; j += size) y[j] -= F[i * stride + j] * s;
+            if (rank == 0) x[pivot[i / K] * K + i % K] = s;
+            wait<G>(team);
+        }
+    }
+
+    /// The sums of all stars; a thread takes a block [k, k].
+    template <class Task>
+    HOG_METHOD void add_stars(const Task& t) const {
+        constexpr int K = Task::s().k(), M = Task::s().merged();
+        const Block& team = t.team;
+        HOG_PACKS(at, p.blocks) {
+            double sum[K * K];
+            HOG_EACH(c, K * K) sum[c] = 0.0;
+            for (int q = p.block_ptr[at]; q < p.block_ptr[at + 1]; ++q) {
+                const int kind = p.kind[q], u = p.left[q], w = p.other[q];
+                double x[K * K];
+                if ((kind & 3) == SENDERS) {
+                    HOG_EACH(a, K) HOG_EACH(b, K) {
+                        double z = 0;
+                        HOG_EACH(c, M) z += t.Jj.at(u, c * K + a) * t.UJ.at(w, c * K + b);
+                        x[a * K + b] = z;
+                    }
+                } else {
+                    const Rows& from = (kind & 3) == OWN ? t.B : (kind & 3) == COUPLING ? t.X : t.Hjj;
+                    HOG_EACH(c, K * K) x[c] = from.at(u, c);
+                }
+                HOG_EACH(a, K) HOG_EACH(b, K)
+                sum[a * K + b] += (kind & TRANSPOSED)       ? x[b * K + a]
+                                  : (kind & WITH_TRANSPOSE) ? x[a * K + b] + x[b * K + a]
+                                                            : x[a * K + b];
+            }
+            const int signed_stride = p.block_stride[at];
+            const bool diagonal = signed_stride < 0;
+            const int stride = diagonal ? -signed_stride : signed_stride;
+            double* F = memory + p.block_place[at];
+            HOG_EACH(a, K) HOG_EACH(b, K) {
+                if (!diagonal || b <= a) F[a * stride + b] = sum[a * K + b];
+            }
+        }
+    }
+};
+
+}  // namespace hog

@@ -1,0 +1,241 @@
+// Part of energy.h: the Hessian as a linear map, which costs as much as the networks.
+#pragma once
+
+namespace hog {
+
+/// Gradient and curvatures of the hidden units, without blocks of the Hessian.
+template <class S, class F, class T>
+HOG_METHOD void Task<S, F, T>::pull_back(const double* x, double reach) {
+    HOG_PACKS(b, packs(v.n)) {
+        HOG_PAD;
+        HOG_LOCAL(p, M());
+        HOG_LOCAL(gu, U());
+        HOG_LOCAL(gl, K());
+        p[0] = wide(1.0);
+        pullback(s().update(), update(), qu.pack(b), su.pack(b), au.pack(b), p, reach, bu.pack(b),
+                 gu, pad);
+        const Fields to = mb.pack(b);
+        const V w = lw.pack(b)[0];
+        HOG_EACH(c, M()) {
+            to[c] = gu[c];
+            p[c] = w * gu[c];
+        }
+        pullback(s().loop(), loop(), ql.pack(b), sl.pack(b), al.pack(b), p, reach, bl.pack(b), gl,
+                 pad);
+        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
+            HOG_EACH(c, K()) {
+                const int at = (b * LANES + l) * K() + c;
+                const double pull = s().beta() * x[at], own = get(gu[M() + c], l),
+                             self = get(gl[c], l);
+                g[at] = pull + own + self;
+                sc[at] = fabs(pull) + fabs(own) + fabs(self);
+            }
+    }
+    team.sync();
+    HOG_PACKS(b, packs(v.e)) {
+        HOG_PAD;
+        HOG_LOCAL(p, C());
+        HOG_LOCAL(gr, D());
+        const Fields gb = G.pack(b);
+        for (int hd = 0; hd < H(); ++hd) {
+            const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
+            const V w = wt.pack(at)[0];
+            for (int l = 0; l < LANES; ++l) {
+                const int i = v.dst[b * LANES + l < v.e ? b * LANES + l : v.e - 1];
+                HOG_EACH(c, C()) lane(p[c], l) = mb.at(i, first + c);
+            }
+            HOG_EACH(c, C()) p[c] *= w;
+            pullback(s().message(), head(hd), qm.pack(at), sm.pack(at), am.pack(at), p, reach,
+                     bm.pack(at), gr, pad);
+            HOG_EACH(i, D()) gb[i] = gr[i] + (hd ? gb[i] : wide(0.0));
+        }
+    }
+    team.sync();
+}
+
+/// Tangents md of the messages and mt = (U (md, t))_m along t [n, k]; `send` gets (U (md, t))_h.
+template <class S, class F, class T>
+HOG_METHOD void Task<S, F, T>::tangents(const double* x, double* send) {
+    HOG_PACKS(b, packs(v.e)) {
+        HOG_PAD;
+        HOG_LOCAL(t, D());
+        HOG_LOCAL(out, C());
+        HOG_LOCAL(sum, M());
+        read_ends(x, b, t);
+        HOG_EACH(c, M()) sum[c] = wide(0.0);
+        for (int hd = 0; hd < H(); ++hd) {
+            const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
+            tangent(s().message(), head(hd), qm.pack(at), sm.pack(at), t, tm.pack(at), out, pad);
+            const V w = wt.pack(at)[0];
+            HOG_EACH(c, C()) sum[first + c] += w * out[c];
+        }
+        const Fields to = O.pack(b);
+        HOG_EACH(c, M()) to[c] = sum[c];
+    }
+    team.sync();
+    HOG_PACKS(b, packs(v.n)) {
+        HOG_PAD;
+        HOG_LOCAL(t, U());
+        HOG_LOCAL(out, M());
+        HOG_LOCAL(back, U());
+        read_own(x, b, t + M());
+        tangent(s().loop(), loop(), ql.pack(b), sl.pack(b), t + M(), tl.pack(b), out, pad);
+        const V w = lw.pack(b)[0];
+        HOG_EACH(c, M()) t[c] = w * out[c];
+        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) {
+            const int i = b * LANES + l;
+            HOG_EACH(c, M()) lane(t[c], l) += total(O, v.ptr[i], v.ptr[i + 1], c);
+        }
+        tangent(s().update(), update(), qu.pack(b), su.pack(b), t, tu.pack(b), out, pad);
+        out[0] = wide(0.0);
+        curve(s().update(), update(), qu.pack(b), su.pack(b), bu.pack(b), tu.pack(b), out, back,
+              pad);
+        const Fields moved = md.pack(b), bent = mt.pack(b);
+        HOG_EACH(c, M()) {
+            moved[c] = t[c];
+            bent[c] = back[c];
+        }
+        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
+            HOG_EACH(c, K()) send[(b * LANES + l) * K() + c] = get(back[M() + c], l);
+    }
+    team.sync();
+}
+
+/// out = H x at the point of the last `differentiate`.
+template <class S, class F, class T>
+HOG_METHOD void Task<S, F, T>::product(const double* x, double* out) {
+    tangents(x, out);
+    HOG_PACKS(b, packs(v.n)) {
+        HOG_PAD;
+        HOG_LOCAL(r, M());
+        HOG_LOCAL(back, K());
+        const Fields bent = mt.pack(b);
+        const V w = lw.pack(b)[0];
+        HOG_EACH(c, M()) r[c] = w * bent[c];
+        curve(s().loop(), loop(), ql.pack(b), sl.pack(b), bl.pack(b), tl.pack(b), r, back, pad);
+        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
+            HOG_EACH(c, K()) {
+                const int at = (b * LANES + l) * K() + c;
+                out[at] += s().beta() * x[at] + get(back[c], l);
+            }
+    }
+    HOG_PACKS(b, packs(v.e)) {
+        HOG_PAD;
+        HOG_LOCAL(r, C());
+        HOG_LOCAL(back, D());
+        const Fields gb = G.pack(b);
+        for (int hd = 0; hd < H(); ++hd) {
+            const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
+            const V w = wt.pack(at)[0];
+            for (int l = 0; l < LANES; ++l) {
+                const int i = v.dst[b * LANES + l < v.e ? b * LANES + l : v.e - 1];
+                HOG_EACH(c, C()) lane(r[c], l) = mt.at(i, first + c);
+            }
+            HOG_EACH(c, C()) r[c] *= w;
+            curve(s().message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), tm.pack(at), r,
+                  back, pad);
+            HOG_EACH(i, D()) gb[i] = back[i] + (hd ? gb[i] : wide(0.0));
+        }
+    }
+    team.sync();
+    HOG_PACKS(i, v.n)
+    HOG_EACH(c, K()) {
+        double sum = out[i * K() + c];
+        if (s().ends() == 2) sum += total(G, v.ptr[i], v.ptr[i + 1], 2 * c);
+        for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
+            sum += G.at(v.out_edge[o], s().ends() * c + s().ends() - 1);
+        out[i * K() + c] = sum;
+    }
+    team.sync();
+}
+
+/// The diagonal of the Hessian, [n, k]; terms of two parallel edges are left out.
+template <class S, class F, class T>
+HOG_METHOD void Task<S, F, T>::diagonal(double* out) {
+    HOG_PACKS(b, packs(v.n)) {  // A = dm/dh of the self message, and its curvature
+        HOG_PAD;
+        HOG_LOCAL(rows, s().loop().hidden() * K());
+        HOG_LOCAL(J, M() * K());
+        HOG_LOCAL(diag, K());
+        HOG_EACH(c, K()) diag[c] = wide(s().beta());
+        jacobian(s().loop(), loop(), ql.pack(b), sl.pack(b), bl.pack(b), rows, J, diag, pad);
+        const V w = lw.pack(b)[0];
+        const Fields a = A.pack(b);
+        HOG_EACH(i, M() * K()) a[i] = w * J[i];
+        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
+            HOG_EACH(c, K()) out[(b * LANES + l) * K() + c] = get(diag[c], l);
+    }
+    HOG_PACKS(b, packs(v.e)) {
+        HOG_PAD;
+        HOG_LOCAL(rows, s().message().hidden() * D());
+        HOG_LOCAL(J, C() * D());
+        HOG_LOCAL(diag, D());
+        const Fields gb = G.pack(b), jj = Jj.pack(b), ji = Ji.pack(b);
+        HOG_EACH(i, D()) diag[i] = wide(0.0);
+        for (int hd = 0; hd < H(); ++hd) {
+            const int at = b * H() + hd, first = s().concat() ? hd * C() : 0, two = s().ends() - 1;
+            jacobian(s().message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), rows, J, diag,
+                     pad);
+            const V w = wt.pack(at)[0];
+            const bool begin = hd == 0 || s().concat();
+            HOG_EACH(c, C()) HOG_EACH(a, K()) {
+                const int to = (first + c) * K() + a, from = c * D() + s().ends() * a;
+                jj[to] = w * J[from + two] + (begin ? wide(0.0) : jj[to]);
+                if (two) ji[to] = w * J[from] + (begin ? wide(0.0) : ji[to]);
+            }
+        }
+        HOG_EACH(i, D()) gb[i] = diag[i];
+    }
+    team.sync();
+    // The update's curvature along A and Jj: sum over its units of bent (J_h + J_m A)^2.
+    HOG_PACKS(b, packs(v.n)) {
+        HOG_PAD;
+        HOG_LOCAL(rows, s().update().hidden() * U());
+        HOG_LOCAL(J, U());
+        HOG_LOCAL(diag, U());
+        HOG_LOCAL(own, K());
+        HOG_EACH(i, U()) diag[i] = wide(0.0);
+        jacobian(s().update(), update(), qu.pack(b), su.pack(b), bu.pack(b), rows, J, diag, pad);
+        const Fields bent = bu.pack(b), a = A.pack(b);
+        if (s().ends() == 2)
+            for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) {
+                const int i = b * LANES + l;
+                HOG_EACH(c, M() * K()) A.at(i, c) += total(Ji, v.ptr[i], v.ptr[i + 1], c);
+            }
+        HOG_EACH(c, K()) own[c] = wide(0.0);
+        for (int m = 0; m < s().update().hidden(); ++m) {
+            const V* row = rows + m * U();
+            HOG_EACH(c, K()) {
+                V x = row[M() + c];
+                HOG_EACH(q, M()) x += row[q] * a[q * K() + c];
+                own[c] += bent[m] * x * x;
+            }
+        }
+        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) {
+            const int i = b * LANES + l;
+            HOG_EACH(c, K()) out[i * K() + c] += get(own[c], l);
+            for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q)
+                HOG_EACH(c, K()) {
+                    double sum = 0;
+                    for (int m = 0; m < s().update().hidden(); ++m) {
+                        double x = 0;
+                        HOG_EACH(r, M()) x += get(rows[m * U() + r], l) * Jj.at(q, r * K() + c);
+                        sum += get(bent[m], l) * x * x;
+                    }
+                    G.at(q, s().ends() * c + s().ends() - 1) += sum;
+                }
+        }
+    }
+    team.sync();
+    HOG_PACKS(i, v.n)
+    HOG_EACH(c, K()) {
+        double sum = out[i * K() + c];
+        if (s().ends() == 2) sum += total(G, v.ptr[i], v.ptr[i + 1], 2 * c);
+        for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
+            sum += G.at(v.out_edge[o], s().ends() * c + s().ends() - 1);
+        out[i * K() + c] = sum;
+    }
+    team.sync();
+}
+
+}  // namespace hog
