@@ -40,7 +40,7 @@ class Messengers : public Steps {
         to_edges(z, K, on_edges);
         for (int l = 0; l < lanes; ++l)
             HOG_EACH(p, degree[l])
-                HOG_EACH(c, K) of_edge(m_.near, K, c, p, l) = lane(on_edges[p * K + c], l);
+                HOG_EACH(c, K) of_edge(m_.near, K, c, p, l) = part(on_edges[p * K + c], l);
         HOG_EACH(c, K) now[c] = z.own[c];
         Mask all = sound;
         for (int l = lanes; l < LANES; ++l) all[l] = -1;
@@ -73,35 +73,25 @@ class Messengers : public Steps {
     const V *ex, *ec, *ej, *et;
 
     int terms() const { return M * M + M * K + K * K + M + K; }
-    size_t points(size_t P) const { return K + P * K; }
-    size_t more(int positions) const override {
-        const size_t P = positions, k2 = K * K;
-        const size_t per = K + 4 * k2 + K2 + 1 + K                   // messages, views
-                           + 2 * k2 + M * K + K                     // merged
-                           + 2 * K + 2 * k2 + terms() + 2 * width() + 1 + 2 * letter() + 2 * K;
-        return 6 * points(P) + P * per + tape_size(P) + 8 * k2 + 8 * K + 6 * M * K + 6 * M * M +
-               2 * terms() + 8 * K2 * K2 + 4 * M + 2 * K2 + 64 + (2 * k2 + M * K + K) + 2 * K;
-    }
-    void take_more(Arena& arena, int positions) override {
-        const size_t P = positions, k2 = K * K;
+    void lay(Layout& to, size_t P) override {
+        Steps::lay(to, P);
+        const size_t k2 = K * K;
         for (Point* point : {&z, &before, &trial, &d, &ahead, &away})
-            point->own = arena.take(K), point->near = arena.take(P * K);
-        // `toward` is room for a step and a home, too, where nodes have few edges
-        toward = arena.take(P * K + 2 * K);
-        on_edges = arena.take(P * K), precision = arena.take(P * 4 * k2);
-        linear = arena.take(P * K2), share_of = arena.take(P), packed = arena.take(P * width());
-        silent = arena.take(P), room = arena.take(P * (width() + 2 * letter() + K));
-        mx = arena.take(P * k2), mc = arena.take(P * k2), mj = arena.take(P * M * K);
-        mt = arena.take(P * K), gn = arena.take(P * K), gi = arena.take(P * K);
-        y = arena.take(P * k2), inverse = arena.take(P * k2);
-        tw = arena.take(P * M * M), tv = arena.take(P * M * K), tt = arena.take(P * k2);
-        tg = arena.take(P * M), ts = arena.take(P * K);
-        far = new_tape(arena, P);
-        hold = arena.take(K), b = arena.take(k2), own = arena.take(K);
-        loops = arena.take(2 * k2 + M * K + K), sums = arena.take(2 * terms());
-        u_ = arena.take(M * M), g_ = arena.take(2 * M * M), v_ = arena.take(2 * M * K);
-        lu = arena.take(M * M + k2), dx = arena.take(k2 + 2 * K), dg = arena.take(2 * K + M);
-        gj = arena.take(M * K + 4 * k2 + 2 * K2);
+            point->own = to.take(K), point->near = to.take(P * K);
+        on_edges = to.take(P * K), precision = to.take(P * 4 * k2);
+        linear = to.take(P * K2), share_of = to.take(P), packed = to.take(P * width());
+        silent = to.take(P), room = to.take(P * (width() + 2 * letter() + K));
+        mx = to.take(P * k2), mc = to.take(P * k2), mj = to.take(P * M * K);
+        mt = to.take(P * K), gn = to.take(P * K), gi = to.take(P * K);
+        y = to.take(P * k2), inverse = to.take(P * k2);
+        tw = to.take(P * M * M), tv = to.take(P * M * K), tt = to.take(P * k2);
+        tg = to.take(P * M), ts = to.take(P * K);
+        far = new_tape(to, P);
+        hold = to.take(K), b = to.take(k2), own = to.take(K);
+        loops = to.take(2 * k2 + M * K + K), sums = to.take(2 * terms());
+        u_ = to.take(M * M), g_ = to.take(2 * M * M), v_ = to.take(2 * M * K);
+        lu = to.take(M * M + k2), dx = to.take(k2 + 2 * K), dg = to.take(2 * K + M);
+        gj = to.take(M * K + 4 * k2 + 2 * K2);
     }
 
     // -- variables ---------------------------------------------------------------------------------
@@ -140,7 +130,7 @@ class Messengers : public Steps {
                 const int v = variable_of(p, l);
                 V* at = v >= 0 ? to + v * fields : loop;
                 if (!at) continue;
-                HOG_EACH(i, fields) lane(at[i], l) += lane(from[p * fields + i], l);
+                HOG_EACH(i, fields) lane(at[i], l) += part(from[p * fields + i], l);
             }
     }
     void average(int fields, V* x) const {
@@ -158,7 +148,7 @@ class Messengers : public Steps {
             HOG_EACH(p, degree[l]) {
                 const int v = variable_of(p, l);
                 const V* at = v >= 0 ? from.near + v * fields : from.own;
-                HOG_EACH(i, fields) lane(to[p * fields + i], l) = lane(at[i], l);
+                HOG_EACH(i, fields) lane(to[p * fields + i], l) = part(at[i], l);
             }
     }
     void copy(const Point& from, const Point& to) const {
@@ -514,7 +504,7 @@ class Messengers : public Steps {
             const bool rests = m_.left[at] > 0.0;
             double size = 0, after = 0, home = 0;
             HOG_EACH(c, K) {
-                const double x = std::fabs(lane(before.own[c], l)), x2 = std::fabs(lane(z.own[c], l));
+                const double x = std::fabs(part(before.own[c], l)), x2 = std::fabs(part(z.own[c], l));
                 size = larger_or_nan(larger_or_nan(size, x), x2);
                 after = larger_or_nan(after, x2);
                 home = larger_or_nan(home, std::fabs(of_node(m_.home, K, c, l)));
@@ -538,7 +528,7 @@ class Messengers : public Steps {
         const double none = std::numeric_limits<double>::quiet_NaN();
         double far_ = 0, along = 0, last = 0;
         HOG_EACH(c, K) {
-            const double move_ = valid ? lane(z.own[c], l) - lane(before.own[c], l) : none;
+            const double move_ = valid ? part(z.own[c], l) - part(before.own[c], l) : none;
             double& old = of_node(m_.move, K, c, l);
             far_ = larger_or_nan(std::fabs(move_), far_);
             along += move_ * old;
@@ -635,10 +625,10 @@ class Messengers : public Steps {
                 const int v = variable_of(p, l);
                 double* to = turn_.letters.of(first[l] + p, replica);
                 bool good = true;
-                if (v >= 0) HOG_EACH(c, count) good = good && all_finite(lane(packed[v * count + c], l));
+                if (v >= 0) HOG_EACH(c, count) good = good && all_finite(part(packed[v * count + c], l));
                 HOG_EACH(c, count) {
                     double& last = of_edge(m_.sent, count, c, p, l);
-                    const double fresh = v < 0 ? 0.0 : lane(packed[v * count + c], l);
+                    const double fresh = v < 0 ? 0.0 : part(packed[v * count + c], l);
                     last = resting[l] ? 0.0 : good ? fresh : last;
                     to[c * turn_.letters.channel] = last;
                 }

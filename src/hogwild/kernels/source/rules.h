@@ -129,21 +129,11 @@ class Steps : public Stars {
     }
 
     /// Memory for packs of nodes with up to so many edges.
-    virtual void lay_out(Arena& arena, int positions) {
-        const size_t P = positions, k2 = K * K, room = 2 * k2 + 2 * K + M;
-        const bool curved = rule_.step == BLOCKS || rule_.messages;
-        size_t total = P * (f.edge_row() + H) + f.node_row() + pad_size() + 2 * K + 2 * P * K +
-                       letter() + room + tape_size(P) + (curved ? model_size(P) : 0);
-        total += more(positions);
-        arena.reserve(total);
-        arena.reset();
-        q = arena.take(P * f.edge_row()), w = arena.take(P * H), qn = arena.take(f.node_row());
-        h = arena.take(K), now = arena.take(K), views = arena.take(P * K), toward = arena.take(P * K);
-        heard = arena.take(letter()), blocks = arena.take(room);
-        tape = new_tape(arena, P);
-        if (curved) model = new_model(arena, P);
-        take_more(arena, positions);
-        pad = arena.take(pad_size());
+    void lay_out(Arena& arena, int positions) {
+        Layout counted{nullptr, 0};
+        lay(counted, positions);
+        Layout memory{arena.room(counted.used), 0};
+        lay(memory, positions);
     }
 
     virtual void update() {
@@ -168,23 +158,25 @@ class Steps : public Stars {
     Tape tape;
     Quadratic model;
 
-    virtual size_t more(int) const { return 0; }
-    virtual void take_more(Arena&, int) {}
+    virtual void lay(Layout& to, size_t P) {
+        q = to.take(P * f.edge_row()), w = to.take(P * H), qn = to.take(f.node_row());
+        h = to.take(K), now = to.take(K), views = to.take(P * K);
+        toward = to.take(P * K + 2 * K), heard = to.take(letter());
+        blocks = to.take(2 * K * K + 2 * K + M), tape = new_tape(to, P);
+        if (rule_.step == BLOCKS || rule_.messages) model = new_model(to, P);
+        pad = to.take(pad_size());
+    }
 
-    Tape new_tape(Arena& arena, size_t P) const {
-        const size_t hidden = P * H * s.message.hidden;
-        return Tape{arena.take(hidden), arena.take(hidden), arena.take(s.loop.hidden),
-                    arena.take(s.loop.hidden), arena.take(s.update.hidden),
-                    arena.take(s.update.hidden)};
+    Tape new_tape(Layout& to, size_t P) const {
+        const size_t hidden = P * H * s.message().hidden();
+        return Tape{to.take(hidden), to.take(hidden), to.take(s.loop().hidden()),
+                    to.take(s.loop().hidden()), to.take(s.update().hidden()),
+                    to.take(s.update().hidden())};
     }
-    size_t tape_size(size_t P) const {
-        return 2 * (P * H * s.message.hidden + s.loop.hidden + s.update.hidden);
+    Quadratic new_model(Layout& to, size_t P) const {
+        return Quadratic{to.take(K), to.take(K * K), to.take(M * M), to.take(P * K),
+                         to.take(P * K * K), to.take(P * K * K), to.take(P * M * K)};
     }
-    Quadratic new_model(Arena& arena, size_t P) const {
-        return Quadratic{arena.take(K), arena.take(K * K), arena.take(M * M), arena.take(P * K),
-                         arena.take(P * K * K), arena.take(P * K * K), arena.take(P * M * K)};
-    }
-    size_t model_size(size_t P) const { return K + K * K + M * M + P * (K + 2 * K * K + M * K); }
 
     // -- memory and packets, lane by lane ----------------------------------------------------------
 
@@ -205,7 +197,7 @@ class Steps : public Stars {
     /// Remember some numbers of the lanes in `who`.
     void keep(double* array, int fields, const V* from, Mask who) const {
         HOG_EACH(c, fields) for (int l = 0; l < lanes; ++l)
-            if (who[l]) of_node(array, fields, c, l) = lane(from[c], l);
+            if (who[l]) of_node(array, fields, c, l) = part(from[c], l);
     }
     void keep(double* array, int fields, const V* from) const { keep(array, fields, from, Mask{} - 1); }
     void read(const Field& field, V* to) const {
@@ -217,7 +209,7 @@ class Steps : public Stars {
     void write(const Field& field, const V* from) const {
         for (int l = 0; l < lanes; ++l) {
             double* at = field.of(slot[l], replica);
-            HOG_EACH(c, K) at[c * field.channel] = lane(from[c], l);
+            HOG_EACH(c, K) at[c * field.channel] = part(from[c], l);
         }
     }
     void read_views() {
@@ -242,7 +234,7 @@ class Steps : public Stars {
             HOG_EACH(p, degree[l]) {
                 double* at =
                     turn_.letters.of(first[l] + p, replica) + from * turn_.letters.channel;
-                HOG_EACH(c, count) at[c * turn_.letters.channel] = lane(letters[p * count + c], l);
+                HOG_EACH(c, count) at[c * turn_.letters.channel] = part(letters[p * count + c], l);
             }
     }
     bool is_loop(int p, int l) const {
@@ -287,7 +279,7 @@ class Steps : public Stars {
     void refresh(const V* at, int from) {
         if (f.variable)
             HOG_EACH(p, most) for (int l = 0; l < LANES; ++l)
-                if (is_loop(p, l)) HOG_EACH(c, K) lane(views[p * K + c], l) = lane(at[c], l);
+                if (is_loop(p, l)) HOG_EACH(c, K) lane(views[p * K + c], l) = part(at[c], l);
         if (rule_.step != BLOCKS) {
             V* own = blocks;
             local(at, views, tape, own, toward);
@@ -326,7 +318,7 @@ class Steps : public Stars {
         HOG_EACH(p, most) for (int l = 0; l < LANES; ++l)
             if (is_loop(p, l))
                 HOG_EACH(c, count) {
-                    lane(own[c], l) += lane(letters[p * count + c], l);
+                    lane(own[c], l) += part(letters[p * count + c], l);
                     lane(letters[p * count + c], l) = 0.0;
                 }
     }

@@ -184,7 +184,7 @@ HOG_API int hog_turn(const void* rule_, void* turn_, const void* post_, int64_t 
         const Post* post = (const Post*)post_;
         Turn turn = *(const Turn*)turn_;
         const int64_t replicas = rule.filled.replicas, size = turn.size;
-        const int64_t chunks = (size + CHUNK - 1) / CHUNK, k = rule.filled.sizes->k;
+        const int64_t chunks = (size + CHUNK - 1) / CHUNK, k = rule.filled.sizes->k();
         if (post) {
             const int64_t n = post->nodes, letter = post->numbers - k;
             turn.h = turn.out = Field{post->h, turn.nodes, 1, k * n, n};

@@ -9,7 +9,7 @@
 #pragma once
 #include <vector>
 
-#include "energy.h"
+#include "batch.h"
 
 namespace hog {
 
@@ -38,13 +38,13 @@ struct Filled {
     const double* of_nodes;  // [R, N, node_row]: contexts of self message and update, weight of the former
 
     static int64_t padded(int64_t x) { return (x + LANES - 1) / LANES * LANES; }
-    int64_t edge_row() const { return padded(sizes->heads * (sizes->message.context() + 1)); }
+    int64_t edge_row() const { return padded(sizes->heads() * (sizes->message().context() + 1)); }
     int64_t node_row() const {
-        return padded(sizes->loop.context() + sizes->update.context() + 1);
+        return padded(sizes->loop().context() + sizes->update().context() + 1);
     }
     int64_t all_weights() const {
-        return sizes->heads * sizes->message.weights() + sizes->loop.weights() +
-               sizes->update.weights();
+        return sizes->heads() * sizes->message().weights() + sizes->loop().weights() +
+               sizes->update().weights();
     }
 };
 
@@ -78,6 +78,8 @@ HOG_FN void transpose(const double* const* rows, int64_t from, V* out) {
 #endif
 }
 
+/// One lane, to read.
+HOG_FN double part(const V& x, int l) { return reinterpret_cast<const double*>(&x)[l]; }
 HOG_FN bool all_finite(double x) { return x - x == 0.0; }
 HOG_FN Mask finite(V x) { return x - x == 0.0; }
 HOG_FN V pick(Mask m, V yes, V no) { return m ? yes : no; }
@@ -105,44 +107,46 @@ HOG_FN V growth_within(int act, V a, V slope, V reach) {
 }
 
 /// The gradient J' p of p' f.
-HOG_FN void pull(const Net& net, const double* W, const V* q, const V* s, const V* p, V* gradient,
+template <class N>
+HOG_FN void pull(HOG_NET net, const double* W, const V* q, const V* s, const V* p, V* gradient,
                  V* pad) {
-    const int D = net.D;
-    HOG_LOCAL(up, net.widest);
-    HOG_LOCAL(down, net.widest);
-    HOG_LOCAL(felt, net.widest);
-    HOG_EACH(i, net.w[net.L - 1]) up[i] = p[i];
+    const int D = net.D();
+    HOG_LOCAL(up, net.widest());
+    HOG_LOCAL(down, net.widest());
+    HOG_LOCAL(felt, net.widest());
+    HOG_EACH(i, net.w(net.L() - 1)) up[i] = p[i];
     HOG_EACH(j, D) gradient[j] = wide(0.0);
-    for (int l = net.L - 1; l >= 0; --l) {
-        const double* Wy = W + net.p[l];
+    for (int l = net.L() - 1; l >= 0; --l) {
+        const double* Wy = W + net.p(l);
         HOG_EACH(j, D) {
             V sum = wide(0.0);
-            HOG_EACH(i, net.w[l]) sum += Wy[i * D + j] * up[i];
-            gradient[j] += q[net.q[l] + j] * sum;
+            HOG_EACH(i, net.w(l)) sum += Wy[i * D + j] * up[i];
+            gradient[j] += q[net.q(l) + j] * sum;
         }
         if (!l) break;
         descend(net, W, q, s, l - 1, up, felt, down);
-        HOG_EACH(m, net.w[l - 1]) up[m] = down[m];
+        HOG_EACH(m, net.w(l - 1)) up[m] = down[m];
     }
 }
 
 /// The Jacobian J [out, D], the gradient J' p and the curvature [D, D] of p' f, for given curvatures
 /// `bend` of all hidden units.
-HOG_FN void expand(const Net& net, const double* W, const V* q, const V* s, const V* bend,
+template <class N>
+HOG_FN void expand(HOG_NET net, const double* W, const V* q, const V* s, const V* bend,
                    const V* p, V* J, V* gradient, V* H, V* pad) {
-    const int D = net.D, out = net.w[net.L - 1];
-    HOG_LOCAL(every, net.hidden * net.D);
-    HOG_LOCAL(x, net.widest);
-    HOG_LOCAL(up, net.widest);
-    HOG_LOCAL(down, net.widest);
-    HOG_LOCAL(felt, net.widest);
-    HOG_LOCAL(bent, net.hidden);
+    const int D = net.D(), out = net.w(net.L() - 1);
+    HOG_LOCAL(every, net.hidden() * net.D());
+    HOG_LOCAL(x, net.widest());
+    HOG_LOCAL(up, net.widest());
+    HOG_LOCAL(down, net.widest());
+    HOG_LOCAL(felt, net.widest());
+    HOG_LOCAL(bent, net.hidden());
     int unit = 0;
-    HOG_EACH(l, net.L) {
-        const int at = net.q[l], width = net.w[l], before = net.before(l);
-        const double *Wy = W + net.p[l], *Wz = Wy + width * D;
+    HOG_EACH(l, net.L()) {
+        const int at = net.q(l), width = net.w(l), before = net.before(l);
+        const double *Wy = W + net.p(l), *Wz = Wy + width * D;
         const V* lower = every + (unit - before) * D;
-        V* mine = l + 1 == net.L ? J : every + unit * D;
+        V* mine = l + 1 == net.L() ? J : every + unit * D;
         HOG_EACH(m, before) up[m] = q[at + D + width + m] * s[unit - before + m];
         HOG_EACH(i, width) {
             HOG_EACH(m, before) x[m] = Wz[i * before + m] * up[m];
@@ -160,16 +164,16 @@ HOG_FN void expand(const Net& net, const double* W, const V* q, const V* s, cons
         gradient[j] = sum;
     }
     HOG_EACH(i, out) up[i] = p[i];
-    for (int l = net.L - 2; l >= 0; --l) {
+    for (int l = net.L() - 2; l >= 0; --l) {
         descend(net, W, q, s, l, up, felt, down);
         const int first = net.unit(l);
-        HOG_EACH(m, net.w[l]) {
+        HOG_EACH(m, net.w(l)) {
             bent[first + m] = felt[m] * bend[first + m];
             up[m] = down[m];
         }
     }
     HOG_EACH(i, D * D) H[i] = wide(0.0);
-    HOG_EACH(m, net.hidden) {
+    HOG_EACH(m, net.hidden()) {
         const V* row = every + m * D;
         HOG_EACH(i, D) {
             const V share = bent[m] * row[i];
@@ -196,6 +200,18 @@ struct Quadratic {
     V *toward, *x, *c, *j;   // [positions, K], [positions, K, K] twice, [positions, M, K]
 };
 
+/// Hands out vectors of one piece of memory; without memory it only counts them.
+struct Layout {
+    V* base;
+    size_t used;
+
+    V* take(size_t vectors) {
+        V* found = base ? base + used : nullptr;
+        used += vectors;
+        return found;
+    }
+};
+
 /// LANES nodes of one replica with the edges into them. Lanes behind the last node repeat the first.
 class Stars {
   public:
@@ -210,26 +226,26 @@ class Stars {
     V *q, *w, *qn, *pad;  // contexts [positions, H, context], weights [positions, H], contexts of nodes
 
     explicit Stars(const Filled& filled)
-        : f(filled), s(*filled.sizes), K(s.k), C(s.channels), H(s.heads), M(s.merged()),
-          D(s.ends * s.k), Un(s.merged() + s.k) {}
+        : f(filled), s(*filled.sizes), K(s.k()), C(s.channels()), H(s.heads()), M(s.merged()),
+          D(s.ends() * s.k()), Un(s.merged() + s.k()) {}
 
     /// Vectors of scratch memory that the networks need.
     size_t pad_size() const {
         size_t most_ = 0;
-        for (const Net* net : {&s.message, &s.loop, &s.update})
-            most_ = std::max<size_t>(most_, net->hidden * (net->D + 1) + 5 * net->widest + 2 * net->D);
+        for (const Net* net : {&s.message(), &s.loop(), &s.update()})
+            most_ = std::max<size_t>(most_, net->hidden() * (net->D() + 1) + 5 * net->widest() + 2 * net->D());
         return 2 * most_ + Un * Un + D * D + K * K + 4 * M * K + C * D + M * Un + 6 * (D + Un + M) + 64;
     }
 
     const double* head(int hd) const {
-        return f.weights + replica * f.all_weights() + hd * s.message.weights();
+        return f.weights + replica * f.all_weights() + hd * s.message().weights();
     }
     const double* loop() const { return head(H); }
-    const double* update() const { return loop() + s.loop.weights(); }
-    const V* edge(int p, int hd) const { return q + p * f.edge_row() + hd * s.message.context(); }
+    const double* update() const { return loop() + s.loop().weights(); }
+    const V* edge(int p, int hd) const { return q + p * f.edge_row() + hd * s.message().context(); }
     const V* of_loop() const { return qn; }
-    const V* of_update() const { return qn + s.loop.context(); }
-    V loop_weight() const { return qn[s.loop.context() + s.update.context()]; }
+    const V* of_update() const { return qn + s.loop().context(); }
+    V loop_weight() const { return qn[s.loop().context() + s.update().context()]; }
     Mask there(int p) const { return degrees > p; }
     /// The edge (by receiver) at a position of a lane; some other edge where there is none.
     int64_t place(int p, int l) const {
@@ -262,7 +278,7 @@ class Stars {
         for (int l = 0; l < LANES; ++l)
             rows[l] = f.of_nodes + (replica * f.nodes + node[l]) * f.node_row();
         for (int64_t i = 0; i < f.node_row(); i += LANES) transpose(rows, i, qn + i);
-        const int weights = H * s.message.context();
+        const int weights = H * s.message().context();
         for (int p = 0; p < most; ++p) {
             for (int l = 0; l < LANES; ++l)
                 rows[l] = f.of_edges + (replica * f.edges + place(p, l)) * f.edge_row();
@@ -275,20 +291,20 @@ class Stars {
 
     /// Evaluate the networks at h [K] and the views [positions, K]; the energies' parts `m` [M] too.
     void pass(const V* h, const V* views, const Tape& t, V* m, V* pad_) const {
-        const Net &me = s.message, &lo = s.loop, &up = s.update;
+        const Net &me = s.message(), &lo = s.loop(), &up = s.update();
         V *y = pad_, *value = y + std::max(D, Un), *rest = value + std::max({C, M, 1});
         forward(lo, loop(), of_loop(), h, t.sl, t.al, value, rest);
         HOG_EACH(c, M) m[c] = loop_weight() * value[c];
         for (int p = 0; p < most; ++p) {
             HOG_EACH(c, K) {
-                if (s.ends == 2) y[2 * c] = h[c];
-                y[s.ends * c + s.ends - 1] = views[p * K + c];
+                if (s.ends() == 2) y[2 * c] = h[c];
+                y[s.ends() * c + s.ends() - 1] = views[p * K + c];
             }
             HOG_EACH(hd, H) {
-                const int at = (p * H + hd) * me.hidden;
+                const int at = (p * H + hd) * me.hidden();
                 forward(me, head(hd), edge(p, hd), y, t.s + at, t.a + at, value, rest);
                 const V weight = w[p * H + hd];
-                V* to = m + (s.concat ? hd * C : 0);
+                V* to = m + (s.concat() ? hd * C : 0);
                 HOG_EACH(c, C) to[c] += weight * value[c];
             }
         }
@@ -299,23 +315,23 @@ class Stars {
 
     /// Gradients of the energies in h [K] and in the views [positions, K].
     void local(const V* h, const V* views, const Tape& t, V* own, V* toward) const {
-        const Net &me = s.message, &lo = s.loop, &up = s.update;
+        const Net &me = s.message(), &lo = s.loop(), &up = s.update();
         V *m = pad, *bar = m + M, *g = bar + Un, *p_ = g + std::max(D, Un), *rest = p_ + M;
         pass(h, views, t, m, rest);
         const V one = wide(1.0);
         pull(up, update(), of_update(), t.su, &one, bar, rest);
         HOG_EACH(c, M) p_[c] = loop_weight() * bar[c];
         pull(lo, loop(), of_loop(), t.sl, p_, g, rest);
-        HOG_EACH(c, K) own[c] = bar[M + c] + g[c] + s.beta * h[c];
+        HOG_EACH(c, K) own[c] = bar[M + c] + g[c] + s.beta() * h[c];
         for (int p = 0; p < most; ++p) {
             HOG_EACH(c, K) toward[p * K + c] = wide(0.0);
             HOG_EACH(hd, H) {
                 const V weight = w[p * H + hd];
-                HOG_EACH(c, C) p_[c] = weight * bar[(s.concat ? hd * C : 0) + c];
-                pull(me, head(hd), edge(p, hd), t.s + (p * H + hd) * me.hidden, p_, g, rest);
+                HOG_EACH(c, C) p_[c] = weight * bar[(s.concat() ? hd * C : 0) + c];
+                pull(me, head(hd), edge(p, hd), t.s + (p * H + hd) * me.hidden(), p_, g, rest);
                 HOG_EACH(c, K) {
-                    if (s.ends == 2) own[c] += g[2 * c];
-                    toward[p * K + c] += g[s.ends * c + s.ends - 1];
+                    if (s.ends() == 2) own[c] += g[2 * c];
+                    toward[p * K + c] += g[s.ends() * c + s.ends() - 1];
                 }
             }
         }
@@ -323,7 +339,7 @@ class Stars {
 
     /// Quadratic models at the point of the pass `t` (h [K], sums m [M]).
     void quadratic(const V* h, const Tape& t, Bend bend, const Tape& far, const Quadratic& to) const {
-        const Net &me = s.message, &lo = s.loop, &up = s.update;
+        const Net &me = s.message(), &lo = s.loop(), &up = s.update();
         V* rest = pad;
         auto take = [&](int count) {
             V* found = rest;
@@ -332,7 +348,7 @@ class Stars {
         };
         V *bar = take(Un), *g = take(std::max(D, Un)), *p_ = take(M), *A = take(M * K),
           *U = take(Un * Un), *J = take(std::max(C * D, M * Un)), *curved = take(std::max(D * D, K * K)),
-          *half = take(M * K), *cv = take(std::max({me.hidden, lo.hidden, up.hidden}));
+          *half = take(M * K), *cv = take(std::max({me.hidden(), lo.hidden(), up.hidden()}));
         const V one = wide(1.0);
         bent(up, t.su, t.au, far.au, bend, cv);
         expand(up, update(), of_update(), t.su, cv, &one, J, bar, U, rest);
@@ -340,7 +356,7 @@ class Stars {
         bent(lo, t.sl, t.al, far.al, bend, cv);
         expand(lo, loop(), of_loop(), t.sl, cv, p_, A, g, to.b, rest);
         HOG_EACH(i, M * K) A[i] *= loop_weight();
-        HOG_EACH(c, K) to.own[c] = bar[M + c] + g[c] + s.beta * h[c];
+        HOG_EACH(c, K) to.own[c] = bar[M + c] + g[c] + s.beta() * h[c];
         for (int p = 0; p < most; ++p) {
             V *toward = to.toward + p * K, *x = to.x + p * K * K, *c_ = to.c + p * K * K,
               *j = to.j + p * M * K;
@@ -349,11 +365,11 @@ class Stars {
             HOG_EACH(i, M * K) j[i] = wide(0.0);
             HOG_EACH(hd, H) {
                 const V weight = w[p * H + hd];
-                const int at = (p * H + hd) * me.hidden, row = s.concat ? hd * C : 0;
+                const int at = (p * H + hd) * me.hidden(), row = s.concat() ? hd * C : 0;
                 HOG_EACH(c, C) p_[c] = weight * bar[row + c];
                 bent(me, t.s + at, t.a + at, far.a + at, bend, cv);
                 expand(me, head(hd), edge(p, hd), t.s + at, cv, p_, J, g, curved, rest);
-                const int e = s.ends, z = e - 1;
+                const int e = s.ends(), z = e - 1;
                 HOG_EACH(c, C) HOG_EACH(i, K) {
                     j[(row + c) * K + i] += weight * J[c * D + e * i + z];
                     if (e == 2) A[(row + c) * K + i] += weight * J[c * D + 2 * i];
@@ -379,7 +395,7 @@ class Stars {
         HOG_EACH(i, K) HOG_EACH(l, K) {
             V sum = U[(M + i) * Un + M + l];
             HOG_EACH(c, M) sum += A[c * K + i] * half[c * K + l] + U[c * Un + M + i] * A[c * K + l];
-            to.b[i * K + l] += i == l ? sum + s.beta : sum;
+            to.b[i * K + l] += i == l ? sum + s.beta() : sum;
         }
         HOG_EACH(c, M) HOG_EACH(e, M) to.u[c * M + e] = U[c * Un + e];
         for (int p = 0; p < most; ++p)
@@ -392,11 +408,11 @@ class Stars {
 
     /// The curvature of every hidden unit.
     static void bent(const Net& net, const V* slopes, const V* at, const V* far, Bend bend, V* cv) {
-        HOG_EACH(m, net.hidden) {
+        HOG_EACH(m, net.hidden()) {
             const V a = at[m], slope = slopes[m];
-            if (bend == TRUE_CURVATURE) cv[m] = curvature(net.act, a, slope);
+            if (bend == TRUE_CURVATURE) cv[m] = curvature(net.act(), a, slope);
             else if (bend == MAJORISED) cv[m] = majoriser(a, slope);
-            else cv[m] = growth_within(net.act, a, slope, absolute(far[m] - a));
+            else cv[m] = growth_within(net.act(), a, slope, absolute(far[m] - a));
         }
     }
 };
