@@ -43,13 +43,14 @@ NUMBERS = (
 ).split()
 MEMORY = (
     "gradient block damped last own near sent move share before count score turns favour failures "
-    "peak home left times known lost quiet"
+    "peak home left times"
 ).split()
+MARKS = ("known", "lost", "quiet")
 _RULE: list[tuple[str, Any]] = [
     ("sizes", _AT), *((name, _INT) for name in ("replicas", "nodes", "edges")),
     *((name, _AT) for name in ("begin", "order", "variable", "weights", "of_edges", "of_nodes")),
-    ("messages", _INT), ("step", _INT), ("rates", _AT),
-    *((name, _REAL) for name in NUMBERS), *((f"m_{name}", _AT) for name in MEMORY),
+    ("messages", _INT), ("step", _INT), ("rates", _AT), *((name, _REAL) for name in NUMBERS),
+    *((f"m_{name}", _Field) for name in MEMORY), *((f"m_{name}", _AT) for name in MARKS),
 ]  # fmt: skip
 
 
@@ -88,6 +89,34 @@ def _memory(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
         kept |= {"move": (rule.trust, "last"), **{name: (rule.trust, name) for name in names}}
         kept |= {name: (rule.retreat, name) for name in ("home", "left", "times", "quiet")}
     return kept
+
+
+def _side_by_side(
+    remembered: dict[str, tuple[Any, str]]
+) -> tuple[dict[str, _Field], list[Tensor]]:
+    """Lay the memory of nodes, and that of edges, side by side: all numbers of a node and replica are
+    then read in one piece. The rule's tensors become views of these rows."""
+    found: dict[str, _Field] = {}
+    rows = []
+    edges = ("near", "sent")
+    for group in ([n for n in remembered if n not in edges], [n for n in remembered if n in edges]):
+        tensors = [getattr(*remembered[name]) for name in group]
+        tensors = [x[:, None] if x.ndim == 2 else x for x in tensors]
+        if not tensors:
+            continue
+        replicas, _, count = tensors[0].shape
+        width = sum(x.shape[1] for x in tensors)
+        room = torch.empty(count, replicas, width, dtype=torch.float64)
+        at = 0
+        for name, x in zip(group, tensors, strict=True):
+            owner, attribute = remembered[name]
+            view = room[..., at : at + x.shape[1]].permute(1, 2, 0)  # [R, fields, count]
+            view.copy_(x)
+            setattr(owner, attribute, view if getattr(owner, attribute).ndim == 3 else view[:, 0])
+            found[f"m_{name}"] = _Field(view.data_ptr(), None, replicas * width, width, 1)
+            at += x.shape[1]
+        rows.append(room)
+    return found, rows
 
 
 @kept
@@ -232,15 +261,18 @@ class RuleKernel:
         self._alive: list[Any] = [rows, variable, rates]
         at = {"begin": self.begin, "order": order, "variable": variable, "rates": rates,
               "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes}  # fmt: skip
-        for name, (owner, attribute) in _memory(rule, gradient).items():
-            tensor = getattr(owner, attribute).contiguous()
-            setattr(owner, attribute, tensor)
-            at[f"m_{name}"] = tensor
-        self._alive += list(at.values())
+        remembered = _memory(rule, gradient)
+        for name in MARKS:
+            if name in remembered:
+                owner, attribute = remembered.pop(name)
+                setattr(owner, attribute, getattr(owner, attribute).contiguous())
+                at[f"m_{name}"] = getattr(owner, attribute)
+        memory, rows_of_memory = _side_by_side(remembered)
+        self._alive += [*at.values(), rows_of_memory]
         self._rule = _Rule(
             sizes=sizes.handle, replicas=replicas, nodes=graph.num_nodes, edges=graph.num_edges,
             messages=int(isinstance(rule, MessageRule)), step=step, **_numbers(rule, gradient),
-            **{name: None if x is None else x.data_ptr() for name, x in at.items()},
+            **{name: None if x is None else x.data_ptr() for name, x in at.items()}, **memory,
         )  # fmt: skip
         self._turn = _Turn()
         self._rule_at, self._turn_at = ctypes.addressof(self._rule), ctypes.addressof(self._turn)

@@ -40,7 +40,7 @@ class Messengers : public Steps {
         to_edges(z, K, on_edges);
         for (int l = 0; l < lanes; ++l)
             HOG_EACH(p, degree[l])
-                HOG_EACH(c, K) of_edge(m_.near, K, c, p, l) = part(on_edges[p * K + c], l);
+                HOG_EACH(c, K) of_edge(m_.near, c, p, l) = part(on_edges[p * K + c], l);
         HOG_EACH(c, K) now[c] = z.own[c];
         Mask all = sound;
         for (int l = lanes; l < LANES; ++l) all[l] = -1;
@@ -175,7 +175,7 @@ class Messengers : public Steps {
         for (int l = 0; l < LANES; ++l)
             if (known_[l])
                 HOG_EACH(p, degree[l])
-                    HOG_EACH(c, K) lane(on_edges[p * K + c], l) = of_edge(m_.near, K, c, p, l);
+                    HOG_EACH(c, K) lane(on_edges[p * K + c], l) = of_edge(m_.near, c, p, l);
         merge(on_edges, K, before.near, nullptr);
         average(K, before.near);
     }
@@ -500,22 +500,21 @@ class Messengers : public Steps {
         Mask resting = Mask{};
         stays_ = Mask{};
         for (int l = 0; l < lanes; ++l) {
-            const int64_t at = replica * f.nodes + node[l];
-            const bool rests = m_.left[at] > 0.0;
+            const bool rests = of_node(m_.left, 0, l) > 0.0;
             double size = 0, after = 0, home = 0;
             HOG_EACH(c, K) {
                 const double x = std::fabs(part(before.own[c], l)), x2 = std::fabs(part(z.own[c], l));
                 size = larger_or_nan(larger_or_nan(size, x), x2);
                 after = larger_or_nan(after, x2);
-                home = larger_or_nan(home, std::fabs(of_node(m_.home, K, c, l)));
+                home = larger_or_nan(home, std::fabs(of_node(m_.home, c, l)));
             }
-            const bool beyond = m_.times[at] > 0.0 && !(after <= x_.leash * home);
+            const bool beyond = of_node(m_.times, 0, l) > 0.0 && !(after <= x_.leash * home);
             const bool lost = trust(l, sound[l] && !rests, size, 1e3 * EPSILON * after, !rests,
                                     called_[l] || beyond);
-            const double times = std::min(m_.times[at] + lost, x_.most);
+            const double times = std::min(of_node(m_.times, 0, l) + lost, x_.most);
             const double whole = x_.rest * std::exp2(times);
-            const double left = lost ? whole : at_least(m_.left[at] - 1.0, 0.0);
-            m_.times[at] = times, m_.left[at] = left;
+            const double left = lost ? whole : at_least(of_node(m_.left, 0, l) - 1.0, 0.0);
+            of_node(m_.times, 0, l) = times, of_node(m_.left, 0, l) = left;
             stays_[l] = left > 0.5 * whole ? -1 : 0;
             resting[l] = rests || lost ? -1 : 0;
         }
@@ -529,7 +528,7 @@ class Messengers : public Steps {
         double far_ = 0, along = 0, last = 0;
         HOG_EACH(c, K) {
             const double move_ = valid ? part(z.own[c], l) - part(before.own[c], l) : none;
-            double& old = of_node(m_.move, K, c, l);
+            double& old = of_node(m_.move, c, l);
             far_ = larger_or_nan(std::fabs(move_), far_);
             along += move_ * old;
             last = std::max(last, std::fabs(old));
@@ -537,28 +536,28 @@ class Messengers : public Steps {
         }
         const bool turned = along < 0.0 && far_ >= x_.turn * last && far_ >= x_.swing * size;
         const bool calm = far_ < x_.swing * size;
-        const double turns = at_least(m_.turns[at] + turned - x_.ease * calm, 0.0);
-        const double count = m_.count[at] + 1.0;
+        const double turns = at_least(of_node(m_.turns, 0, l) + turned - x_.ease * calm, 0.0);
+        const double count = of_node(m_.count, 0, l) + 1.0;
         const bool due = std::fmod(count, x_.window) == 0.0;
-        const double peak = larger_or_nan(m_.peak[at], far_), was = m_.before[at];
+        const double peak = larger_or_nan(of_node(m_.peak, 0, l), far_), was = of_node(m_.before, 0, l);
         const bool calmer = due && (peak < was || peak <= noise);
         const bool wilder = due && !calmer && !(peak <= x_.margin * was) && awake;
-        const double points = (double)wilder - (double)calmer, share = m_.share[at];
-        const double score = at_least(m_.score[at] + points, -x_.credit);
-        const double favour = at_least(m_.favour[at] - points, 0.0);
+        const double points = (double)wilder - (double)calmer, share = of_node(m_.share, 0, l);
+        const double score = at_least(of_node(m_.score, 0, l) + points, -x_.credit);
+        const double favour = at_least(of_node(m_.favour, 0, l) - points, 0.0);
         const bool turning = turns >= x_.strikes;
         const bool lost = ((turning && share <= x_.doubt) || astray) && awake;
         const bool down = score >= x_.strikes || turning || lost;
         const bool up = !down && share < 1.0 &&
-                        favour >= 2.0 * x_.strikes * std::exp2(m_.failures[at]);
-        m_.count[at] = count;
-        m_.share[at] = at_least(down ? 0.5 * share : up ? 2.0 * share : share, x_.floor);
-        m_.failures[at] = std::min(m_.failures[at] + down, x_.memory);
-        m_.score[at] = down || up ? 0.0 : score;
-        m_.favour[at] = down || up ? 0.0 : favour;
-        m_.turns[at] = down ? 0.0 : turns;
-        m_.before[at] = due && peak == peak ? peak : was;
-        m_.peak[at] = due || lost ? 0.0 : peak;
+                        favour >= 2.0 * x_.strikes * std::exp2(of_node(m_.failures, 0, l));
+        of_node(m_.count, 0, l) = count;
+        of_node(m_.share, 0, l) = at_least(down ? 0.5 * share : up ? 2.0 * share : share, x_.floor);
+        of_node(m_.failures, 0, l) = std::min(of_node(m_.failures, 0, l) + down, x_.memory);
+        of_node(m_.score, 0, l) = down || up ? 0.0 : score;
+        of_node(m_.favour, 0, l) = down || up ? 0.0 : favour;
+        of_node(m_.turns, 0, l) = down ? 0.0 : turns;
+        of_node(m_.before, 0, l) = due && peak == peak ? peak : was;
+        of_node(m_.peak, 0, l) = due || lost ? 0.0 : peak;
         m_.lost[at] = lost ? 1 : 0;
         return lost;
     }
@@ -627,7 +626,7 @@ class Messengers : public Steps {
                 bool good = true;
                 if (v >= 0) HOG_EACH(c, count) good = good && all_finite(part(packed[v * count + c], l));
                 HOG_EACH(c, count) {
-                    double& last = of_edge(m_.sent, count, c, p, l);
+                    double& last = of_edge(m_.sent, c, p, l);
                     const double fresh = v < 0 ? 0.0 : part(packed[v * count + c], l);
                     last = resting[l] ? 0.0 : good ? fresh : last;
                     to[c * turn_.letters.channel] = last;

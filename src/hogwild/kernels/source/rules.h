@@ -12,13 +12,13 @@ struct Numbers {
     double damping, rate;                                              // gradient
 };
 
-/// What nodes remember: arrays [R, fields, N] or [R, fields, E]; nullptr where a rule has none.
+/// What nodes remember, of nodes or of edges; empty where a rule has none.
 struct Memory {
-    double *gradient, *block, *damped, *last;  // of gradient steps: [k], [k, k], [1], [k]
-    double *own, *near, *sent;                 // of messages: [k], edges' [k], edges' [width]
-    double *move, *share, *before, *count, *score, *turns, *favour, *failures, *peak;  // trust
-    double *home, *left, *times;               // retreat: [k], [1], [1]
-    unsigned char *known, *lost, *quiet;       // [1], [1], edges' [1]
+    Field gradient, block, damped, last;  // of gradient steps: [k], [k, k], [1], [k]
+    Field own, near, sent;                // of messages: [k], edges' [k], edges' [width]
+    Field move, share, before, count, score, turns, favour, failures, peak;  // trust; move: [k]
+    Field home, left, times;              // retreat: [k], [1], [1]
+    unsigned char *known, *lost, *quiet;  // [R, N], [R, N], [R, E]
 };
 
 enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
@@ -181,25 +181,29 @@ class Steps : public Stars {
     // -- memory and packets, lane by lane ----------------------------------------------------------
 
     int64_t edge_of(int p, int l) const { return f.order[place(p, l)]; }
-    double& of_node(double* array, int fields, int field, int l) const {
-        return array[(replica * fields + field) * f.nodes + node[l]];
+    double& of_node(const Field& field, int c, int l) const {
+        return field.of(node[l], replica)[c * field.channel];
     }
-    double& of_edge(double* array, int fields, int field, int p, int l) const {
-        return array[(replica * fields + field) * f.edges + edge_of(p, l)];
+    double& of_edge(const Field& field, int c, int p, int l) const {
+        return field.of(edge_of(p, l), replica)[c * field.channel];
     }
-    void recall(double* array, int fields, V* to) const {
-        HOG_EACH(c, fields) {
-            const double* at = array + (replica * fields + c) * f.nodes;
-            to[c] = V{at[node[0]], at[node[1]], at[node[2]], at[node[3]],
-                      at[node[4]], at[node[5]], at[node[6]], at[node[7]]};
-        }
+    void recall(const Field& field, int count, V* to) const {
+        Rows at;
+        at.channel = field.channel;
+        for (int l = 0; l < LANES; ++l) at.at[l] = field.of(node[l], replica);
+        HOG_EACH(c, count) to[c] = at[c];
     }
     /// Remember some numbers of the lanes in `who`.
-    void keep(double* array, int fields, const V* from, Mask who) const {
-        HOG_EACH(c, fields) for (int l = 0; l < lanes; ++l)
-            if (who[l]) of_node(array, fields, c, l) = part(from[c], l);
+    void keep(const Field& field, int count, const V* from, Mask who) const {
+        for (int l = 0; l < lanes; ++l) {
+            if (!who[l]) continue;
+            double* at = field.of(node[l], replica);
+            HOG_EACH(c, count) at[c * field.channel] = part(from[c], l);
+        }
     }
-    void keep(double* array, int fields, const V* from) const { keep(array, fields, from, Mask{} - 1); }
+    void keep(const Field& field, int count, const V* from) const {
+        keep(field, count, from, Mask{} - 1);
+    }
     void read(const Field& field, V* to) const {
         Rows at;
         at.channel = field.channel;
