@@ -13,22 +13,30 @@ struct Point {
     V *own, *near;  // [K], [variables, K]
 };
 
-class Messengers : public Steps {
+template <class S>
+class Messengers : public Steps<S> {
   public:
-    Messengers(const Rule& rule, const Turn& turn) : Steps(rule, turn), K2(2 * K) {}
+    using A = Steps<S>;
+    using typename A::Rows;
+    using A::C, A::D, A::H, A::K, A::M, A::degree, A::f, A::first, A::lanes, A::most, A::node, A::pad,
+        A::place, A::replica, A::s, A::there;
+    using A::edge_of, A::h, A::keep, A::letter, A::m_, A::model, A::now, A::of_edge, A::of_node,
+        A::recall, A::rule_, A::tape, A::toward, A::turn_, A::views, A::x_;
+
+    Messengers(const Rule& rule, const Turn& turn) : A(rule, turn) {}
 
     /// Numbers in a message: an upper triangle and a vector.
-    int width() const { return K * (K2 + 1) + K2; }
+    int width() const { return K * (2 * K + 1) + 2 * K; }
 
     void update() override {
-        fill();
-        read(turn_.h, h);
-        read_views();
+        A::fill();
+        A::read(turn_.h, h);
+        A::read_views();
         number_variables();
         for (int l = 0; l < LANES; ++l) known_[l] = m_.known[replica * f.nodes + node[l]] ? -1 : 0;
         remember();
         hear_messages();
-        hear(width());
+        A::hear(width());
         hold_back();
         Mask sound = mode();
         const Mask resting = watch(sound);
@@ -45,7 +53,7 @@ class Messengers : public Steps {
         Mask all = sound;
         for (int l = lanes; l < LANES; ++l) all[l] = -1;
         if (any(~all)) {
-            step(h, toward, ~sound & ~stays_);
+            A::step(h, toward, ~sound & ~stays_);
             V* home = toward + K;
             recall(m_.home, K, home);
             HOG_EACH(c, K) {
@@ -54,13 +62,12 @@ class Messengers : public Steps {
             }
             keep(m_.home, K, now, resting);
         }
-        refresh(now, width());
-        write(turn_.out, now);
-        if (turn_.also.at) write(turn_.also, now);
+        A::refresh(now, width());
+        A::write(turn_.out, now);
+        if (turn_.also.at) A::write(turn_.also, now);
     }
 
   protected:
-    const int K2;
     int variables = 0;  // largest number of distinct neighbours
     int count_[LANES];
     Mask known_, called_, stays_;
@@ -74,24 +81,24 @@ class Messengers : public Steps {
 
     int terms() const { return M * M + M * K + K * K + M + K; }
     void lay(Layout& to, size_t P) override {
-        Steps::lay(to, P);
+        A::lay(to, P);
         const size_t k2 = K * K;
         for (Point* point : {&z, &before, &trial, &d, &ahead, &away})
             point->own = to.take(K), point->near = to.take(P * K);
         on_edges = to.take(P * K), precision = to.take(P * 4 * k2);
-        linear = to.take(P * K2), share_of = to.take(P), packed = to.take(P * width());
+        linear = to.take(P * (2 * K)), share_of = to.take(P), packed = to.take(P * width());
         silent = to.take(P), room = to.take(P * (width() + 2 * letter() + K));
         mx = to.take(P * k2), mc = to.take(P * k2), mj = to.take(P * M * K);
         mt = to.take(P * K), gn = to.take(P * K), gi = to.take(P * K);
         y = to.take(P * k2), inverse = to.take(P * k2);
         tw = to.take(P * M * M), tv = to.take(P * M * K), tt = to.take(P * k2);
         tg = to.take(P * M), ts = to.take(P * K);
-        far = new_tape(to, P);
+        far = A::new_tape(to, P);
         hold = to.take(K), b = to.take(k2), own = to.take(K);
         loops = to.take(2 * k2 + M * K + K), sums = to.take(2 * terms());
         u_ = to.take(M * M), g_ = to.take(2 * M * M), v_ = to.take(2 * M * K);
         lu = to.take(M * M + k2), dx = to.take(k2 + 2 * K), dg = to.take(2 * K + M);
-        gj = to.take(M * K + 4 * k2 + 2 * K2);
+        gj = to.take(M * K + 4 * k2 + 2 * (2 * K));
     }
 
     // -- variables ---------------------------------------------------------------------------------
@@ -185,7 +192,7 @@ class Messengers : public Steps {
         const int count = width();
         called_ = Mask{};
         HOG_EACH(p, most) {
-            const Rows at = rows(turn_.mail, p);
+            const Rows at = A::rows(turn_.mail, p);
             const Mask m = there(p);
             Mask zeros = m;
             HOG_EACH(c, count) {
@@ -214,16 +221,16 @@ class Messengers : public Steps {
             silent[v] = quiet ? wide(1.0) : wide(0.0);
             some |= quiet;
             int n = 0;
-            HOG_EACH(i, K2) for (int j = i; j < K2; ++j, ++n)
-                precision[(v * K2 + i) * K2 + j] = precision[(v * K2 + j) * K2 + i] = at[n];
-            HOG_EACH(i, K2) linear[v * K2 + i] = at[n + i];
+            HOG_EACH(i, (2 * K)) for (int j = i; j < (2 * K); ++j, ++n)
+                precision[(v * (2 * K) + i) * (2 * K) + j] = precision[(v * (2 * K) + j) * (2 * K) + i] = at[n];
+            HOG_EACH(i, (2 * K)) linear[v * (2 * K) + i] = at[n + i];
         }
         if (!any(some)) return;
         look(before, MAJORISED);
         const int letters = letter();
         V* said = room;  // letters of the edges, then of the variables
         HOG_EACH(p, most) {
-            const Rows at = rows(turn_.mail, p, count);
+            const Rows at = A::rows(turn_.mail, p, count);
             const Mask m = there(p);
             HOG_EACH(c, letters) said[p * letters + c] = m ? at[c] : wide(0.0);
         }
@@ -236,18 +243,18 @@ class Messengers : public Steps {
         HOG_EACH(v, variables) {
             const Mask quiet = silent[v] > 0.0;
             if (!any(quiet)) continue;
-            V *P = precision + v * K2 * K2, *L = linear + v * K2;
-            HOG_EACH(i, K2) HOG_EACH(j, K2) {
+            V *P = precision + v * (2 * K) * (2 * K), *L = linear + v * (2 * K);
+            HOG_EACH(i, (2 * K)) HOG_EACH(j, (2 * K)) {
                 V x = wide(0.0);
                 if (i < K && i == j) x = stiff;
                 if (i >= K && j >= K && rule_.step == BLOCKS)
                     x = merged[v * letters + K + (i - K) * K + j - K];
-                P[i * K2 + j] = quiet ? x : P[i * K2 + j];
+                P[i * (2 * K) + j] = quiet ? x : P[i * (2 * K) + j];
             }
-            HOG_EACH(i, K2) {
+            HOG_EACH(i, (2 * K)) {
                 V x = i < K ? felt[v * K + i] : -merged[v * letters + i - K];
-                HOG_EACH(j, K2)
-                    x += P[i * K2 + j] * (j < K ? before.near[v * K + j] : before.own[j - K]);
+                HOG_EACH(j, (2 * K))
+                    x += P[i * (2 * K) + j] * (j < K ? before.near[v * K + j] : before.own[j - K]);
                 L[i] = quiet ? x : L[i];
             }
         }
@@ -264,7 +271,7 @@ class Messengers : public Steps {
         gather(before, false);
         HOG_EACH(c, K) {
             V seen = b[c * K + c];
-            HOG_EACH(v, variables) seen += precision[(v * K2 + K + c) * K2 + K + c];
+            HOG_EACH(v, variables) seen += precision[(v * (2 * K) + K + c) * (2 * K) + K + c];
             seen = seen < 0.0 ? wide(0.0) : seen;
             hold[c] = doubt > 0.0 ? x_.hold * doubt * seen : wide(0.0);
         }
@@ -276,8 +283,8 @@ class Messengers : public Steps {
     void look(const Point& at, Bend bend) {
         to_edges(at, K, on_edges);
         V* m = loops;  // its room is free
-        pass(at.own, on_edges, tape, m, pad);
-        quadratic(at.own, tape, bend, bend == AS_FAR_AS ? far : tape, model);
+        A::pass(at.own, on_edges, tape, m, pad);
+        A::quadratic(at.own, tape, bend, bend == AS_FAR_AS ? far : tape, model);
     }
 
     /// Models and messages in the variables of the clusters (Elimination.__init__ in hogwild_node).
@@ -307,18 +314,18 @@ class Messengers : public Steps {
         HOG_EACH(i, terms()) sums[i] = wide(0.0);
         HOG_EACH(v, variables) {
             const Mask here = has(v);
-            const V *P = precision + v * K2 * K2, *j = ej + v * M * K;
+            const V *P = precision + v * (2 * K) * (2 * K), *j = ej + v * M * K;
             V *Y = y + v * K * K, *I = inverse + v * K * K, *n = gn + v * K, *g = gi + v * K;
-            HOG_EACH(i, K2) {
-                V sum = -linear[v * K2 + i];
-                HOG_EACH(c, K) sum += P[i * K2 + c] * at.near[v * K + c];
-                HOG_EACH(c, K) sum += P[i * K2 + K + c] * at.own[c];
+            HOG_EACH(i, (2 * K)) {
+                V sum = -linear[v * (2 * K) + i];
+                HOG_EACH(c, K) sum += P[i * (2 * K) + c] * at.near[v * K + c];
+                HOG_EACH(c, K) sum += P[i * (2 * K) + K + c] * at.own[c];
                 if (i < K) n[i] = et[v * K + i] + sum;
                 else g[i - K] = sum;
             }
             HOG_EACH(i, K) HOG_EACH(c, K) {
-                Y[i * K + c] = ex[(v * K + i) * K + c] + P[(K + i) * K2 + c];
-                const V there = ec[(v * K + i) * K + c] + P[i * K2 + c];
+                Y[i * K + c] = ex[(v * K + i) * K + c] + P[(K + i) * (2 * K) + c];
+                const V there = ec[(v * K + i) * K + c] + P[i * (2 * K) + c];
                 lu[i * K + c] = here ? there : wide(i == c ? 1.0 : 0.0);
                 I[i * K + c] = wide(i == c ? 1.0 : 0.0);
             }
@@ -335,7 +342,7 @@ class Messengers : public Steps {
                 yk[c * K + i] = sum;
             }
             V *W = tw + v * M * M, *Vv = tv + v * M * K, *T = tt + v * K * K, *w_ = tg + v * M,
-              *S = ts + v * K;
+              *sg = ts + v * K;
             HOG_EACH(c, M) {
                 V sum = wide(0.0);
                 HOG_EACH(e, M) {
@@ -356,24 +363,24 @@ class Messengers : public Steps {
                 HOG_EACH(e, K) {
                     V x = wide(0.0);
                     HOG_EACH(i, K) x += yk[c * K + i] * Y[e * K + i];
-                    T[c * K + e] = x - P[(K + c) * K2 + K + e];
+                    T[c * K + e] = x - P[(K + c) * (2 * K) + K + e];
                 }
                 HOG_EACH(i, K) sum += yk[c * K + i] * n[i];
-                S[c] = sum - g[c];
+                sg[c] = sum - g[c];
             }
             V* to = sums;
             auto add = [&](const V* from, int fields) {
                 HOG_EACH(i, fields) to[i] += from[i];
                 to += fields;
             };
-            add(W, M * M), add(Vv, M * K), add(T, K * K), add(w_, M), add(S, K);
+            add(W, M * M), add(Vv, M * K), add(T, K * K), add(w_, M), add(sg, K);
         }
     }
 
     /// Eliminate the neighbours: curvature A [K, K] and gradient [K] in the node's own displacement
     /// go to dx and dg, V to v_, G to g_. `total` holds the five sums.
     void condense(const V* total) {
-        const V *W = total, *Vs = W + M * M, *T = Vs + M * K, *w_ = T + K * K, *S = w_ + M;
+        const V *W = total, *Vs = W + M * M, *T = Vs + M * K, *w_ = T + K * K, *sg = w_ + M;
         HOG_EACH(i, M * K) v_[i] = f.variable ? Vs[i] - loop_j[i] : Vs[i];
         V *G = g_, *half = g_ + M * M;
         HOG_EACH(c, M) HOG_EACH(e, M) {
@@ -391,7 +398,7 @@ class Messengers : public Steps {
             GV[c * K + i] = sum;
         }
         HOG_EACH(i, K) {
-            V sum = own[i] - S[i];
+            V sum = own[i] - sg[i];
             HOG_EACH(c, M) sum += GV[c * K + i] * w_[c];
             dg[i] = sum;
             HOG_EACH(j, K) {
@@ -572,12 +579,12 @@ class Messengers : public Steps {
         HOG_EACH(i, variables * K)
             away.near[i] = z.near[i] + reach * (before.near[i] - z.near[i]);
         to_edges(away, K, on_edges);
-        pass(away.own, on_edges, far, loops, pad);
+        A::pass(away.own, on_edges, far, loops, pad);
         look(z, AS_FAR_AS);
         gather(z, true);
         reduce(z);
         const int count = width();
-        V *others = sums + terms(), *P = gj + M * K, *at = P + K2 * K2;
+        V *others = sums + terms(), *P = gj + M * K, *at = P + (2 * K) * (2 * K);
         HOG_EACH(v, variables) {
             const V* term[] = {tw + v * M * M, tv + v * M * K, tt + v * K * K, tg + v * M, ts + v * K};
             const int fields[] = {M * M, M * K, K * K, M, K};
@@ -594,7 +601,7 @@ class Messengers : public Steps {
                 gj[c * K + i] = sum;
             }
             HOG_EACH(a, K) HOG_EACH(c, K) {
-                P[a * K2 + c] = 0.5 * (dx[a * K + c] + dx[c * K + a]);
+                P[a * (2 * K) + c] = 0.5 * (dx[a * K + c] + dx[c * K + a]);
                 V cross = ex[(v * K + a) * K + c], there = ec[(v * K + a) * K + c],
                   back = ec[(v * K + c) * K + a];
                 HOG_EACH(e, M) {
@@ -602,20 +609,20 @@ class Messengers : public Steps {
                     there += j[e * K + a] * gj[e * K + c];
                     back += j[e * K + c] * gj[e * K + a];
                 }
-                P[a * K2 + K + c] = P[(K + c) * K2 + a] = cross;
-                P[(K + a) * K2 + K + c] = 0.5 * (there + back);
+                P[a * (2 * K) + K + c] = P[(K + c) * (2 * K) + a] = cross;
+                P[(K + a) * (2 * K) + K + c] = 0.5 * (there + back);
             }
             V* to = packed + v * count;
             n = 0;
-            HOG_EACH(a, K2) for (int c = a; c < K2; ++c) to[n++] = P[a * K2 + c];
+            HOG_EACH(a, (2 * K)) for (int c = a; c < (2 * K); ++c) to[n++] = P[a * (2 * K) + c];
             HOG_EACH(i, K) {
                 at[i] = z.own[i];
                 at[K + i] = z.near[v * K + i];
             }
-            HOG_EACH(a, K2) {
+            HOG_EACH(a, (2 * K)) {
                 V sum = a < K ? -dg[a] : -et[v * K + a - K];
                 if (a >= K) HOG_EACH(e, M) sum += gj[e * K + a - K] * w_[e];
-                HOG_EACH(c, K2) sum += P[a * K2 + c] * at[c];
+                HOG_EACH(c, (2 * K)) sum += P[a * (2 * K) + c] * at[c];
                 to[n++] = sum;
             }
         }

@@ -94,10 +94,16 @@ HOG_FN void eliminate(int n, V* A, V* B, int m) {
 }
 
 /// A pack of nodes that take gradient steps.
-class Steps : public Stars {
+template <class S>
+class Steps : public Stars<S> {
   public:
+    using A = Stars<S>;
+    using typename A::Rows;
+    using A::C, A::D, A::H, A::K, A::M, A::Un, A::degree, A::degrees, A::f, A::first, A::lanes,
+        A::most, A::node, A::pad, A::place, A::q, A::qn, A::replica, A::s, A::there, A::w;
+
     Steps(const Rule& rule, const Turn& turn)
-        : Stars(rule.filled), rule_(rule), m_(rule.memory), x_(rule.numbers), turn_(turn) {}
+        : A(rule.filled), rule_(rule), m_(rule.memory), x_(rule.numbers), turn_(turn) {}
 
     /// Numbers of the letter of a gradient step.
     int letter() const { return K + (rule_.step == BLOCKS ? K * K : 0); }
@@ -137,7 +143,7 @@ class Steps : public Stars {
     }
 
     virtual void update() {
-        fill();
+        A::fill();
         read(turn_.h, h);
         read_views();
         hear(0);
@@ -164,7 +170,7 @@ class Steps : public Stars {
         toward = to.take(P * K + 2 * K), heard = to.take(letter());
         blocks = to.take(2 * K * K + 2 * K + M), tape = new_tape(to, P);
         if (rule_.step == BLOCKS || rule_.messages) model = new_model(to, P);
-        pad = to.take(pad_size());
+        pad = to.take(A::pad_size());
     }
 
     Tape new_tape(Layout& to, size_t P) const {
@@ -218,7 +224,7 @@ class Steps : public Stars {
     }
     void read_views() {
         HOG_EACH(p, most) {
-            const Rows at = rows(turn_.inbox, p);
+            const Rows at = A::rows(turn_.inbox, p);
             const Mask m = there(p);
             HOG_EACH(c, K) views[p * K + c] = m ? at[c] : wide(0.0);
         }
@@ -228,7 +234,7 @@ class Steps : public Stars {
         const int count = letter();
         HOG_EACH(c, count) heard[c] = wide(0.0);
         HOG_EACH(p, most) {
-            const Rows at = rows(turn_.mail, p, from);
+            const Rows at = A::rows(turn_.mail, p, from);
             const Mask m = there(p);
             HOG_EACH(c, count) heard[c] += m ? at[c] : wide(0.0);
         }
@@ -286,15 +292,15 @@ class Steps : public Stars {
                 if (is_loop(p, l)) HOG_EACH(c, K) lane(views[p * K + c], l) = part(at[c], l);
         if (rule_.step != BLOCKS) {
             V* own = blocks;
-            local(at, views, tape, own, toward);
+            A::local(at, views, tape, own, toward);
             to_self(K, own, toward);
             keep(m_.gradient, K, own);
             write_letters(from, K, toward);
             return;
         }
         V* sums = blocks;
-        pass(at, views, tape, sums, pad);
-        quadratic(at, tape, MAJORISED, tape, model);
+        A::pass(at, views, tape, sums, pad);
+        A::quadratic(at, tape, MAJORISED, tape, model);
         HOG_EACH(p, most) {  // the neighbours' blocks C + J' U J
             const V *j = model.j + p * M * K, *u = model.u;
             HOG_EACH(c, M) HOG_EACH(i, K) {

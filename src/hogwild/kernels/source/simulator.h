@@ -131,14 +131,15 @@ inline void find_packets(const Post& p, int64_t time, const Turn& turn, const in
 }
 
 /// Update the nodes `from` ... `to` of a turn in one replica.
-inline void update_nodes(const Rule& rule, const Turn& turn, int64_t from, int64_t to,
+template <class S>
+void update_nodes(const Rule& rule, const Turn& turn, int64_t from, int64_t to,
                          int64_t replica, Arena& arena) {
     int32_t slots[CHUNK];
     const int count = (int)(to - from);
     std::iota(slots, slots + count, (int32_t)from);
     auto degree = [&](int32_t a) { return turn.first[a + 1] - turn.first[a]; };
     std::stable_sort(slots, slots + count, [&](int32_t a, int32_t b) { return degree(a) > degree(b); });
-    auto run = [&](Steps& pack) {
+    auto run = [&](auto& pack) {
         for (int at = 0; at < count; at += LANES) {
             if (at == 0 || degree(slots[at]) * 2 < pack.most)
                 pack.lay_out(arena, (int)degree(slots[at]));
@@ -149,10 +150,10 @@ inline void update_nodes(const Rule& rule, const Turn& turn, int64_t from, int64
         }
     };
     if (rule.messages) {
-        Messengers pack(rule, turn);
+        Messengers<S> pack(rule, turn);
         run(pack);
     } else {
-        Steps pack(rule, turn);
+        Steps<S> pack(rule, turn);
         run(pack);
     }
 }
@@ -197,12 +198,15 @@ HOG_API int hog_turn(const void* rule_, void* turn_, const void* post_, int64_t 
         const int64_t worth = rule.messages ? 32 : 256;
         threads = std::max<int64_t>(1, std::min(threads, size * replicas / worth));
         std::vector<Arena> own(threads);
+        typedef FixedModel<2, 2, 4> Usual;
+        const bool usual = Usual::is(*rule.filled.sizes);
         const bool together = post && replicas == 1;
         if (post && !together) find_packets(*post, time, turn, edges, views, 0, size);
         each_task(chunks * replicas, threads, [&](int64_t t, int64_t thread) {
             const int64_t from = t / replicas * CHUNK, to = std::min(size, from + CHUNK);
             if (together) find_packets(*post, time, turn, edges, views, from, to);
-            update_nodes(rule, turn, from, to, t % replicas, own[thread]);
+            if (usual) update_nodes<Usual>(rule, turn, from, to, t % replicas, own[thread]);
+            else update_nodes<AnyModel>(rule, turn, from, to, t % replicas, own[thread]);
         });
         return 0;
     } catch (const std::exception& error) {

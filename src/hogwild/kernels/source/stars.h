@@ -200,6 +200,60 @@ struct Quadratic {
     V *toward, *x, *c, *j;   // [positions, K], [positions, K, K] twice, [positions, M, K]
 };
 
+/// The sizes of any model, known when it runs.
+struct AnyModel : Sizes {
+    struct Dims {
+        const int K, C, H, M, D, Un;
+        explicit Dims(const Sizes& s)
+            : K(s.k()), C(s.channels()), H(s.heads()), M(s.merged()), D(s.ends() * s.k()),
+              Un(s.merged() + s.k()) {}
+    };
+    explicit AnyModel(const Sizes& s) : Sizes(s) {}
+};
+
+/// A network with two hidden layers of W units, known when this is compiled.
+template <int D_, int W, int O>
+struct FixedNet {
+    static constexpr int L() { return 3; }
+    static constexpr int D() { return D_; }
+    static constexpr int act() { return SOFTPLUS; }
+    static constexpr int w(int l) { return l < 2 ? W : O; }
+    static constexpr int before(int l) { return l ? W : 0; }
+    static constexpr int unit(int l) { return l * W; }
+    static constexpr int q(int l) { return l ? q(l - 1) + D_ + w(l - 1) + before(l - 1) : 0; }
+    static constexpr int p(int l) { return l ? p(l - 1) + w(l - 1) * (D_ + before(l - 1)) : 0; }
+    static constexpr int hidden() { return 2 * W; }
+    static constexpr int widest() { return W > O ? W : O; }
+    static constexpr int out() { return O; }
+    static constexpr int context() { return q(3); }
+    static constexpr int weights() { return p(3); }
+    static bool is(const Net& net) {
+        return net.L() == 3 && net.D() == D_ && net.w(0) == W && net.w(1) == W && net.w(2) == O &&
+               net.act() == SOFTPLUS;
+    }
+};
+
+/// A model with messages of both ends and without heads: the paper's, for K = C = 2 and W = 4.
+template <int K_, int C_, int W>
+struct FixedModel {
+    struct Dims {
+        static constexpr int K = K_, C = C_, H = 1, M = C_, D = 2 * K_, Un = C_ + K_;
+        explicit Dims(const Sizes&) {}
+    };
+    double beta_;
+    explicit FixedModel(const Sizes& s) : beta_(s.beta()) {}
+    double beta() const { return beta_; }
+    static constexpr int ends() { return 2; }
+    static constexpr bool concat() { return true; }
+    static constexpr FixedNet<2 * K_, W, C_> message() { return {}; }
+    static constexpr FixedNet<K_, W, C_> loop() { return {}; }
+    static constexpr FixedNet<C_ + K_, W, 1> update() { return {}; }
+    static bool is(const Sizes& s) {
+        return s.ends() == 2 && s.heads() == 1 && s.k() == K_ && s.channels() == C_ &&
+               message().is(s.message()) && loop().is(s.loop()) && update().is(s.update());
+    }
+};
+
 /// Hands out vectors of one piece of memory; without memory it only counts them.
 struct Layout {
     V* base;
@@ -213,11 +267,13 @@ struct Layout {
 };
 
 /// LANES nodes of one replica with the edges into them. Lanes behind the last node repeat the first.
-class Stars {
+template <class S>
+class Stars : public S::Dims {
   public:
+    using B = typename S::Dims;
+    using B::C, B::D, B::H, B::K, B::M, B::Un;
     const Filled& f;
-    const Sizes& s;
-    const int K, C, H, M, D, Un;
+    const S s;
     int lanes = 0, most = 0;            // nodes; largest degree
     int64_t node[LANES], first[LANES];  // node; place of its first edge in the inbox
     int degree[LANES];
@@ -225,14 +281,12 @@ class Stars {
     int64_t replica = 0;
     V *q, *w, *qn, *pad;  // contexts [positions, H, context], weights [positions, H], contexts of nodes
 
-    explicit Stars(const Filled& filled)
-        : f(filled), s(*filled.sizes), K(s.k()), C(s.channels()), H(s.heads()), M(s.merged()),
-          D(s.ends() * s.k()), Un(s.merged() + s.k()) {}
+    explicit Stars(const Filled& filled) : B(*filled.sizes), f(filled), s(*filled.sizes) {}
 
     /// Vectors of scratch memory that the networks need.
     size_t pad_size() const {
         size_t most_ = 0;
-        for (const Net* net : {&s.message(), &s.loop(), &s.update()})
+        for (const Net* net : {&f.sizes->message(), &f.sizes->loop(), &f.sizes->update()})
             most_ = std::max<size_t>(most_, net->hidden() * (net->D() + 1) + 5 * net->widest() + 2 * net->D());
         return 2 * most_ + Un * Un + D * D + K * K + 4 * M * K + C * D + M * Un + 6 * (D + Un + M) + 64;
     }
@@ -291,8 +345,8 @@ class Stars {
 
     /// Evaluate the networks at h [K] and the views [positions, K]; the energies' parts `m` [M] too.
     void pass(const V* h, const V* views, const Tape& t, V* m, V* pad_) const {
-        const Net &me = s.message(), &lo = s.loop(), &up = s.update();
-        V *y = pad_, *value = y + std::max(D, Un), *rest = value + std::max({C, M, 1});
+        const auto &me = s.message(), &lo = s.loop(), &up = s.update();
+        V *y = pad_, *value = y + std::max((int)D, (int)Un), *rest = value + std::max(std::max((int)C, (int)M), 1);
         forward(lo, loop(), of_loop(), h, t.sl, t.al, value, rest);
         HOG_EACH(c, M) m[c] = loop_weight() * value[c];
         for (int p = 0; p < most; ++p) {
@@ -315,8 +369,8 @@ class Stars {
 
     /// Gradients of the energies in h [K] and in the views [positions, K].
     void local(const V* h, const V* views, const Tape& t, V* own, V* toward) const {
-        const Net &me = s.message(), &lo = s.loop(), &up = s.update();
-        V *m = pad, *bar = m + M, *g = bar + Un, *p_ = g + std::max(D, Un), *rest = p_ + M;
+        const auto &me = s.message(), &lo = s.loop(), &up = s.update();
+        V *m = pad, *bar = m + M, *g = bar + Un, *p_ = g + std::max((int)D, (int)Un), *rest = p_ + M;
         pass(h, views, t, m, rest);
         const V one = wide(1.0);
         pull(up, update(), of_update(), t.su, &one, bar, rest);
@@ -339,16 +393,16 @@ class Stars {
 
     /// Quadratic models at the point of the pass `t` (h [K], sums m [M]).
     void quadratic(const V* h, const Tape& t, Bend bend, const Tape& far, const Quadratic& to) const {
-        const Net &me = s.message(), &lo = s.loop(), &up = s.update();
+        const auto &me = s.message(), &lo = s.loop(), &up = s.update();
         V* rest = pad;
         auto take = [&](int count) {
             V* found = rest;
             rest += count;
             return found;
         };
-        V *bar = take(Un), *g = take(std::max(D, Un)), *p_ = take(M), *A = take(M * K),
+        V *bar = take(Un), *g = take(std::max((int)D, (int)Un)), *p_ = take(M), *A = take(M * K),
           *U = take(Un * Un), *J = take(std::max(C * D, M * Un)), *curved = take(std::max(D * D, K * K)),
-          *half = take(M * K), *cv = take(std::max({me.hidden(), lo.hidden(), up.hidden()}));
+          *half = take(M * K), *cv = take(std::max(std::max(me.hidden(), lo.hidden()), up.hidden()));
         const V one = wide(1.0);
         bent(up, t.su, t.au, far.au, bend, cv);
         expand(up, update(), of_update(), t.su, cv, &one, J, bar, U, rest);
@@ -407,7 +461,8 @@ class Stars {
     }
 
     /// The curvature of every hidden unit.
-    static void bent(const Net& net, const V* slopes, const V* at, const V* far, Bend bend, V* cv) {
+    template <class N>
+    static void bent(const N& net, const V* slopes, const V* at, const V* far, Bend bend, V* cv) {
         HOG_EACH(m, net.hidden()) {
             const V a = at[m], slope = slopes[m];
             if (bend == TRUE_CURVATURE) cv[m] = curvature(net.act(), a, slope);
