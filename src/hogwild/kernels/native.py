@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from hogwild.kernels.build import COMPILED, LEVELS, digest
 
 SWITCH = "HOGWILD_KERNELS"
@@ -110,3 +112,12 @@ def library() -> Library | None:
     """The compiled library for this processor, or ``None``."""
     one = found()
     return one if isinstance(one, Library) else None
+
+
+def large_pages(x: Tensor) -> Tensor:
+    """``x``, which was not written yet, in large pages, where the system has them: random reads of a
+    large array then wait less for addresses."""
+    one = library()
+    if one is not None and x.device.type == "cpu":
+        one.large_pages(x.data_ptr(), x.nbytes)
+    return x

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hogwild.graph import Graph, Star, kept
 from hogwild.kernels.energy import Design, Sizes
-from hogwild.kernels.native import Library, Missing, found, library
+from hogwild.kernels.native import Library, Missing, found, large_pages
 from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.energy import Energy
 from hogwild_node.picnn import Context
@@ -106,7 +106,7 @@ def _side_by_side(
             continue
         replicas, _, count = tensors[0].shape
         width = sum(x.shape[1] for x in tensors)
-        room = torch.empty(count, replicas, width, dtype=torch.float64)
+        room = large_pages(torch.empty(count, replicas, width, dtype=torch.float64))
         at = 0
         for name, x in zip(group, tensors, strict=True):
             owner, attribute = remembered[name]
@@ -184,10 +184,7 @@ def _rows(parts: list[Tensor], order: Tensor | None) -> Tensor:
     """[R, ·, n] parts side by side as rows [R, n, ·] of a multiple of eight numbers."""
     replicas, count = parts[0].shape[0], parts[0].shape[-1]
     width = sum(part.shape[1] for part in parts)
-    out = torch.empty(replicas, count, -(-width // 8) * 8, dtype=torch.float64)
-    native = library()
-    assert native is not None
-    native.large_pages(out.data_ptr(), out.nbytes)
+    out = large_pages(torch.empty(replicas, count, -(-width // 8) * 8, dtype=torch.float64))
     out[..., width:] = 0.0
     at = 0
     for part in parts:
