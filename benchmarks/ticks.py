@@ -140,7 +140,8 @@ def main() -> None:
                 arguments.output, "ticks", "Node updates a second of the simulator ({}).", HEAD,
                 rows, found,
             )  # fmt: skip
-    print(text)
+    if text:
+        print(text)
 
 
 if __name__ == "__main__":
