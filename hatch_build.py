@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,10 @@ class KernelBuild(BuildHookInterface):
         except build.NoCompiler as reason:
             self.app.display_warning(f"hogwild is installed without compiled kernels: {reason}")
             return
+        # Only what was compiled now: a library of an earlier build may be for one machine alone.
+        build_data["artifacts"].append("/src/hogwild/kernels/compiled/*.so")
         build_data["pure_python"] = False
-        name = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{name}"
+        name = sysconfig.get_platform()
+        if sys.platform == "darwin":  # Python itself may be for an older system and two processors
+            name = f"macosx-{build.MACOS}-{platform.machine()}"
+        build_data["tag"] = f"py3-none-{name.replace('-', '_').replace('.', '_')}"

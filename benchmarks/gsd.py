@@ -1,7 +1,8 @@
 r"""Graph signal denoising: K propagations against PyG's APPNP and the exact solve.
 
-The gradient iteration of :class:`hogwild.GSDConv` with step 1/2(γ+β) is APPNP's propagation with
-teleport γ/(γ+β). Both compute the same K = 10 iterates of the same signal on the same graph and
+The gradient iteration of :class:`~hogwild.models.GSDConv` with step 1/2(γ+β) is APPNP's
+propagation with teleport γ/(γ+β). Both compute the same K = 10 iterates of the same signal on the
+same graph and
 must agree to rounding, or the benchmark stops.
 
 * ``steps``: K propagations of a given problem, against ``APPNP(cached=True)`` after its first call:

@@ -59,29 +59,34 @@ def make(graph: str, nodes: int, folder: Path) -> Whole:
     return Whole(whole.edge_index, x, node_fields=whole.node_fields)
 
 
-def peak() -> float:
-    """Most MiB that this process has ever held."""
+def peak(device: str) -> float:
+    """Most MiB that this process has ever held, on the GPU if it computes there."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def solve(model_name: str, graph: str, nodes: int, check: bool) -> Row:
+def solve(model_name: str, graph: str, nodes: int, check: bool, device: str) -> Row:
     """One cell; runs in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--make", folder, graph, str(nodes)]
         subprocess.run(command, check=True)  # its memory is not counted
         files = {name: np.load(Path(folder) / f"{name}.npy", mmap_mode="c") for name in ("x", "e")}
-        inputs = Whole(files["e"].T, files["x"]).inputs()
+        inputs = Whole(files["e"].T, files["x"]).inputs().to(device)
         torch.manual_seed(0)
-        model = MODELS[model_name](2, out_channels=1).double()
-        before = peak()
+        model = MODELS[model_name](2, out_channels=1).double().to(device)
+        before = peak(device)
+        with torch.no_grad():  # a small graph first: kernels are loaded
+            model.embed(grid(8).inputs().to(device))
         start, cpu = time.perf_counter(), time.process_time()
         with torch.no_grad():
             found = model.embed(inputs)
+            float(found.value.sum())  # a GPU has finished by then
             seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
             row: Row = {
                 "model": model_name, "graph": graph,
                 "nodes": inputs.num_nodes, "edges": inputs.edge_index.size(1),
-                "seconds": seconds, "cpu": cpu, "before_MiB": before, "peak_MiB": peak(),
+                "seconds": seconds, "cpu": cpu, "before_MiB": before, "peak_MiB": peak(device),
                 "iterations": int(found.iterations.max()), "residual": float(found.residual.max()),
                 "status": found.status.tolist(),
             }  # fmt: skip
@@ -102,9 +107,9 @@ def exponent(rows: list[Row], key: str) -> float:
     return float(np.polyfit(edges, values, 1)[0])
 
 
-def report(folder: Path | None, rows: list[Row]) -> str:
+def report(folder: Path | None, rows: list[Row], device: str) -> str:
     """The results as Markdown; also written to a folder where one is given."""
-    place = environment("cpu")
+    place = environment(device)
     text = "One process, large graphs (" + ", ".join(f"{k} {v}" for k, v in place.items()) + ").\n"
     text += "\n" + table(
         ("model", "graph", "nodes", "edges", "seconds", "CPU seconds", "iterations", "residual",
@@ -122,10 +127,13 @@ def report(folder: Path | None, rows: list[Row]) -> str:
         for graph in GRAPHS:
             some = [r for r in rows if (r["model"], r["graph"]) == (model, graph)]
             if len(some) > 1:
-                slopes[f"{model}, {graph}"] = exponent(some, "cpu")
-    if slopes:
-        text += "\nCPU seconds grow as edges to the power "
-        text += ", ".join(f"{slope:.2f} ({name})" for name, slope in slopes.items()) + ".\n"
+                for key in ("cpu", "seconds"):
+                    slopes[f"{model}, {graph}, {key}"] = exponent(some, key)
+    for key, words in (("cpu", "CPU seconds"), ("seconds", "Seconds")):
+        found = {name.removesuffix(f", {key}"): x for name, x in slopes.items() if key in name}
+        if found:
+            text += f"\n{words} grow as edges to the power "
+            text += ", ".join(f"{slope:.2f} ({name})" for name, slope in found.items()) + ".\n"
     write(folder, "large", {"environment": place, "rows": rows, "exponents": slopes}, text)
     return text
 
@@ -140,6 +148,7 @@ def main() -> None:
     parser.add_argument("--graphs", default="geometric", help=f"some of {', '.join(GRAPHS)}")
     parser.add_argument("--roads", action="store_true", help="the road network, too")
     parser.add_argument("--no-check", action="store_true", help="leave out the tighter solve")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--threads", type=int, help=THREADS)
     parser.add_argument("--output", type=Path, help="folder for large.json and large.md")
     parser.add_argument("--cell", nargs=3, help=argparse.SUPPRESS)
@@ -151,10 +160,11 @@ def main() -> None:
         np.save(Path(folder) / "x.npy", whole.x)
         np.save(Path(folder) / "e.npy", whole.edge_index.T)
         return
+    device = arguments.device
     limit_threads(arguments.threads)
     if arguments.cell:
         model, graph, nodes = arguments.cell
-        print(json.dumps(solve(model, graph, int(nodes), not arguments.no_check)))
+        print(json.dumps(solve(model, graph, int(nodes), not arguments.no_check, device)))
         return
     sizes = [int(n) for n in arguments.nodes.split(",")] + [10_000_000] * arguments.largest
     cells = [(g, n) for g in arguments.graphs.split(",") for n in sizes if g != "roads"]
@@ -165,10 +175,13 @@ def main() -> None:
             command = [sys.executable, __file__, "--cell", model, graph, str(count)]
             command += ["--threads", str(arguments.threads)] if arguments.threads else []
             command += ["--no-check"] if arguments.no_check else []
+            command += ["--device", device]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             rows.append(json.loads(done.stdout.splitlines()[-1]))
             print("  ", rows[-1], flush=True)
-            text = report(arguments.output, rows)  # after every cell: finished cells are kept
+            text = report(
+                arguments.output, rows, device
+            )  # after every cell: finished cells are kept
     print("\n" + text)
 
 

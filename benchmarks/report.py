@@ -164,6 +164,28 @@ def which(folder: str) -> str:
     )
 
 
+def epochs(folder: str) -> str:
+    """Epochs in a plain PyG loop, from all files of benchmarks/epochs.py."""
+    paths = sorted((HERE / "results" / folder).glob("epochs*.json"))
+    if not paths:
+        return "Not run.\n"
+    runs = [json.loads(path.read_text()) for path in paths]
+    cells = [{**cell, "clock": run["clock"]} for run in runs for cell in run["cells"]]
+    cells.sort(key=lambda c: (c["set"], c["k"], c["batch"]))  # contenders keep their order
+    head = ("set", "k", "batch", "contender", "clock", "first epoch, s", "later epochs, s", "× GCN",
+            "× GIN", "iterations, first → last", "test accuracy")  # fmt: skip
+    out = f"| {' | '.join(head)} |\n" + "| --- " * len(head) + "|\n"
+    for c in cells:
+        counts = c["iterations"]
+        line = [c["set"], str(c["k"]), str(c["batch"]), c["contender"], c["clock"]]
+        line += [f"{c['first']:.3f}", f"{c['later']:.3f}", f"{c['gcn']:.1f}", f"{c['gin']:.1f}"]
+        line.append(f"{counts[0]:.1f} → {counts[-1]:.1f}" if counts else "")
+        line.append(f"{100 * c['accuracy']:.0f} %")
+        out += f"| {' | '.join(line)} |\n"
+    place = ", ".join(f"{k} {v}" for k, v in runs[0]["environment"].items())
+    return f"Measured with {place}.\n\n{out}"
+
+
 PARTS: dict[str, Callable[[str], str]] = {
     "training_step": training_step,
     "goals": goals,
@@ -172,6 +194,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "fronts": written("fronts"),
     "ensemble": written("ensemble"),
     "asynchrony": written("asynchrony"),
+    "epochs": epochs,
     "explicit": written("explicit"),
     "gsd": written("gsd"),
     "ignn": written("ignn"),
@@ -188,6 +211,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "swarm_sizes": written("swarm_sizes"),
     "swarm_faults": written("swarm_faults"),
     "large": written("large"),
+    "cluster": written("cluster"),
 }
 
 

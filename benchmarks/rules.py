@@ -31,6 +31,7 @@ from training_step import THREADS, limit_threads, publish
 
 import hogwild
 from hogwild import GSDGNN, EnergyGNN, certify, simulate
+from hogwild.executors.run import Run
 from hogwild.tasks import get
 
 STAGGER, DELAY = 5, 2
@@ -45,7 +46,7 @@ def light_cone(length: int) -> float:
     return (length - 1) * hop / ((STAGGER + 1) / 2)
 
 
-def first_below(run: hogwild.Run, tol: float) -> float | None:
+def first_below(run: Run, tol: float) -> float | None:
     """Mean over the runs of the updates of a node when the deviation first was below ``tol``."""
     assert run.history is not None
     below = run.history.amax(-1) <= tol  # [T, Q]

@@ -52,7 +52,9 @@ def parts(graph, owner, count, hops):
                 sends[q] = local[some]
         ends = torch.stack([local[graph.src[edges]], local[graph.dst[edges]]])
         sub = Graph.of(ends, everyone.numel()) if nodes.numel() else None
-        out.append((everyone, edges, sub, Links(nodes.numel(), sends, receives, edges)))
+        out.append(
+            (everyone, edges, sub, Links(nodes.numel(), nodes.numel(), sends, receives, edges))
+        )
     return out
 
 

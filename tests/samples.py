@@ -15,6 +15,8 @@ SYNTHETIC = {
     "counting": {"sizes": list(range(1, 13))},
     "sums": {"num_graphs": 12, "sizes": 6},
     "coordinates": {"num_graphs": 12, "num_nodes": 5},
+    "moving-source": {"sequences": 12, "moments": 1, "num_nodes": 5, "degree": 2.0},
+    "moving-swarm": {"sequences": 12, "moments": 1, "num_nodes": 5},
 }
 FILED = ("terrain", "mutag", "proteins", "ppi", "peptides-func", "peptides-struct")
 

@@ -14,12 +14,15 @@ SHORT = {
     "c_agent.py": "--updates 100",
     "cluster.py": "--side 10 --workers 2 --models gsd --rounds 1",
     "constants.py": "--length 4 --nodes 5 --models 1 --ticks 10",
+    "condition.py": "--sizes 8 --seeds 1",
     "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
+    "epochs.py": "--sets MUTAG --widths 2 --epochs 2",
     "explicit.py": "--rounds 2 --nodes 100",
     "fronts.py": "--repetitions 1",
     "gsd.py": "--nodes 100 --channels 2 --repetitions 2 --backward",
     "ignn.py": "--cells chains:5 --epochs 5 --samples 1",
     "large.py": "--nodes 1000 --models gsd --threads 1",
+    "motion.py": "--models gsd,gcn --nodes 8 --degree 3 --changes 2 --updates 20",
     "recipe.py": "--options lr,penalty --tasks chains --epochs 2 --replicas 2",
     "rivals.py": "--check",
     "rules.py": "--lengths 5 --epochs 20 --seeds 1 --runs 1 --ticks 200",
@@ -29,6 +32,7 @@ SHORT = {
     "stall.py": "--length 4 --runs 1 --ticks 20",
     "stragglers.py": "--sizes 4 --batches 1",
     "ticks.py": "--cells 50x2x1 --seconds 0.2",
+    "stream.py": "--nodes 300 --updates 3 --cold 1",
     "training_step.py": "--cells chains:1:10 --epochs 5 --samples 1 --rivals eager",
 }
 """Benchmarks that run in seconds, each with its flags."""

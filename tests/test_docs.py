@@ -130,3 +130,17 @@ def test_the_documentation_names_what_is_recognised_and_what_is_not():
     text = (DOCS / "training.md").read_text("utf-8")
     for name in (*SAMPLED, "RandomNodeLoader", "ClusterLoader", "data.subgraph"):
         assert f"`{name}" in text
+
+
+def test_the_guide_to_graphs_that_move(capsys):
+    """All code of the page, run from the top as it stands there."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "motion.md").read_text("utf-8"), re.S)
+    names = {}
+    for block in blocks:
+        exec(block, names)
+    seen, ana = names["seen"], names["ana"]
+    assert seen.recovery().isfinite().all()
+    assert ana.recovery().isfinite().all()
+    assert names["restarted"].price["bytes"] < names["caching"].price["bytes"]
+    assert names["solution"].converged.all()
+    assert "packets of a robot in 100 ticks" in capsys.readouterr().out

@@ -50,7 +50,7 @@ def fresh():
 
 def test_exposes_exactly_all(fresh):
     """Every name in ``__all__`` exists, and no other public name but the subpackages."""
-    assert len(set(hogwild.__all__)) == len(hogwild.__all__)
+    assert len(set(hogwild.__all__)) == len(hogwild.__all__) <= 28  # few enough to know them all
     for name in hogwild.__all__:
         assert getattr(hogwild, name) is not None
     submodules = {name.split(".")[1] for name in MODULES if "." in name}
@@ -119,8 +119,8 @@ def test_the_library_does_not_import_the_experiments(name):
 # Earlier stages first: a module imports from its own stage and from earlier ones.
 STAGES = [
     "errors", "progress", "files", "keys", "config", "ops", "metrics", "graph", "nn", "linalg",
-    "problems", "solvers", "models", "tasks", "asynchrony", "rules", "executors", "analysis",
-    "plots", "training", "cluster", "demo", "testing", "api", "cli",
+    "kernels", "problems", "solvers", "models", "tasks", "asynchrony", "rules", "executors",
+    "analysis", "plots", "training", "cluster", "demo", "testing", "api", "cli",
 ]  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_layers(name):
     assert found <= allowed
 
 
-@pytest.mark.parametrize("stage", ["errors", "ops", "graph", "nn", "linalg", "problems", "solvers"])
+@pytest.mark.parametrize("stage", [*STAGES[: STAGES.index("models")]])
 def test_early_stages_do_not_reach_models(stage):
     """Nor indirectly: the transitive imports stay clear of models and testing."""
     todo = [m for m in MODULES if m.split(".")[1:2] == [stage]]

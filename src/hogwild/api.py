@@ -1,16 +1,19 @@
 """The names of ``hogwild``, in one place; :mod:`hogwild` imports them when the first is used.
 
-What is not here has a module of its own: ``hogwild.solvers``, ``hogwild.asynchrony``
-(impairments), ``hogwild.nn``, ``hogwild.models``, ``hogwild.tasks``, ``hogwild.plots``,
-``hogwild.testing`` and ``hogwild.errors``.
+What is not here has a module of its own: ``hogwild.models`` (the convolutions of the other models),
+``hogwild.solvers``, ``hogwild.asynchrony`` (impairments, ready-made scenarios), ``hogwild.nn``,
+``hogwild.tasks``, ``hogwild.plots``, ``hogwild.testing`` and ``hogwild.errors``.
 """
 
 from hogwild.analysis.certify import certify
 from hogwild.analysis.robustness import robustness
 from hogwild.analysis.sweep import sweep
+from hogwild.asynchrony.scenario import Scenario
 from hogwild.errors import HogwildError
 from hogwild.executors.run import Run
 from hogwild.executors.simulate import simulate
+from hogwild.executors.track import track
+from hogwild.executors.tracked import Track
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models import (
@@ -20,24 +23,21 @@ from hogwild.models import (
     GNN,
     GSDGNN,
     IGNN,
-    EIGNNConv,
     EnergyConv,
     EnergyGNN,
-    GSDConv,
-    IGNNConv,
     LayeredGNN,
-    MaxConv,
     MaxGNN,
     Readout,
-    ScarselliConv,
     ScarselliGNN,
+    Stream,
+    WarmStart,
     wrap,
 )  # fmt: skip
 from hogwild.training import load, train
 
 __all__ = [
-    "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "EIGNNConv", "EnergyConv", "EnergyGNN",
-    "GSDConv", "HogwildError", "IGNNConv", "Inputs", "LayeredGNN", "MaxConv", "MaxGNN", "Readout",
-    "Run", "ScarselliConv", "ScarselliGNN", "Solution", "certify", "load", "robustness", "simulate",
-    "sweep", "train", "wrap",
+    "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "EnergyConv", "EnergyGNN", "HogwildError",
+    "Inputs", "LayeredGNN", "MaxGNN", "Readout", "Run", "ScarselliGNN", "Scenario", "Solution",
+    "Stream", "Track", "WarmStart", "certify", "load", "robustness", "simulate", "sweep",
+    "track", "train", "wrap",
 ]  # fmt: skip

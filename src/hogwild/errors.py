@@ -59,6 +59,10 @@ class ConvergenceError(HogwildError, RuntimeError):
     """A forward or adjoint solve missed its tolerance; names the graphs, residuals and causes."""
 
 
+class ScenarioError(InputError):
+    """A scenario cannot be: time goes back, widths change, or an edge leads nowhere; says when."""
+
+
 class ConvergenceWarning(UserWarning):
     """A solve missed its tolerance, with ``on_failure="warn"``.
 
@@ -77,6 +81,10 @@ class CapacityError(HogwildError, MemoryError):
 
 class CheckpointError(HogwildError, RuntimeError):
     """A checkpoint is missing, damaged, or belongs to something else."""
+
+
+class FeatureWarning(UserWarning):
+    """A model that was never standardised meets large features in training."""
 
 
 class ProjectionWarning(UserWarning):

@@ -56,11 +56,11 @@ def test_the_bound_of_a_contraction_is_attained():
         torch.zeros(1, 1, 2, **DOUBLE),
         resolve("identity"),
     )
-    assert float(problem.drift(0.1)) == pytest.approx(0.8 * 0.1 / 0.2)
+    assert float(problem.displacement(0.1)) == pytest.approx(0.8 * 0.1 / 0.2)
     h = torch.zeros(1, 1, 2, **DOUBLE)
     for _ in range(200):
         h = problem.node.update(h, gather(h, graph.src) + 0.1, graph.everyone)
-    assert float(h.max()) == pytest.approx(float(problem.drift(0.1)))
+    assert float(h.max()) == pytest.approx(float(problem.displacement(0.1)))
 
 
 def test_maxima_stay_near_while_packet_errors_are_below_the_decrements():

@@ -16,6 +16,7 @@ TRAINED = "a folder, --replica and --graphs name it"
 IMPAIRED = "--impair builds them"
 QUIET = "--quiet and --json switch it off"
 TENSOR = "a tensor or a function, which no flag can hold"
+RUN_ON_PARTS = "a result of hogwild.cluster.infer, which `hogwild cluster` prints itself"
 LATER = "what it keeps is for a program that goes on with the result"
 
 RUN = {
@@ -47,6 +48,16 @@ PAIRS = {
     ),
     "evaluate": ([load], {}),
     "simulate": ([hogwild.simulate], RUN),
+    "track": (
+        [hogwild.track],
+        {
+            "model": TRAINED,
+            "impairments": IMPAIRED,
+            "score": "the task's metric",
+            "keep_embeddings": LATER,
+            "progress": QUIET,
+        },
+    ),
     "robustness": ([hogwild.robustness, hogwild.simulate], MEASURED),  # its other options go there
     "sweep": (
         [hogwild.sweep, hogwild.robustness, hogwild.simulate],
@@ -56,7 +67,7 @@ PAIRS = {
     ),
     "certify": (
         [hogwild.certify, Settings],
-        {"model": TRAINED, "data": TRAINED, "impairments": IMPAIRED}
+        {"model": TRAINED, "data": TRAINED, "impairments": IMPAIRED, "run": RUN_ON_PARTS}
         | dict.fromkeys(["seed", "runs", "ticks", "tol", "history", "keep_embeddings"], ALL_RUNS),
     ),
     "demo": ([demo], {"scale": "--quick", "say": "it prints", "progress": QUIET}),
@@ -67,6 +78,8 @@ ONLY_HERE = {
     "train": {"json", "quiet"},
     "evaluate": {"json"},
     "simulate": MODEL | {"quiet", "plot"},
+    "track": (MODEL - {"graphs"})
+    | {"quiet", "plot", "graph", "changes", "spacing", "animate", "rerun"},
     "robustness": MODEL | {"quiet", "plot"},
     "sweep": MODEL | {"quiet", "plot", "value"},
     "certify": MODEL,
@@ -78,6 +91,7 @@ OTHER_DEFAULTS = {
     ("simulate", "record"): "no file, where the function says False",
     ("robustness", "record"): "no file, where the function says False",
     ("evaluate", "folder"): "an argument",
+    ("track", "scenario"): "by default, a sequence of the task",
 }
 
 

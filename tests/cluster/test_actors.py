@@ -21,7 +21,8 @@ from hogwild.cluster.actors import Actors  # noqa: E402
 from hogwild.cluster.bound import error_bar  # noqa: E402
 from hogwild.cluster.connection import connect  # noqa: E402
 from hogwild.cluster.host import Plan, convolution, save_model  # noqa: E402
-from hogwild.cluster.inference import gathered, prepared  # noqa: E402
+from hogwild.cluster.inference import gathered  # noqa: E402
+from hogwild.cluster.setup import Place, prepared  # noqa: E402
 from hogwild.testing import random_graph  # noqa: E402
 
 MODELS = {
@@ -53,7 +54,7 @@ def engine(tmp_path_factory):
     """Two actors, which take one case after the other."""
     model, data = case("gsd")
     folder = tmp_path_factory.mktemp("actors")
-    with prepared(model, data, 2, folder / "first", "auto", 0) as setup:
+    with prepared(model, data, 2, Place(folder=folder / "first")) as setup:
         plan = Plan(store=setup.store.folder, model=save_model(model, folder / "model.pt"))
         with Actors(plan, 2, restarts=100, every=0.05) as found:
             yield found
@@ -62,7 +63,7 @@ def engine(tmp_path_factory):
 def solved(engine, name, folder, seed=0, during=None, barriers=False):
     """Solve a case with the actors; returns the relative error and the error bar."""
     model, data = case(name, seed=seed)
-    with prepared(model, data, 2, folder, "auto", 0) as setup:
+    with prepared(model, data, 2, Place(folder=folder)) as setup:
         plan = Plan(
             store=setup.store.folder, model=save_model(model, folder / "model.pt"),
             checkpoints=folder / "checkpoints", hops=convolution(model).hops, tol=1e-7,
@@ -107,7 +108,9 @@ def kill_one(engine, seed):
 
 
 def killed(engine, seed, folder):
-    error, _ = solved(engine, list(MODELS)[seed % 3], folder, seed, kill_one(engine, seed))
+    kill = kill_one(engine, seed)
+    engine.pace({0: 200.0, 1: 200.0})  # an update takes longer than the killer waits
+    error, _ = solved(engine, list(MODELS)[seed % 3], folder, seed, kill)
     assert error <= 1e-6
 
 
@@ -116,6 +119,7 @@ def test_a_killed_actor_goes_on_from_its_checkpoint(engine, tmp_path):
     for seed in range(2):
         killed(engine, seed, tmp_path / str(seed))
     engine.load(engine.plan)
+    engine.pace({})
     assert engine.restarts - before >= 1
 
 
@@ -178,25 +182,25 @@ def test_a_killed_node_of_a_cluster(tmp_path):
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
     model, data = case("energy")
-    try:
+    killed = []
 
-        def later():
-            time.sleep(12.0)
+    def watch(seconds, statuses):
+        if not killed:
+            killed.append(seconds)
             cluster.remove_node(nodes[1], allow_graceful=False)
 
-        helper = threading.Thread(target=later)
-        helper.start()
+    try:
         run = infer(
             model, data, 2, work="solve", address=cluster.address, folder=tmp_path / "run",
-            slow={0: 100.0, 1: 100.0}, seconds=300.0,
+            slow={0: 300.0, 1: 300.0}, seconds=300.0, watch=watch,
         )  # fmt: skip
-        helper.join()
     finally:
         ray.shutdown()
         cluster.shutdown()
         connect(None, 8, 1.0, 0.0)
     with torch.no_grad():
         answer = model.embed(data).value
+    assert run.converged
     assert run.restarts >= 1
     assert float((run.h - answer).norm() / answer.norm()) <= 1e-5
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, MaxGNN, ScarselliGNN
-from hogwild.cluster import Disorder, Store, Trace, infer, partition
+from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, MaxGNN, ScarselliGNN, certify
+from hogwild.cluster import Disorder, Store, Trace, Trainer, Whole, infer, partition
 from hogwild.errors import AsynchronyError, ConfigError, DataError, FeatureError
 from hogwild.testing import random_graph
 
@@ -166,3 +166,42 @@ def test_directed_edges_are_solved_by_default(name, workers):
     run = infer(model, data, workers, disorder=Disorder())
     assert run.work == "solve"
     close(run, model, data)
+
+
+def test_the_certificate_names_the_work_and_why():
+    model, data = case("gsd")
+    run = infer(model, data, 2, disorder=Disorder())
+    assert run.work == "solve"
+    found = certify(model, data, run=run)
+    assert "work between two exchanges: solve (the parts settled by solving" in str(found)
+    assert found.data["parts"] == list(found.parts)
+    assert "parts" not in str(certify(model, data))
+
+
+def test_numbers_that_are_none_and_folders_that_cannot_be_written(tmp_path):
+    model, data = case("gsd")
+    bad = data.clone()
+    bad.x[7, 1] = torch.nan
+    with pytest.raises(FeatureError, match="x holds NaN or infinite values, first in row 7"):
+        infer(model, bad, 2, disorder=Disorder())
+    with pytest.raises(FeatureError, match="expected numbers"):
+        infer(model, Whole(data.edge_index.numpy(), np.full((18, 3), "a")), 2, disorder=Disorder())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written"):
+        infer(model, data, 2, folder=tmp_path / "file" / "run", disorder=Disorder())
+    with pytest.raises(ConfigError, match="seconds=-1"):
+        infer(model, data, 2, seconds=-1, disorder=Disorder())
+    with pytest.raises(TypeError, match=r"Trainer\(\) got an unexpected keyword argument 'fodler'"):
+        Trainer(model, data, 2, loss=torch.nn.functional.mse_loss, fodler="here")
+
+
+def test_damage_in_a_store_is_found_and_a_folder_is_written_again(tmp_path):
+    model, data = case("gsd")
+    infer(model, data, 2, folder=tmp_path, disorder=Disorder())
+    file = tmp_path / "graph" / "part-00000" / "x.npy"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 8  # a copy of another part's features
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"x\.npy is damaged"):
+        infer(model, tmp_path / "graph", disorder=Disorder())
+    close(infer(model, data, 2, folder=tmp_path, disorder=Disorder()), model, data)

@@ -39,30 +39,35 @@ def graphs(draw, undirected=False):
 
 
 @settings(max_examples=60, deadline=None)
-@given(graphs(), st.sampled_from([1, 2]))
-def test_parts_hold_what_they_should(tmp_path_factory, found, hops):
+@given(graphs(), st.sampled_from([1, 2]), st.sampled_from([0, 1, 3]))
+def test_parts_hold_what_they_should(tmp_path_factory, found, hops, overlap):
     whole, part, count = found
-    store = Store.write(tmp_path_factory.mktemp("store") / "s", whole, part, num_parts=count)
+    folder = tmp_path_factory.mktemp("store") / "s"
+    store = Store.write(folder, whole, part, num_parts=count)
     assert (store.num_nodes, store.num_edges) == (whole.num_nodes, whole.num_edges)
     assert (store.num_parts, store.channels, store.edge_dim) == (count, 3, 2)
     assert np.array_equal(store.parts, part)
     store.check()
     src, dst = whole.edge_index
-    pieces = [store.part(p, hops) for p in range(count)]
+    pieces = [store.part(p, hops, overlap) for p in range(count)]
     assert np.array_equal(np.sort(np.concatenate([p.nodes for p in pieces])), np.arange(len(part)))
     for p, piece in enumerate(pieces):
         mine = part == p
         assert np.array_equal(piece.nodes, np.flatnonzero(mine))
-        hears = np.isin(np.arange(len(part)), dst[mine[src]]) | mine
-        near = mine[src] | mine[dst]
-        assert np.array_equal(
-            np.sort(piece.edges), np.flatnonzero(near if hops == 1 else hears[dst])
-        )
-        first = np.setdiff1d(np.union1d(src[near], dst[near]), piece.nodes)
-        assert np.array_equal(piece.halo[: piece.rings[0]], first)
-        second = np.setdiff1d(np.concatenate([src[piece.edges], dst[piece.edges]]), piece.nodes)
-        assert np.array_equal(np.sort(piece.halo), second)
-        assert sum(piece.rings) == len(piece.halo)
+        assert piece.overlap <= overlap
+        within = mine.copy()  # the nodes so many hops away
+        edges, halo = np.zeros(len(src), dtype=bool), [np.empty(0, dtype=int)]
+        for ring in range(hops + piece.overlap):
+            assert piece.num_free == within.sum() or ring != piece.overlap
+            edges |= within[src] | within[dst]
+            new = np.zeros_like(within)
+            new[src[edges]] = new[dst[edges]] = True
+            halo.append(np.flatnonzero(new & ~within))
+            assert len(halo[-1]) == piece.rings[ring]
+            within |= new
+        assert np.array_equal(np.sort(piece.edges), np.flatnonzero(edges))
+        assert np.array_equal(piece.halo, np.concatenate(halo))
+        assert piece.num_free <= max(1.25 * len(piece.nodes), len(piece.nodes) + 16)
         assert np.array_equal(piece.owner, part[piece.halo])
         local = np.concatenate([piece.nodes, piece.halo])
         assert np.array_equal(local[piece.edge_index], whole.edge_index[:, piece.edges])
@@ -74,7 +79,11 @@ def test_parts_hold_what_they_should(tmp_path_factory, found, hops):
         received = np.bincount(dst, whole.edge_weight, minlength=len(part))
         sent = np.bincount(src, whole.edge_weight, minlength=len(part))
         np.testing.assert_allclose(piece.degrees, np.stack([received, sent], 1)[local])
-        assert store.counts(hops)[p] == (len(piece.nodes), len(piece.halo), len(piece.edges))
+        assert store.counts(hops, overlap)[p] == (
+            len(piece.nodes),
+            len(piece.halo),
+            len(piece.edges),
+        )
         for q, other in enumerate(pieces):
             gives = piece.nodes[piece.sends[q]] if q in piece.sends else []
             takes = other.halo[other.receives[p] - other.num_owned] if p in other.receives else []
@@ -101,7 +110,7 @@ def models():
 @pytest.mark.parametrize("name", models())
 @settings(max_examples=15, deadline=None)
 @given(found=graphs())
-def test_owned_rows_are_those_of_the_whole_problem(tmp_path_factory, name, found):
+def test_free_rows_are_those_of_the_whole_problem(tmp_path_factory, name, found):
     """The degrees are carried, never recomputed from a part."""
     whole, part, count = found
     model, hops = models()[name]
@@ -116,11 +125,11 @@ def test_owned_rows_are_those_of_the_whole_problem(tmp_path_factory, name, found
     h = torch.randn(1, 2, whole.num_nodes, dtype=torch.float64)
     exact = rows(whole.inputs(), h)
     for p in range(count):
-        piece = store.part(p, hops)
+        piece = store.part(p, hops, overlap=None)
         if piece.num_owned:
             local = torch.from_numpy(np.concatenate([piece.nodes, piece.halo]))
-            own = rows(piece.inputs(), h[..., local])[: piece.num_owned]
-            torch.testing.assert_close(own, exact[local[: piece.num_owned]], rtol=0, atol=1e-12)
+            free = rows(piece.inputs(), h[..., local])[: piece.num_free]
+            torch.testing.assert_close(free, exact[local[: piece.num_free]], rtol=0, atol=1e-12)
 
 
 def small(**more):

@@ -1,10 +1,10 @@
-"""The kernels of a GPU: their logic on a CPU everywhere, and themselves where there is a GPU."""
+"""The kernels of a GPU: emulated on a CPU everywhere, and themselves where there is a GPU."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from scalar_gpu import ScalarKernel
+from emulated_gpu import EmulatedKernel
 from torch_geometric.data import Batch, Data
 
 from hogwild import EnergyConv, Inputs
@@ -62,16 +62,16 @@ def agree(one, other):
 
 @needs_library
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_the_logic_of_a_block_agrees_with_the_cpu(options, monkeypatch, tmp_path_factory):
+def test_an_emulated_gpu_agrees_with_the_cpu(options, monkeypatch, tmp_path_factory):
     torch.manual_seed(0)
     conv = EnergyConv(3, **options).double()
     data = batch(options.get("edge_dim"))
     expected = solved(conv, data)
-    ScalarKernel.folder = tmp_path_factory.mktemp("scalar")
+    EmulatedKernel.folder = tmp_path_factory.mktemp("emulated")
     monkeypatch.setattr(cuda, "most_shared", lambda device: 200_000)
-    monkeypatch.setitem(energy.KERNELS, "cpu", ScalarKernel)
+    monkeypatch.setitem(energy.KERNELS, "cpu", EmulatedKernel)
     found = solved(conv, data)
-    assert found[2] == ["compiled (scalar)"]
+    assert found[2] == ["compiled (emulated)"]
     agree(found, expected)
 
 
@@ -80,9 +80,9 @@ def test_fronts_that_do_not_fit_into_shared_memory(monkeypatch, tmp_path):
     torch.manual_seed(0)
     conv, data = EnergyConv(3).double(), batch(None)
     expected = solved(conv, data)
-    ScalarKernel.folder = tmp_path
+    EmulatedKernel.folder = tmp_path
     monkeypatch.setattr(cuda, "most_shared", lambda device: 20_000)
-    monkeypatch.setitem(energy.KERNELS, "cpu", ScalarKernel)
+    monkeypatch.setitem(energy.KERNELS, "cpu", EmulatedKernel)
     agree(solved(conv, data), expected)
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from helpers import DOUBLE
 
-from hogwild import Inputs, MaxConv, MaxGNN, ScarselliConv, ScarselliGNN
+from hogwild import Inputs, MaxGNN, ScarselliGNN
+from hogwild.models import MaxConv, ScarselliConv
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph
 

@@ -3,8 +3,9 @@
 import pytest
 from helpers import refused
 
-from hogwild import EIGNNConv, EnergyConv, GSDConv, IGNNConv, MaxConv, ScarselliConv
+from hogwild import EnergyConv
 from hogwild.errors import ConfigError
+from hogwild.models import EIGNNConv, GSDConv, IGNNConv, MaxConv, ScarselliConv
 from hogwild.solvers import Newton, Picard
 
 NAN = float("nan")

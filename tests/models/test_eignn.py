@@ -7,8 +7,9 @@ from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import EIGNN, EIGNNConv, Inputs
+from hogwild import EIGNN, Inputs
 from hogwild.errors import FeatureError, GraphError
+from hogwild.models import EIGNNConv
 from hogwild.ops import gather
 from hogwild.solvers import Anderson, Picard, SemismoothNewton
 from hogwild.testing import check_model, random_graph

@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.nn import APPNP
 
-from hogwild import GSDGNN, GSDConv, Inputs
+from hogwild import GSDGNN, Inputs
 from hogwild.errors import AsynchronyError, FeatureError, GraphError
 from hogwild.graph import Graph
-from hogwild.models import gsd
+from hogwild.models import GSDConv, gsd
 from hogwild.models.base import Kind
 from hogwild.ops import gather, scatter
 from hogwild.solvers import Anderson, GradientDescent, LinearSolver, Newton, Picard, solve

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import root
 
-from hogwild import IGNN, IGNNConv, Inputs
+from hogwild import IGNN, Inputs
 from hogwild.errors import (
     ConfigError,
     DTypeError,
@@ -20,6 +20,7 @@ from hogwild.errors import (
     GraphError,
     ProjectionWarning,
 )
+from hogwild.models import IGNNConv
 from hogwild.models.ignn import onto_ball
 from hogwild.nn import Nonexpansive, leaky_relu
 from hogwild.ops import gather

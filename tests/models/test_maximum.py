@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import dijkstra
 
-from hogwild import Inputs, MaxConv, MaxGNN
+from hogwild import Inputs, MaxGNN
 from hogwild.errors import FeatureError, GraphError
 from hogwild.graph import Graph
+from hogwild.models import MaxConv
 from hogwild.models.base import Kind
 from hogwild.models.maximum import MaxProblem
 from hogwild.problems.base import FixedPoint

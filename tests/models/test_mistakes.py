@@ -118,7 +118,7 @@ class Plain(ImplicitConv):
 
     def __init__(self):
         super().__init__(3, 3)
-        self.inner = [hogwild.GSDConv(3, hidden_channels=3, widths=())]  # not registered
+        self.inner = [hogwild.models.GSDConv(3, hidden_channels=3, widths=())]  # not registered
 
     def reset_parameters(self):
         pass

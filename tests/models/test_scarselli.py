@@ -8,8 +8,9 @@ from helpers import DOUBLE, ODD, ODD_NODES, bare, batch_of, chain, circulant, cy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import Inputs, ScarselliConv, ScarselliGNN
+from hogwild import Inputs, ScarselliGNN
 from hogwild.errors import ConfigError, ConvergenceError, FeatureError, GraphError
+from hogwild.models import ScarselliConv
 from hogwild.models.base import Kind
 from hogwild.models.jacobian import Jacobian
 from hogwild.ops import gather

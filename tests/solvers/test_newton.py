@@ -6,8 +6,9 @@ import torch
 from helpers import DOUBLE, batch_of, chain, cycle, grid, tree
 
 import hogwild
-from hogwild import EnergyConv, GSDConv, Inputs
+from hogwild import EnergyConv, Inputs
 from hogwild.errors import ConvergenceError
+from hogwild.models import GSDConv
 from hogwild.solvers import LinearSolver, Newton, Status, newton, solve
 
 

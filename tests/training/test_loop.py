@@ -12,7 +12,7 @@ from hogwild import GCN, tasks, train
 from hogwild.errors import (
     ConvergenceWarning,
 )
-from hogwild.training.predict import predict
+from hogwild.training.predict import predict_levels
 from hogwild.training.shelf import portions
 
 
@@ -197,7 +197,7 @@ def test_a_model_is_evaluated_once_for_all_its_sets(monkeypatch):
 
     def spy(*given):
         asked.append(given)
-        return predict(*given)
+        return predict_levels(*given)
 
     def look(loop):
         parts = (loop.members.train, loop.members.val, loop.members.test)
@@ -217,7 +217,7 @@ def test_a_model_is_evaluated_once_for_all_its_sets(monkeypatch):
         assert torch.equal(loop.score, alone[1][1])
         asked.clear()
 
-    monkeypatch.setattr("hogwild.training.loop.predict", spy)
+    monkeypatch.setattr("hogwild.training.loop.predict_levels", spy)
     options = {"task_options": {"sizes": [3, 4, 5, 6, 7, 8]}, "folds": 3, "replicas": 3}
     train("counting", epochs=2, validation=True, validate_every=1, callback=look, **options)
     assert len(asked) == 1  # when all is done

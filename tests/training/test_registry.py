@@ -11,7 +11,15 @@ from hogwild.models.base import Kind
 from hogwild.models.implicit import ImplicitConv
 from hogwild.solvers import LBFGS, Anderson, Newton, Picard
 from hogwild.training import MODELS, Config
-from hogwild.training.registry import PAPER, at_hand, build, device_of, entry
+from hogwild.training.registry import (
+    PAPER,
+    as_stored,
+    at_hand,
+    build,
+    device_of,
+    entry,
+    spelled_out,
+)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -87,3 +95,30 @@ def test_a_device_that_is_not_here(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert device_of(config) == torch.device("cuda:1")
     assert at_hand(config) is config
+
+
+def widths(model):
+    return [w.size(-2) for w in model.conv.update_nets[0].wy[:-1]], model.conv.message_channels
+
+
+@pytest.mark.parametrize(
+    ("k", "expected"), [(2, ([4, 4], 2)), (8, ([4, 4], 2)), (32, ([8, 8], 4)), (64, ([16, 16], 8))]
+)
+def test_the_widths_of_energies_follow_the_embeddings(k, expected):
+    config = spelled_out(Config.of(model="energy-edge", model_options={"hidden_channels": k}))
+    assert widths(build(config, Sums(), None)) == expected
+    named = {"widths": [3, 5], "message_channels": 1, "hidden_channels": k}
+    config = spelled_out(Config.of(model="energy-edge", model_options=named))
+    assert widths(build(config, Sums(), None)) == ([3, 5], 1)
+
+
+def test_a_stored_run_keeps_its_widths():
+    """A new run names its widths. An older one does not, and has the paper's."""
+    wide = {"hidden_channels": 32}
+    new = spelled_out(Config.of(model="energy-edge", model_options=wide)).model_options
+    assert (new["widths"], new["message_channels"]) == ([8, 8], 4)
+    assert as_stored("energy-edge", new) == new
+    old = as_stored("energy-edge", wide)
+    assert (old["widths"], old["message_channels"]) == ([4, 4], 2)
+    for name, options in (("energy-edge", {"hidden_channels": 8}), ("ignn", wide), ("Own", wide)):
+        assert as_stored(name, options) == options

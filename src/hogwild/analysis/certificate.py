@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from torch import Tensor
 
@@ -22,10 +22,20 @@ LABELS = {
     "modulus": "modulus κ of the contraction",
     "packet_error": "δ, largest error of a number in a packet",
     "largest_entry": "largest entry of any embedding in the answer",
+    "drift": "largest move of an entry of the answer in a tick",
     "layers": "layers L",
     "ticks_to_answer": "ticks until the answer, L (S + D)",
 }
 """The constants of a certificate, in words."""
+
+
+class RunOnParts(Protocol):
+    """What a certificate reads of a run of :func:`hogwild.cluster.infer`."""
+
+    workers: int
+    work: str
+    reason: str
+    guarantee: str
 
 
 @dataclass
@@ -50,9 +60,14 @@ class Certificate:
             synchronous answer at which runs end; 0 where ``guaranteed``, ``None`` where no bound is
             proved. A bound above ``constants["largest_entry"]`` is of no use, and ``reason`` says
             so.
+        tracking: Proved bound on the distance, in the largest entry of any embedding, at which runs
+            follow an answer that moves (``drift``); ``None`` where none is proved, or none was
+            asked for.
         since: Tick from which on the rate holds; before it, nodes may lose their memory.
         levels: Of a stack: what holds for each level once those below stand still.
         rule: What the nodes do; ``None`` where the model cannot run asynchronously at all.
+        parts: What the parts of a graph did between two exchanges, why, and what is proved of
+            them, in words; empty where no run on parts was given.
     """
 
     kind: Kind
@@ -65,9 +80,11 @@ class Certificate:
     updates: float | None = None
     own_step: str | None = None
     near: float | None = None
+    tracking: float | None = None
     since: int = 0
     levels: tuple[Certificate, ...] = ()
     rule: str | None = None
+    parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.guaranteed:
@@ -76,7 +93,10 @@ class Certificate:
     @property
     def data(self) -> dict[str, Any]:
         """Everything as numbers and words, for programs; constants by their names."""
-        named = ("rule", "guaranteed", "near", "reason", "rate", "period", "since", "updates")
+        named = (
+            *("rule", "guaranteed", "near", "tracking", "reason"),
+            *("rate", "period", "since", "updates"),
+        )
         step = self.step
         return {
             "kind": str(self.kind),
@@ -85,6 +105,7 @@ class Certificate:
             "certified_step_max": None if step is None else float(step.max()),
             "own_step": self.own_step,
             **self.constants,
+            "parts": list(self.parts),
             "levels": [level.data for level in self.levels],
         }
 
@@ -108,8 +129,14 @@ class Certificate:
                 f"every {self.period} ticks; 1e-6 of it is left after {self.updates:.3g} updates a "
                 f"node (mean)"
             )
+        if "drift" in self.constants:
+            within = "no bound on the distance is proved"
+            if self.tracking is not None:
+                within = f"runs stay within {self.tracking:.3g} of it, entry by entry, in the end"
+            lines.append(f"  tracking: while the answer moves so fast, {within}")
         if self.own_step is not None:
             lines.append(f"  your step: {self.own_step}")
+        lines += [f"  {line}" for line in self.parts]
         lines += [f"level {number}: {level}" for number, level in enumerate(self.levels, 1)]
         return "\n".join(lines)
 

@@ -27,6 +27,9 @@ the error shrinks by a factor κ every S + D ticks. A contraction in another nor
 Proposition 1, is not enough: 0.98 times a rotation by 2.25 rad contracts in the Euclidean norm, and
 diverges when its two coordinates are updated in turn.
 
+*Answers that move* by at most d in a tick: runs follow within a distance that is proportional to d
+(``drift``), for contractions and for gradient steps of certified size.
+
 *Packets that are wrong* by up to δ in every number (quantised, or not sent because little has
 changed): runs end near the answer and not at it, within a distance that is proportional to δ. For
 maxima this is proved where δ is smaller than the decrease along every edge.
@@ -34,6 +37,7 @@ maxima this is proved where δ is smaller than the decrease along every edge.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -42,10 +46,10 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.analysis.certificate import HOPELESS, Certificate
+from hogwild.analysis.certificate import HOPELESS, Certificate, RunOnParts
 from hogwild.analysis.energies import certify_energy
 from hogwild.analysis.fixed_points import certify_fixed_point
-from hogwild.errors import AsynchronyError
+from hogwild.errors import AsynchronyError, ConfigError, is_number
 from hogwild.executors.settings import Settings
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv, GraphModule, Kind
@@ -63,6 +67,9 @@ def certify(
     data: Data | Batch | Iterable[Data],
     stagger: int = 5,
     delay: int = 2,
+    *,
+    drift: float | None = None,
+    run: RunOnParts | None = None,
     **options: Any,
 ) -> Certificate:
     """What is proved of :func:`hogwild.simulate` with the same arguments: the constants, the
@@ -71,17 +78,32 @@ def certify(
     ``model``, ``data``, ``stagger`` and ``delay`` are as in :func:`hogwild.simulate`.
 
     Args:
+        drift: How far any entry of the exact answer moves in a tick, at most, while features change
+            (:attr:`hogwild.Track.drift` measures it). The certificate then has a bound on the
+            distance at which nodes follow, where one is proved. Of an energy it is assumed that a
+            tick changes no gradient by more than a move of all embeddings by ``drift`` could;
+            quadratic energies on a fixed graph (``GSDGNN``) do so by themselves.
+        run: What :func:`hogwild.cluster.infer` returned for this model. The certificate then also
+            says what the parts did between two exchanges, why, and what is proved of them.
         options: ``rule``, ``step``, ``exchange`` and ``impairments`` of :func:`hogwild.simulate`.
             For energies ``rule="auto"`` means messages. More is proved of gradient steps with
             ``step="certified"``.
     """
     found = uncompiled(model)
     found = found if isinstance(found, Conv) else runnable(found)  # a layer needs no readout
-    return certified(found, Inputs.of(data), Settings(stagger, delay, **options))
+    if drift is not None and not (is_number(drift) and 0.0 <= drift < math.inf):
+        raise ConfigError(f"drift={drift!r}; expected a nonnegative number: a move in a tick")
+    proved = certified(found, Inputs.of(data), Settings(stagger, delay, **options), drift)
+    if run is None:
+        return proved
+    work = f"{run.workers} parts, work between two exchanges: {run.work} ({run.reason})"
+    return replace(proved, parts=(work, f"parts: {run.guarantee}"))
 
 
 @torch.no_grad()
-def certified(model: GraphModule, inputs: Inputs, settings: Settings) -> Certificate:
+def certified(
+    model: GraphModule, inputs: Inputs, settings: Settings, drift: float | None = None
+) -> Certificate:
     """What is proved of a model, which is known to be one, with these settings."""
     with evaluating(model):
         try:
@@ -97,17 +119,21 @@ def certified(model: GraphModule, inputs: Inputs, settings: Settings) -> Certifi
         elif isinstance(problem, LayeredProblem):
             found = _layers(problem, settings)
         else:
-            found = _alone(problem.detach(), settings, lambda: model.embed(inputs).value)
+            found = _alone(problem.detach(), settings, lambda: model.embed(inputs).value, drift)
+    if drift is not None:
+        found.constants["drift"] = drift
     return replace(found, rule=rule, levels=tuple(replace(x, rule=rule) for x in found.levels))
 
 
-def _alone(problem: Problem, settings: Settings, answer: Any) -> Certificate:
+def _alone(
+    problem: Problem, settings: Settings, answer: Any, drift: float | None = None
+) -> Certificate:
     """What is proved of an energy or a fixed point; ``answer()`` is its solution."""
     if isinstance(problem, FixedPoint):
-        return certify_fixed_point(problem, settings, answer)
+        return certify_fixed_point(problem, settings, answer, drift)
     assert isinstance(problem, Objective)
     h = answer()
-    return certify_energy(problem, as_field(h, h.dtype), settings)
+    return certify_energy(problem, as_field(h, h.dtype), settings, drift)
 
 
 # -- layers ---------------------------------------------------------------------------------------

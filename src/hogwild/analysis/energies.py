@@ -74,9 +74,36 @@ class Descent:
         gap = square * (big * (age + stagger) / c**2 + 1.5 / self.mu + 0.5 * stagger / c)
         return float((2.0 * gap / self.beta).sqrt().max())
 
+    def tracking(self, drift: float) -> float:
+        r"""Distance from a minimiser that moves, in the end, where a tick changes the gradient of
+        the energy by at most :math:`d\, r_a` in every entry, d being the ``drift``: with
+        :math:`T = D' + S`, :math:`\bar\gamma^2 = d^2 \sum_a r_a`,
+        :math:`b = \bar\gamma \sqrt{2 / \mu}`, :math:`e = D' \bar\gamma / \sqrt{2c}`,
+        :math:`A = 2C' / c` and C' of :meth:`near`,
 
-def certify_energy(problem: Objective, h: Tensor, settings: Settings) -> Certificate:
-    """What is proved of an energy, whose minimiser is ``h`` [R, k, N]."""
+        .. math::
+            W = A T + S, \qquad
+            Z = W (e^2 + b T (e + b)) + \frac{3 T^2 \bar\gamma^2}{2 \mu}, \qquad
+            \limsup \sqrt\Phi \le p = \frac{W b + \sqrt{W^2 b^2 + 4 Z}}{2},
+
+        and :math:`\|h - h^*\| \le p \sqrt{2 / \beta}`. The proof is in the documentation
+        ("The mathematics").
+        """
+        window, c, mu = self.age + self.stagger, self.margin, self.mu
+        gamma = drift * self.graph.sum(self.rows.sum(1)).sqrt()  # [R, G]
+        b, e = gamma * (2.0 / mu).sqrt(), self.age * gamma / (2.0 * c).sqrt()
+        big = 1.5 * self._window() / mu + 0.5 * self.age
+        w = 2.0 * big / c * window + self.stagger
+        z = w * (e**2 + b * window * (e + b)) + 1.5 * (window * gamma) ** 2 / mu
+        p = 0.5 * (w * b + ((w * b) ** 2 + 4.0 * z).sqrt())
+        return float((p * (2.0 / self.beta).sqrt()).max())
+
+
+def certify_energy(
+    problem: Objective, h: Tensor, settings: Settings, drift: float | None = None
+) -> Certificate:
+    """What is proved of an energy, whose minimiser is ``h`` [R, k, N]. With a ``drift`` the energy
+    changes in a tick as :meth:`Descent.tracking` says."""
     rows = problem.row_bounds()
     beta, top = problem.convexity(), problem.graph.norm(rows)  # [R, G]
     hessians = matrices(problem.evaluate(h.to(rows.dtype)).hessian())
@@ -104,10 +131,16 @@ def certify_energy(problem: Objective, h: Tensor, settings: Settings) -> Certifi
             (m - diags(m.diagonal())).max() <= 0.0 for m in hessians
         )
         return _messages(facts, settings, local and _is_forest(problem.graph))
-    return _gradient(facts, settings, problem, h)
+    return _gradient(facts, settings, problem, h, drift)
 
 
-def _gradient(facts: Certificate, settings: Settings, problem: Objective, h: Tensor) -> Certificate:
+def _gradient(
+    facts: Certificate,
+    settings: Settings,
+    problem: Objective,
+    h: Tensor,
+    drift: float | None = None,
+) -> Certificate:
     """What is proved of gradient steps."""
     step, certified = settings.step, facts.step
     if settings.bounds is None or certified is None:
@@ -150,6 +183,10 @@ def _gradient(facts: Certificate, settings: Settings, problem: Objective, h: Ten
         period=period,
         updates=updates_needed(-math.log1p(shrink), period, stagger),
     )
+    if drift is not None:
+        limit = descent.tracking(drift)
+        proved.constants["largest_entry"], remark = worth(limit, h)
+        proved = replace(proved, tracking=limit, reason=proved.reason + remark)
     return proved.under(settings)
 
 

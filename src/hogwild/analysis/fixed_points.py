@@ -21,10 +21,14 @@ from hogwild.problems.base import FixedPoint
 
 
 def certify_fixed_point(
-    problem: FixedPoint, settings: Settings, answer: Callable[[], Tensor]
+    problem: FixedPoint,
+    settings: Settings,
+    answer: Callable[[], Tensor],
+    drift: float | None = None,
 ) -> Certificate:
     """What is proved of a fixed point. ``answer()`` computes its solution, and is called only where
-    a bound is compared with it."""
+    a bound is compared with it. With a ``drift`` the fixed point moves by at most this in a tick,
+    entry by entry."""
     found = Certificate(Kind.FIXED_POINT, False, HOPELESS)
     if settings.hopeless:
         return found
@@ -60,7 +64,34 @@ def certify_fixed_point(
         proved = replace(
             proved, rate=worst, period=period, updates=updates_needed(rate, period, stagger)
         )
-    return _near(problem, settings, proved, answer)
+    proved = _near(problem, settings, proved, answer)
+    if drift is None or settings.bounds is None:
+        return proved
+    limit = _tracking(problem, settings, drift)
+    if limit is None:
+        return proved
+    proved.constants["largest_entry"], remark = worth(limit, answer())
+    return replace(proved, tracking=limit, reason=proved.reason + remark)
+
+
+def _tracking(problem: FixedPoint, settings: Settings, drift: float) -> float | None:
+    r"""How far runs are from a fixed point that moves by at most d in a tick, in the end: with the
+    norm :math:`\max_i \|h_i\| / v_i` of the modulus κ, and packets wrong by at most δ,
+
+    .. math::
+        \frac{\max_i v_i}{\min_i v_i} \|\mathbf 1\| \,
+        \frac{d\, (S + \kappa D) + \kappa \delta}{1 - \kappa}.
+    """
+    kappa, v = problem.modulus(), problem.weights()
+    assert settings.bounds is not None
+    if kappa is None or v is None:
+        return None
+    stagger, delay = settings.bounds
+    ones = v.new_ones(1, problem.channels, problem.graph.num_nodes)
+    unit = problem.graph.max(problem.lengths(ones))  # [1, G]
+    spread = problem.graph.max(v) * problem.graph.max(1.0 / v)  # [G]
+    moved = drift * (stagger + kappa * delay) + kappa * settings.error
+    return float((unit * spread * moved / (1.0 - kappa)).max())
 
 
 def _near(
@@ -69,8 +100,8 @@ def _near(
     """What is left of a proof where packets are wrong."""
     if not settings.error:
         return proved.under(settings)
-    drift = problem.drift(settings.error)
-    limit = math.inf if drift is None else float(drift.max())
+    moved = problem.displacement(settings.error)
+    limit = math.inf if moved is None else float(moved.max())
     wrong = wrong_packets(settings.error)
     constants = proved.constants | {"packet_error": settings.error}
     found = Certificate(proved.kind, False, "", constants)

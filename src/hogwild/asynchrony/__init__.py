@@ -1,4 +1,7 @@
-"""Schedules, what goes wrong on networks, and recorded schedules."""
+"""Schedules, what goes wrong on networks, recorded schedules, and graphs that move.
+
+Ready-made scenarios are in :mod:`hogwild.asynchrony.scenarios`.
+"""
 
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
@@ -15,11 +18,12 @@ from hogwild.asynchrony.impairments import (
     Stragglers,
     UniformDelay,
 )  # fmt: skip
+from hogwild.asynchrony.scenario import Frame, Scenario
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import Trace
 
 __all__ = [
-    "BernoulliLoss", "Crashes", "Duplication", "EventTriggered", "GeometricDelay", "GilbertElliott",
-    "Impairment", "LinkChurn", "ParetoDelay", "Quantisation", "Reordering", "Schedule",
-    "Stragglers", "Trace", "UniformDelay",
+    "BernoulliLoss", "Crashes", "Duplication", "EventTriggered", "Frame", "GeometricDelay",
+    "GilbertElliott", "Impairment", "LinkChurn", "ParetoDelay", "Quantisation", "Reordering",
+    "Scenario", "Schedule", "Stragglers", "Trace", "UniformDelay",
 ]  # fmt: skip

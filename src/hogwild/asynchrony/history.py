@@ -13,7 +13,11 @@ from torch import Tensor
 
 from hogwild.asynchrony.schedule import places
 from hogwild.graph import Graph, Star
+<<<<<<< HEAD
 from hogwild.kernels.native import large_pages
+=======
+from hogwild_node.rules.base import Kept
+>>>>>>> main
 
 
 class Outbox:
@@ -24,22 +28,49 @@ class Outbox:
     Args:
         depth: Age of the oldest packet that may still be asked for.
         drafts: Versions a node may publish in one tick.
+        time: Time of the first packets.
     """
 
     def __init__(
-        self, graph: Graph, depth: int, node: Tensor, edge: Tensor | None, drafts: int = 1
+        self,
+        graph: Graph,
+        depth: int,
+        node: Tensor,
+        edge: Tensor | None,
+        drafts: int = 1,
+        time: int = 0,
     ) -> None:
         self.graph, self.depth = graph, depth
         self.slots = drafts * (depth + 1) + 1
         n = graph.num_nodes
         self.replicas = node.size(0)
+<<<<<<< HEAD
         self.node = self._versions(node)  # [slots · N, R · k]
         self.edge = None if edge is None else self._versions(edge)
         self.content = torch.zeros(self.slots * n, dtype=torch.long, device=node.device)
+=======
+        self.node = _rows(node).repeat(self.slots, 1)  # [slots · N, R · k]
+        self.edge = None if edge is None else _rows(edge).repeat(self.slots, 1)
+        self.content = torch.full((self.slots * n,), time, dtype=torch.long, device=node.device)
+>>>>>>> main
         # Where each node's latest packet lies (slot · N + node), and where it lay at each tick.
         self.latest = torch.arange(n, device=node.device)
         self.current = self.latest.repeat(depth + 1)
-        self.time = 0
+        self.time = time
+
+    def follow(self, before: Outbox, kept: Kept) -> None:
+        """Take over what the nodes that stayed have sent, to everybody and along the edges that
+        stayed. On a new edge lies the first letter, whichever version is asked for."""
+        (here, there), n, old = kept.nodes, self.graph.num_nodes, before.graph.num_nodes
+        for mine, theirs in ((self.node, before.node), (self.content, before.content)):
+            _versions(mine, n)[:, here] = _versions(theirs, old)[:, there]
+        if self.edge is not None and before.edge is not None and kept.edges[0].numel():
+            edges, was = self.graph.num_edges, before.graph.num_edges
+            letters = _versions(before.edge, was)[:, kept.edges[1]]
+            _versions(self.edge, edges)[:, kept.edges[0]] = letters
+        for mine, theirs in ((self.latest, before.latest), (self.current, before.current)):
+            version = torch.div(_versions(theirs, old)[:, there], old, rounding_mode="floor")
+            _versions(mine, n)[:, here] = version * n + here
 
     def _versions(self, packets: Tensor) -> Tensor:
         """Packets [R, w, n] in every slot, [slots · n, R · w]."""
@@ -110,6 +141,11 @@ class Outbox:
         where = self.latest[at.nodes]
         letters = None if self.edge is None else self._read(self.edge, self._letters(where, at))
         return self._read(self.node, where), letters
+
+
+def _versions(x: Tensor, count: int) -> Tensor:
+    """Rows for ``count`` nodes or edges in several versions, version by version."""
+    return x.view(-1, count, *x.shape[1:])
 
 
 def _rows(x: Tensor) -> Tensor:

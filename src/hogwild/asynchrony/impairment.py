@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hogwild.asynchrony.seeding import Streams
 from hogwild.errors import Rule, is_integer, is_number
+from hogwild_node.rules.base import Pairs
 
 # -- fields ---------------------------------------------------------------------------------------
 
@@ -51,6 +52,24 @@ def positive(default: float) -> Any:
 # -- impairments ----------------------------------------------------------------------------------
 
 
+class Memory(dict[str, Tensor]):
+    """What an impairment remembers of all nodes or edges, by name; ``starts`` has the value that
+    each memory begins with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts: dict[str, int] = {}
+
+    def follow(self, before: Memory, kept: Pairs, like: Tensor) -> None:
+        """Take over what was remembered of the subjects that stayed; the others (one entry each in
+        ``like``) begin anew."""
+        here, there = kept
+        for name, values in before.items():
+            self.starts[name] = before.starts[name]
+            self[name] = torch.full_like(like, before.starts[name])
+            self[name][here] = values[there]
+
+
 @dataclass
 class Moment:
     """What a hook may look at: some nodes or edges now, their random numbers, and the memory that
@@ -59,7 +78,7 @@ class Moment:
     time: int
     index: Tensor  # [n] the nodes or edges concerned
     streams: Streams
-    memory: dict[str, Tensor]
+    memory: Memory
 
     def uniform(self, name: str, time: int | Tensor | None = None) -> Tensor:
         """One number in [0, 1) for each subject; fixed for ever with ``time=0``."""
@@ -68,6 +87,7 @@ class Moment:
     def recall(self, name: str, start: int) -> Tensor:
         """The impairment's memory of these subjects, initially ``start``."""
         if name not in self.memory:
+            self.memory.starts[name] = start
             self.memory[name] = torch.full_like(self.streams.subjects, start)
         return self.memory[name][self.index]
 

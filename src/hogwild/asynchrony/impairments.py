@@ -319,7 +319,8 @@ class Quantisation(Impairment):
 @dataclass(frozen=True)
 class EventTriggered(Impairment):
     """A node sends only when some number in its packets has changed by more than ``epsilon`` since
-    it last sent. :attr:`~hogwild.Run.packets` counts packets sent, ``saved`` those kept back."""
+    it last sent. :attr:`~hogwild.executors.run.Run.packets` counts packets sent, ``saved`` those
+    kept back."""
 
     epsilon: float = number(1e-4, lambda v: 0.0 <= v < math.inf, "a nonnegative number")
     exact: ClassVar[bool] = False

@@ -26,13 +26,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.impairment import Impairment, Moment
+from hogwild.asynchrony.impairment import Impairment, Memory, Moment
 from hogwild.asynchrony.impairments import check_impairments
 from hogwild.asynchrony.seeding import Streams
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
+<<<<<<< HEAD
 from hogwild.kernels.native import library
 from hogwild.kernels.ticks import Clock
+=======
+from hogwild_node.rules.base import Kept
+>>>>>>> main
 
 
 def places(at: Star) -> tuple[Tensor, Tensor]:
@@ -72,6 +76,8 @@ class Timetable(ABC):
     """Age of the oldest packet a tick may fetch: how much history an executor must keep."""
     holds: bool
     """Whether a view may stay as it is, so that the inbox must be kept."""
+    begin: int = 0
+    """The first tick."""
 
     @abstractmethod
     def tick(self, time: int) -> Tick: ...
@@ -81,9 +87,26 @@ class Timetable(ABC):
         """These nodes have finished and need no further ticks."""
 
 
+@dataclass(frozen=True)
+class Names:
+    """Numbers that stay with nodes [n] and edges [e] of one copy of a graph through all changes of
+    the graph: random numbers are drawn by them."""
+
+    nodes: Tensor
+    edges: Tensor
+
+
 class Schedule(Timetable):
     """Algorithm 1 on ``runs`` disjoint copies of a graph, run by run; the schedule of run r depends
-    on (seed, r) only. The other arguments are those of :func:`hogwild.simulate`."""
+    on (seed, r) only. The other arguments are those of :func:`hogwild.simulate`.
+
+    Args:
+        begin: The tick at which the schedule begins.
+        names: Numbers of the nodes and edges; by default they are numbered in order.
+        holds: Keep the inbox, even if every node always gets a new packet.
+        silent: Edges on which nothing comes through, a mask [E]: their senders are gone, and the
+            receivers do not know it yet.
+    """
 
     def __init__(
         self,
@@ -94,6 +117,10 @@ class Schedule(Timetable):
         delay: int = 2,
         seed: int = 0,
         impairments: Sequence[Impairment] = (),
+        begin: int = 0,
+        names: Names | None = None,
+        holds: bool = False,
+        silent: Tensor | None = None,
     ) -> None:
         stagger, delay = check_bounds(stagger, delay)
         self.graph, self.stagger, self.delay = graph, stagger, delay
@@ -102,18 +129,41 @@ class Schedule(Timetable):
         # D as delays leave it: packets that are overtaken or come twice are no older than that.
         delayed = bounds(stagger, delay, [i for i in self.impairments if i.stage == 2])
         self.reach = delay if delayed is None else delayed[1]
-        self.holds = any(i.holds for i in self.impairments)
-        self.memories: list[dict[str, Tensor]] = [{} for _ in self.impairments]
+        self.holds = holds or any(i.holds for i in self.impairments)
         device = graph.src.device
-        self.nodes = Streams.of(seed, runs, graph.num_nodes // runs, device)
-        self.edges = Streams.of(seed, runs, graph.num_edges // runs, device)
-        self.view = torch.zeros(graph.num_edges, dtype=torch.long, device=device)
+        numbers = (None, None) if names is None else (names.nodes, names.edges)
+        self.nodes = Streams.of(seed, runs, graph.num_nodes // runs, device, numbers[0])
+        self.edges = Streams.of(seed, runs, graph.num_edges // runs, device, numbers[1])
+        # What each impairment remembers of nodes and of edges.
+        self.of_nodes = [Memory() for _ in self.impairments]
+        self.of_edges = [Memory() for _ in self.impairments]
+        self.silent, self.begin = silent, begin
+        self.view = torch.full((graph.num_edges,), begin, dtype=torch.long, device=device)
+        self.born = self.view.clone()  # no packet is older than its link
         # First updates are drawn from 1 … S as well.
+<<<<<<< HEAD
         self.next = self._interval(torch.arange(graph.num_nodes, device=device), 0)
         self._clock: Clock | None = None
         if library() is not None and device.type == "cpu" and not self.impairments:
             keys = self.nodes.key("schedule"), self.edges.key("delay")
             self._clock = Clock(graph, stagger, delay, *keys, self.next, self.view)
+=======
+        everyone = torch.arange(graph.num_nodes, device=device)
+        self.next = begin + self._interval(everyone, begin)
+
+    def follow(self, before: Schedule, kept: Kept) -> None:
+        """Go on where a schedule of an earlier graph ended, with the nodes and edges that stayed:
+        they keep their next turns, their views, and what impairments remember of them."""
+        (here, there), (edges, old) = kept.nodes, kept.edges
+        self.next[here] = before.next[there]
+        self.view[edges], self.born[edges] = before.view[old], before.born[old]
+        for mine, theirs, pairs, streams in (
+            (self.of_nodes, before.of_nodes, kept.nodes, self.nodes),
+            (self.of_edges, before.of_edges, kept.edges, self.edges),
+        ):
+            for memory, remembered in zip(mine, theirs, strict=True):
+                memory.follow(remembered, pairs, streams.subjects)
+>>>>>>> main
 
     @property
     def bounds(self) -> tuple[int, int] | None:
@@ -123,7 +173,8 @@ class Schedule(Timetable):
     def _hooks(
         self, index: Tensor, streams: Streams, time: int
     ) -> Iterator[tuple[Impairment, Moment]]:
-        for impairment, memory in zip(self.impairments, self.memories, strict=True):
+        memories = self.of_nodes if streams is self.nodes else self.of_edges
+        for impairment, memory in zip(self.impairments, memories, strict=True):
             yield impairment, Moment(time, index, streams, memory)
 
     def _interval(self, nodes: Tensor, time: int) -> Tensor:
@@ -164,8 +215,9 @@ class Schedule(Timetable):
             age = impairment.age(moment, age, limit, self.reach)
             lost = _either(lost, impairment.loses(moment))
             kept = _either(kept, impairment.repeats(moment, limit, self.reach))
-        view = time - age
+        view = torch.maximum(time - age, self.born[edges])
         kept = _either(kept, lost)
+        kept = kept if self.silent is None else _either(kept, self.silent[edges])
         fetched = None if kept is None else ~kept
         if kept is not None:
             view = torch.where(kept, before, view)

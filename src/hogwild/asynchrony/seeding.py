@@ -47,11 +47,20 @@ class Streams:
     memo: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, seed: int, runs: int, count: int, device: torch.device | str) -> Streams:
-        """Streams for ``count`` subjects (nodes, edges) in each of ``runs`` runs, run by run."""
+    def of(
+        cls,
+        seed: int,
+        runs: int,
+        count: int,
+        device: torch.device | str,
+        subjects: Tensor | None = None,
+    ) -> Streams:
+        """Streams for ``count`` subjects (nodes, edges) in each of ``runs`` runs, run by run.
+        Subjects are numbered 0, 1, …, unless ``subjects`` [count] has their numbers."""
         run = torch.arange(runs, device=device).repeat_interleave(count)
         keys = mix(mix(torch.full_like(run, _signed(require_integer("seed", seed)))) ^ run)
-        return cls(keys, torch.arange(count, device=device).repeat(runs))
+        numbers = torch.arange(count, device=device) if subjects is None else subjects.to(device)
+        return cls(keys, numbers.repeat(runs))
 
     def key(self, name: str) -> Tensor:
         """The key of each subject in a stream, [n]: all but the time, hashed once."""

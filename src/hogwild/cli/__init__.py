@@ -26,8 +26,8 @@ from hogwild.cli.options import parse
 from hogwild.errors import ConvergenceError, HogwildError, among
 
 VERBS = (
-    "train", "evaluate", "simulate", "robustness", "sweep", "certify", "export", "swarm", "keys",
-    "cluster", "info", "demo",
+    "train", "evaluate", "simulate", "track", "robustness", "sweep", "certify", "export", "swarm",
+    "keys", "cluster", "info", "demo",
 )  # fmt: skip
 EXAMPLES = """\
 examples:
@@ -35,6 +35,7 @@ examples:
   hogwild train chains --model energy-edge --epochs 500 --folder runs/chains
   hogwild evaluate runs/chains
   hogwild robustness runs/chains --impair loss=0.3
+  hogwild track runs/chains --scenario join-leave
   hogwild certify runs/chains
   hogwild export runs/chains --out model.hog
   hogwild swarm runs/chains --loss 0.3

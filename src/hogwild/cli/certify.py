@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hogwild.cli.common import Outcome, Setting
+from hogwild.cli.common import NODES, Outcome, Setting
 from hogwild.cli.flags import in_flags
+from hogwild.cli.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,14 @@ class Options(Setting):
       hogwild certify runs/chains --rule gradient --step certified
       hogwild certify runs/chains --stagger 10 --delay 5 --step 0.01 --exchange exact
       hogwild certify runs/chains --impair loss=0.3,burst=5 --json
+      hogwild certify runs/chains --rule gradient --step certified --drift 0.001
     """
+
+    drift: float | None = option(
+        None,
+        "how far an entry of the exact answer moves in a tick, at most: how far behind are nodes?",
+        group=NODES,
+    )
 
 
 def run(options: Options) -> Outcome:
@@ -31,7 +39,7 @@ def run(options: Options) -> Outcome:
 
     found = options.chosen()
     passed = options.passed(Settings)
-    seen = certify(found.model, found.graphs(options.graphs), **passed)
+    seen = certify(found.model, found.graphs(options.graphs), drift=options.drift, **passed)
     seen = replace(seen, reason=in_flags(seen.reason, options))
     data = {"stagger": options.stagger, "delay": options.delay, **seen.data}
     data["impairments"] = [repr(impairment) for impairment in passed["impairments"]]

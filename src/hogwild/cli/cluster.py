@@ -49,7 +49,7 @@ class Options(Finished):
     restarts: int = option(5, "how often a worker that dies is started again", group=WORKERS)
     work: str = option(
         "auto",
-        "what a part does between two exchanges; auto: what is faster",
+        "what a part does between two exchanges; auto: solve, or a rule that ends sooner",
         group=WORKERS,
         choices=("auto", "solve", "messages", "gradient", "fixed-point"),
     )
@@ -58,6 +58,11 @@ class Options(Finished):
         "how the graph is cut",
         group=WORKERS,
         choices=("auto", "metis", "coordinates", "search"),
+    )
+    overlap: int = option(
+        8,
+        "most rings of other parts' nodes for which a part solves, too; more leave fewer exchanges",
+        group=WORKERS,
     )
     barriers: bool = option(
         False, "let all workers wait for each other, for comparisons", group=WORKERS
@@ -86,7 +91,8 @@ def run(options: Options) -> Outcome:
     """Call :func:`hogwild.cluster.infer`."""
     check_picture(options.plot)
     check_picture(options.map)
-    from hogwild.cluster.inference import infer, opened
+    from hogwild.cluster.inference import infer
+    from hogwild.cluster.setup import opened
 
     result = options.load()
     r = result.best if options.replica is None else options.replica
@@ -95,8 +101,8 @@ def run(options: Options) -> Outcome:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     graph = opened(options.graph)
     names = (
-        "workers", "address", "cpus", "gpus", "restarts", "work", "partition", "barriers", "tol",
-        "seconds", "seed",
+        "workers", "address", "cpus", "gpus", "restarts", "work", "partition", "overlap",
+        "barriers", "tol", "seconds", "seed",
     )  # fmt: skip
     show = None if options.quiet or options.json else Progress()
     seen = infer(
@@ -121,7 +127,8 @@ def _map(graph: Any, seen: Any, path: str) -> str:
     pos = pos.get("pos") if isinstance(pos, dict) else None
     if pos is None or seen.part is None:
         raise ConfigError(f"--map {path}: the graph has no positions; expected a field pos, [N, 2]")
-    graph_map(pos, seen.part, path, title=f"{seen.workers} parts")
+    edges = getattr(graph, "edge_index", None)
+    graph_map(pos, seen.part, path, title=f"{seen.workers} parts", edge_index=edges)
     return path
 
 

@@ -105,10 +105,9 @@ class Chosen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asynchrony(Trained):
-    """A trained model on some of its graphs, its rule, and its impairments."""
+class Ruled(Trained):
+    """A trained model, its rule, and its impairments."""
 
-    graphs: int = option(2, "how many of the replica's test graphs", group=MODEL)
     rule: str = option(
         "auto",
         "what a node does at its turn: auto (messages for energies, the paper's overwriting for "
@@ -152,13 +151,25 @@ class Asynchrony(Trained):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting(Asynchrony):
-    """One setting of asynchrony."""
+class Asynchrony(Ruled):
+    """A trained model on some of its graphs, its rule, and its impairments."""
+
+    graphs: int = option(2, "how many of the replica's test graphs", group=MODEL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing(Verb):
+    """The bounds of one schedule."""
 
     stagger: int = option(
         5, "S: most ticks between two turns of a node; 1: all together", group=TIMING
     )
     delay: int = option(2, "D: largest age of a packet in ticks; 0: no delay", group=TIMING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting(Timing, Asynchrony):
+    """One setting of asynchrony."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -178,13 +178,13 @@ class Actors(Engine):
             self._ask(asked, seen)
             statuses = [seen[p] for p in sorted(seen)]
             spent = time.monotonic() - began
+            go_on: bool | None = True
             if len(statuses) == self.count:
-                if watch is not None:
-                    watch(spent, statuses)
+                go_on = None if watch is None else watch(spent, statuses)
                 if agreed(statuses, reads):
                     self._stop(runs, save=False)
                     return True
-            if seconds is not None and spent > seconds:
+            if go_on is False or (seconds is not None and spent > seconds):
                 self._stop(runs, save=True)
                 return False
 
@@ -273,11 +273,10 @@ class Actors(Engine):
         while True:
             statuses = results([actor.round.remote(self.peers) for actor in self.actors])
             spent = time.monotonic() - began
-            if watch is not None:
-                watch(spent, statuses)
+            go_on = None if watch is None else watch(spent, statuses)
             if agreed(statuses, reads):
                 return True
-            if seconds is not None and spent > seconds:
+            if go_on is False or (seconds is not None and spent > seconds):
                 self._settle()
                 return False
 

@@ -13,8 +13,8 @@ from hogwild.cluster.local import Disorder
 from hogwild.cluster.worker import Status, Worker
 
 T = TypeVar("T")
-Watch = Callable[[float, list[Status]], None]
-"""Called with the seconds since the start and the statuses of all parts."""
+Watch = Callable[[float, list[Status]], bool | None]
+"""Called with the seconds since the start and the statuses of all parts; ``False`` ends the run."""
 
 
 class Engine(ABC):
@@ -91,9 +91,8 @@ class InProcess(Engine):
 
         def told(tick: int, statuses: list[Status]) -> bool:
             spent = time.monotonic() - began
-            if watch is not None:
-                watch(spent, statuses)
-            return seconds is None or spent < seconds
+            go_on = None if watch is None else watch(spent, statuses)
+            return go_on is not False and (seconds is None or spent < seconds)
 
         done = local.run(workers, self.disorder, revive=self._revive, watch=told)
         if not done:

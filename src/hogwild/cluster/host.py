@@ -7,8 +7,6 @@ methods by name on all parts (:class:`hogwild.cluster.engine.Engine`).
 from __future__ import annotations
 
 import io
-import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,10 +35,10 @@ from hogwild.solvers import Newton, SemismoothNewton
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From predictions and targets of some nodes to the mean of their losses."""
-TRIAL = 8
-"""Most updates in the trial of one kind of work."""
-GOAL = 1e-4
-"""The share of the first residual at which a trial ends."""
+
+
+KINDS = ("solve", "messages", "gradient", "fixed-point")
+"""All kinds of work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +51,8 @@ class Plan:
         checkpoints: Folder of the checkpoints; ``None``: there are none.
         tol: Relative tolerance.
         hops: Hops of the rest of the graph that a part holds.
+        overlap: Most rings of other parts' nodes for which a part solves, too; ``None``: all that
+            the store has.
         device: The device of the computation.
         threads: Threads of torch in each process of its own.
     """
@@ -62,6 +62,7 @@ class Plan:
     checkpoints: Path | None = None
     tol: float = 1e-6
     hops: int = 2
+    overlap: int | None = None
     device: str = "cpu"
     threads: int = 1
 
@@ -109,16 +110,21 @@ class Host:
         self.h: Tensor | None = None  # [R, k, N] the answer of the forward pass
         self.dual: Tensor | None = None  # [R, k, N] that of the adjoint
         self._grads: dict[str, Tensor] = {}  # of the readout
-        self._read(plan.hops)
+        self.store.check(number)
+        self._read("solve")
 
-    def _read(self, hops: int) -> None:
-        """Read the part from the disk."""
-        part = self.store.part(self.number, hops)
-        self.hops, self.part, self.owned = hops, part, part.num_owned
+    def _read(self, work: str) -> None:
+        """Read the part from the disk, as a kind of work needs it. Steps of a node's rule need one
+        hop and no overlap."""
+        solves = work == "solve"
+        hops, overlap = (self.plan.hops, self.plan.overlap) if solves else (1, 0)
+        part = self.store.part(self.number, hops, overlap)
+        self.solves, self.part, self.owned = solves, part, part.num_owned
         move = self.plan.device
         as_index = {q: tensor(nodes).long().to(move) for q, nodes in part.sends.items()}
         self.links = Links(
             self.owned,
+            part.num_free,
             as_index,
             {q: tensor(nodes).long().to(move) for q, nodes in part.receives.items()},
             tensor(part.edges).long().to(move),
@@ -160,9 +166,8 @@ class Host:
 
     def start(self, work: str = "solve", fresh: bool = False) -> None:
         """Make the worker of the forward pass. ``fresh``: without its checkpoint."""
-        hops = self.plan.hops if work == "solve" else 1
-        if hops != self.hops:
-            self._read(hops)
+        if self.solves != (work == "solve"):
+            self._read(work)
         self.worker = None
         path = self._checkpoint
         if fresh and path is not None:
@@ -186,32 +191,9 @@ class Host:
 
     def kinds(self) -> list[str]:
         """The kinds of work that fit the model."""
-        return ["solve", *fitting(self.problem)] if self.owned else ["solve"]
-
-    @torch.no_grad()
-    def trial(self) -> dict[str, float]:
-        """Seconds that each kind of work takes to divide the residual by 10⁴, for a fixed halo. A
-        kind that takes longer than the best one is extrapolated from its last updates."""
-        seconds: dict[str, float] = {}
-        for name in self.kinds() if self.owned else []:
-            self._read(self.plan.hops if name == "solve" else 1)
-            try:
-                work = self._work(name)
-            except AsynchronyError:  # a rule may need the reverse of every edge
-                continue
-            goal, best = GOAL * work.look(), min(seconds.values(), default=math.inf)
-            seen = [(0.0, work.unrest)]
-            began = time.perf_counter()
-            while seen[-1][1] > max(goal, 1.0) and len(seen) <= TRIAL and seen[-1][0] < 2.0 * best:
-                work.advance(True)
-                seen.append((time.perf_counter() - began, work.look()))
-            (t0, r0), (t1, r1) = seen[len(seen) // 2 - (len(seen) > 1)], seen[-1]
-            if r1 > max(goal, 1.0):
-                rate = math.log(r1 / r0) / max(t1 - t0, 1e-9) if r1 < r0 else 0.0
-                t1 = t1 + math.log(goal / r1) / rate if rate < 0 else math.inf
-            seconds[name] = t1
-        self._read(self.plan.hops)
-        return seconds
+        if not self.owned:
+            return list(KINDS)
+        return ["solve", *fitting(self.problem)]
 
     def forget(self) -> None:
         """Forget the embeddings, so that the next start is from zero."""
@@ -247,7 +229,7 @@ class Host:
         h = self._embeddings(self._worker.work.own)
         read = None
         if self.model.readout.pool is None and self.owned:
-            read = self.model.read(h, self._owned_inputs()).cpu().numpy()
+            read = self.model.read(h, self._first(self.owned)).cpu().numpy()
         elif self.model.readout.pool is None:
             shape = (*h.shape[:-1], self.model.out_channels)
             read = np.zeros(shape, dtype=h.cpu().numpy().dtype)
@@ -269,10 +251,10 @@ class Host:
         h = own.mT.to(like.dtype if self.inputs is None else self.inputs.x.dtype)
         return h if self.conv.replicas is not None else h[0]
 
-    def _owned_inputs(self) -> Inputs:
-        """The owned nodes without edges, for the readout."""
+    def _first(self, count: int) -> Inputs:
+        """The first local nodes without edges, for the readout."""
         x = self._inputs.x
-        return Inputs(x[..., : self.owned, :], torch.zeros(2, 0, dtype=torch.long, device=x.device))
+        return Inputs(x[..., :count, :], torch.zeros(2, 0, dtype=torch.long, device=x.device))
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -285,10 +267,10 @@ class Host:
 
     def labelled(self, target: str, mask: str | None) -> int:
         """Number of owned nodes with a label."""
-        return int(self._labels(target, mask)[0].numel()) if self.owned else 0
+        return int(self._labels(target, mask, self.owned)[0].numel()) if self.owned else 0
 
-    def _labels(self, target: str, mask: str | None) -> tuple[Tensor, Tensor]:
-        """Indices of the labelled owned nodes, and their labels."""
+    def _labels(self, target: str, mask: str | None, count: int) -> tuple[Tensor, Tensor]:
+        """Indices of those of the first local nodes that have a label, and their labels."""
         fields = self._inputs.nodes
         for name in (target, mask):
             if name is not None and name not in fields:
@@ -296,9 +278,9 @@ class Host:
                     f"the graph has no field {name!r}; expected one of "
                     f"{', '.join(fields) or 'no fields at all'}"
                 )
-        at = torch.arange(self.owned, device=self._inputs.x.device)
+        at = torch.arange(count, device=self._inputs.x.device)
         if mask is not None:
-            at = at[fields[mask][: self.owned].bool()]
+            at = at[fields[mask][:count].bool()]
         return at, fields[target][at]
 
     def differentiate(
@@ -310,29 +292,36 @@ class Host:
             self._grads, self.worker = {}, Worker(self.number, self._work("solve"))
             return 0.0
         self.h = self._worker.work.h
-        own = self._worker.work.own.detach().requires_grad_()
-        at, y = self._labels(target, mask)
-        value = 0.0
-        seed = torch.zeros_like(own)
-        self._grads = {}
-        if at.numel():
-            with torch.enable_grad():
-                out = self.model.read(self._embeddings(own), self._owned_inputs())
-                share = loss(out[..., at, :], y) * (at.numel() / total)
-                named = dict(self.model.readout.named_parameters())
-                found = torch.autograd.grad(share, [own, *named.values()], allow_unused=True)
-            value = float(share.detach())
-            seed = found[0] if found[0] is not None else seed
-            names = [f"readout.{name}" for name in named]
-            self._grads = {n: g for n, g in zip(names, found[1:], strict=True) if g is not None}
+        value, _, found = self._shared(self.owned, loss, target, mask, total)
+        self._grads = {f"readout.{name}": grad for name, grad in found.items()}
+        # The adjoint is solved on the overlap, too, and needs the loss of its nodes there.
         grad = torch.zeros_like(self.h)
-        grad[..., : self.owned] = seed
+        grad[..., : self.links.free] = self._shared(self.links.free, loss, target, mask, total)[1]
         with torch.no_grad():
             problem = adjoint_of(self.problem, self.h, grad)
         solver = Newton() if isinstance(problem, Objective) else SemismoothNewton()
         work = Solve(problem, self.links, tol, self.dual, solver=solver)
         self.worker = Worker(self.number, work)
         return value
+
+    def _shared(
+        self, count: int, loss: Loss, target: str, mask: str | None, total: int
+    ) -> tuple[float, Tensor, dict[str, Tensor]]:
+        """The share of the first local nodes in the loss, its gradient in their embeddings
+        [R, k, count], and its gradients in the parameters of the readout."""
+        assert self.h is not None
+        h = self.h[..., :count].detach().requires_grad_()
+        at, y = self._labels(target, mask, count)
+        if not at.numel():
+            return 0.0, torch.zeros_like(h), {}
+        with torch.enable_grad():
+            out = self.model.read(self._embeddings(h), self._first(count))
+            share = loss(out[..., at, :], y) * (at.numel() / total)
+            named = dict(self.model.readout.named_parameters())
+            grads = torch.autograd.grad(share, [h, *named.values()], allow_unused=True)
+        seed = grads[0] if grads[0] is not None else torch.zeros_like(h)
+        of = {n: g for n, g in zip(named, grads[1:], strict=True) if g is not None}
+        return float(share.detach()), seed.detach(), of
 
     def gradients(self) -> dict[str, npt.NDArray[Any]]:
         """The part's share of the gradients of all parameters, by name."""

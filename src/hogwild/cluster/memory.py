@@ -95,14 +95,16 @@ def _layer(conv: ImplicitConv, nodes: int, edges: int, edge_weight: bool) -> int
     return PROCESS + NUMBER * int(constant + node * nodes + edge * edges)
 
 
-def predict_parts(model: GraphModule, store: Store, hops: int = 2) -> list[int]:
+def predict_parts(
+    model: GraphModule, store: Store, hops: int = 2, overlap: int | None = None
+) -> list[int]:
     """Predicted bytes of the worker of each part of a store."""
 
     def needed(count: Count) -> int:
         nodes = count.nodes + count.halo
         return predict(model, nodes, count.edges, edge_weight=store.has_weights)
 
-    return [needed(count) for count in store.counts(hops)]
+    return [needed(count) for count in store.counts(hops, overlap)]
 
 
 def available() -> int | None:

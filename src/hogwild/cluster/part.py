@@ -20,19 +20,22 @@ class Part:
     """The nodes that one worker owns, and what their problem needs of the rest of the graph.
 
     The local nodes are the A owned nodes, then the B nodes of the *halo*, which other parts own.
-    With one hop a part holds all edges with an owned end. With two hops it holds all edges into
-    owned nodes and into nodes that hear an owned node.
+    The nodes of the halo come in rings, by their distance from the owned nodes. The part solves for
+    its owned nodes and for the first rings of the halo, its *overlap*; the others are held fixed.
 
-    Two hops make the rows of the owned nodes exact in the gradient and Hessian of any one-hop
-    energy. One hop is enough for fixed points and for graph signal denoising.
+    With one hop a part holds all edges of the nodes for which it solves. With two hops it also
+    holds all edges of their neighbours, which makes the rows of these nodes exact in the gradient
+    and Hessian of any one-hop energy. One hop is enough for fixed points and for graph signal
+    denoising.
 
     Attributes:
         number: The number of the part.
         nodes: Owned nodes in the whole graph, [A], sorted.
         halo: Nodes of the halo in the whole graph, [B]: the first ring (nodes that share an edge
-            with an owned node), then the second ring, each sorted.
+            with an owned node), then the second ring, and so on, each sorted.
         owner: The part that owns each node of the halo, [B].
-        rings: Sizes of the two rings.
+        rings: Sizes of the rings.
+        overlap: Number of rings for which the part solves, too.
         edge_index: Senders and receivers, [2, E], as local indices.
         edges: The edges in the whole graph, [E].
         x: Features of the local nodes, [A + B, p].
@@ -51,7 +54,8 @@ class Part:
     nodes: Array
     halo: Array
     owner: Array
-    rings: tuple[int, int]
+    rings: tuple[int, ...]
+    overlap: int
     edge_index: Array
     edges: Array
     x: Array
@@ -73,6 +77,11 @@ class Part:
     def num_owned(self) -> int:
         """A."""
         return len(self.nodes)
+
+    @property
+    def num_free(self) -> int:
+        """Nodes for which the part solves: the owned ones, then those of the overlap."""
+        return len(self.nodes) + sum(self.rings[: self.overlap])
 
     @property
     def num_local(self) -> int:

@@ -27,8 +27,10 @@ class ClusterRun:
         converged: Whether all parts are settled within the tolerance.
         workers: Number of parts.
         work: What the parts did between two exchanges: ``"solve"`` or the name of a rule.
-        trial: Seconds for each kind of work, where it was chosen by measurement.
-        updates: Updates of each part.
+        reason: Why that work, in words.
+        trial: With ``work="auto"``, for each kind of work that was tried: seconds until all parts
+            settle, as measured or predicted (:class:`hogwild.cluster.choice.Choice`).
+        updates: Updates of each part with that work.
         bytes: Bytes that each part sent.
         seconds: Seconds from the first update to the end, without the start of Ray.
         restarts: How often a worker died and was made again.
@@ -45,6 +47,7 @@ class ClusterRun:
     converged: bool
     workers: int
     work: str
+    reason: str
     trial: dict[str, float]
     updates: list[int]
     bytes: list[int]
@@ -59,13 +62,10 @@ class ClusterRun:
     def __str__(self) -> str:
         head = "converged" if self.converged else "NOT converged"
         mended = f", {self.restarts} restarts" if self.restarts else ""
-        many, chosen = "worker" if self.workers == 1 else "workers", ""
-        if self.trial:
-            costs = ", ".join(f"{name} {s:.2g} s" for name, s in self.trial.items())
-            chosen = f" (chosen by measurement: 10⁻⁴ of the residual in {costs})"
+        many = "worker" if self.workers == 1 else "workers"
         lines = [
             f"{head} with {self.workers} {many} in {self.seconds:.2f} s{mended}: {self.error_bar}",
-            f"work between exchanges: {self.work}{chosen}",
+            f"work between exchanges: {self.work} ({self.reason})",
             f"{sum(self.updates)} updates ({min(self.updates)} to {max(self.updates)} a part), "
             f"{sum(self.bytes) / 1e6:.3g} MB sent",
         ]
@@ -77,7 +77,8 @@ class ClusterRun:
     @property
     def data(self) -> dict[str, Any]:
         """The numbers, for programs."""
-        names = ("converged", "workers", "work", "trial", "updates", "bytes", "seconds", "restarts")
+        names = ("converged", "workers", "work", "reason", "trial", "updates", "bytes",
+                 "seconds", "restarts")  # fmt: skip
         return {
             **{name: getattr(self, name) for name in names},
             "residual": self.error_bar.residual,

@@ -22,7 +22,8 @@ class Rows:
 
     def __init__(self, folder: Path | None, name: str) -> None:
         self.path = None if folder is None else folder / f"{name}.rows"
-        self.count, self.parts, self.like = 0, [], np.empty(0)  # type: ignore[var-annotated]
+        self.count, self.like = 0, np.empty(0)
+        self.parts: list[Array] = []
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(b"")

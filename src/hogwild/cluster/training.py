@@ -21,7 +21,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,9 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.cluster.engine import Engine
-from hogwild.cluster.host import Loss, Plan, convolution, save_model
-from hogwild.cluster.inference import Setup, Source, engine_for, prepared
-from hogwild.cluster.local import Disorder
+from hogwild.cluster.host import Loss
+from hogwild.cluster.setup import Place, Setup, Source, engine_for, prepared
 from hogwild.errors import ConfigError, ConvergenceError, require_positive
 
 ADJOINT = 1e-2
@@ -75,13 +73,15 @@ class Trainer:
                 closure()
                 optimiser.step()
 
-    ``model``, ``graph``, ``workers`` and the other arguments are as in
-    :func:`hogwild.cluster.infer`.
+    ``model``, ``graph`` and ``workers`` are as in :func:`hogwild.cluster.infer`.
 
     Args:
         loss: From predictions [n, out] and targets [n, ...] to the *mean* of the losses.
         target: Name of the targets in the graph.
         mask: Name of the mask of labelled nodes; ``None``: all nodes.
+        tol: Relative error at which the embeddings are settled.
+        place: ``folder``, ``partition``, ``address``, ``cpus``, ``gpus``, ``restarts``,
+            ``disorder`` and ``seed``, as in :func:`hogwild.cluster.infer`.
     """
 
     def __init__(
@@ -94,17 +94,10 @@ class Trainer:
         target: str = "y",
         mask: str | None = None,
         tol: float = 1e-6,
-        folder: str | Path | None = None,
-        partition: str = "auto",
-        address: str | None = None,
-        cpus: float = 1.0,
-        gpus: float = 0.0,
-        restarts: int = 5,
-        disorder: Disorder | None = None,
-        seed: int = 0,
+        **place: Any,
     ) -> None:
         self.loss, self.target, self.mask, self.tol = loss, target, mask, tol
-        self._prepared = prepared(model, graph, workers, folder, partition, seed)
+        self._prepared = prepared(model, graph, workers, Place.of("Trainer", **place))
         self.setup: Setup = self._prepared.__enter__()
         self.model = self.setup.model
         if self.model.readout.pool is not None:
@@ -114,17 +107,8 @@ class Trainer:
                 "node (pool=None)"
             )
         try:
-            plan = Plan(
-                store=self.setup.store.folder.absolute(),
-                model=save_model(self.model, self.setup.folder / "model.pt"),
-                tol=tol,
-                hops=max(convolution(self.model).hops, 2),  # the adjoint reads what listeners hear
-                device="cuda" if gpus > 0 else "cpu",
-            )
-            self.engine: Engine = engine_for(
-                plan, self.setup, address=address, cpus=cpus, gpus=gpus, restarts=restarts,
-                barriers=False, slow=None, disorder=disorder,
-            )  # fmt: skip
+            # The adjoint reads what listeners hear, two hops away.
+            self.engine: Engine = engine_for(self.setup.plan(tol=tol, hops=2), self.setup)
             self.labelled = sum(self.engine.call("labelled", target, mask))
             if not self.labelled:
                 raise ConfigError(f"mask={mask!r} selects no node; expected labelled nodes")

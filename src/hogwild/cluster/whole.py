@@ -53,6 +53,13 @@ class Whole:
                 f"x has shape {self.x.shape}; expected [nodes, channels]: a single feature is a "
                 f"column, x[:, None]"
             )
+        for name, value in (
+            ("x", self.x),
+            ("edge_attr", self.edge_attr),
+            ("edge_weight", self.edge_weight),
+        ):
+            if value is not None and value.dtype.kind not in "fiub":
+                raise FeatureError(f"{name} holds {value.dtype}; expected numbers")
         if not self.num_nodes:
             raise GraphError("the graph has no nodes (x has zero rows); expected at least one")
         expected = {"edge_attr": (self.edge_attr, 2), "edge_weight": (self.edge_weight, 1)}
@@ -100,6 +107,21 @@ class Whole:
     def num_edges(self) -> int:
         """E."""
         return int(self.edge_index.shape[1])
+
+    def require_finite(self) -> None:
+        """Raise :class:`FeatureError` where features or weights are NaN or infinite."""
+        for name in ("x", "edge_attr", "edge_weight"):
+            value = getattr(self, name)
+            if value is None or value.dtype.kind != "f":
+                continue
+            for start in range(0, len(value), ROWS):
+                bad = ~np.isfinite(value[start : start + ROWS])
+                if bad.any():
+                    row = start + int(np.argwhere(bad)[0][0])
+                    raise FeatureError(
+                        f"{name} holds NaN or infinite values, first in row {row}; expected finite "
+                        f"numbers: impute or drop them"
+                    )
 
     def chunks(self, rows: int | None = None) -> Iterator[tuple[slice, Array, Array]]:
         """Senders and receivers of at most ``rows`` edges at a time, as int64, with their place.

@@ -3,6 +3,9 @@ r"""What a part does between two exchanges.
 * :class:`Solve`: the part solves its own problem for its halo (:mod:`hogwild.cluster.pinned`) with
   the solver of the model, from its last answer. The tolerance follows the residual that fresh halos
   leave: a tenth of it, down to the limit of the part. A packet holds embeddings.
+  The part solves for the nodes of its overlap, too, a few rings beyond its own nodes, and keeps the
+  embeddings of its own nodes only (restricted additive Schwarz). What the halo has wrong fades on
+  its way through the overlap, so that a few exchanges are enough.
 * :class:`Steps`: the part takes steps of a node's rule at all of its nodes. A packet holds
   embeddings and, for energies, the letters of the edges between the two parts.
 
@@ -49,6 +52,8 @@ class Links:
 
     Attributes:
         owned: Number of owned nodes A; local nodes 0, …, A − 1.
+        free: Number of nodes for which the part solves: the owned ones and its overlap, which come
+            first.
         sends: For each other part, the local indices of the owned nodes that it reads.
         receives: For each other part, the local indices of the halo nodes that it owns, in the
             order of what it sends.
@@ -56,6 +61,7 @@ class Links:
     """
 
     owned: int
+    free: int
     sends: dict[int, Tensor]
     receives: dict[int, Tensor]
     edges: Tensor
@@ -90,6 +96,11 @@ class Work(ABC):
 
     trust: float = 1.0
     """Damping of the steps; 1: none."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is gained by an update before the other parts have read the last one."""
+        return False
 
     def place(self, own: Tensor) -> None:
         """Put the owned nodes at these embeddings, [R, k, A]."""
@@ -131,7 +142,7 @@ class Nothing(Work):
 
     def __init__(self, replicas: int, channels: int, like: Tensor) -> None:
         nothing = torch.zeros(0, dtype=torch.long)
-        self.links, self.h = Links(0, {}, {}, nothing), like.new_zeros(replicas, channels, 0)
+        self.links, self.h = Links(0, 0, {}, {}, nothing), like.new_zeros(replicas, channels, 0)
         self.unrest, self.measure = 0.0, None
 
     def look(self) -> float:
@@ -196,6 +207,10 @@ class Solve(Work):
         self.anchor = self.own.clone()
         self.memory = Memory()
 
+    @property
+    def waits(self) -> bool:
+        return self.links.free > self.links.owned
+
     def look(self) -> float:
         if not self.links.owned:
             return 0.0
@@ -215,7 +230,9 @@ class Solve(Work):
         )
         most = min(self.solver.max_iter, ITERATIONS)
         solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
-        problem = pinned(self.problem, owned, self.h)
+        # With the overlap, the residual at owned nodes is zero only if the other parts follow. Once
+        # they have read the last answer and are silent, the part settles what is left by itself.
+        problem = pinned(self.problem, self.links.free if news else owned, self.h)
         found = solve(problem, solver, self.h)
         if not bool(torch.isfinite(found.value).all()):
             return

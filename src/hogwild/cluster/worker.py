@@ -190,6 +190,12 @@ class Worker:
         reads = self.work.links.receives
         return bool(reads) and all(self.answers.get(q) == self.version for q in reads)
 
+    @property
+    def _is_read(self) -> bool:
+        """Whether all parts that read this part and are read by it have read what it holds now."""
+        both = self.work.links.receives.keys() & self.work.links.sends.keys()
+        return all(self.answers.get(q) == self.version for q in both)
+
     def expects(self) -> bool:
         """Whether mail is worth waiting for: that of parts that are about as fast and have not sent
         since the last update, and answers of parts that are much faster. A part that has read what
@@ -231,14 +237,17 @@ class Worker:
             return False  # without the others' embeddings an update would undo the checkpoint
         if news:
             self.quiet, self.best = 0, float("inf")
-        if news or not self.seen:
+        fresh = news or not self.seen
+        if fresh:
             self.work.look()
             self.seen = True
         unrest = self.work.unrest
         if unrest <= 1.0 or (not news and self.quiet >= STALLED):
             return False
+        if not fresh and self.work.waits and not self._is_read:
+            return False
         before = self.work.own
-        self.work.advance(news, answered)
+        self.work.advance(fresh, answered)
         if self.work.own is before or torch.equal(self.work.own, before):
             self.quiet += self.work.trust == 1.0
             return False

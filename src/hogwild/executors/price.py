@@ -16,7 +16,7 @@ class Price:
         ticks: Ticks until the last of the runs ended.
         updates: Updates of a node, mean over nodes and runs.
         packets: Packets that a node sent, mean over nodes and runs.
-        bytes: Bytes in these packets; see :attr:`hogwild.Run.bytes`.
+        bytes: Bytes in these packets; see :attr:`hogwild.executors.run.Run.bytes`.
     """
 
     ticks: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule, bounds, check_bounds
@@ -91,9 +92,10 @@ class Settings:
         """D', the largest age of an embedding inside a packet, under these bounds (S, D)."""
         return 2 * bounds[1] + bounds[0] - self.exact
 
-    def schedule(self, graph: Graph) -> Schedule:
-        """The schedule of all runs, on a graph that holds them all."""
+    def schedule(self, graph: Graph, **options: Any) -> Schedule:
+        """The schedule of all runs, on a graph that holds them all; ``options`` are further ones
+        of :class:`Schedule`."""
         return Schedule(
             graph, runs=self.runs, stagger=self.stagger, delay=self.delay, seed=self.seed,
-            impairments=self.impairments,
+            impairments=self.impairments, **options,
         )  # fmt: skip

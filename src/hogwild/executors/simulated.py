@@ -28,9 +28,13 @@ from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.schedule import Tick, Timetable
 from hogwild.graph import Star
+<<<<<<< HEAD
 from hogwild.kernels.rules import kernel_of
 from hogwild.kernels.ticks import Post
 from hogwild_node.rules.base import Rule
+=======
+from hogwild_node.rules.base import Kept, Rule, carry
+>>>>>>> main
 
 STUCK = 1000
 """A run is given up after this many ticks in a row at which nodes could only wait. In
@@ -73,6 +77,15 @@ class Tally:
     ticks: int = 0
 
 
+@dataclass(frozen=True)
+class After:
+    """A simulation that came before a change of the graph, and what stays through the change. Its
+    timetable holds packets (``Timetable.holds``): what a node has heard, it keeps."""
+
+    before: Simulation
+    kept: Kept
+
+
 class Simulation:
     """A rule on a timetable, tick by tick.
 
@@ -82,6 +95,7 @@ class Simulation:
         h: Where all nodes start, [R, k, N].
         exchange: ``"packet"`` or ``"exact"``.
         impairments: Those that change what is sent; the others are in the timetable.
+        after: The simulation that this one continues on another graph; ``None``: a first one.
     """
 
     def __init__(
@@ -92,25 +106,39 @@ class Simulation:
         *,
         exchange: str = "packet",
         impairments: Sequence[Impairment] = (),
+        after: After | None = None,
     ) -> None:
         graph = timetable.graph
         self.rule, self.timetable, self.graph = rule, timetable, graph
         self.exact = exchange == "exact"
         self.impairments = tuple(impairments)
-        self.time = 0
+        self.time = timetable.begin
         self.start, self.h = h, h.clone()
-        letters = rule.begin(self.h, graph.everyone.current(self.h))
+        if after is not None:
+            self.h = carry(self.h, after.before.h, after.kept.nodes)
+        inbox = graph.everyone.current(self.h)
+        if after is not None and rule.said == rule.channels:  # packets hold the embeddings
+            inbox = carry(inbox, after.before.held[0], after.kept.edges)
+        letters = rule.begin(self.h, inbox)
+        if after is not None:
+            rule.keep(after.before.rule, after.kept)
         node = self._wire(rule.broadcast(self.h, graph.everyone))
         edge = None if letters is None else self._wire(letters)
-        self.outbox = Outbox(graph, timetable.depth, node, edge, drafts=2 if self.exact else 1)
+        drafts = 2 if self.exact else 1
+        self.outbox = Outbox(graph, timetable.depth, node, edge, drafts, self.time)
+        if after is not None:
+            self.outbox.follow(after.before.outbox, after.kept)
+            self.outbox.open(self.time)
         self.held: Any = None
         if timetable.holds:
             edges = torch.arange(graph.num_edges, device=h.device)
-            self.held = self.outbox.fetch(edges, torch.zeros_like(edges))
+            self.held = self.outbox.fetch(edges, torch.full_like(edges, self.time))
         zeros = torch.zeros(graph.num_nodes, dtype=torch.long, device=h.device)
         self.tally = Tally(zeros.clone(), zeros.clone(), zeros.clone(), zeros.clone())
-        self.last, self.gap, self.idle = zeros.clone(), zeros.new_zeros(()), 0
+        self.last, self.gap, self.idle = zeros + self.time, zeros.new_zeros(()), 0
         self.active = torch.ones(graph.num_nodes, dtype=torch.bool, device=h.device)
+        if after is not None:
+            self._follow(after)
         proper = graph.src[graph.src != graph.dst]  # along a self-loop nothing is sent
         self.out_degree = torch.bincount(proper, minlength=graph.num_nodes)
         self.kernel = kernel_of(rule, graph, self.h)
@@ -133,6 +161,17 @@ class Simulation:
             "sent": tally.numbers, "last": self.last, "gap": self.gap,
         }  # fmt: skip
         return Post(self.graph, outbox.depth, self.rule.channels + self.rule.letter, arrays)
+
+    def _follow(self, after: After) -> None:
+        """What nodes hold on the edges that stay, and which of the nodes were done."""
+        before, kept = after.before, after.kept
+        self.held = tuple(
+            mine if mine is None else carry(mine, theirs, kept.edges)
+            for mine, theirs in zip(self.held, before.held, strict=True)
+        )
+        self.last = carry(self.last, before.last, kept.nodes)
+        self.active = carry(self.active, before.active, kept.nodes)
+        self.gap = before.gap
 
     def _wire(self, payload: Tensor) -> Tensor:
         for impairment in self.impairments:

@@ -59,6 +59,10 @@ class Graph:
     recent: ClassVar[Recent[Graph]] = Recent(256)
     """The last 256 graphs that :meth:`of` made, for the same tensors again."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles leave analyses out: some hold memory of this process."""
+        return self.__dict__ | {"analyses": {}}
+
     # -- construction ---------------------------------------------------------------------------
 
     @classmethod

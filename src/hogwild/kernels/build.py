@@ -25,6 +25,16 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "avx512": ("-march=x86-64-v4", "-mtune=generic"),
 }
 """Instruction sets of an x86-64 wheel, the most common one first. Other processors have one."""
+NATIVE = "native"
+"""The name of a library for the processor that compiled it."""
+INSTRUCTIONS = (
+    "sse", "ssse", "avx", "fma", "bmi", "f16c", "abm", "movbe", "popcnt", "adx", "sha", "aes",
+    "vaes", "pclmul", "vpclmul", "gfni", "amx", "xsave", "asimd", "sve", "sme", "i8mm", "bf16",
+)  # fmt: skip
+"""How the names of instruction sets begin that a compiler may use."""
+SUFFIXES = (".h", ".cpp", ".cu")
+MACOS = "11.0"
+"""The oldest macOS that a library runs on, also part of a wheel's name (``hatch_build.py``)."""
 FLAGS = (
     "-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-pthread",
     "-fvisibility=hidden",
@@ -34,9 +44,27 @@ FLAGS = (
 def digest() -> str:
     """A hash of the sources, which a library carries: an older library is recognised."""
     found = hashlib.sha256()
-    for path in sorted(SOURCE.parent.iterdir()):
+    for path in sorted(p for p in SOURCE.parent.iterdir() if p.suffix in SUFFIXES):
         found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()[:16]
+
+
+def processor() -> str:
+    """A hash of this processor's instructions. A library for this machine alone carries it: in a
+    folder that several machines share, another processor might not know an instruction."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    known = [line.split() for line in lines if line.startswith(("flags", "Features"))]
+    # Other flags are about the system, and may change with it.
+    names = sorted(flag for flag in (known or [[]])[0] if flag.startswith(INSTRUCTIONS))
+    return hashlib.sha256(" ".join([platform.machine(), *names]).encode()).hexdigest()[:8]
+
+
+def mark(name: str) -> str:
+    """What a library of this name must carry."""
+    return f"{digest()}-{processor()}" if name == NATIVE else digest()
 
 
 class NoCompiler(Exception):
@@ -57,7 +85,7 @@ def compiler() -> str:
 def levels(native: bool) -> dict[str, tuple[str, ...]]:
     """What to compile: names and flags; ``native``: for this machine only."""
     if native:
-        return {"native": ("-march=native",)}
+        return {NATIVE: ("-march=native",)}
     if platform.machine().lower() in ("x86_64", "amd64"):
         return LEVELS
     return {"generic": ()}
@@ -76,13 +104,15 @@ def build(folder: Path = COMPILED, *, native: bool = True) -> list[Path]:
     """
     if sys.platform == "win32":
         raise NoCompiler("the kernels are compiled on Linux and macOS only")
-    command = compiler().split()
+    command = [*compiler().split(), *FLAGS]
+    if sys.platform == "darwin":
+        command.append(f"-mmacosx-version-min={MACOS}")
     with tempfile.TemporaryDirectory() as scratch:
         running = []
         for name, flags in levels(native).items():
             out = Path(scratch) / f"hogwild_{name}.so"
-            mark = f'-DHOG_DIGEST="{digest()}"'
-            call = [*command, *FLAGS, *flags, mark, str(SOURCE), "-o", str(out)]
+            carried = f'-DHOG_DIGEST="{mark(name)}"'
+            call = [*command, *flags, carried, str(SOURCE), "-o", str(out)]
             running.append((out, subprocess.Popen(call, stderr=subprocess.PIPE, text=True)))
         for _, process in running:
             _, said = process.communicate()
@@ -92,12 +122,14 @@ def build(folder: Path = COMPILED, *, native: bool = True) -> list[Path]:
                     other.wait()
                 raise NoCompiler(f"{command[0]} failed: {said.strip()[-2000:]}")
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("hogwild_*.so"):
-            old.unlink()
-        found = []
-        for out, _ in running:
-            found.append(folder / out.name)
-            shutil.copyfile(out, found[-1])
+        found = [folder / out.name for out, _ in running]
+        for (out, _), place in zip(running, found, strict=True):
+            # Whole at once: another process may load the library at any time.
+            partial = place.with_suffix(f".{os.getpid()}")
+            shutil.copyfile(out, partial)
+            partial.replace(place)
+        for old in set(folder.glob("hogwild_*.so")) - set(found):
+            old.unlink(missing_ok=True)
     return found
 
 

@@ -27,12 +27,13 @@ from hogwild.kernels.build import SOURCE
 from hogwild.kernels.energy import (
     ACTIVATIONS,
     MOST_EDGES,
+    MOST_NUMBERS,
     Design,
     EnergyKernel,
     Tensors,
-    plan_of,
 )
 from hogwild.kernels.native import Library
+from hogwild.kernels.plan import plan_of
 from hogwild.linalg.solution import Solution
 
 THREADS = 128
@@ -235,12 +236,19 @@ def device_plan(graph: Graph, native: Library, channels: int) -> DevicePlan:
 class CudaEnergyKernel(EnergyKernel):
     """A posed problem on a batch of graphs on a GPU."""
 
+    device: int = 0
+    threads = THREADS
+
     def __init__(self, native: Library, graph: Graph, design: Design, tensors: Tensors) -> None:
         super().__init__(native, graph, design, tensors)
-        device = tensors.nodes.device
-        self.device = torch.cuda.current_device() if device.index is None else device.index
-        self.functions = functions(design, self.device)
+        self._load()
         self.on_device = device_plan(graph, native, design.channels)
+
+    def _load(self) -> None:
+        """Load the kernels of this model."""
+        device = self.tensors.nodes.device
+        self.device = torch.cuda.current_device() if device.index is None else device.index
+        self.functions = functions(self.design, self.device)
 
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design) -> bool:
@@ -248,6 +256,8 @@ class CudaEnergyKernel(EnergyKernel):
         small graphs and narrow embeddings."""
         if design.channels > MOST_CHANNELS or graph.num_edges > MOST_EDGES:
             return False
+        if plan_of(graph, native, design.channels).numbers > MOST_NUMBERS:
+            return False  # a hub: there are no fronts
         plan = device_plan(graph, native, design.channels)
         return bool(plan.sizes.max(initial=0) <= MOST_ROWS)
 
@@ -258,7 +268,7 @@ class CudaEnergyKernel(EnergyKernel):
     def _batch(self) -> tuple[_Batch, int, list[Any]]:
         """The arguments of a launch, the bytes of shared memory, and what must stay alive."""
         plan, t = self.on_device, self.tensors.detach()
-        fixed = 130 + self.sizes.parameters
+        fixed = 130 + self.threads + self.sizes.parameters
         fronts = int(plan.numbers.max(initial=0))
         shared = 8 * (fixed + fronts) <= most_shared(self.device)
         nodes, edges = plan.sizes
@@ -303,7 +313,7 @@ class CudaEnergyKernel(EnergyKernel):
         if not blocks:
             return
         self._launch(
-            "hog_solve", (blocks, 1), THREADS, shared, batch,
+            "hog_solve", (blocks, 1), self.threads, shared, batch,
             None if h0 is None else h0.data_ptr(), _Options(*options), into.value.data_ptr(),
             into.status.data_ptr(), into.iterations.data_ptr(), into.residual.data_ptr(),
         )  # fmt: skip
@@ -311,11 +321,11 @@ class CudaEnergyKernel(EnergyKernel):
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         batch, shared, _alive = self._batch()
         blocks, count = self.graph.num_graphs * self.replicas, self.sizes.parameters
-        sums = h.new_empty(max(blocks, 1) * (THREADS // 32) * count)
+        sums = h.new_empty(max(blocks, 1) * (self.threads // 32) * count)
         rest = [None if x is None else x.data_ptr() for x in into.every()]
         if blocks:
             self._launch(
-                "hog_adjoint", (blocks, 1), THREADS, shared, batch, h.data_ptr(),
+                "hog_adjoint", (blocks, 1), self.threads, shared, batch, h.data_ptr(),
                 gradient.data_ptr(), *rest[1:], sums.data_ptr(), status.data_ptr(),
             )  # fmt: skip
         grid = (self.replicas, (count + 127) // 128)

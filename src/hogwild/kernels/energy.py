@@ -8,7 +8,6 @@ tensors, whose gradients :meth:`EnergyKernel.adjoint` computes in closed form.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,15 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.errors import GraphError
-from hogwild.graph import Graph, kept
+from hogwild.errors import FeatureError
+from hogwild.graph import Graph
 from hogwild.kernels.native import Library
+from hogwild.kernels.plan import address, plan_of
 from hogwild.linalg.solution import Solution
 from hogwild_node.networks import PICNNParameters
 
 ACTIVATIONS = ("softplus", "squareplus")
-LEAF = 16
-"""Unknowns of a piece of a graph that is not split further (:mod:`hogwild.linalg.dissection`)."""
 
 
 PRODUCTS = 250.0
@@ -36,40 +34,6 @@ MOST_NUMBERS = float(1 << 28)
 """Numbers in the fronts of one graph above which it is not factorised."""
 MOST_EDGES = 2_000_000
 """Edges of a batch above which no plan is made."""
-MOST_PAIRS = 1e8
-"""Pairs of neighbours of one node, summed over a graph, above which no plan is made."""
-
-
-def _at(x: Tensor | None) -> int | None:
-    """The address of a contiguous tensor."""
-    return None if x is None else x.data_ptr()
-
-
-class GraphPlan:
-    """The order of elimination of a batch of graphs, in the compiled library's memory."""
-
-    def __init__(self, native: Library, graph: Graph, channels: int) -> None:
-        self._free = native.plan_free
-        batch, src, dst = (x.cpu().contiguous() for x in (graph.batch, graph.src, graph.dst))
-        self.handle, why = native.call(
-            "plan", graph.num_nodes, graph.num_graphs, _at(batch), graph.num_edges, _at(src),
-            _at(dst), max(LEAF // channels, 1), MOST_PAIRS,
-        )  # fmt: skip
-        if not self.handle:
-            raise GraphError(f"the compiled library refused the graph: {why}")
-        numbers, work = ctypes.c_double(), ctypes.c_double()
-        native.plan_cost(self.handle, ctypes.byref(numbers), ctypes.byref(work))
-        self.numbers, self.work = numbers.value, work.value
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            self._free(self.handle)
-
-
-@kept
-def plan_of(graph: Graph, native: Library, channels: int) -> GraphPlan:
-    """The plan of this graph; the graph owns it."""
-    return GraphPlan(native, graph, channels)
 
 
 @dataclass(frozen=True)
@@ -90,8 +54,10 @@ class Design:
 
     @property
     def fits(self) -> bool:
-        """Whether the compiled library has room for such networks (``source/picnn.h``)."""
-        return max(map(len, self.widths)) <= 12 and max(map(len, self.monotone)) <= 256
+        """Whether the compiled library has room for such networks (``source/library.cpp``)."""
+        deepest, inputs = max(map(len, self.widths)), max(map(len, self.monotone))
+        widest = max(w for some in self.widths for w in some)
+        return deepest <= 12 and inputs <= 256 and widest <= 4096 and self.heads <= 1024
 
 
 class Sizes:
@@ -238,10 +204,28 @@ class EnergyKernel:
         self.native, self.graph, self.design, self.tensors = native, graph, design, tensors
         self.plan = plan_of(graph, native, design.channels)
         self.sizes = Sizes.of(native, design)
-        shape = tuple(tensors.nodes.shape)
-        expected = (tensors.parameters.size(0), self.sizes.node_rows, graph.num_nodes)
-        assert shape == expected, (shape, expected)
-        assert tensors.parameters.size(1) == self.sizes.parameters
+        self._check()
+
+    def _check(self) -> None:
+        """Raise unless every array has the shape and the dtype that the library reads."""
+        t, r, h = self.tensors, self.replicas, self.design.heads
+        n, e = self.graph.num_nodes, self.graph.num_edges
+        for name, found, allowed in (
+            ("parameters", t.parameters, [(r, self.sizes.parameters)]),
+            ("nodes", t.nodes, [(r, self.sizes.node_rows, n)]),
+            ("edges", t.edges, [(r, self.sizes.edge_rows, e)]),
+            ("weight", t.weight, [(a, b, e) for a in (1, r) for b in (1, h)]),
+            ("loop_weight", t.loop_weight, [(n,)]),
+        ):
+            if found is None:
+                continue
+            if tuple(found.shape) not in allowed or found.dtype != torch.float64:
+                raise FeatureError(
+                    f"the posed tensor {name} has shape {tuple(found.shape)} and dtype "
+                    f"{found.dtype}; expected float64 and one of the shapes {allowed}"
+                )
+        if t.edges is None and not self.design.sent_at_nodes:
+            raise FeatureError("features of senders are missing; expected them on nodes or edges")
 
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design) -> bool:
@@ -283,10 +267,10 @@ class EnergyKernel:
     def _posed(self) -> tuple[Any, ...]:
         """The arguments that pose the problem, and the tensors that must stay alive."""
         t = self.tensors.detach()
-        addresses = [_at(x) for x in (t.parameters, t.nodes, t.edges, t.weight)]
+        addresses = [address(x) for x in (t.parameters, t.nodes, t.edges, t.weight)]
         return (
             self.plan.handle, self.sizes.handle, self.replicas, *addresses, *self._strides,
-            _at(t.loop_weight), int(self.direct),
+            address(t.loop_weight), int(self.direct),
         ), t  # fmt: skip
 
     def solve(
@@ -299,15 +283,17 @@ class EnergyKernel:
         status = torch.empty(replicas, graphs, dtype=torch.long, device=like.device)
         found = Solution(h, status, torch.empty_like(status), h.new_empty(replicas, graphs))
         options = (atol, rtol, max_iter, max_backtracks, patience)
-        self._solve(None if h0 is None else h0.contiguous(), options, found)
+        start = None if h0 is None else h0.to(h.dtype).contiguous()
+        self._solve(start, options, found)
         return found
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         """Solve, and write the solution."""
         arguments, _alive = self._posed
         failed, why = self.native.call(
-            "solve", *arguments, _at(h0), *options, torch.get_num_threads(), _at(into.value),
-            _at(into.status), _at(into.iterations), _at(into.residual),
+            "solve", *arguments, address(h0), *options, torch.get_num_threads(),
+            address(into.value), address(into.status), address(into.iterations),
+            address(into.residual),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"the compiled solve failed: {why}")
@@ -340,8 +326,8 @@ class EnergyKernel:
         """Write all gradients; those of weights for every replica and head."""
         arguments, _alive = self._posed
         failed, why = self.native.call(
-            "adjoint", *arguments, _at(h), _at(gradient), self.rtol, torch.get_num_threads(),
-            *(_at(x) for x in into.every()), _at(status),
+            "adjoint", *arguments, address(h), address(gradient), self.rtol,
+            torch.get_num_threads(), *(address(x) for x in into.every()), address(status),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"the compiled adjoint failed: {why}")

@@ -14,9 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 from torch import Tensor
 
 from hogwild.kernels.build import COMPILED, LEVELS, digest
+=======
+from hogwild.kernels.build import COMPILED, LEVELS, NATIVE, digest, mark
+>>>>>>> main
 
 SWITCH = "HOGWILD_KERNELS"
 """The environment variable that switches the compiled library off: ``HOGWILD_KERNELS=off``."""
@@ -25,13 +29,14 @@ _INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "digest": (ctypes.c_char_p, []),
     "level": (_INT, []),
-    "plan": (_AT, [_INT, _INT, _AT, _INT, _AT, _AT, _INT, _REAL, _AT, _INT]),
+    "plan": (_AT, [_INT, _INT, _AT, _INT, _AT, _AT, _INT, _INT, _REAL, _AT, _INT]),
     "plan_free": (None, [_AT]),
     "plan_cost": (None, [_AT, _AT, _AT]),
     "flatten": (_INT, [_AT, _INT, _INT, *[_AT] * 7]),
     "sizes": (_AT, [_AT, _REAL, _AT]),
     "sizes_free": (None, [_AT]),
     "shapes": (None, [_AT, _AT]),
+    "symmetric": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _INT, _AT, _AT, _AT, _INT]),
     "solve": (
         ctypes.c_int,
         [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, _AT, _REAL, _REAL, *[_INT] * 4,
@@ -103,8 +108,11 @@ def found() -> Library | Missing:
         one = Library(COMPILED / f"hogwild_{name}.so", name)
     except (OSError, AttributeError) as error:
         return Missing(f"the library cannot be loaded: {error}")
-    if one.digest().decode() != digest():
-        return Missing("older than its sources: python -m hogwild.kernels.build compiles it again")
+    carried = one.digest().decode()
+    if carried != mark(name):
+        same = name == NATIVE and carried.startswith(f"{digest()}-")
+        why = "compiled for another processor" if same else "older than its sources"
+        return Missing(f"{why}: python -m hogwild.kernels.build compiles it again")
     return one
 
 

@@ -392,3 +392,11 @@ def plan_for(graph: Graph, channels: int, replicas: int, *, force: bool = False)
     if plan is not None and plan.size > MAX_TOTAL / replicas:
         return None  # the plan was made for fewer replicas
     return plan
+
+
+def resemble(graph: Graph, like: Graph) -> None:
+    """Plan nothing where another graph, most of whose edges are the same, had better use conjugate
+    gradients: looking for small separators costs more than the solve."""
+    for key, plan in planned(like).plans.items():
+        if plan is None and key not in planned(like).refused:
+            planned(graph).plans.setdefault(key, None)

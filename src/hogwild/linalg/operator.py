@@ -55,6 +55,11 @@ class Hessian(ABC):
         :class:`~hogwild.graph.Pattern`; only where :attr:`has_blocks`."""
         raise NotImplementedError(f"{type(self).__name__} reaches beyond the graph's pattern")
 
+    def exactly(self, rhs: Tensor) -> Tensor | None:
+        """``H⁻¹ b`` to rounding, where the map has a better way than its blocks; otherwise
+        ``None``."""
+        return None
+
 
 class Tangent(ABC):
     r"""The linear map :math:`I - J`, J the Jacobian of a fixed-point map at one point.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -95,6 +95,19 @@ class Solution:
         status.masked_fill_(residual <= limit, int(Status.CONVERGED))
         status.masked_fill_(~torch.isfinite(residual), int(Status.NOT_FINITE))
         return cls(value, status, iterations, residual)
+
+    @classmethod
+    def of_levels(cls, found: Sequence[Solution]) -> Solution:
+        """The last level's embeddings. Iterations are summed over the levels; residuals and
+        statuses are the worst of all levels."""
+        if len(found) == 1:
+            return found[0]
+        return cls(
+            found[-1].value,
+            torch.stack([f.status for f in found]).amax(0),
+            torch.stack([f.iterations for f in found]).sum(0),
+            torch.stack([f.residual for f in found]).amax(0),
+        )
 
     @property
     def converged(self) -> Tensor:

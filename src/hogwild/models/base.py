@@ -136,6 +136,11 @@ class Conv(GraphModule):
         """The name of the convolution in errors."""
         return type(self).__name__
 
+    @property
+    def level_channels(self) -> list[int]:
+        """Width of the embeddings of every level, the lowest level first."""
+        return [self.hidden_channels]
+
     @abstractmethod
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""

@@ -91,7 +91,7 @@ class Contraction(FixedPoint):
     def weights(self) -> Tensor:
         return self.adjacency.perron
 
-    def drift(self, error: float) -> Tensor:
+    def displacement(self, error: float) -> Tensor:
         r"""A bound on the distance to the fixed point if every number heard is wrong by at most δ.
 
         In the weighted norm the error of what is heard is at most

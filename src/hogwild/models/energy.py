@@ -53,6 +53,19 @@ def message_gain(rounds: int, message: str) -> float:
 
 KERNELS: dict[str, type[EnergyKernel]] = {"cpu": EnergyKernel, "cuda": CudaEnergyKernel}
 """The compiled solves, by the kind of device."""
+
+
+def default_widths(hidden_channels: int) -> tuple[int, int]:
+    """Hidden widths of the PICNNs and width of a message, for embeddings of this width: w and w/2
+    with w = max(4, k/4), rounded down.
+
+    These are the paper's 4 and 2 up to k = 19. Above, the networks grow with the embeddings, in the
+    paper's proportions. Without that, four hidden units would read all k numbers of an embedding.
+    """
+    width = max(4, hidden_channels // 4)
+    return width, width // 2
+
+
 COUPLING, ALONE = 4.0, 0.3
 """Factors on initial weights: ``COUPLING`` on the difference between neighbours, ``ALONE`` on a
 node's own embedding in its self message and update. ``benchmarks/training_step.py`` times the
@@ -74,7 +87,8 @@ class EnergyConv(ImplicitConv):
 
     Args:
         message: ``"edge"``: :math:`m(h_i, h_j, x_i, x_j, e_{ij})`; ``"node"``: :math:`m(h_j, x_j)`.
-        message_channels: Width of a message (of each head).
+        message_channels: Width of a message (of each head); ``None``: half of the default of
+            ``widths``, at k ≤ 19 the paper's 2.
         heads: ``None``, or a number of attention heads, each with its own message network and its
             own weights (softmax over the neighbourhood, from features only).
         concat: Concatenate the heads' messages (otherwise average them).
@@ -85,7 +99,8 @@ class EnergyConv(ImplicitConv):
         rounds: Rounds of messages inside the one convex energy. With L > 1 rounds the energy of a
             node depends on nodes L hops away, so that only a solver can minimise it.
         beta: Strong convexity :math:`\beta`.
-        widths: Hidden widths of the PICNNs.
+        widths: Hidden widths of the PICNNs; ``None``: (w, w) with w = max(4, k/4) rounded down, at
+            k ≤ 19 the paper's (4, 4) (:func:`default_widths`).
         act: Activation of the PICNNs, smooth, convex and nondecreasing.
         gate: Positive part of the PICNNs' gates, ``"softplus"`` or ``"relu"``.
 
@@ -107,7 +122,7 @@ class EnergyConv(ImplicitConv):
         *,
         hidden_channels: int = 2,
         message: str = "edge",
-        message_channels: int = 2,
+        message_channels: int | None = None,
         heads: int | None = None,
         concat: bool = True,
         aggr: str = "sum",
@@ -115,7 +130,7 @@ class EnergyConv(ImplicitConv):
         edge_dim: int | None = None,
         rounds: int = 1,
         beta: float = 0.04,
-        widths: Sequence[int] = (4, 4),
+        widths: Sequence[int] | None = None,
         act: str | Activation = "softplus",
         gate: str = "softplus",
         **kwargs: Unpack[Solving],
@@ -131,7 +146,9 @@ class EnergyConv(ImplicitConv):
         require_all_positive(
             message_channels=message_channels, rounds=rounds, heads=heads, edge_dim=edge_dim
         )
-        widths = require_widths("widths", widths)
+        width, narrow = default_widths(hidden_channels)
+        widths = (width, width) if widths is None else require_widths("widths", widths)
+        message_channels = narrow if message_channels is None else message_channels
         if not 0 < beta < math.inf:
             raise ConfigError(f"beta={beta!r}; expected a positive number (strong convexity)")
         if heads is not None and (aggr == "mean" or normalize):
@@ -260,7 +277,7 @@ class EnergyConv(ImplicitConv):
             tuple(net.monotone for net in nets),
         )  # fmt: skip
         if not design.fits:
-            return "the networks have more layers or inputs than the compiled solve takes"
+            return "the networks have more layers, units or inputs than the compiled solve takes"
         if not kernel.pays(native, graph, design):
             return "the graph is large or has no small separators: other methods are cheaper there"
         weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)

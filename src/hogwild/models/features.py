@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from hogwild.errors import FeatureError
+from hogwild.errors import FeatureError, FeatureWarning
 from hogwild.graph.inputs import Inputs
-from hogwild.models.validation import refuse_batch
+from hogwild.models.validation import large_features, refuse_batch
 from hogwild.nn.standardize import Standardize
 
 
@@ -29,6 +30,8 @@ class Features(nn.Module):
     Attributes:
         ignores_edges: Whether a model without edge features ignores ``edge_attr`` instead of
             raising an error.
+        advises: Whether the first large features in training mode give a warning, if no statistics
+            were fitted by then.
     """
 
     def __init__(self, in_channels: int, edge_dim: int | None, replicas: int | None) -> None:
@@ -36,6 +39,7 @@ class Features(nn.Module):
         self.nodes = Standardize(in_channels, replicas=replicas)
         self.edges = None if edge_dim is None else Standardize(edge_dim, replicas=replicas)
         self.ignores_edges = False
+        self.advises = True
 
     @property
     def fitted(self) -> bool:
@@ -45,7 +49,17 @@ class Features(nn.Module):
     def forward(self, inputs: Inputs) -> Inputs:
         """The inputs with standardised features. Invalid features pass through unchanged, and the
         layers raise the error."""
+        if self.advises and self.training and not torch.compiler.is_compiling():
+            self._advise(inputs)
         return replace(inputs, x=self.nodes(inputs.x), edge_attr=self._edge_attr(inputs))
+
+    def _advise(self, inputs: Inputs) -> None:
+        """Look at the features of the first batch of a training, once: they may be large."""
+        self.advises = False
+        given = {"x": inputs.x, "edge_attr": inputs.edge_attr}
+        known = {k: t for k, t in given.items() if isinstance(t, Tensor) and not t.is_sparse}
+        if not self.fitted and (found := large_features(**known)):
+            warnings.warn(FeatureWarning(found), stacklevel=4)
 
     def _edge_attr(self, inputs: Inputs) -> Tensor | None:
         edge_attr = inputs.edge_attr

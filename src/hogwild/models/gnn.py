@@ -83,6 +83,7 @@ class ConvGNN(Model):
             )
         self.conv, self.readout = conv, readout
         self.features = Features(conv.in_channels, conv.edge_dim, conv.replicas)
+        self.features.advises = conv.kind != Kind.EXPLICIT
         self.kind, self.replicas, self.num_layers = conv.kind, conv.replicas, conv.num_layers
         self.in_channels, self.hidden_channels = conv.in_channels, conv.hidden_channels
         self.edge_dim, self.out_channels = conv.edge_dim, readout.out_channels

@@ -47,6 +47,7 @@ from torch import Tensor
 from hogwild.errors import ConfigError, require_widths
 from hogwild.graph import Graph, kept
 from hogwild.graph.inputs import Inputs
+from hogwild.kernels.symmetric import solve_symmetric
 from hogwild.linalg.operator import Hessian
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
@@ -95,13 +96,22 @@ class GSDHessian(Hessian):
         """``None``: no preconditioner. The diagonal is nearly a multiple of the identity, and the
         condition number is at most 1 + 2β/γ without it."""
 
+    def _entries(self) -> tuple[Tensor, Tensor]:
+        """The diagonal [N], and the half of Ã that every edge holds, [E]."""
+        p, src, dst = self.problem, self.graph.src, self.graph.dst
+        diagonal = 2.0 * (p.gamma + p.beta) - 2.0 * p.beta * p.own
+        return diagonal, -p.beta * p.weight * p.root[dst] * p.root[src]
+
+    def exactly(self, rhs: Tensor) -> Tensor | None:
+        # All channels and replicas share one number a pair of neighbours.
+        return solve_symmetric(self.graph, *self._entries(), rhs)
+
     def blocks(self) -> tuple[Tensor, Tensor]:
         p, pattern = self.problem, self.graph.pattern
-        diagonal = 2.0 * (p.gamma + p.beta) - 2.0 * p.beta * p.own
-        src, dst = self.graph.src, self.graph.dst
-        # An edge holds its half of Ã. Two neighbours of a node are not coupled with each other.
-        off = p.own.new_zeros(src.numel() + pattern.left.numel())
-        off[: src.numel()] = -p.beta * p.weight * p.root[dst] * p.root[src]
+        diagonal, edge = self._entries()
+        # Two neighbours of a node are not coupled with each other.
+        off = p.own.new_zeros(edge.numel() + pattern.left.numel())
+        off[: edge.numel()] = edge
         off = off if pattern.keep is None else off[pattern.keep]
         return self._scalar(diagonal), self._scalar(off)
 

@@ -97,7 +97,7 @@ class MaxProblem(FixedPoint, LocalMap):
         # The gradient goes to one winner. Autograd of the maximum would divide it among ties.
         return torch.cat([heard, own], -1).gather(-1, _winners(own, heard, best, at))
 
-    def drift(self, error: float) -> Tensor:
+    def displacement(self, error: float) -> Tensor:
         r"""A bound on the distance to the fixed point if every number heard is wrong by at most ε.
 
         Such errors change the decrement of each edge by at most ε. The value of the best walk to i

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ConfigError
@@ -67,6 +66,10 @@ class Stack(Conv):
         """The layers, the lowest first."""
         return [level for level in self.levels if isinstance(level, ImplicitConv)]
 
+    @property
+    def level_channels(self) -> list[int]:
+        return [conv.hidden_channels for conv in self.convs]
+
     def reset_parameters(self) -> None:
         for conv in self.convs:
             conv.reset_parameters()
@@ -83,11 +86,17 @@ class Stack(Conv):
         return StackProblem(first, widths, posed, inputs, self.replicas is not None)
 
     def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
-        """The embeddings of every level, the lowest first; every solve starts at ``h0``."""
+        """The embeddings of every level, the lowest first. Every solve starts at ``h0`` [(R,) N,
+        k], or at its own columns of an ``h0`` that has the embeddings of all levels side by side,
+        [(R,) N, sum of the :attr:`level_channels`]."""
         inputs, found = Inputs.of(inputs), list[Solution]()
-        for conv in self.convs:
+        widths = self.level_channels
+        starts: Sequence[Tensor | None] = [h0] * len(widths)
+        if len(widths) > 1 and isinstance(h0, Tensor) and h0.shape[-1:] == (sum(widths),):
+            starts = h0.split(widths, -1)
+        for conv, start in zip(self.convs, starts, strict=True):
             x = beside(inputs.x, found[-1].value) if found else inputs.x
-            found.append(conv.embed(replace(inputs, x=x), h0))
+            found.append(conv.embed(replace(inputs, x=x), start))
         return found
 
     def solver_path(self, inputs: Inputs) -> list[str]:
@@ -101,14 +110,8 @@ class Stack(Conv):
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         """The last level's embeddings. Iterations are summed over the levels; residuals and
-        statuses are the worst of all levels."""
-        found = self.solutions(inputs, h0)
-        return Solution(
-            found[-1].value,
-            torch.stack([f.status for f in found]).amax(0),
-            torch.stack([f.iterations for f in found]).sum(0),
-            torch.stack([f.residual for f in found]).amax(0),
-        )
+        statuses are the worst of all levels. ``h0`` is that of :meth:`solutions`."""
+        return Solution.of_levels(self.solutions(inputs, h0))
 
     def require_asynchronous(self, inputs: Inputs) -> None:
         for conv in self.convs:

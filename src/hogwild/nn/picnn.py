@@ -174,9 +174,11 @@ class PICNN(nn.Module):
         """All parameters, [B, …] in the solver's dtype."""
 
         def flat(parameters: nn.ParameterList) -> list[Tensor]:
-            found = [p.to(dtype) for p in parameters]
+            # Not the list's own iterator, which looks every parameter up by its number's name.
+            found = [p for p in parameters._parameters.values() if p is not None]
             lead = len(self.batch_shape)
-            return [p.flatten(0, lead - 1) if lead else p.unsqueeze(0) for p in found]
+            flattened = [p.flatten(0, lead - 1) if lead else p.unsqueeze(0) for p in found]
+            return flattened if dtype is None else [p.to(dtype) for p in flattened]
 
         return PICNNParameters(
             flat(self.feature_weight), flat(self.feature_bias), flat(self.wy), flat(self.wz),

@@ -9,6 +9,7 @@ for every column c, with an offset and a scale computed from the data. Features 
 column                    offset              scale                   becomes
 ========================  ==================  ======================  ==========================
 ordinary                  mean                standard deviation      mean 0, deviation 1
+with outliers             mean                largest distance / 8    mean 0, at most 8
 two values                the smaller one     their difference        0 and 1
 one value v               0                   :math:`|v|`, or 1       the sign of v
 ========================  ==================  ======================  ==========================
@@ -16,6 +17,10 @@ one value v               0                   :math:`|v|`, or 1       the sign o
 A column of two values is an indicator, so one-hot features do not change. A division by the
 standard deviation would make rare indicators very large. A column of one value becomes its sign, so
 that features that are all 1 stay 1. Only for such a column does a shift :math:`b` matter.
+
+A column has *outliers* where a value is more than 8 standard deviations from the mean
+(:data:`FARTHEST`). No standardised feature of the graphs that were fitted is therefore larger than
+8 in absolute value.
 """
 
 from __future__ import annotations
@@ -27,6 +32,10 @@ from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, FeatureError, require_positive
 
+FARTHEST = 8.0
+"""Largest absolute value of a standardised feature. Fresh energies with such features have
+condition numbers below 10³ (``tests/models/test_scale.py``). With larger features the condition
+number grows quickly (``benchmarks/condition.py``)."""
 ROUNDING = 8.0
 """Number of rounding errors by which the values of a column may differ and still count as one."""
 
@@ -54,6 +63,7 @@ class Standardize(nn.Module):
         shape = (channels,) if replicas is None else (replicas, channels)
         self.register_buffer("offset", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
+        self._compared: tuple[object, bool] | None = None  # see _alike
 
     @property
     def fitted(self) -> bool:
@@ -117,9 +127,19 @@ class Standardize(nn.Module):
         offset, scale = self.offset, self.scale
         if self.replicas is not None:
             offset, scale = offset.unsqueeze(1), scale.unsqueeze(1)  # [R, 1, p]
-            if bool((offset == offset[:1]).all() & (scale == scale[:1]).all()):
+            if self._alike():
                 offset, scale = offset[0], scale[0]
         return (x - offset.to(x)) / scale.to(x)
+
+    def _alike(self) -> bool:
+        """Whether all replicas standardise alike; computed again only after a change, because the
+        comparison waits for the device."""
+        both = (self.offset, self.scale)
+        state = tuple((t.data_ptr(), t._version) for t in both)
+        if self._compared is None or self._compared[0] != state:
+            alike = all(bool((t == t[:1]).all()) for t in both)
+            self._compared = state, alike
+        return self._compared[1]
 
     def extra_repr(self) -> str:
         replicas = "" if self.replicas is None else f", replicas={self.replicas}"
@@ -138,7 +158,10 @@ def statistics(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     # large mean costs no digits.
     middle, unit = low + spread / 2, torch.where(spread > 0, spread, 1.0)
     z = (x - middle) / unit
-    mean, deviation = middle + z.mean(0) * unit, z.std(0, correction=0) * unit
+    center = z.mean(0)
+    farthest = torch.maximum(z.amax(0) - center, center - z.amin(0))
+    spread_z = torch.maximum(z.std(0, correction=0), farthest / FARTHEST)
+    mean, deviation = middle + center * unit, spread_z * unit
     size = torch.where(size > 0, size, 1.0)
     offset = torch.where(one, 0.0, torch.where(two, low, mean))
     scale = torch.where(one, size, torch.where(two, spread, deviation))

@@ -236,7 +236,7 @@ class CertifiedMap:
         default the largest entry."""
         return x.abs().amax(1)
 
-    def drift(self, error: float) -> Tensor | None:
+    def displacement(self, error: float) -> Tensor | None:
         """A proved bound [R, G] on the largest entry of the final distance to the fixed point, if
         every number heard is wrong by at most ``error``; infinite if there is no bound, ``None`` if
         nothing is proved."""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hogwild.graph import Star
 from hogwild.models.levels import StackProblem
-from hogwild_node.rules.base import Rule
+from hogwild_node.rules.base import Kept, Rule, carry
 
 
 class StackRule(Rule):
@@ -52,6 +52,13 @@ class StackRule(Rule):
         for rule, own, start in zip(self.rules, self.own, self.start, strict=True):
             rule.forget(nodes)
             own[..., nodes] = start[..., nodes]
+
+    def keep(self, before: StackRule, kept: Kept) -> None:
+        for level, (rule, old) in enumerate(zip(self.rules, before.rules, strict=True)):
+            self.own[level] = carry(self.own[level], before.own[level], kept.nodes)
+            self.heard[level] = carry(self.heard[level], before.heard[level], kept.edges)
+            self._pose(level)
+            rule.keep(old, kept)
 
     def _levels(self, h: Tensor) -> list[Tensor]:
         return list(h.split(self.problem.widths, 1))

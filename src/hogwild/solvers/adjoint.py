@@ -127,11 +127,13 @@ class _Attach(torch.autograd.Function):
         ctx: Any, h: Tensor, backward: Backward, on_failure: str, *tensors: Tensor | None
     ) -> Tensor:
         ctx.solved, ctx.on_failure = backward, on_failure
+        ctx.save_for_backward(*tensors)  # autograd then notices changes in place
         return h.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        _ = ctx.saved_tensors
         with torch.autocast(grad.device.type, enabled=False):
             found, gradients = ctx.solved(grad)
         failed = ctx.on_failure == "raise" and found.failed

@@ -10,6 +10,7 @@ from hogwild.tasks.base import Task
 from hogwild.tasks.chains import Chains
 from hogwild.tasks.coordinates import Coordinates
 from hogwild.tasks.counting import Counting
+from hogwild.tasks.moving import MovingSource, MovingSwarm
 from hogwild.tasks.peptides import PeptidesFunc, PeptidesStruct
 from hogwild.tasks.ppi import PPI
 from hogwild.tasks.splits import Split
@@ -19,8 +20,10 @@ from hogwild.tasks.tu import Mutag, Proteins
 
 SYNTHETIC = (Chains, Counting, Sums, Coordinates, Terrain)
 BENCHMARKS = (Mutag, Proteins, PPI, PeptidesFunc, PeptidesStruct)
-TASKS: dict[str, type[Task]] = {task.name: task for task in (*SYNTHETIC, *BENCHMARKS)}
-"""Every task by its name: the paper's five synthetic ones, then its benchmark sets."""
+MOVING = (MovingSource, MovingSwarm)
+TASKS: dict[str, type[Task]] = {task.name: task for task in (*SYNTHETIC, *BENCHMARKS, *MOVING)}
+"""Every task by its name: the paper's five synthetic ones, its benchmark sets, then tasks on graphs
+that move."""
 
 
 def get(name: str, **options: Any) -> Task:
@@ -38,6 +41,6 @@ def get(name: str, **options: Any) -> Task:
 
 
 __all__ = [
-    "PPI", "TASKS", "Chains", "Coordinates", "Counting", "Mutag", "PeptidesFunc",
-    "PeptidesStruct", "Proteins", "Split", "Sums", "Task", "Terrain", "get",
+    "PPI", "TASKS", "Chains", "Coordinates", "Counting", "MovingSource", "MovingSwarm", "Mutag",
+    "PeptidesFunc", "PeptidesStruct", "Proteins", "Split", "Sums", "Task", "Terrain", "get",
 ]  # fmt: skip

@@ -83,13 +83,18 @@ class Coordinates(Task):
                 f"{PATIENCE} draws of {n} points with radius={self.radius} gave no connected "
                 f"graph; expected a larger radius, more points, or connected=False"
             )
+        return self._data(position, distance, distance)
+
+    def _data(self, position: np.ndarray, distance: np.ndarray, measured: np.ndarray) -> Data:
+        """Points [n, 2] with their distances [n, n], and with measured ones for the edges."""
+        n = self.in_channels
         i, j = np.triu_indices(n, 1)
-        edge_index = undirected(*np.nonzero(np.triu(near, 1)))
-        d = torch.from_numpy(distance).float()
+        edge_index = undirected(*np.nonzero(np.triu(distance <= self.radius, 1)))
+        d, seen = torch.from_numpy(distance).float(), torch.from_numpy(measured).float()
         return Data(
             x=torch.eye(n),
             edge_index=edge_index,
-            edge_attr=d[edge_index[0], edge_index[1]][:, None],
+            edge_attr=seen[edge_index[0], edge_index[1]][:, None],
             pos=torch.from_numpy(position).float(),
             pair_index=torch.from_numpy(np.stack([i, j])),  # "index": batching shifts it
             y=d[i, j],

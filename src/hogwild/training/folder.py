@@ -13,6 +13,7 @@ from hogwild.config import Config
 from hogwild.errors import CheckpointError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.training import checkpoint
+from hogwild.training.registry import as_stored
 
 FREE = {"epochs", "checkpoint_every", "device"}
 """Options that may change when a run is resumed."""
@@ -73,6 +74,8 @@ def check(folder: Path, config: Config, resume: bool) -> bool:
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
     now = json.loads(_text(config))
+    if isinstance(before.get("model_options"), dict):
+        before["model_options"] = as_stored(str(before.get("model")), before["model_options"])
     differ = sorted(k for k in now if k not in FREE and before.get(k) != now[k])
     if differ:
         k = differ[0]

@@ -26,6 +26,7 @@ from hogwild.metrics import cost
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.scarselli import ScarselliGNN
+from hogwild.models.warm import Memory
 from hogwild.progress import bar
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, state
@@ -33,7 +34,7 @@ from hogwild.training.diagnosis import diagnose, failed_adjoints
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
 from hogwild.training.optimiser import AdamW, Rows, clip
-from hogwild.training.predict import inputs_of, predict
+from hogwild.training.predict import inputs_of, predict_levels
 from hogwild.training.registry import device_of, set_on_failure
 from hogwild.training.shelf import Shelf, Taken, mini_batches, portions
 from hogwild.training.state import Stop
@@ -73,6 +74,7 @@ class Loop:
         self.model = model.to(device, config.precision)
         # A failed solve stops its own replica, and must not end the run.
         set_on_failure(self.model, "ignore" if config.on_failure == "ignore" else "warn")
+        self.model.features.advises = False  # the configuration says whether to standardise
         self.implicit = model.kind != Kind.EXPLICIT
         self.shelf = Shelf(task.graphs, config.precision, device)
         self.rows = Rows(self.model, model.replicas)
@@ -86,7 +88,7 @@ class Loop:
         self.best_score, self.best_loss = worst, worst.clone()
         self.best_epoch = torch.full_like(worst, -1, dtype=torch.long)
         self.best = {k: self._row(t).clone() for k, t in self.model.state_dict().items()}
-        self.warm: Tensor | None = None  # [R, N, k] of all graphs, in training only
+        self.warm = Memory(self.shelf.num_nodes)  # of all graphs, in training only
         self.loss = worst.clone()  # of the last epoch
         self.score = worst.clone() * torch.nan  # the last validation metric
         self.iterations = 0  # of the last epoch, the largest
@@ -148,7 +150,7 @@ class Loop:
         self.model.zero_grad(set_to_none=True)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
-            out, found = predict(self.model, data, self._start(taken))
+            out, found, h = predict_levels(self.model, data, self.warm.get(taken.nodes))
             # Rows that do not count for a replica get no gradient. A mask in the loss is not
             # enough: where a target is NaN, it leaves 0 · NaN.
             keep = (mask[:, data.batch] if of_nodes(self.task, out, data) else mask).unsqueeze(-1)
@@ -183,11 +185,7 @@ class Loop:
         if project is not None:  # moves parameters back into their bounds
             project(warn=False)
         if self.implicit and config.warm_start:
-            h = found.value.detach()
-            if self.warm is None:
-                self.warm = h.new_zeros(h.size(0), self.shelf.num_nodes, h.size(-1))
-            usable = self.alive.view(-1, 1, 1) & torch.isfinite(h)
-            self.warm[:, taken.nodes] = torch.where(usable, h, 0.0)
+            self.warm.put(h, taken.nodes, self.alive.unsqueeze(1))
         self.iterations = max(self.iterations, int(found.iterations.max()))
         return losses.double()
 
@@ -195,10 +193,6 @@ class Loop:
         """The task's loss or metric of every replica, [R]."""
         measure = self.task.loss if name == "loss" else self.task.metric
         return one_mean_each(self.task, name, measure(out, data, mask), self.replicas)
-
-    def _start(self, taken: Taken) -> Tensor | None:
-        """Where solves start, [R, N, k]: at the embeddings of the last epoch."""
-        return None if self.warm is None else self.warm[:, taken.nodes]
 
     def _penalty(self, model: ScarselliGNN, found: Solution, data: Batch, mask: Tensor) -> Tensor:
         """Scarselli's penalty, the mean over the graphs that count, [R]."""
@@ -239,9 +233,9 @@ class Loop:
         with warnings.catch_warnings():
             if quiet:
                 warnings.simplefilter("ignore", ConvergenceWarning)
-            starts = [self._start(p) if warm else None for p in pieces]
+            starts = [self.warm.get(p.nodes) if warm else None for p in pieces]
             pairs = zip(pieces, starts, strict=True)
-            out = torch.cat([predict(self.model, p.data, h)[0] for p, h in pairs], -2)
+            out = torch.cat([predict_levels(self.model, p.data, h)[0] for p, h in pairs], -2)
         found = []
         for member in members:
             some = member.any(1)

@@ -8,6 +8,7 @@ from torch_geometric.data import Batch
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.gnn import ConvGNN
+from hogwild.models.warm import side_by_side
 
 
 def inputs_of(model: ConvGNN, data: Batch) -> Inputs:
@@ -18,15 +19,24 @@ def inputs_of(model: ConvGNN, data: Batch) -> Inputs:
 
 
 def predict(model: ConvGNN, data: Batch, h0: Tensor | None = None) -> tuple[Tensor, Solution]:
-    """Predictions [R, …] and embeddings [R, N, k], R = 1 for a model without replicas. Solves begin
-    at ``h0`` [R, N, k]."""
+    """The first two of :func:`predict_levels`."""
+    out, found, _ = predict_levels(model, data, h0)
+    return out, found
+
+
+def predict_levels(
+    model: ConvGNN, data: Batch, h0: Tensor | None = None
+) -> tuple[Tensor, Solution, Tensor]:
+    """Predictions [R, …], embeddings [R, N, k], and those of all levels side by side [R, N, K];
+    R = 1 for a model without replicas. Solves begin at ``h0`` [R, N, K]."""
     many = model.replicas is not None
     if h0 is not None and not many:
         h0 = h0[0]
     inputs = inputs_of(model, data)
-    found = model.embed(inputs, h0)
+    levels = model.solutions(inputs, h0)
+    found, h = Solution.of_levels(levels), side_by_side(levels)
     out = model.read(found.value, inputs)
     if many:
-        return out, found
+        return out, found, h
     parts = (found.value, found.status, found.iterations, found.residual)
-    return out.unsqueeze(0), Solution(*(t.unsqueeze(0) for t in parts))
+    return out.unsqueeze(0), Solution(*(t.unsqueeze(0) for t in parts)), h.unsqueeze(0)

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from hogwild.config import Config
-from hogwild.errors import ConfigError, among
+from hogwild.errors import ConfigError, among, is_integer
 from hogwild.models import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, MaxGNN, ScarselliGNN
 from hogwild.models.base import Kind
+from hogwild.models.energy import default_widths
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import Layers
@@ -80,6 +81,8 @@ DECIDED = {
     *("pool", "replicas", "solver", "edge_dim"),
 }
 """Options of constructors that the task or the training decides."""
+PAPER_WIDTHS = (4, 2)
+"""Hidden widths of the networks of an energy, and width of a message, in the paper."""
 PAPER: dict[Kind, Solver[Any]] = {
     Kind.OPTIMISATION: LBFGS(max_iter=50, atol=1e-5, rtol=0.0),
     Kind.FIXED_POINT: Picard(max_iter=500, atol=1e-5, rtol=0.0),
@@ -95,9 +98,27 @@ def entry(name: str) -> Entry:
 
 def spelled_out(config: Config) -> Config:
     """With all options of a model by name that differ from the defaults of its class, so that a
-    stored run keeps its meaning when :data:`MODELS` changes."""
-    options = {**entry(config.model).options, **config.model_options}
+    stored run keeps its meaning when :data:`MODELS` changes. The widths of an energy's networks are
+    among them where they are not the paper's."""
+    found = entry(config.model)
+    options = {**found.options, **config.model_options}
+    k = options.get("hidden_channels")
+    if found.type is EnergyGNN and is_integer(k):
+        width, narrow = default_widths(int(k))
+        if (width, narrow) != PAPER_WIDTHS:
+            options = {"widths": [width, width], "message_channels": narrow} | options
     return replace(config, model_options=options)
+
+
+def as_stored(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a model in a stored run. Runs that were stored before the widths of an
+    energy's networks followed ``hidden_channels`` do not name them: they were the paper's."""
+    if model not in MODELS or MODELS[model].type is not EnergyGNN:
+        return dict(options)
+    k, (width, narrow) = options.get("hidden_channels"), PAPER_WIDTHS
+    if not is_integer(k) or default_widths(int(k)) == PAPER_WIDTHS:
+        return dict(options)
+    return {"widths": [width, width], "message_channels": narrow} | dict(options)
 
 
 def solver_for(config: Config, found: Entry) -> Solver[Any] | None:

@@ -40,8 +40,8 @@ def of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors["random/cpu"] = torch.get_rng_state()
     if loop.shelf.device.type == "cuda":
         tensors["random/cuda"] = torch.cuda.get_rng_state(loop.shelf.device)
-    if loop.warm is not None:
-        tensors["warm"] = loop.warm
+    if loop.warm.value is not None:
+        tensors["warm"] = loop.warm.value
     extra: dict[str, Any] = {
         "epoch": loop.epoch,
         "judged": loop.judged,
@@ -74,7 +74,9 @@ def restore(loop: Loop, found: checkpoint.Checkpoint, where: str) -> dict[str, T
             setattr(loop.optimiser, name, groups["optimiser"][name].to(device))
         for name in _KEPT:
             setattr(loop, name, groups["loop"][name].to(device))
-        loop.warm = groups["warm"][""].to(device) if "warm" in groups else None
+        warm = groups["warm"][""].to(device) if "warm" in groups else None
+        if warm is not None and warm.size(-1) == sum(loop.model.conv.level_channels):
+            loop.warm.value = warm  # older versions kept the last level only
         loop.stops = [None if s is None else Stop(**s) for s in found.extra["stops"]]
         loop.epoch = found.extra["epoch"]
         loop.judged = found.extra["judged"]

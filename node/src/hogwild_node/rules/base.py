@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 from hogwild_node.ops import Array, namespace
 from hogwild_node.star import Star
+
+Pairs = tuple[Array, Array]
+"""Where some nodes or edges are after a change of the graph, and where they were before, [n]
+each."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What stays through a change of the graph.
+
+    Attributes:
+        nodes: The nodes that stay.
+        edges: The edges that stay: the same two nodes, which stay, too.
+        same: Those of the nodes whose own features and edges have not changed either.
+    """
+
+    nodes: Pairs
+    edges: Pairs
+    same: Pairs
+
+
+def carry(now: Array, before: Array, pairs: Pairs) -> Array:
+    """Memory [..., n] with the columns of what stays from the memory before the change; may change
+    ``now`` in place."""
+    here, there = pairs
+    return namespace(now).put(now, here, before[..., there])
 
 
 class Rule(ABC):
@@ -31,6 +58,9 @@ class Rule(ABC):
     """Which nodes of the last update computed nothing and waited; ``None``: none."""
     silent: Array | None = None
     """Which nodes of the last update have nothing to send; ``None``: none."""
+    follows: bool = True
+    """Whether nodes go on through a change of the graph with :meth:`keep`. Otherwise all nodes
+    begin anew."""
 
     def pose(self, model: Any) -> None:
         """Replace the model by another one of the same shape. The model at a node may only depend
@@ -85,6 +115,15 @@ class Rule(ABC):
     @abstractmethod
     def forget(self, nodes: Array) -> None:
         """Clear the private memory of these nodes."""
+
+    @abstractmethod
+    def keep(self, before: Any, kept: Kept) -> None:
+        """Take over the memory of the same rule on the graph before a change.
+
+        The rule has begun on the new graph (:meth:`begin`). Nodes and edges that stay get their
+        memory back, except for what a node computes from its own energy if this energy has
+        changed.
+        """
 
     def lose(self, edges: Array, packets: Array) -> None:
         """Note that packets on these edges were lost. By default nothing happens, because later

@@ -21,6 +21,7 @@ A node cannot know that it has its final answer, so it never stops.
 from __future__ import annotations
 
 from hogwild_node.ops import Array, namespace
+from hogwild_node.rules.base import Kept, carry
 from hogwild_node.rules.layered import LayersRule
 from hogwild_node.star import Star
 
@@ -35,6 +36,9 @@ class CachingRule(LayersRule):
 
     def forget(self, nodes: Array) -> None:
         self.values[:, self.model.widths[0] :, nodes] = 0.0  # a node still has its own features
+
+    def keep(self, before: CachingRule, kept: Kept) -> None:
+        self.values = carry(self.values, before.values, kept.nodes)
 
     def update(
         self, h: Array, inbox: Array, mail: Array | None, at: Star

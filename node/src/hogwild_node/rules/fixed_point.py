@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from hogwild_node.local import LocalMap
 from hogwild_node.ops import Array
-from hogwild_node.rules.base import Rule
+from hogwild_node.rules.base import Kept, Rule
 from hogwild_node.star import Star
 
 
@@ -39,3 +39,6 @@ class FixedPointRule(Rule):
 
     def forget(self, nodes: Array) -> None:
         pass  # the rule has no memory
+
+    def keep(self, before: FixedPointRule, kept: Kept) -> None:
+        pass

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from hogwild_node.local import LocalEnergy
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Rule, to_self
+from hogwild_node.rules.base import Kept, Rule, carry, to_self
 from hogwild_node.star import Star
 
 DAMPING = 0.6
@@ -84,6 +84,17 @@ class GradientRule(Rule):
         if self.auto:
             self.trust[..., nodes] = self.damping
             self.last[..., nodes] = 0.0
+
+    def keep(self, before: GradientRule, kept: Kept) -> None:
+        # A node whose energy has changed computes its gradient and block anew, and does not take
+        # the jump of its gradient for a step that was too large.
+        self.own = carry(self.own, before.own, kept.same)
+        if self.auto:
+            self.block = carry(self.block, before.block, kept.same)
+            self.last = carry(self.last, before.last, kept.same)
+            self.trust = carry(self.trust, before.trust, kept.nodes)
+        if self.bounded:
+            self.rows = carry(self.rows, before.rows, kept.same)
 
     # -- the rule ----------------------------------------------------------------------------------
 

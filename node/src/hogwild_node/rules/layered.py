@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from hogwild_node.layers import LocalLayers
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Rule
+from hogwild_node.rules.base import Kept, Rule, carry
 from hogwild_node.star import Star
 
 
@@ -35,6 +35,9 @@ class LayerByLayer(LayersRule):
 
     def forget(self, nodes: Array) -> None:
         self.layer[nodes] = 0
+
+    def keep(self, before: LayerByLayer, kept: Kept) -> None:
+        self.layer = carry(self.layer, before.layer, kept.nodes)
 
     def _each(
         self,
@@ -73,7 +76,10 @@ class LayerByLayer(LayersRule):
 
 class ValueByValue(LayerByLayer):
     """A rule whose packets hold the values of several layers. A node keeps its own values up to its
-    layer, stacked: [R, sum(widths[:-1]), N]."""
+    layer, stacked: [R, sum(widths[:-1]), N]. Its values of a layer are final, so that it begins
+    anew when the graph changes."""
+
+    follows = False
 
     def begin(self, h: Array, inbox: Array) -> Array | None:
         super().begin(h, inbox)

@@ -48,7 +48,7 @@ from __future__ import annotations
 from hogwild_node.local import LocalEnergy
 from hogwild_node.ops import Array, namespace
 from hogwild_node.quadratic import LocalQuadratic
-from hogwild_node.rules.base import Rule
+from hogwild_node.rules.base import Kept, Rule, carry
 from hogwild_node.rules.elimination import (
     Anchor,
     Clusters,
@@ -117,6 +117,15 @@ class MessageRule(Rule):
         self.trust.forget(nodes)
         self.retreat.forget(nodes)
         self.known[:, nodes] = False
+
+    def keep(self, before: MessageRule, kept: Kept) -> None:
+        self.gradient.keep(before.gradient, kept)
+        self.trust.keep(before.trust, kept)
+        self.retreat.keep(before.retreat, kept)
+        self.own = carry(self.own, before.own, kept.nodes)
+        self.known = carry(self.known, before.known, kept.nodes)
+        self.near = carry(self.near, before.near, kept.edges)
+        self.sent = carry(self.sent, before.sent, kept.edges)
 
     def refresh(self, h: Array, inbox: Array, at: Star) -> Array:
         letters = self.gradient.refresh(h, inbox, at)

@@ -23,6 +23,7 @@ Nodes that are never lost, and whose neighbours are never lost, do not retreat.
 from __future__ import annotations
 
 from hogwild_node.ops import Array, namespace
+from hogwild_node.rules.base import Kept, carry
 from hogwild_node.star import Star
 
 REST = 4.0
@@ -56,6 +57,12 @@ class Retreat:
         """Clear the memory of these nodes."""
         self.left[:, nodes] = 0.0
         self.times[:, nodes] = 0.0
+
+    def keep(self, before: Retreat, kept: Kept) -> None:
+        """Nodes and edges that stay keep their memory through a change of the graph."""
+        for name in ("home", "left", "times"):
+            setattr(self, name, carry(getattr(self, name), getattr(before, name), kept.nodes))
+        self.quiet = carry(self.quiet, before.quiet, kept.edges)
 
     def resting(self, at: Star) -> Array:
         """Which nodes rest, [R, A]."""

@@ -23,6 +23,7 @@ the constants.
 from __future__ import annotations
 
 from hogwild_node.ops import Array, namespace
+from hogwild_node.rules.base import Kept, carry
 from hogwild_node.star import Star
 
 WINDOW = 3
@@ -75,6 +76,11 @@ class Trust:
         fresh = type(self)(self.last)
         for name, memory in vars(self).items():
             memory[..., nodes] = getattr(fresh, name)[..., nodes]
+
+    def keep(self, before: Trust, kept: Kept) -> None:
+        """Nodes that stay keep their memory through a change of the graph."""
+        for name, memory in vars(self).items():
+            setattr(self, name, carry(memory, getattr(before, name), kept.nodes))
 
     def watch(
         self,

@@ -6,6 +6,9 @@
 #include <memory>
 #include <thread>
 #include <vector>
+#ifdef HOG_POISON
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include "energy.h"
 #include "fronts.h"
@@ -45,7 +48,7 @@ struct Alone {
 /// What the threads of a crew share.
 struct Common {
     explicit Common(int threads) : size(threads), numbers(4 * threads) {}
-    const int size;
+    int size;  // final before the first thread works
     std::atomic<int> waiting{0}, round{0};
     std::vector<double> numbers;  // two for every thread, twice over
 
@@ -145,7 +148,12 @@ class Arena {
   public:
     /// Room for so many vectors; what was there before is lost.
     V* room(size_t vectors) {
-        if (room_.size() < (vectors + 1) * LANES) {
+#ifdef HOG_POISON
+        const bool fits = room_.size() == (vectors + 1) * LANES;  // sanitizers see the end
+#else
+        const bool fits = room_.size() >= (vectors + 1) * LANES;
+#endif
+        if (!fits) {
             std::vector<double>().swap(room_);
             room_.resize((vectors + 1) * LANES);
         }
@@ -157,6 +165,21 @@ class Arena {
     std::vector<double> room_;
 };
 
+/// For the address sanitizer: memory that is read before it is written gives NaN, and nobody may
+/// touch the GAP vectors from `end` on, which lie behind a task's scratch memory.
+#ifdef HOG_POISON
+constexpr size_t GAP = 4;
+inline V* poisoned(V* memory, size_t vectors, size_t end) {
+    __asan_unpoison_memory_region(memory, vectors * sizeof(V));
+    std::memset(memory, 0xff, vectors * sizeof(V));
+    __asan_poison_memory_region(memory + end, GAP * sizeof(V));
+    return memory;
+}
+#else
+constexpr size_t GAP = 0;
+inline V* poisoned(V* memory, size_t, size_t) { return memory; }
+#endif
+
 /// Whole vectors for so many numbers.
 inline size_t whole(size_t numbers) { return (numbers + LANES - 1) / LANES; }
 
@@ -165,10 +188,12 @@ inline DirectTask make_task(const Posed& posed, int64_t graph, int64_t replica, 
                             Arena& arena) {
     const Sizes& s = *posed.sizes;
     const GraphPlan& g = *posed.plan->of[graph];
-    const size_t own = DirectTask::vectors(s, g.n, g.e), fronts = whole(front_numbers(g, s.k())),
+    const size_t end = DirectTask::vectors(s, g.n, g.e), own = end + GAP,
+                 fronts = whole(front_numbers(g, s.k())),
                  panel = whole(panel_numbers(g, s.k())),
                  senders = whole(sender_numbers(g, s.k(), s.merged()));
-    V* memory = arena.room(own + fronts + panel + senders);
+    const size_t all = own + fronts + panel + senders;
+    V* memory = poisoned(arena.room(all), all, end);
     const Fronts linear{&g, s.k(), (double*)(memory + own), (double*)(memory + own + fronts),
                         (double*)(memory + own + fronts + panel)};
     return DirectTask(s, view(g), posed.place(graph, replica, used), linear, Alone{}, memory);
@@ -182,7 +207,7 @@ Any make_krylov_task(const Posed& posed, int64_t graph, int64_t replica, const d
     const Sizes& s = *posed.sizes;
     const GraphPlan& g = *posed.plan->of[graph];
     Krylov linear = how;
-    linear.memory = (double*)(memory + Any::vectors(s, g.n, g.e));
+    linear.memory = (double*)(memory + Any::vectors(s, g.n, g.e) + GAP);
     Any out(s, view(g), posed.place(graph, replica, used), linear, team, memory);
     if (scratch) out.use_scratch(scratch);
     return out;
@@ -191,7 +216,7 @@ Any make_krylov_task(const Posed& posed, int64_t graph, int64_t replica, const d
 inline size_t krylov_vectors(const Posed& posed, int64_t graph) {
     const GraphPlan& g = *posed.plan->of[graph];
     return KrylovTask::vectors(*posed.sizes, g.n, g.e) +
-           whole(krylov_numbers(g.n, posed.sizes->k()));
+           whole(krylov_numbers(g.n, posed.sizes->k())) + GAP;
 }
 
 /// Run `work(task)` for one graph and replica.
@@ -201,7 +226,9 @@ void with_task(const Posed& posed, int64_t graph, int64_t replica, const double*
     if (posed.direct) {
         work(make_task(posed, graph, replica, used, arena));
     } else {
-        V* memory = arena.room(krylov_vectors(posed, graph));
+        const size_t all = krylov_vectors(posed, graph);
+        const GraphPlan& g = *posed.plan->of[graph];
+        V* memory = poisoned(arena.room(all), all, KrylovTask::vectors(*posed.sizes, g.n, g.e));
         work(make_krylov_task<KrylovTask>(posed, graph, replica, used, how, Alone{}, memory, nullptr));
     }
 }
@@ -211,15 +238,24 @@ template <class Work>
 void with_crew(const Posed& posed, int64_t graph, int64_t replica, const double* used,
                const Krylov& how, int64_t threads, Arena& arena, const Work& work) {
     const size_t own = krylov_vectors(posed, graph), pad = CrewTask::scratch(*posed.sizes);
-    V* memory = arena.room(own + threads * pad);
+    const size_t all = own + threads * (pad + GAP);
+    V* memory = poisoned(arena.room(all), all, all - GAP);
     Common common((int)threads);
+    std::atomic<bool> go{false};
     auto run = [&](int rank) {
+        while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
         work(make_krylov_task<CrewTask>(posed, graph, replica, used, how, Crew{&common, rank}, memory,
-                                        memory + own + rank * pad),
+                                        memory + own + rank * (pad + GAP)),
              rank);
     };
     std::vector<std::thread> others;
-    for (int t = 1; t < threads; ++t) others.emplace_back(run, t);
+    try {
+        for (int t = 1; t < threads; ++t) others.emplace_back(run, t);
+    } catch (const std::exception&) {
+        // The system starts no more threads: the crew is smaller.
+    }
+    common.size = (int)others.size() + 1;
+    go.store(true, std::memory_order_release);
     run(0);
     for (auto& other : others) other.join();
 }
@@ -286,7 +322,11 @@ void each_task(int64_t tasks, int64_t threads, const Work& work) {
         }
     };
     std::vector<std::thread> others;
-    for (int64_t t = 1; t < std::min(threads, tasks); ++t) others.emplace_back(run, t);
+    try {
+        for (int64_t t = 1; t < std::min(threads, tasks); ++t) others.emplace_back(run, t);
+    } catch (const std::exception&) {
+        // The system starts no more threads: those that run take all tasks.
+    }
     run(0);
     for (auto& other : others) other.join();
     if (failed) std::rethrow_exception(failed);
@@ -372,6 +412,7 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
         for (int64_t r = 0; r < posed.replicas; ++r)
             for (int64_t g = 0; g < p.graphs; ++g) {
                 std::vector<Arena> adding(threads);
+                for (Arena& each : adding) each.room(count);  // threads of a crew must not throw
                 with_crew(posed, g, r, used.data(), how, threads, arenas[0],
                           [&](CrewTask task, int rank) {
                               V* sum = adding[rank].room(count);

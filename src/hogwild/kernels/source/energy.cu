@@ -5,27 +5,15 @@
 // MessageNet, LoopNet and UpdateNet, and the numbers of the model.
 #include "fronts_gpu.h"
 
-#if HOG_GPU
-#define HOG_SHARED(name) extern __shared__ double name[]
+#ifdef HOG_EMULATED
+#define HOG_SHARED(name) double* const name = emulated_shared
 #else
-// One thread on a CPU, for tests: the caller sets blockIdx and the memory that a block shares.
-#define __global__
-#define __grid_constant__
-#define __launch_bounds__(threads, blocks)
-#define HOG_SHARED(name) double* const name = hog_shared
-struct Index {
-    int x, y;
-};
-static Index threadIdx{0, 0}, blockIdx{0, 0}, blockDim{1, 1};
-static double* hog_shared;
-static void __syncthreads() {}
-extern "C" void hog_scalar_block(int x, int y, double* shared) {
-    blockIdx = Index{x, y};
-    hog_shared = shared;
-}
+#define HOG_SHARED(name) extern __shared__ double name[]
 #endif
 
 namespace hog {
+
+#define HOG_ROOM (130 + HOG_THREADS)  // numbers of shared memory for sums, a flag and columns
 
 struct StaticSizes : Model<StaticSizes> {
     HOG_METHOD constexpr int k() const { return HOG_K; }
@@ -89,9 +77,9 @@ HOG_FN double used(int i, double raw, double& slope) {
 HOG_FN BlockTask make(const Batch& b, int graph, int replica, double* shared, int* flip) {
     constexpr StaticSizes s{};
     const DevicePlan plan = DevicePlan::at(b.plans + b.start[graph]);
-    double* room = shared;  // 128 numbers for sums, one for a flag
+    double* room = shared;  // what Block describes
     int* broken = (int*)(shared + 128);
-    double* parameters = shared + 130;
+    double* parameters = shared + HOG_ROOM;
     const double* raw = b.parameters + (long long)replica * s.parameters();
     for (int i = threadIdx.x; i < s.parameters(); i += blockDim.x) {
         double slope;
@@ -117,9 +105,7 @@ HOG_FN BlockTask make(const Batch& b, int graph, int replica, double* shared, in
 struct WarpSum {
     double* to;
     HOG_METHOD void add(int i, double x) const {
-#if HOG_GPU
         for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
-#endif
         if (threadIdx.x % 32 == 0) to[i] += x;
     }
     HOG_METHOD WarpSum from(int i) const { return WarpSum{to + i}; }
@@ -160,7 +146,7 @@ hog_adjoint(const __grid_constant__ Batch b, const double* h, const double* grad
     BlockTask task = make(b, graph, replica, shared, &flip);
     const long long one = HOG_K * b.nodes, at = (long long)replica * b.graphs + graph;
     double* mine = sums + (at * (HOG_THREADS / 32) + threadIdx.x / 32) * s.parameters();
-    for (int i = threadIdx.x % 32; i < s.parameters(); i += blockDim.x < 32 ? 1 : 32) mine[i] = 0.0;
+    for (int i = threadIdx.x % 32; i < s.parameters(); i += 32) mine[i] = 0.0;
     task.fill_contexts();
     task.read(h + replica * one, task.h);
     task.evaluate(task.h);

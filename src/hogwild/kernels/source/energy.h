@@ -44,7 +44,7 @@ class Task {
     /// Scratch memory that suffices for every function above: the sum of everything that any of them
     /// takes for one network, with the largest sizes of all three.
     HOG_METHOD static size_t scratch(const S& s) {
-#if HOG_GPU || defined(HOG_SCALAR)
+#if HOG_GPU
         return 0;
 #else
         auto most = [](size_t a, size_t b, size_t c) {

@@ -213,6 +213,46 @@ struct Fronts {
         }
     }
 
+    /// Solve in place for eight right-hand sides, with k = 1; `y` has room for the widest front.
+    void substitute_columns(V* x, V* y) const {
+        std::vector<double*>& at = places();
+        for (int f = 0; f < g->fronts; ++f) {
+            const int32_t *pivot = g->pivot.data() + g->pivot_ptr[f],
+                          *bound = g->bound.data() + g->bound_ptr[f];
+            const int P = g->pivot_ptr[f + 1] - g->pivot_ptr[f];
+            const int b = g->bound_ptr[f + 1] - g->bound_ptr[f], stride = front_stride(P + b);
+            const double* F = at[f];
+            for (int i = 0; i < P; ++i) {
+                V t = x[pivot[i]];
+                for (int j = 0; j < i; ++j) t -= F[(size_t)i * stride + j] * y[j];
+                y[i] = t * F[(size_t)i * stride + i];
+                x[pivot[i]] = y[i];
+            }
+            for (int i = 0; i < b; ++i) {
+                V t = x[bound[i]];
+                for (int j = 0; j < P; ++j) t -= F[(size_t)(P + i) * stride + j] * y[j];
+                x[bound[i]] = t;
+            }
+        }
+        for (int f = g->fronts - 1; f >= 0; --f) {
+            const int32_t *pivot = g->pivot.data() + g->pivot_ptr[f],
+                          *bound = g->bound.data() + g->bound_ptr[f];
+            const int P = g->pivot_ptr[f + 1] - g->pivot_ptr[f];
+            const int b = g->bound_ptr[f + 1] - g->bound_ptr[f], stride = front_stride(P + b);
+            const double* F = at[f];
+            for (int i = 0; i < P; ++i) y[i] = x[pivot[i]];
+            for (int i = 0; i < b; ++i) {
+                const V t = x[bound[i]];
+                for (int j = 0; j < P; ++j) y[j] -= F[(size_t)(P + i) * stride + j] * t;
+            }
+            for (int i = P - 1; i >= 0; --i) {
+                y[i] *= F[(size_t)i * stride + i];
+                for (int j = 0; j < i; ++j) y[j] -= F[(size_t)i * stride + j] * y[i];
+                x[pivot[i]] = y[i];
+            }
+        }
+    }
+
   private:
     /// Add sum over c of left[c]' right[c] (rows [k]) to a front, at the rows of the node at
     /// position a and the columns of the node at b; the transpose where that is above the diagonal,

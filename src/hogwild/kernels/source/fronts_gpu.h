@@ -47,21 +47,14 @@ struct DevicePlan {
     }
 };
 
-/// The threads of a block. `room` is shared memory for sums, 2 numbers a warp twice over.
+/// The threads of a block. `room` is shared memory: 128 numbers for sums (two a warp, twice over), two
+/// for a flag, and then 32 for every warp.
 struct Block {
     double* room;
     int* flip;  // in registers of every thread: which half of the room comes next
-#if HOG_GPU
     HOG_METHOD int rank() const { return threadIdx.x; }
     HOG_METHOD int size() const { return blockDim.x; }
     HOG_METHOD void sync() const { __syncthreads(); }
-#else
-    int rank() const { return 0; }
-    int size() const { return 1; }
-    int first(int) const { return 0; }
-    int last(int n) const { return n; }
-    void sync() const {}
-#endif
     HOG_METHOD int inside(int b, int n) const { return b < n ? b : n - 1; }
     HOG_METHOD void sum(double& a, double& b) const { combine(a, b, false); }
     HOG_METHOD void max(double& a, double& b) const { combine(a, b, true); }
@@ -70,7 +63,6 @@ struct Block {
     /// The larger one; NaN wins.
     HOG_METHOD static double larger(double a, double b) { return b > a || b != b ? b : a; }
     HOG_METHOD void combine(double& a, double& b, bool largest) const {
-#if HOG_GPU
         for (int o = 16; o; o /= 2) {
             const double x = __shfl_xor_sync(~0u, a, o), y = __shfl_xor_sync(~0u, b, o);
             a = largest ? larger(a, x) : a + x;
@@ -89,14 +81,12 @@ struct Block {
             a = largest ? larger(a, x) : a + x;
             b = largest ? larger(b, y) : b + y;
         }
-#else
-        (void)a, (void)b, (void)largest;
-#endif
     }
 };
 
 struct BlockFronts {
     static constexpr bool matrix_free = false;
+    static constexpr int NARROW = 32;  // a warp holds the rows of a front with fewer unknowns
     DevicePlan p;
     double* memory;
     int* broken;  // in memory that the block shares
@@ -112,16 +102,12 @@ struct BlockFronts {
         HOG_PACKS(i, t.v.n)
         HOG_EACH(c, K) memory[p.right[i] + c] = sign * from[i * K + c];
         team.sync();
-#if HOG_GPU
         const int warp = team.rank() / 32, warps = team.size() / 32, lane = team.rank() % 32;
-#else
-        const int warp = 0, warps = 1, lane = 0;
-#endif
         for (int l = 0; l < p.levels; ++l) {
             for (int q = p.level_ptr[l] + warp; q < p.level_wide[l]; q += warps)
-                eliminate<32>(t, p.level_front[q], lane);
+                eliminate<32>(t, p.level_front[q], lane, t.team.room + 130 + 32 * warp);
             for (int q = p.level_wide[l]; q < p.level_ptr[l + 1]; ++q)
-                eliminate<0>(t, p.level_front[q], team.rank());
+                eliminate<0>(t, p.level_front[q], team.rank(), nullptr);
             team.sync();
         }
         for (int l = p.levels - 1; l >= 0; --l) {
@@ -138,24 +124,17 @@ struct BlockFronts {
     /// Wait for the threads that share a front: a warp (G = 32), or the block (G = 0).
     template <int G>
     HOG_METHOD static void wait(const Block& team) {
-#if HOG_GPU
         if (G) __syncwarp();
         else __syncthreads();
-#else
-        (void)team;
-#endif
     }
     template <int G>
     HOG_METHOD static int count(const Block& team) {
-#if HOG_GPU
         return G ? G : team.size();
-#else
-        return 1;
-#endif
     }
 
     template <int G, class Task>
-    HOG_METHOD void eliminate(const Task& t, int f, int rank) const {
+    HOG_METHOD void eliminate(const Task& t, int f, int rank, double* room) const {
+        (void)room;
         constexpr int K = Task::s().k();
         const Block& team = t.team;
         const int size = count<G>(team);
@@ -177,6 +156,10 @@ struct BlockFronts {
             }
             wait<G>(team);
         }
+        if (G && W < NARROW) {
+            eliminate_rows(F, stride, P, W, rank, room);
+            return;
+        }
         for (int j = 0; j < P; ++j) {
             const double x = F[j * stride + j], inverse = 1.0 / sqrt(x);
             if (!(x > 0) && rank == 0) *broken = 1;
@@ -188,15 +171,33 @@ struct BlockFronts {
         }
     }
 
+    /// The same for a narrow front: a lane of the warp is a row, in registers. `room` [32] passes a
+    /// column on.
+    HOG_METHOD void eliminate_rows(double* F, int stride, int P, int W, int rank,
+                                   double* room) const {
+        const bool on = rank <= W;
+        double* mine = F + rank * stride;
+        double row[NARROW];
+        HOG_EACH(l, NARROW) row[l] = on && l < W ? mine[l] : 0.0;
+        HOG_UNROLL for (int j = 0; j < NARROW; ++j) {
+            if (j >= P) break;
+            const double x = __shfl_sync(~0u, row[j], j), inverse = rsqrt(x);
+            if (!(x > 0) && rank == 0) *broken = 1;
+            const double y = row[j] * inverse;
+            room[rank] = y;
+            __syncwarp();
+            row[j] = rank == j ? inverse : y;
+            HOG_UNROLL for (int l = j + 1; l < NARROW; ++l) row[l] -= y * room[l];
+            __syncwarp();
+        }
+        HOG_EACH(l, NARROW) if (on && l < W && l <= rank) mine[l] = row[l];
+        __syncwarp();
+    }
+
     /// F[i, l] -= F[i, j] F[l, j] for j < l <= i, and for the right-hand side.
     template <int G>
     HOG_METHOD static void update(double* F, int stride, int j, int W, int rank, int size) {
-#if HOG_GPU
         const int columns = G ? 8 : 16, rows = size / columns, r = rank / columns, c = rank % columns;
-#else
-        const int columns = 1, rows = 1, r = 0, c = 0;
-        (void)rank, (void)size;
-#endif
         for (int i0 = j + 1 + r; i0 <= W; i0 += 4 * rows) {
             double y[4];
             HOG_EACH(u, 4) {
@@ -222,6 +223,19 @@ struct BlockFronts {
         const int P = (p.pivot_ptr[f + 1] - p.pivot_ptr[f]) * K;
         const int W = P + (p.bound_ptr[f + 1] - p.bound_ptr[f]) * K, stride = W | 1;
         double *F = memory + p.place[f], *y = F + W * stride;
+        if (G && W < NARROW) {  // a lane is an unknown
+            const bool own = rank < P;
+            const int node = own ? pivot[rank / K] : rank < W ? bound[(rank - P) / K] : 0;
+            const int at = node * K + (own ? rank % K : (rank - P) % K);
+            double value = own ? y[rank] : rank < W ? x[at] : 0.0;
+            const double inverse = own ? F[rank * stride + rank] : 1.0;
+            for (int i = W - 1; i >= 0; --i) {
+                const double below = own && i > rank ? F[i * stride + rank] : 0.0;
+                value -= below * __shfl_sync(~0u, value * inverse, i);
+            }
+            if (own) x[at] = value * inverse;
+            return;
+        }
         for (int j = rank; j < P; j += size) {
             double sum = y[j];
             for (int i = P; i < W; ++i)

@@ -3,8 +3,10 @@
 // Every function checks sizes before it computes, returns zero, and writes a reason into `why`
 // otherwise. Python holds a plan as an opaque pointer (hogwild/kernels).
 #include <cstdio>
+#include <initializer_list>
+#include <new>
 
-#include "batch.h"
+#include "symmetric.h"
 
 #ifndef HOG_DIGEST
 #define HOG_DIGEST ""
@@ -14,6 +16,8 @@
 using namespace hog;
 
 namespace {
+
+constexpr int64_t MOST_THREADS = 1024;
 
 void explain(char* why, int64_t size, const char* text) {
     if (why && size > 0) std::snprintf(why, size, "%s", text);
@@ -34,6 +38,21 @@ bool describe(Net& net, const int64_t*& numbers, const unsigned char*& rising, i
     for (int j = 0; j < net.inputs; ++j)
         if (*rising++) net.mono[j >> 6] |= 1ULL << (j & 63);
     return true;
+}
+
+/// Why these arguments cannot be solved; nullptr where they can.
+const char* refusal(const Posed& posed, std::initializer_list<const void*> needed) {
+    if (!posed.plan || !posed.sizes) return "there is no plan, or there are no sizes";
+    if (posed.replicas < 0 || posed.replicas > (1 << 24)) return "replicas is out of range";
+    const Plan& plan = *posed.plan;
+    for (const auto& one : plan.of)
+        if (posed.direct && one->n && !one->fronts) return "a graph is too dense to be factorised";
+    if (!plan.nodes || !posed.replicas) return nullptr;
+    if (!posed.parameters || !posed.nodes) return "parameters or nodes is null";
+    if (plan.edges && !posed.sizes->sent() && !posed.edges) return "edges is null";
+    for (const void* each : needed)
+        if (!each) return "an array of results or embeddings is null";
+    return nullptr;
 }
 
 }  // namespace
@@ -60,12 +79,13 @@ HOG_API int64_t hog_level() {
 
 /// The plan of a batch; nullptr where the arrays are wrong.
 HOG_API void* hog_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int64_t edges,
-                     const int64_t* src, const int64_t* dst, int64_t leaf, double most_work,
+                     const int64_t* src, const int64_t* dst, int64_t leaf, int64_t hops,
+                     double most_work,
                      char* why, int64_t why_size) {
     try {
         std::string reason;
         Plan* plan =
-            make_plan(nodes, graphs, batch, edges, src, dst, (int)leaf, most_work, reason);
+            make_plan(nodes, graphs, batch, edges, src, dst, (int)leaf, (int)hops, most_work, reason);
         if (!plan) explain(why, why_size, reason.c_str());
         return plan;
     } catch (const std::exception& error) {
@@ -115,7 +135,12 @@ HOG_API int64_t hog_flatten(const void* plan, int64_t k, int64_t wide, int32_t* 
 /// layers, inputs and widths of the message, self message and update networks. `rising` has one byte
 /// for every convex input of the three networks.
 HOG_API void* hog_sizes(const int64_t* numbers, double beta, const unsigned char* rising) {
-    auto s = std::make_unique<Sizes>();
+    for (int i = 0; i < 8; ++i)
+        if (numbers[i] < 0 || numbers[i] > (1 << 20)) return nullptr;
+    if (numbers[2] < 1 || numbers[4] < 1 || numbers[4] > 2 || numbers[5] > 1 || numbers[6] > 1)
+        return nullptr;
+    std::unique_ptr<Sizes> s(new (std::nothrow) Sizes);
+    if (!s) return nullptr;
     s->k_ = (int)numbers[0], s->channels_ = (int)numbers[1], s->heads_ = (int)numbers[2];
     s->concat_ = (int)numbers[3], s->ends_ = (int)numbers[4], s->sent_ = (int)numbers[5];
     s->beta_ = beta;
@@ -127,7 +152,9 @@ HOG_API void* hog_sizes(const int64_t* numbers, double beta, const unsigned char
                       s->update().D() == s->merged() + s->k() &&
                       s->message().out() == s->channels() && s->loop().out() == s->merged() &&
                       s->update().out() == 1;
-    return fits ? s.release() : nullptr;
+    const double most = (double)s->heads() * s->message().parameters() + s->loop().parameters() +
+                        s->update().parameters();
+    return fits && most < INT32_MAX ? s.release() : nullptr;
 }
 
 HOG_API void hog_sizes_free(void* sizes) { delete (Sizes*)sizes; }
@@ -152,6 +179,13 @@ HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, con
         const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
                           weight, weight_replica, weight_head, loop_weight, direct != 0};
         const Options options{atol, rtol, (int)max_iter, (int)max_backtracks, (int)patience};
+        const char* wrong = refusal(posed, {h, status, iterations, residual});
+        if (!wrong && (max_iter < 0 || max_iter > INT32_MAX)) wrong = "max_iter is out of range";
+        if (wrong) {
+            explain(why, why_size, wrong);
+            return 1;
+        }
+        threads = std::min<int64_t>(threads, MOST_THREADS);
         solve_batch(posed, options, h0, threads, h, status, iterations, residual);
         return 0;
     } catch (const std::exception& error) {
@@ -173,7 +207,25 @@ HOG_API int hog_adjoint(const void* plan, const void* sizes, int64_t replicas,
         const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
                           weight, weight_replica, weight_head, loop_weight, direct != 0};
         const Cotangents out{nodes_out, edges_out, weight_out, loop_weight_out};
+        if (const char* wrong = refusal(posed, {h, gradient, parameters_out, nodes_out, status})) {
+            explain(why, why_size, wrong);
+            return 1;
+        }
+        threads = std::min<int64_t>(threads, MOST_THREADS);
         adjoint_batch(posed, h, gradient, rtol, threads, parameters_out, out, status);
+        return 0;
+    } catch (const std::exception& error) {
+        explain(why, why_size, error.what());
+        return 1;
+    }
+}
+
+/// Solve A x = b for columns [columns, N]; `edge` [E] is what an edge adds to the entries of its ends.
+HOG_API int hog_symmetric(const void* plan, const double* diagonal, const double* edge,
+                          int64_t columns, const double* b, int64_t threads, double* x,
+                          int64_t* sound, char* why, int64_t why_size) {
+    try {
+        solve_symmetric(*(const Plan*)plan, diagonal, edge, columns, b, threads, x, sound);
         return 0;
     } catch (const std::exception& error) {
         explain(why, why_size, error.what());

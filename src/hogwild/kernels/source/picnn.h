@@ -19,7 +19,7 @@ constexpr int MOST_LAYERS = 12;
 // A GPU's code is compiled for one model: sizes are constants, loops are unrolled and scratch memory
 // is an array, mostly in registers. On a CPU, `pad` is scratch memory that the caller owns; what a
 // function takes of it ends with the function.
-#if HOG_GPU || defined(HOG_SCALAR)
+#if HOG_GPU
 #define HOG_LOCAL(name, count) \
     V name[(count) > 0 ? (count) : 1]; \
     (void)pad

@@ -42,6 +42,13 @@ struct GraphPlan {
     int width(int f) const {
         return pivot_ptr[f + 1] - pivot_ptr[f] + bound_ptr[f + 1] - bound_ptr[f];
     }
+    size_t bytes() const {
+        size_t total = sizeof(GraphPlan) + 64;  // and what the table adds
+        for (const Ints* each : {&ptr, &src, &dst, &out_ptr, &out_edge, &pivot_ptr, &pivot, &bound_ptr,
+                                 &bound, &into, &parent, &star_ptr, &star, &own, &slot})
+            total += sizeof(int32_t) * each->capacity();
+        return total;
+    }
 };
 
 /// Splits a graph into fronts; `adjacent` holds the coupled nodes of every node.
@@ -156,8 +163,8 @@ class Dissection {
     }
 };
 
-/// The nodes that share a star with each node.
-inline void couplings(const GraphPlan& g, Ints& ptr, Ints& adjacent) {
+/// The nodes that share a star with each node; with one hop, those that an edge joins to it.
+inline void couplings(const GraphPlan& g, int hops, Ints& ptr, Ints& adjacent) {
     ptr.assign(g.n + 1, 0);
     adjacent.clear();
     Ints seen(g.n, -1);
@@ -172,26 +179,34 @@ inline void couplings(const GraphPlan& g, Ints& ptr, Ints& adjacent) {
         for (int o = g.out_ptr[v]; o < g.out_ptr[v + 1]; ++o) {
             const int i = g.dst[g.out_edge[o]];
             visit(v, i);
+            if (hops == 1) continue;
             for (int q = g.ptr[i]; q < g.ptr[i + 1]; ++q) visit(v, g.src[q]);
         }
         ptr[v + 1] = (int32_t)adjacent.size();
     }
 }
 
+/// Nodes of a star, which is a dense block: a larger one is never worth a factorisation.
+constexpr int MOST_STAR = 1500;
+
 /// Pairs of nodes that share a star, counted with repetitions: what `couplings` visits.
-inline double coupling_work(const GraphPlan& g) {
+inline double coupling_work(const GraphPlan& g, int hops) {
     double total = 0;
     for (int v = 0; v < g.n; ++v) {
         const double degree = 1.0 + g.ptr[v + 1] - g.ptr[v];
+        if (hops == 2 && degree > MOST_STAR) return 1e300;
         total += degree * degree;
     }
     return total;
 }
 
-/// The tree of fronts of a graph whose edges are filled in.
-inline void eliminate(GraphPlan& g, int leaf) {
+constexpr double MOST_ONES = 1u << 31;  // numbers in a graph's fronts: 16 GiB for k = 1
+
+/// The tree of fronts of a graph whose edges are filled in; false where its fronts are too large.
+/// With two hops the matrix couples stars; with one hop it couples the ends of edges.
+inline bool eliminate(GraphPlan& g, int leaf, int hops) {
     Ints near_ptr, near;
-    couplings(g, near_ptr, near);
+    couplings(g, hops, near_ptr, near);
     Dissection cut(g.n, near_ptr, near, leaf);
     const int fronts = g.fronts = (int)cut.fronts.size();
     Ints rank(g.n), of(g.n), order;
@@ -233,22 +248,29 @@ inline void eliminate(GraphPlan& g, int leaf) {
         }
         const double width = g.width(f), pivots = end - g.pivot_ptr[f];
         g.ones += width * width;
+        if (g.ones > MOST_ONES) return false;
         g.work += pivots * width * width;
         g.widest = std::max(g.widest, (int32_t)width);
     }
-    // Stars go to the front of the node that is eliminated first.
-    Ints first(g.n);
+    // A star goes to the front of its node that is eliminated first. With one hop the nodes by
+    // themselves (0 .. n - 1) and the edges (n .. n + e - 1) take the place of stars.
+    const int items = hops == 1 ? g.n + g.e : g.n;
+    Ints first(items);
     for (int i = 0; i < g.n; ++i) {
         first[i] = of[i];
-        for (int q = g.ptr[i]; q < g.ptr[i + 1]; ++q) first[i] = std::min(first[i], of[g.src[q]]);
+        for (int q = g.ptr[i]; q < g.ptr[i + 1]; ++q) {
+            const int sender = of[g.src[q]];
+            if (hops == 1) first[g.n + q] = std::min(of[i], sender);
+            else first[i] = std::min(first[i], sender);
+        }
     }
     g.star_ptr.assign(fronts + 1, 0);
-    for (int i = 0; i < g.n; ++i) ++g.star_ptr[first[i] + 1];
+    for (int i = 0; i < items; ++i) ++g.star_ptr[first[i] + 1];
     for (int f = 0; f < fronts; ++f) g.star_ptr[f + 1] += g.star_ptr[f];
-    g.star.resize(g.n);
+    g.star.resize(items);
     Ints next(g.star_ptr.begin(), g.star_ptr.end() - 1);
-    for (int i = 0; i < g.n; ++i) g.star[next[first[i]]++] = i;
-    g.own.resize(g.n);
+    for (int i = 0; i < items; ++i) g.star[next[first[i]]++] = i;
+    g.own.resize(items);
     g.slot.resize(g.e);
     g.into.resize(g.bound.size());
     std::vector<Ints> children(fronts);
@@ -261,13 +283,19 @@ inline void eliminate(GraphPlan& g, int leaf) {
         for (int b = g.bound_ptr[f]; b < g.bound_ptr[f + 1]; ++b) place[g.bound[b]] = at++;
         for (int s = g.star_ptr[f]; s < g.star_ptr[f + 1]; ++s) {
             const int i = g.star[s];
+            if (i >= g.n) {  // an edge
+                g.own[i] = place[g.dst[i - g.n]];
+                g.slot[i - g.n] = place[g.src[i - g.n]];
+                continue;
+            }
             g.own[i] = place[i];
-            for (int q = g.ptr[i]; q < g.ptr[i + 1]; ++q) g.slot[q] = place[g.src[q]];
+            for (int q = g.ptr[i]; hops == 2 && q < g.ptr[i + 1]; ++q) g.slot[q] = place[g.src[q]];
         }
         for (int c : children[f])
             for (int b = g.bound_ptr[c]; b < g.bound_ptr[c + 1]; ++b)
                 g.into[b] = place[g.bound[b]];
     }
+    return true;
 }
 
 /// Plans of graphs that were seen before, by their edges; mini-batches repeat graphs.
@@ -278,21 +306,29 @@ class PlanTable {
         return table;
     }
     std::shared_ptr<const GraphPlan> find(const std::string& key) {
-        std::lock_guard<std::mutex> lock(mutex_);
+        // Never wait: another thread may have held the lock when this process was forked.
+        const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+        if (!lock) return nullptr;
         auto found = plans_.find(key);
         return found == plans_.end() ? nullptr : found->second;
     }
     void put(const std::string& key, std::shared_ptr<const GraphPlan> plan) {
         if (plan->n > LARGEST) return;
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (plans_.size() >= MOST) plans_.clear();
-        plans_.emplace(key, std::move(plan));
+        const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+        if (!lock) return;
+        const size_t size = key.size() + plan->bytes();
+        if (bytes_ + size > MOST_BYTES) {
+            plans_.clear();
+            bytes_ = 0;
+        }
+        if (plans_.emplace(key, std::move(plan)).second) bytes_ += size;
     }
 
   private:
-    static constexpr size_t MOST = 1 << 15;
+    static constexpr size_t MOST_BYTES = 256 << 20;
     static constexpr int LARGEST = 4096;  // nodes; a larger graph is kept by its owner alone
     std::mutex mutex_;
+    size_t bytes_ = 0;
     std::unordered_map<std::string, std::shared_ptr<const GraphPlan>> plans_;
 };
 
@@ -306,8 +342,17 @@ struct Plan {
 
 /// The plan of a batch; nullptr and a reason where the arrays are wrong.
 inline Plan* make_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int64_t edges,
-                       const int64_t* src, const int64_t* dst, int leaf, double most_work,
-                       std::string& why) {
+                       const int64_t* src, const int64_t* dst, int leaf, int hops,
+                       double most_work, std::string& why) {
+    if (nodes < 0 || graphs < 0 || edges < 0 || nodes >= INT32_MAX || graphs >= INT32_MAX ||
+        edges >= INT32_MAX || (nodes && !batch) || (edges && (!src || !dst))) {
+        why = "the numbers of nodes, graphs and edges must be from 0 to 2^31 - 2";
+        return nullptr;
+    }
+    if (hops != 1 && hops != 2) {
+        why = "hops must be 1 or 2";
+        return nullptr;
+    }
     auto plan = std::make_unique<Plan>();
     plan->nodes = nodes, plan->edges = edges, plan->graphs = graphs;
     plan->first.assign(graphs + 1, 0);
@@ -347,6 +392,7 @@ inline Plan* make_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int6
         for (int i = 0; i <= n; ++i) one->ptr[i] = (int32_t)(start[n0 + i] - e0);
         for (int q = 0; q < e; ++q) one->src[q] = (int32_t)(src[plan->edge[e0 + q]] - n0);
         key.assign((const char*)&leaf, sizeof leaf);
+        key.append((const char*)&hops, sizeof hops);
         key.append((const char*)one->ptr.data(), sizeof(int32_t) * one->ptr.size());
         key.append((const char*)one->src.data(), sizeof(int32_t) * one->src.size());
         if (auto known = PlanTable::get().find(key)) {
@@ -366,10 +412,9 @@ inline Plan* make_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int6
         for (int q = 0; q < e; ++q) one->out_edge[next[one->src[q]]++] = q;
         for (int i = 0; i < n; ++i)
             one->degree = std::max(one->degree, one->ptr[i + 1] - one->ptr[i]);
-        if (coupling_work(*one) > most_work) {
-            one->work = one->ones = 1e300;  // hubs: never factorised
-        } else {
-            eliminate(*one, leaf);
+        if (coupling_work(*one, hops) > most_work || !eliminate(*one, leaf, hops)) {
+            one->work = one->ones = 1e300;  // hubs, or no separators: never factorised
+            one->fronts = 0;
         }
         PlanTable::get().put(key, one);
         plan->of[g] = one;

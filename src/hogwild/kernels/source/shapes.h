@@ -14,7 +14,7 @@
 #define HOG_ALL_PACKS(b, n) HOG_PACKS(b, n)
 #define HOG_LARGE inline
 #endif
-#if HOG_GPU || defined(HOG_SCALAR)
+#if HOG_GPU
 #define HOG_PAD V* pad = nullptr
 #define HOG_PAD_FROM(outer) V* pad = nullptr
 // The sizes are constants of the program.
@@ -83,7 +83,7 @@ struct Model {
     }
 };
 
-#if HOG_GPU || defined(HOG_SCALAR)
+#if HOG_GPU
 /// The sizes of a network that follow from its layers, which are constants: L(), D() and w(l) of S.
 template <class S>
 struct Layers {
@@ -180,7 +180,7 @@ struct Options {
     int max_iter, max_backtracks, patience;
 };
 
-#if HOG_GPU || defined(HOG_SCALAR)
+#if HOG_GPU
 /// Fields of a row: one number a field, rows side by side.
 struct Fields {
     double* first;
@@ -195,7 +195,7 @@ typedef V* Fields;
 struct Rows {
     V* data;
     int fields, count;
-#if HOG_GPU || defined(HOG_SCALAR)
+#if HOG_GPU
     HOG_METHOD Fields pack(int b) const { return Fields{data + b, count}; }
     HOG_METHOD double& at(int i, int f) const { return data[(size_t)f * count + i]; }
 #else

@@ -2,7 +2,8 @@
 // a GPU. Everything that reads networks is written once, in terms of `V`.
 #pragma once
 
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+// HOG_EMULATED: a GPU's threads are emulated on a CPU, for tests.
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__) || defined(HOG_EMULATED)
 #define HOG_GPU 1
 #define HOG_FN __device__ __forceinline__
 #define HOG_METHOD __device__ __forceinline__
@@ -16,19 +17,8 @@
 
 namespace hog {
 
-#if HOG_GPU || defined(HOG_SCALAR)
+#if HOG_GPU
 
-// HOG_SCALAR compiles the code of a GPU's thread for a CPU, which is how its logic is tested.
-#if !HOG_GPU
-using std::fabs;
-using std::sqrt;
-using std::rint;
-inline double __longlong_as_double(long long x) {
-    double out;
-    std::memcpy(&out, &x, sizeof out);
-    return out;
-}
-#endif
 constexpr int LANES = 1;
 typedef double V;
 typedef bool Mask;
@@ -73,6 +63,18 @@ HOG_FN bool any(Mask m) {
     return found != 0;
 }
 
+#endif
+
+#if HOG_GPU && !defined(HOG_EMULATED)
+/// 1 / x for normal x, without the branches of a division: the compiler can interleave units.
+HOG_FN V reciprocal(V x) {
+    double r;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(x));
+    r = fma(r, fma(-x, r, 1.0), r);
+    return fma(r, fma(-x, r, 1.0), r);
+}
+#else
+HOG_FN V reciprocal(V x) { return 1.0 / x; }
 #endif
 
 HOG_FN V larger(V a, V b) { return a > b ? a : b; }
@@ -127,7 +129,7 @@ HOG_FN V twice_atanh(V t) {
 HOG_FN V softplus(V a, V& slope) {
     const V e = exp_negative(-absolute(a));
     const V one = 1.0 + e, two = 2.0 + e;
-    const V inverse = 1.0 / (one * two);
+    const V inverse = reciprocal(one * two);
     const V share = inverse * two;  // 1 / (1 + e)
     slope = a >= 0.0 ? share : e * share;
     return (a > 0.0 ? a : wide(0.0)) + twice_atanh(e * (inverse * one));

@@ -1,0 +1,268 @@
+"""``hogwild.track``: run a model asynchronously while the graph and the features change.
+
+The simulator is that of :func:`hogwild.simulate`. At a change every node that stays goes on with
+what it has: its embedding, its next turn, what it last heard along the edges that stay, and its
+rule's memory. The documentation ("Graphs that move") says what each rule keeps.
+"""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from hogwild.asynchrony.change import Change, Register
+from hogwild.asynchrony.impairments import Impairment, check_impairments
+from hogwild.asynchrony.lease import believed
+from hogwild.asynchrony.scenario import Frame, Scenario
+from hogwild.asynchrony.schedule import Names, Schedule
+from hogwild.errors import ConfigError, require_integer, require_positive
+from hogwild.executors.run import NUMBER
+from hogwild.executors.settings import Settings
+from hogwild.executors.simulated import After, Simulation
+from hogwild.executors.tracked import Track
+from hogwild.executors.tracker import Observer
+from hogwild.graph.inputs import Inputs
+from hogwild.models.base import Model
+from hogwild.models.check import runnable
+from hogwild.models.mode import evaluating
+from hogwild.progress import bar
+from hogwild.rules import choose, rule_for
+from hogwild_node.rules.base import Kept
+
+Score = Callable[[Tensor, Data], float]
+"""A measure of predictions [N, out] on the graph of a moment; lower is better."""
+
+
+def track(
+    model: nn.Module,
+    scenario: Scenario,
+    *,
+    stagger: int = 5,
+    delay: int = 2,
+    seed: int = 0,
+    runs: int = 1,
+    rule: str = "auto",
+    step: str | float = "auto",
+    exchange: str = "packet",
+    impairments: Impairment | Sequence[Impairment] = (),
+    lease: int = 0,
+    restart: int | None = None,
+    every: int = 1,
+    score: Score | None = None,
+    keep_embeddings: bool = False,
+    progress: bool = False,
+) -> Track:
+    """Run a model asynchronously on a graph that changes, and compare with the exact answer of
+    every moment.
+
+    ``model``, ``stagger``, ``delay``, ``seed``, ``runs``, ``rule``, ``step``, ``exchange`` and
+    ``impairments`` are as in :func:`hogwild.simulate`. A scenario that never changes gives the same
+    embeddings as :func:`hogwild.simulate`, bit for bit.
+
+    Args:
+        scenario: Graph and features over time (:class:`hogwild.Scenario`).
+        lease: Ticks for which a node counts on a neighbour that is gone, with the last packet that
+            it has; 0: a node knows at once.
+        restart: All nodes begin anew after so many ticks: the only way in which rules that stop
+            after their last layer (``"overwriting"``, the paper's, and ``"waiting"``) can follow.
+            Until its new pass is complete a node answers with the result of the last one.
+        every: Record the error every so many ticks.
+        score: Measure of predictions [N, out] on the ``Data`` of the moment; by default the root
+            of the mean squared error (or the share of wrong classes) against ``data.y``.
+        keep_embeddings: Record the embeddings, too, for pictures that move.
+        progress: Show a progress bar.
+    """
+    model = runnable(model)
+    if model.replicas is not None:
+        raise ConfigError(
+            f"the model has replicas={model.replicas}; expected a model of one parameter set "
+            f"(result.replica(r) of a training run)"
+        )
+    if not isinstance(scenario, Scenario):
+        raise ConfigError(
+            f"scenario is a {type(scenario).__name__}; expected a hogwild.Scenario, such as "
+            f"hogwild.Scenario([data, later], times=[0, 100])"
+        )
+    settings = Settings(
+        stagger, delay, seed, runs, rule, step, exchange, check_impairments(impairments),
+        scenario.length, None,
+    )  # fmt: skip
+    lease = require_integer("lease", lease, 0, ": ticks")
+    if restart is not None:
+        require_positive("restart", restart)
+    require_positive("every", every)
+    begun = clock.perf_counter()
+    with evaluating(model), torch.no_grad():
+        course = Course(model, scenario, settings, lease, restart)
+        watch = Observer(model, scenario, runs, every, score, keep_embeddings)
+        _follow(course, watch, progress)
+    return watch.report(course.settings, restart, lease, clock.perf_counter() - begun)
+
+
+def _follow(course: Course, watch: Observer, progress: bool) -> None:
+    """Run through all frames."""
+    length = watch.scenario.length
+    frames = course.frames
+    ends = [*(frame.time for frame in frames[1:]), length]
+    with bar(length, progress, "tick", "tracking") as shown:
+        for frame, end in zip(frames, ends, strict=True):
+            course.enter(frame, watch)
+            watch.enter(frame, course)
+            for t in range(frame.time, end):
+                if course.restart is not None and t and t % course.restart == 0:
+                    course.begin_anew(watch)
+                course.simulation.step()
+                watch.look(t, course)
+                shown.update()
+    course.settle(watch)
+
+
+@dataclass
+class _Now:
+    """What there is at a moment."""
+
+    frame: Frame
+    names: Names
+    inputs: Inputs
+    schedule: Schedule
+    simulation: Simulation
+
+
+class Course:
+    """The simulations of one tracked run, one after the other."""
+
+    def __init__(
+        self,
+        model: Model,
+        scenario: Scenario,
+        settings: Settings,
+        lease: int,
+        restart: int | None,
+    ) -> None:
+        self.model, self.settings, self.restart = model, settings, restart
+        self.frames = believed(scenario, lease)
+        self.register = Register()
+        self.now: _Now | None = None
+        bounds = settings.bounds
+        self.age = None if bounds is None else settings.content_age(bounds)
+
+    @property
+    def simulation(self) -> Simulation:
+        """The simulation of the present graph."""
+        assert self.now is not None
+        return self.now.simulation
+
+    @property
+    def names(self) -> Names:
+        """The numbers of the present nodes and edges."""
+        assert self.now is not None
+        return self.now.names
+
+    def enter(self, frame: Frame, watch: Observer) -> None:
+        """The graph changes to this frame."""
+        names, before = self.register.names(frame), self.now
+        if before is None:
+            self.now = self._begin(frame, names, None)
+            return
+        change = Change.between(before.frame, frame, (before.names, names))
+        still = torch.equal(names.nodes, before.names.nodes)
+        if still and torch.equal(names.edges, before.names.edges) and change.nothing:
+            self.now = replace(before, frame=frame)
+            return
+        self.settle(watch)
+        kept = change.repeat(self.settings.runs, before.frame, frame)
+        self.now = self._begin(frame, names, (before, kept))
+        self._greet(watch, change)
+
+    def begin_anew(self, watch: Observer) -> None:
+        """All nodes begin anew, on the same graph."""
+        assert self.now is not None
+        self.settle(watch)
+        before = self.now
+        self.now = self._begin(before.frame, before.names, None, before.simulation.time)
+        everything = torch.ones(before.names.edges.numel(), dtype=torch.bool)
+        self._count(watch, torch.zeros_like(before.names.nodes, dtype=torch.bool), everything)
+
+    def _begin(
+        self,
+        frame: Frame,
+        names: Names,
+        after: tuple[_Now, Kept] | None,
+        time: int = 0,
+    ) -> _Now:
+        model, settings = self.model, self.settings
+        inputs = Inputs.of(frame.data)
+        model.require_asynchronous(inputs)
+        problem = model.problem(inputs.repeat(settings.runs)).detach()
+        if self.now is None:
+            chosen = choose(problem, settings.rule, settings.step)
+            self.settings = settings = replace(settings, rule=chosen)
+        rule = rule_for(problem, settings.rule, settings.step, self.age)
+        if rule.ends and self.restart is None:
+            raise ConfigError(
+                f"rule={settings.rule!r} stops after its last layer and cannot follow a graph that "
+                f"changes; expected restart=..., ticks after which all nodes begin anew, or "
+                f"rule='caching'"
+            )
+        if after is not None and not rule.follows:
+            time, after = after[0].simulation.time, None
+        time = time if after is None else after[0].simulation.time
+        device = problem.graph.src.device
+        silent = None if frame.silent is None else frame.silent.repeat(settings.runs).to(device)
+        schedule = settings.schedule(
+            problem.graph, begin=time, names=names, holds=True, silent=silent
+        )
+        link = None
+        if after is not None:
+            schedule.follow(after[0].schedule, after[1])
+            link = After(after[0].simulation, after[1])
+        simulation = Simulation(
+            rule, schedule, problem.start(), exchange=settings.exchange,
+            impairments=settings.impairments, after=link,
+        )  # fmt: skip
+        if frame.gone:
+            n = frame.ids.numel()
+            left = torch.arange(n, device=device) >= frame.present
+            simulation.retire(left.repeat(settings.runs).nonzero()[:, 0])
+        return _Now(frame, names, inputs, schedule, simulation)
+
+    # -- what it costs -----------------------------------------------------------------------------
+
+    def settle(self, watch: Observer) -> None:
+        """Add what the present simulation has counted to the bill."""
+        assert self.now is not None
+        tally = self.now.simulation.tally
+        bill = (tally.updates, tally.packets, NUMBER * tally.numbers)
+        watch.add(self.now.names.nodes, *bill)
+
+    def _greet(self, watch: Observer, change: Change) -> None:
+        assert self.now is not None
+        fresh = change.fresh
+        if not self.now.simulation.rule.follows:
+            fresh = torch.ones_like(fresh)
+        self._count(watch, change.hello, fresh)
+
+    def _count(self, watch: Observer, hello: Tensor, fresh: Tensor) -> None:
+        """Count the hellos of these nodes [N], and the first packets along these edges [E]."""
+        assert self.now is not None
+        now, simulation = self.now, self.now.simulation
+        n, gone = now.frame.ids.numel(), now.frame.gone
+        degree = simulation.out_degree[:n].cpu()
+        hello = hello.clone()
+        hello[n - gone :] = False  # who is gone greets nobody
+        src, dst = now.frame.data.edge_index.cpu()
+        proper = (src != dst) & (src < n - gone)
+        first = torch.bincount(src[fresh & proper], minlength=n)
+        size = simulation.rule.numbers(simulation.graph.everyone)
+        sizes = size[:n].cpu() if isinstance(size, Tensor) else size
+        packets = degree * hello + first
+        features = now.inputs.x.size(-1) + 1  # and the degree
+        numbers = degree * hello * features + (first * sizes).round().long()
+        runs = self.settings.runs
+        none = torch.zeros(runs * n, dtype=torch.long)
+        watch.add(now.names.nodes, none, packets.repeat(runs), NUMBER * numbers.repeat(runs))

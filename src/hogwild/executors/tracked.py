@@ -1,0 +1,215 @@
+"""What a tracked run was like: errors, lags, recoveries and the price, over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hogwild.asynchrony.scenario import Scenario
+from hogwild.executors.price import shown, size
+from hogwild.executors.settings import Settings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass
+class Track:
+    """A model on a graph that changes. T moments, Q runs, U nodes that are ever there, F frames,
+    C = F − 1 changes.
+
+    Attributes:
+        scenario: Graph and features over time.
+        ids: The identities of the nodes, [U].
+        times: The ticks at which the run was looked at, after the updates of that tick, [T].
+        error: Distance of each node's embedding (its largest entry) from the exact answer of the
+            moment, [T, Q, U]; NaN where a node is not there.
+        lag: Ticks since the answer was replaced that the embeddings are nearest to; 0 where they
+            are nearest to the answer of the moment, [T, Q].
+        since: Updates of a node since the last change, mean over the nodes, [T, Q].
+        updates: Updates of all nodes so far, [T, Q].
+        packets: Packets of all nodes so far, hellos included, [T, Q].
+        bytes: Bytes in these packets, [T, Q]: every number as a float32, without headers.
+        score: What the predictions of the moment are worth, [T, Q]; lower is better; ``None``: the
+            scenario has no targets.
+        exact_score: What the predictions of each frame's exact answer are worth, [F].
+        answers: The exact embeddings of each frame, [F, U, k]; NaN where a node is not there.
+        moves: The size of each change, [C]: how far the exact embeddings move (largest entry of a
+            node, root of the mean square over the nodes that stay).
+        embeddings: Embeddings over time, [T, Q, U, k]; ``None`` unless asked for.
+        node_ticks: Sum over all ticks of the number of nodes.
+        settings: The settings of the runs, with the name of the rule that nodes followed.
+        restart: Ticks after which all nodes began anew; ``None``: never.
+        lease: Ticks for which nodes counted on neighbours that were gone.
+        seconds: Wall-clock time of the simulation.
+    """
+
+    scenario: Scenario
+    ids: Tensor
+    times: list[int]
+    error: Tensor
+    lag: Tensor
+    since: Tensor
+    updates: Tensor
+    packets: Tensor
+    bytes: Tensor
+    score: Tensor | None
+    exact_score: list[float] | None
+    answers: Tensor
+    moves: Tensor
+    embeddings: Tensor | None
+    node_ticks: int
+    settings: Settings
+    restart: int | None
+    lease: int
+    seconds: float
+
+    @property
+    def h(self) -> Tensor:
+        """The embeddings at the end, [Q, U, k]; needs ``keep_embeddings``."""
+        if self.embeddings is None:
+            raise AttributeError("the track has no embeddings; track(..., keep_embeddings=True)")
+        return self.embeddings[-1]
+
+    @property
+    def rule(self) -> str:
+        """The rule that nodes followed."""
+        return self.settings.rule
+
+    @property
+    def changes(self) -> list[int]:
+        """The ticks at which the graph or its features changed, [C]."""
+        return self.scenario.times[1:]
+
+    @property
+    def spread(self) -> Tensor:
+        """The error of a moment: the root of the mean square over the nodes, [T, Q]."""
+        return self.error.square().nanmean(-1).sqrt()
+
+    @property
+    def drift(self) -> float:
+        """The largest move of any entry of the exact answer in a tick, where each change is spread
+        over the ticks since the change before."""
+        gaps = torch.tensor(self.scenario.times).diff().double()
+        moved = (self.answers[1:] - self.answers[:-1]).abs().nan_to_num(0.0)
+        return float((moved.amax((-2, -1)) / gaps).max()) if gaps.numel() else 0.0
+
+    # -- after changes -----------------------------------------------------------------------------
+
+    def _windows(self) -> list[slice]:
+        """The moments between each change and the next."""
+        times = torch.tensor(self.times)
+        ends = [*self.changes[1:], self.scenario.length]
+        place = [int(torch.searchsorted(times, t)) for t in (*self.changes, *ends)]
+        count = len(self.changes)
+        return [slice(place[i], place[count + i]) for i in range(count)]
+
+    def after(self, updates: float) -> Tensor:
+        """The error of each node once its run has made so many updates a node since the change,
+        relative to the size of the change, [C, Q, U]; NaN where the next change came before."""
+        out = torch.full((len(self.changes), *self.error.shape[1:]), torch.nan)
+        for change, window in enumerate(self._windows()):
+            for run in range(self.error.size(1)):
+                ready = (self.since[window, run] >= updates).nonzero()
+                if ready.numel():
+                    out[change, run] = self.error[window][ready[0, 0], run] / self.moves[change]
+        return out
+
+    def recovery(self, share: float = 0.1, *, of: str = "ticks") -> Tensor:
+        """Ticks (or updates of a node, ``of="updates"``) from each change until the error of the
+        moment is at most this share of the change, [C, Q]; infinite where the next change came
+        before."""
+        out = torch.full((len(self.changes), self.error.size(1)), torch.inf, dtype=torch.float64)
+        level, times = self.spread, torch.tensor(self.times)
+        for change, window in enumerate(self._windows()):
+            for run in range(out.size(1)):
+                fine = (level[window, run] <= share * self.moves[change]).nonzero()
+                if fine.numel():
+                    first = window.start + int(fine[0, 0])
+                    ticks = float(times[first] + 1 - self.changes[change])
+                    out[change, run] = self.since[first, run] if of == "updates" else ticks
+        return out
+
+    # -- the price ---------------------------------------------------------------------------------
+
+    @property
+    def price(self) -> dict[str, float]:
+        """Updates, packets and bytes of a node in a tick, mean over nodes, ticks and runs."""
+        totals = {"updates": self.updates, "packets": self.packets, "bytes": self.bytes}
+        return {k: float(v[-1].double().mean()) / self.node_ticks for k, v in totals.items()}
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of one row of a table."""
+        size = self.answers.square().nanmean().sqrt()
+        out: dict[str, Any] = {
+            "rule": self.rule,
+            "restart": self.restart,
+            "changes": len(self.changes),
+            "error": float(self.spread.square().mean().sqrt()),
+            "relative_error": float(self.spread.square().mean().sqrt() / size),
+            "lag": float(self.lag.double().mean()),
+        }
+        if len(self.changes):
+            recovered = self.recovery()
+            out["recovery"] = float(recovered.flatten().sort().values[recovered.numel() // 2])
+            out["recovered"] = float(recovered.isfinite().double().mean())
+        if self.score is not None and self.exact_score is not None:
+            out["score"] = float(self.score.double().mean())
+            spans = torch.tensor([*self.scenario.times, self.scenario.length]).diff().double()
+            exact = torch.tensor(self.exact_score, dtype=torch.float64)
+            out["exact_score"] = float((spans * exact).sum() / spans.sum())
+        return out | {f"{name}_a_tick": value for name, value in self.price.items()}
+
+    def __str__(self) -> str:
+        row, made = self.summary(), self.settings
+        again = "" if self.restart is None else f", restarted every {self.restart} ticks"
+        lease = f", lease {self.lease}" if self.lease else ""
+        impaired = "".join(f", {impairment!r}" for impairment in made.impairments)
+        lines = [
+            f"{self.scenario!r}; S = {made.stagger}, D = {made.delay}{lease}{impaired}; "
+            f"rule {self.rule}{again}",
+            f"error {row['error']:.3g}, {row['relative_error']:.1%} of the embeddings; lag "
+            f"{shown(row['lag'])} ticks (mean)",
+        ]
+        if self.changes:
+            median = "never" if row["recovery"] == float("inf") else f"{row['recovery']:.0f} ticks"
+            lines.append(
+                f"{len(self.changes)} changes of {float(self.moves.median()):.3g} (median); an "
+                f"error of 10 % of the change after {median} (median), before the next change in "
+                f"{row['recovered']:.0%} of cases"
+            )
+        if "score" in row:
+            lines.append(
+                f"score of the predictions {row['score']:.4g}; of the exact answers "
+                f"{row['exact_score']:.4g}"
+            )
+        lines.append(
+            f"price of a node in 100 ticks: {100 * row['updates_a_tick']:.0f} updates, "
+            f"{100 * row['packets_a_tick']:.0f} packets, {size(100 * row['bytes_a_tick'])}"
+        )
+        return "\n".join(lines)
+
+    # -- pictures ----------------------------------------------------------------------------------
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Error and lag over time, with the changes marked."""
+        from hogwild.plots.motion import tracking
+
+        return tracking(self, path)
+
+    def animate(self, path: str | Path, **look: Any) -> Path:
+        """Write the run as a picture that moves (GIF); needs ``keep_embeddings`` and positions
+        (``data.pos``)."""
+        from hogwild.plots.animation import animate
+
+        return animate(self, path, **look)
+
+    def log(self, path: str | Path | None = None) -> None:
+        """Log the run to Rerun: graph, errors and scores on a timeline of ticks."""
+        from hogwild.plots.rerun import log
+
+        log(self, path)

@@ -1,0 +1,113 @@
+// A block of a GPU's threads on a CPU: every thread is a fiber, which runs until it has to wait for its
+// warp or its block. With it the kernels of energy.cu run unchanged, a few thousand times slower.
+#pragma once
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __noinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(threads, blocks)
+using std::fabs;
+using std::fma;
+using std::rint;
+using std::sqrt;
+
+struct Index {
+    int x, y;
+};
+
+enum Waits { NOTHING, WARP, BLOCK, DONE };
+
+struct Fiber {
+    ucontext_t here;
+    std::vector<char> stack = std::vector<char>(1 << 18);
+    Waits waits = NOTHING;
+};
+
+static std::vector<Fiber> fibers;
+static ucontext_t scheduler;
+static int current;
+static double exchanged[1024];
+static std::function<void()> entry;
+static Index blockIdx, blockDim;
+static double* emulated_shared;
+
+struct Rank {
+    operator int() const { return current; }
+};
+static struct {
+    Rank x;
+} threadIdx;
+
+static void pause(Waits why) {
+    const int mine = current;
+    fibers[mine].waits = why;
+    swapcontext(&fibers[mine].here, &scheduler);
+}
+inline void __syncthreads() { pause(BLOCK); }
+inline void __syncwarp() { pause(WARP); }
+inline double emulated_read(double x, int from) {
+    exchanged[current] = x;
+    __syncwarp();
+    const double out = exchanged[current / 32 * 32 + from];
+    __syncwarp();
+    return out;
+}
+inline double __shfl_sync(unsigned, double x, int from) { return emulated_read(x, from & 31); }
+inline double __shfl_xor_sync(unsigned, double x, int mask) {
+    return emulated_read(x, (current % 32) ^ mask);
+}
+inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+inline double __longlong_as_double(long long x) {
+    double out;
+    std::memcpy(&out, &x, sizeof out);
+    return out;
+}
+
+static void begin() {
+    entry();
+    fibers[current].waits = DONE;
+    swapcontext(&fibers[current].here, &scheduler);
+}
+
+/// Run one block of `threads` threads.
+static void emulate(int x, int y, int threads, double* shared, std::function<void()> kernel) {
+    blockIdx = Index{x, y}, blockDim = Index{threads, 1};
+    emulated_shared = shared, entry = std::move(kernel);
+    fibers = std::vector<Fiber>(threads);
+    for (Fiber& f : fibers) {
+        getcontext(&f.here);
+        f.here.uc_stack.ss_sp = f.stack.data(), f.here.uc_stack.ss_size = f.stack.size();
+        f.here.uc_link = nullptr;
+        makecontext(&f.here, begin, 0);
+    }
+    for (;;) {
+        bool moved = false;
+        for (current = 0; current < threads; ++current)
+            if (fibers[current].waits == NOTHING) {
+                moved = true;
+                swapcontext(&scheduler, &fibers[current].here);
+            }
+        auto release = [&](int from, int to, Waits why) {
+            for (int t = from; t < to; ++t)
+                if (fibers[t].waits != why) return;
+            for (int t = from; t < to; ++t) fibers[t].waits = NOTHING;
+            moved = true;
+        };
+        for (int t = 0; t < threads; t += 32) release(t, t + 32, WARP);
+        release(0, threads, BLOCK);
+        if (moved) continue;
+        for (const Fiber& f : fibers)
+            if (f.waits != DONE) std::abort();  // threads wait for each other
+        return;
+    }
+}

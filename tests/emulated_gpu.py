@@ -1,0 +1,74 @@
+"""The kernels of a GPU on a CPU, thread by thread (``emulated_gpu.h``): tests run them anywhere."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from hogwild.kernels import cuda
+from hogwild.kernels.build import SOURCE, compiler
+
+THREADS = 64
+LAUNCHERS = """
+extern "C" void run_solve(int x, double* shared, Batch* b, const double* h0, Options* o, double* h,
+                          long long* status, long long* iterations, double* residual) {
+    emulate(x, 0, HOG_THREADS, shared,
+            [=] { hog_solve(*b, h0, *o, h, status, iterations, residual); });
+}
+extern "C" void run_adjoint(int x, double* shared, Batch* b, const double* h,
+                            const double* gradient, double* nodes, double* edges, double* weight,
+                            double* loop_weight, double* sums, long long* status) {
+    emulate(x, 0, HOG_THREADS, shared, [=] {
+        hog_adjoint(*b, h, gradient, nodes, edges, weight, loop_weight, sums, status);
+    });
+}
+extern "C" void run_parameters(int x, int y, Batch* b, const double* sums, double* out) {
+    emulate(x, y, 128, nullptr, [=] { hog_parameters(*b, sums, out); });
+}
+"""
+
+
+@cache
+def compiled(design, folder):
+    """The kernels for one model."""
+    body = (SOURCE.parent / "energy.cu").read_text()
+    text = '#include "emulated_gpu.h"\n' + cuda.prelude(design, THREADS) + body + LAUNCHERS
+    source = folder / f"energy_{len(list(folder.iterdir()))}.cpp"
+    source.write_text(text)
+    out = source.with_suffix(".so")
+    call = [*compiler().split(), "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-DHOG_EMULATED"]
+    places = [f"-I{SOURCE.parent}", f"-I{Path(__file__).parent}"]
+    subprocess.run([*call, *places, str(source), "-o", str(out)], check=True)
+    return ctypes.CDLL(str(out))
+
+
+class EmulatedKernel(cuda.CudaEnergyKernel):
+    """The kernels of a GPU, on a CPU."""
+
+    folder: Path
+    threads = THREADS
+
+    def _load(self):
+        self.library = compiled(self.design, self.folder)
+
+    @property
+    def name(self):
+        return "emulated"
+
+    def _launch(self, name, grid, threads, shared, *arguments):
+        room = torch.zeros(shared // 8 + 1, dtype=torch.float64)
+        run = getattr(self.library, name.replace("hog_", "run_"))
+        given = [
+            ctypes.byref(a) if isinstance(a, ctypes.Structure) else ctypes.c_void_p(a)
+            for a in arguments
+        ]
+        for x in range(grid[0]):
+            if name == "hog_parameters":
+                for y in range(grid[1]):
+                    run(x, y, *given)
+            else:
+                run(x, ctypes.c_void_p(room.data_ptr()), *given)
