@@ -13,11 +13,8 @@ from torch import Tensor
 
 from hogwild.asynchrony.schedule import places
 from hogwild.graph import Graph, Star
-<<<<<<< HEAD
 from hogwild.kernels.native import large_pages
-=======
 from hogwild_node.rules.base import Kept
->>>>>>> main
 
 
 class Outbox:
@@ -44,15 +41,9 @@ class Outbox:
         self.slots = drafts * (depth + 1) + 1
         n = graph.num_nodes
         self.replicas = node.size(0)
-<<<<<<< HEAD
         self.node = self._versions(node)  # [slots · N, R · k]
         self.edge = None if edge is None else self._versions(edge)
-        self.content = torch.zeros(self.slots * n, dtype=torch.long, device=node.device)
-=======
-        self.node = _rows(node).repeat(self.slots, 1)  # [slots · N, R · k]
-        self.edge = None if edge is None else _rows(edge).repeat(self.slots, 1)
         self.content = torch.full((self.slots * n,), time, dtype=torch.long, device=node.device)
->>>>>>> main
         # Where each node's latest packet lies (slot · N + node), and where it lay at each tick.
         self.latest = torch.arange(n, device=node.device)
         self.current = self.latest.repeat(depth + 1)

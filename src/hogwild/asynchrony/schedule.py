@@ -31,12 +31,9 @@ from hogwild.asynchrony.impairments import check_impairments
 from hogwild.asynchrony.seeding import Streams
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
-<<<<<<< HEAD
 from hogwild.kernels.native import library
 from hogwild.kernels.ticks import Clock
-=======
 from hogwild_node.rules.base import Kept
->>>>>>> main
 
 
 def places(at: Star) -> tuple[Tensor, Tensor]:
@@ -141,15 +138,12 @@ class Schedule(Timetable):
         self.view = torch.full((graph.num_edges,), begin, dtype=torch.long, device=device)
         self.born = self.view.clone()  # no packet is older than its link
         # First updates are drawn from 1 … S as well.
-<<<<<<< HEAD
-        self.next = self._interval(torch.arange(graph.num_nodes, device=device), 0)
-        self._clock: Clock | None = None
-        if library() is not None and device.type == "cpu" and not self.impairments:
-            keys = self.nodes.key("schedule"), self.edges.key("delay")
-            self._clock = Clock(graph, stagger, delay, *keys, self.next, self.view)
-=======
         everyone = torch.arange(graph.num_nodes, device=device)
         self.next = begin + self._interval(everyone, begin)
+        self._clock: Clock | None = None
+        if library() is not None and device.type == "cpu" and silent is None and not impairments:
+            keys = self.nodes.key("schedule"), self.edges.key("delay")
+            self._clock = Clock(graph, stagger, delay, *keys, self.next, self.view)
 
     def follow(self, before: Schedule, kept: Kept) -> None:
         """Go on where a schedule of an earlier graph ended, with the nodes and edges that stayed:
@@ -163,7 +157,6 @@ class Schedule(Timetable):
         ):
             for memory, remembered in zip(mine, theirs, strict=True):
                 memory.follow(remembered, pairs, streams.subjects)
->>>>>>> main
 
     @property
     def bounds(self) -> tuple[int, int] | None:

@@ -28,13 +28,9 @@ from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.schedule import Tick, Timetable
 from hogwild.graph import Star
-<<<<<<< HEAD
 from hogwild.kernels.rules import kernel_of
 from hogwild.kernels.ticks import Post
-from hogwild_node.rules.base import Rule
-=======
 from hogwild_node.rules.base import Kept, Rule, carry
->>>>>>> main
 
 STUCK = 1000
 """A run is given up after this many ticks in a row at which nodes could only wait. In
@@ -171,7 +167,7 @@ class Simulation:
         )
         self.last = carry(self.last, before.last, kept.nodes)
         self.active = carry(self.active, before.active, kept.nodes)
-        self.gap = before.gap
+        self.gap = before.gap.clone()
 
     def _wire(self, payload: Tensor) -> Tensor:
         for impairment in self.impairments:

@@ -14,13 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
 from torch import Tensor
 
-from hogwild.kernels.build import COMPILED, LEVELS, digest
-=======
 from hogwild.kernels.build import COMPILED, LEVELS, NATIVE, digest, mark
->>>>>>> main
 
 SWITCH = "HOGWILD_KERNELS"
 """The environment variable that switches the compiled library off: ``HOGWILD_KERNELS=off``."""
