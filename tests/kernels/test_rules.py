@@ -8,7 +8,7 @@ from helpers import DOUBLE, edges, randomise, undirected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import EnergyGNN, GSDGNN, Inputs
+from hogwild import GSDGNN, EnergyGNN, Inputs
 from hogwild.kernels.native import library
 from hogwild.kernels.rules import RuleKernel, by_receiver, kernel_of
 from hogwild.models import EnergyConv
@@ -170,7 +170,9 @@ def test_nodes_that_diverge_rest_and_return_as_in_the_rule():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_threads_do_not_change_a_bit(rule):
-    problem, h = pose(undirected(*[(i, (7 * i + 1) % 900) for i in range(900) if 6 * i % 900 != 899]), 900)
+    problem, h = pose(
+        undirected(*[(i, (7 * i + 1) % 900) for i in range(900) if 6 * i % 900 != 899]), 900
+    )
     found = []
     for threads in (1, 2, 5):
         made, letters = started(RULES[rule], problem, h)
@@ -213,7 +215,9 @@ def test_variables_are_the_distinct_neighbours():
         assert bool((graph.dst[mine] == i).all())
         of = variable[begin[i] : begin[i + 1]]
         neighbours = sorted({int(j) for j in graph.src[mine]} - {i})
-        assert of.tolist() == [neighbours.index(j) if j != i else -1 for j in graph.src[mine].tolist()]
+        assert of.tolist() == [
+            neighbours.index(j) if j != i else -1 for j in graph.src[mine].tolist()
+        ]
     assert by_receiver(pose(SIMPLE, 11)[0].graph)[2] is None
 
 

@@ -1,8 +1,10 @@
 """Compiled ticks: the same draws, the same packets, the same counts, and runs equal to rounding."""
 
+import copy
+
 import pytest
 import torch
-from helpers import HARSH, bounded, energy, graphs, record
+from helpers import HARSH, bounded, energy, graphs, on_torch, record
 from kernels.test_rules import ODD, RULES, SIMPLE, gap, pose
 
 from hogwild import simulate
@@ -23,24 +25,15 @@ from hogwild.testing import check_executor
 pytestmark = pytest.mark.skipif(library() is None, reason="the kernels are not compiled")
 
 
-def on_torch(simulation):
-    """The same simulation without compiled code."""
-    simulation.kernel, simulation._post = "switched off", None
-    if isinstance(simulation.timetable, Schedule):
-        simulation.timetable._clock = None
-    return simulation
-
-
 def pair(problem, rule, start, **options):
     """Two simulations of one schedule: compiled, and on torch."""
     keys = ("stagger", "delay", "seed", "runs")
     drawn = {key: options.pop(key) for key in keys if key in options}
     impaired = {"impairments": options.get("impairments", ())}
-    made = [
-        Simulation(RULES[rule](problem), Schedule(problem.graph, **drawn, **impaired), start.clone(),
-                   **options)
-        for _ in range(2)
-    ]  # fmt: skip
+    made = []
+    for _ in range(2):
+        schedule = Schedule(problem.graph, **drawn, **impaired)
+        made.append(Simulation(RULES[rule](problem), schedule, start.clone(), **options))
     assert not isinstance(made[0].kernel, str), made[0].kernel
     return made[0], on_torch(made[1])
 
@@ -108,9 +101,30 @@ def test_runs_are_the_same(rule, edge_index, n):
 @pytest.mark.parametrize("rule", ["constant", "auto", "messages"])
 def test_runs_with_impairments_are_the_same(rule, options):
     problem, h = pose(ODD, 14, scale=0.3)
-    rough = any(isinstance(i, Quantisation | EventTriggered) for i in options.get("impairments", ()))
+    rough = any(
+        isinstance(i, Quantisation | EventTriggered) for i in options.get("impairments", ())
+    )
     # A rounding error can tip a threshold or a quantum, but not in so few ticks of this seed.
     same(*pair(problem, rule, h, **options), 20 if rough else 40, 1e-6)
+
+
+@torch.no_grad()
+def test_a_copy_goes_on_by_itself():
+    """Compiled code knows addresses: those of a copy are its own."""
+    problem, h = pose(ODD, 14, scale=0.3)
+    one, two = pair(problem, "messages", h)
+    for _ in range(10):
+        one.step()
+        two.step()
+    other = copy.deepcopy(one)
+    for _ in range(10):
+        other.step()
+    assert not torch.equal(other.h, one.h)
+    same(one, two, 10, 1e-6)
+    assert torch.equal(one.h, other.h)
+    for name in ("updates", "packets", "numbers"):
+        assert torch.equal(getattr(one.tally, name), getattr(other.tally, name))
+    assert torch.equal(one.tally.content_age.counts, other.tally.content_age.counts)
 
 
 def test_a_replayed_trace_is_the_same_run():

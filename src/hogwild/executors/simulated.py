@@ -137,15 +137,24 @@ class Simulation:
             self._follow(after)
         proper = graph.src[graph.src != graph.dst]  # along a self-loop nothing is sent
         self.out_degree = torch.bincount(proper, minlength=graph.num_nodes)
-        self.kernel = kernel_of(rule, graph, self.h)
+        self._compile()
+
+    def _compile(self) -> None:
+        """Ask for compiled updates and ticks, once."""
+        self.kernel = kernel_of(self.rule, self.graph, self.h)
         self._post = self._posted()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in vars(self).items() if name not in ("kernel", "_post")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._compile()  # compiled code knows addresses, and a copy has its own
+
     def _posted(self) -> Post | None:
-        """The outbox and the tally for compiled ticks; ``None`` if something happens to packets that
-        compiled ticks do not know."""
-        plain = all(
-            type(i).send is Impairment.send and not i.triggers for i in self.impairments
-        )
+        """The outbox and the tally for compiled ticks; ``None`` if something happens to packets
+        that compiled ticks do not know."""
+        plain = all(type(i).send is Impairment.send and not i.triggers for i in self.impairments)
         if isinstance(self.kernel, str) or self.exact or self.held is not None or not plain:
             return None
         outbox, tally = self.outbox, self.tally
@@ -156,7 +165,8 @@ class Simulation:
             "h": self.h, "updates": tally.updates, "packets": tally.packets,
             "sent": tally.numbers, "last": self.last, "gap": self.gap,
         }  # fmt: skip
-        return Post(self.graph, outbox.depth, self.rule.channels + self.rule.letter, arrays)
+        ages = (tally.packet_age.counts, tally.content_age.counts)
+        return Post(self.graph, outbox.depth, self.rule.channels + self.rule.letter, ages, arrays)
 
     def _follow(self, after: After) -> None:
         """What nodes hold on the edges that stay, and which of the nodes were done."""

@@ -119,8 +119,8 @@ def library() -> Library | None:
 
 
 def large_pages(x: Tensor) -> Tensor:
-    """``x``, which was not written yet, in large pages, where the system has them: random reads of a
-    large array then wait less for addresses."""
+    """``x``, which was not written yet, in large pages, where the system has them: random reads of
+    a large array then wait less for addresses."""
     one = library()
     if one is not None and x.device.type == "cpu":
         one.large_pages(x.data_ptr(), x.nbytes)

@@ -1,9 +1,9 @@
 """The compiled update of gradient steps and messages: the nodes of a tick in one call.
 
-:func:`kernel_of` says whether a rule has a compiled update. The rule keeps its memory, in tensors of
-its own, which the compiled code reads and writes; what the rule does besides updates (a new start, a
-crash, a second exchange) works on the same memory. The features' part of all networks is copied once,
-row by row (:class:`_Rows`), so that a node with its edges is read in one piece.
+:func:`kernel_of` says whether a rule has a compiled update. The rule keeps its memory, in tensors
+of its own, which the compiled code reads and writes; what the rule does besides updates (a new
+start, a crash, a second exchange) works on the same memory. The features' part of all networks is
+copied once, row by row (:class:`_Rows`), so that a node with its edges is read in one piece.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class _Field(ctypes.Structure):
 
 # The structures of source/stars.h and rules.h, in their order.
 NUMBERS = (
-    "hold reach passes enough arrived window margin strikes credit turn swing ease doubt floor "
-    "memory rest most leash damping rate"
-).split()
+    "hold", "reach", "passes", "enough", "arrived", "window", "margin", "strikes", "credit", "turn",
+    "swing", "ease", "doubt", "floor", "memory", "rest", "most", "leash", "damping", "rate",
+)  # fmt: skip
 MEMORY = (
-    "gradient block damped last own near sent move share before count score turns favour failures "
-    "peak home left times"
-).split()
+    "gradient", "block", "damped", "last", "own", "near", "sent", "move", "share", "before",
+    "count", "score", "turns", "favour", "failures", "peak", "home", "left", "times",
+)  # fmt: skip
 MARKS = ("known", "lost", "quiet")
 _RULE: list[tuple[str, Any]] = [
     ("sizes", _AT), *((name, _INT) for name in ("replicas", "nodes", "edges")),
@@ -91,11 +91,9 @@ def _memory(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
     return kept
 
 
-def _side_by_side(
-    remembered: dict[str, tuple[Any, str]]
-) -> tuple[dict[str, _Field], list[Tensor]]:
-    """Lay the memory of nodes, and that of edges, side by side: all numbers of a node and replica are
-    then read in one piece. The rule's tensors become views of these rows."""
+def _side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Field], list[Tensor]]:
+    """Lay the memory of nodes, and that of edges, side by side: all numbers of a node and replica
+    are then read in one piece. The rule's tensors become views of these rows."""
     found: dict[str, _Field] = {}
     rows = []
     edges = ("near", "sent")
@@ -121,9 +119,9 @@ def _side_by_side(
 
 @kept
 def by_receiver(graph: Graph) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The edges by receiver: where each node's edges begin [N + 1], the edges in that order [E], and
-    the number of each one's sender among the distinct neighbours of its receiver, −1 for self-loops
-    [E]; ``None`` if there are neither self-loops nor parallel edges."""
+    """The edges by receiver: where each node's edges begin [N + 1], the edges in that order [E],
+    and the number of each one's sender among the distinct neighbours of its receiver, −1 for
+    self-loops [E]; ``None`` if there are neither self-loops nor parallel edges."""
     order, begin = graph._rows
     if graph.self_loops is None and graph.parallel is None:
         return begin, order, None
@@ -161,7 +159,9 @@ class _Rows:
         of_nodes = [_context(rnd.loop), _context(rnd.update), loop.expand(replicas, 1, n)]
         weights = [_weights(rnd.message).reshape(replicas, -1), _weights(rnd.loop),
                    _weights(rnd.update)]  # fmt: skip
-        return cls(torch.cat(weights, 1).contiguous(), _rows(of_edges, order), _rows(of_nodes, None))
+        return cls(
+            torch.cat(weights, 1).contiguous(), _rows(of_edges, order), _rows(of_nodes, None)
+        )
 
 
 def _context(net: Context) -> Tensor:
@@ -206,7 +206,7 @@ def _design(model: Energy, channels: int) -> Design:
 
 
 def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
-    """The compiled update of a rule whose nodes started at ``h`` [R, k, N]; or why there is none."""
+    """The compiled update of a rule that has begun at ``h`` [R, k, N]; or why there is none."""
     native = found()
     if isinstance(native, Missing):
         return f"there is no compiled library ({native.reason})"
@@ -228,7 +228,7 @@ def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
         return "the model is wider than compiled updates are"
     if graph.num_edges and int(graph.in_degree.max()) > MOST_DEGREE:
         return f"a node has more than {MOST_DEGREE} edges"
-    if not 0 < int(h.shape[0]) * (graph.num_edges + graph.num_nodes):
+    if not int(h.shape[0]) * (graph.num_edges + graph.num_nodes) > 0:
         return "there are no nodes"
     return RuleKernel(native, rule, gradient, graph, design, int(h.shape[0]))
 
@@ -280,13 +280,17 @@ class RuleKernel:
         """Whether the rule still has the energy that the kernel was made of."""
         return self.gradient.model is self.model
 
-    def turn(self, nodes: Tensor, first: Tensor, edges: Tensor, view: Tensor, time: int, post: int) -> None:
+    def turn(
+        self, nodes: Tensor, first: Tensor, edges: Tensor, view: Tensor, time: int, post: int
+    ) -> None:
         """Update the nodes of a tick, which read and write packets at the address ``post``."""
         turn = self._turn
         turn.size, turn.nodes, turn.first = nodes.numel(), nodes.data_ptr(), first.data_ptr()
         self._call(post, time, edges.data_ptr(), view.data_ptr())
 
-    def update(self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star) -> tuple[Tensor, Tensor]:
+    def update(
+        self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
+    ) -> tuple[Tensor, Tensor]:
         """What :meth:`Rule.update` computes."""
         assert mail is not None, "the neighbours' letters"
         graph, turn = self.graph, self._turn

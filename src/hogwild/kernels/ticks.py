@@ -6,7 +6,7 @@ All arrays belong to the simulation; the compiled code reads and writes them in 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -84,15 +84,19 @@ class Post:
         graph: The graph.
         depth: Age of the oldest packet.
         numbers: Numbers in a packet of one replica.
+        ages: How often packets, and their content, had each age so far.
         arrays: The arrays of the simulation by their names in ``source/simulator.h``.
     """
 
-    def __init__(self, graph: Graph, depth: int, numbers: int, arrays: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, graph: Graph, depth: int, numbers: int, ages: Sequence[Tensor],
+        arrays: Mapping[str, Tensor],
+    ) -> None:  # fmt: skip
         n, e = graph.num_nodes, graph.num_edges
         room = {name: torch.empty(size, dtype=torch.long) for name, size in
                 (("where", e), ("letters", e), ("to_node", n), ("to_letters", e))}  # fmt: skip
-        self.oldest = torch.full((2,), -1)
-        self.ages = [torch.zeros(0, dtype=torch.long) for _ in range(2)]
+        self.oldest = torch.tensor([counts.numel() - 1 for counts in ages])
+        self.ages, self.room = [counts.clone() for counts in ages], 0
         given = {**arrays, **room, "oldest_ages": self.oldest, "src": graph.src,
                  "reverse": graph.reverse}  # fmt: skip
         assert all(x.is_contiguous() for x in given.values())
@@ -106,10 +110,11 @@ class Post:
 
     def make_room(self, time: int) -> None:
         """Make room to count ages up to ``time``."""
-        if self.ages[0].numel() <= time:
+        if self.room <= time:
+            self.room = max(2 * time, 1024)
             for kind, name in enumerate(("packet_ages", "content_ages")):
                 old = self.ages[kind]
-                self.ages[kind] = torch.zeros(max(2 * time, 1024), dtype=torch.long)
+                self.ages[kind] = torch.zeros(self.room, dtype=torch.long)
                 self.ages[kind][: old.numel()] = old
                 setattr(self._post, name, self.ages[kind].data_ptr())
 
