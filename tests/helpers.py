@@ -160,6 +160,13 @@ def record(schedule, ticks):
     return trace
 
 
+def on_torch(simulation):
+    """The same simulation without compiled code."""
+    simulation.kernel, simulation._post = "switched off", None
+    simulation.timetable._clock = None
+    return simulation
+
+
 def looks_like_a_picture(path, width=300):
     """A PNG of some size, with ink on white."""
     from matplotlib.image import imread

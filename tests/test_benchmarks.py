@@ -31,6 +31,7 @@ SHORT = {
     "scaling.py": "--nodes 100 --epochs 2",
     "stall.py": "--length 4 --runs 1 --ticks 20",
     "stragglers.py": "--sizes 4 --batches 1",
+    "ticks.py": "--cells 50x2x1 --seconds 0.2",
     "stream.py": "--nodes 300 --updates 3 --cold 1",
     "training_step.py": "--cells chains:1:10 --epochs 5 --samples 1 --rivals eager",
 }

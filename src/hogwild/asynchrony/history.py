@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hogwild.asynchrony.schedule import places
 from hogwild.graph import Graph, Star
+from hogwild.kernels.native import large_pages
 from hogwild_node.rules.base import Kept
 
 
@@ -40,8 +41,8 @@ class Outbox:
         self.slots = drafts * (depth + 1) + 1
         n = graph.num_nodes
         self.replicas = node.size(0)
-        self.node = _rows(node).repeat(self.slots, 1)  # [slots · N, R · k]
-        self.edge = None if edge is None else _rows(edge).repeat(self.slots, 1)
+        self.node = self._versions(node)  # [slots · N, R · k]
+        self.edge = None if edge is None else self._versions(edge)
         self.content = torch.full((self.slots * n,), time, dtype=torch.long, device=node.device)
         # Where each node's latest packet lies (slot · N + node), and where it lay at each tick.
         self.latest = torch.arange(n, device=node.device)
@@ -61,6 +62,13 @@ class Outbox:
         for mine, theirs in ((self.latest, before.latest), (self.current, before.current)):
             version = torch.div(_versions(theirs, old)[:, there], old, rounding_mode="floor")
             _versions(mine, n)[:, here] = version * n + here
+
+    def _versions(self, packets: Tensor) -> Tensor:
+        """Packets [R, w, n] in every slot, [slots · n, R · w]."""
+        rows = _rows(packets)
+        room = large_pages(rows.new_empty(self.slots, *rows.shape))
+        room.copy_(rows)
+        return room.flatten(0, 1)
 
     def open(self, time: int) -> None:
         """A tick begins: what is current now is what packets of this time say."""

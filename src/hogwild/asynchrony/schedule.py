@@ -22,6 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ from hogwild.asynchrony.impairments import check_impairments
 from hogwild.asynchrony.seeding import Streams
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
+from hogwild.kernels.native import library
+from hogwild.kernels.ticks import Clock
 from hogwild_node.rules.base import Kept
 
 
@@ -138,6 +141,23 @@ class Schedule(Timetable):
         # First updates are drawn from 1 … S as well.
         everyone = torch.arange(graph.num_nodes, device=device)
         self.next = begin + self._interval(everyone, begin)
+        self._compile()
+
+    def _compile(self) -> None:
+        """Ask for compiled draws, once; ``None``: ticks are drawn by torch."""
+        self._clock: Clock | None = None
+        plain = self.silent is None and not self.impairments
+        if plain and library() is not None and self.view.device.type == "cpu":
+            keys = self.nodes.key("schedule"), self.edges.key("delay")
+            bound = self.stagger, self.delay
+            self._clock = Clock(self.graph, *bound, *keys, self.next, self.view)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in vars(self).items() if name != "_clock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._compile()  # compiled code knows addresses, and a copy has its own
 
     def follow(self, before: Schedule, kept: Kept) -> None:
         """Go on where a schedule of an earlier graph ended, with the nodes and edges that stayed:
@@ -187,6 +207,9 @@ class Schedule(Timetable):
         return nodes, reset
 
     def tick(self, time: int) -> Tick:
+        if self._clock is not None:
+            nodes, edges, slot, view = self._clock.tick(time)
+            return Tick(time, self.graph.star_of(nodes, edges, slot), view)
         nodes, reset = self._running((self.next == time).nonzero()[:, 0], time)
         at = self.graph.star(nodes)
         edges = places(at)[1]

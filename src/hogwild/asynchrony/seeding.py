@@ -62,14 +62,18 @@ class Streams:
         numbers = torch.arange(count, device=device) if subjects is None else subjects.to(device)
         return cls(keys, numbers.repeat(runs))
 
-    def uniform(self, name: str, time: int | Tensor, index: Tensor | None = None) -> Tensor:
-        """One number in [0, 1) for each subject in ``index`` (default: all), float64."""
-        if name not in self.memo:  # all but the time, hashed once
+    def key(self, name: str) -> Tensor:
+        """The key of each subject in a stream, [n]: all but the time, hashed once."""
+        if name not in self.memo:
             salt = 0xCBF29CE484222325  # FNV-1a of the stream's name
             for byte in name.encode():
                 salt = ((salt ^ byte) * 0x100000001B3) & ((1 << 64) - 1)
             self.memo[name] = mix(mix(self.keys ^ _signed(salt)) ^ self.subjects)
-        key = self.memo[name]
+        return self.memo[name]
+
+    def uniform(self, name: str, time: int | Tensor, index: Tensor | None = None) -> Tensor:
+        """One number in [0, 1) for each subject in ``index`` (default: all), float64."""
+        key = self.key(name)
         z = mix((key if index is None else key.index_select(0, index)) ^ time)
         return _shift(z, 11).to(torch.float64).mul_(2.0**-53)
 

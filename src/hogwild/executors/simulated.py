@@ -28,6 +28,8 @@ from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.schedule import Tick, Timetable
 from hogwild.graph import Star
+from hogwild.kernels.rules import kernel_of
+from hogwild.kernels.ticks import Post
 from hogwild_node.rules.base import Kept, Rule, carry
 
 STUCK = 1000
@@ -135,6 +137,36 @@ class Simulation:
             self._follow(after)
         proper = graph.src[graph.src != graph.dst]  # along a self-loop nothing is sent
         self.out_degree = torch.bincount(proper, minlength=graph.num_nodes)
+        self._compile()
+
+    def _compile(self) -> None:
+        """Ask for compiled updates and ticks, once."""
+        self.kernel = kernel_of(self.rule, self.graph, self.h)
+        self._post = self._posted()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in vars(self).items() if name not in ("kernel", "_post")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._compile()  # compiled code knows addresses, and a copy has its own
+
+    def _posted(self) -> Post | None:
+        """The outbox and the tally for compiled ticks; ``None`` if something happens to packets
+        that compiled ticks do not know."""
+        plain = all(type(i).send is Impairment.send and not i.triggers for i in self.impairments)
+        if isinstance(self.kernel, str) or self.exact or self.held is not None or not plain:
+            return None
+        outbox, tally = self.outbox, self.tally
+        assert outbox.edge is not None
+        arrays = {
+            "out_degree": self.out_degree, "node": outbox.node, "edge": outbox.edge,
+            "content": outbox.content, "latest": outbox.latest, "current": outbox.current,
+            "h": self.h, "updates": tally.updates, "packets": tally.packets,
+            "sent": tally.numbers, "last": self.last, "gap": self.gap,
+        }  # fmt: skip
+        ages = (tally.packet_age.counts, tally.content_age.counts)
+        return Post(self.graph, outbox.depth, self.rule.channels + self.rule.letter, ages, arrays)
 
     def _follow(self, after: After) -> None:
         """What nodes hold on the edges that stay, and which of the nodes were done."""
@@ -145,7 +177,7 @@ class Simulation:
         )
         self.last = carry(self.last, before.last, kept.nodes)
         self.active = carry(self.active, before.active, kept.nodes)
-        self.gap = before.gap
+        self.gap = before.gap.clone()
 
     def _wire(self, payload: Tensor) -> Tensor:
         for impairment in self.impairments:
@@ -157,10 +189,22 @@ class Simulation:
         self.outbox.open(self.time)
         tick = self.timetable.tick(self.time)
         if tick.nodes.numel():
-            self._update(tick)
+            if self._post is not None and tick.reset is None and tick.lost is None:
+                self._turn(tick, self._post)
+            else:
+                self._update(tick)
         self.time += 1
         self.tally.ticks += 1
         return tick
+
+    def _turn(self, tick: Tick, post: Post) -> None:
+        """An update in compiled code."""
+        assert not isinstance(self.kernel, str)
+        post.make_room(tick.time)
+        first = self.kernel.first(tick.nodes)
+        self.kernel.turn(tick.nodes, first, tick.edges, tick.view, tick.time, post.at)
+        self.idle = 0
+        self.tally.packet_age.counts, self.tally.content_age.counts = post.counts()
 
     def _update(self, tick: Tick) -> None:
         at, nodes, edges = tick.at, tick.nodes, tick.edges
@@ -185,13 +229,14 @@ class Simulation:
             gone = edges[tick.lost]
             now = torch.full_like(gone, tick.time)
             self.rule.lose(gone, self.outbox.fetch(gone, now)[0])
-        h, letters = self.rule.update(h, inbox, mail, at)
+        update = self.rule.update if isinstance(self.kernel, str) else self.kernel.update
+        h, letters = update(h, inbox, mail, at)
         self.h.index_copy_(-1, nodes, h)
         self._publish(tick, nodes, h, letters)
         acted = nodes if self.rule.waited is None else nodes[~self.rule.waited]
         self.tally.updates[acted] += 1
         self.idle = 0 if acted.numel() else self.idle + 1
-        self.gap = torch.maximum(self.gap, (tick.time - self.last[nodes]).amax())
+        self.gap.copy_(torch.maximum(self.gap, (tick.time - self.last[nodes]).amax()))
         self.last[nodes] = tick.time
         self.tally.packet_age.add(tick.time - tick.view)
         if mail is not None:

@@ -260,6 +260,10 @@ class Graph:
         slot = torch.repeat_interleave(count)
         first = start[nodes] - (count.cumsum(0) - count)
         edges = order[first[slot] + torch.arange(slot.numel(), device=slot.device)]
+        return self.star_of(nodes, edges, slot)
+
+    def star_of(self, nodes: Tensor, edges: Tensor, slot: Tensor) -> Star:
+        """These nodes with the edges into them, whose receivers are ``nodes[slot]``."""
         labels, senders = self._labels
         if labels is None or senders is None:
             return Star(nodes.numel(), slot, nodes, edges)

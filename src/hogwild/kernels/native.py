@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from hogwild.kernels.build import COMPILED, LEVELS, NATIVE, digest, mark
 
 SWITCH = "HOGWILD_KERNELS"
@@ -41,6 +43,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, _AT, _AT, _REAL, _INT, *[_AT] * 7,
          _INT],
     ),
+    "large_pages": (None, [_AT, _INT]),
+    "draw": (_INT, [_AT, _INT, *[_AT] * 5]),
+    "turn": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _AT, _INT, _AT, _INT]),
 }  # fmt: skip
 
 
@@ -111,3 +116,12 @@ def library() -> Library | None:
     """The compiled library for this processor, or ``None``."""
     one = found()
     return one if isinstance(one, Library) else None
+
+
+def large_pages(x: Tensor) -> Tensor:
+    """``x``, which was not written yet, in large pages, where the system has them: random reads of
+    a large array then wait less for addresses."""
+    one = library()
+    if one is not None and x.device.type == "cpu":
+        one.large_pages(x.data_ptr(), x.nbytes)
+    return x

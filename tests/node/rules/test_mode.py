@@ -5,6 +5,7 @@ import copy
 
 import pytest
 import torch
+from helpers import on_torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
@@ -127,7 +128,7 @@ def settled():
 
 def test_a_settled_node_evaluates_its_energy_once(settled, monkeypatch):
     """Less is impossible: without a look it could not tell that what it heard changes nothing."""
-    simulation = copy.deepcopy(settled)
+    simulation = on_torch(copy.deepcopy(settled))  # where evaluations can be counted
     counts = evaluations(monkeypatch)
     before = simulation.h.clone()
     simulation.step()
@@ -137,7 +138,7 @@ def test_a_settled_node_evaluates_its_energy_once(settled, monkeypatch):
 
 def test_nodes_that_are_done_are_cut_out(settled, monkeypatch):
     """One node whose neighbours' messages say something new, among seven that are settled."""
-    simulation = copy.deepcopy(settled)
+    simulation = on_torch(copy.deepcopy(settled))  # where evaluations can be counted
     simulation.rule.own[..., 3] += 1.0
     counts = evaluations(monkeypatch)
     simulation.step()

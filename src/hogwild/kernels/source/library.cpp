@@ -234,3 +234,5 @@ HOG_API int hog_symmetric(const void* plan, const double* diagonal, const double
 }
 
 }  // extern "C"
+
+#include "simulator.h"

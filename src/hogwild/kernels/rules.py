@@ -1,0 +1,326 @@
+"""The compiled update of gradient steps and messages: the nodes of a tick in one call.
+
+:func:`kernel_of` says whether a rule has a compiled update. The rule keeps its memory, in tensors
+of its own, which the compiled code reads and writes; what the rule does besides updates (a new
+start, a crash, a second exchange) works on the same memory. The features' part of all networks is
+copied once, row by row (:class:`_Rows`), so that a node with its edges is read in one piece.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hogwild.graph import Graph, Star, kept
+from hogwild.kernels.energy import Design, Sizes
+from hogwild.kernels.native import Library, Missing, found, large_pages
+from hogwild_node.activations import ACTIVATIONS
+from hogwild_node.energy import Energy
+from hogwild_node.picnn import Context
+from hogwild_node.rules import messages, mode, retreat, trust
+from hogwild_node.rules.base import Rule
+from hogwild_node.rules.gradient import GradientRule
+from hogwild_node.rules.messages import MessageRule
+
+MOST_CHANNELS, MOST_MERGED, MOST_DEGREE = 8, 16, 4096
+"""Widths of embeddings and of sums of messages, and degree, up to which nodes' quadratic models are
+computed in compiled code: its work grows with their cubes, and its memory with the degree."""
+_INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+
+
+class _Field(ctypes.Structure):
+    _fields_ = (("at", _AT), ("rows", _AT), ("item", _INT), ("replica", _INT), ("channel", _INT))
+
+
+# The structures of source/stars.h and rules.h, in their order.
+NUMBERS = (
+    "hold", "reach", "passes", "enough", "arrived", "window", "margin", "strikes", "credit", "turn",
+    "swing", "ease", "doubt", "floor", "memory", "rest", "most", "leash", "damping", "rate",
+)  # fmt: skip
+MEMORY = (
+    "gradient", "block", "damped", "last", "own", "near", "sent", "move", "share", "before",
+    "count", "score", "turns", "favour", "failures", "peak", "home", "left", "times",
+)  # fmt: skip
+MARKS = ("known", "lost", "quiet")
+_RULE: list[tuple[str, Any]] = [
+    ("sizes", _AT), *((name, _INT) for name in ("replicas", "nodes", "edges")),
+    *((name, _AT) for name in ("begin", "order", "variable", "weights", "of_edges", "of_nodes")),
+    ("messages", _INT), ("step", _INT), ("rates", _AT), *((name, _REAL) for name in NUMBERS),
+    *((f"m_{name}", _Field) for name in MEMORY), *((f"m_{name}", _AT) for name in MARKS),
+]  # fmt: skip
+
+
+class _Rule(ctypes.Structure):
+    _fields_ = tuple(_RULE)
+
+
+class _Turn(ctypes.Structure):
+    _fields_ = (
+        ("size", _INT), ("nodes", _AT), ("first", _AT),
+        *((name, _Field) for name in ("h", "inbox", "mail", "out", "also", "letters")),
+    )  # fmt: skip
+
+
+def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
+    rate = gradient.rate if isinstance(gradient.rate, float) else 0.0
+    return {
+        "hold": messages.HOLD, "reach": messages.REACH, "passes": mode.PASSES,
+        "enough": mode.ENOUGH, "arrived": mode.ARRIVED, "window": trust.WINDOW,
+        "margin": trust.MARGIN, "strikes": trust.STRIKES, "credit": trust.CREDIT,
+        "turn": trust.TURN, "swing": trust.SWING, "ease": trust.EASE, "doubt": trust.DOUBT,
+        "floor": trust.FLOOR, "memory": trust.MEMORY, "rest": retreat.REST,
+        "most": retreat.MOST, "leash": retreat.LEASH, "damping": gradient.damping, "rate": rate,
+    }  # fmt: skip
+
+
+def _memory(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
+    """Where each part of the memory is kept: an object and the name of its attribute."""
+    kept: dict[str, tuple[Any, str]] = {"gradient": (gradient, "own")}
+    if gradient.auto:
+        parts = {"block": "block", "damped": "trust", "last": "last"}
+        kept |= {name: (gradient, attribute) for name, attribute in parts.items()}
+    if isinstance(rule, MessageRule):
+        kept |= {name: (rule, name) for name in ("own", "near", "sent", "known")}
+        names = ("share", "before", "count", "score", "turns", "favour", "failures", "peak", "lost")
+        kept |= {"move": (rule.trust, "last"), **{name: (rule.trust, name) for name in names}}
+        kept |= {name: (rule.retreat, name) for name in ("home", "left", "times", "quiet")}
+    return kept
+
+
+def _side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Field], list[Tensor]]:
+    """Lay the memory of nodes, and that of edges, side by side: all numbers of a node and replica
+    are then read in one piece. The rule's tensors become views of these rows."""
+    found: dict[str, _Field] = {}
+    rows = []
+    edges = ("near", "sent")
+    for group in ([n for n in remembered if n not in edges], [n for n in remembered if n in edges]):
+        tensors = [getattr(*remembered[name]) for name in group]
+        tensors = [x[:, None] if x.ndim == 2 else x for x in tensors]
+        if not tensors:
+            continue
+        replicas, _, count = tensors[0].shape
+        width = sum(x.shape[1] for x in tensors)
+        room = large_pages(torch.empty(count, replicas, width, dtype=torch.float64))
+        at = 0
+        for name, x in zip(group, tensors, strict=True):
+            owner, attribute = remembered[name]
+            view = room[..., at : at + x.shape[1]].permute(1, 2, 0)  # [R, fields, count]
+            view.copy_(x)
+            setattr(owner, attribute, view if getattr(owner, attribute).ndim == 3 else view[:, 0])
+            found[f"m_{name}"] = _Field(view.data_ptr(), None, replicas * width, width, 1)
+            at += x.shape[1]
+        rows.append(room)
+    return found, rows
+
+
+@kept
+def by_receiver(graph: Graph) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The edges by receiver: where each node's edges begin [N + 1], the edges in that order [E],
+    and the number of each one's sender among the distinct neighbours of its receiver, −1 for
+    self-loops [E]; ``None`` if there are neither self-loops nor parallel edges."""
+    order, begin = graph._rows
+    if graph.self_loops is None and graph.parallel is None:
+        return begin, order, None
+    src, dst = graph.src[order], graph.dst[order]
+    pairs, number = torch.unique(dst * graph.num_nodes + src, return_inverse=True)
+    receiver = torch.div(pairs, graph.num_nodes, rounding_mode="floor")
+    proper = (receiver != pairs % graph.num_nodes).long()
+    rank = proper.cumsum(0) - proper  # proper pairs before each pair
+    first = torch.searchsorted(receiver, torch.arange(graph.num_nodes))
+    rank = rank - rank[first[receiver]]
+    return begin, order, torch.where(proper > 0, rank, -1)[number].contiguous()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The networks of an energy with their features, as the compiled code reads them."""
+
+    weights: Tensor  # [R, ·] of the message networks, the self message and the update
+    edges: Tensor  # [R, E, ·] contexts of all heads and their weights, by receiver
+    nodes: Tensor  # [R, N, ·] contexts of self message and update, weight of the self message
+
+    @classmethod
+    def of(cls, model: Energy, order: Tensor) -> _Rows:
+        rnd = model.round
+        replicas, heads = rnd.loop.layers[0].wy.shape[0], rnd.heads
+        share = 1.0 if rnd.concat else 1.0 / heads
+        e, n = order.numel(), rnd.loop.layers[0].gy.shape[-1]
+        weight = torch.full((1, 1, e), share, dtype=torch.float64)
+        if rnd.weight is not None:
+            weight = share * rnd.weight[:, :, 0]
+        loop = torch.ones(n, dtype=torch.float64) if rnd.loop_weight is None else rnd.loop_weight
+        message = _context(rnd.message)
+        message = message.reshape(replicas, heads * message.shape[1], e)
+        of_edges = [message, weight.expand(replicas, heads, e)]
+        of_nodes = [_context(rnd.loop), _context(rnd.update), loop.expand(replicas, 1, n)]
+        weights = [_weights(rnd.message).reshape(replicas, -1), _weights(rnd.loop),
+                   _weights(rnd.update)]  # fmt: skip
+        return cls(
+            torch.cat(weights, 1).contiguous(), _rows(of_edges, order), _rows(of_nodes, None)
+        )
+
+
+def _context(net: Context) -> Tensor:
+    """Gates and biases of all layers, [B, ·, n]."""
+    parts = []
+    for layer in net.layers:
+        parts += [layer.gy, layer.bias] + ([] if layer.gz is None else [layer.gz])
+    return torch.cat(parts, 1)
+
+
+def _weights(net: Context) -> Tensor:
+    """Weights of all layers, [B, ·]."""
+    parts = []
+    for layer in net.layers:
+        parts += [layer.wy] + ([] if layer.wz is None else [layer.wz])
+    return torch.cat([part.flatten(1) for part in parts], 1)
+
+
+def _rows(parts: list[Tensor], order: Tensor | None) -> Tensor:
+    """[R, ·, n] parts side by side as rows [R, n, ·] of a multiple of eight numbers."""
+    replicas, count = parts[0].shape[0], parts[0].shape[-1]
+    width = sum(part.shape[1] for part in parts)
+    out = large_pages(torch.empty(replicas, count, -(-width // 8) * 8, dtype=torch.float64))
+    out[..., width:] = 0.0
+    at = 0
+    for part in parts:
+        part = part if order is None else part[..., order]
+        out[..., at : at + part.shape[1]] = part.mT
+        at += part.shape[1]
+    return out
+
+
+def _design(model: Energy, channels: int) -> Design:
+    rnd = model.round
+    nets = (rnd.message, rnd.loop, rnd.update)
+    widths = tuple(tuple(int(layer.wy.shape[-2]) for layer in net.layers) for net in nets)
+    inputs = tuple((False,) * int(net.layers[0].wy.shape[-1]) for net in nets)
+    return Design(
+        channels, widths[0][-1], rnd.heads, rnd.concat, rnd.both_ends, True, model.beta,
+        rnd.message.act.name, "softplus", widths, inputs,
+    )  # fmt: skip
+
+
+def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
+    """The compiled update of a rule that has begun at ``h`` [R, k, N]; or why there is none."""
+    native = found()
+    if isinstance(native, Missing):
+        return f"there is no compiled library ({native.reason})"
+    gradient = rule.gradient if type(rule) is MessageRule else rule
+    if type(gradient) is not GradientRule or type(gradient.model) is not Energy:
+        return "only gradient steps and messages of energies of one round are compiled"
+    model = gradient.model
+    if gradient.bounded:
+        return "steps with bounds that neighbours send are not compiled"
+    if h.dtype != torch.float64 or h.device.type != "cpu":
+        return f"the run is in {h.dtype} on {h.device}; compiled updates are in float64 on a CPU"
+    act = model.round.message.act
+    if ACTIVATIONS.get(act.name) != act:
+        return f"the activation {act.name!r} is not one of {', '.join(ACTIVATIONS)}"
+    design = _design(model, rule.channels)
+    merged = design.message_channels * (design.heads if design.concat else 1)
+    curved = gradient.auto or isinstance(rule, MessageRule)
+    if not design.fits or (curved and (rule.channels > MOST_CHANNELS or merged > MOST_MERGED)):
+        return "the model is wider than compiled updates are"
+    if graph.num_edges and int(graph.in_degree.max()) > MOST_DEGREE:
+        return f"a node has more than {MOST_DEGREE} edges"
+    if not int(h.shape[0]) * (graph.num_edges + graph.num_nodes) > 0:
+        return "there are no nodes"
+    return RuleKernel(native, rule, gradient, graph, design, int(h.shape[0]))
+
+
+class RuleKernel:
+    """The compiled update of one rule. Make it after :meth:`Rule.begin`."""
+
+    def __init__(
+        self,
+        native: Library,
+        rule: Rule,
+        gradient: GradientRule,
+        graph: Graph,
+        design: Design,
+        replicas: int,
+    ) -> None:
+        self.native, self.rule, self.graph, self.replicas = native, rule, graph, replicas
+        self.gradient, self.model = gradient, gradient.model
+        self.begin, order, variable = by_receiver(graph)
+        self.order = order
+        assert isinstance(self.model, Energy)
+        rows, sizes = _Rows.of(self.model, order), Sizes.of(native, design)
+        step, rates = 2 if gradient.auto else 0, None
+        if isinstance(gradient.rate, Tensor):
+            shape = (replicas, rule.channels, graph.num_nodes)
+            step, rates = 1, gradient.rate.expand(shape).contiguous()
+        self._alive: list[Any] = [rows, variable, rates]
+        at = {"begin": self.begin, "order": order, "variable": variable, "rates": rates,
+              "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes}  # fmt: skip
+        remembered = _memory(rule, gradient)
+        for name in MARKS:
+            if name in remembered:
+                owner, attribute = remembered.pop(name)
+                setattr(owner, attribute, getattr(owner, attribute).contiguous())
+                at[f"m_{name}"] = getattr(owner, attribute)
+        memory, rows_of_memory = _side_by_side(remembered)
+        self._alive += [*at.values(), rows_of_memory]
+        self._rule = _Rule(
+            sizes=sizes.handle, replicas=replicas, nodes=graph.num_nodes, edges=graph.num_edges,
+            messages=int(isinstance(rule, MessageRule)), step=step, **_numbers(rule, gradient),
+            **{name: None if x is None else x.data_ptr() for name, x in at.items()}, **memory,
+        )  # fmt: skip
+        self._turn = _Turn()
+        self._rule_at, self._turn_at = ctypes.addressof(self._rule), ctypes.addressof(self._turn)
+        self._why = ctypes.create_string_buffer(512)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the rule still has the energy that the kernel was made of."""
+        return self.gradient.model is self.model
+
+    def turn(
+        self, nodes: Tensor, first: Tensor, edges: Tensor, view: Tensor, time: int, post: int
+    ) -> None:
+        """Update the nodes of a tick, which read and write packets at the address ``post``."""
+        turn = self._turn
+        turn.size, turn.nodes, turn.first = nodes.numel(), nodes.data_ptr(), first.data_ptr()
+        self._call(post, time, edges.data_ptr(), view.data_ptr())
+
+    def update(
+        self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
+    ) -> tuple[Tensor, Tensor]:
+        """What :meth:`Rule.update` computes."""
+        assert mail is not None, "the neighbours' letters"
+        graph, turn = self.graph, self._turn
+        h, inbox, mail = h.contiguous(), inbox.contiguous(), mail.contiguous()
+        rows: Tensor | None = None
+        if at.nodes is None:  # all nodes, with the edges in any order
+            nodes, first, rows = torch.arange(graph.num_nodes), self.begin, self.order
+        else:
+            nodes, first = at.nodes.contiguous(), self.first(at.nodes)
+        out, letters = torch.empty_like(h), torch.empty_like(mail)
+        turn.size, turn.nodes, turn.first = nodes.numel(), nodes.data_ptr(), first.data_ptr()
+        for name, x, index in (("h", h, None), ("inbox", inbox, rows), ("mail", mail, rows),
+                               ("out", out, None), ("letters", letters, rows)):  # fmt: skip
+            _, fields, count = x.shape
+            where = None if index is None else index.data_ptr()
+            setattr(turn, name, _Field(x.data_ptr(), where, 1, fields * count, count))
+        turn.also = _Field()
+        self._call(None, 0, None, None)
+        return out, letters
+
+    def first(self, nodes: Tensor) -> Tensor:
+        """Where each node's edges begin among the edges into these nodes, [A + 1]."""
+        first = torch.zeros(nodes.numel() + 1, dtype=torch.long)
+        torch.cumsum(self.graph.in_degree[nodes], 0, out=first[1:])
+        return first
+
+    def _call(self, post: int | None, time: int, edges: int | None, view: int | None) -> None:
+        failed = self.native.turn(
+            self._rule_at, self._turn_at, post, time, edges, view, torch.get_num_threads(),
+            self._why, len(self._why),
+        )  # fmt: skip
+        if failed:
+            raise MemoryError(f"the compiled update failed: {self._why.value.decode()}")

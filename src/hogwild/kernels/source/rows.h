@@ -1,0 +1,197 @@
+// What the code for single nodes needs beside picnn.h: rows of numbers side by side, gradients and
+// expansions of networks with given curvatures, and the paper's sizes as constants.
+#pragma once
+#include "batch.h"
+
+namespace hog {
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HOG_SHUFFLE 1
+#endif
+#endif
+
+/// Eight rows of eight numbers, transposed.
+HOG_FN void transpose(const double* const* rows, int64_t from, V* out) {
+#if defined(HOG_SHUFFLE) && !HOG_GPU
+    V a[8], b[8];
+    for (int i = 0; i < 8; ++i) std::memcpy(&a[i], rows[i] + from, sizeof(V));
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+        b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            a[i + j] = __builtin_shufflevector(b[i + j], b[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            a[i + j + 2] = __builtin_shufflevector(b[i + j], b[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int j = 0; j < 4; ++j) {
+        out[j] = __builtin_shufflevector(a[j], a[j + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        out[j + 4] = __builtin_shufflevector(a[j], a[j + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+#else
+    for (int i = 0; i < LANES; ++i)
+        for (int l = 0; l < LANES; ++l) lane(out[i], l) = rows[l][from + i];
+#endif
+}
+
+/// One lane, to read.
+HOG_FN double part(const V& x, int l) { return reinterpret_cast<const double*>(&x)[l]; }
+HOG_FN bool all_finite(double x) { return x - x == 0.0; }
+HOG_FN Mask finite(V x) { return x - x == 0.0; }
+HOG_FN V pick(Mask m, V yes, V no) { return m ? yes : no; }
+HOG_FN V pick(Mask m, double yes, V no) { return m ? wide(yes) : no; }
+/// The larger number; NaN if one is NaN.
+HOG_FN V largest(V a, V b) { return (a > b) | (a != a) ? a : b; }
+
+/// The curvature of a parabola that touches g at a and lies above g everywhere.
+HOG_FN V majoriser(V a, V slope) {
+    const Mask near = absolute(a) < 1e-4;
+    return near ? wide(0.25) : (slope - 0.5) / (near ? wide(1.0) : a);
+}
+
+/// The same up to the distance `reach` (`Activation.growth` in hogwild_node); a reach of NaN counts
+/// as zero.
+HOG_FN V growth_within(int act, V a, V slope, V reach) {
+    const V truth = curvature(act, a, slope), most = majoriser(a, slope), twice = 2.0 * absolute(a);
+    const V distance = reach <= twice ? reach : (reach == reach ? twice : wide(0.0));
+    const Mask far = distance > 1e-3;
+    V r = far ? distance : wide(1.0), ignored;
+    r = a >= 0.0 ? r : -r;
+    const V chord =
+        2.0 * (activate(act, a - r, ignored) - activate(act, a, ignored) + r * slope) / (r * r);
+    return smaller(far ? larger(chord, truth) : truth, most);
+}
+
+/// The gradient J' p of p' f.
+template <class N>
+HOG_FN void pull(HOG_NET net, const double* W, const V* q, const V* s, const V* p, V* gradient,
+                 V* pad) {
+    const int D = net.D();
+    HOG_LOCAL(up, net.widest());
+    HOG_LOCAL(down, net.widest());
+    HOG_LOCAL(felt, net.widest());
+    HOG_EACH(i, net.w(net.L() - 1)) up[i] = p[i];
+    HOG_EACH(j, D) gradient[j] = wide(0.0);
+    for (int l = net.L() - 1; l >= 0; --l) {
+        const double* Wy = W + net.p(l);
+        HOG_EACH(j, D) {
+            V sum = wide(0.0);
+            HOG_EACH(i, net.w(l)) sum += Wy[i * D + j] * up[i];
+            gradient[j] += q[net.q(l) + j] * sum;
+        }
+        if (!l) break;
+        descend(net, W, q, s, l - 1, up, felt, down);
+        HOG_EACH(m, net.w(l - 1)) up[m] = down[m];
+    }
+}
+
+/// The Jacobian J [out, D], the gradient J' p and the curvature [D, D] of p' f, for given curvatures
+/// `bend` of all hidden units.
+template <class N>
+HOG_FN void expand(HOG_NET net, const double* W, const V* q, const V* s, const V* bend,
+                   const V* p, V* J, V* gradient, V* H, V* pad) {
+    const int D = net.D(), out = net.w(net.L() - 1);
+    HOG_LOCAL(every, net.hidden() * net.D());
+    HOG_LOCAL(x, net.widest());
+    HOG_LOCAL(up, net.widest());
+    HOG_LOCAL(down, net.widest());
+    HOG_LOCAL(felt, net.widest());
+    HOG_LOCAL(bent, net.hidden());
+    int unit = 0;
+    HOG_EACH(l, net.L()) {
+        const int at = net.q(l), width = net.w(l), before = net.before(l);
+        const double *Wy = W + net.p(l), *Wz = Wy + width * D;
+        const V* lower = every + (unit - before) * D;
+        V* mine = l + 1 == net.L() ? J : every + unit * D;
+        HOG_EACH(m, before) up[m] = q[at + D + width + m] * s[unit - before + m];
+        HOG_EACH(i, width) {
+            HOG_EACH(m, before) x[m] = Wz[i * before + m] * up[m];
+            HOG_EACH(j, D) {
+                V sum = Wy[i * D + j] * q[at + j];
+                HOG_EACH(m, before) sum += x[m] * lower[m * D + j];
+                mine[i * D + j] = sum;
+            }
+        }
+        unit += width;
+    }
+    HOG_EACH(j, D) {
+        V sum = wide(0.0);
+        HOG_EACH(i, out) sum += J[i * D + j] * p[i];
+        gradient[j] = sum;
+    }
+    HOG_EACH(i, out) up[i] = p[i];
+    for (int l = net.L() - 2; l >= 0; --l) {
+        descend(net, W, q, s, l, up, felt, down);
+        const int first = net.unit(l);
+        HOG_EACH(m, net.w(l)) {
+            bent[first + m] = felt[m] * bend[first + m];
+            up[m] = down[m];
+        }
+    }
+    HOG_EACH(i, D * D) H[i] = wide(0.0);
+    HOG_EACH(m, net.hidden()) {
+        const V* row = every + m * D;
+        HOG_EACH(i, D) {
+            const V share = bent[m] * row[i];
+            HOG_EACH(j, i + 1) H[i * D + j] += share * row[j];
+        }
+    }
+    HOG_EACH(i, D) HOG_EACH(j, i) H[j * D + i] = H[i * D + j];
+}
+
+/// The sizes of any model, known when it runs.
+struct AnyModel : Sizes {
+    struct Dims {
+        const int K, C, H, M, D, Un;
+        explicit Dims(const Sizes& s)
+            : K(s.k()), C(s.channels()), H(s.heads()), M(s.merged()), D(s.ends() * s.k()),
+              Un(s.merged() + s.k()) {}
+    };
+    explicit AnyModel(const Sizes& s) : Sizes(s) {}
+};
+
+/// A network with two hidden layers of W units, known when this is compiled.
+template <int D_, int W, int O>
+struct FixedNet {
+    static constexpr int L() { return 3; }
+    static constexpr int D() { return D_; }
+    static constexpr int act() { return SOFTPLUS; }
+    static constexpr int w(int l) { return l < 2 ? W : O; }
+    static constexpr int before(int l) { return l ? W : 0; }
+    static constexpr int unit(int l) { return l * W; }
+    static constexpr int q(int l) { return l ? q(l - 1) + D_ + w(l - 1) + before(l - 1) : 0; }
+    static constexpr int p(int l) { return l ? p(l - 1) + w(l - 1) * (D_ + before(l - 1)) : 0; }
+    static constexpr int hidden() { return 2 * W; }
+    static constexpr int widest() { return W > O ? W : O; }
+    static constexpr int out() { return O; }
+    static constexpr int context() { return q(3); }
+    static constexpr int weights() { return p(3); }
+    static bool is(const Net& net) {
+        return net.L() == 3 && net.D() == D_ && net.w(0) == W && net.w(1) == W && net.w(2) == O &&
+               net.act() == SOFTPLUS;
+    }
+};
+
+/// A model with messages of both ends and without heads: the paper's, for K = C = 2 and W = 4.
+template <int K_, int C_, int W>
+struct FixedModel {
+    struct Dims {
+        static constexpr int K = K_, C = C_, H = 1, M = C_, D = 2 * K_, Un = C_ + K_;
+        explicit Dims(const Sizes&) {}
+    };
+    double beta_;
+    explicit FixedModel(const Sizes& s) : beta_(s.beta()) {}
+    double beta() const { return beta_; }
+    static constexpr int ends() { return 2; }
+    static constexpr bool concat() { return true; }
+    static constexpr FixedNet<2 * K_, W, C_> message() { return {}; }
+    static constexpr FixedNet<K_, W, C_> loop() { return {}; }
+    static constexpr FixedNet<C_ + K_, W, 1> update() { return {}; }
+    static bool is(const Sizes& s) {
+        return s.ends() == 2 && s.heads() == 1 && s.k() == K_ && s.channels() == C_ &&
+               message().is(s.message()) && loop().is(s.loop()) && update().is(s.update());
+    }
+};
+
+}  // namespace hog

@@ -1,0 +1,124 @@
+"""The simulator's bookkeeping in compiled code: drawing a tick, finding its packets, counting them.
+
+All arrays belong to the simulation; the compiled code reads and writes them in place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hogwild.graph import Graph
+from hogwild.kernels.native import library
+from hogwild.kernels.rules import by_receiver
+
+_INT, _AT = ctypes.c_int64, ctypes.c_void_p
+
+
+def _fields(kinds: Mapping[Any, str]) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, kind) for kind, names in kinds.items() for name in names.split())
+
+
+# The structures of source/simulator.h, in their order.
+
+
+class _Clock(ctypes.Structure):
+    _fields_ = _fields({
+        _INT: "nodes edges stagger delay", _AT: "begin order node_keys edge_keys next view",
+    })  # fmt: skip
+
+
+class _Post(ctypes.Structure):
+    _fields_ = _fields({
+        _INT: "nodes edges versions depth numbers",
+        _AT: "src reverse out_degree node edge content latest current h updates packets sent last "
+        "gap packet_ages content_ages oldest_ages where letters to_node to_letters",
+    })  # fmt: skip
+
+
+class Clock:
+    """Draws the ticks of a schedule without impairments.
+
+    Args:
+        graph: The graph.
+        stagger: S.
+        delay: D.
+        node_keys: Keys of the nodes' random stream, [N].
+        edge_keys: Keys of the edges' random stream, [E].
+        next: The next turn of every node, [N]; changed in place.
+        view: The time of the packet that each edge's receiver holds, [E]; changed in place.
+    """
+
+    def __init__(
+        self, graph: Graph, stagger: int, delay: int, node_keys: Tensor, edge_keys: Tensor,
+        next: Tensor, view: Tensor,
+    ) -> None:  # fmt: skip
+        native = library()
+        assert native is not None, "a compiled library"
+        self._draw, n, e = native.draw, graph.num_nodes, graph.num_edges
+        begin, order, _ = by_receiver(graph)
+        self._alive = (begin, order, node_keys, edge_keys, next, view)
+        self._clock = _Clock(n, e, stagger, delay, *(x.data_ptr() for x in self._alive))
+        self._room = [torch.empty(size, dtype=torch.long) for size in (n, n + 1, e, e, e)]
+        self._at = (ctypes.addressof(self._clock), *(x.data_ptr() for x in self._room))
+
+    def tick(self, time: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The nodes whose turn it is [A], the edges into them [E'], the receiver of each edge (as
+        an index into the nodes), and the time of the packet that it holds now."""
+        at, *room = self._at
+        count = self._draw(at, time, *room)
+        nodes, first, *edges = self._room
+        heard = int(first[count])
+        found = (nodes[:count], *(x[:heard] for x in edges))
+        return tuple(x.clone() for x in found)  # type: ignore[return-value]
+
+
+class Post:
+    """Where the packets of a simulation lie, and what it counts.
+
+    Args:
+        graph: The graph.
+        depth: Age of the oldest packet.
+        numbers: Numbers in a packet of one replica.
+        ages: How often packets, and their content, had each age so far.
+        arrays: The arrays of the simulation by their names in ``source/simulator.h``.
+    """
+
+    def __init__(
+        self, graph: Graph, depth: int, numbers: int, ages: Sequence[Tensor],
+        arrays: Mapping[str, Tensor],
+    ) -> None:  # fmt: skip
+        n, e = graph.num_nodes, graph.num_edges
+        room = {name: torch.empty(size, dtype=torch.long) for name, size in
+                (("where", e), ("letters", e), ("to_node", n), ("to_letters", e))}  # fmt: skip
+        self.oldest = torch.tensor([counts.numel() - 1 for counts in ages])
+        self.ages, self.room = [counts.clone() for counts in ages], 0
+        given = {**arrays, **room, "oldest_ages": self.oldest, "src": graph.src,
+                 "reverse": graph.reverse}  # fmt: skip
+        assert all(x.is_contiguous() for x in given.values())
+        versions = arrays["content"].numel() // max(n, 1)
+        self._alive = given
+        self._post = _Post(
+            nodes=n, edges=e, versions=versions, depth=depth, numbers=numbers,
+            **{name: x.data_ptr() for name, x in given.items()},
+        )  # fmt: skip
+        self.at = ctypes.addressof(self._post)
+
+    def make_room(self, time: int) -> None:
+        """Make room to count ages up to ``time``."""
+        if self.room <= time:
+            self.room = max(2 * time, 1024)
+            for kind, name in enumerate(("packet_ages", "content_ages")):
+                old = self.ages[kind]
+                self.ages[kind] = torch.zeros(self.room, dtype=torch.long)
+                self.ages[kind][: old.numel()] = old
+                setattr(self._post, name, self.ages[kind].data_ptr())
+
+    def counts(self) -> tuple[Tensor, Tensor]:
+        """How often packets, and their content, had each age."""
+        packet, content = self.oldest.tolist()
+        return self.ages[0][: packet + 1], self.ages[1][: content + 1]
