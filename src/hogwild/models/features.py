@@ -57,7 +57,11 @@ class Features(nn.Module):
         """Look at the features of the first batch of a training, once: they may be large."""
         self.advises = False
         given = {"x": inputs.x, "edge_attr": inputs.edge_attr}
-        known = {k: t for k, t in given.items() if isinstance(t, Tensor) and not t.is_sparse}
+        known = {
+            name: t
+            for name, t in given.items()
+            if isinstance(t, Tensor) and t.layout == torch.strided and not t.is_meta
+        }
         if not self.fitted and (found := large_features(**known)):
             warnings.warn(FeatureWarning(found), stacklevel=4)
 

@@ -92,7 +92,9 @@ class Stack(Conv):
         inputs, found = Inputs.of(inputs), list[Solution]()
         widths = self.level_channels
         starts: Sequence[Tensor | None] = [h0] * len(widths)
-        if len(widths) > 1 and isinstance(h0, Tensor) and h0.shape[-1:] == (sum(widths),):
+        rows = getattr(inputs.x, "shape", ())[-2:-1]  # the layers raise the error of a wrong x
+        whole = (*rows, sum(widths))
+        if len(widths) > 1 and isinstance(h0, Tensor) and tuple(h0.shape[-2:]) == whole:
             starts = h0.split(widths, -1)
         for conv, start in zip(self.convs, starts, strict=True):
             x = beside(inputs.x, found[-1].value) if found else inputs.x

@@ -88,8 +88,8 @@ struct Crew {
         for (int t = 1; t < common->size; ++t) {
             const double x = here[2 * t], y = here[2 * t + 1];
             if (largest) {
-                if (!(x <= a)) a = x;  // NaN stays
-                if (!(y <= b)) b = y;
+                if (x > a || x != x) a = x;  // NaN stays
+                if (y > b || y != y) b = y;
             } else {
                 a += x, b += y;
             }

@@ -193,7 +193,7 @@ class Task {
                     size += fabs(x);
                 }
                 g[i * K() + c] = sum;
-                if (!(fabs(sum) <= residual)) residual = fabs(sum);  // NaN stays
+                if (fabs(sum) > residual || sum != sum) residual = fabs(sum);  // NaN stays
                 if (size > scale) scale = size;
             }
         }
