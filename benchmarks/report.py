@@ -194,6 +194,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "fronts": written("fronts"),
     "ensemble": written("ensemble"),
     "asynchrony": written("asynchrony"),
+    "ticks": written("ticks"),
     "epochs": epochs,
     "explicit": written("explicit"),
     "gsd": written("gsd"),

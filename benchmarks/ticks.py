@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from asynchrony import STEP, least_bytes
+from asynchrony import STEP
 from tasks import rgg
 from training_step import THREADS, limit_threads, publish
 
@@ -35,6 +35,7 @@ from hogwild.graph.inputs import Inputs
 from hogwild.kernels.native import SWITCH
 from hogwild.problems.base import Objective
 from hogwild.rules import gradient_rule, message_rule
+from hogwild_node.tree import EDGES, NODES, arrays
 
 WARM = 5
 """Ticks before the clock starts: after S ticks every node has updated."""
@@ -50,6 +51,14 @@ def pose(nodes: int, runs: int, replicas: int) -> Objective:
         problem = model.problem(Inputs(task.x, task.edge_index).repeat(runs))
     assert isinstance(problem, Objective)
     return problem.detach()
+
+
+def least_bytes(problem: Objective) -> float:
+    """Bytes that one update of a node must at least move: its share of the networks' features, and
+    its packets, read and written."""
+    n, e, k = problem.graph.num_nodes, problem.graph.num_edges, problem.channels
+    features = sum(x.nbytes for x, what in arrays(problem.node) if what in (NODES, EDGES))
+    return features / n / problem.replicas + 8 * k * (2 + 3 * e / n)
 
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -89,7 +98,7 @@ def measure(
     share = problem.graph.num_edges / problem.graph.num_nodes
     return {
         "rate": updates / spent, "ticks": ticks, "path": str(simulation.kernel)[:60],
-        "bytes": least_bytes(problem) / replicas, "copied": copied(clock),
+        "bytes": least_bytes(problem), "copied": copied(clock),
         "activations": share * units[0] + units[1] + units[2],
     }  # fmt: skip
 

@@ -127,6 +127,16 @@ def test_a_copy_goes_on_by_itself():
     assert torch.equal(one.tally.content_age.counts, other.tally.content_age.counts)
 
 
+@torch.no_grad()
+def test_a_rule_with_another_energy_follows_that_one():
+    problem, h = pose(ODD, 14, scale=0.3)
+    other, _ = pose(ODD, 14, seed=1, scale=0.3)
+    one, two = pair(problem, "auto", h)
+    for simulation in (one, two):
+        simulation.rule.pose(other.node)
+    same(one, two, 10, 1e-6)
+
+
 def test_a_replayed_trace_is_the_same_run():
     problem, h = pose(ODD, 14, scale=0.3)
     trace = record(Schedule(problem.graph, seed=3), 30)

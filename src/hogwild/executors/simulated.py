@@ -28,7 +28,7 @@ from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.schedule import Tick, Timetable
 from hogwild.graph import Star
-from hogwild.kernels.rules import kernel_of
+from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.kernels.ticks import Post
 from hogwild_node.rules.base import Kept, Rule, carry
 
@@ -189,20 +189,25 @@ class Simulation:
         self.outbox.open(self.time)
         tick = self.timetable.tick(self.time)
         if tick.nodes.numel():
-            if self._post is not None and tick.reset is None and tick.lost is None:
-                self._turn(tick, self._post)
+            kernel = self._fitting()
+            plain = tick.reset is None and tick.lost is None
+            if kernel is not None and self._post is not None and plain:
+                self._turn(tick, kernel, self._post)
             else:
                 self._update(tick)
         self.time += 1
         self.tally.ticks += 1
         return tick
 
-    def _turn(self, tick: Tick, post: Post) -> None:
+    def _fitting(self) -> RuleKernel | None:
+        """The compiled update, if the rule still has the energy that it was compiled for."""
+        return self.kernel if isinstance(self.kernel, RuleKernel) and self.kernel.fits else None
+
+    def _turn(self, tick: Tick, kernel: RuleKernel, post: Post) -> None:
         """An update in compiled code."""
-        assert not isinstance(self.kernel, str)
         post.make_room(tick.time)
-        first = self.kernel.first(tick.nodes)
-        self.kernel.turn(tick.nodes, first, tick.edges, tick.view, tick.time, post.at)
+        first = kernel.first(tick.nodes)
+        kernel.turn(tick.nodes, first, tick.edges, tick.view, tick.time, post.at)
         self.idle = 0
         self.tally.packet_age.counts, self.tally.content_age.counts = post.counts()
 
@@ -229,8 +234,7 @@ class Simulation:
             gone = edges[tick.lost]
             now = torch.full_like(gone, tick.time)
             self.rule.lose(gone, self.outbox.fetch(gone, now)[0])
-        update = self.rule.update if isinstance(self.kernel, str) else self.kernel.update
-        h, letters = update(h, inbox, mail, at)
+        h, letters = (self._fitting() or self.rule).update(h, inbox, mail, at)
         self.h.index_copy_(-1, nodes, h)
         self._publish(tick, nodes, h, letters)
         acted = nodes if self.rule.waited is None else nodes[~self.rule.waited]
