@@ -97,7 +97,7 @@ def measure(
              for net in (rnd.message, rnd.loop, rnd.update)]  # fmt: skip
     share = problem.graph.num_edges / problem.graph.num_nodes
     return {
-        "rate": updates / spent, "ticks": ticks, "path": str(simulation.kernel)[:60],
+        "rate": updates / spent, "ticks": ticks,
         "bytes": least_bytes(problem), "copied": copied(clock),
         "activations": share * units[0] + units[1] + units[2],
     }  # fmt: skip
