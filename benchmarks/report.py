@@ -100,6 +100,8 @@ def goals(folder: str) -> str:
         for cell in load(folder):
             if (found := ratio(cell, rival)) is not None:
                 sides[found < goal].append(f"{cell['task']} {cell['replicas']}: {times(found)}")
+        if not any(sides):
+            continue  # not measured
         reached, missed = (", ".join(side) or "nowhere" for side in sides)
         out += f"| {RIVALS[rival]} | {goal:.0f}× | {reached} | {missed} |\n"
     return out
@@ -123,16 +125,19 @@ def summary(folder: str) -> str:
     place = cells[0]["environment"]
     where = {"cpu": f"{place['threads']} CPU threads"}.get(folder, f"an {place['device']}")
 
-    def span(rival: str) -> str:
+    def span(rival: str, words: str) -> list[str]:
+        """A part of the sentence, if the rival was measured."""
         found = [r for c in cells if (r := ratio(c, rival)) is not None]
-        return f"{times(min(found))} to {times(max(found))}"
+        return [f"{times(min(found))} to {times(max(found))} as long {words}"] if found else []
 
-    return (
-        f"On {where}, {len({name(c) for c in cells})} cells of task and ensemble size: the recipe "
-        f"takes {span('eager')} as long in eager PyTorch and {span('jax')} as long compiled by "
-        f"JAX, mostly without converging in its 50 iterations; given the iterations it needs, the "
-        f"compiled one takes {span('jax-converged')} as long.\n"
-    )
+    parts = [
+        *span("eager", "in eager PyTorch"),
+        *span("jax", "compiled by JAX (mostly without converging in its 50 iterations)"),
+        *span("jax-converged", "compiled by JAX with the iterations that it needs"),
+    ]
+    number = len({name(c) for c in cells})
+    where += f", {number} cells of task and ensemble size"
+    return f"On {where}: the recipe takes {', '.join(parts)}.\n"
 
 
 def which(folder: str) -> str:
