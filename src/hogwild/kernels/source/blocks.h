@@ -78,10 +78,7 @@ HOG_LARGE void Task<S, F, T>::differentiate(const double* x, double reach) {
             const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
             const bool fresh = hd == 0;  // later heads are added
             const V w = wt.pack(at)[0];
-            for (int l = 0; l < LANES; ++l) {
-                const int i = v.dst[b * LANES + l < v.e ? b * LANES + l : v.e - 1];
-                HOG_EACH(c, C()) lane(p[c], l) = mb.at(i, first + c);
-            }
+            read_receivers(mb, first, C(), b, p);
             HOG_EACH(c, C()) p[c] *= w;
             jet(s().message(), head(hd), qm.pack(at), sm.pack(at), am.pack(at), p, reach, J, gr, Hs,
                 pad);
@@ -138,11 +135,8 @@ HOG_LARGE void Task<S, F, T>::assemble() {
         HOG_PAD;
         HOG_LOCAL(hf, M() * K());
         HOG_LOCAL(uu, M() * M());
-        for (int l = 0; l < LANES; ++l) {
-            const int i = v.dst[b * LANES + l < v.e ? b * LANES + l : v.e - 1];
-            HOG_EACH(c, M() * K()) lane(hf[c], l) = half.at(i, c);
-            HOG_EACH(c, M()) HOG_EACH(q, M()) lane(uu[c * M() + q], l) = Um.at(i, c * U() + q);
-        }
+        read_receivers(half, 0, M() * K(), b, hf);
+        HOG_EACH(c, M()) read_receivers(Um, c * U(), M(), b, uu + c * M());
         const Fields jj = Jj.pack(b), uj = UJ.pack(b), xx = X.pack(b), cc = Hjj.pack(b);
         HOG_EACH(c, M()) HOG_EACH(x, K()) {
             V sum = wide(0.0);

@@ -403,6 +403,13 @@ class Task {
             }
         }
     }
+    /// `count` fields of the receivers of a pack of edges, from the field `first` on.
+    HOG_METHOD void read_receivers(const Rows& rows, int first, int count, int b, V* out) const {
+        for (int l = 0; l < LANES; ++l) {
+            const int i = v.dst[b * LANES + l < v.e ? b * LANES + l : v.e - 1];
+            HOG_EACH(c, count) lane(out[c], l) = rows.at(i, first + c);
+        }
+    }
     HOG_METHOD void read_own(const double* x, int b, V* y) const {
         for (int l = 0; l < LANES; ++l) {
             const double* row = x + (b * LANES + l < v.n ? b * LANES + l : v.n - 1) * K();

@@ -175,18 +175,12 @@ HOG_FN void add_inputs(HOG_NET net, const double* W, In q, int l, const V* c, V*
     }
 }
 
-/// The Jacobian J [out, D] of f, the gradient J' p and the curvature of p' f, the lower triangle of
-/// [D, D]. With reach > 0 the curvature of every unit is that of `growth`.
+/// The Jacobians of all hidden units, `every` [hidden, D], and J [out, D] of f.
 template <class N, class In>
-HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, double reach, V* J,
-                V* gradient, V* H, V* pad) {
-    const int D = net.D(), out = net.out();
-    HOG_LOCAL(every, net.hidden() * net.D());  // Jacobians of all hidden units
+HOG_FN void jacobians(HOG_NET net, const double* W, In q, In s, V* every, V* J, V* pad) {
+    const int D = net.D();
     HOG_LOCAL(x, net.widest());
     HOG_LOCAL(up, net.widest());
-    HOG_LOCAL(down, net.widest());
-    HOG_LOCAL(felt, net.widest());
-    HOG_LOCAL(bent, net.hidden());
     int unit = 0;
     HOG_EACH(l, net.L()) {
         const int at = net.q(l), width = net.w(l), before = net.before(l);
@@ -204,6 +198,20 @@ HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, doub
         }
         unit += width;
     }
+}
+
+/// The Jacobian J [out, D] of f, the gradient J' p and the curvature of p' f, the lower triangle of
+/// [D, D]. `bend(unit)` is the curvature of a hidden unit's activation.
+template <class N, class In, class Bend>
+HOG_FN void expand(HOG_NET net, const double* W, In q, In s, const V* p, const Bend& bend, V* J,
+                   V* gradient, V* H, V* pad) {
+    const int D = net.D(), out = net.out();
+    HOG_LOCAL(every, net.hidden() * net.D());
+    HOG_LOCAL(up, net.widest());
+    HOG_LOCAL(down, net.widest());
+    HOG_LOCAL(felt, net.widest());
+    HOG_LOCAL(bent, net.hidden());
+    jacobians(net, W, q, s, every, J, pad);
     HOG_EACH(j, D) {
         V sum = wide(0.0);
         HOG_EACH(i, out) sum += J[i * D + j] * p[i];
@@ -214,9 +222,7 @@ HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, doub
         descend(net, W, q, s, l, up, felt, down);
         const int first = net.unit(l);
         HOG_EACH(m, net.w(l)) {
-            const V pre = a[first + m], slope = s[first + m];
-            bent[first + m] = felt[m] * (reach > 0.0 ? growth(net.act(), pre, slope, reach)
-                                                     : curvature(net.act(), pre, slope));
+            bent[first + m] = felt[m] * bend(first + m);
             up[m] = down[m];
         }
     }
@@ -230,28 +236,52 @@ HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, doub
     }
 }
 
+/// The curvature of a unit's activation; with reach > 0 that of `growth`.
+template <class N>
+HOG_FN V bending(HOG_NET net, V a, V slope, double reach) {
+    return reach > 0.0 ? growth(net.act(), a, slope, reach) : curvature(net.act(), a, slope);
+}
+
+/// `expand` with the curvatures of the activations, or with those of `growth` where reach > 0.
+template <class N, class In>
+HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, double reach, V* J,
+                V* gradient, V* H, V* pad) {
+    expand(
+        net, W, q, s, p, [&](int m) { return bending(net, a[m], s[m], reach); }, J, gradient, H,
+        pad);
+}
+
+/// A reverse pass from weights `top` [out] on f to y. `visit(unit, felt, below)` gets the sensitivity
+/// of every hidden unit, before and behind its slope, and returns what goes on to the layer below.
+template <class N, class In, class Visit>
+HOG_FN void pull(HOG_NET net, const double* W, In q, In s, const V* top, const Visit& visit, V* out,
+                 V* pad) {
+    HOG_LOCAL(up, net.widest());
+    HOG_LOCAL(down, net.widest());
+    HOG_LOCAL(felt, net.widest());
+    HOG_EACH(j, net.D()) out[j] = wide(0.0);
+    HOG_EACH(i, net.out()) up[i] = top[i];
+    HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
+        add_inputs(net, W, q, l, up, out);
+        if (!l) break;
+        descend(net, W, q, s, l - 1, up, felt, down);
+        const int first = net.unit(l - 1);
+        HOG_EACH(m, net.w(l - 1)) up[m] = visit(first + m, felt[m], down[m]);
+    }
+}
+
 /// The gradient J' p without Jacobians. `bent` gets the curvature of every hidden unit times its
 /// sensitivity, so that the curvature of p' f is the sum over units of J_m' bent_m J_m.
 template <class N, class In, class Out>
 HOG_FN void pullback(HOG_NET net, const double* W, In q, In s, In a, const V* p, double reach,
                      Out bent, V* gradient, V* pad) {
-    HOG_LOCAL(up, net.widest());
-    HOG_LOCAL(down, net.widest());
-    HOG_LOCAL(felt, net.widest());
-    HOG_EACH(j, net.D()) gradient[j] = wide(0.0);
-    HOG_EACH(i, net.out()) up[i] = p[i];
-    HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
-        add_inputs(net, W, q, l, up, gradient);
-        if (!l) break;
-        descend(net, W, q, s, l - 1, up, felt, down);
-        const int first = net.unit(l - 1);
-        HOG_EACH(m, net.w(l - 1)) {
-            const V pre = a[first + m], slope = s[first + m];
-            bent[first + m] = felt[m] * (reach > 0.0 ? growth(net.act(), pre, slope, reach)
-                                                     : curvature(net.act(), pre, slope));
-            up[m] = down[m];
-        }
-    }
+    pull(
+        net, W, q, s, p,
+        [&](int m, V felt, V below) {
+            bent[m] = felt * bending(net, a[m], s[m], reach);
+            return below;
+        },
+        gradient, pad);
 }
 
 /// Df(y)[t]; the tangents of the hidden units' pre-activations go to `moving`.
@@ -282,45 +312,21 @@ HOG_FN void tangent(HOG_NET net, const double* W, In q, In s, const V* t, Out mo
 template <class N, class In>
 HOG_FN void curve(HOG_NET net, const double* W, In q, In s, In bent, In moving, const V* r, V* out,
                   V* pad) {
-    HOG_LOCAL(up, net.widest());
-    HOG_LOCAL(down, net.widest());
-    HOG_LOCAL(felt, net.widest());
-    HOG_EACH(j, net.D()) out[j] = wide(0.0);
-    HOG_EACH(i, net.out()) up[i] = r[i];
-    HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
-        add_inputs(net, W, q, l, up, out);
-        if (!l) break;
-        descend(net, W, q, s, l - 1, up, felt, down);
-        const int first = net.unit(l - 1);
-        HOG_EACH(m, net.w(l - 1)) up[m] = down[m] + bent[first + m] * moving[first + m];
-    }
+    pull(
+        net, W, q, s, r, [&](int m, V, V below) { return below + bent[m] * moving[m]; }, out, pad);
 }
 
-/// The Jacobian J [out, D] of f, and the diagonal of the curvature, added to `diagonal` [D]. `rows`
+/// The Jacobian J [out, D] of f, and the diagonal of the curvature, added to `diagonal` [D]. `every`
 /// [hidden, D] gets the Jacobians of the hidden units.
 template <class N, class In>
-HOG_FN void jacobian(HOG_NET net, const double* W, In q, In s, In bent, V* rows, V* J, V* diagonal,
-                     V* pad) {
-    const int D = net.D();
-    HOG_LOCAL(x, net.widest());
-    HOG_LOCAL(up, net.widest());
-    int unit = 0;
-    HOG_EACH(l, net.L()) {
-        const int at = net.q(l), width = net.w(l), before = net.before(l);
-        const double *Wy = W + net.p(l), *Wz = Wy + width * D;
-        const V* lower = rows + (unit - before) * D;
-        V* mine = l + 1 == net.L() ? J : rows + unit * D;
-        HOG_EACH(m, before) up[m] = q[at + D + width + m] * s[unit - before + m];
-        HOG_EACH(i, width) {
-            HOG_EACH(m, before) x[m] = Wz[i * before + m] * up[m];
-            HOG_EACH(j, D) {
-                V sum = Wy[i * D + j] * q[at + j];
-                HOG_EACH(m, before) sum += x[m] * lower[m * D + j];
-                mine[i * D + j] = sum;
-                if (l + 1 < net.L()) diagonal[j] += bent[unit + i] * sum * sum;
-            }
+HOG_FN void diagonal_of(HOG_NET net, const double* W, In q, In s, In bent, V* every, V* J,
+                        V* diagonal, V* pad) {
+    jacobians(net, W, q, s, every, J, pad);
+    HOG_EACH(m, net.hidden()) {
+        HOG_EACH(j, net.D()) {
+            const V x = every[m * net.D() + j];
+            diagonal[j] += bent[m] * x * x;
         }
-        unit += width;
     }
 }
 

@@ -40,10 +40,7 @@ HOG_METHOD void Task<S, F, T>::pull_back(const double* x, double reach) {
         for (int hd = 0; hd < H(); ++hd) {
             const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
             const V w = wt.pack(at)[0];
-            for (int l = 0; l < LANES; ++l) {
-                const int i = v.dst[b * LANES + l < v.e ? b * LANES + l : v.e - 1];
-                HOG_EACH(c, C()) lane(p[c], l) = mb.at(i, first + c);
-            }
+            read_receivers(mb, first, C(), b, p);
             HOG_EACH(c, C()) p[c] *= w;
             pullback(s().message(), head(hd), qm.pack(at), sm.pack(at), am.pack(at), p, reach,
                      bm.pack(at), gr, pad);
@@ -127,10 +124,7 @@ HOG_METHOD void Task<S, F, T>::product(const double* x, double* out) {
         for (int hd = 0; hd < H(); ++hd) {
             const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
             const V w = wt.pack(at)[0];
-            for (int l = 0; l < LANES; ++l) {
-                const int i = v.dst[b * LANES + l < v.e ? b * LANES + l : v.e - 1];
-                HOG_EACH(c, C()) lane(r[c], l) = mt.at(i, first + c);
-            }
+            read_receivers(mt, first, C(), b, r);
             HOG_EACH(c, C()) r[c] *= w;
             curve(s().message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), tm.pack(at), r,
                   back, pad);
@@ -158,7 +152,7 @@ HOG_METHOD void Task<S, F, T>::diagonal(double* out) {
         HOG_LOCAL(J, M() * K());
         HOG_LOCAL(diag, K());
         HOG_EACH(c, K()) diag[c] = wide(s().beta());
-        jacobian(s().loop(), loop(), ql.pack(b), sl.pack(b), bl.pack(b), rows, J, diag, pad);
+        diagonal_of(s().loop(), loop(), ql.pack(b), sl.pack(b), bl.pack(b), rows, J, diag, pad);
         const V w = lw.pack(b)[0];
         const Fields a = A.pack(b);
         HOG_EACH(i, M() * K()) a[i] = w * J[i];
@@ -174,7 +168,7 @@ HOG_METHOD void Task<S, F, T>::diagonal(double* out) {
         HOG_EACH(i, D()) diag[i] = wide(0.0);
         for (int hd = 0; hd < H(); ++hd) {
             const int at = b * H() + hd, first = s().concat() ? hd * C() : 0, two = s().ends() - 1;
-            jacobian(s().message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), rows, J, diag,
+            diagonal_of(s().message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), rows, J, diag,
                      pad);
             const V w = wt.pack(at)[0];
             const bool begin = hd == 0 || s().concat();
@@ -195,7 +189,7 @@ HOG_METHOD void Task<S, F, T>::diagonal(double* out) {
         HOG_LOCAL(diag, U());
         HOG_LOCAL(own, K());
         HOG_EACH(i, U()) diag[i] = wide(0.0);
-        jacobian(s().update(), update(), qu.pack(b), su.pack(b), bu.pack(b), rows, J, diag, pad);
+        diagonal_of(s().update(), update(), qu.pack(b), su.pack(b), bu.pack(b), rows, J, diag, pad);
         const Fields bent = bu.pack(b), a = A.pack(b);
         if (s().ends() == 2)
             for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) {

@@ -114,13 +114,8 @@ HOG_METHOD void Task<S, F, T>::reverse(const Cotangents& out, Sum sums) {
             read_ends(h, here, y);
             read_ends(lambda, here, t);
             HOG_EACH(i, D()) t[i] = -t[i];
-            for (int l = 0; l < LANES; ++l) {
-                const int i = v.dst[here * LANES + l < v.e ? here * LANES + l : v.e - 1];
-                HOG_EACH(c, C()) {
-                    lane(p[c], l) = mb.at(i, first + c);
-                    lane(r[c], l) = mt.at(i, first + c);
-                }
-            }
+            read_receivers(mb, first, C(), here, p);
+            read_receivers(mt, first, C(), here, r);
             V w = wt.pack(at)[0];
             if (here != b) w = wide(0.0);
             HOG_EACH(c, C()) {

@@ -65,78 +65,17 @@ HOG_FN V growth_within(int act, V a, V slope, V reach) {
 
 /// The gradient J' p of p' f.
 template <class N>
-HOG_FN void pull(HOG_NET net, const double* W, const V* q, const V* s, const V* p, V* gradient,
-                 V* pad) {
-    const int D = net.D();
-    HOG_LOCAL(up, net.widest());
-    HOG_LOCAL(down, net.widest());
-    HOG_LOCAL(felt, net.widest());
-    HOG_EACH(i, net.w(net.L() - 1)) up[i] = p[i];
-    HOG_EACH(j, D) gradient[j] = wide(0.0);
-    for (int l = net.L() - 1; l >= 0; --l) {
-        const double* Wy = W + net.p(l);
-        HOG_EACH(j, D) {
-            V sum = wide(0.0);
-            HOG_EACH(i, net.w(l)) sum += Wy[i * D + j] * up[i];
-            gradient[j] += q[net.q(l) + j] * sum;
-        }
-        if (!l) break;
-        descend(net, W, q, s, l - 1, up, felt, down);
-        HOG_EACH(m, net.w(l - 1)) up[m] = down[m];
-    }
+HOG_FN void gradient_of(HOG_NET net, const double* W, const V* q, const V* s, const V* p,
+                        V* gradient, V* pad) {
+    pull(net, W, q, s, p, [](int, V, V below) { return below; }, gradient, pad);
 }
 
-/// The Jacobian J [out, D], the gradient J' p and the curvature [D, D] of p' f, for given curvatures
-/// `bend` of all hidden units.
+/// `expand` for given curvatures `bend` of all hidden units, with both triangles of H.
 template <class N>
-HOG_FN void expand(HOG_NET net, const double* W, const V* q, const V* s, const V* bend,
-                   const V* p, V* J, V* gradient, V* H, V* pad) {
-    const int D = net.D(), out = net.w(net.L() - 1);
-    HOG_LOCAL(every, net.hidden() * net.D());
-    HOG_LOCAL(x, net.widest());
-    HOG_LOCAL(up, net.widest());
-    HOG_LOCAL(down, net.widest());
-    HOG_LOCAL(felt, net.widest());
-    HOG_LOCAL(bent, net.hidden());
-    int unit = 0;
-    HOG_EACH(l, net.L()) {
-        const int at = net.q(l), width = net.w(l), before = net.before(l);
-        const double *Wy = W + net.p(l), *Wz = Wy + width * D;
-        const V* lower = every + (unit - before) * D;
-        V* mine = l + 1 == net.L() ? J : every + unit * D;
-        HOG_EACH(m, before) up[m] = q[at + D + width + m] * s[unit - before + m];
-        HOG_EACH(i, width) {
-            HOG_EACH(m, before) x[m] = Wz[i * before + m] * up[m];
-            HOG_EACH(j, D) {
-                V sum = Wy[i * D + j] * q[at + j];
-                HOG_EACH(m, before) sum += x[m] * lower[m * D + j];
-                mine[i * D + j] = sum;
-            }
-        }
-        unit += width;
-    }
-    HOG_EACH(j, D) {
-        V sum = wide(0.0);
-        HOG_EACH(i, out) sum += J[i * D + j] * p[i];
-        gradient[j] = sum;
-    }
-    HOG_EACH(i, out) up[i] = p[i];
-    for (int l = net.L() - 2; l >= 0; --l) {
-        descend(net, W, q, s, l, up, felt, down);
-        const int first = net.unit(l);
-        HOG_EACH(m, net.w(l)) {
-            bent[first + m] = felt[m] * bend[first + m];
-            up[m] = down[m];
-        }
-    }
-    HOG_EACH(i, D * D) H[i] = wide(0.0);
-    HOG_EACH(m, net.hidden()) {
-        const V* row = every + m * D;
-        HOG_EACH(i, D) {
-            const V share = bent[m] * row[i];
-            HOG_EACH(j, i + 1) H[i * D + j] += share * row[j];
-        }
-    }
+HOG_FN void expand_whole(HOG_NET net, const double* W, const V* q, const V* s, const V* bend,
+                         const V* p, V* J, V* gradient, V* H, V* pad) {
+    const int D = net.D();
+    expand(net, W, q, s, p, [&](int m) { return bend[m]; }, J, gradient, H, pad);
     HOG_EACH(i, D) HOG_EACH(j, i) H[j * D + i] = H[i * D + j];
 }
 

@@ -184,16 +184,17 @@ class Stars : public S::Dims {
         V *m = pad, *bar = m + M, *g = bar + Un, *p_ = g + std::max((int)D, (int)Un), *rest = p_ + M;
         pass(h, views, t, m, rest);
         const V one = wide(1.0);
-        pull(up, update(), of_update(), t.su, &one, bar, rest);
+        gradient_of(up, update(), of_update(), t.su, &one, bar, rest);
         HOG_EACH(c, M) p_[c] = loop_weight() * bar[c];
-        pull(lo, loop(), of_loop(), t.sl, p_, g, rest);
+        gradient_of(lo, loop(), of_loop(), t.sl, p_, g, rest);
         HOG_EACH(c, K) own[c] = bar[M + c] + g[c] + s.beta() * h[c];
         for (int p = 0; p < most; ++p) {
             HOG_EACH(c, K) toward[p * K + c] = wide(0.0);
             HOG_EACH(hd, H) {
                 const V weight = w[p * H + hd];
                 HOG_EACH(c, C) p_[c] = weight * bar[(s.concat() ? hd * C : 0) + c];
-                pull(me, head(hd), edge(p, hd), t.s + (p * H + hd) * me.hidden(), p_, g, rest);
+                gradient_of(me, head(hd), edge(p, hd), t.s + (p * H + hd) * me.hidden(), p_, g,
+                            rest);
                 HOG_EACH(c, K) {
                     if (s.ends() == 2) own[c] += g[2 * c];
                     toward[p * K + c] += g[s.ends() * c + s.ends() - 1];
@@ -216,10 +217,10 @@ class Stars : public S::Dims {
           *half = take(M * K), *cv = take(std::max(std::max(me.hidden(), lo.hidden()), up.hidden()));
         const V one = wide(1.0);
         bent(up, t.su, t.au, far.au, bend, cv);
-        expand(up, update(), of_update(), t.su, cv, &one, J, bar, U, rest);
+        expand_whole(up, update(), of_update(), t.su, cv, &one, J, bar, U, rest);
         HOG_EACH(c, M) p_[c] = loop_weight() * bar[c];
         bent(lo, t.sl, t.al, far.al, bend, cv);
-        expand(lo, loop(), of_loop(), t.sl, cv, p_, A, g, to.b, rest);
+        expand_whole(lo, loop(), of_loop(), t.sl, cv, p_, A, g, to.b, rest);
         HOG_EACH(i, M * K) A[i] *= loop_weight();
         HOG_EACH(c, K) to.own[c] = bar[M + c] + g[c] + s.beta() * h[c];
         for (int p = 0; p < most; ++p) {
@@ -233,7 +234,7 @@ class Stars : public S::Dims {
                 const int at = (p * H + hd) * me.hidden(), row = s.concat() ? hd * C : 0;
                 HOG_EACH(c, C) p_[c] = weight * bar[row + c];
                 bent(me, t.s + at, t.a + at, far.a + at, bend, cv);
-                expand(me, head(hd), edge(p, hd), t.s + at, cv, p_, J, g, curved, rest);
+                expand_whole(me, head(hd), edge(p, hd), t.s + at, cv, p_, J, g, curved, rest);
                 const int e = s.ends(), z = e - 1;
                 HOG_EACH(c, C) HOG_EACH(i, K) {
                     j[(row + c) * K + i] += weight * J[c * D + e * i + z];
