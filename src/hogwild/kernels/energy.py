@@ -34,6 +34,10 @@ PRODUCTS = 250.0
 factorisation that take as long."""
 MOST_NUMBERS = float(1 << 28)
 """Numbers in the fronts of one graph above which it is not factorised."""
+LARGEST = 400_000
+"""Edges of a graph above which a factorisation on one thread is slower than conjugate gradients in
+torch on two threads: between random geometric graphs of 50,000 and of 100,000 nodes (a trial
+without a record)."""
 MOST_EDGES = 2_000_000
 """Edges of a batch above which no plan is made."""
 
@@ -321,7 +325,8 @@ class EnergyKernel:
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design) -> bool:
         """Whether the compiled solve is cheaper than batched operations on all graphs."""
-        return max(graph.num_edges, graph.num_nodes) <= MOST_EDGES
+        edges = max(graph.num_edges, graph.num_nodes)
+        return edges <= MOST_EDGES and edges <= LARGEST * graph.num_graphs
 
     @cached_property
     def direct(self) -> bool:
