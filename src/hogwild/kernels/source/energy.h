@@ -403,6 +403,8 @@ class Task {
             }
         }
     }
+    template <class Pass>
+    HOG_METHOD void send_back(const Rows& from, const Pass& pass);
     /// `count` fields of the receivers of a pack of edges, from the field `first` on.
     HOG_METHOD void read_receivers(const Rows& rows, int first, int count, int b, V* out) const {
         for (int l = 0; l < LANES; ++l) {

@@ -3,6 +3,27 @@
 
 namespace hog {
 
+/// What every edge sends back to its two ends, into G: `pass(head, row, weights, out, pad)` for every
+/// head, with the weights that the receiver's field `from` puts on its message.
+template <class S, class F, class T>
+template <class Pass>
+HOG_METHOD void Task<S, F, T>::send_back(const Rows& from, const Pass& pass) {
+    HOG_PACKS(b, packs(v.e)) {
+        HOG_PAD;
+        HOG_LOCAL(weights, C());
+        HOG_LOCAL(back, D());
+        const Fields gb = G.pack(b);
+        for (int hd = 0; hd < H(); ++hd) {
+            const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
+            const V w = wt.pack(at)[0];
+            read_receivers(from, first, C(), b, weights);
+            HOG_EACH(c, C()) weights[c] *= w;
+            pass(hd, at, weights, back, pad);
+            HOG_EACH(i, D()) gb[i] = back[i] + (hd ? gb[i] : wide(0.0));
+        }
+    }
+}
+
 /// Gradient and curvatures of the hidden units, without blocks of the Hessian.
 template <class S, class F, class T>
 HOG_METHOD void Task<S, F, T>::pull_back(const double* x, double reach) {
@@ -32,21 +53,10 @@ HOG_METHOD void Task<S, F, T>::pull_back(const double* x, double reach) {
             }
     }
     team.sync();
-    HOG_PACKS(b, packs(v.e)) {
-        HOG_PAD;
-        HOG_LOCAL(p, C());
-        HOG_LOCAL(gr, D());
-        const Fields gb = G.pack(b);
-        for (int hd = 0; hd < H(); ++hd) {
-            const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
-            const V w = wt.pack(at)[0];
-            read_receivers(mb, first, C(), b, p);
-            HOG_EACH(c, C()) p[c] *= w;
-            pullback(s().message(), head(hd), qm.pack(at), sm.pack(at), am.pack(at), p, reach,
-                     bm.pack(at), gr, pad);
-            HOG_EACH(i, D()) gb[i] = gr[i] + (hd ? gb[i] : wide(0.0));
-        }
-    }
+    send_back(mb, [&](int hd, int at, const V* p, V* out, V* pad) {
+        pullback(s().message(), head(hd), qm.pack(at), sm.pack(at), am.pack(at), p, reach,
+                 bm.pack(at), out, pad);
+    });
     team.sync();
 }
 
@@ -116,21 +126,10 @@ HOG_METHOD void Task<S, F, T>::product(const double* x, double* out) {
                 out[at] += s().beta() * x[at] + get(back[c], l);
             }
     }
-    HOG_PACKS(b, packs(v.e)) {
-        HOG_PAD;
-        HOG_LOCAL(r, C());
-        HOG_LOCAL(back, D());
-        const Fields gb = G.pack(b);
-        for (int hd = 0; hd < H(); ++hd) {
-            const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
-            const V w = wt.pack(at)[0];
-            read_receivers(mt, first, C(), b, r);
-            HOG_EACH(c, C()) r[c] *= w;
-            curve(s().message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), tm.pack(at), r,
-                  back, pad);
-            HOG_EACH(i, D()) gb[i] = back[i] + (hd ? gb[i] : wide(0.0));
-        }
-    }
+    send_back(mt, [&](int hd, int at, const V* r, V* out, V* pad) {
+        curve(s().message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), tm.pack(at), r, out,
+              pad);
+    });
     team.sync();
     HOG_PACKS(i, v.n)
     HOG_EACH(c, K()) {
