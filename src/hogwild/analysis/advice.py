@@ -104,8 +104,8 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
     cones = one.cones(price.ticks)
     if cones <= FAST:
         return (
-            f"What would help {name}: only a faster network (smaller S and D, fewer losses, a graph "
-            f"of fewer hops), since word itself needs {shown(cone.mean)} updates a node"
+            f"What would help {name}: only a faster network (smaller S and D, fewer losses, fewer "
+            f"hops), since word itself needs {shown(cone.mean)} updates a node"
         )
     if cones <= SLOW:
         return f"{name} is within {SLOW:g} light cones; little is left to gain"

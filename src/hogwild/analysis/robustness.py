@@ -34,7 +34,7 @@ from hogwild.analysis.certify import certified
 from hogwild.analysis.verdict import schedules, verdict
 from hogwild.errors import ConfigError
 from hogwild.executors.deadlines import Deadlines
-from hogwild.executors.price import Price
+from hogwild.executors.price import Price, wrapped
 from hogwild.executors.run import Run
 from hogwild.executors.score import score_of
 from hogwild.executors.settings import Settings
@@ -166,7 +166,7 @@ class Robustness:
         lines += [f"price: {self.price}", "", str(self.deadlines), ""]
         if self.others:
             lines += [table(self.compared), ""]
-        return "\n".join([*lines, f"In time: {self.advice}", "", self.verdict])
+        return "\n".join([*lines, wrapped(f"In time: {self.advice}"), "", self.verdict])
 
     def to_frame(self) -> DataFrame:
         """One row for each schedule (and replica): performance before and after, the largest

@@ -18,7 +18,7 @@ from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_positive
-from hogwild.executors.price import aligned, shown, size
+from hogwild.executors.price import aligned, shown, size, wrapped
 from hogwild.graph.inputs import graphs_of
 from hogwild.models.base import Model
 from hogwild.progress import bar
@@ -168,7 +168,7 @@ class Sweep:
             f"which word can cross the graph (light cone); updates and bytes a node until within "
             f"5 % of the synchronous {'error' if known else 'embeddings'}"
         )
-        return f"{title}\n\n{aligned(rows)}\n\nIn time: {self.advice}"
+        return f"{title}\n\n{aligned(rows)}\n\n{wrapped(f'In time: {self.advice}')}"
 
     @property
     def advice(self) -> str:
@@ -180,8 +180,8 @@ class Sweep:
         found = {name: one.deadlines.within() for name, one in named.items()}
         ready = {name: price.ticks for name, price in found.items() if price is not None}
         late = [name for name in named if name not in ready]
-        ends = list(dict.fromkeys([min(ready, key=ready.__getitem__),
-                                   max(ready, key=ready.__getitem__)])) if ready else []  # fmt: skip
+        order = sorted(ready, key=ready.__getitem__)
+        ends = list(dict.fromkeys([*order[:1], *order[-1:]]))
         said = [f"{name}: {named[name].deadlines.sentence()}" for name in ends]
         if late:
             some = "; ".join(late[:3]) + ("; …" if len(late) > 3 else "")

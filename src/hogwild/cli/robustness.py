@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hogwild.cli.common import BY, METRICS, MODEL, NODES, RULES, Outcome, Schedules, Setting, Traced, picture
+from hogwild.cli.common import (
+    BY,
+    METRICS,
+    MODEL,
+    NODES,
+    RULES,
+    Outcome,
+    Schedules,
+    Setting,
+    Traced,
+    picture,
+)
 from hogwild.cli.flags import in_flags
 from hogwild.cli.options import option
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Traced, Schedules, Setting):

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hogwild.cli.common import BY, METRICS, MODEL, RUNS, Outcome, Schedules, Setting, Traced, picture
+from hogwild.cli.common import (
+    BY,
+    METRICS,
+    MODEL,
+    RUNS,
+    Outcome,
+    Schedules,
+    Setting,
+    Traced,
+    picture,
+)
 from hogwild.cli.options import option
 
 
@@ -33,7 +43,7 @@ class Options(Traced, Schedules, Setting):
         None, "record the deviation every N ticks, for --json and --plot", group=RUNS
     )  # fmt: skip
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
-    plot: str | None = picture("draw the deviation over time and the error by deadline to this file")
+    plot: str | None = picture("draw the error by deadline and the deviation to this file")
 
 
 def run(options: Options) -> Outcome:

@@ -5,10 +5,11 @@ starts with a word of its own. At its turn a node adds what it last heard from i
 
 .. math:: W_i \leftarrow W_i \cup \bigcup_{j \in N(i)} W_j(\tau^i_j(t)),
 
-and passes everything on. No rule whose packets reach one hop can be faster: an answer that depends
-on all nodes cannot be complete before every node has heard of every node. The *light cone* of a
-run is the moment when the last node has heard of every node that has a path to it, in ticks and in
-the updates that a node has made by then, on average.
+and passes everything on. A node has its neighbours' first packets from the beginning, as in every
+run. No rule whose packets reach one hop can be faster: an answer that depends on all nodes cannot
+be complete before every node has heard of every node. The *light cone* of a run is the moment when
+the last node has heard of every node that has a path to it, in ticks and in the updates that a node
+has made by then, on average.
 
 Words are bits, 64 in a number, so that a tick costs as much as a tick of a very small model. On
 graphs of more than :data:`SOURCES` nodes only so many of them, drawn at random, have a word; the
@@ -121,15 +122,16 @@ def light_cone(
         replay: The trace that the runs followed; ``None``: the schedule of the settings.
         layers: Wait only for words from at most so many hops away; ``None``: for all.
     """
-    graph = Graph(*(x.cpu() for x in (graph.src, graph.dst, graph.batch)), graph.num_nodes,
-                  graph.num_graphs)  # fmt: skip
+    src, dst, batch = (x.cpu() for x in (graph.src, graph.dst, graph.batch))
+    graph = Graph(src, dst, batch, graph.num_nodes, graph.num_graphs)
     runs, each = settings.runs, graph.num_graphs // settings.runs
     if replay is None and graph.num_nodes > CROWD:
         runs = max(1, CROWD * runs // graph.num_nodes)
         graph = graph.select(torch.arange(runs * each))[0]
         settings = replace(settings, runs=runs)
-    words = _words(graph.select(torch.arange(each))[0])
-    targets, hops = _reached(graph.select(torch.arange(each))[0], words, layers)
+    one = graph.select(torch.arange(each))[0]
+    words = _words(one)
+    targets, hops = _reached(one, words, layers)
     timetable = settings.schedule(graph) if replay is None else Replay(replay, graph)
     start = torch.from_numpy(words).T[None].repeat(1, 1, runs)
     rule = RumourRule(graph.everyone, start.size(1))

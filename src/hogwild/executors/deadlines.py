@@ -21,7 +21,7 @@ from torch import Tensor
 from hogwild.asynchrony.trace import Trace
 from hogwild.errors import ConfigError
 from hogwild.executors.cone import LightCone, light_cone
-from hogwild.executors.price import Price, aligned, shown, size
+from hogwild.executors.price import Price, aligned, shown, size, wrapped
 from hogwild.executors.settings import Settings
 from hogwild.graph import Graph
 from hogwild.metrics import METRICS, Metric
@@ -117,13 +117,12 @@ class Deadlines:
                 raise ConfigError("at(cones=…): word does not cross the graph in these runs")
             kind, value = "ticks", value * float(self.cone.ticks.mean())
         past = [row for row in rows if row[kind] <= value * (1 + 1e-12)]
-        out = dict(past[-1])
-        after = rows[len(past) : len(past) + 1]
-        for name in COSTS:  # between two looks costs grow evenly
-            if after and after[0][kind] > out[kind]:
-                part = (value - out[kind]) / (after[0][kind] - out[kind])
-                out[name] = past[-1][name] + part * (after[0][name] - past[-1][name])
-        return out
+        before, after = past[-1], rows[len(past) : len(past) + 1]
+        if not after:
+            return dict(before)
+        part = (value - before[kind]) / (after[0][kind] - before[kind])
+        costs = {name: before[name] + part * (after[0][name] - before[name]) for name in COSTS}
+        return before | costs  # between two looks costs grow evenly
 
     def within(self, share: float = NEAR) -> Price | None:
         """What it costs until the mean error is within a share of the synchronous error, and stays
@@ -222,9 +221,9 @@ class Deadlines:
         what = "deviation from the synchronous embeddings"
         if self.metric is not None:
             what = f"{self.metric.name} of what nodes answer"
-        lines = [f"error by deadline ({what}; updates, packets and bytes of a node, on average):"]
-        lines += [self.table(), str(self.cone), self.sentence()]
-        return "\n".join([*lines, *([self.note] if self.note else [])])
+        head = f"error by deadline ({what}; updates, packets and bytes of a node, on average):"
+        below = [str(self.cone), self.sentence(), *([self.note] if self.note else [])]
+        return "\n".join([wrapped(head), self.table(), *map(wrapped, below)])
 
     def sentence(self, share: float = NEAR) -> str:
         """When the runs were in time, in a sentence."""

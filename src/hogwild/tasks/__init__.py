@@ -45,5 +45,6 @@ def get(name: str, **options: Any) -> Task:
 
 __all__ = [
     "PPI", "TASKS", "Chains", "Coordinates", "Counting", "MovingSource", "MovingSwarm", "Mutag",
-    "PeptidesFunc", "PeptidesStruct", "Proteins", "Robots", "Split", "Sums", "Task", "Terrain", "get",
+    "PeptidesFunc", "PeptidesStruct", "Proteins", "Robots", "Split", "Sums", "Task", "Terrain",
+    "get",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
 r"""Robots: agree on the mean of all readings.
 
 **Data.** 12 robots, uniform in the unit square; robots at most a radius apart are neighbours, and
-the graph is connected. Every robot has one noisy reading :math:`x_i \sim \mathcal N(0, 1)`, [12, 1].
-Every robot predicts the mean of all readings, :math:`\bar x`. On average a robot has ``degree``
-neighbours.
+the graph is connected. On average a robot has ``degree`` neighbours. Every robot has one noisy
+reading :math:`x_i \sim \mathcal N(0, 1)`, [12, 1], and predicts the mean of all readings,
+:math:`\bar x`.
 
 **Protocol.** One split: 80 % of the graphs for training, 10 % for validation, 10 % for testing.
 **Loss** mean squared error over nodes. **Metric** its root. The constant predictor errs by
