@@ -150,7 +150,11 @@ class Deadlines:
             return share
         wrong = float(self.synchronous.mean())
         if self.metric.higher_is_better:
-            wrong = 1.0 - wrong if self.metric in METRICS.values() else abs(wrong)
+            wrong = (
+                1.0 - wrong
+                if self.metric in METRICS.values() or self.metric.percent
+                else abs(wrong)
+            )
         rounding = 1e-9 * float(self.synchronous.abs().mean())
         return share * max(wrong, LEAST * float(self._excess()[0])) + rounding
 

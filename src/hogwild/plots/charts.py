@@ -192,7 +192,7 @@ def comparison(result: Robustness, path: str | Path | None = None) -> Figure:
     against synchronous predictions: they agree on the diagonal. Below, the error by deadline."""
     scored = result.metric is not None
     with figure(5.6, 5.8, path) as fig:
-        above, below = list(fig.subfigures(2, 1))  # type: ignore[call-overload]
+        above, below = fig.subfigures(2, 1, squeeze=False)[:, 0]
         axes = above.subplots(1, 1 + scored, squeeze=False, width_ratios=[1, 1.6][1 - scored :])[0]
         if scored:
             _performance(axes[0], result)
