@@ -55,6 +55,22 @@ class LocalEnergy(OnGraph, ABC):
             :math:`r_j` [R, k, E'], which i sends to j.
         """
 
+    def variation(
+        self, h: Array, inbox: Array, at: Star, reach: tuple[Array, Array]
+    ) -> tuple[LocalQuadratic, LocalQuadratic] | None:
+        r"""How much the Hessians of the local energies can change near a point.
+
+        Args:
+            reach: How far embeddings [R, k, A] and what was heard [R, k, E'] may be from the point,
+                entry by entry.
+
+        Returns:
+            Two models with nonnegative curvatures. The difference of their Hessians bounds
+            :math:`|\nabla^2 e^i(h') - \nabla^2 e^i(h)|` entry by entry. ``None``: no bound is
+            known.
+        """
+        return None
+
 
 class LocalMap(OnGraph, ABC):
     r"""A map :math:`F_i(h_i, h_{N(i)})`; a network of nodes finds its fixed point."""

@@ -38,6 +38,33 @@ class RunOnParts(Protocol):
     guarantee: str
 
 
+@dataclass(frozen=True)
+class Local:
+    """A proved rate near the answer (:mod:`hogwild.analysis.local`).
+
+    Attributes:
+        theorem: Which theorem holds: ``"descent"`` or ``"dominance"``.
+        radius: The rate holds once no entry of any embedding has been further from the answer than
+            this for 2D' ticks; infinite for quadratic energies.
+        relative: The radius over the largest entry of the answer.
+        rate: Factor by which the error shrinks every ``period`` ticks: the energy gap where the
+            theorem is descent, the weighted largest entry where it is dominance.
+        period: See ``rate``.
+        updates: Updates that a node makes, on average, until 10⁻⁶ of the error is left.
+        step: The smallest step.
+        condition: Condition number in the ball, at most.
+    """
+
+    theorem: str
+    radius: float
+    relative: float
+    rate: float
+    period: int
+    updates: float
+    step: float
+    condition: float
+
+
 @dataclass
 class Certificate:
     """What is proved, and what was measured, for one model on one batch of graphs.
