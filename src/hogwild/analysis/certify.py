@@ -188,7 +188,15 @@ def _stack(
     solved = [level.value for level in model.solutions(inputs)]
     fields = [as_field(h, h.dtype) for h in solved]
     levels = tuple(
-        replace(_alone(problem, settings, h.detach), rate=None, period=None, since=0, updates=None)
+        replace(
+            _alone(problem, settings, h.detach),
+            rate=None,
+            period=None,
+            since=0,
+            updates=None,
+            local=None,
+            faster=None,
+        )
         for problem, h in zip(stack.settled(fields), solved, strict=True)
     )
     weak = [number for number, level in enumerate(levels, 1) if not level.guaranteed]
