@@ -195,19 +195,24 @@ class Side:
 
     @property
     def over(self) -> bool:
-        """Whether a trace has come to its end."""
-        timetable = self.simulation.timetable
-        return isinstance(timetable, Replay) and self.simulation.time >= timetable.length
+        """Whether a replay has come to its end: that of the trace, or of the rule."""
+        simulation, timetable = self.simulation, self.simulation.timetable
+        if not isinstance(timetable, Replay):
+            return False
+        ended = simulation.rule.ends and simulation.finished
+        return ended or simulation.time >= timetable.length
 
     def step(self) -> Packets:
         """One tick."""
         time = self.simulation.time
         if self._replayed is None and self.simulation.rule.ends and time - self.since >= RESTART:
-            self.since = time
+            self.since, self.recorded = time, None
             self.course.begin_anew(self)
             assert self.course.now is not None
             self._look_around(self.course.now.frame.ids)
         tick = self.simulation.step()
+        if self.recorded is not None:
+            self.recorded.append(tick)
         before = self.view[tick.edges]
         self.view[tick.edges] = tick.view
         return Packets.of(tick, self.ends, before)
@@ -228,7 +233,7 @@ class Side:
         oldest.scatter_reduce_(0, simulation.graph.dst, age, "amax")
         return Seen(
             gap / max(float(self.exact.abs().max()) if m else 0.0, TINY),
-            self._task_error(out),
+            self.task_error(out),
             self._residual(h),
             *spent.tolist(),
             self._all(ids, out),
@@ -246,7 +251,8 @@ class Side:
         out = self.model.read(h.to(self.exact.dtype), self.inputs)[:, 0]
         return torch.sigmoid(out) if self.classes else out
 
-    def _task_error(self, answer: Tensor) -> float:
+    def task_error(self, answer: Tensor) -> float:
+        """Share of nodes that are wrong, or the root of the mean squared error, of answers [m]."""
         y = self.frame.data.get("y")
         if y is None or y.size(0) != answer.numel() or not answer.numel():
             return float("nan")

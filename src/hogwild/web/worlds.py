@@ -42,7 +42,8 @@ LEAST, MOST = 4, 2000
 
 @dataclass(frozen=True)
 class About:
-    """What the page says of a task."""
+    """What the page says of a task: what nodes should find out, what the colours mean, and the
+    answers at both ends of the colours. ``classes``: answers are probabilities."""
 
     title: str
     question: str
@@ -121,9 +122,14 @@ class World:
         return len(self.position)
 
     @property
-    def title(self) -> str:
-        """What to call the task."""
-        return TASKS[self.task].title
+    def about(self) -> About:
+        """What the page says of the task."""
+        return TASKS[self.task]
+
+    @property
+    def classes(self) -> bool:
+        """Whether answers are probabilities."""
+        return self.about.classes
 
     def move(self, node: int, x: float, y: float) -> World:
         """The world with a point at another place."""
