@@ -422,6 +422,7 @@ class Session:
                 for side, (model, _) in zip(self.sides, self.choice, strict=True)
             ],
             "recorded": 0 if recording is None else len(recording.trace.ticks),
+            "recording": recording is not None and recording.running,
             "same": self.same,
         }  # fmt: skip
         with self._lock:
