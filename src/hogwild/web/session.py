@@ -87,7 +87,7 @@ class Session:
     ) -> None:
         self.given, self.from_file, self.wake = given, replay, wake
         self.timing, self.paused, self.closed = Timing(), False, False
-        self.world: World | Given = World.make("field", 60, 1) if given is None else given
+        self.world: World | Given = World.make("field", 60, 3) if given is None else given
         self.choice = [("energy", "auto"), ("gcn", "auto")]
         if given is not None:
             self.choice = given.choice

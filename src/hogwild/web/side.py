@@ -18,6 +18,7 @@ from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Simulation
 from hogwild.executors.track import Course
 from hogwild.executors.tracker import Spoken
+from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import AnyProblem, Model
 from hogwild.models.stream import Stream
@@ -44,6 +45,27 @@ def settings(stagger: int, delay: int, loss: float, seed: int, rule: str) -> Set
 def rules_of(problem: AnyProblem) -> list[str]:
     """The rules that fit a problem, the usual one first."""
     return list(fitting(problem))
+
+
+class Followed(Replay):
+    """A trace whose ticks leave out nodes that are done: another rule drew the trace."""
+
+    def __init__(self, trace: Trace, graph: Graph) -> None:
+        super().__init__(trace, graph)
+        self.retired = torch.zeros(graph.num_nodes, dtype=torch.bool)
+
+    def retire(self, nodes: Tensor) -> None:
+        self.retired[nodes] = True
+
+    def tick(self, time: int) -> Tick:
+        found = super().tick(time)
+        stays = ~self.retired[found.nodes]
+        if bool(stays.all()):
+            return found
+        at, edges = found.at.part(stays)
+        fetched = None if found.fetched is None else found.fetched[edges]
+        lost = None if found.lost is None else found.lost[edges]
+        return Tick(time, at, found.view[edges], fetched, lost, found.reset)
 
 
 @dataclass
@@ -161,7 +183,7 @@ class Side:
         age = None if bounds is None else self.wanted.content_age(tuple(bounds))
         self._replayed = Simulation(
             rule_for(self.problem, rule, age=age),
-            Replay(trace, self.problem.graph),
+            Followed(trace, self.problem.graph),
             self.problem.start(),
         )
         self.wanted = replace(self.wanted, rule=rule)

@@ -66,8 +66,8 @@ TASKS: dict[str, About] = {
         "Noisy field",
         "Every node has one noisy reading of a smooth field. Every node must say the true value.",
         "value of the field",
-        -1.6,
-        1.6,
+        -1.3,
+        1.3,
     ),
     "average": About(
         "Average",

@@ -1,7 +1,7 @@
 // Curves over ticks on a logarithmic scale, one line for each side.
 
 import { SIDES } from "./colours.js";
-import { small } from "./words.js";
+import { power } from "./words.js";
 
 const WINDOW = 600;
 const MOST = 2400;
@@ -91,12 +91,12 @@ export class Chart {
       g.strokeStyle = "#ebe8e1";
       line(g, box.left, y(10 ** p), box.right, y(10 ** p));
       g.fillStyle = "#565f6d";
-      g.fillText(p === 0 ? "1" : small(10 ** p).replace("1·", ""), box.left - 6, y(10 ** p));
+      g.fillText(power(p), box.left - 6, y(10 ** p));
     }
     g.textAlign = "center";
     const step = end - begin > 300 ? 100 : 50;
     for (let t = Math.ceil(begin / step) * step; t <= end; t += step) {
-      g.fillText(t, x(t), box.bottom + 13);
+      g.fillText(this.perSecond ? `${t / this.perSecond} s` : t, x(t), box.bottom + 13);
     }
     for (const [t] of this.events) {
       if (t < begin || t > end) continue;

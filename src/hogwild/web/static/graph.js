@@ -65,7 +65,7 @@ export class Graph {
     }
     if (this.dragged) this.place.set(this.dragged.at, 2 * this.dragged.node);
     const cell = Math.sqrt(((w - 2 * MARGIN) * (h - 2 * MARGIN)) / nodes);
-    this.radius = Math.max(1.8, Math.min(11, 0.24 * cell));
+    this.radius = Math.max(1.8, Math.min(11, (nodes > 300 ? 0.38 : 0.24) * cell));
     this.edges.width = W; this.edges.height = H;
     const g = this.edges.getContext("2d");
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -187,7 +187,8 @@ export class Graph {
 
   /** Ticks of a full ring. */
   get full() {
-    const timing = this.scene.timing;
+    const { timing, full } = this.scene;
+    if (full) return full;
     return timing ? 2 * (timing.stagger + timing.delay) : 14;
   }
 

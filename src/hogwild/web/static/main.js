@@ -83,7 +83,7 @@ function ask() {
   const get = (name, usual) => wish.get(name) ?? usual;
   if (hello.attached || ![...wish.keys()].length) return;
   if (wish.has("task") || wish.has("nodes") || wish.has("seed")) {
-    link.send("world", { task: get("task", "field"), nodes: Number(get("nodes", 60)), seed: Number(get("seed", 1)) });
+    link.send("world", { task: get("task", "field"), nodes: Number(get("nodes", 60)), seed: Number(get("seed", 3)) });
   }
   if (wish.has("left")) choose(0, ...wish.get("left").split(","));
   if (wish.has("right")) choose(1, ...wish.get("right").split(","));
@@ -119,7 +119,10 @@ function describe() {
   $("#low").textContent = task.low.toFixed(1);
   $("#high").textContent = task.high.toFixed(1);
   $("#answer").textContent = `colour: ${task.answer}`;
-  $("#full").textContent = String(Math.round(sides[0].graph.full));
+  const { full } = sides[0].graph;
+  $("#full").textContent = scene.unit ? `${Math.round(1000 * scene.unit * full)} ms` : ticks(full);
+  $("#square").textContent = mode === "attached" ? "settled" : "done, no longer listens";
+  Object.values(charts).forEach((chart) => { chart.perSecond = scene.per_second ?? 0; });
   if (mode === "attached") { attachedBanner(); return; }
   $("#task").value = task.name;
   if (![...$("#nodes").options].some((o) => Number(o.value) === scene.nodes)) $("#nodes").add(new Option(scene.nodes));
@@ -141,7 +144,7 @@ function describe() {
     fill(rule, about.rules.map((name) => [name, RULES[name] ?? name]), about.rule);
     const other = scene.sides[1 - s];
     box.querySelector(".name").textContent = `${about.title}, ${RULES[about.rule]}`;
-    const name = other && about.model === other.model ? (RULES[about.rule] ?? about.rule) : about.title;
+    const name = other && about.model === other.model ? (about.rule === "gradient" ? "gradient" : RULES[about.rule] ?? about.rule) : about.title;
     Object.values(charts).forEach((chart) => { chart.names[s] = name; });
     sides[s].graph.canvas.setAttribute("aria-label",
       `Graph of ${scene.nodes} nodes that run the ${about.title} with the rule ${RULES[about.rule]}`);
@@ -162,9 +165,13 @@ function tell() {
   sides.forEach(({ graph, verdict, about: line, box }, s) => {
     const side = graph.last;
     const about = scene.sides[s];
-    if (!side || !about) return;
+    if (!about) return;
+    if (!side) {
+      if (scene.mode === "attached") set(verdict.querySelector("strong"), "Waiting for the agents.");
+      return;
+    }
     const [state, head, text] = scene.mode === "attached"
-      ? words.swarmVerdict(side, scene) : words.verdict(side, about, hello.restart, scene.mode);
+      ? words.swarmVerdict(side) : words.verdict(side, about, hello.restart, scene.mode);
     if (verdict.dataset.state !== state) {
       verdict.dataset.state = state;
       if (state !== "wait") $("#said").textContent = `${about.title}: ${head} ${text}`;
@@ -194,7 +201,9 @@ function aboutNode(graph, about) {
   if (side.state[i] === 2) return `Node ${i} is dead. Its neighbours counted on it for ${hello.lease} more ticks.`;
   const links = scene.edges.reduce((sum, end) => sum + (end === i), 0);
   const exact = about.exact[i];
-  const news = side.state[i] === 1 ? "done" : `oldest packet ${side.stale[i]} ${scene.unit ?? "ticks"} old`;
+  const age = scene.unit ? `${Math.round(1000 * scene.unit * side.stale[i])} ms` : ticks(side.stale[i]);
+  const done = scene.mode === "attached" ? "settled" : "done";
+  const news = side.state[i] === 1 ? done : `its oldest packet is ${age} old`;
   return `Node ${i}: says ${words.answer(side.answer[i])}, in step ${words.answer(exact)}; ${news}; ${links} neighbours.`;
 }
 

@@ -14,10 +14,15 @@ export function small(value) {
   if (!Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   if (value >= 0.001 && value < 1000) return Number(value.toPrecision(2)).toString();
-  const power = Math.floor(Math.log10(Math.abs(value)));
-  const digits = String(Math.abs(power)).split("").map((d) => UP[d]).join("");
-  const lead = Math.round(value / 10 ** power);
-  return `${lead}·10${power < 0 ? "⁻" : ""}${digits}`;
+  const exponent = Math.floor(Math.log10(Math.abs(value)));
+  return `${Math.round(value / 10 ** exponent)}·${power(exponent, true)}`;
+}
+
+/** A power of ten: 0.1, 1, 10, 10⁻³. */
+export function power(exponent, plain = false) {
+  if (!plain && exponent >= -2 && exponent <= 3) return String(Number((10 ** exponent).toPrecision(1)));
+  const digits = String(Math.abs(exponent)).split("").map((d) => UP[d]).join("");
+  return `10${exponent < 0 ? "⁻" : ""}${digits}`;
 }
 
 export function count(value) {
@@ -37,19 +42,19 @@ export function answer(value) {
 }
 
 /** What to say of a side: [state, headline, detail]. */
-export function verdict(side, about, restart) {
+export function verdict(side, about, restart, mode) {
   const far = share(side.error);
   const done = side.state.reduce((sum, s) => sum + (s === 1), 0);
   const living = side.state.reduce((sum, s) => sum + (s !== 2), 0);
   if (!Number.isFinite(side.error)) return ["wait", "Waiting.", "No answer has come yet."];
   if (side.error < 1e-3) {
-    return ["right", "Exact.", `Every node is within ${far} of the model’s answer in step.`];
+    return ["right", "Right.", `Every node is within ${far} of the model’s answer in step.`];
   }
   if (about.ends && done === living) {
     const left = Math.max(0, Math.round(restart - side.since));
     return ["wrong", "Wrong, and done.",
-      `${far} away from its own answer in step. Its nodes have computed their layers and no ` +
-      `longer listen; they begin anew in ${left} ticks.`];
+      `${far} away from its own answer in step. Its nodes no longer listen; ` +
+      (mode === "replay" ? "the replay ends here." : `they begin anew in ${left} ticks.`)];
   }
   if (about.ends) {
     return ["wait", "One pass through the layers.", `Nodes show their last pass until they are done: ${far} away.`];
@@ -64,11 +69,12 @@ export function onTask(value, inStep, classes) {
 }
 
 /** What to say of a swarm of real processes. */
-export function swarmVerdict(side, scene) {
+export function swarmVerdict(side) {
   const far = share(side.error);
   const done = side.state.reduce((sum, s) => sum + (s === 1), 0);
   if (!Number.isFinite(side.error)) return ["wait", "Waiting for the agents.", "They have said nothing yet."];
-  const settled = `${done} of ${scene.nodes} agents say that they are settled.`;
-  if (side.error < 1e-3) return ["right", "Exact.", `Every agent is within ${far} of the answer in step. ${settled}`];
+  const living = side.state.reduce((sum, s) => sum + (s !== 2), 0);
+  const settled = `${done} of ${living} agents say that they are settled.`;
+  if (side.error < 1e-3) return ["right", "Right.", `Every agent is within ${far} of the answer in step. ${settled}`];
   return ["wait", "Finding out.", `${far} away from the answer in step. ${settled}`];
 }
