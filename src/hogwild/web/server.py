@@ -13,6 +13,7 @@ import json
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +37,8 @@ STRIKES = 20
 """Messages that are no commands, after which a connection is closed."""
 PACE, BURST = 60.0, 120.0
 """Messages a second that a page may send for long, and at once."""
+OPENED = 5.0, 30.0
+"""Connections a second that may be opened for long, and at once: every one costs a solve."""
 HEADERS = [
     (b"content-security-policy",
      b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -73,6 +76,26 @@ class Viewed(Protocol):
         """Everything new since the last call."""
 
 
+class Allowance:
+    """How often something may be done: ``pace`` times a second for long, ``burst`` times at once."""
+
+    def __init__(
+        self, pace: float, burst: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.pace, self.burst, self.clock = pace, burst, clock
+        self.left, self.last = burst, clock()
+
+    def spend(self) -> bool:
+        """Whether it may be done once more."""
+        now = self.clock()
+        self.left = min(self.left + self.pace * (now - self.last), self.burst)
+        self.last = now
+        if self.left < 1.0:
+            return False
+        self.left -= 1.0
+        return True
+
+
 @dataclass
 class Home:
     """What all viewers share.
@@ -85,6 +108,7 @@ class Home:
     open: Callable[[Callable[[], None]], Viewed]
     hello: dict[str, Any]
     sessions: set[Any] = field(default_factory=set)
+    opening: Allowance = field(default_factory=lambda: Allowance(*OPENED))
 
     def close(self) -> None:
         """End all sessions."""
@@ -156,24 +180,9 @@ class Guard:
 # -- one viewer ------------------------------------------------------------------------------------
 
 
-class Allowance:
-    """How many messages a page may send now; it grows with time."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock, self.left, self.last = clock, BURST, clock()
-
-    def spend(self) -> bool:
-        """Whether one more message is allowed."""
-        now = self.clock()
-        self.left = min(self.left + PACE * (now - self.last), BURST)
-        self.last = now
-        self.left -= 1.0
-        return self.left >= 0.0
-
-
 async def _listen(ws: WebSocket, session: Viewed) -> str:
     """Pass a viewer's commands on; returns why the connection must be closed."""
-    allowance, strikes = Allowance(), 0
+    allowance, strikes = Allowance(PACE, BURST), 0
     while True:
         message = await ws.receive()
         if message["type"] == "websocket.disconnect":
@@ -210,8 +219,10 @@ async def live(ws: WebSocket) -> None:
     """The connection of one viewer."""
     home: Home = ws.app.state.home
     await ws.accept()
-    if len(home.sessions) >= VIEWERS:
+    if len(home.sessions) >= VIEWERS or not home.opening.spend():
         text = f"{VIEWERS} viewers are connected already; close a page and load this one again."
+        if len(home.sessions) < VIEWERS:
+            text = "Too many connections were opened at once; wait a moment."
         await ws.send_text(json.dumps({"is": "notice", "kind": "error", "text": text}))
         await ws.close(1013, "too many viewers")
         return
@@ -242,10 +253,8 @@ async def live(ws: WebSocket) -> None:
         session.close()
         home.sessions.discard(session)
     if why is not None:
-        try:
-            await ws.close(1008, why)
-        except (WebSocketDisconnect, RuntimeError):
-            pass
+        with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
+            await asyncio.wait_for(ws.close(1008, why), 5.0)  # who does not read is not waited for
 
 
 # -- the server ------------------------------------------------------------------------------------
@@ -295,16 +304,20 @@ def address(made: socket.socket) -> str:
     return f"http://{host}:{port}/"
 
 
-def serve(home: Home, made: socket.socket, names: Collection[str] = ()) -> None:
-    """Serve until a signal ends it."""
-    config = uvicorn.Config(
-        application(home, names), log_level="warning", access_log=False, lifespan="off",
+def configuration(home: Home, names: Collection[str] = ()) -> uvicorn.Config:
+    """How uvicorn serves: large messages and compressed ones are refused before they are read."""
+    return uvicorn.Config(
+        application(home, names), log_level="critical", access_log=False, lifespan="off",
         ws="websockets-sansio", ws_max_size=4 * LONGEST, ws_per_message_deflate=False,
         ws_ping_interval=20.0, ws_ping_timeout=20.0, timeout_graceful_shutdown=2,
         limit_concurrency=64, server_header=False,
     )  # fmt: skip
+
+
+def serve(home: Home, made: socket.socket, names: Collection[str] = ()) -> None:
+    """Serve until a signal ends it."""
     try:
-        uvicorn.Server(config).run(sockets=[made])
+        uvicorn.Server(configuration(home, names)).run(sockets=[made])
     finally:
         home.close()
         made.close()

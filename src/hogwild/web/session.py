@@ -157,33 +157,31 @@ class Session:
     def _loop(self) -> None:
         due = shown = time.monotonic()
         heard: list[list[Packets]] = [[] for _ in self.sides]
-        fresh = True
+        new = True  # whether there is anything that was not shown
         while not self.closed:
             with self._lock:
                 todo, self._todo = list(self._todo.values()), {}
-                if not todo and self._still and not fresh:
+                if not todo and self._still and not new:
                     self._lock.wait(0.5)
                     due = time.monotonic()
                     continue
             for command in todo:
                 self._obey(command)
-                fresh = True
-            if len(heard) != len(self.sides) or fresh:
-                heard = [[] for _ in self.sides]
+            if todo:
+                heard, new = [[] for _ in self.sides], True
             now = time.monotonic()
             if not self._still:
-                if now < due:
+                if now < due and not todo:
                     time.sleep(min(due - now, 0.05))
                     continue
-                self._tick(heard)
-                due = max(due + 1.0 / self.timing.speed, now - 0.2)  # no catching up for long
-                behind = time.monotonic() >= due
-            else:
-                behind = False
-            if fresh or time.monotonic() - shown >= 1.0 / RATE or (self._still and not behind):
+                if now >= due:
+                    self._tick(heard)
+                    new = True
+                    due = max(due + 1.0 / self.timing.speed, now - 0.2)  # no catching up for long
+            if new and (todo or self._still or time.monotonic() - shown >= 1.0 / RATE):
                 self._show(heard)
                 heard = [[] for _ in self.sides]
-                shown, fresh = time.monotonic(), False
+                shown, new = time.monotonic(), False
 
     @property
     def _still(self) -> bool:

@@ -51,6 +51,7 @@ const link = new Link({
     if (fresh) Object.values(charts).forEach((chart) => chart.clear());
     else note(before, said);
     sides.forEach(({ graph }) => graph.show(said, fresh));
+    document.documentElement.dataset.scene = said.version;
     describe();
   },
   frame(said) {
