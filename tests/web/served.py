@@ -24,9 +24,9 @@ def served(found=None, names=()):
     try:
         yield made.getsockname()[1], found
     finally:
-        found.close()
         server.should_exit = True
         thread.join(20)
+        found.close()
         made.close()
         assert not thread.is_alive()
 

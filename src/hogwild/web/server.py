@@ -242,11 +242,11 @@ async def live(ws: WebSocket) -> None:
             asyncio.create_task(_listen(ws, session)),
             asyncio.create_task(_tell(ws, session, news)),
         ]
-        done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in rest:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-        why = done.pop().result()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        why = next((end for end in ends if isinstance(end, str)), None)
     except (WebSocketDisconnect, RuntimeError):
         pass  # the viewer has gone
     finally:

@@ -175,7 +175,7 @@ function tell() {
       ? words.swarmVerdict(side) : words.verdict(side, about, hello.restart, scene.mode);
     if (verdict.dataset.state !== state) {
       verdict.dataset.state = state;
-      if (state !== "wait") $("#said").textContent = `${about.title}: ${head} ${text}`;
+      if (state !== "wait") $("#verdicts").textContent = `${about.title}: ${head} ${text}`;
     }
     set(verdict.querySelector("strong"), head);
     set(verdict.querySelector("span"), text);
@@ -272,6 +272,7 @@ const act = {
     if (scene.mode === "attached") return;
     act.choose(node, false);
     const alive = scene.dead.includes(node);
+    scene.dead = alive ? scene.dead.filter((i) => i !== node) : [...scene.dead, node];
     link.send("node", { node, alive });
     $("#said").textContent = `Node ${node} ${alive ? "revived" : "killed"}.`;
   },
