@@ -10,6 +10,7 @@ from helpers import chain
 
 import hogwild
 from hogwild import GCN, plots
+from hogwild.plots.style import figure
 
 example = partial(helpers.example, width=1)
 
