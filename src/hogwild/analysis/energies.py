@@ -54,7 +54,7 @@ def certify_energy(
         constants["packet_error"] = settings.error
     if not isinstance(settings.step, str):
         facts.own_step = _where(float(settings.step), facts.step, high)
-    if settings.rule == "messages":
+    if settings.rule in ("messages", "guarded"):
         return _messages(facts, settings, problem, h)
     around = None if h[0].numel() > LARGEST else Around(problem, h.to(rows.dtype), limits)
     return _gradient(facts, settings, problem, h, around, drift)
@@ -91,9 +91,11 @@ def _gradient(
             coupled(most, matrix.diagonal()) for matrix, most in zip(*around.hessians, strict=True)
         )
     if float(torch.as_tensor(steps - certified).max()) > 0.0:
+        what = "it from far away" if facts.local is not None else "it"
         reason = (
             f"the step {step:.3g} is larger than the smallest certified one, "
-            f"{float(certified.min()):.3g}: nothing is proved about it. step='certified' is proved"
+            f"{float(certified.min()):.3g}: nothing is proved about {what}. step='certified' is "
+            f"proved"
         )
         return replace(facts, reason=reason)
     descent = Descent(problem.row_bounds(), problem.convexity(), steps, age, stagger, problem.graph)
@@ -151,6 +153,8 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
             needed = updates_needed(math.log(max(rate, 1e-6)), period, settings.bounds[0])
             proved = replace(proved, rate=rate, period=period, updates=needed)
         return proved.under(settings)
+    if settings.rule == "guarded":
+        return _guarded(facts, settings)
     reason = "messages are observed to converge"
     if settings.error:
         reason += "; nothing is proved about packets that are wrong"
@@ -169,6 +173,21 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
     if facts.step is not None:
         reason += ". rule='guarded' and rule='gradient' with step='certified' are proved"
     return replace(facts, reason=reason)
+
+
+def _guarded(facts: Certificate, settings: Settings) -> Certificate:
+    """What is proved of messages that fall back to certified steps."""
+    if settings.bounds is None or settings.error:
+        reason = (
+            "the rule falls back to gradient steps of certified size, which need a bound on the "
+            "staleness and packets that are not wrong: bound the impairments (burst=...)"
+        )
+        return replace(facts, reason=reason)
+    reason = (
+        "either messages bring every node to rest where its gradient vanishes, or all nodes fall "
+        "back to gradient steps of certified size, which converge from anywhere; no rate is proved"
+    )
+    return replace(facts, guaranteed=True, reason=reason).under(settings)
 
 
 def _pairwise_rate(problem: Objective, h: Tensor) -> float:
