@@ -1,10 +1,11 @@
 r"""How strongly messages answer to messages: their rate near the answer, on any graph.
 
-Let :math:`\gamma_{i \to j}` be the gradient of the message :math:`\mu_{i \to j}` at the answer, minus
-its final value. Near the answer, to first order and for nodes that trust their messages,
+Let :math:`\gamma_{i \to j}` be the gradient of the message :math:`\mu_{i \to j}` at the answer,
+minus its final value. Near the answer, to first order and for nodes that trust their messages,
 
-.. math:: \gamma_{i \to j} \leftarrow \sum_{l \in N(i) \setminus j} B_{ijl}\, \gamma_{l \to i}, \qquad
-          B_{ijl} = \begin{pmatrix} I & -J_{KE} J_{EE}^{-1} \end{pmatrix}_l,
+.. math::
+    \gamma_{i \to j} \leftarrow \sum_{l \in N(i) \setminus j} B_{ijl}\, \gamma_{l \to i}, \qquad
+    B_{ijl} = \begin{pmatrix} I & -J_{KE} J_{EE}^{-1} \end{pmatrix}_l,
 
 where J is the Hessian of :math:`e^i` plus the precisions of the messages heard from all neighbours
 but j, K the separator (i, j) and E the variables that are eliminated. The *echo* is a bound on the

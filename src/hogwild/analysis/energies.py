@@ -109,7 +109,7 @@ def _gradient(
         return replace(facts, reason=reason, near=near)
     shrink, period = descent.shrink(), stagger + age
     rate, needed = 1.0 / (1.0 + shrink), updates_needed(-math.log1p(shrink), period, stagger)
-    if facts.local is not None and math.isinf(facts.local.radius) and facts.local.updates < needed:
+    if facts.local is not None and facts.local.everywhere and facts.local.updates < needed:
         rate, period, needed = facts.local.rate, facts.local.period, facts.local.updates
     proved = replace(
         facts,

@@ -5,16 +5,17 @@ Nodes send messages (:mod:`hogwild_node.rules.messages`) and check that they con
 of an update is how far the node's embedding moves, plus how far a certified gradient step would
 move it. A node counts its updates in *epochs*, each twice as long as the one before. It *fails* an
 epoch if the largest merit in the second half is more than half of that in the epoch before, and
-more than rounding. After ``PATIENCE`` failures the node *falls back*: from then on it takes gradient
-steps of certified size, and says so in every packet. A node that hears this falls back, too.
+more than rounding. After ``PATIENCE`` failures the node *falls back*: from then on it takes
+gradient steps of certified size, and says so in every packet. A node that hears this falls back,
+too.
 
 **Why every run converges**, for every strongly convex energy, every graph and every schedule with
 bounds on the staleness. If some node falls back, all nodes of its connected graph do after a while,
 and asynchronous gradient descent with certified steps converges from anywhere. If no node falls
 back, every node fails fewer than ``PATIENCE`` epochs, so that the merits of all nodes vanish. Then
 embeddings that nodes heard, which are of the last few ticks, agree with the present ones in the
-limit; gradients that nodes heard sum up to the present gradient in the limit, and this sum vanishes.
-By strong convexity, so does the distance from the answer. The documentation ("The mathematics") has
+limit; gradients that nodes heard sum up to the present gradient in the limit, and this sum
+vanishes. By strong convexity, so does the distance from the answer. The documentation ("The mathematics") has
 the theorem.
 
 A run in which messages halve their error within about a thousand updates does not fall back.
