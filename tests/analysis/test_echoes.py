@@ -33,15 +33,15 @@ def test_a_cycle_exactly(n, coupling):
     problem = quadratic(cycle(n), 1.0, coupling)
     a, c = 1.0 + 4.0 * coupling, 2.0 * coupling
     q = 0.5 * (a + math.sqrt(a**2 - 4.0 * c**2))
-    found = Echoes(problem, problem.start()).echo()
+    found = Echoes(problem, problem.start()).echo().radius
     assert c / q - 1e-6 <= found <= c / q + 0.03
 
 
 def test_there_is_no_echo_without_cycles():
     path = Graph.of(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), 3, torch.zeros(3, dtype=torch.long))
-    assert Echoes(quadratic(path, 1.0, 1.0), torch.zeros(1, 1, 3).double()).echo() < 0.1
+    assert Echoes(quadratic(path, 1.0, 1.0), torch.zeros(1, 1, 3).double()).echo().radius < 0.1
     alone = Graph.of(torch.zeros(2, 0, dtype=torch.long), 2, torch.zeros(2, dtype=torch.long))
-    assert Echoes(quadratic(alone, 1.0, 1.0), torch.zeros(1, 1, 2).double()).echo() == 0.0
+    assert Echoes(quadratic(alone, 1.0, 1.0), torch.zeros(1, 1, 2).double()).echo().radius == 0.0
 
 
 @pytest.mark.parametrize(("seed", "message"), [(0, "edge"), (1, "edge"), (2, "node")])
@@ -51,7 +51,7 @@ def test_runs_near_the_answer_are_at_least_as_fast(seed, message):
     model = EnergyGNN(3, out_channels=2, message=message).double()
     problem = model.problem(inputs).detach()
     answer = model.embed(inputs).value.detach().mT[None]
-    echo = Echoes(problem, answer).echo()
+    echo = Echoes(problem, answer).echo().radius
     assert echo < 1.0
     schedule = Schedule(problem.graph, stagger=1, delay=0, seed=0)
     simulation = Simulation(message_rule(problem), schedule, answer + 1e-2)

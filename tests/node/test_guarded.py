@@ -49,7 +49,7 @@ def follow(rule, problem, ticks, stagger=1, delay=0):
 def test_messages_without_a_safeguard_diverge_on_a_frustrated_cycle():
     """A counterexample: strongly convex, quadratic, four nodes, all updating together."""
     problem = problem_of()
-    assert Echoes(problem, problem.answer()).echo() >= 1.0
+    assert Echoes(problem, problem.answer()).echo().radius >= 1.0
     unsafe = Unsafe(problem.graph, problem.v, problem.b, problem.epsilon)
     far = follow(message_rule(unsafe), unsafe, 200)
     assert far[-1] > 1e2

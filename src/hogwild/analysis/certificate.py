@@ -90,8 +90,8 @@ class Local:
     def speed(self) -> str:
         """The rate, in words."""
         return (
-            f"1e-6 of the error is left after {self.updates:.3g} updates a node (mean); a share of "
-            f"{1 - self.rate:.3g} is lost every {self.period} ticks"
+            f"1e-6 of the error is left after {self.updates:.3g} updates a node (mean); in the end "
+            f"a share of {1 - self.rate:.3g} is lost every {self.period} ticks"
         )
 
 

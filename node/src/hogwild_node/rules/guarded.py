@@ -4,10 +4,9 @@ not converge.
 Nodes send messages (:mod:`hogwild_node.rules.messages`) and check that they converge. The *merit*
 of an update is how far the node's embedding moves, plus how far a certified gradient step would
 move it. A node counts its updates in *epochs*, each twice as long as the one before. It *fails* an
-epoch if the largest merit in the second half is more than half of that in the epoch before, and
-more than rounding. After ``PATIENCE`` failures the node *falls back*: from then on it takes
-gradient steps of certified size, and says so in every packet. A node that hears this falls back,
-too.
+epoch if its largest merit is more than half of that of the epoch before, and more than rounding.
+After ``PATIENCE`` failures the node *falls back*: from then on it takes gradient steps of certified
+size, and says so in every packet. A node that hears this falls back, too.
 
 **Why every run converges**, for every strongly convex energy, every graph and every schedule with
 bounds on the staleness. If some node falls back, all nodes of its connected graph do after a while,
@@ -15,8 +14,8 @@ and asynchronous gradient descent with certified steps converges from anywhere. 
 back, every node fails fewer than ``PATIENCE`` epochs, so that the merits of all nodes vanish. Then
 embeddings that nodes heard, which are of the last few ticks, agree with the present ones in the
 limit; gradients that nodes heard sum up to the present gradient in the limit, and this sum
-vanishes. By strong convexity, so does the distance from the answer. The documentation ("The mathematics") has
-the theorem.
+vanishes. By strong convexity, so does the distance from the answer. The documentation ("The
+mathematics") has the theorem.
 
 A run in which messages halve their error within about a thousand updates does not fall back.
 """
@@ -112,8 +111,7 @@ class GuardedRule(Rule):
         size = xp.largest(own, at.slot, xp.max(abs(inbox), axis=1))
         noise = 1e3 * float(xp.finfo(h.dtype).eps) * size
         count, end = at.at_nodes(self.count) + 1.0, at.at_nodes(self.end)
-        late = xp.where(count > 0.75 * end, merit, 0.0)
-        peak = xp.maximum(at.at_nodes(self.peak), late)  # NaN stays NaN
+        peak = xp.maximum(at.at_nodes(self.peak), merit)  # NaN stays NaN
         due, before = count >= end, at.at_nodes(self.before)
         failed = due & ~(peak <= xp.maximum(0.5 * before, noise))
         failures = at.at_nodes(self.failures) + xp.as_numbers(failed, merit)
