@@ -14,6 +14,7 @@ SHORT = {
     "c_agent.py": "--updates 100",
     "cluster.py": "--side 10 --workers 2 --models gsd --rounds 1",
     "constants.py": "--length 4 --nodes 5 --models 1 --ticks 10",
+    "certificates.py": "--lengths 4 --epochs 5 --ticks 60",
     "condition.py": "--sizes 8 --seeds 1",
     "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
     "epochs.py": "--sets MUTAG --widths 2 --epochs 2",

@@ -43,9 +43,8 @@ def test_the_error_is_never_larger_than_the_bound(kind, seed, exponent, method):
     h = answer + 10.0**exponent * torch.randn(answer.shape, generator=rng, dtype=answer.dtype)
     try:
         found = bounds_of(problem, h, method)
-    except ConfigError as error:
+    except ConfigError:
         assert method in ("local", "central")
-        assert "does not hold" in str(error)
         return
     assert method in ("auto", found.method)
     assert bool(((h - answer).abs() <= found.entries + 1e-11).all())

@@ -70,11 +70,16 @@ class Local:
     condition: float | None = None
 
     @property
+    def everywhere(self) -> bool:
+        """Whether the rate holds from anywhere."""
+        return self.radius is not None and math.isinf(self.radius)
+
+    @property
     def where(self) -> str:
         """Where the rate holds, in words."""
         if self.radius is None:
             return "near enough to the answer"
-        if math.isinf(self.radius):
+        if self.everywhere:
             return "from anywhere"
         return (
             f"within {self.radius:.2g} of the answer, entry by entry ({self.relative:.2g} of its "
@@ -85,8 +90,8 @@ class Local:
     def speed(self) -> str:
         """The rate, in words."""
         return (
-            f"1e-6 of the error is left after {self.updates:.3g} updates a node (mean); a share of "
-            f"{1 - self.rate:.3g} is lost every {self.period} ticks"
+            f"1e-6 of the error is left after {self.updates:.3g} updates a node (mean); in the end "
+            f"a share of {1 - self.rate:.3g} is lost every {self.period} ticks"
         )
 
 
@@ -195,7 +200,7 @@ class Certificate:
     def _rates(self) -> list[str]:
         """How fast, most useful first."""
         lines, near = [], self.local
-        if near is not None and not (math.isinf(near.radius or 0.0) and self.rate is not None):
+        if near is not None and not (near.everywhere and self.rate is not None):
             lines.append(f"  {near.where}: {near.speed}")
         if self.rate is not None and self.updates is not None:
             since = "" if not self.since else f", from tick {self.since} on"
@@ -213,8 +218,7 @@ class Certificate:
         faster = self.faster
         if faster is not None and near is not None and faster.updates < 0.9 * near.updates:
             lines.append(
-                f"  a step of {faster.step:.3g} for all nodes is certified only "
-                f"{faster.where}; there 1e-6 of the error is left after {faster.updates:.3g} updates"
+                f"  with a step of {faster.step:.3g} for all nodes, {faster.where}: {faster.speed}"
             )
         return lines
 

@@ -19,7 +19,7 @@ from hogwild.analysis.certificate import (
 from hogwild.analysis.descent import Descent
 from hogwild.analysis.echoes import Echoes
 from hogwild.analysis.local import Around, best_local
-from hogwild.analysis.nearby import Nearby, coupled, dominance, split
+from hogwild.analysis.nearby import Nearby, coupled, flat, split
 from hogwild.executors.settings import Settings
 from hogwild.linalg.spectrum import LARGEST, Extremes, matrices, spectrum
 from hogwild.models.base import Kind
@@ -54,7 +54,7 @@ def certify_energy(
         constants["packet_error"] = settings.error
     if not isinstance(settings.step, str):
         facts.own_step = _where(float(settings.step), facts.step, high)
-    if settings.rule == "messages":
+    if settings.rule in ("messages", "guarded"):
         return _messages(facts, settings, problem, h)
     around = None if h[0].numel() > LARGEST else Around(problem, h.to(rows.dtype), limits)
     return _gradient(facts, settings, problem, h, around, drift)
@@ -91,9 +91,11 @@ def _gradient(
             coupled(most, matrix.diagonal()) for matrix, most in zip(*around.hessians, strict=True)
         )
     if float(torch.as_tensor(steps - certified).max()) > 0.0:
+        what = "it from far away" if facts.local is not None else "it"
         reason = (
             f"the step {step:.3g} is larger than the smallest certified one, "
-            f"{float(certified.min()):.3g}: nothing is proved about it. step='certified' is proved"
+            f"{float(certified.min()):.3g}: nothing is proved about {what}. step='certified' is "
+            f"proved"
         )
         return replace(facts, reason=reason)
     descent = Descent(problem.row_bounds(), problem.convexity(), steps, age, stagger, problem.graph)
@@ -107,7 +109,7 @@ def _gradient(
         return replace(facts, reason=reason, near=near)
     shrink, period = descent.shrink(), stagger + age
     rate, needed = 1.0 / (1.0 + shrink), updates_needed(-math.log1p(shrink), period, stagger)
-    if facts.local is not None and math.isinf(facts.local.radius) and facts.local.updates < needed:
+    if facts.local is not None and facts.local.everywhere and facts.local.updates < needed:
         rate, period, needed = facts.local.rate, facts.local.period, facts.local.updates
     proved = replace(
         facts,
@@ -134,12 +136,13 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
     if h[0].numel() <= LARGEST:
         echo = Echoes(problem, h.to(torch.float64)).echo()
     if echo is not None:
-        facts.constants["echo"] = echo
-        if echo < 1.0 and settings.bounds is not None and not settings.error:
+        facts.constants["echo"] = echo.radius
+        if echo.periods is not None and settings.bounds is not None and not settings.error:
             stagger, period = settings.bounds[0], sum(settings.bounds)
-            needed = updates_needed(math.log(max(echo, 1e-6)), period, stagger)
-            facts.local = Local("messages", None, None, echo, period, needed)
-    if problem.node.dominated and not settings.error:
+            needed = echo.periods * period / (0.5 * (stagger + 1))
+            facts.local = Local("messages", None, None, echo.radius, period, needed)
+    weights = problem.weights()
+    if problem.node.dominated and weights is not None and not settings.error:
         reason = (
             "every term of the energy is a square of one or two embeddings and scaled diagonally "
             "dominant, so that messages contract on every graph, in every order that lets each "
@@ -147,16 +150,18 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
         )
         proved = replace(facts, guaranteed=True, reason=reason)
         if settings.bounds is not None:
-            rate, period = _pairwise_rate(problem, h), sum(settings.bounds)
+            rate, period = _pairwise_rate(problem, h, weights), sum(settings.bounds)
             needed = updates_needed(math.log(max(rate, 1e-6)), period, settings.bounds[0])
             proved = replace(proved, rate=rate, period=period, updates=needed)
         return proved.under(settings)
+    if settings.rule == "guarded":
+        return _guarded(facts, settings)
     reason = "messages are observed to converge"
     if settings.error:
         reason += "; nothing is proved about packets that are wrong"
     elif echo is None:
         reason += "; nothing is proved"
-    elif echo < 1.0:
+    elif echo.radius < 1.0:
         reason += (
             ". From near the answer (how near is not computed) they are proved to converge, while "
             "nodes trust them; from far away nothing is proved"
@@ -167,15 +172,31 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
             "answer to (echo at least 1)"
         )
     if facts.step is not None:
-        reason += ". rule='guarded' and rule='gradient' with step='certified' are proved"
+        reason += ". rule='gradient' with step='certified' is proved, and so is rule='guarded'"
     return replace(facts, reason=reason)
 
 
-def _pairwise_rate(problem: Objective, h: Tensor) -> float:
+def _guarded(facts: Certificate, settings: Settings) -> Certificate:
+    """What is proved of messages that fall back to certified steps."""
+    if settings.bounds is None or settings.error:
+        reason = (
+            "the rule falls back to gradient steps of certified size, which need a bound on the "
+            "staleness and packets that are not wrong: bound the impairments (burst=...)"
+        )
+        return replace(facts, reason=reason)
+    reason = (
+        "either messages bring every node to rest where its gradient vanishes, or all nodes fall "
+        "back to gradient steps of certified size, which converge from anywhere; no rate is proved"
+    )
+    return replace(facts, guaranteed=True, reason=reason).under(settings)
+
+
+def _pairwise_rate(problem: Objective, h: Tensor, weights: Tensor) -> float:
     r"""The factor of messages between pairs of embeddings, :math:`\max_i \sum_{j \ne i} |H_{ij}|
-    v_j / (H_{ii} v_i)` with the best v."""
+    v_j / (H_{ii} v_i)` for the weights v [N]."""
     hessians, _ = Nearby(problem, h.to(torch.float64)).hessians()
-    return max(dominance(m.diagonal(), abs(split(m)[1])).ratio for m in hessians)
+    v = flat(weights.to(h).expand_as(h))[0]
+    return max(float((abs(split(m)[1]) @ v / (m.diagonal() * v)).max()) for m in hessians)
 
 
 def _where(own: float, certified: Tensor | None, largest: Extremes) -> str:

@@ -136,7 +136,8 @@ class Around:
             return None
         rate = 1.0 - shrink(0.0 if math.isinf(radius) else radius)
         period, inner = 2 * age + stagger, radius * float(w.min())
-        needed = updates_needed(math.log(rate), period, stagger)
+        spread = 1.0 + math.log(float((w.max(-1) / w.min(-1)).max())) / math.log(1e6)
+        needed = spread * updates_needed(math.log(rate), period, stagger)
         condition = max(found.high / found.low for found in self.limits)
         least = float(torch.as_tensor(steps).min())
         return Local("dominance", inner, inner / self.size, rate, period, needed, least, condition)

@@ -17,6 +17,7 @@ Unknowns are ordered node by node: entry a is channel a mod k of node a div k.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from torch import Tensor
 from hogwild.problems.base import Objective
 from hogwild_node.quadratic import LocalQuadratic
 
-Matrix = csr_matrix
+Matrix: TypeAlias = csr_matrix
 ROUNDING = 1e-12
 """Share of all terms that is added to R for rounding errors."""
 

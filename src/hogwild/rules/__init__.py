@@ -13,7 +13,7 @@ from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.rules.layered import LAYERED, layered_rule
 from hogwild.rules.stack import StackRule
 from hogwild.rules.steps import gradient_rule
-from hogwild_node.rules import FixedPointRule, MessageRule, Rule
+from hogwild_node.rules import FixedPointRule, GuardedRule, MessageRule, Rule
 
 Fitting = dict[str, Callable[..., Rule]]
 
@@ -28,7 +28,20 @@ def message_rule(problem: Objective, step: str | float = "auto", **options: Any)
     return MessageRule(gradient_rule(problem, step, **options))
 
 
-RULES = ("gradient", "messages", "fixed-point", *LAYERED)
+def guarded_rule(
+    problem: Objective, step: str | float = "auto", *, age: int | None = None, moving: bool = False
+) -> GuardedRule:
+    """Messages that fall back to steps of certified size (:mod:`hogwild_node.rules.guarded`)."""
+    if moving:
+        raise ConfigError(
+            "rule='guarded' was given for a stack of several layers, whose problems move; expected "
+            "rule='messages' or rule='gradient', or a model with num_layers=1"
+        )
+    certified = gradient_rule(problem, "certified", age=age).rate
+    return GuardedRule(message_rule(problem, step, age=age), certified)
+
+
+RULES = ("gradient", "messages", "guarded", "fixed-point", *LAYERED)
 """The names of the library's rules; beside them ``"auto"``, the first of :func:`fitting`."""
 
 _OWN: dict[str, tuple[type[Problem], Callable[[Any], Rule]]] = {}
@@ -65,7 +78,8 @@ def is_own(name: str) -> bool:
 def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
     """The rules that fit a problem, by name; ``"auto"`` is the first.
 
-    * *Energies*: ``"messages"``, or the paper's gradient steps, ``"gradient"``.
+    * *Energies*: ``"messages"``, the same with a proved fallback, ``"guarded"``, or the paper's
+      gradient steps, ``"gradient"``.
     * *Fixed points*: ``"fixed-point"``.
     * *Layers*: ``"overwriting"``, the paper's semantics, first for models of this library;
       ``"caching"``, first for trained models that were wrapped; ``"waiting"``, ``"resending"``.
@@ -82,7 +96,10 @@ def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
     if isinstance(problem, FixedPoint):
         return {"fixed-point": fixed_point_rule, **own}
     if isinstance(problem, Objective):
-        return {"messages": message_rule, "gradient": gradient_rule, **own}
+        energies: Fitting = {
+            "messages": message_rule, "gradient": gradient_rule, "guarded": guarded_rule,
+        }  # fmt: skip
+        return energies | own
     raise AsynchronyError(f"no rule is known for a {type(problem).__name__}")
 
 
@@ -143,5 +160,5 @@ def rule_for(
 
 __all__ = [
     "LAYERED", "RULES", "StackRule", "choose", "fitting", "fixed_point_rule", "gradient_rule",
-    "is_own", "layered_rule", "message_rule", "register", "rule_for",
+    "guarded_rule", "is_own", "layered_rule", "message_rule", "register", "rule_for",
 ]  # fmt: skip
