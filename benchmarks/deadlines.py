@@ -16,8 +16,9 @@ updates, packets and bytes of a node, error), the light cone, the error in step,
 be within 5 % of it, and the error after 1, 3 and 10 light cones. ``benchmarks/deadlines_page.py``
 draws the figures and writes the tables of ``docs/deadlines.md`` from the records.
 
-Run ``PYTHONPATH=. python benchmarks/deadlines.py --quick --tasks robots`` in the root of the
-repository; ``--train`` stops after training, and a later call goes on from there.
+Run ``PYTHONPATH=. python benchmarks/deadlines.py --quick --work FOLDER --output
+benchmarks/results/deadlines`` in the root of the repository. ``--train`` stops after training, and
+a later call with the same folder goes on from there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -41,7 +43,6 @@ from experiments.protocols import PROTOCOLS, Protocol
 from hogwild import simulate
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.config import Config
-from hogwild.errors import ConfigError
 from hogwild.executors.cone import light_cone
 from hogwild.executors.run import Run
 from hogwild.executors.settings import Settings
@@ -72,12 +73,14 @@ RULES: dict[str, tuple[str, ...]] = {
 """The models in the order of training, and the rules of each."""
 AIM = 3
 """Models that are trained for a deadline are trained for so many light cones in updates."""
-RESULTS = Path(__file__).parent / "results" / "deadlines"
 
 
-def works(folder: Path, quick: bool) -> Work:
+def works(folder: Path, quick: bool, epochs: int | None = None) -> Work:
     """How models are trained."""
-    return Work(folder, quick=quick, resume=True, protocols={**PROTOCOLS, "robots": ROBOTS})
+    return Work(
+        folder, quick=quick, resume=True, protocols={**PROTOCOLS, "robots": ROBOTS},
+        changes={} if epochs is None else {"epochs": epochs},
+    )  # fmt: skip
 
 
 def trained(work: Work, task: str, model: str) -> Result | None:
@@ -145,9 +148,10 @@ def record_of(run: Run, result: Result, seconds: float) -> dict[str, Any]:
 
 def measure(task: str, arguments: argparse.Namespace) -> None:
     """Train what is missing and write the record of a task, after every model."""
-    work, path = works(arguments.work, arguments.quick), arguments.output / f"{task}.json"
+    work = works(arguments.work, arguments.quick, arguments.epochs)
+    path = None if arguments.output is None else arguments.output / f"{task}.json"
     record: dict[str, Any] = {"runs": {}}
-    if path.exists():
+    if path is not None and path.exists():
         record = json.loads(path.read_text())
     for model in arguments.models:
         wanted = [rule for rule in RULES[model] if f"{model} {rule}" not in record["runs"]]
@@ -175,8 +179,9 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
                 "environment": {"machine": platform.machine(), "python": platform.python_version(),
                                 "torch": torch.__version__},
             }  # fmt: skip
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def main() -> None:
@@ -188,15 +193,16 @@ def main() -> None:
     parser.add_argument("--schedules", type=int, default=5)
     parser.add_argument("--graphs", type=int, default=10, help="held-out graphs, at most 10")
     parser.add_argument("--ticks", type=int, default=15_000)
-    parser.add_argument("--work", type=Path, default=Path("work/deadlines"), help="trained models")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--epochs", type=int, help="epochs of training other than the protocol's")
+    parser.add_argument("--work", type=Path, help="folder of trained models, to go on with later")
+    parser.add_argument("--output", type=Path, help="folder of the records (benchmarks/results/"
+                        "deadlines holds the committed ones)")  # fmt: skip
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for task in arguments.tasks:
-        try:
+    with TemporaryDirectory() as folder:
+        arguments.work = Path(folder) if arguments.work is None else arguments.work
+        for task in arguments.tasks:
             measure(task, arguments)
-        except ConfigError as error:
-            print(f"{task}: {error}", flush=True)
 
 
 if __name__ == "__main__":

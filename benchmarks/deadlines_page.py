@@ -9,6 +9,7 @@ of the models has by then. A model is on the frontier where its error is within 
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from pathlib import Path
@@ -216,18 +217,26 @@ def goals(every: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    every = records()
-    for task, record in every.items():
-        draw(task, record)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--check", action="store_true", help="only say whether the text would change"
+    )
+    check, every = parser.parse_args().check, records()
+    if not check:
+        for task, record in every.items():
+            draw(task, record)
     parts = {"frontiers": frontiers(every), "goals": goals(every)}
     parts["tables"] = "\n\n".join(table(task, record) for task, record in every.items())
-    text = PAGE.read_text("utf-8")
+    before = text = PAGE.read_text("utf-8")
     for name, part in parts.items():
         pattern = rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)"
         text, count = re.subn(pattern, lambda m, p=part: m[1] + p + m[2], text, flags=re.S)
         if count != 1:
             raise SystemExit(f"{PAGE} has {count} places for {name}; expected one")
-    write_atomically(PAGE, text.encode())
+    if not check:
+        write_atomically(PAGE, text.encode())
+    elif text != before:
+        raise SystemExit(f"{PAGE} is not what {Path(__file__).name} writes; run it")
 
 
 if __name__ == "__main__":

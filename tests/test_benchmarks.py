@@ -15,6 +15,9 @@ SHORT = {
     "cluster.py": "--side 10 --workers 2 --models gsd --rounds 1",
     "constants.py": "--length 4 --nodes 5 --models 1 --ticks 10",
     "condition.py": "--sizes 8 --seeds 1",
+    "deadlines.py": "--tasks robots --models gcn ignn --quick --epochs 2 --schedules 1 --graphs 2 "
+    "--ticks 50",
+    "deadlines_page.py": "--check",
     "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
     "epochs.py": "--sets MUTAG --widths 2 --epochs 2",
     "explicit.py": "--rounds 2 --nodes 100",
@@ -58,6 +61,14 @@ def test_documents_match_the_results():
         capture_output=True,
         text=True,
         check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_deadlines_match_the_results():
+    place = ROOT / "benchmarks" / "deadlines_page.py"
+    done = subprocess.run(
+        [sys.executable, place, "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
