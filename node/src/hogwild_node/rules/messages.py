@@ -28,8 +28,9 @@ become small, the curvatures become the true ones, and the rule converges like N
 **On graphs with cycles** a fixed point is still the answer: the energy is the sum of the clusters'
 functions :math:`e^i + \sum_j \mu_{j \to i}` minus the sum of the separators' functions
 :math:`\mu_{i \to j} + \mu_{j \to i}`, and at a fixed point their minimisers agree, so the gradient
-of the energy is zero. Convergence is not guaranteed, because messages travel around cycles and
-return to their sender. A node therefore watches the moves of its own part of :math:`z_i`
+of the energy is zero. Convergence is proved for energies that are
+:attr:`~hogwild_node.local.LocalEnergy.dominated`, on every graph. For others it is not guaranteed,
+because messages travel around cycles and return to their sender. A node therefore watches the moves of its own part of :math:`z_i`
 (:mod:`hogwild_node.rules.trust`). If its trust is low, it adds a term to its energy, in its own
 minimisation and in its messages, that holds it near its last embedding :math:`a_i`:
 
@@ -245,7 +246,10 @@ class MessageRule(Rule):
         astray: Array,
         at: Star,
     ) -> None:
-        """Update the trust of the nodes from their moves."""
+        """Update the trust of the nodes from their moves. Where messages are proved to converge,
+        nodes trust them."""
+        if self.model.dominated:
+            return
         xp = namespace(after)
         move = xp.where((sound & awake)[..., None], after - before, float("nan"))
         size = xp.max(xp.maximum(abs(before), abs(after)), axis=-1)
