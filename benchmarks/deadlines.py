@@ -130,6 +130,16 @@ def runs(
         )  # fmt: skip
 
 
+def constant(result: Result) -> float:
+    """The error of the best constant answer on the graphs that the replica runs on."""
+    split = result.members.train[result.best].nonzero()[:, 0].tolist()
+    train, test = (
+        Batch.from_data_list([result.graph(i, torch.float64) for i in ids])
+        for ids in (split, sample(result, result.best))
+    )
+    return result.task.constant(train, test)
+
+
 def record_of(run: Run, result: Result, seconds: float) -> dict[str, Any]:
     """The numbers of one model under one rule."""
     seen = run.deadlines
@@ -175,7 +185,7 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
                 "schedules": arguments.schedules, "graphs": arguments.graphs,
                 "ticks": arguments.ticks, "quick": arguments.quick,
                 "higher_is_better": result.task.higher_is_better,
-                "percent": result.task.reported.percent,
+                "percent": result.task.reported.percent, "constant": constant(result),
                 "environment": {"machine": platform.machine(), "python": platform.python_version(),
                                 "torch": torch.__version__},
             }  # fmt: skip

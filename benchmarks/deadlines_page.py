@@ -108,6 +108,11 @@ def draw(task: str, record: dict[str, Any]) -> None:
             ax.set_xscale("log")
             ax.set_xlabel(f"{cost} a node")
             ax.grid(axis="y", linewidth=0.3, color=INK, alpha=0.3)
+        if "constant" in record:
+            value = 1.0 - record["constant"] if record["higher_is_better"] else record["constant"]
+            for ax in axes:
+                ax.axhline(value, color=INK, linewidth=0.8, linestyle=(0, (1, 2)),
+                           label="best constant answer")  # fmt: skip
         name = "error (1 − accuracy)" if record["higher_is_better"] else _metric(record)
         worst = max(_start(run, record) for run in record["runs"].values())
         if worst > 20 * frontier(record, "updates")["least"][-1]:
@@ -176,15 +181,22 @@ def spans(record: dict[str, Any], cost: str) -> str:
     budgets, unit = found["budgets"], (shown if cost == "updates" else size)
     if on[budgets > 0].all():
         return "at every budget"
-    off = [i for i in range(len(on)) if not on[i] and budgets[i] > 0]
-    rivals = {min(found["errors"], key=lambda n: found["errors"][n][i]) for i in off}
-    names = " and ".join(sorted(NAMES[n] for n in rivals))
-    always = not on[budgets > 0].any()
-    if always:
-        return f"nowhere ({names} is better at every budget)"
-    first, last = budgets[off[0]], budgets[off[-1]]
-    more = "" if off[-1] == len(on) - 1 else f" to {unit(last)}"
-    return f"not from {unit(first)}{more}{' on' if not more else ''} ({names})"
+    pieces: list[list[int]] = []  # budgets that follow each other and have the same best model
+    best_of = [
+        min(found["errors"], key=lambda n, i=i: found["errors"][n][i]) for i in range(len(on))
+    ]
+    for i in range(len(on)):
+        if on[i] or budgets[i] <= 0:
+            continue
+        if pieces and pieces[-1][-1] == i - 1 and best_of[i] == best_of[i - 1]:
+            pieces[-1].append(i)
+        else:
+            pieces.append([i])
+    said = []
+    for piece in pieces:
+        end = " on" if piece[-1] == len(on) - 1 else f" to {unit(budgets[piece[-1] + 1])}"
+        said.append(f"from {unit(budgets[piece[0]])}{end} ({NAMES[best_of[piece[0]]]})")
+    return f"not {'; '.join(said)}"
 
 
 def frontiers(every: dict[str, dict[str, Any]]) -> str:
