@@ -115,7 +115,7 @@ class Simulation:
         inbox = graph.everyone.current(self.h)
         if after is not None and rule.said == rule.channels:  # packets hold the embeddings
             inbox = carry(inbox, after.before.held[0], after.kept.edges)
-        letters = rule.begin(self.h, inbox)
+        letters = rule.begin(self.h.clone(), inbox)  # autograd keeps what updates would overwrite
         if after is not None:
             rule.keep(after.before.rule, after.kept)
         node = self._wire(rule.broadcast(self.h, graph.everyone))
