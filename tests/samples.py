@@ -17,6 +17,7 @@ SYNTHETIC = {
     "coordinates": {"num_graphs": 12, "num_nodes": 5},
     "moving-source": {"sequences": 12, "moments": 1, "num_nodes": 5, "degree": 2.0},
     "moving-swarm": {"sequences": 12, "moments": 1, "num_nodes": 5},
+    "robots": {"num_graphs": 12, "num_nodes": 5, "degree": 2.0},
 }
 FILED = ("terrain", "mutag", "proteins", "ppi", "peptides-func", "peptides-struct")
 

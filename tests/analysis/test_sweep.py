@@ -45,12 +45,17 @@ def test_cells():
                 ]
                 assert row.decrease.tolist() == [alone.summary()["decrease"]]
     assert not torch.equal(decrease[0], decrease[1])
-    cell, last = found.at(3, 4, 0.3), str(found).splitlines()[-1].split()
+    cell = found.at(3, 4, 0.3)
+    last = next(
+        line for line in str(found).splitlines() if line.split()[:3] == ["30%", "3", "4"]
+    ).split()
     assert last[:3] == ["30%", "3", "4"]
     assert last[3] == f"{float(decrease[1, 1, 1]):.4g}"
     assert last[6] == f"{cell.run.ticks}"
     assert last[7:9] == [shown(cell.price.updates), shown(cell.price.packets)]
-    assert " ".join(last[9:]) == size(cell.price.bytes)
+    assert " ".join(last[9:11]) == size(cell.price.bytes)
+    assert last[11] == shown(cell.deadlines.cone.mean)
+    assert float(found.grid("light_cone")[1, 1, 1]) == cell.deadlines.cone.mean
     for name in ("ticks", "updates", "packets", "bytes"):
         assert found.grid(name)[1, 1, 1] == getattr(cell.price, name)
 

@@ -27,12 +27,13 @@ RUN = {
     "progress": QUIET,
 }
 """Parameters of all runs that are no flags, with why."""
-MEASURED = RUN | {
+SCORED = {
     "higher_is_better": "only of a metric of one's own",
     "target": TENSOR,
     "mask": TENSOR,
-    "history": LATER,
 }
+"""How runs are scored."""
+MEASURED = RUN | SCORED | {"history": LATER}
 ALL_RUNS = "what is proved holds for all runs"
 
 PAIRS = {
@@ -47,7 +48,7 @@ PAIRS = {
         },
     ),
     "evaluate": ([load], {}),
-    "simulate": ([hogwild.simulate], RUN),
+    "simulate": ([hogwild.simulate], RUN | SCORED),
     "track": (
         [hogwild.track],
         {
@@ -63,6 +64,7 @@ PAIRS = {
         [hogwild.sweep, hogwild.robustness, hogwild.simulate],
         MEASURED
         | {"stagger": "--staggers", "delay": "--delays"}
+        | {"compare": "a sweep compares settings, hogwild robustness rules"}
         | dict.fromkeys(["record", "replay"], "every setting has a schedule of its own"),
     ),
     "certify": (

@@ -97,8 +97,8 @@ def test_robustness_plot(tmp_path, target, replicas):
     result = hogwild.robustness(GCN(1, out_channels=1, replicas=replicas).double(), data, target=y)
     figure = result.plot(tmp_path / "r.png")
     assert looks_like_a_picture(tmp_path / "r.png")
-    assert len(figure.axes) == 1 + target
-    dots = figure.axes[-1].lines[1]
+    assert len(figure.axes) == 1 + target + 2  # and the error by deadline against two costs
+    dots = figure.axes[target].lines[1]
     assert np.array_equal(dots.get_ydata(), result.run.predictions.flatten())
     assert np.array_equal(
         dots.get_xdata(), result.prediction.expand_as(result.run.predictions).flatten()

@@ -18,8 +18,9 @@ arrive here are an observation; that all other runs arrive needs a proof (:func:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,20 +28,24 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
+from hogwild.analysis.advice import advice, table
 from hogwild.analysis.certificate import Certificate
 from hogwild.analysis.certify import certified
 from hogwild.analysis.verdict import schedules, verdict
-from hogwild.errors import InputError
-from hogwild.executors.price import Price
+from hogwild.errors import ConfigError
+from hogwild.executors.deadlines import Deadlines
+from hogwild.executors.price import Price, wrapped
 from hogwild.executors.run import Run
+from hogwild.executors.score import score_of
 from hogwild.executors.settings import Settings
 from hogwild.executors.simulate import simulate
 from hogwild.graph.inputs import Inputs, graphs_of
-from hogwild.metrics import Metric, Score, choose, cost
+from hogwild.metrics import Metric, Score, cost
 from hogwild.models.base import Kind, Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
 from hogwild.models.wrapping import WrappedGNN
+from hogwild.rules import fitting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,6 +73,7 @@ class Robustness:
         certificate: What is proved of this rule, with this step and these impairments.
         verdict: A summary in a few sentences, with advice where runs did not arrive.
         run: The simulation itself.
+        others: Runs with other rules under the same schedules, by rule (``compare``).
     """
 
     model: str
@@ -83,6 +89,7 @@ class Robustness:
     certificate: Certificate
     verdict: str
     run: Run
+    others: dict[str, Run] = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
@@ -94,6 +101,21 @@ class Robustness:
         """Ticks, and what a node did and sent until its run ended."""
         return self.run.price
 
+    @property
+    def deadlines(self) -> Deadlines:
+        """What the runs had cost, and the task's error, at each deadline."""
+        return self.run.deadlines
+
+    @property
+    def compared(self) -> dict[str, Deadlines]:
+        """The deadlines of this rule and of the others that it was compared with, by rule."""
+        return {run.rule: run.deadlines for run in (self.run, *self.others.values())}
+
+    @cached_property
+    def advice(self) -> str:
+        """How many updates and bytes for which error, which rule to take, and what would help."""
+        return advice(self.compared)
+
     def shown(self, name: str) -> str:
         """Mean ± deviation of a number of :meth:`summary`; of a single value, its mean."""
         assert self.metric is not None
@@ -103,7 +125,9 @@ class Robustness:
 
     def summary(self) -> dict[str, float]:
         """The numbers of one row of a table: means (and deviations) over schedules and replicas,
-        the mean spread, the largest distance, the share of runs that arrived, the price."""
+        the mean spread, the largest distance, the share of runs that arrived, the price; and the
+        updates and bytes of a node until the error was within 5 % of the synchronous one (NaN:
+        never)."""
         out: dict[str, float] = {}
         if self.synchronous is not None:
             assert self.asynchronous is not None
@@ -112,7 +136,10 @@ class Robustness:
             for name, values in (("asynchronous", self.asynchronous), ("decrease", self.decrease)):
                 out[name], out[name + "_std"] = float(values.mean()), _deviation(values)
         out["spread"], out["distance"] = float(self.spread.mean()), float(self.distance.max())
-        return out | {"converged": self.converged} | vars(self.price)
+        near = self.deadlines.within()
+        out |= {"converged": self.converged} | vars(self.price)
+        out["deadline"] = float("nan") if near is None else near.updates
+        return out | {"deadline_bytes": float("nan") if near is None else near.bytes}
 
     def __str__(self) -> str:
         made = self.settings
@@ -136,8 +163,10 @@ class Robustness:
         for name, values in moved.items():
             lines.append(f"  {name:52}{float(values.mean()):>10.2g}{float(values.max()):>10.2g}")
         lines.append(f"{'runs that ended at the synchronous answer':54}{self.converged:>10.0%}")
-        lines += [f"price: {self.price}", ""]
-        return "\n".join([*lines, self.verdict])
+        lines += [f"price: {self.price}", "", str(self.deadlines), ""]
+        if self.others:
+            lines += [table(self.compared), ""]
+        return "\n".join([*lines, wrapped(f"In time: {self.advice}"), "", self.verdict])
 
     def to_frame(self) -> DataFrame:
         """One row for each schedule (and replica): performance before and after, the largest
@@ -174,6 +203,7 @@ def robustness(
     higher_is_better: bool | None = None,
     target: Tensor | None = None,
     mask: Tensor | None = None,
+    compare: str | Sequence[str] = (),
     **options: Any,
 ) -> Robustness:
     """What random schedules do to a model's predictions and performance.
@@ -190,6 +220,8 @@ def robustness(
         target: The targets of the predictions; ``data.y`` by default. Without targets only the
             predictions themselves are compared.
         mask: Which items to score, [N]; all by default. Spread and distance are of all items.
+        compare: Other rules to run under the same schedules: names of rules, or ``"all"`` for all
+            that fit the model. Their cost and error are printed beside.
         options: All other arguments of :func:`hogwild.simulate`: ``stagger``, ``delay``, ``seed``,
             ``impairments``, ``rule``, ``step``, ``exchange``, ``ticks``, ``tol``, ``progress`` …
     """
@@ -198,30 +230,17 @@ def robustness(
     inputs = Inputs.of(data)
     with evaluating(model), torch.no_grad():
         prediction = model.predict(inputs)
-    if target is None:
-        target = (data if isinstance(data, Data) else Batch.from_data_list(data)).y
-    if target is not None and target.is_floating_point() and bool(target.isnan().any()):
-        raise InputError(
-            f"the target holds {int(target.isnan().sum())} values that are NaN; expected numbers, "
-            f"or target= and mask= without those that are missing"
-        )
-    found, keep = None, slice(None) if mask is None else _check_mask(mask, prediction.size(-2))
-    if target is not None:
-        if mask is not None and target.dim() and target.size(0) == mask.numel():
-            target = target[mask]
-        found = choose(metric, higher_is_better, prediction[..., keep, :], target)
-    elif metric is not None:
-        raise InputError(
-            f"metric={metric!r} was given and data has no y; expected data.y, or target=..."
-        )
-    run = simulate(model, data, runs=runs, **options)
+    given: dict[str, Any] = {
+        "metric": metric, "higher_is_better": higher_is_better, "target": target, "mask": mask,
+    }  # fmt: skip
+    score = score_of(prediction, data, **given)
+    run = simulate(model, data, runs=runs, **given, **options)
     size = _size(prediction).unsqueeze(-1)
     spread = run.predictions.std(0, correction=0).amax(-1) / size
     distance = (run.predictions - prediction).abs().amax(0).amax(-1) / size
-    before = after = lost = None
-    if found is not None and target is not None:
-        both = (found(p[..., keep, :], target) for p in (prediction, run.predictions))
-        before, after = (value.double().cpu() for value in both)
+    before = after = lost = found = None
+    if score is not None:
+        found, before, after = score.metric, score(prediction), score(run.predictions)
         lost = cost(after - before, found.higher_is_better)
     name = model.name if isinstance(model, WrappedGNN) else type(model).__name__
     out = Robustness(
@@ -229,16 +248,31 @@ def robustness(
         float(run.converged.double().mean()), certified(model, inputs, run.settings), "", run,
     )  # fmt: skip
     out.verdict = verdict(out)
+    again = options | {"record": False}  # the file holds the schedule of the first rule
+    out.others = {
+        rule: simulate(model, data, runs=runs, **given, **again | {"rule": rule})
+        for rule in _others(model, inputs, compare)
+        if rule != run.rule
+    }
     return out
 
 
-def _check_mask(mask: Tensor, n: int) -> Tensor:
-    if mask.dtype != torch.bool or mask.shape != (n,) or not bool(mask.any()):
-        raise InputError(
-            f"mask has shape {list(mask.shape)} and dtype {mask.dtype}, {int(mask.sum())} of it "
-            f"set; expected a boolean [{n}], one for each prediction, with some of them set"
-        )
-    return mask
+def _others(model: Model, inputs: Inputs, compare: str | Sequence[str]) -> list[str]:
+    """The names of the rules to compare with."""
+    names = [compare] if isinstance(compare, str) and compare != "all" else list(compare)
+    if compare != "all" and not names:
+        return []
+    with evaluating(model), torch.no_grad():
+        fit = list(fitting(model.problem(inputs).detach()))
+    if compare == "all":
+        return fit
+    for name in names:
+        if name not in fit:
+            raise ConfigError(
+                f"compare={compare!r}: the rule {name!r} does not fit this model; expected some of "
+                f"{', '.join(fit)}, or 'all'"
+            )
+    return list(dict.fromkeys(names))
 
 
 def _size(prediction: Tensor) -> Tensor:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
+from hogwild.analysis.advice import remedy
 from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_positive
-from hogwild.executors.price import aligned, shown, size
+from hogwild.executors.price import aligned, shown, size, wrapped
 from hogwild.graph.inputs import graphs_of
 from hogwild.models.base import Model
 from hogwild.progress import bar
@@ -35,8 +36,12 @@ VALUES = {
     "updates": "updates a node",
     "packets": "packets a node sent",
     "bytes": "bytes a node sent",
+    "deadline": "updates a node until within 5 % of the synchronous error",
+    "deadline_bytes": "bytes a node until within 5 % of the synchronous error",
+    "light_cone": "updates a node until word has crossed the graph",
 }
-"""What a sweep can show for every setting: entries of :meth:`Robustness.summary`."""
+"""What a sweep can show for every setting: entries of :meth:`Robustness.summary`, and the light
+cone."""
 LITTLE = 0.01
 """The colour scale covers at least this share: smaller differences should not show."""
 
@@ -76,14 +81,20 @@ class Sweep:
         """One number of every setting, [losses, staggers, delays]: one of :data:`VALUES`, by
         default ``"decrease"`` with a target and ``"spread"`` without."""
         value = self._value(value)
-        numbers = [result.summary()[value] for result in self.results.values()]
+        numbers = [
+            result.deadlines.cone.mean if value == "light_cone" else result.summary()[value]
+            for result in self.results.values()
+        ]
         shape = len(self.losses), len(self.staggers), len(self.delays)
         return torch.tensor(numbers, dtype=torch.float64).view(shape)
 
     def rows(self) -> list[dict[str, float]]:
-        """One row a setting: the setting, and its :meth:`Robustness.summary`."""
+        """One row a setting: the setting, its :meth:`Robustness.summary`, its light cone (updates a
+        node until word has crossed the graph)."""
         return [
-            {"stagger": s, "delay": d, "loss": p} | result.summary()
+            {"stagger": s, "delay": d, "loss": p}
+            | result.summary()
+            | {"light_cone": result.deadlines.cone.mean}
             for (p, s, d), result in self.results.items()
         ]
 
@@ -139,23 +150,44 @@ class Sweep:
         known = head.decrease is not None
         lost = ["decrease"] if known else []
         rows = [["loss", "S", "D", *lost, "distance", "arrived", "ticks", "updates", "packets",
-                 "bytes"]]  # fmt: skip
+                 "bytes", "light cone", "5 %: updates", "5 %: bytes"]]  # fmt: skip
         for (loss, s, d), result in self.results.items():
             row, price = result.summary(), result.price
             lost = [result.metric.show(row["decrease"])] if result.metric is not None else []
             rows.append([
                 f"{loss:.0%}", str(s), str(d), *lost, f"{row['distance']:.2g}",
                 f"{result.converged:.0%}", f"{price.ticks:,}", shown(price.updates),
-                shown(price.packets), size(price.bytes),
+                shown(price.packets), size(price.bytes), *_in_time(result),
             ])  # fmt: skip
         runs = head.run.predictions.size(0)
         what = "decrease of performance" + ("" if head.metric is None else f" ({head.metric.name})")
         title = (
             f"{head.model} ({head.kind}), {runs} schedules each, rule {head.run.rule}: "
             f"{f'mean {what}, ' if known else ''}largest distance of predictions, share of runs "
-            f"that arrived; ticks, and a node's mean updates, packets and bytes"
+            f"that arrived; ticks, and a node's mean updates, packets and bytes; updates a node in "
+            f"which word can cross the graph (light cone); updates and bytes a node until within "
+            f"5 % of the synchronous {'error' if known else 'embeddings'}"
         )
-        return f"{title}\n\n{aligned(rows)}"
+        return f"{title}\n\n{aligned(rows)}\n\n{wrapped(f'In time: {self.advice}')}"
+
+    @property
+    def advice(self) -> str:
+        """Where the error is in time for least and for most, and what would help there."""
+        named = {
+            f"S = {s}, D = {d}" + (f", {p:.0%} lost" if p else ""): one
+            for (p, s, d), one in self.results.items()
+        }
+        found = {name: one.deadlines.within() for name, one in named.items()}
+        ready = {name: price.ticks for name, price in found.items() if price is not None}
+        late = [name for name in named if name not in ready]
+        order = sorted(ready, key=ready.__getitem__)
+        ends = list(dict.fromkeys([*order[:1], *order[-1:]]))
+        said = [f"{name}: {named[name].deadlines.sentence()}" for name in ends]
+        if late:
+            some = "; ".join(late[:3]) + ("; …" if len(late) > 3 else "")
+            said.append(f"never in these ticks in {len(late)} of {len(named)} settings ({some})")
+        worst = late[0] if late else ends[-1]
+        return ". ".join([*said, remedy(worst, named[worst].deadlines)]) + "."
 
     def _value(self, value: str | None) -> str:
         known = self.first.decrease is not None
@@ -164,6 +196,13 @@ class Sweep:
             names = [name for name in VALUES if known or name != "decrease"]
             raise ConfigError(f"value={value!r}; expected one of {', '.join(names)}")
         return value
+
+
+def _in_time(result: Robustness) -> list[str]:
+    """The light cone, and updates and bytes of a node until it is in time, as text."""
+    cone, near = result.deadlines.cone, result.deadlines.within()
+    word = shown(cone.mean) if cone.crossed else "–"
+    return [word, *(["never", "–"] if near is None else [shown(near.updates), size(near.bytes)])]
 
 
 def sweep(

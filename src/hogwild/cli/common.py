@@ -27,6 +27,11 @@ RULES = (
     "gradient", "messages", "fixed-point", "overwriting", "waiting", "resending", "caching",
 )  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
+METRICS = (
+    "accuracy", "error", "mse", "rmse", "mae", "relative error", "micro-F1", "AP",
+)  # fmt: skip
+"""For the help, which must not wait for torch; a test compares them with what there is."""
+BY = "measure of performance; by default, accuracy for classes and rmse for numbers"
 MODEL, NODES, WRONG, TIMING, RUNS, FILES = (
     "model and graphs", "nodes", "impairments", "timing", "runs", "files",
 )  # fmt: skip

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hogwild.cli.common import MODEL, Outcome, Schedules, Setting, Traced, picture
+from hogwild.cli.common import (
+    BY,
+    METRICS,
+    MODEL,
+    NODES,
+    RULES,
+    Outcome,
+    Schedules,
+    Setting,
+    Traced,
+    picture,
+)
 from hogwild.cli.flags import in_flags
 from hogwild.cli.options import option
-
-METRICS = (
-    "accuracy", "error", "mse", "rmse", "mae", "relative error", "micro-F1", "AP",
-)  # fmt: skip
-"""For the help, which must not wait for torch; a test compares them with what there is."""
-BY = "measure of performance; by default, accuracy for classes and rmse for numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,19 +25,26 @@ class Options(Traced, Schedules, Setting):
     """Measure what asynchrony costs a trained model: its predictions under random schedules.
 
     Shows performance before and after, how far predictions move, the price (ticks, updates,
-    packets, bytes), what of it is proved, and what to do. hogwild sweep does so for many settings
-    at once. Exit code 3: some runs did not end at the
-    synchronous answer.
+    packets, bytes), the error by deadline, what of it is proved, and what to do. --compare runs
+    other rules under the same schedules. hogwild sweep does so for many settings at once. Exit
+    code 3: some runs did not end at the synchronous answer.
 
     Examples:
       hogwild robustness runs/chains
       hogwild robustness runs/chains --impair loss=0.3 --plot predictions.png
       hogwild robustness runs/chains --rule gradient --runs 20 --delay 5 --json
+      hogwild robustness runs/chains --impair loss=0.3 --compare all
       hogwild robustness runs/chains --impair crashes=0.1,downtime=20 --impair reordering
     """
 
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
-    plot: str | None = picture("draw performance and predictions of all schedules to this file")
+    compare: tuple[str, ...] = option(
+        (), f"other rules to run beside: all, or some of {', '.join(RULES)}", group=NODES,
+        metavar="RULE,…",
+    )  # fmt: skip
+    plot: str | None = picture(
+        "draw performance, predictions and error by deadline of all schedules to this file"
+    )
 
 
 def run(options: Options) -> Outcome:
@@ -41,14 +53,17 @@ def run(options: Options) -> Outcome:
     from hogwild.executors.simulate import simulate
 
     found = options.chosen()
-    seen = robustness(
-        found.model, found.graphs(options.graphs), **options.passed(robustness, simulate)
-    )
+    given = options.passed(robustness, simulate)
+    given["compare"] = "all" if options.compare == ("all",) else options.compare
+    seen = robustness(found.model, found.graphs(options.graphs), **given)
     seen.verdict = in_flags(seen.verdict, options)
+    seen.advice = in_flags(seen.advice, options)
     data = {
         "rule": seen.run.rule,
         "proved": seen.certificate.guaranteed,
         "verdict": seen.verdict,
+        "advice": seen.advice,
         **seen.summary(),
+        "deadlines": {name: one.as_dict() for name, one in seen.compared.items()},
     }
     return options.outcome(found, seen, data, bool(seen.run.converged.all()))

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hogwild.cli.common import RUNS, Outcome, Schedules, Setting, Traced, picture
+from hogwild.cli.common import (
+    BY,
+    METRICS,
+    MODEL,
+    RUNS,
+    Outcome,
+    Schedules,
+    Setting,
+    Traced,
+    picture,
+)
 from hogwild.cli.options import option
 
 
@@ -16,6 +26,9 @@ class Options(Traced, Schedules, Setting):
     have the synchronous answer, or after --ticks. --impair adds what else goes wrong on a network.
     --record keeps a schedule, and --replay follows it, bit for bit. Exit code 3: some runs did not
     arrive.
+
+    Shows what the runs cost and the task's error by deadline: after so many ticks, updates, packets
+    and bytes, beside the light cone, the fewest updates in which word can cross the graph.
 
     Examples:
       hogwild simulate runs/chains
@@ -29,7 +42,8 @@ class Options(Traced, Schedules, Setting):
     history: int | None = option(
         None, "record the deviation every N ticks, for --json and --plot", group=RUNS
     )  # fmt: skip
-    plot: str | None = picture("draw the deviation over time to this file")
+    metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
+    plot: str | None = picture("draw the error by deadline and the deviation to this file")
 
 
 def run(options: Options) -> Outcome:
@@ -50,6 +64,7 @@ def run(options: Options) -> Outcome:
         "total_packets": int(seen.packets.sum()),
         "assumptions": seen.assumptions,
         "seconds": seen.seconds,
+        "deadlines": seen.deadlines.as_dict(),
     }
     if options.history is not None and seen.history is not None:
         data["history"] = {"ticks": seen.history_ticks, "deviation": seen.history.tolist()}

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hogwild.cli.common import FILES, MODEL, TIMING, WRONG, Asynchrony, Outcome, Schedules, picture
+from hogwild.cli.common import (
+    BY,
+    FILES,
+    METRICS,
+    MODEL,
+    TIMING,
+    WRONG,
+    Asynchrony,
+    Outcome,
+    Schedules,
+    picture,
+)
 from hogwild.cli.options import option
-from hogwild.cli.robustness import BY, METRICS
 
-VALUES = ("decrease", "spread", "distance", "converged", "ticks", "updates", "packets", "bytes")
+VALUES = (
+    "decrease", "spread", "distance", "converged", "ticks", "updates", "packets", "bytes",
+    "deadline", "deadline_bytes", "light_cone",
+)  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
 
 
@@ -17,7 +30,8 @@ class Options(Schedules, Asynchrony):
     """Measure what asynchrony costs a trained model, over many settings at once.
 
     For every combination of --staggers, --delays and --losses: performance lost, how far
-    predictions move, the share of runs that arrived, and the price. Exit code 3: some runs did not
+    predictions move, the share of runs that arrived, the price, the light cone, and what it costs
+    to be within 5 % of the synchronous error. Exit code 3: some runs did not
     end at the synchronous answer.
 
     Examples:
@@ -51,6 +65,6 @@ def run(options: Options) -> Outcome:
     seen = sweep(
         found.model, found.graphs(options.graphs), **options.passed(sweep, robustness, simulate)
     )
-    data = {"rule": seen.first.run.rule, "settings": seen.rows()}
+    data = {"rule": seen.first.run.rule, "settings": seen.rows(), "advice": seen.advice}
     good = all(bool(one.run.converged.all()) for one in seen.results.values())
     return options.outcome(found, seen, data, good, value=options.value)

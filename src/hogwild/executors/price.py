@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
     )
+
+
+def wrapped(text: str) -> str:
+    """A paragraph for a terminal."""
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def shown(count: float) -> str:

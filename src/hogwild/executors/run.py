@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 from hogwild.asynchrony.trace import Trace
+from hogwild.executors.deadlines import Deadlines, Way
 from hogwild.executors.price import Price
+from hogwild.executors.score import Score
 from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Ages
-from hogwild.executors.watch import Watch
+from hogwild.executors.watch import NUMBER, Watch
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-NUMBER = 4
-"""Bytes of a number on the wire: a float32."""
 
 
 @dataclass
@@ -82,6 +81,8 @@ class Run:
         history: Deviation over time, [T, Q, G], at ``history_ticks``; ``None`` unless asked for.
         embeddings: Embeddings over time, [T, Q, N, k]; ``None`` unless asked for.
         trace: The schedule, where it was recorded.
+        deadlines: What the runs had cost and what they were worth at each deadline, and the light
+            cone.
         settings: The settings of the runs, with the name of the rule that nodes followed.
         seconds: Wall-clock time of the simulation.
     """
@@ -106,6 +107,7 @@ class Run:
     history_ticks: list[int]
     embeddings: Tensor | None
     trace: Trace | None
+    deadlines: Deadlines
     settings: Settings
     seconds: float
 
@@ -137,10 +139,11 @@ class Run:
         return math.ceil(total / unit) * unit  # two digits: it is a guess
 
     def plot(self, path: str | Path | None = None) -> Figure:
-        """The deviation over time; needs ``history``."""
-        from hogwild.plots.charts import convergence
+        """The error by deadline, with the light cone; with ``history`` the deviation over time
+        beside it."""
+        from hogwild.plots.charts import overview
 
-        return convergence(self, path)
+        return overview(self, path)
 
     def __str__(self) -> str:
         good, all_ = int(self.converged.sum()), self.converged.numel()
@@ -150,8 +153,25 @@ class Run:
             f"{good} of {all_} runs within tolerance of the synchronous answer (largest relative "
             f"deviation {float(self.deviation.max()):.2g}), rule {self.rule}\n"
             f"{self.price}; simulated in {self.seconds:.2f} s\n"
-            f"{self.staleness}\nassumptions: {held}"
+            f"{self.staleness}\nassumptions: {held}\n\n{self.deadlines}"
         )
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What runs are scored by.
+
+    Attributes:
+        score: The metric and its targets; ``None``: there are none.
+        synchronous: The score of the synchronous answer, [] or [R].
+        note: Why there is no score, where targets did not fit.
+        replay: The trace that the runs follow; ``None``: a new schedule.
+    """
+
+    score: Score | None
+    synchronous: Tensor | None
+    note: str
+    replay: Trace | None
 
 
 def report(
@@ -161,6 +181,7 @@ def report(
     bounds: tuple[int, int] | None,
     answer: Tensor,
     trace: Trace | None,
+    worth: Worth,
     seconds: float,
 ) -> Run:
     """What the runs ended with, where the bounds (S, D) held and ``answer`` is synchronous."""
@@ -213,6 +234,14 @@ def report(
         history_ticks=watch.times,
         embeddings=torch.stack(kept) if kept else None,
         trace=trace,
+        deadlines=watch.looks.table(
+            of=per_graph,
+            synchronous=worth.synchronous,
+            metric=None if worth.score is None else worth.score.metric,
+            note=worth.note,
+            name=settings.rule,
+            way=Way(simulation.graph, settings, worth.replay),
+        ),
         settings=settings,
         seconds=seconds,
     )

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Timetable
 from hogwild.asynchrony.trace import Replay, Trace
-from hogwild.executors.run import Run, report
+from hogwild.errors import InputError
+from hogwild.executors.run import Run, Worth, report
+from hogwild.executors.score import score_of
 from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Simulation
 from hogwild.executors.watch import Watch, looks
-from hogwild.graph.inputs import Inputs
+from hogwild.graph.inputs import Inputs, graphs_of
+from hogwild.metrics import Score as Function
 from hogwild.models.base import Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
@@ -46,6 +49,10 @@ def simulate(
     keep_embeddings: bool = False,
     record: bool | str | Path = False,
     replay: Trace | str | Path | None = None,
+    metric: str | Function | None = None,
+    higher_is_better: bool | None = None,
+    target: Tensor | None = None,
+    mask: Tensor | None = None,
     progress: bool = False,
 ) -> Run:
     """Run a model asynchronously (Algorithm 1), on many graphs and under many schedules at once.
@@ -81,6 +88,12 @@ def simulate(
         record: Keep the schedule in ``Run.trace``. A path also writes it to this file.
         replay: A trace to follow instead of a new schedule, with the bounds that it was drawn
             with; ``stagger``, ``delay`` and ``seed`` are then not used.
+        metric: What the error by deadline (:attr:`Run.deadlines`) measures, against ``data.y``;
+            this argument and the next three are those of :func:`hogwild.robustness`. Where none of
+            the four is given and ``data.y`` does not fit, there is no such error.
+        higher_is_better: Of a metric of your own.
+        target: Targets other than ``data.y``.
+        mask: Which items to score.
         progress: Show a progress bar.
     """
     model = runnable(model)
@@ -90,9 +103,11 @@ def simulate(
     )  # fmt: skip
     if isinstance(replay, str | Path):
         replay = Trace.load(replay)
+    data = data if isinstance(data, Data) else graphs_of(data)
     inputs = Inputs.of(data)
+    scoring = Scoring(data, metric, higher_is_better, target, mask)
     with evaluating(model), torch.no_grad():
-        return _run(model, inputs, settings, record, replay, progress)
+        return _run(model, inputs, settings, record, replay, scoring, progress)
 
 
 def _run(
@@ -101,12 +116,14 @@ def _run(
     settings: Settings,
     record: bool | str | Path,
     replay: Trace | None,
+    scoring: Scoring,
     progress: bool,
 ) -> Run:
     begun = clock.perf_counter()
     model.require_asynchronous(inputs)
     many = inputs.repeat(settings.runs)
     answers = [found.value for found in model.solutions(inputs)]  # of every layer that is solved
+    worth = scoring.worth(model.read(answers[-1], inputs), replay)
     problem = model.problem(many).detach()
     timetable, about, ticks = _timetable(problem.graph, settings, replay)
     bounds = None if about["bounds"] is None else tuple(about["bounds"])
@@ -117,13 +134,52 @@ def _run(
         rule, timetable, start, exchange=settings.exchange, impairments=settings.impairments
     )
     targets = [as_field(answer, start.dtype).repeat(1, 1, settings.runs) for answer in answers]
-    watch = Watch(simulation, targets, settings, ticks)
+    watch = Watch(simulation, targets, settings, ticks, _scorer(model, many, answers[-1], worth))
     trace = Trace.of(timetable, about) if record else None
     _tick(watch, trace, progress)
     if trace is not None and not isinstance(record, bool):
         trace.save(record)
     seconds = clock.perf_counter() - begun
-    return report(model, watch, inputs, bounds, answers[-1], trace, seconds)
+    return report(model, watch, inputs, bounds, answers[-1], trace, worth, seconds)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a user wants runs to be scored: the data and the arguments of :func:`simulate`."""
+
+    data: Data | list[Data]
+    metric: str | Function | None = None
+    higher_is_better: bool | None = None
+    target: Tensor | None = None
+    mask: Tensor | None = None
+
+    def worth(self, prediction: Tensor, replay: Trace | None) -> Worth:
+        """The score of the synchronous prediction [N, out], and how to score others."""
+        given = (self.metric, self.higher_is_better, self.target, self.mask)
+        try:
+            score = score_of(prediction, self.data, *given)
+        except InputError as error:
+            if any(argument is not None for argument in given):
+                raise
+            return Worth(None, None, f"no error of the task: {error}", replay)
+        return Worth(score, None if score is None else score(prediction), "", replay)
+
+
+def _scorer(
+    model: Model, many: Inputs, answer: Tensor, worth: Worth
+) -> Callable[[Tensor], Tensor] | None:
+    """From embeddings [R, k, Q·N] of all runs to their scores [Q] or [Q, R]."""
+    score = worth.score
+    if score is None:
+        return None
+    runs = many.num_nodes // answer.size(-2)
+
+    def scored(h: Tensor) -> Tensor:
+        h = h.mT.to(answer.dtype)
+        out = model.read(h if answer.dim() == 3 else h[0], many)  # [(R,) Q·items, out]
+        return score(out.unflatten(-2, (runs, -1)).movedim(-3, 0))
+
+    return scored
 
 
 def _timetable(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from hogwild.executors.deadlines import Looks
 from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Simulation
 
 PATIENCE, MARGIN = 500, 0.01
 """Runs with wrong packets have stalled after at least ``PATIENCE`` ticks in which no distance from
 the answer fell by the share ``MARGIN`` (``benchmarks/stall.py``)."""
+NUMBER = 4
+"""Bytes of a number on the wire: a float32."""
 SHARE = 50
 """Looks at a run are at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
 
@@ -28,10 +33,17 @@ class Watch:
         targets: The answers of all levels, [R, k, Q·N] each; the last one is the answer of the run.
         settings: The tolerance, what is recorded, and the impairments.
         ticks: Ticks after which the simulation ends in any case.
+        score: From the embeddings of the last level [R, k, Q·N] to the task's error; ``None``:
+            there is no target.
     """
 
     def __init__(
-        self, simulation: Simulation, targets: list[Tensor], settings: Settings, ticks: int
+        self,
+        simulation: Simulation,
+        targets: list[Tensor],
+        settings: Settings,
+        ticks: int,
+        score: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.simulation, self.graph, self.targets = simulation, simulation.graph, targets
         self.settings, self.ticks = settings, ticks
@@ -47,6 +59,15 @@ class Watch:
         self.times: list[int] = []
         self.history: list[Tensor] = []
         self.embeddings: list[Tensor] = []
+        self.score, self.looks = score, Looks()
+        self._note(0)
+
+    def _note(self, ticks: int) -> None:
+        """Note what the runs have cost after so many ticks, and what they are worth."""
+        tally, error = self.simulation.tally, None if self.score is None else self.score(self.h)
+        counts = (tally.updates, tally.packets, NUMBER * tally.numbers)
+        each = [count.view(self.settings.runs, -1) for count in counts]
+        self.looks.note(ticks, each, self.deviation, error)
 
     @property
     def goal(self) -> float | None:
@@ -74,6 +95,14 @@ class Watch:
         if not (record or looks(t) or t in (half, self.ticks - 1)):
             return False
         self.deviation = self._distance()
+        over = self._over(t, record)
+        if over or t == self.ticks - 1 or self.looks.due(t + 1):
+            self._note(t + 1)
+        return over
+
+    def _over(self, t: int, record: bool) -> bool:
+        """Whether nothing is left to do after tick ``t``."""
+        half = self.ticks // 2
         if self.halfway is None and t >= half:
             self.halfway = t, self.deviation
         if record:

@@ -7,10 +7,11 @@ pdf, svg) is the format.
 
 from hogwild.plots.charts import convergence, heatmap, output_histogram
 from hogwild.plots.computation import ComputationGraph, computation_graph
+from hogwild.plots.deadlines import deadlines
 from hogwild.plots.motion import tracking
 from hogwild.plots.training import curves
 
 __all__ = [
-    "ComputationGraph", "computation_graph", "convergence", "curves", "heatmap", "output_histogram",
-    "tracking",
+    "ComputationGraph", "computation_graph", "convergence", "curves", "deadlines", "heatmap",
+    "output_histogram", "tracking",
 ]  # fmt: skip

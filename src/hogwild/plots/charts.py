@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hogwild.errors import ConfigError, require_one_of
 from hogwild.executors.run import Run
+from hogwild.plots.deadlines import panels
 from hogwild.plots.style import BLUE, CYCLE, DASHES, INK, RED, figure, need
 
 if TYPE_CHECKING:
@@ -46,17 +47,32 @@ def convergence(
     runs = run if isinstance(run, Mapping) else {"": run}
     require_one_of(("ticks", "updates"), x=x)
     with figure(4.2, 2.8, path) as fig:
-        ax = fig.subplots()
-        for number, (name, one) in enumerate(runs.items()):
-            look = {"color": CYCLE[number % len(CYCLE)], "linestyle": DASHES[number % len(DASHES)]}
-            _curves(ax, one, x, look, name)
-        ax.set_yscale("log")
-        ax.set_ylabel("relative deviation from\nthe synchronous embeddings")
-        ax.set_xlabel("ticks" if x == "ticks" else "updates per node")
-        ax.set_xlim(left=0)
-        ax.grid(axis="y", linewidth=0.3)
-        if any(runs):
-            ax.legend()
+        _converging(fig.subplots(), runs, x)
+    return fig
+
+
+def _converging(ax: Axes, runs: Mapping[str, Run], x: str) -> None:
+    for number, (name, one) in enumerate(runs.items()):
+        look = {"color": CYCLE[number % len(CYCLE)], "linestyle": DASHES[number % len(DASHES)]}
+        _curves(ax, one, x, look, name)
+    ax.set_yscale("log")
+    ax.set_ylabel("relative deviation from\nthe synchronous embeddings")
+    ax.set_xlabel("ticks" if x == "ticks" else "updates per node")
+    ax.set_xlim(left=0)
+    ax.grid(axis="y", linewidth=0.3)
+    if any(runs):
+        ax.legend()
+
+
+def overview(run: Run, path: str | Path | None = None) -> Figure:
+    """The error by deadline against updates and against bytes, with the light cone; with a history
+    the deviation over time beside it."""
+    known = run.history is not None
+    with figure(6.4 + 3.2 * known, 2.9, path) as fig:
+        axes = fig.subplots(1, 2 + known)
+        if known:
+            _converging(axes[-1], {"": run}, "ticks")
+        panels(fig, list(axes[:2]), {run.rule: run.deadlines})
     return fig
 
 
@@ -173,13 +189,15 @@ def _edges(centre: float, low: float, high: float, bins: int, values: np.ndarray
 
 def comparison(result: Robustness, path: str | Path | None = None) -> Figure:
     """The metric under every schedule beside the synchronous one (with a target), and asynchronous
-    against synchronous predictions: they agree on the diagonal."""
+    against synchronous predictions: they agree on the diagonal. Below, the error by deadline."""
     scored = result.metric is not None
-    with figure(5.6 if scored else 3.0, 3.0, path) as fig:
-        axes = fig.subplots(1, 1 + scored, squeeze=False, width_ratios=[1, 1.6][1 - scored :])[0]
+    with figure(5.6, 5.8, path) as fig:
+        above, below = fig.subfigures(2, 1, squeeze=False)[:, 0]
+        axes = above.subplots(1, 1 + scored, squeeze=False, width_ratios=[1, 1.6][1 - scored :])[0]
         if scored:
             _performance(axes[0], result)
         _diagonal(axes[-1], result)
+        panels(below, list(below.subplots(1, 2)), result.compared)
         fig.suptitle(
             f"{result.model} ({result.kind}), S = {result.settings.stagger}, "
             f"D = {result.settings.delay}",

@@ -13,6 +13,7 @@ from hogwild.tasks.counting import Counting
 from hogwild.tasks.moving import MovingSource, MovingSwarm
 from hogwild.tasks.peptides import PeptidesFunc, PeptidesStruct
 from hogwild.tasks.ppi import PPI
+from hogwild.tasks.robots import Robots
 from hogwild.tasks.splits import Split
 from hogwild.tasks.sums import Sums
 from hogwild.tasks.terrain import Terrain
@@ -21,9 +22,11 @@ from hogwild.tasks.tu import Mutag, Proteins
 SYNTHETIC = (Chains, Counting, Sums, Coordinates, Terrain)
 BENCHMARKS = (Mutag, Proteins, PPI, PeptidesFunc, PeptidesStruct)
 MOVING = (MovingSource, MovingSwarm)
-TASKS: dict[str, type[Task]] = {task.name: task for task in (*SYNTHETIC, *BENCHMARKS, *MOVING)}
-"""Every task by its name: the paper's five synthetic ones, its benchmark sets, then tasks on graphs
-that move."""
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (*SYNTHETIC, *BENCHMARKS, *MOVING, Robots)
+}
+"""Every task by its name: the paper's five synthetic ones, its benchmark sets, tasks on graphs that
+move, then a small task of ours."""
 
 
 def get(name: str, **options: Any) -> Task:
@@ -42,5 +45,6 @@ def get(name: str, **options: Any) -> Task:
 
 __all__ = [
     "PPI", "TASKS", "Chains", "Coordinates", "Counting", "MovingSource", "MovingSwarm", "Mutag",
-    "PeptidesFunc", "PeptidesStruct", "Proteins", "Split", "Sums", "Task", "Terrain", "get",
+    "PeptidesFunc", "PeptidesStruct", "Proteins", "Robots", "Split", "Sums", "Task", "Terrain",
+    "get",
 ]  # fmt: skip

@@ -1,0 +1,203 @@
+"""Error against time and traffic: energies, fixed points and layers at the same deadlines.
+
+For each task (the paper's five, MUTAG, and the 12 robots) the models are trained by the protocols
+of ``experiments`` (``--quick``: smaller tasks, fewer epochs and replicas) and their best replica
+runs on held-out graphs under the same random schedules, S = 5 and D = 2, robots with 30 % of all
+packets lost, the others with none:
+
+* the edge-wise energy GNN by messages and by gradient steps, trained as usual and
+  (``energy-deadline``) trained for a deadline, where this version of hogwild can;
+* GCN and GAT by the paper's rule (overwriting), trained in step and trained under schedules;
+  resending (waiting, with retransmission); caching all layers;
+* IGNN.
+
+The record of a task holds, for each of them, the error by deadline (``Run.deadlines``: ticks,
+updates, packets and bytes of a node, error), the light cone, the error in step, what it costs to
+be within 5 % of it, and the error after 1, 3 and 10 light cones. ``benchmarks/deadlines_page.py``
+draws the figures and writes the tables of ``docs/deadlines.md`` from the records.
+
+Run ``PYTHONPATH=. python benchmarks/deadlines.py --quick --tasks robots`` in the root of the
+repository; ``--train`` stops after training, and a later call goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch
+
+from experiments import scheduled
+from experiments.asynchronous import exact, sample
+from experiments.experiment import Work
+from experiments.protocols import PROTOCOLS, Protocol
+from hogwild import simulate
+from hogwild.asynchrony.impairments import BernoulliLoss
+from hogwild.config import Config
+from hogwild.errors import ConfigError
+from hogwild.executors.cone import light_cone
+from hogwild.executors.run import Run
+from hogwild.executors.settings import Settings
+from hogwild.files import write_atomically
+from hogwild.graph.inputs import Inputs
+from hogwild.tasks import Task
+from hogwild.training import Result
+
+STAGGER, DELAY = 5, 2
+LOSSES = {"robots": 0.3}
+CONES = (1, 3, 10)
+TASKS = ("robots", "mutag", "chains", "counting", "sums", "coordinates", "terrain")
+ROBOTS = Protocol(
+    "robots",
+    replicas=10,
+    default={"epochs": 600, "lr": 0.01, "decay": (0.8, 60)},
+    quick={"replicas": 2, "epochs": 200, "decay": (0.8, 30)},
+)
+RULES: dict[str, tuple[str, ...]] = {
+    "energy-edge": ("messages", "gradient"),
+    "energy-deadline": ("messages", "gradient"),
+    "gcn": ("overwriting", "resending", "caching"),
+    "ignn": ("fixed-point",),
+    "gat": ("overwriting", "resending", "caching"),
+    "gcn-scheduled": ("overwriting",),
+    "gat-scheduled": ("overwriting",),
+}
+"""The models in the order of training, and the rules of each."""
+AIM = 3
+"""Models that are trained for a deadline are trained for so many light cones in updates."""
+RESULTS = Path(__file__).parent / "results" / "deadlines"
+
+
+def works(folder: Path, quick: bool) -> Work:
+    """How models are trained."""
+    return Work(folder, quick=quick, resume=True, protocols={**PROTOCOLS, "robots": ROBOTS})
+
+
+def trained(work: Work, task: str, model: str) -> Result | None:
+    """A trained model; ``None``: this version of hogwild does not train for deadlines."""
+    base, _, how = model.partition("-")
+    if how == "scheduled":
+        return scheduled.trained(work, task, base)
+    if how != "deadline":
+        return work.trained(task, model)
+    if "deadline" not in Config.__dataclass_fields__:
+        return None
+    config = work.config(task, "energy-edge").as_dict() | {"deadline": aim(work, task)}
+    return work.fit(Config.from_dict(config), work.training(task, model))
+
+
+def aim(work: Work, task: str) -> int:
+    """The deadline to train for, in updates a node: a few light cones."""
+    result = work.trained(task, "energy-edge")
+    graphs = [result.graph(i, torch.float64) for i in sample(result, result.best)]
+    seen = light_cone(Inputs.of(graphs).graph(), Settings(STAGGER, DELAY))
+    return max(1, round(AIM * seen.mean))
+
+
+def runs(
+    result: Result, task: str, rules: tuple[str, ...], schedules: int, ticks: int, graphs: int
+) -> Iterator[Run]:
+    """The best replica on some of its test graphs, by each of these rules."""
+    model, ids = exact(result, result.best), sample(result, result.best)[:graphs]
+    held = [result.graph(i, torch.float64) for i in ids]
+    batch = Batch.from_data_list(held)
+
+    def metric(prediction: Tensor, target: Tensor) -> Tensor:
+        return result.task.metric(prediction, batch)
+
+    metric.__name__ = result.task.metric_name
+    # A metric of some of the nodes, or of pairs of nodes, is the task's own.
+    plain = type(result.task)._rows is Task._rows and "counted" not in batch
+    scored: dict[str, Any] = {"metric": result.task.metric_name}
+    if not plain:
+        higher = result.task.higher_is_better
+        scored = {"metric": metric, "higher_is_better": higher, "target": torch.zeros(1)}
+    loss = LOSSES.get(task, 0.0)
+    for rule in rules:
+        yield simulate(
+            model, held, rule=rule, runs=schedules, stagger=STAGGER, delay=DELAY, ticks=ticks,
+            tol=1e-4, impairments=BernoulliLoss(loss) if loss else (), **scored,
+        )  # fmt: skip
+
+
+def record_of(run: Run, result: Result, seconds: float) -> dict[str, Any]:
+    """The numbers of one model under one rule."""
+    seen = run.deadlines
+    out = seen.as_dict() | {"metric": result.task.metric_name}
+    within = {}
+    for share in (0.05, 0.2):
+        price = seen.within(share)
+        within[f"{share:g}"] = None if price is None else vars(price)
+    cones = {str(c): seen.at(cones=c) for c in CONES if seen.cone.crossed}
+    return out | {
+        "within": within, "at_cones": cones, "converged": float(run.converged.double().mean()),
+        "replica": result.best, "replicas": result.config.replicas, "epochs": result.config.epochs,
+        "task_options": dict(result.config.task_options), "seconds": seconds,
+    }  # fmt: skip
+
+
+def measure(task: str, arguments: argparse.Namespace) -> None:
+    """Train what is missing and write the record of a task, after every model."""
+    work, path = works(arguments.work, arguments.quick), arguments.output / f"{task}.json"
+    record: dict[str, Any] = {"runs": {}}
+    if path.exists():
+        record = json.loads(path.read_text())
+    for model in arguments.models:
+        wanted = [rule for rule in RULES[model] if f"{model} {rule}" not in record["runs"]]
+        if not wanted and not arguments.train:
+            continue
+        began = time.perf_counter()
+        result = trained(work, task, model)
+        print(f"{task} {model}: trained ({time.perf_counter() - began:.0f} s)", flush=True)
+        if result is None or arguments.train:
+            continue
+        many = (arguments.schedules, arguments.ticks, arguments.graphs)
+        began = time.perf_counter()
+        for rule, run in zip(wanted, runs(result, task, tuple(wanted), *many), strict=True):
+            seconds = time.perf_counter() - began
+            record["runs"][f"{model} {rule}"] = record_of(run, result, seconds)
+            print(f"{task} {model} {rule} ({seconds:.0f} s): {run.deadlines.sentence()}",
+                  flush=True)  # fmt: skip
+            began = time.perf_counter()
+            record |= {
+                "task": task, "stagger": STAGGER, "delay": DELAY, "loss": LOSSES.get(task, 0.0),
+                "schedules": arguments.schedules, "graphs": arguments.graphs,
+                "ticks": arguments.ticks, "quick": arguments.quick,
+                "higher_is_better": result.task.higher_is_better,
+                "percent": result.task.reported.percent,
+                "environment": {"machine": platform.machine(), "python": platform.python_version(),
+                                "torch": torch.__version__},
+            }  # fmt: skip
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
+    parser.add_argument("--models", nargs="+", default=list(RULES), choices=RULES)
+    parser.add_argument("--quick", action="store_true", help="the quick protocols of experiments")
+    parser.add_argument("--train", action="store_true", help="train only")
+    parser.add_argument("--schedules", type=int, default=5)
+    parser.add_argument("--graphs", type=int, default=10, help="held-out graphs, at most 10")
+    parser.add_argument("--ticks", type=int, default=15_000)
+    parser.add_argument("--work", type=Path, default=Path("work/deadlines"), help="trained models")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for task in arguments.tasks:
+        try:
+            measure(task, arguments)
+        except ConfigError as error:
+            print(f"{task}: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""How many updates and bytes for which error, in a few sentences, with advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hogwild.executors.deadlines import NEAR, Deadlines
+from hogwild.executors.price import Price, aligned, shown, size
+
+FAST = 1.5
+"""Who is in time within so many light cones cannot be much faster."""
+SLOW = 3.0
+"""Who needs more light cones than this can be helped."""
+
+
+def advice(seen: Mapping[str, Deadlines], share: float = NEAR) -> str:
+    """What each of these runs needs to be in time, which of them to take, and what would help.
+
+    Args:
+        seen: Runs under the same schedules, by name: of one model with several rules, or of
+            several models.
+        share: In time means within this share of the synchronous error.
+    """
+    prices = {name: one.within(share) for name, one in seen.items()}
+    ready = {name: price for name, price in prices.items() if price is not None}
+    order = sorted(seen, key=lambda name: ready[name].ticks if name in ready else float("inf"))
+    said = [_needs(name, seen, prices[name], share) for name in order]
+    if len(seen) > 1 and ready:
+        said.append(_choice(seen, ready))
+    best = order[0]
+    return ". ".join([*said, remedy(best, seen[best], share)]) + "."
+
+
+def table(seen: Mapping[str, Deadlines], share: float = NEAR) -> str:
+    """One row for each of these runs: the error in the end, and what it costs to be near it."""
+    heads = ["", "in step", "in the end", f"within {share:.0%}: ticks", "light cones", "updates",
+             "packets", "bytes"]  # fmt: skip
+    rows = [heads]
+    for name, one in seen.items():
+        price, last = one.within(share), one.rows()[-1]
+        cells = ["–", f"{last['deviation']:.2g}"]
+        if one.metric is not None and one.synchronous is not None:
+            cells = [one.metric.show(float(one.synchronous.mean())), one.metric.show(last["error"])]
+        costs = ["never", "–", "–", "–", "–"]
+        if price is not None:
+            cones = one.cones(price.ticks)
+            costs = [f"{price.ticks:,}", "–" if cones != cones else f"{cones:.1f}",
+                     shown(price.updates), shown(price.packets), size(price.bytes)]  # fmt: skip
+        rows.append([name, *cells, *costs])
+    return aligned(rows)
+
+
+def _needs(
+    name: str, seen: Mapping[str, Deadlines], price: Price | None, share: float
+) -> str:  # fmt: skip
+    """What one of them needs, and how much worse than the best its answer is."""
+    one = seen[name]
+    text = f"{name}: {one.sentence(share)}"
+    error, least = _wrong(one), min(map(_wrong, seen.values()), default=0.0)
+    if one.metric is not None and error > (1 + share) * least and error == error:
+        more = f", {error / least - 1:.0%} more than the best here" if least > 0 else ""
+        text += f", but its error is {one.metric.show(float(one.synchronous.mean()))}{more}"  # type: ignore[union-attr]
+    return text
+
+
+def _wrong(one: Deadlines) -> float:
+    """The synchronous error, lower is better; 0 without a target."""
+    if one.synchronous is None or one.metric is None:
+        return 0.0
+    value = float(one.synchronous.mean())
+    return 1.0 - value if one.metric.higher_is_better and one.metric.percent else value
+
+
+def _choice(seen: Mapping[str, Deadlines], ready: Mapping[str, Price]) -> str:
+    """Which of them to take. A few per cent of the error outweigh no time: among those whose error
+    is near the least, the least time and the fewest bytes."""
+    least = min(_wrong(seen[name]) for name in ready)
+    good = [name for name in ready if _wrong(seen[name]) <= (1 + NEAR) * least]
+    quick = min(good, key=lambda name: ready[name].ticks)
+    small = min(good, key=lambda name: ready[name].bytes)
+    if quick == small:
+        return f"Take {quick}: least time and fewest bytes"
+    return (
+        f"Take {quick} for the least time, or {small} for the fewest bytes "
+        f"({size(ready[small].bytes)} instead of {size(ready[quick].bytes)} a node, in "
+        f"{ready[small].ticks:,} ticks instead of {ready[quick].ticks:,})"
+    )
+
+
+def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
+    """What would help one of them to be in time earlier."""
+    price = one.within(share)
+    rule = one.way.settings.rule
+    cone = one.cone
+    if not cone.crossed:
+        return "What would help: a network on which word can cross the graph at all"
+    if price is None and rule in ("overwriting", "waiting"):
+        return (
+            f"What would help {name}: rule='caching' or rule='resending', which end at the "
+            f"synchronous answer"
+        )
+    if price is None:
+        return f"What would help {name}: more ticks, if runs still come nearer"
+    cones = one.cones(price.ticks)
+    if cones <= FAST:
+        return (
+            f"What would help {name}: only a faster network (smaller S and D, fewer losses, fewer "
+            f"hops), since word itself needs {shown(cone.mean)} updates a node"
+        )
+    if cones <= SLOW:
+        return f"{name} is within {SLOW:g} light cones; little is left to gain"
+    said = {
+        "gradient": "rule='messages', which needs fewer updates as a rule, in larger packets; a "
+        "larger step, if runs still arrive; training with a larger beta",
+        "messages": "training with a larger beta, the convexity of the energy",
+        "fixed-point": "training with a smaller kappa or modulus of contraction",
+        "waiting": "rule='caching', in which nobody waits",
+        "resending": "rule='caching', in which nobody waits, in larger packets",
+    }.get(rule, "fewer layers, or smaller S and D")
+    return f"What would help {name}: {said}"

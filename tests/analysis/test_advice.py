@@ -1,0 +1,83 @@
+"""Which rule to take, and what would help, in words that the numbers bear out."""
+
+import pytest
+import torch
+from helpers import DOUBLE, energy, graphs
+
+import hogwild
+from hogwild import GCN
+from hogwild.analysis.advice import advice, remedy, table
+from hogwild.asynchrony import BernoulliLoss
+from hogwild.errors import ConfigError
+
+DATA = graphs((5, 12))
+DATA.y = torch.randn(17, 2, generator=torch.Generator().manual_seed(0), **DOUBLE)
+
+
+def exact(model):
+    """The data with the model's own answers, slightly wrong, as targets."""
+    data = DATA.clone()
+    with torch.no_grad():
+        data.y = model(data.x, data.edge_index, batch=data.batch) + 0.01
+    return data
+
+
+def test_rules_are_compared():
+    model = energy(beta=2.0)
+    seen = hogwild.robustness(model, exact(model), runs=3, compare="all")
+    assert list(seen.compared) == ["messages", "gradient"]
+    messages, gradient = (one.within() for one in seen.compared.values())
+    assert messages.ticks < gradient.ticks
+    assert seen.advice.startswith("messages: within 5% of the synchronous rmse (0.01) after ")
+    assert "gradient: within 5%" in seen.advice
+    saves = gradient.bytes < messages.bytes
+    assert ("or gradient for the fewest bytes" in seen.advice) == saves
+    assert table(seen.compared) in str(seen)
+    alone = hogwild.simulate(model, exact(model), runs=3, rule="gradient")
+    assert torch.equal(seen.others["gradient"].h, alone.h)
+
+
+def test_layers_are_compared():
+    torch.manual_seed(0)
+    model = GCN(3, out_channels=2).double()
+    seen = hogwild.robustness(
+        model, exact(model), runs=3, compare=["waiting", "resending", "caching", "overwriting"],
+        impairments=BernoulliLoss(0.3),
+    )  # fmt: skip
+    assert list(seen.compared) == ["overwriting", "waiting", "resending", "caching"]
+    assert "overwriting: not within 5%" in seen.advice
+    assert "Take " in seen.advice
+    bare = hogwild.robustness(model, exact(model), runs=2)
+    assert bare.others == {}
+    assert "rule='caching' or rule='resending'" in bare.advice
+
+
+def test_models_are_compared():
+    """A quick model with a larger error is not recommended, and its error is said."""
+    model, worse = energy(beta=2.0), energy(beta=2.0)
+    data = exact(model)
+    seen = {"good": hogwild.simulate(model, data).deadlines}
+    data.y = data.y + 0.05
+    seen["bad"] = hogwild.simulate(worse, data).deadlines
+    text = advice(seen)
+    assert "but its error is 0.06, 500% more than the best here" in text
+    assert "Take good" in text
+
+
+def test_remedies():
+    model = energy(beta=0.1)
+    slow = hogwild.simulate(model, exact(model), rule="gradient").deadlines
+    assert slow.cones(slow.within().ticks) > 3
+    assert "rule='messages'" in remedy("gradient", slow)
+    quick = hogwild.simulate(energy(beta=500.0), DATA).deadlines
+    assert quick.cones(quick.within().ticks) <= 1.5
+    assert "only a faster network" in remedy("messages", quick)
+    lost = hogwild.simulate(model, DATA, ticks=50, impairments=BernoulliLoss(1.0)).deadlines
+    assert "on which word can cross" in remedy("messages", lost)
+
+
+def test_bad_rules():
+    with pytest.raises(ConfigError, match=r"the rule 'caching' does not fit this model; expected "):
+        hogwild.robustness(energy(), DATA, compare=["caching"])
+    with pytest.raises(ConfigError, match="the rule 'nothing' does not fit"):
+        hogwild.robustness(energy(), DATA, compare="nothing")
