@@ -14,6 +14,7 @@ a run that was stopped and resumed draws the same ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -23,14 +24,25 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 from hogwild.asynchrony.schedule import check_bounds
-from hogwild.errors import ConfigError, among, is_number, require_one_of, require_positive
+from hogwild.errors import (
+    ConfigError,
+    among,
+    is_number,
+    require_all_positive,
+    require_one_of,
+    require_positive,
+)
 from hogwild.executors.descent import descended
-from hogwild.executors.unrolled import asynchronous_embed, ticks_of
+from hogwild.executors.unrolled import asynchronous_embed
 from hogwild.models.gnn import ConvGNN
+from hogwild.problems.base import Objective, Problem
+from hogwild.rules import choose
 from hogwild.training.predict import inputs_of
+from hogwild.training.stiffness import stiffness
 
-
-METHODS = ("steps", "schedule")
+METHODS = ("steps", "schedule", "stiffness")
+PACE = 3
+"""Messages do in one update what takes about so many synchronous steps."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +51,18 @@ class Deadline:
 
     Attributes:
         updates: Updates of a node until it answers, on average over nodes.
-        method: ``"schedule"``: asynchronous updates under random schedules; ``"steps"``: as many
-            synchronous steps of all nodes, without a schedule, which are much cheaper
-            (:mod:`hogwild.executors.descent`).
+        method: ``"steps"``: the loss of what nodes reach after synchronous steps
+            (:mod:`hogwild.executors.descent`); ``"schedule"``: of what they reach after
+            asynchronous updates (:mod:`hogwild.executors.unrolled`); ``"stiffness"``: a penalty on
+            the updates that an energy is predicted to need (:mod:`hogwild.training.stiffness`).
         rule: What nodes do (:func:`hogwild.simulate`).
         stagger: S of the schedules.
         delay: D of the schedules.
-        weight: w, the weight of the answers in time beside those in the limit.
-        tail: Ticks before the deadline that gradients go through; ``None``: all. Earlier ticks run
-            without gradients, in compiled code where there is any.
+        weight: w, the weight of the term beside the loss in the limit.
+        steps: Synchronous steps; ``None``: a third of the updates of messages, and all updates of
+            other rules.
+        tail: Ticks before the deadline that gradients go through, for ``"schedule"``; ``None``:
+            all. Earlier ticks run without gradients, in compiled code where there is any.
     """
 
     updates: int
@@ -56,6 +71,7 @@ class Deadline:
     stagger: int = 5
     delay: int = 2
     weight: float = 1.0
+    steps: int | None = None
     tail: int | None = None
 
     @classmethod
@@ -79,29 +95,53 @@ class Deadline:
     def __post_init__(self) -> None:
         require_one_of(METHODS, method=self.method)
         check_bounds(self.stagger, self.delay)
-        if self.tail is not None:
-            require_positive("tail", self.tail)
-        if not is_number(self.weight) or not 0 < self.weight < float("inf"):
+        require_all_positive(steps=self.steps, tail=self.tail)
+        if not is_number(self.weight) or not 0 < self.weight < math.inf:
             raise ConfigError(f"weight={self.weight!r}; expected a positive number")
 
-    @property
-    def ticks(self) -> int:
-        """The tick after which nodes answer."""
-        return ticks_of(self.updates, self.stagger)
-
     def answers(self, model: ConvGNN, data: Batch, seed: int) -> Tensor:
-        """What nodes (or graphs) answer at the deadline, [R, …]; differentiable."""
-        inputs = inputs_of(model, data)
-        if self.method == "steps":
-            h = descended(model.problem(inputs), self.updates).mT
-            out = model.read((h if model.replicas is not None else h[0]).to(data.x.dtype), inputs)
-            return out if model.replicas is not None else out.unsqueeze(0)
+        """What nodes (or graphs) answer at the deadline under a schedule, [R, …]."""
         h = asynchronous_embed(
-            model, inputs, updates=self.updates, rule=self.rule, tail=self.tail,
+            model, inputs_of(model, data), updates=self.updates, rule=self.rule, tail=self.tail,
             stagger=self.stagger, delay=self.delay, seed=seed,
         )  # fmt: skip
-        out = model.read(h.to(data.x.dtype), inputs)
-        return out if model.replicas is not None else out.unsqueeze(0)
+        return _read(model, data, h)
+
+    def stepped(self, model: ConvGNN, data: Batch) -> Tensor:
+        """What nodes (or graphs) answer after synchronous steps, [R, …]."""
+        problem = _posed(model, data)
+        steps = self.steps
+        if steps is None:
+            messages = choose(problem, self.rule) == "messages"
+            steps = max(1, self.updates // PACE) if messages else self.updates
+        h = descended(problem, steps).mT
+        return _read(model, data, h if model.replicas is not None else h[0])
+
+    def penalty(self, model: ConvGNN, data: Batch, h: Tensor) -> Tensor:
+        """The penalty on stiffness at the answers ``h`` [R, N, k], [R, G]."""
+        problem = _posed(model, data)
+        if not isinstance(problem, Objective):
+            raise ConfigError(
+                f"deadline_options: method='stiffness' was given for a {type(model).__name__}, "
+                f"which minimises no energy; expected 'steps' or 'schedule'"
+            )
+        return stiffness(problem, h.mT.to(problem.start().dtype), self.updates)
+
+
+def _posed(model: ConvGNN, data: Batch) -> Problem:
+    problem = model.problem(inputs_of(model, data))
+    if not isinstance(problem, Problem):
+        raise ConfigError(
+            f"a deadline was given for a {type(model).__name__} of {model.num_layers} layers; "
+            f"expected an implicit model of one layer"
+        )
+    return problem
+
+
+def _read(model: ConvGNN, data: Batch, h: Tensor) -> Tensor:
+    """Predictions with a dimension for replicas."""
+    out = model.read(h.to(data.x.dtype), inputs_of(model, data))
+    return out if model.replicas is not None else out.unsqueeze(0)
 
 
 def seed_of(seed: int, epoch: int, batch: int) -> int:

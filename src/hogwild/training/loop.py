@@ -172,7 +172,8 @@ class Loop:
         gradients = self.rows.gradients()
         losses = losses.detach()
         if self.deadline is not None:
-            late, more = self._in_time(self.deadline, data, mask, keep, number)
+            answer = found.value.detach()
+            late, more = self._in_time(self.deadline, data, mask, keep, answer, number)
             losses, gradients = losses + late, gradients + more
         self._pass_on(caught)
         failures = ~found.converged & mask, failed_adjoints(caught[count:], mask) & mask
@@ -195,17 +196,25 @@ class Loop:
         return losses.double()
 
     def _in_time(
-        self, deadline: Deadline, data: Batch, mask: Tensor, keep: Tensor, number: int
+        self, deadline: Deadline, data: Batch, mask: Tensor, keep: Tensor, h: Tensor, number: int
     ) -> tuple[Tensor, Tensor]:
-        """The loss of the answers at the deadline [R], and its gradients [R, P], both weighted.
+        """The term of the deadline [R], and its gradients [R, P], both weighted; ``h`` [R, N, k]
+        are the answers in the limit.
 
         A long run may have very large gradients, or none that are finite. The norm is therefore
         clipped like that of the loss itself, and where a gradient is not finite, it is zero.
         """
         self.model.zero_grad(set_to_none=True)
-        out = deadline.answers(self.model, data, seed_of(self.config.seed, self.epoch, number))
-        out.register_hook(lambda gradient: torch.where(keep, gradient, 0.0))
-        losses = self._mean("loss", out, data, mask)
+        if deadline.method == "stiffness":
+            each = deadline.penalty(self.model, data, h)
+            losses = (each * mask).sum(1) / mask.sum(1)
+        else:
+            seed = seed_of(self.config.seed, self.epoch, number)
+            steps = deadline.method == "steps"
+            out = deadline.stepped(self.model, data) if steps else None
+            out = deadline.answers(self.model, data, seed) if out is None else out
+            out.register_hook(lambda gradient: torch.where(keep, gradient, 0.0))
+            losses = self._mean("loss", out, data, mask)
         torch.where(self.alive, losses, 0.0).sum().backward()
         gradients, losses = self.rows.gradients(), losses.detach()
         good = torch.isfinite(losses) & torch.isfinite(gradients).all(1)
