@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.data import Batch, Data
 
-from hogwild.asynchrony.schedule import Timetable
+from hogwild.asynchrony.schedule import Names, Timetable
 from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Simulation
@@ -83,6 +83,7 @@ def asynchronous_embed(
     *,
     updates: int | None = None,
     tail: int | None = None,
+    names: Names | None = None,
     **options: Any,
 ) -> Tensor:
     """The embeddings [N, k] or [R, N, k] that :func:`asynchronous_forward` reads.
@@ -92,8 +93,16 @@ def asynchronous_embed(
             models, which never end by themselves.
         tail: Ticks that gradients go through, the last ones; ``None``: all. The memory grows with
             them. Earlier ticks run without gradients.
+        names: Numbers of the nodes and edges, by which an implicit model's schedule is drawn; by
+            default they are numbered in order.
         options: As in :func:`asynchronous_forward`.
     """
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"{type(model).__name__} is not trained under schedules; expected a model of hogwild: a "
+            f"LayeredGNN such as GCN or GAT, PyG's layers in a new hogwild.LayeredGNN, or an "
+            f"implicit model such as EnergyGNN with updates=..."
+        )
     settings = Settings(**options)
     for impairment in settings.impairments:
         if not impairment.exact:
@@ -109,7 +118,7 @@ def asynchronous_embed(
             )
         h = _layers(model, inputs, settings)
     else:
-        h = _implicit(model, inputs, settings, updates, tail)
+        h = _implicit(model, inputs, settings, updates, tail, names)
     return h[0].mT if model.replicas is None else h.mT
 
 
@@ -129,7 +138,12 @@ def _layers(model: ExplicitGNN, inputs: Inputs, settings: Settings) -> Tensor:
 
 
 def _implicit(
-    model: Model, inputs: Inputs, settings: Settings, updates: int | None, tail: int | None
+    model: Model,
+    inputs: Inputs,
+    settings: Settings,
+    updates: int | None,
+    tail: int | None,
+    names: Names | None,
 ) -> Tensor:
     """The embeddings of an implicit model after so many updates, [R, k, N]."""
     if updates is None:
@@ -147,7 +161,7 @@ def _implicit(
         )
     assert isinstance(problem, Problem)
     ticks = ticks_of(require_positive("updates", updates), settings.stagger)
-    timetable = settings.schedule(problem.graph)
+    timetable = settings.schedule(problem.graph, names=names)
     last = ticks if tail is None else min(require_positive("tail", tail), ticks)
     posed = problem if last == ticks else problem.detach()
     bounds = settings.bounds
@@ -190,8 +204,9 @@ def _rule(problem: Problem, settings: Settings, age: int | None) -> Rule:
 
 
 def ticks_of(updates: int, stagger: int) -> int:
-    """Ticks in which a node makes so many updates, on average: turns are (S + 1) / 2 apart."""
-    return math.ceil(updates * (stagger + 1) / 2)
+    """Ticks in which a node makes so many updates, on average: turns are (S + 1) / 2 apart, and no
+    node has a turn at tick 0."""
+    return 1 + math.ceil(updates * (stagger + 1) / 2)
 
 
 def unrolled(rule: Rule, timetable: Timetable, start: Tensor, ticks: int | None = None) -> Tensor:

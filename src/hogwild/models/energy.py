@@ -13,7 +13,13 @@ from typing import Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_one_of, require_widths
+from hogwild.errors import (
+    AsynchronyError,
+    ConfigError,
+    require_all_positive,
+    require_one_of,
+    require_widths,
+)
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.cuda import CudaEnergyKernel
@@ -271,7 +277,9 @@ class EnergyConv(ImplicitConv):
         """Where nodes start, from their features [1 or R, p, N]: [R, k, N]; ``None``: at zero."""
         if self.guess is None:
             return None
-        weight, bias = ([p.to(x.dtype) for p in some] for some in (self.guess.weight, self.guess.bias))
+        weight, bias = (
+            [p.to(x.dtype) for p in some] for some in (self.guess.weight, self.guess.bias)
+        )
         rows = x.mT if self.replicas is not None else x[0].mT
         rows = rows.expand(self.replicas, *rows.shape[1:]) if self.replicas is not None else rows
         found: Tensor = mlp(rows, weight, bias, self.guess.negative_slope).mT.contiguous()

@@ -8,8 +8,8 @@ A node finds the mode :math:`z_i` of its cluster by Newton's method
           \theta},
 
 and this is the derivative of *one* Newton step :math:`z - (\nabla^2 f)^{-1} \nabla f(z; \theta)`
-that begins at z. So the search runs without gradients, and one step with gradients ends it. The
-step itself is tiny, because the search ended at the mode.
+that begins at z. So the search runs without gradients, and z gets the gradient of one more step. Its
+value stays, so that training sees the answers that nodes give.
 
 Trust, retreats and the decision whether a search was successful are piecewise constant, and have no
 gradient.
@@ -55,8 +55,9 @@ class UnrolledMessages(MessageRule):
         model = self.model.quadratic(*self._views(clusters, z), clusters.at)
         d, slope = Elimination(clusters, model, z, heard, anchor).solve()
         sound = sound & torch.isfinite(slope)
-        step = z.move(clusters, torch.ones_like(slope), d)
-        return step.where(clusters, sound, z), sound
+        still = Point(d.own - d.own.detach(), d.near - d.near.detach())  # zero, with a gradient
+        moved = z.move(clusters, torch.ones_like(slope), still)
+        return moved.where(clusters, sound, z), sound
 
     def _model(self, clusters: Clusters, z: Point, majorise: float = 0.0) -> LocalQuadratic:
         if torch.is_grad_enabled():  # a model that was made without gradients must not come back

@@ -8,8 +8,9 @@ The loss has a second term, of the answers :math:`\hat y_T` that nodes give afte
 with gradients through the last ``tail`` ticks (:mod:`hogwild.executors.unrolled`). The model stays
 what it is: convex, and exact in the limit. What changes are its parameters.
 
-A schedule is a function of the training's seed, the epoch and the number of the mini-batch, so that
-a run that was stopped and resumed draws the same ones.
+A schedule is a function of the seed of the data, the epoch and the number of the mini-batch, so
+that a run that was stopped and resumed draws the same ones, and replicas do not depend on those
+that are trained beside them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from hogwild.asynchrony.schedule import check_bounds
+from hogwild.asynchrony.schedule import Names, check_bounds
 from hogwild.errors import (
     ConfigError,
     among,
@@ -34,6 +35,7 @@ from hogwild.errors import (
 )
 from hogwild.executors.descent import descended
 from hogwild.executors.unrolled import asynchronous_embed
+from hogwild.models.base import Kind
 from hogwild.models.gnn import ConvGNN
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules import choose
@@ -99,11 +101,34 @@ class Deadline:
         if not is_number(self.weight) or not 0 < self.weight < math.inf:
             raise ConfigError(f"weight={self.weight!r}; expected a positive number")
 
-    def answers(self, model: ConvGNN, data: Batch, seed: int) -> Tensor:
-        """What nodes (or graphs) answer at the deadline under a schedule, [R, …]."""
+    def check(self, model: ConvGNN) -> None:
+        """Raise unless nodes of this model can be trained for a deadline."""
+        if model.kind == Kind.EXPLICIT or model.num_layers > 1:
+            what = f"{model.num_layers} layers" if model.num_layers > 1 else "no problem to solve"
+            raise ConfigError(
+                f"deadline={self.updates} was given for a {type(model).__name__} with {what}; "
+                f"expected an implicit model of one layer, such as energy-edge (explicit models are "
+                f"trained under schedules by hogwild.executors.unrolled.asynchronous_forward)"
+            )
+        if self.method == "stiffness" and model.kind != Kind.OPTIMISATION:
+            raise ConfigError(
+                f"method='stiffness' was given for a {type(model).__name__}, which minimises no "
+                f"energy; expected 'steps' or 'schedule'"
+            )
+
+    def answers(
+        self, model: ConvGNN, data: Batch, seed: int, nodes: Tensor | None = None
+    ) -> Tensor:
+        """What nodes (or graphs) answer at the deadline under a schedule, [R, …]. With the numbers
+        of the ``nodes`` [N] among those of all graphs, a graph has the same schedule in every
+        batch."""
+        names = None
+        if nodes is not None:
+            source, target = nodes[data.edge_index]
+            names = Names(nodes, (source << 31) + target)
         h = asynchronous_embed(
             model, inputs_of(model, data), updates=self.updates, rule=self.rule, tail=self.tail,
-            stagger=self.stagger, delay=self.delay, seed=seed,
+            stagger=self.stagger, delay=self.delay, seed=seed, names=names,
         )  # fmt: skip
         return _read(model, data, h)
 
@@ -120,21 +145,13 @@ class Deadline:
     def penalty(self, model: ConvGNN, data: Batch, h: Tensor) -> Tensor:
         """The penalty on stiffness at the answers ``h`` [R, N, k], [R, G]."""
         problem = _posed(model, data)
-        if not isinstance(problem, Objective):
-            raise ConfigError(
-                f"deadline_options: method='stiffness' was given for a {type(model).__name__}, "
-                f"which minimises no energy; expected 'steps' or 'schedule'"
-            )
+        assert isinstance(problem, Objective)
         return stiffness(problem, h.mT.to(problem.start().dtype), self.updates)
 
 
 def _posed(model: ConvGNN, data: Batch) -> Problem:
     problem = model.problem(inputs_of(model, data))
-    if not isinstance(problem, Problem):
-        raise ConfigError(
-            f"a deadline was given for a {type(model).__name__} of {model.num_layers} layers; "
-            f"expected an implicit model of one layer"
-        )
+    assert isinstance(problem, Problem)
     return problem
 
 

@@ -78,6 +78,8 @@ class Loop:
         self.model.features.advises = False  # the configuration says whether to standardise
         self.implicit = model.kind != Kind.EXPLICIT
         self.deadline = Deadline.of(config.deadline, config.deadline_options)
+        if self.deadline is not None:
+            self.deadline.check(model)
         self.shelf = Shelf(task.graphs, config.precision, device)
         self.rows = Rows(self.model, model.replicas)
         self.optimiser = AdamW(self.rows.values(), config.weight_decay)
@@ -173,7 +175,7 @@ class Loop:
         losses = losses.detach()
         if self.deadline is not None:
             answer = found.value.detach()
-            late, more = self._in_time(self.deadline, data, mask, keep, answer, number)
+            late, more = self._in_time(self.deadline, taken, mask, keep, answer, number)
             losses, gradients = losses + late, gradients + more
         self._pass_on(caught)
         failures = ~found.converged & mask, failed_adjoints(caught[count:], mask) & mask
@@ -196,7 +198,7 @@ class Loop:
         return losses.double()
 
     def _in_time(
-        self, deadline: Deadline, data: Batch, mask: Tensor, keep: Tensor, h: Tensor, number: int
+        self, deadline: Deadline, taken: Taken, mask: Tensor, keep: Tensor, h: Tensor, number: int
     ) -> tuple[Tensor, Tensor]:
         """The term of the deadline [R], and its gradients [R, P], both weighted; ``h`` [R, N, k]
         are the answers in the limit.
@@ -205,14 +207,16 @@ class Loop:
         clipped like that of the loss itself, and where a gradient is not finite, it is zero.
         """
         self.model.zero_grad(set_to_none=True)
+        data = taken.data
         if deadline.method == "stiffness":
             each = deadline.penalty(self.model, data, h)
             losses = (each * mask).sum(1) / mask.sum(1)
         else:
-            seed = seed_of(self.config.seed, self.epoch, number)
-            steps = deadline.method == "steps"
-            out = deadline.stepped(self.model, data) if steps else None
-            out = deadline.answers(self.model, data, seed) if out is None else out
+            if deadline.method == "steps":
+                out = deadline.stepped(self.model, data)
+            else:
+                seed = seed_of(self.config.data_seed, self.epoch, number)
+                out = deadline.answers(self.model, data, seed, taken.nodes)
             out.register_hook(lambda gradient: torch.where(keep, gradient, 0.0))
             losses = self._mean("loss", out, data, mask)
         torch.where(self.alive, losses, 0.0).sum().backward()
@@ -281,7 +285,8 @@ class Loop:
     def _predict(self, taken: Taken, warm: bool, late: bool) -> Tensor:
         """The answers for a batch, in the limit or at the deadline, [R, …]."""
         if late and self.deadline is not None:
-            return self.deadline.answers(self.model, taken.data, self.config.seed)
+            seed = self.config.data_seed
+            return self.deadline.answers(self.model, taken.data, seed, taken.nodes)
         start = self.warm.get(taken.nodes) if warm else None
         return predict_levels(self.model, taken.data, start)[0]
 
