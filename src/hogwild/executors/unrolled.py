@@ -99,8 +99,8 @@ def asynchronous_embed(
     """
     if not isinstance(model, Model):
         raise ConfigError(
-            f"{type(model).__name__} is not trained under schedules; expected a model of hogwild: a "
-            f"LayeredGNN such as GCN or GAT, PyG's layers in a new hogwild.LayeredGNN, or an "
+            f"{type(model).__name__} is not trained under schedules; expected a model of hogwild: "
+            f"a LayeredGNN such as GCN or GAT, PyG's layers in a new hogwild.LayeredGNN, or an "
             f"implicit model such as EnergyGNN with updates=..."
         )
     settings = Settings(**options)

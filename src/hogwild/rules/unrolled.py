@@ -8,8 +8,8 @@ A node finds the mode :math:`z_i` of its cluster by Newton's method
           \theta},
 
 and this is the derivative of *one* Newton step :math:`z - (\nabla^2 f)^{-1} \nabla f(z; \theta)`
-that begins at z. So the search runs without gradients, and z gets the gradient of one more step. Its
-value stays, so that training sees the answers that nodes give.
+that begins at z. So the search runs without gradients, and z gets the gradient of one more step.
+Its value stays, so that training sees the answers that nodes give.
 
 Trust, retreats and the decision whether a search was successful are piecewise constant, and have no
 gradient.

@@ -107,8 +107,8 @@ class Deadline:
             what = f"{model.num_layers} layers" if model.num_layers > 1 else "no problem to solve"
             raise ConfigError(
                 f"deadline={self.updates} was given for a {type(model).__name__} with {what}; "
-                f"expected an implicit model of one layer, such as energy-edge (explicit models are "
-                f"trained under schedules by hogwild.executors.unrolled.asynchronous_forward)"
+                f"expected an implicit model of one layer, such as energy-edge (explicit models "
+                f"are trained under schedules by hogwild.executors.unrolled.asynchronous_forward)"
             )
         if self.method == "stiffness" and model.kind != Kind.OPTIMISATION:
             raise ConfigError(
