@@ -54,7 +54,7 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
     if node_models.GUESS in model.tensors:
         raise ModelFileError(
             "nodes of this model start at a learned guess (start='learned'), which a node in C "
-            "does not compute; expected a model with start='zero', or run this model with hogwild-agent"
+            "does not compute; expected start='zero', or run the model with hogwild-agent"
         )
     written: Written = writer(model, dtype)
     rule = written.rule.replace("-", "_")
