@@ -16,6 +16,9 @@ SHORT = {
     "constants.py": "--length 4 --nodes 5 --models 1 --ticks 10",
     "certificates.py": "--lengths 4 --epochs 5 --ticks 60",
     "condition.py": "--sizes 8 --seeds 1",
+    "deadlines.py": "--tasks robots --models gcn ignn --quick --epochs 2 --schedules 1 --graphs 2 "
+    "--ticks 50",
+    "deadlines_page.py": "--check",
     "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
     "epochs.py": "--sets MUTAG --widths 2 --epochs 2",
     "explicit.py": "--rounds 2 --nodes 100",
@@ -59,6 +62,14 @@ def test_documents_match_the_results():
         capture_output=True,
         text=True,
         check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_deadlines_match_the_results():
+    place = ROOT / "benchmarks" / "deadlines_page.py"
+    done = subprocess.run(
+        [sys.executable, place, "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 

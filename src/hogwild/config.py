@@ -138,6 +138,12 @@ class Config:
     penalty: float = _option(
         0.1, "weight of the contraction penalty (scarselli only)", OPTIMISER, AMOUNT, FINITE
     )
+    deadline: int | None = _option(
+        None, "train nodes to answer after so many updates; none: in the limit only", OPTIMISER
+    )
+    deadline_options: dict[str, Any] = _option(
+        {}, "how the deadline is trained for, such as rule=gradient or weight=0.3", OPTIMISER
+    )
     replicas: int = _option(
         1, "models trained at once: folds of the first seed, then of the next", DATA
     )
@@ -236,7 +242,7 @@ class Config:
     def as_dict(self) -> dict[str, Any]:
         """A dictionary that JSON can hold; :meth:`from_dict` is the inverse."""
         out = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("task_options", "model_options", "solver_options"):
+        for name in ("task_options", "model_options", "solver_options", "deadline_options"):
             out[name] = dict(out[name])
         out["decay"] = list(self.decay)
         for name in UNBOUNDED:

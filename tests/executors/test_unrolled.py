@@ -3,12 +3,12 @@
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from helpers import DOUBLE, ODD, ODD_NODES, chain, example
+from helpers import DOUBLE, ODD, ODD_NODES, chain, cycle, edges, example
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch_geometric.data import Batch, Data
 
-from hogwild import GAT, GCN, EnergyGNN, Inputs, LayeredGNN, simulate
+from hogwild import GAT, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, LayeredGNN, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -20,6 +20,7 @@ from hogwild.asynchrony.impairments import (
 )
 from hogwild.errors import AsynchronyError, ConfigError, InputError
 from hogwild.executors.unrolled import asynchronous_forward
+from hogwild_node.rules import mode
 
 MODELS = {
     "gcn": lambda **kw: GCN(3, out_channels=2, **kw),
@@ -186,17 +187,112 @@ def test_batch_norm():
     assert torch.allclose(asynchronous_forward(model, data), expected, rtol=0, atol=1e-12)
 
 
+# -- implicit models -------------------------------------------------------------------------------
+
+
+def implicit_data():
+    return Batch.from_data_list([example(cycle(5), 5), example(chain(4), 4)])
+
+
+IMPLICIT = {
+    "gradient": (lambda **kw: EnergyGNN(3, out_channels=2, **kw), {"rule": "gradient"}),
+    "messages": (lambda **kw: EnergyGNN(3, out_channels=2, **kw), {"rule": "messages"}),
+    "fixed-point": (lambda **kw: IGNN(3, out_channels=2, **kw), {}),
+    "denoising": (lambda **kw: GSDGNN(3, out_channels=2, **kw), {"rule": "messages"}),
+}
+
+
+@pytest.mark.parametrize("name", IMPLICIT)
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_answers_in_time_are_those_of_the_simulator(name, replicas):
+    make, options = IMPLICIT[name]
+    torch.manual_seed(0)
+    model, data = make(replicas=replicas).double(), implicit_data()
+    for updates in (1, 6):
+        out = asynchronous_forward(model, data, updates=updates, seed=3, **options)
+        run = simulate(model, data, ticks=3 * updates + 1, tol=None, seed=3, **options)
+        assert torch.allclose(out, run.predictions[0], rtol=0, atol=1e-9)
+        short = asynchronous_forward(model, data, updates=updates, seed=3, tail=2, **options)
+        assert torch.allclose(short, out, rtol=0, atol=1e-9)  # also where ticks are compiled
+
+
+@pytest.mark.parametrize("name", IMPLICIT)
+def test_gradients_through_updates(name, monkeypatch):
+    """Against finite differences in all parameters at once, along random directions."""
+    monkeypatch.setattr(mode, "ENOUGH", 1e-14)  # a search to the end, as the gradient assumes
+    make, options = IMPLICIT[name]
+    torch.manual_seed(1)
+    model, data = make().double(), implicit_data()
+
+    def loss(**more):
+        out = asynchronous_forward(model, data, updates=5, seed=2, **options, **more)
+        return (out - 1.0).square().mean()
+
+    given = list(model.parameters())
+    found = torch.autograd.grad(loss(), given, allow_unused=True)
+    tails = torch.autograd.grad(loss(tail=16), given, allow_unused=True)  # all of the ticks
+    with torch.no_grad():
+        for _ in range(2):
+            along = [torch.randn_like(p) for p in given]
+            sides = []
+            for step in (1e-6, -2e-6):
+                for p, d in zip(given, along, strict=True):
+                    p += step * d
+                sides.append(loss())
+            for p, d in zip(given, along, strict=True):
+                p += 1e-6 * d
+            expected = (sides[0] - sides[1]) / 2e-6
+            for each in (found, tails):
+                pairs = zip(each, along, strict=True)
+                got = sum((g * d).sum() for g, d in pairs if g is not None)
+                assert torch.allclose(got, expected, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", ["gradient", "messages"])
+def test_a_shorter_tail_has_other_gradients(rule):
+    torch.manual_seed(0)
+    model, data = EnergyGNN(3, out_channels=2).double(), implicit_data()
+    given = list(model.conv.parameters())
+
+    def gradient(tail):
+        out = asynchronous_forward(model, data, updates=6, rule=rule, tail=tail)
+        found = torch.autograd.grad(out.square().sum(), given, allow_unused=True)
+        return torch.cat([g.flatten() for g in found if g is not None])
+
+    whole, short = gradient(None), gradient(3)
+    assert whole.shape == short.shape
+    assert (whole - short).abs().max() > 1e-6
+
+
+def test_in_step_and_without_delay(monkeypatch):
+    """S = 1, D = 0: after one update of an energy that is a node's own, every node is there."""
+    monkeypatch.setattr(mode, "ENOUGH", 1e-14)
+    torch.manual_seed(0)
+    model = EnergyGNN(3, out_channels=2).double()
+    data = example(edges(), 4)
+    out = asynchronous_forward(model, data, updates=1, rule="messages", stagger=1, delay=0)
+    assert torch.allclose(out, model(data.x, data.edge_index), rtol=0, atol=1e-9)
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "model",
-    [EnergyGNN(3, out_channels=2), nn.Linear(3, 2)],
-    ids=lambda m: type(m).__name__,
-)
-def test_only_explicit_models(model):
-    with pytest.raises(ConfigError, match=f"{type(model).__name__} is not trained under schedules"):
-        asynchronous_forward(model, example())
+def test_only_models_of_the_library():
+    with pytest.raises(ConfigError, match="Linear is not trained under schedules"):
+        asynchronous_forward(nn.Linear(3, 2), example())
+
+
+def test_implicit_models_need_a_deadline_and_explicit_ones_have_none():
+    model = EnergyGNN(3, out_channels=2).double()
+    with pytest.raises(ConfigError, match=r"EnergyGNN was given without updates"):
+        asynchronous_forward(model, implicit_data())
+    with pytest.raises(ConfigError, match="updates=0"):
+        asynchronous_forward(model, implicit_data(), updates=0)
+    with pytest.raises(ConfigError, match=r"ends after its last layer; expected neither"):
+        asynchronous_forward(GCN(3, out_channels=2).double(), example(), updates=3)
+    stack = EnergyGNN(3, out_channels=2, num_layers=2).double()
+    with pytest.raises(ConfigError, match="num_layers=1"):
+        asynchronous_forward(stack, implicit_data(), updates=3)
 
 
 def test_bad_input():

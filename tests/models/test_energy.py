@@ -21,6 +21,7 @@ from hogwild.errors import (
     AsynchronyError,
     ConfigError,
 )
+from hogwild.executors.descent import descended
 from hogwild.nn import PICNN
 from hogwild.solvers import Newton
 from hogwild.testing import check_model
@@ -94,6 +95,7 @@ TIGHT = Newton(atol=1e-12)
     [
         (lambda: EnergyGNN(3, out_channels=1, num_layers=0), ["num_layers=0", "positive integer"]),
         (lambda: EnergyGNN(3, out_channels=1, pool="max"), ["'max'", "'mean'"]),
+        (lambda: EnergyGNN(3, out_channels=1, start="one"), ["start='one'", "zero, learned"]),
         (lambda: Newton(atol=-1.0), ["atol=-1.0", "nonnegative"]),
         (lambda: Newton(rtol=float("nan")), ["rtol=nan", "nonnegative"]),
         (lambda: Newton(max_iter=-1), ["max_iter=-1", "at least 0"]),
@@ -195,6 +197,30 @@ def test_graph_without_edges(options):
     for i in range(3):
         torch.testing.assert_close(together[i], conv(x[i : i + 1], edges())[0], rtol=0, atol=1e-9)
     conv(x, edges()).sum().backward()
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_learned_start(replicas):
+    """It moves where nodes start, not where they end, and learns from what they reach."""
+    torch.manual_seed(0)
+    conv = EnergyConv(3, start="learned", replicas=replicas).double()
+    inputs = Inputs(torch.randn(5, 3, **DOUBLE), cycle(5))
+    start = conv.problem(inputs).start()
+    assert start.shape == (replicas or 1, 2, 5)
+    assert not start.any()
+    before = conv.embed(inputs).value
+    conv.guess.reset_parameters()
+    start = conv.problem(inputs).start()
+    guess = conv.guess(inputs.x)
+    assert torch.allclose(start.mT, guess if replicas else guess[None], rtol=0, atol=1e-12)
+    found = conv.embed(inputs)
+    assert torch.allclose(found.value, before, rtol=0, atol=1e-9)
+    found.value.sum().backward()
+    assert all(p.grad is None for p in conv.guess.parameters())
+    descended(conv.problem(inputs), 2).sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in conv.guess.parameters())
+    conv.reset_parameters()
+    assert not conv.problem(inputs).start().any()
 
 
 def test_require_asynchronous():

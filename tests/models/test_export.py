@@ -24,6 +24,7 @@ MODELS = {
     "mean": lambda **o: EnergyGNN(3, out_channels=2, aggr="mean", act="squareplus", **o),
     "normalised": lambda **o: EnergyGNN(3, out_channels=2, normalize=True, gate="relu", **o),
     "wide": lambda **o: EnergyGNN(3, out_channels=2, hidden_channels=8, widths=(6, 5), **o),
+    "learned start": lambda **o: EnergyGNN(3, out_channels=2, start="learned", **o),
     "denoising": lambda **o: GSDGNN(3, out_channels=2, **o),
     "ignn": lambda **o: IGNN(3, out_channels=2, act="leaky_relu", **o),
     "ignn, tanh": lambda **o: IGNN(3, out_channels=2, act="tanh", hidden_channels=4, **o),
@@ -39,6 +40,8 @@ def trained(name, **options):
     """A model whose features are standardised, as training leaves it."""
     torch.manual_seed(0)
     model = MODELS[name](**options).double()
+    if name == "learned start":
+        model.conv.guess.reset_parameters()  # a fresh guess is zero
     for part in (model.features.nodes, model.features.edges):
         if part is not None:
             part.fit(5.0 + 3.0 * torch.randn(20, part.channels, **DOUBLE))
@@ -93,6 +96,9 @@ def test_a_node_computes_what_it_computes_in_the_whole_graph(name, graph, tmp_pa
         if isinstance(local, LocalEnergy):
             expected = problem.node.local(mine, heard, whole)
             found = local.local(mine.numpy(), heard.numpy(), at)
+            np.testing.assert_allclose(
+                alone.start(local), problem.start()[..., i : i + 1], rtol=1e-12, atol=1e-12
+            )
         elif name.startswith("gcn"):
             expected = [problem.update(0, mine, heard, whole), problem.start()[..., i : i + 1]]
             found = [local.update(0, mine.numpy(), heard.numpy(), at), alone.start(local)]

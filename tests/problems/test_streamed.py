@@ -135,11 +135,16 @@ def test_embeddings_and_training_steps(name, solver, large):
 
 def test_some_graphs_and_replicas_of_a_batch(large):
     batch = Batch.from_data_list([graph(seed, nodes) for seed, nodes in enumerate((20, 9, 30))])
-    whole, blocks = pose(build(replicas=3, edge_dim=2), batch, large)
+    model = build(replicas=3, edge_dim=2, start="learned")
+    model.conv.guess.reset_parameters()  # a fresh guess is zero
+    whole, blocks = pose(model, batch, large)
+    close(whole.start(), blocks.start())
     replicas, graphs = torch.tensor([0, 2]), torch.tensor([1, 2])
     one, nodes = whole.select(replicas, graphs)
     two, same = blocks.select(replicas, graphs)
     assert torch.equal(nodes, same)
+    close(one.start(), whole.start()[replicas][..., nodes])
+    close(one.start(), two.start())
     h = torch.randn(2, 2, nodes.numel(), dtype=torch.float64)
     close(one.evaluate(h).value, two.evaluate(h).value)
     close(one.evaluate(h).gradient, two.evaluate(h).gradient)

@@ -15,7 +15,7 @@ from hogwild_node.ops import Array
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.round import Round, RoundTape
 from hogwild_node.star import Star
-from hogwild_node.tree import FIXED, over
+from hogwild_node.tree import FIXED, NODES, over
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Energy(LocalEnergy):
 
     round: Round
     beta: float = over(FIXED)
+    begin: Array | None = over(NODES, default=None)  # [R, k, A] where a node starts; None: at zero
 
     def pass_at(self, h: Array, inbox: Array | None, at: Star) -> RoundTape:
         """Evaluate the networks at ``h`` [R, k, A] and the inbox [R, k, E']."""

@@ -185,6 +185,10 @@ class _Optimisation(NodeModel):
         return gradient if name == "gradient" else MessageRule(gradient)
 
 
+GUESS = "conv.guess.weight.0"
+"""A tensor of energies whose nodes start at a guess from their features."""
+
+
 class EnergyModel(_Optimisation):
     """The energy GNN."""
 
@@ -235,7 +239,12 @@ class EnergyModel(_Optimisation):
             weight, loop_weight, self.heads or 1, self.config["concat"],
             self.config["message"] == "edge",
         )  # fmt: skip
-        return Energy(filled, float(self.config["beta"]))
+        begin = self._encode(own, "conv.guess") if GUESS in self.tensors else None
+        return Energy(filled, float(self.config["beta"]), begin)
+
+    def start(self, local: Local) -> Array:
+        assert isinstance(local, Energy)
+        return super().start(local) if local.begin is None else 1.0 * local.begin
 
     def _weigh(
         self,

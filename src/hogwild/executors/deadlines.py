@@ -151,21 +151,15 @@ class Deadlines:
         value = float(self.synchronous.mean())
         if not self.metric.higher_is_better:
             return value
-        return 1.0 - value if self.metric in METRICS.values() else abs(value)
+        share = self.metric in METRICS.values() or self.metric.percent
+        return 1.0 - value if share else abs(value)
 
     def _allowance(self, share: float) -> float:
         """How much worse than the synchronous answer is still in time."""
         if self.synchronous is None or self.metric is None:
             return share
-        wrong = float(self.synchronous.mean())
-        if self.metric.higher_is_better:
-            wrong = (
-                1.0 - wrong
-                if self.metric in METRICS.values() or self.metric.percent
-                else abs(wrong)
-            )
         rounding = 1e-9 * float(self.synchronous.abs().mean())
-        return share * max(wrong, LEAST * float(self._excess()[0])) + rounding
+        return share * max(self._wrong(), LEAST * float(self._excess()[0])) + rounding
 
     @property
     def floored(self) -> bool:

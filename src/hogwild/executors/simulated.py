@@ -112,10 +112,11 @@ class Simulation:
         self.start, self.h = h, h.clone()
         if after is not None:
             self.h = carry(self.h, after.before.h, after.kept.nodes)
-        inbox = graph.everyone.current(self.h)
+        first = self.h.clone()  # autograd keeps it, and updates overwrite self.h
+        inbox = graph.everyone.current(first)
         if after is not None and rule.said == rule.channels:  # packets hold the embeddings
             inbox = carry(inbox, after.before.held[0], after.kept.edges)
-        letters = rule.begin(self.h, inbox)
+        letters = rule.begin(first, inbox)
         if after is not None:
             rule.keep(after.before.rule, after.kept)
         node = self._wire(rule.broadcast(self.h, graph.everyone))

@@ -1,4 +1,4 @@
-r"""Simulations with gradients, which train explicit models under random schedules:
+r"""Simulations with gradients, which train models under random schedules:
 
 .. math:: \min_\theta\; \mathbb E_{\text{schedule}}\; \ell\bigl(\hat y_\theta(\text{schedule}),
           y\bigr).
@@ -14,61 +14,95 @@ with them. A schedule is drawn for every iteration of an ordinary training loop,
 
 The result is the model that does best on average over schedules. Its answer still depends on the
 schedule.
+
+The answer of an implicit model does not depend on the schedule, but the time until it is there
+does. With ``updates=20`` the predictions are those after 20 updates a node, and the model learns to
+answer in time (:mod:`hogwild.training.deadline`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.data import Batch, Data
 
-from hogwild.asynchrony.schedule import Timetable
-from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.asynchrony.schedule import Names, Timetable
+from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Simulation
 from hogwild.graph.inputs import Inputs
+from hogwild.models.base import Model
 from hogwild.models.layered import ExplicitGNN
 from hogwild.models.layers import LayeredProblem
+from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating
+from hogwild.problems.base import FixedPoint, Objective, Problem
+from hogwild.rules import choose, fixed_point_rule, gradient_rule
+from hogwild.rules.unrolled import UnrolledMessages
 from hogwild_node.rules import OverwritingRule, Rule
 
 
 def asynchronous_forward(
-    model: ExplicitGNN,
+    model: Model,
     data: Inputs | Data | Batch | Iterable[Data],
     **options: Any,
 ) -> Tensor:
-    """The predictions of an explicit model under one random schedule, differentiable in parameters
-    and features.
+    """The predictions of a model under one random schedule, differentiable in parameters and
+    features.
 
     The schedule is that of :func:`hogwild.simulate` with the same seed (and ``runs=1``), and so are
-    the predictions; with S = 1 and D = 0 they are those of ``model(...)``. Dropout is drawn anew at
-    every update, by each node for itself.
+    the predictions. With S = 1 and D = 0 those of an explicit model are those of ``model(...)``.
+    Dropout is drawn anew at every update, by each node for itself.
 
     Args:
-        model: A :class:`~hogwild.LayeredGNN`, such as GCN and GAT; with replicas, all of them go
-            through the same schedule.
+        model: A :class:`~hogwild.LayeredGNN`, such as GCN and GAT, or an implicit model of one
+            layer; with replicas, all of them go through the same schedule.
         data: A PyG ``Data``, ``Batch`` or list of ``Data``; or :class:`~hogwild.Inputs`.
         options: ``stagger``, ``delay``, ``seed`` and ``impairments`` as in
             :func:`hogwild.simulate`. Give another seed in every iteration of training. The
-            impairments must leave packets as they were sent.
+            impairments must leave packets as they were sent. For implicit models also ``updates``,
+            ``rule``, ``step`` and ``tail`` (:func:`asynchronous_embed`).
 
     Shapes:
         → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out], as the model's.
     """
     inputs = Inputs.of(data)
     h = asynchronous_embed(model, inputs, **options)
-    return model.read(h, inputs)
+    return model.read(h.to(inputs.x.dtype), inputs)
 
 
-def asynchronous_embed(model: ExplicitGNN, inputs: Inputs, **options: Any) -> Tensor:
-    """The embeddings after the last layer, before the readout, [N, k] or [R, N, k]; options as in
-    :func:`asynchronous_forward`."""
-    _check_model(model)
+def asynchronous_embed(
+    model: Model,
+    inputs: Inputs,
+    *,
+    updates: int | None = None,
+    tail: int | None = None,
+    names: Names | None = None,
+    **options: Any,
+) -> Tensor:
+    """The embeddings [N, k] or [R, N, k] that :func:`asynchronous_forward` reads.
+
+    Args:
+        updates: Updates of a node until its embedding is read, on average over nodes; for implicit
+            models, which never end by themselves.
+        tail: Ticks that gradients go through, the last ones; ``None``: all. The memory grows with
+            them. Earlier ticks run without gradients.
+        names: Numbers of the nodes and edges, by which an implicit model's schedule is drawn; by
+            default they are numbered in order.
+        options: As in :func:`asynchronous_forward`.
+    """
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"{type(model).__name__} is not trained under schedules; expected a model of hogwild: "
+            f"a LayeredGNN such as GCN or GAT, PyG's layers in a new hogwild.LayeredGNN, or an "
+            f"implicit model such as EnergyGNN with updates=..."
+        )
     settings = Settings(**options)
     for impairment in settings.impairments:
         if not impairment.exact:
@@ -76,12 +110,103 @@ def asynchronous_embed(model: ExplicitGNN, inputs: Inputs, **options: Any) -> Te
                 f"{impairment!r} changes what packets say, in steps that have no gradient; "
                 f"expected impairments of the schedule only, such as BernoulliLoss or Stragglers"
             )
+    if isinstance(model, ExplicitGNN):
+        if updates is not None or tail is not None:
+            raise ConfigError(
+                f"updates={updates!r} and tail={tail!r} were given for a model that ends after its "
+                f"last layer; expected neither"
+            )
+        h = _layers(model, inputs, settings)
+    else:
+        h = _implicit(model, inputs, settings, updates, tail, names)
+    return h[0].mT if model.replicas is None else h.mT
+
+
+def _layers(model: ExplicitGNN, inputs: Inputs, settings: Settings) -> Tensor:
+    """The embeddings after the last layer, [R, k, N]."""
+    if any(isinstance(m, _BatchNorm) and m.training for m in model.modules()):
+        raise AsynchronyError(
+            "a BatchNorm in training mode normalises over all nodes at hand, and an asynchronous "
+            "node knows only itself and its neighbours; expected norms of single nodes, such as "
+            "torch.nn.LayerNorm, or BatchNorms in evaluation mode (norm.eval())"
+        )
     with evaluating(model):  # whether a layer is local cannot be seen through dropout
         problem = model.problem(inputs)
     assert isinstance(problem, LayeredProblem)
     rule = OverwritingRule(problem, problem.graph.everyone, problem.channels)
-    h = unrolled(rule, settings.schedule(problem.graph), problem.start()).mT  # [R, N, k]
-    return h[0] if model.replicas is None else h
+    return unrolled(rule, settings.schedule(problem.graph), problem.start())
+
+
+def _implicit(
+    model: Model,
+    inputs: Inputs,
+    settings: Settings,
+    updates: int | None,
+    tail: int | None,
+    names: Names | None,
+) -> Tensor:
+    """The embeddings of an implicit model after so many updates, [R, k, N]."""
+    if updates is None:
+        raise ConfigError(
+            f"{type(model).__name__} was given without updates=..., and its answer in the limit "
+            f"does not depend on the schedule; expected the number of updates after which nodes "
+            f"answer, or model(...) for the limit"
+        )
+    model.require_asynchronous(inputs)
+    problem = model.problem(inputs)
+    if isinstance(problem, StackProblem):
+        raise ConfigError(
+            "the model is a stack of several layers, and the unrolled executor runs one; expected "
+            "num_layers=1"
+        )
+    assert isinstance(problem, Problem)
+    ticks = ticks_of(require_positive("updates", updates), settings.stagger)
+    timetable = settings.schedule(problem.graph, names=names)
+    last = ticks if tail is None else min(require_positive("tail", tail), ticks)
+    posed = problem if last == ticks else problem.detach()
+    bounds = settings.bounds
+    rule = _rule(posed, settings, None if bounds is None else settings.content_age(bounds))
+    with torch.set_grad_enabled(last == ticks and torch.is_grad_enabled()):
+        simulation = Simulation(rule, timetable, problem.start())
+        for _ in range(ticks - last):
+            simulation.step()
+    if last < ticks:
+        rule.pose(problem.node)  # compiled updates, which have no gradients, fit no longer
+        _own_memory(simulation)
+    for _ in range(last):
+        simulation.step()
+    return simulation.h
+
+
+def _own_memory(simulation: Simulation) -> None:
+    """Copy what a simulation remembers. Compiled code made views of it, which autograd does not
+    follow."""
+    rule, outbox = simulation.rule, simulation.outbox
+    simulation.h, outbox.node = simulation.h.clone(), outbox.node.clone()
+    outbox.edge = None if outbox.edge is None else outbox.edge.clone()
+    memories: list[object] = [rule]
+    if isinstance(rule, UnrolledMessages):
+        memories += [rule.gradient, rule.trust, rule.retreat]
+    for memory in memories:
+        for name, value in vars(memory).items():
+            if isinstance(value, Tensor):
+                setattr(memory, name, value.clone())
+
+
+def _rule(problem: Problem, settings: Settings, age: int | None) -> Rule:
+    """The rule of nodes, which torch can differentiate."""
+    name = choose(problem, settings.rule, settings.step)
+    if isinstance(problem, FixedPoint):
+        return fixed_point_rule(problem)
+    assert isinstance(problem, Objective)
+    steps = gradient_rule(problem, settings.step, age=age)
+    return steps if name == "gradient" else UnrolledMessages(steps)
+
+
+def ticks_of(updates: int, stagger: int) -> int:
+    """Ticks in which a node makes so many updates, on average: turns are (S + 1) / 2 apart, and no
+    node has a turn at tick 0."""
+    return 1 + math.ceil(updates * (stagger + 1) / 2)
 
 
 def unrolled(rule: Rule, timetable: Timetable, start: Tensor, ticks: int | None = None) -> Tensor:
@@ -93,18 +218,3 @@ def unrolled(rule: Rule, timetable: Timetable, start: Tensor, ticks: int | None 
             break
         simulation.step()
     return simulation.h
-
-
-def _check_model(model: ExplicitGNN) -> None:
-    if not isinstance(model, ExplicitGNN):
-        raise ConfigError(
-            f"{type(model).__name__} is not trained under schedules, since its answer does not "
-            f"depend on them; expected a LayeredGNN such as GCN or GAT, or PyG's layers in a new "
-            f"hogwild.LayeredGNN. Train other models with model(...)"
-        )
-    if any(isinstance(m, _BatchNorm) and m.training for m in model.modules()):
-        raise AsynchronyError(
-            "a BatchNorm in training mode normalises over all nodes at hand, and an asynchronous "
-            "node knows only itself and its neighbours; expected norms of single nodes, such as "
-            "torch.nn.LayerNorm, or BatchNorms in evaluation mode (norm.eval())"
-        )

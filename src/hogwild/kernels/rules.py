@@ -25,6 +25,7 @@ from hogwild_node.rules import messages, mode, retreat, trust
 from hogwild_node.rules.base import Rule
 from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.messages import MessageRule
+from hogwild_node.tree import arrays
 
 MOST_CHANNELS, MOST_MERGED, MOST_DEGREE = 8, 16, 4096
 """Widths of embeddings and of sums of messages, and degree, up to which nodes' quadratic models are
@@ -210,10 +211,12 @@ def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
     native = found()
     if isinstance(native, Missing):
         return f"there is no compiled library ({native.reason})"
-    gradient = rule.gradient if type(rule) is MessageRule else rule
+    gradient = rule.gradient if isinstance(rule, MessageRule) else rule
     if type(gradient) is not GradientRule or type(gradient.model) is not Energy:
         return "only gradient steps and messages of energies of one round are compiled"
     model = gradient.model
+    if torch.is_grad_enabled() and any(x.requires_grad for x, _ in arrays(model)):
+        return "the run has gradients, and compiled updates have none"
     if gradient.bounded:
         return "steps with bounds that neighbours send are not compiled"
     if h.dtype != torch.float64 or h.device.type != "cpu":

@@ -13,7 +13,13 @@ from typing import Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_widths
+from hogwild.errors import (
+    AsynchronyError,
+    ConfigError,
+    require_all_positive,
+    require_one_of,
+    require_widths,
+)
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.cuda import CudaEnergyKernel
@@ -27,13 +33,14 @@ from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.models.mode import opaque
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
+from hogwild.nn.mlp import MLP
 from hogwild.nn.picnn import PICNN
 from hogwild.problems.energy import EnergyProblem
 from hogwild.problems.streamed import Pose, StreamedEnergy, is_large
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
 from hogwild_node.activations import ACTIVATIONS
-from hogwild_node.networks import PICNNParameters, Slot
+from hogwild_node.networks import PICNNParameters, Slot, mlp
 from hogwild_node.round import Round
 
 
@@ -72,6 +79,9 @@ node's own embedding in its self message and update. ``benchmarks/training_step.
 solves of fresh energies, which depend on both."""
 
 
+STARTS = ("zero", "learned")
+
+
 class EnergyConv(ImplicitConv):
     r"""A layer whose embeddings minimise a learned convex energy.
 
@@ -103,6 +113,9 @@ class EnergyConv(ImplicitConv):
             k ≤ 19 the paper's (4, 4) (:func:`default_widths`).
         act: Activation of the PICNNs, smooth, convex and nondecreasing.
         gate: Positive part of the PICNNs' gates, ``"softplus"`` or ``"relu"``.
+        start: Where nodes start in asynchronous runs: ``"zero"``, or ``"learned"``: at a guess from
+            their own features, an MLP. The answer in the limit does not depend on it. It learns
+            from losses of answers in time (``deadline`` of :func:`hogwild.train`).
 
     Conventions:
         A self-loop in ``edge_index`` is an ordinary message from a node to itself. It is added to
@@ -133,6 +146,7 @@ class EnergyConv(ImplicitConv):
         widths: Sequence[int] | None = None,
         act: str | Activation = "softplus",
         gate: str = "softplus",
+        start: str = "zero",
         **kwargs: Unpack[Solving],
     ) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)
@@ -193,6 +207,10 @@ class EnergyConv(ImplicitConv):
                     )
                 )  # fmt: skip
             inner = out
+        require_one_of(STARTS, start=start)
+        self.guess: MLP | None = None
+        if start == "learned":
+            self.guess = MLP(in_channels, (widths[0], k), replicas=self.replicas)
         self._agree()
         self.attention: NeighbourhoodAttention | None = None
         if heads is not None:
@@ -203,7 +221,7 @@ class EnergyConv(ImplicitConv):
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
         for module in self.modules():
-            if isinstance(module, PICNN | NeighbourhoodAttention):
+            if isinstance(module, PICNN | NeighbourhoodAttention | MLP):
                 module.reset_parameters()
         self._agree()
 
@@ -215,6 +233,9 @@ class EnergyConv(ImplicitConv):
         node's signal survives each hop. With independent weights on both ends less than 35 % would
         survive, which leaves too little to learn from.
         """
+        if self.guess is not None:  # a fresh guess is zero
+            self.guess.weight[-1].zero_()
+            self.guess.bias[-1].zero_()
         for message, loop, update in self._networks():
             for wy in message.wy if self.message == "edge" else ():
                 own, other = wy.unflatten(-1, (-1, 2)).unbind(-1)  # (channel, end): i, then j
@@ -243,14 +264,26 @@ class EnergyConv(ImplicitConv):
             linear = LinearSolver(self.solver.linear)
             if not linear.factorises(graph, *shape):
                 pose = self._pose(x, heard, edge_attr, *weights)
-                return StreamedEnergy(graph, self.beta, pose, shape, x)
+                return StreamedEnergy(graph, self.beta, pose, shape, x, self._guessed(x))
         sender = Slot(x, graph.src) if heard is None else Slot(heard)
         edge_slots = self._slots(Slot(x, graph.dst), sender, edge_attr)
         rounds = [
             self._round(networks, [Slot(x)], edge_slots, *weights)
             for networks in self._networks_in(x.dtype)
         ]
-        return EnergyProblem(graph, self.beta, rounds)
+        return EnergyProblem(graph, self.beta, rounds, self._guessed(x))
+
+    def _guessed(self, x: Tensor) -> Tensor | None:
+        """Where nodes start, from their features [1 or R, p, N]: [R, k, N]; ``None``: at zero."""
+        if self.guess is None:
+            return None
+        weight, bias = (
+            [p.to(x.dtype) for p in some] for some in (self.guess.weight, self.guess.bias)
+        )
+        rows = x.mT if self.replicas is not None else x[0].mT
+        rows = rows.expand(self.replicas, *rows.shape[1:]) if self.replicas is not None else rows
+        found: Tensor = mlp(rows, weight, bias, self.guess.negative_slope).mT.contiguous()
+        return found if self.replicas is not None else found.unsqueeze(0)
 
     def kernel(self, inputs: Inputs) -> EnergyKernel | str:
         native = found()
@@ -377,9 +410,8 @@ class EnergyConv(ImplicitConv):
         Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
 
     def _distinctions(self) -> dict[str, object]:
-        return {
-            "message": self.message, "heads": self.heads, "rounds": self.rounds, "beta": self.beta
-        }  # fmt: skip
+        options = {"message": self.message, "heads": self.heads, "rounds": self.rounds}
+        return options | {"beta": self.beta, "start": None if self.guess is None else "learned"}
 
 
 class EnergyGNN(ImplicitGNN):

@@ -28,7 +28,7 @@ from hogwild.problems.base import Evaluation, Objective
 from hogwild_node.energy import Energy
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.round import Linear, Pullback, Round, RoundTape
-from hogwild_node.tree import FIXED, SHARED, over
+from hogwild_node.tree import FIXED, NODES, SHARED, over
 
 
 @dataclass
@@ -220,6 +220,7 @@ class EnergyProblem(Objective):
     graph: Graph = over(FIXED)
     beta: float = over(FIXED)
     rounds: list[Round] = over(SHARED)
+    begin: Tensor | None = over(NODES, default=None)  # [R, k, N] where nodes start; None: at zero
 
     @property
     def replicas(self) -> int:
@@ -231,6 +232,9 @@ class EnergyProblem(Objective):
 
     def evaluate(self, h: Tensor) -> EnergyEvaluation:
         return EnergyEvaluation(self, h)
+
+    def start(self) -> Tensor:
+        return super().start() if self.begin is None else self.begin
 
     @cached_property
     def node(self) -> Energy:

@@ -34,7 +34,7 @@ from hogwild.problems.energy import EnergyProblem
 from hogwild_node.energy import Energy
 from hogwild_node.round import Linear, Pullback, Round, RoundTape
 from hogwild_node.star import Star
-from hogwild_node.tree import FIXED, arrays, over
+from hogwild_node.tree import FIXED, NODES, arrays, over
 
 BLOCK_EDGES = 1 << 16
 """Edges and nodes of a block, times replicas (``benchmarks/large.py``)."""
@@ -106,6 +106,7 @@ class StreamedEnergy(Objective):
     pose: Pose = over(FIXED)
     shape: tuple[int, int] = over(FIXED)  # replicas and channels
     like: Tensor = over(FIXED)  # any tensor of the solve's dtype and device
+    begin: Tensor | None = over(NODES, default=None)  # [R, k, N] where nodes start; None: at zero
 
     @property
     def replicas(self) -> int:
@@ -127,12 +128,14 @@ class StreamedEnergy(Objective):
         index = torch.arange(graph.num_edges, device=graph.src.device)
         nodes = torch.arange(graph.num_nodes, device=graph.src.device)
         star = Star(graph.num_nodes, graph.dst, nodes, index)
-        return EnergyProblem(graph, self.beta, [self.pose(star, graph.src)])
+        return EnergyProblem(graph, self.beta, [self.pose(star, graph.src)], self.begin)
 
     def evaluate(self, h: Tensor) -> StreamedEvaluation:
         return StreamedEvaluation(self, h)
 
     def start(self) -> Tensor:
+        if self.begin is not None:
+            return self.begin
         return self.like.new_zeros(self.replicas, self.channels, self.graph.num_nodes)
 
     @property
@@ -169,7 +172,8 @@ class StreamedEnergy(Objective):
             return found.cut(self.replicas, some, None, None)
 
         shape = (replicas.numel(), self.channels)
-        return StreamedEnergy(graph, self.beta, pose, shape, self.like), nodes
+        begin = None if self.begin is None else self.begin[replicas][..., nodes]
+        return StreamedEnergy(graph, self.beta, pose, shape, self.like, begin), nodes
 
     @cached_property
     def _kept(self) -> dict[int, Round]:

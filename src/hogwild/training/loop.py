@@ -30,6 +30,7 @@ from hogwild.models.warm import Memory
 from hogwild.progress import bar
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, state
+from hogwild.training.deadline import Deadline, seed_of
 from hogwild.training.diagnosis import diagnose, failed_adjoints
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
@@ -76,6 +77,9 @@ class Loop:
         set_on_failure(self.model, "ignore" if config.on_failure == "ignore" else "warn")
         self.model.features.advises = False  # the configuration says whether to standardise
         self.implicit = model.kind != Kind.EXPLICIT
+        self.deadline = Deadline.of(config.deadline, config.deadline_options)
+        if self.deadline is not None:
+            self.deadline.check(model)
         self.shelf = Shelf(task.graphs, config.precision, device)
         self.rows = Rows(self.model, model.replicas)
         self.optimiser = AdamW(self.rows.values(), config.weight_decay)
@@ -134,16 +138,16 @@ class Loop:
         self.model.train()
         total, weight = torch.zeros_like(self.best_loss), torch.zeros_like(self.best_loss)
         self.iterations = 0
-        for taken in self._batches():
+        for number, taken in enumerate(self._batches()):
             mask = self.members.train[:, taken.ids]
-            loss = self._step(taken, mask)
+            loss = self._step(taken, mask, number)
             share = mask.sum(1)
             total += torch.where(share > 0, loss * share, 0.0)
             weight += share
         self.loss = total / weight
 
-    def _step(self, taken: Taken, mask: Tensor) -> Tensor:
-        """One optimiser step; the loss of every replica, [R]."""
+    def _step(self, taken: Taken, mask: Tensor, number: int) -> Tensor:
+        """One optimiser step, that of mini-batch ``number``; the loss of every replica, [R]."""
         config, data = self.config, taken.data
         counts = mask.any(1)
         mask = mask | ~counts.unsqueeze(1)  # a mean over nothing would be NaN
@@ -169,6 +173,10 @@ class Loop:
             torch.where(learning, losses, 0.0).sum().backward()
         gradients = self.rows.gradients()
         losses = losses.detach()
+        if self.deadline is not None:
+            answer = found.value.detach()
+            late, more = self._in_time(self.deadline, taken, mask, keep, answer, number)
+            losses, gradients = losses + late, gradients + more
         self._pass_on(caught)
         failures = ~found.converged & mask, failed_adjoints(caught[count:], mask) & mask
         if config.on_failure != "raise":
@@ -188,6 +196,35 @@ class Loop:
             self.warm.put(h, taken.nodes, self.alive.unsqueeze(1))
         self.iterations = max(self.iterations, int(found.iterations.max()))
         return losses.double()
+
+    def _in_time(
+        self, deadline: Deadline, taken: Taken, mask: Tensor, keep: Tensor, h: Tensor, number: int
+    ) -> tuple[Tensor, Tensor]:
+        """The term of the deadline [R], and its gradients [R, P], both weighted; ``h`` [R, N, k]
+        are the answers in the limit.
+
+        A long run may have very large gradients, or none that are finite. The norm is therefore
+        clipped like that of the loss itself, and where a gradient is not finite, it is zero.
+        """
+        self.model.zero_grad(set_to_none=True)
+        data = taken.data
+        if deadline.method == "stiffness":
+            each = deadline.penalty(self.model, data, h)
+            losses = (each * mask).sum(1) / mask.sum(1)
+        else:
+            if deadline.method == "steps":
+                out = deadline.stepped(self.model, data)
+            else:
+                seed = seed_of(self.config.data_seed, self.epoch, number)
+                out = deadline.answers(self.model, data, seed, taken.nodes)
+            out.register_hook(lambda gradient: torch.where(keep, gradient, 0.0))
+            losses = self._mean("loss", out, data, mask)
+        torch.where(self.alive, losses, 0.0).sum().backward()
+        gradients, losses = self.rows.gradients(), losses.detach()
+        good = torch.isfinite(losses) & torch.isfinite(gradients).all(1)
+        gradients = torch.where(good.unsqueeze(1), gradients, 0.0)
+        weight = deadline.weight
+        return weight * torch.where(good, losses, 0.0), weight * clip(gradients, self.config.clip)
 
     def _mean(self, name: str, out: Tensor, data: Batch, mask: Tensor) -> Tensor:
         """The task's loss or metric of every replica, [R]."""
@@ -212,14 +249,15 @@ class Loop:
 
     @torch.no_grad()
     def measure(
-        self, *members: Tensor, quiet: bool = False, warm: bool = False
+        self, *members: Tensor, quiet: bool = False, warm: bool = False, late: bool = False
     ) -> list[tuple[Tensor, Tensor]]:
         """(loss, metric) of every replica on the graphs in each of ``members`` [R, G]; NaN for a
         replica without graphs.
 
         The model predicts once for all of them: with as many folds as replicas every graph is in
         the training, the validation and the test set of some replica. Failed solves give a warning
-        unless ``quiet``. ``warm`` solves start at the embeddings of the last epoch.
+        unless ``quiet``. ``warm`` solves start at the embeddings of the last epoch. ``late``: the
+        answers are those at the deadline, under one schedule that is always the same.
         """
         self.model.eval()
         used = torch.cat(members).any(0)
@@ -233,9 +271,7 @@ class Loop:
         with warnings.catch_warnings():
             if quiet:
                 warnings.simplefilter("ignore", ConvergenceWarning)
-            starts = [self.warm.get(p.nodes) if warm else None for p in pieces]
-            pairs = zip(pieces, starts, strict=True)
-            out = torch.cat([predict_levels(self.model, p.data, h)[0] for p, h in pairs], -2)
+            out = torch.cat([self._predict(p, warm, late) for p in pieces], -2)
         found = []
         for member in members:
             some = member.any(1)
@@ -245,6 +281,14 @@ class Loop:
             metric = self._mean("metric", said.clone(), part.data, mask).double()
             found.append((torch.where(some, loss, torch.nan), torch.where(some, metric, torch.nan)))
         return found
+
+    def _predict(self, taken: Taken, warm: bool, late: bool) -> Tensor:
+        """The answers for a batch, in the limit or at the deadline, [R, …]."""
+        if late and self.deadline is not None:
+            seed = self.config.data_seed
+            return self.deadline.answers(self.model, taken.data, seed, taken.nodes)
+        start = self.warm.get(taken.nodes) if warm else None
+        return predict_levels(self.model, taken.data, start)[0]
 
     def _part(self, taken: Taken, out: Tensor, wanted: Tensor) -> tuple[Taken, Tensor]:
         """The graphs ``wanted`` [G] among those taken, and their predictions. Others are left out,
@@ -270,6 +314,10 @@ class Loop:
         (loss, self.score), *others = self.look(member, *more)
         self.judged = self.epoch
         score = cost(self.score, self.task.higher_is_better)
+        if self.deadline is not None:  # as good in time as in the limit
+            ((late_loss, late),) = self.measure(member, quiet=True, late=True)
+            loss = loss + self.deadline.weight * late_loss
+            score = score + self.deadline.weight * cost(late, self.task.higher_is_better)
         tie = (score == self.best_score) & (loss < self.best_loss)
         better = ((score < self.best_score) | tie) & torch.isfinite(loss) & self.alive
         self.best_score = torch.where(better, score, self.best_score)

@@ -99,9 +99,11 @@ def entry(name: str) -> Entry:
 def spelled_out(config: Config) -> Config:
     """With all options of a model by name that differ from the defaults of its class, so that a
     stored run keeps its meaning when :data:`MODELS` changes. The widths of an energy's networks are
-    among them where they are not the paper's."""
+    among them where they are not the paper's. With a deadline nodes start at a learned guess."""
     found = entry(config.model)
     options = {**found.options, **config.model_options}
+    if found.type is EnergyGNN and config.deadline is not None:
+        options = {"start": "learned"} | options
     k = options.get("hidden_channels")
     if found.type is EnergyGNN and is_integer(k):
         width, narrow = default_widths(int(k))

@@ -1,0 +1,51 @@
+r"""Synchronous steps with gradients: what all nodes together reach after K steps.
+
+The cheap stand-in for an asynchronous run in training. No schedule is drawn, and all nodes step
+together. For an energy these are damped block-Jacobi steps, the ``"auto"`` steps of
+:mod:`hogwild_node.rules.gradient` without delays,
+
+.. math:: h \leftarrow h - \omega\, D^{-1} \nabla E(h),
+
+with :math:`D` the nodes' own blocks of the Hessian in majorising curvatures. The blocks are
+computed anew at steps 0, 1, 2, 4, 8, …: embeddings move most at first, and a block costs four times
+a gradient. For a fixed point a step applies the map.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hogwild.ops import scatter
+from hogwild.problems.base import FixedPoint, Objective, Problem
+from hogwild_node.rules.gradient import DAMPING
+
+
+def blocks(problem: Objective, h: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient [R, k, N], and the nodes' blocks of the Hessian in majorising curvatures
+    [R, N, k, k], at ``h``; differentiable."""
+    everyone, n = problem.graph.everyone, problem.graph.num_nodes
+    model = problem.node.quadratic(h, everyone.current(h), everyone, majorise=1.0)
+    source = problem.graph.src
+    gradient = model.own + scatter(model.toward, source, n)
+    block = model.b + scatter(model.toward_curvature(), source, n)
+    return gradient, block.movedim(-1, 1)
+
+
+def descended(problem: Problem, steps: int) -> Tensor:
+    """The embeddings [R, k, N] after so many synchronous steps from the start; differentiable."""
+    h = problem.start()
+    if isinstance(problem, FixedPoint):
+        for _ in range(steps):
+            h = problem.step(h)
+        return h
+    assert isinstance(problem, Objective)
+    inverse: Tensor | None = None
+    for step in range(steps):
+        if inverse is None or step & (step - 1) == 0:
+            gradient, block = blocks(problem, h)
+            inverse = DAMPING * torch.linalg.inv_ex(block)[0]
+        else:
+            gradient = problem.evaluate(h).gradient
+        h = h - (inverse @ gradient.mT.unsqueeze(-1)).squeeze(-1).mT
+    return h

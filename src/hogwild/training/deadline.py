@@ -1,0 +1,170 @@
+r"""Training for time: nodes shall answer well after few updates, not only in the limit.
+
+The loss has a second term, of the answers :math:`\hat y_T` that nodes give after
+``deadline`` updates each under a random schedule that is drawn anew for every mini-batch,
+
+.. math:: \ell(\hat y_\infty) + w\, \ell(\hat y_T),
+
+with gradients through the last ``tail`` ticks (:mod:`hogwild.executors.unrolled`). The model stays
+what it is: convex, and exact in the limit. What changes are its parameters.
+
+A schedule is a function of the seed of the data, the epoch and the number of the mini-batch, so
+that a run that was stopped and resumed draws the same ones, and replicas do not depend on those
+that are trained beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch
+
+from hogwild.asynchrony.schedule import Names, check_bounds
+from hogwild.errors import (
+    ConfigError,
+    among,
+    is_number,
+    require_all_positive,
+    require_one_of,
+    require_positive,
+)
+from hogwild.executors.descent import descended
+from hogwild.executors.unrolled import asynchronous_embed
+from hogwild.models.base import Kind
+from hogwild.models.gnn import ConvGNN
+from hogwild.problems.base import Objective, Problem
+from hogwild.rules import choose
+from hogwild.training.predict import inputs_of
+from hogwild.training.stiffness import stiffness
+
+METHODS = ("steps", "schedule", "stiffness")
+PACE = 3
+"""Messages do in one update what takes about so many synchronous steps."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When nodes answer, and how this is trained for.
+
+    Attributes:
+        updates: Updates of a node until it answers, on average over nodes.
+        method: ``"steps"``: the loss of what nodes reach after synchronous steps
+            (:mod:`hogwild.executors.descent`); ``"schedule"``: of what they reach after
+            asynchronous updates (:mod:`hogwild.executors.unrolled`); ``"stiffness"``: a penalty on
+            the updates that an energy is predicted to need (:mod:`hogwild.training.stiffness`).
+        rule: What nodes do (:func:`hogwild.simulate`).
+        stagger: S of the schedules.
+        delay: D of the schedules.
+        weight: w, the weight of the term beside the loss in the limit.
+        steps: Synchronous steps; ``None``: a third of the updates of messages, and all updates of
+            other rules.
+        tail: Ticks before the deadline that gradients go through, for ``"schedule"``; ``None``:
+            all. Earlier ticks run without gradients, in compiled code where there is any.
+    """
+
+    updates: int
+    method: str = "steps"
+    rule: str = "auto"
+    stagger: int = 5
+    delay: int = 2
+    weight: float = 1.0
+    steps: int | None = None
+    tail: int | None = None
+
+    @classmethod
+    def of(cls, updates: int | None, options: Mapping[str, Any]) -> Deadline | None:
+        """The deadline of a configuration; ``None`` if there is none."""
+        known = {f.name for f in fields(cls)} - {"updates"}
+        for name in options:
+            if name not in known:
+                raise ConfigError(
+                    f"unknown option {name!r} in deadline_options; {among(known, name)}"
+                )
+        if updates is None:
+            if options:
+                raise ConfigError(
+                    f"deadline_options={dict(options)!r} were given without a deadline; expected "
+                    f"deadline=..., a number of updates"
+                )
+            return None
+        return cls(require_positive("deadline", updates), **options)
+
+    def __post_init__(self) -> None:
+        require_one_of(METHODS, method=self.method)
+        check_bounds(self.stagger, self.delay)
+        require_all_positive(steps=self.steps, tail=self.tail)
+        if not is_number(self.weight) or not 0 < self.weight < math.inf:
+            raise ConfigError(f"weight={self.weight!r}; expected a positive number")
+
+    def check(self, model: ConvGNN) -> None:
+        """Raise unless nodes of this model can be trained for a deadline."""
+        if model.kind == Kind.EXPLICIT or model.num_layers > 1:
+            what = f"{model.num_layers} layers" if model.num_layers > 1 else "no problem to solve"
+            raise ConfigError(
+                f"deadline={self.updates} was given for a {type(model).__name__} with {what}; "
+                f"expected an implicit model of one layer, such as energy-edge (explicit models "
+                f"are trained under schedules by hogwild.executors.unrolled.asynchronous_forward)"
+            )
+        if self.method == "stiffness" and model.kind != Kind.OPTIMISATION:
+            raise ConfigError(
+                f"method='stiffness' was given for a {type(model).__name__}, which minimises no "
+                f"energy; expected 'steps' or 'schedule'"
+            )
+
+    def answers(
+        self, model: ConvGNN, data: Batch, seed: int, nodes: Tensor | None = None
+    ) -> Tensor:
+        """What nodes (or graphs) answer at the deadline under a schedule, [R, …]. With the numbers
+        of the ``nodes`` [N] among those of all graphs, a graph has the same schedule in every
+        batch."""
+        names = None
+        if nodes is not None:
+            source, target = nodes[data.edge_index]
+            names = Names(nodes, (source << 31) + target)
+        h = asynchronous_embed(
+            model, inputs_of(model, data), updates=self.updates, rule=self.rule, tail=self.tail,
+            stagger=self.stagger, delay=self.delay, seed=seed, names=names,
+        )  # fmt: skip
+        return _read(model, data, h)
+
+    def stepped(self, model: ConvGNN, data: Batch) -> Tensor:
+        """What nodes (or graphs) answer after synchronous steps, [R, …]."""
+        problem = _posed(model, data)
+        steps = self.steps
+        if steps is None:
+            messages = choose(problem, self.rule) == "messages"
+            steps = max(1, self.updates // PACE) if messages else self.updates
+        h = descended(problem, steps).mT
+        return _read(model, data, h if model.replicas is not None else h[0])
+
+    def penalty(self, model: ConvGNN, data: Batch, h: Tensor) -> Tensor:
+        """The penalty on stiffness at the answers ``h`` [R, N, k], [R, G]."""
+        problem = _posed(model, data)
+        assert isinstance(problem, Objective)
+        return stiffness(problem, h.mT.to(problem.start().dtype), self.updates)
+
+
+def _posed(model: ConvGNN, data: Batch) -> Problem:
+    problem = model.problem(inputs_of(model, data))
+    assert isinstance(problem, Problem)
+    return problem
+
+
+def _read(model: ConvGNN, data: Batch, h: Tensor) -> Tensor:
+    """Predictions with a dimension for replicas."""
+    out = model.read(h.to(data.x.dtype), inputs_of(model, data))
+    return out if model.replicas is not None else out.unsqueeze(0)
+
+
+def seed_of(seed: int, epoch: int, batch: int) -> int:
+    """The seed of the schedule of a mini-batch."""
+    random = torch.Generator().manual_seed(seed)
+    for number in (epoch, batch):
+        drawn = int(torch.randint(2**62, (), generator=random))
+        random.manual_seed((drawn + number) % 2**63)
+    return int(torch.randint(2**31, (), generator=random))

@@ -1,0 +1,108 @@
+"""Training for a deadline: nodes answer better in time, the limit stays exact, runs resume."""
+
+import pytest
+import torch
+from tiny_runs import QUICK, parameters
+from tiny_tasks import Chains, Sums
+from torch_geometric.data import Batch
+
+from hogwild import load, simulate, train
+from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.training.deadline import METHODS, Deadline, seed_of
+
+SHORT = {**QUICK, "deadline": 4, "epochs": 6}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("rule", ["messages", "gradient"])
+def test_the_limit_stays_exact(method, rule):
+    """A trained model converges to its solver's answer."""
+    options = {"method": method, "rule": rule}
+    result = train(Chains(), **SHORT, deadline_options=options)
+    assert not result.failed
+    data = Batch.from_data_list(Chains().graphs).apply(
+        lambda t: t.double() if t.is_floating_point() else t
+    )
+    run = simulate(result.model, data, rule=rule)
+    assert run.converged.all()
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "schedule", "tail": 3}, {"steps": 9}])
+def test_answers_in_time_become_better(options):
+    task = Chains(length=5)
+    common = {"model": "energy-edge", "epochs": 80, "lr": 0.02}
+    plain = train(task, **common)
+    aimed = train(task, **common, deadline=10, deadline_options={**options, "rule": "gradient"})
+    data = Batch.from_data_list(task.graphs).apply(
+        lambda t: t.double() if t.is_floating_point() else t
+    )
+    deadline = Deadline(10, rule="gradient")
+    with torch.no_grad():
+        late = [
+            sum(task.loss(deadline.answers(r.model, data, s)[0], data) for s in range(3))
+            for r in (plain, aimed)
+        ]
+    assert late[1] < 0.9 * late[0]
+
+
+def test_interrupted_and_resumed_is_uninterrupted(tmp_path):
+    options = {**SHORT, "batch_size": 4, "checkpoint_every": 0.0}
+    options["deadline_options"] = {"method": "schedule", "rule": "gradient", "tail": 4}
+    whole = train(Sums(), **options)
+    train(Sums(), folder=tmp_path, **{**options, "epochs": 3})
+    resumed = train(Sums(), folder=tmp_path, resume=True, **options)
+    assert torch.equal(parameters(whole), parameters(resumed))
+    with pytest.raises(ConfigError, match="deadline"):
+        train(Sums(), folder=tmp_path, resume=True, **{**options, "deadline": 5})
+    again = load(tmp_path, Sums())
+    assert again.model.conv.guess is not None
+    assert torch.equal(parameters(again), parameters(resumed))
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "schedule", "rule": "gradient"}])
+def test_a_replica_ends_as_if_it_was_alone(options):
+    some = {**SHORT, "deadline_options": options, "folds": 3}
+    both = train(Sums(), **{**some, "replicas": 2})
+    alone = train(Sums(), **{**some, "replicas": 1})
+    assert torch.allclose(parameters(both)[0], parameters(alone)[0], rtol=0, atol=1e-8)
+
+
+def test_seeds_differ():
+    seeds = {seed_of(s, e, b) for s in range(3) for e in range(20) for b in range(20)}
+    assert len(seeds) == 3 * 20 * 20
+    assert seed_of(1, 2, 3) == seed_of(1, 2, 3)
+
+
+def test_fixed_points_have_deadlines():
+    result = train(Chains(), model="ignn", epochs=4, deadline=3)
+    assert not result.failed
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"deadline": 0}, "deadline=0"),
+        ({"deadline": 2.5}, "deadline=2.5"),
+        ({"deadline_options": {"tail": 3}}, "without a deadline"),
+        ({"deadline": 3, "deadline_options": {"tails": 3}}, "'tail'"),
+        ({"deadline": 3, "deadline_options": {"tail": 0}}, "tail=0"),
+        ({"deadline": 3, "deadline_options": {"weight": 0}}, "weight=0"),
+        ({"deadline": 3, "deadline_options": {"method": "magic"}}, "method='magic'"),
+        ({"deadline": 3, "deadline_options": {"stagger": 0}}, "stagger=0"),
+        ({"deadline": 3, "deadline_options": {"rule": "caching"}}, "rule='caching'"),
+        ({"deadline": 3, "model": "gcn"}, "no problem to solve|layers"),
+        ({"deadline": 3, "model_options": {"num_layers": 2}}, "2 layers"),
+        (
+            {"deadline": 3, "model": "ignn", "deadline_options": {"method": "stiffness"}},
+            "minimises no energy",
+        ),
+    ],
+)
+def test_refusals(options, words):
+    with pytest.raises(ConfigError, match=words):
+        train(Chains(), **{"model": "energy-edge", "epochs": 1, **options})
+
+
+def test_energies_that_no_node_can_compute():
+    with pytest.raises(AsynchronyError, match="rounds=2"):
+        train(Chains(), epochs=1, deadline=3, model_options={"rounds": 2})
