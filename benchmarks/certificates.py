@@ -77,8 +77,8 @@ def main() -> None:
         rows.append([name, *shown(cell)])
         print(rows[-1], flush=True)
     head = ("case", "condition number", "echo", "messages: proved near", "messages: runs",
-            "gradient: proved from anywhere", "proved near", "near is", "with a step for near", "near is",
-            "dominance",
+            "gradient: proved from anywhere", "proved near", "near is", "with a step for near",
+            "near is", "dominance",
             "error now at 1e-2", "1e-4", "1e-6")  # fmt: skip
     print(publish(arguments.output, "certificates", "Certificates ({}).", head, rows, cells))
 

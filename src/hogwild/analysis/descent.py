@@ -39,8 +39,17 @@ class Descent:
         return largest.square() + self.age + self.stagger
 
     def shrink(self) -> float:
-        """c / C of the slowest graph: Φ shrinks by 1 / (1 + c / C)."""
-        return float((self.margin / (self._window() / self.mu + 0.5 * self.age)).min())
+        r"""c / C of the slowest graph: Φ shrinks by 1 / (1 + c / C).
+
+        Where steps are not in proportion to 1 / r, another C is smaller, with the gradient's
+        Euclidean norm: :math:`C = \tfrac1\beta (\max_a \tfrac{1}{\alpha_a^2 r_a} + (D' + S) \max_a
+        r_a) + \tfrac{D'}{2}`.
+        """
+        norm = self.graph.norm
+        plain = norm(1.0 / (self.steps**2 * self.rows))
+        plain = (plain + (self.age + self.stagger) * norm(self.rows)) / self.beta
+        big = torch.minimum(self._window() / self.mu, plain) + 0.5 * self.age
+        return float((self.margin / big).min())
 
     def near(self, error: float) -> float:
         r"""Distance from the answer in the end, where gradients are wrong by ε: with
