@@ -1,16 +1,10 @@
 """The page in a real browser. Without one these tests are skipped, in one line."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
-
-pytest.importorskip("uvicorn")
-sys.path.insert(0, str(Path(__file__).parent))
-
-from browser import axe, chromium, missing  # noqa: E402
-from served import served  # noqa: E402
+from web_browser import axe, chromium, missing
+from web_server import served
 
 if missing() is not None:
     pytest.skip(missing(), allow_module_level=True)
@@ -141,9 +135,10 @@ def test_a_click_kills_and_a_drag_changes_the_graph(open_page):
     box = canvas(page).bounding_box()
     found = None
     for k in range(400):  # a node somewhere in the picture
-        x, y = box["x"] + 25 + (k % 20) * (box["width"] - 50) / 20, box["y"] + 20 + (k // 20) * (
-            box["height"] - 40
-        ) / 20
+        x, y = (
+            box["x"] + 25 + (k % 20) * (box["width"] - 50) / 20,
+            box["y"] + 20 + (k // 20) * (box["height"] - 40) / 20,
+        )
         page.mouse.move(x, y)
         if canvas(page).evaluate("(c) => c.style.cursor") == "pointer":
             found = x, y
