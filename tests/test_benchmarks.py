@@ -39,8 +39,8 @@ SHORT = {
     "training_step.py": "--cells chains:1:10 --epochs 5 --samples 1 --rivals eager",
 }
 """Benchmarks that run in seconds, each with its flags."""
-LONG = {"before_after.py", "report.py", "rivals_jax.py", "swarm.py", "tasks.py"}
-"""The others: they need a second version, no flags, JAX or minutes, or are no commands."""
+LONG = {"before_after.py", "page.py", "report.py", "rivals_jax.py", "swarm.py", "tasks.py"}
+"""The others: they need a second version, a browser, JAX or minutes, have no flags or are no commands."""
 
 
 def test_every_benchmark_is_run_or_named():

@@ -1,16 +1,10 @@
 """The page in a real browser. Without one these tests are skipped, in one line."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
-
-pytest.importorskip("uvicorn")
-sys.path.insert(0, str(Path(__file__).parent))
-
-from browser import axe, chromium, missing  # noqa: E402
-from served import served  # noqa: E402
+from web_browser import axe, chromium, missing
+from web_server import served
 
 if missing() is not None:
     pytest.skip(missing(), allow_module_level=True)

@@ -6,26 +6,17 @@ import os
 import resource
 import socket
 import struct
-import sys
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
+from web_server import handshake, served
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
-pytest.importorskip("starlette")
-pytest.importorskip("uvicorn")
-connect = pytest.importorskip("websockets.sync.client").connect
-
-from websockets.exceptions import ConnectionClosed  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from served import handshake, served  # noqa: E402
-
-from hogwild.errors import ConfigError  # noqa: E402
-from hogwild.web import server as web  # noqa: E402
+from hogwild.errors import ConfigError
+from hogwild.web import server as web
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +106,7 @@ def test_other_hosts_are_not(port, host):
 def test_only_pages_of_this_server_may_open_a_websocket(port):
     own = f"http://127.0.0.1:{port}"
     for origin, fine in [
-        (own, True), ("http://evil.example", False), ("null", False), (f"{own}.evil.example", False),
+        (own, True), ("http://evil.example", False), ("null", False), (f"{own}.evil", False),
         ("http://127.0.0.1:1", False), (f"file://127.0.0.1:{port}", False), ("http://[", False),
     ]:  # fmt: skip
         made, answer = handshake(port, Origin=origin)
@@ -212,8 +203,7 @@ def test_too_many_malformed_messages_close_the_connection(port):
         for _ in range(web.STRIKES):
             one.send("{}")
         with pytest.raises(ConnectionClosed) as ended:
-            while True:
-                one.recv(timeout=30)
+            list(iter(lambda: one.recv(timeout=30), None))
         assert ended.value.rcvd.code == 1008
         assert "no commands" in ended.value.rcvd.reason
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import sys
 import webbrowser
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -97,10 +98,8 @@ def run(options: Options) -> Outcome:
     print(f"Open {where} in a browser. Ctrl-C ends it.", file=sys.stderr, flush=True)
     if options.open:
         webbrowser.open(where)
-    try:
+    with suppress(KeyboardInterrupt):
         serve(found, made, options.name)
-    except KeyboardInterrupt:
-        pass
     return Outcome("The page has ended.", {"address": where})
 
 

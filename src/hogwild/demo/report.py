@@ -249,6 +249,8 @@ def _falls(study: Study) -> str:
 def _next() -> str:
     beta = OPTIONS["energy-edge"]["model_options"]["beta"]
     items = [
+        "<code>hogwild serve</code> (in a clone: <code>make serve</code>): the same live, on a "
+        "page. Kill a node, drag one, lose packets, and see which answer survives.",
         "<code>hogwild demo --seed 1</code>: other graphs, other weights, other schedules.",
         "<code>hogwild train chains --model energy-edge --folder runs/chains</code>, then "
         "<code>hogwild robustness runs/chains --impair loss=0.3</code> and <code>hogwild certify "

@@ -172,5 +172,6 @@ class Attached:
         error = words["error"]
         error = math.nan if error is None else float(error)
         spent = spent / max(len(agents), 1)
-        seen = Seen(error, math.nan, residual, *spent.tolist(), answer, stale, done)
+        updates, packets, size = spent.tolist()
+        seen = Seen(error, math.nan, residual, updates, packets, size, answer, stale, done)
         return frame(self.version, round(PER_SECOND * words["time"]), [(seen, 0, [])])

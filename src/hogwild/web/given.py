@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.sparse import coo_matrix
+from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import shortest_path
 from torch_geometric.data import Data
 
@@ -86,7 +86,7 @@ def layout(edge_index: np.ndarray, n: int) -> np.ndarray:
     """Places [n, 2] for the nodes of a graph: classical multidimensional scaling of the number of
     hops, which shows chains as lines and grids as grids."""
     i, j = edge_index
-    hops = shortest_path(coo_matrix((np.ones(len(i)), (i, j)), shape=(n, n)), unweighted=True)
+    hops = shortest_path(csr_matrix((np.ones(len(i)), (i, j)), shape=(n, n)), unweighted=True)
     far = hops[np.isfinite(hops)].max(initial=1.0)
     square = np.where(np.isfinite(hops), hops, 1.3 * far) ** 2
     centred = -0.5 * (square - square.mean(0) - square.mean(1, keepdims=True) + square.mean())

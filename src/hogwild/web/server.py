@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
@@ -77,7 +78,7 @@ class Viewed(Protocol):
 
 
 class Allowance:
-    """How often something may be done: ``pace`` times a second for long, ``burst`` times at once."""
+    """How often something may be done: ``pace`` times a second for long, ``burst`` at once."""
 
     def __init__(
         self, pace: float, burst: float, clock: Callable[[], float] = time.monotonic
@@ -287,7 +288,8 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=64)
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        number = getattr(error, "errno", None)
+        why = str(error) if number is None else os.strerror(number).lower()
         raise ConfigError(
             f"port={port} of host={host!r} cannot be used ({why}); expected a free port: 0 takes "
             f"any"

@@ -139,6 +139,7 @@ class Side:
         self._bill = torch.zeros(3, self.nodes, dtype=torch.long)
         self._replayed: Simulation | None = None
         self.rules: list[str] = []
+        self.view = torch.zeros(0, dtype=torch.long)  # [E] time of the packet that is held
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -248,7 +249,9 @@ class Side:
         gap = float((h.T - self.exact).abs().max()) if m else 0.0
         out = self._read(h.T.contiguous())
         tally = simulation.tally
-        spent = torch.stack([tally.updates.sum(), tally.packets.sum(), NUMBER * tally.numbers.sum()])
+        spent = torch.stack(
+            [tally.updates.sum(), tally.packets.sum(), NUMBER * tally.numbers.sum()]
+        )
         spent = (self._bill.sum(1) + spent).double() / max(m, 1)
         age = (simulation.time - self.view).clamp_min(0)
         oldest = torch.zeros(simulation.graph.num_nodes, dtype=torch.long)
@@ -257,7 +260,9 @@ class Side:
             gap / max(float(self.exact.abs().max()) if m else 0.0, TINY),
             self.task_error(out),
             self._residual(h),
-            *spent.tolist(),
+            float(spent[0]),
+            float(spent[1]),
+            float(spent[2]),
             self._all(ids, out),
             self._all(ids, oldest[:m]),
             self._all(ids, (~simulation.active[:m]).long()),
