@@ -161,7 +161,7 @@ struct BlockFronts {
             return;
         }
         for (int j = 0; j < P; ++j) {
-            const double x = F[j * stride + j], inverse = 1.0 / sqrt(x);
+            const double x = F[j * stride + j], inverse = inverse_root(x);
             if (!(x > 0) && rank == 0) *broken = 1;
             for (int i = j + 1 + rank; i <= W; i += size) F[i * stride + j] *= inverse;
             wait<G>(team);
@@ -181,7 +181,7 @@ struct BlockFronts {
         HOG_EACH(l, NARROW) row[l] = on && l < W ? mine[l] : 0.0;
         HOG_UNROLL for (int j = 0; j < NARROW; ++j) {
             if (j >= P) break;
-            const double x = __shfl_sync(~0u, row[j], j), inverse = rsqrt(x);
+            const double x = __shfl_sync(~0u, row[j], j), inverse = inverse_root(x);
             if (!(x > 0) && rank == 0) *broken = 1;
             const double y = row[j] * inverse;
             room[rank] = y;
