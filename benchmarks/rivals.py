@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from hogwild import EnergyGNN, Inputs
 from hogwild.linalg.capture import Replay
 from hogwild.solvers import Newton, Solution, Solver
+from hogwild.training.recorded import gradients_of
 
 Parameters = Mapping[str, Tensor]
 SLOPE = 0.1
@@ -317,11 +318,15 @@ class TrainingStep:
         return found, losses
 
     def _body(self) -> tuple[Tensor, ...]:
-        found, losses = predicted(self.model, self.task, self.h0)
-        parameters = list(self.model.parameters())
-        gradients = torch.autograd.grad(losses.sum(), parameters, materialize_grads=True)
+        def total() -> tuple[Tensor, tuple[Solution, Tensor]]:
+            found, losses = predicted(self.model, self.task, self.h0)
+            return losses.sum(), (found, losses.detach())
+
+        gradients, (found, losses) = gradients_of(self.model, total)
+        pairs = zip(self.model.parameters(), gradients, strict=True)
+        every = [torch.zeros_like(p) if g is None else g for p, g in pairs]
         h = found.value.detach()
-        return h, found.status, found.iterations, found.residual, losses.detach(), *gradients
+        return h, found.status, found.iterations, found.residual, losses, *every
 
 
 class Hogwild:

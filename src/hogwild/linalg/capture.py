@@ -70,6 +70,10 @@ def keeper(device: torch.device) -> torch.cuda.CUDAGraph:
     return graph
 
 
+class NotRecorded(RuntimeError):
+    """A function cannot be recorded as a CUDA graph."""
+
+
 class Replay:
     """A function without arguments as a CUDA graph. It reads tensors that change in place, and its
     outputs are those of the last replay, until another recording is replayed.
@@ -93,9 +97,17 @@ class Replay:
             for _ in range(2):
                 rehearse()
         torch.cuda.current_stream(device).wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=keeper(device).pool(), stream=side):
-            self.outputs = body()
+        self.graph, pool = torch.cuda.CUDAGraph(), keeper(device).pool()
+        try:
+            with torch.cuda.graph(self.graph, pool=pool, stream=side):
+                self.outputs = body()
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            keeper.cache_clear()  # a recording that broke off leaves its pool unusable
+            first = error.__context__ or error  # the other one says only that there was one
+            reason = str(first).partition("\n")[0]
+            raise NotRecorded(f"CUDA cannot record it ({reason})") from first
 
     def __call__(self) -> tuple[Tensor, ...]:
         self.graph.replay()
@@ -163,10 +175,8 @@ def replay(
     if key not in known.recordings:
         try:
             known.recordings[key] = Recording(body, problem, inputs)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # a CUDA library that cannot be recorded
-            warnings.warn(f"CUDA graph not recorded, running eagerly: {error}", stacklevel=2)
+        except NotRecorded as error:
+            warnings.warn(f"a solve is not recorded: {error}", stacklevel=2)
             known.recordings[key] = None
     recording = known.recordings[key]
     return None if recording is None else recording(problem, inputs)

@@ -13,20 +13,24 @@ finds the replicas that must stop, and the reasons.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hogwild.linalg import capture
 from hogwild.linalg.recording import postponed
+from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
+from hogwild.models.explicit import GCN
 from hogwild.training.predict import inputs_of
 from hogwild.training.shelf import Taken
 
 if TYPE_CHECKING:
     from hogwild.training.loop import Loop
 
+T = TypeVar("T")
 MOST = 1_000
 """Batches that are recorded; further ones are not."""
 
@@ -66,16 +70,16 @@ class Recorder:
 
     def _recorded(self, taken: Taken, mask: Tensor) -> RecordedStep | None:
         model = self.loop.model
+        if model.kind is Kind.EXPLICIT and not isinstance(model, GCN):
+            return None  # GAT's layers drop self-loops, and wait for their number
         if model.kind is not Kind.EXPLICIT:
             paths = model.solver_path(inputs_of(model, taken.data))
             if not all(path.startswith("compiled") for path in paths):
                 return None
         try:
             return RecordedStep(self.loop, taken, mask)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # a CUDA library that cannot be recorded
-            warnings.warn(f"training step not recorded, running eagerly: {error}", stacklevel=4)
+        except capture.NotRecorded as error:
+            warnings.warn(f"the training step is not recorded: {error}", stacklevel=4)
             return None
 
 
@@ -128,10 +132,38 @@ class RecordedStep:
     def _gradients(self, h0: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Losses [R], gradients [R, P], iterations [R, G] and embeddings [R, N, K]."""
         loop = self.loop
-        losses, found, h = loop.losses(self.taken, self.mask, h0)
         learning = loop.alive & self.counts
-        # Not backward(): it would write into .grad, on a stream of its own choice.
-        gradients = torch.autograd.grad(
-            torch.where(learning, losses, 0.0).sum(), loop.rows.parameters, allow_unused=True
-        )
-        return losses.detach(), loop.rows.joined(gradients), found.iterations, h
+
+        def total() -> tuple[Tensor, tuple[Tensor, Solution, Tensor]]:
+            losses, found, h = loop.losses(self.taken, self.mask, h0)
+            return torch.where(learning, losses, 0.0).sum(), (losses.detach(), found, h)
+
+        gradients, (losses, found, h) = gradients_of(loop.model, total)
+        return losses, loop.rows.joined(gradients), found.iterations, h
+
+
+class _Within(nn.Module):
+    """A function that calls a model, as a module around the model."""
+
+    def __init__(self, model: nn.Module, function: Callable[[], Any]) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self) -> Any:
+        return self.function()
+
+
+def gradients_of(
+    model: nn.Module, function: Callable[[], tuple[Tensor, T]]
+) -> tuple[tuple[Tensor | None, ...], T]:
+    """The gradients of a function in the parameters that require them, and what else the function
+    returned. The function calls the model and returns a scalar first.
+
+    For autograd the parameters are new tensors on the same memory. A parameter's own node in
+    autograd's graph may belong to an earlier pass, on another stream, which must not be recorded.
+    """
+    own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    new = {name: p.detach().requires_grad_() for name, p in own.items()}
+    around = {f"model.{name}": p for name, p in new.items()}
+    total, rest = torch.func.functional_call(_Within(model, function), around, ())
+    return torch.autograd.grad(total, list(new.values()), allow_unused=True), rest
