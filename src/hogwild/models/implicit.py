@@ -23,6 +23,7 @@ from hogwild.errors import (
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.energy import EnergyKernel
+from hogwild.linalg.recording import unreadable
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
 from hogwild.models.keywords import keywords, refuse_unknown
@@ -191,7 +192,8 @@ class ImplicitConv(Conv):
             return None
         dtype = self.solve_dtype or h0.dtype
         h0 = self._embeddings("h0", h0, problem, dtype).detach()
-        if self.validate and not bool(torch.isfinite(h0).all()):
+        check = self.validate and not unreadable(h0)
+        if check and not bool(torch.isfinite(h0).all()):
             raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")
         return h0.contiguous()
 

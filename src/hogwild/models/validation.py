@@ -11,6 +11,7 @@ from torch_geometric.data.data import BaseData
 
 from hogwild.errors import DeviceError, DTypeError, FeatureError, GraphError, InputError
 from hogwild.graph.inputs import Inputs, graphs_of
+from hogwild.linalg.recording import unreadable
 
 if TYPE_CHECKING:
     from hogwild.models.base import Conv
@@ -87,7 +88,7 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
     if x.dim() < 2 or x.size(-1) != conv.in_channels or lead not in ((), (conv.replicas,)):
         raise FeatureError(f"x has shape {tuple(x.shape)}; expected {shapes}")
     _check_edge_shapes(inputs, conv)
-    if conv.validate:
+    if conv.validate and not unreadable(x):
         for name, t in features.items():
             require_finite(name, t)
         weight = inputs.edge_weight

@@ -24,11 +24,17 @@ constexpr int MOST_LAYERS = 12;
     V name[(count) > 0 ? (count) : 1]; \
     (void)pad
 #define HOG_NET N
+// Results that are computed in registers and written at the end: in between, writes would keep the
+// compiler from reading ahead, and from computing units side by side.
+#define HOG_RESULT(name, to, count) HOG_LOCAL(name, count)
+#define HOG_WRITE(name, to, count) HOG_EACH(i, count) to[i] = name[i]
 #else
 #define HOG_LOCAL(name, count) \
     V* name = pad;             \
     pad += (count)
 #define HOG_NET const N&
+#define HOG_RESULT(name, to, count) V* const name = to
+#define HOG_WRITE(name, to, count)
 #endif
 #if HOG_GPU
 #define HOG_UNROLL _Pragma("unroll")
@@ -88,7 +94,8 @@ HOG_FN V positive(HOG_NET net, V x, V& slope) {
 
 /// The context q of a pack, from o_0 and the feature path `f` of the parameters.
 template <class N, class Out>
-HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out q, V* pad) {
+HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out to, V* pad) {
+    HOG_RESULT(q, to, net.context());
     HOG_LOCAL(u, net.widest());
     HOG_LOCAL(o, 2 * net.widest() + net.D() + net.widest());
     V ignored;
@@ -116,6 +123,7 @@ HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out q, V* pad) {
             u[i] = x > 0.0 ? x : FEATURE_SLOPE * x;
         }
     }
+    HOG_WRITE(q, to, net.context());
 }
 
 /// f(y); the slopes and pre-activations of the hidden units go to `s` and `a`.
@@ -125,27 +133,26 @@ HOG_FN void forward(HOG_NET net, const double* W, In q, const V* y, Out s, Out a
     HOG_LOCAL(t, net.D());
     HOG_LOCAL(v, net.widest());
     HOG_LOCAL(z, net.widest());
+    HOG_RESULT(slopes, s, net.hidden());
+    HOG_RESULT(units, a, net.hidden());
     int unit = 0;
     HOG_EACH(l, net.L()) {
         const int at = net.q(l), width = net.w(l), before = net.before(l);
         const double *Wy = W + net.p(l), *Wz = Wy + width * net.D();
+        V* x = l + 1 == net.L() ? value : units + unit;
         HOG_EACH(j, net.D()) t[j] = q[at + j] * y[j];
         HOG_EACH(j, before) v[j] = q[at + net.D() + width + j] * z[j];
         HOG_EACH(i, width) {
-            V x = q[at + net.D() + i];
-            HOG_EACH(j, net.D()) x += Wy[i * net.D() + j] * t[j];
-            HOG_EACH(j, before) x += Wz[i * before + j] * v[j];
-            if (l + 1 == net.L()) {
-                value[i] = x;
-            } else {
-                V slope;
-                z[i] = activate(net.act(), x, slope);
-                s[unit + i] = slope;
-                a[unit + i] = x;
-            }
+            V sum = q[at + net.D() + i];
+            HOG_EACH(j, net.D()) sum += Wy[i * net.D() + j] * t[j];
+            HOG_EACH(j, before) sum += Wz[i * before + j] * v[j];
+            x[i] = sum;
         }
+        if (l + 1 < net.L()) HOG_EACH(i, width) z[i] = activate(net.act(), x[i], slopes[unit + i]);
         unit += width;
     }
+    HOG_WRITE(slopes, s, net.hidden());
+    HOG_WRITE(units, a, net.hidden());
 }
 
 /// c_m = s_m Wz' c of the layer above: the reverse pass through one layer. `felt` gets the
@@ -201,9 +208,9 @@ HOG_FN void jacobians(HOG_NET net, const double* W, In q, In s, V* every, V* J, 
 }
 
 /// The Jacobian J [out, D] of f, the gradient J' p and the curvature of p' f, the lower triangle of
-/// [D, D]. `bend(unit)` is the curvature of a hidden unit's activation.
-template <class N, class In, class Bend>
-HOG_FN void expand(HOG_NET net, const double* W, In q, In s, const V* p, const Bend& bend, V* J,
+/// [D, D]. `bend` [hidden] are the curvatures of the hidden units' activations.
+template <class N, class In>
+HOG_FN void expand(HOG_NET net, const double* W, In q, In s, const V* p, const V* bend, V* J,
                    V* gradient, V* H, V* pad) {
     const int D = net.D(), out = net.out();
     HOG_LOCAL(every, net.hidden() * net.D());
@@ -222,7 +229,7 @@ HOG_FN void expand(HOG_NET net, const double* W, In q, In s, const V* p, const B
         descend(net, W, q, s, l, up, felt, down);
         const int first = net.unit(l);
         HOG_EACH(m, net.w(l)) {
-            bent[first + m] = felt[m] * bend(first + m);
+            bent[first + m] = felt[m] * bend[first + m];
             up[m] = down[m];
         }
     }
@@ -246,9 +253,13 @@ HOG_FN V bending(HOG_NET net, V a, V slope, double reach) {
 template <class N, class In>
 HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, double reach, V* J,
                 V* gradient, V* H, V* pad) {
-    expand(
-        net, W, q, s, p, [&](int m) { return bending(net, a[m], s[m], reach); }, J, gradient, H,
-        pad);
+    HOG_LOCAL(bend, net.hidden());
+    if (reach > 0.0) {
+        HOG_EACH(m, net.hidden()) bend[m] = growth(net.act(), a[m], s[m], reach);
+    } else {
+        HOG_EACH(m, net.hidden()) bend[m] = curvature(net.act(), a[m], s[m]);
+    }
+    expand(net, W, q, s, p, bend, J, gradient, H, pad);
 }
 
 /// A reverse pass from weights `top` [out] on f to y. `visit(unit, felt, below)` gets the sensitivity
