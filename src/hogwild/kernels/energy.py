@@ -29,7 +29,7 @@ from hogwild.nn.picnn import PICNN
 ACTIVATIONS = ("softplus", "squareplus")
 
 
-PRODUCTS = 250.0
+PRODUCTS = float(__import__("os").environ.get("PRODUCTS", "250"))
 """Cost of conjugate gradients in products with the Hessian, measured in the multiplications of a
 factorisation that take as long."""
 MOST_NUMBERS = float(1 << 28)

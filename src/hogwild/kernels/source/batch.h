@@ -207,7 +207,7 @@ Any make_krylov_task(const Posed& posed, int64_t graph, int64_t replica, const d
     const Sizes& s = *posed.sizes;
     const GraphPlan& g = *posed.plan->of[graph];
     Krylov linear = how;
-    linear.memory = (double*)(memory + Any::vectors(s, g.n, g.e) + GAP);
+    linear.memory = memory + Any::vectors(s, g.n, g.e) + GAP;
     Any out(s, view(g), posed.place(graph, replica, used), linear, team, memory);
     if (scratch) out.use_scratch(scratch);
     return out;
@@ -216,7 +216,7 @@ Any make_krylov_task(const Posed& posed, int64_t graph, int64_t replica, const d
 inline size_t krylov_vectors(const Posed& posed, int64_t graph) {
     const GraphPlan& g = *posed.plan->of[graph];
     return KrylovTask::vectors(*posed.sizes, g.n, g.e) +
-           whole(krylov_numbers(g.n, posed.sizes->k())) + GAP;
+           krylov_packs<KrylovTask>(*posed.sizes, g.n, g.e) + GAP;
 }
 
 /// Run `work(task)` for one graph and replica.

@@ -22,6 +22,7 @@ namespace hog {
 template <class S, class F, class T>
 class Task {
   public:
+    typedef T Team;
     double value, noise, residual, scale;
     double *h, *g, *d, *trial;  // [n, k]
 
@@ -166,12 +167,6 @@ class Task {
     /// Gradient and curvatures of the hidden units, without blocks of the Hessian.
     HOG_METHOD void pull_back(const double* x, double reach);
 
-    /// Tangents md of the messages and mt = (U (md, t))_m along t [n, k]; `send` gets (U (md, t))_h.
-    HOG_METHOD void tangents(const double* x, double* send);
-
-    /// out = H x at the point of the last `differentiate`.
-    HOG_METHOD void product(const double* x, double* out);
-
     /// The diagonal of the Hessian, [n, k]; terms of two parallel edges are left out.
     HOG_METHOD void diagonal(double* out);
 
@@ -281,6 +276,8 @@ class Task {
     T team;
 
   private:
+    template <class, class>
+    friend class Hessian;
     Place at_;
     F fronts_;
     Rows qm, ql, qu, sm, am, sl, al, su, au, wt, lw, O, m, mb, Um, A, half, Ji, Hii, G, md, mt;
@@ -326,7 +323,7 @@ class Task {
         rows(A, M() * K(), N);
         rows(Ji, M() * K(), s().ends() == 2 ? E : 0);
         rows(Jj, M() * K(), E);
-        rows(G, D(), E);
+        rows(G, s().sent_back(F::matrix_free), E);
         if constexpr (F::matrix_free) {
             rows(bm, s().message().hidden(), E * H());
             rows(tm, s().message().hidden(), E * H());

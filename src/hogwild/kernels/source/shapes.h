@@ -68,7 +68,11 @@ struct Model {
         const int m = merged(), k = self().k(), two = self().ends() == 2;
         const int units = self().heads() * self().message().hidden();
         return self().heads() * (edge_context() + 1) + 2 * units + m + (1 + two) * m * k +
-               self().ends() * k + (matrix_free ? 2 * units : m * k + (2 + two) * k * k);
+               sent_back(matrix_free) + (matrix_free ? 2 * units : m * k + (2 + two) * k * k);
+    }
+    /// What an edge sends back to its ends; rows of products (hessian.h) are padded.
+    HOG_METHOD constexpr int sent_back(bool matrix_free) const {
+        return self().ends() * (matrix_free ? (self().k() + 7) / 8 * 8 : self().k());
     }
     HOG_METHOD constexpr int node_fields(bool matrix_free = false) const {
         const int m = merged(), k = self().k();
