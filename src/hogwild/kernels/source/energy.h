@@ -331,6 +331,7 @@ class Task {
             rows(tl, s().loop().hidden(), N);
             rows(bu, s().update().hidden(), N);
             rows(tu, s().update().hidden(), N);
+            rows(Um, M() * M(), N);
         } else {
             rows(Um, U() * U(), N);
             rows(half, M() * K(), N);

@@ -42,7 +42,10 @@ struct Iteration {
     int run(double limit, int most, double& worst) const {
         double rz = 0, none = 0;
         sums(rz, worst);
-        each([&](int i) { p[i] = inverse[i] * r[i]; });
+        each([&](int i) {
+            p[i] = inverse[i] * r[i];
+            q[i] = P{};  // a product writes nothing behind the last node
+        });
         team.sync();
         for (int turn = 0;; ++turn) {
             if (!std::isfinite(rz) || !std::isfinite(worst)) return -1;
@@ -104,10 +107,11 @@ struct Krylov {
     V* memory;          // krylov_packs
     double rtol, atol;  // relative to the right-hand side, in the largest entry; rtol 0: adapt
     int most;           // iterations
-    mutable bool begun = false, scaled = false;
+    mutable bool begun = false;
 
     static constexpr double QUICK = 1e-5;  // what single precision is asked for
-    static constexpr int PLAIN = 100;      // turns until the diagonal of the Hessian is computed
+    static constexpr int PATIENCE = 100;   // turns until the preconditioner is computed anew
+    static constexpr double SPREAD = 50;   // of diagonals for which the identity preconditions
 
     /// x = sign H^-1 from; false where that does not converge or is not finite. Within Newton's
     /// method (rtol = 0) the tolerance follows the residual, which keeps the convergence fast.
@@ -124,11 +128,10 @@ struct Krylov {
         const int stride = exact.stride;
         if (!begun) {
             quick.copy_contexts();
-            precondition(task, fine, fast, false);
+            precondition(task, fine, fast);
             begun = true;
         }
         quick.copy_point();
-        if (scaled) precondition(task, fine, fast, true);
         double size = 0, none = 0;
         fine.each([&](int i) { fine.x[i] = fine.r[i] = V{}; });
         team.sync();
@@ -181,10 +184,10 @@ struct Krylov {
             });
             team.sync();
             double left;
-            int turns = fast.run(goal, PLAIN, left);
+            int turns = fast.run(goal, PATIENCE, left);
             if (turns >= 0 && left > goal) {
-                if (!scaled) precondition(task, fine, fast, true);
-                turns = fast.run(goal, 4 * PLAIN, left);
+                precondition(task, fine, fast);
+                turns = fast.run(goal, 4 * PATIENCE, left);
             }
             if (turns < 0 || left > goal) break;
             fine.each([&](int i) {
@@ -208,23 +211,27 @@ struct Krylov {
         return turns >= 0 && (worst <= limit || rtol == 0);
     }
 
-    /// The preconditioner: the identity, or the inverse of the Hessian's diagonal. Embeddings of
-    /// ordinary graphs have alike diagonals, and the identity needs fewer turns.
+    /// The preconditioner: the inverse of the Hessian's diagonal, or the identity where the diagonal is
+    /// about the same everywhere, as in ordinary graphs: then the identity needs fewer turns.
     template <class Task, class Fine, class Fast>
-    void precondition(Task& task, const Fine& fine, const Fast& fast, bool scale) const {
+    void precondition(Task& task, const Fine& fine, const Fast& fast) const {
         const auto& team = task.team;
-        scaled = scale;
         fine.each([&](int i) { fine.inverse[i] = V{} + 1.0; });
         team.sync();
-        if (scale) {
-            double* const diagonal = (double*)fine.q;
-            task.diagonal(diagonal);
-            const int k = task.s().k();
-            HOG_PACKS(i, task.v.n)
-            for (int c = 0; c < k; ++c)
-                ((double*)fine.inverse)[(size_t)i * fine.hessian.stride + c] = 1 / diagonal[i * k + c];
-            team.sync();
+        double* const diagonal = (double*)fine.q;
+        task.diagonal(diagonal);
+        const int k = task.s().k();
+        double largest = 0, smallest = -1e300;
+        HOG_PACKS(i, task.v.n * k) {
+            largest = std::fmax(largest, diagonal[i]);
+            smallest = std::fmax(smallest, -diagonal[i]);
         }
+        team.max(largest, smallest);
+        if (largest > SPREAD * -smallest || begun)
+            HOG_PACKS(i, task.v.n)
+        for (int c = 0; c < k; ++c)
+            ((double*)fine.inverse)[(size_t)i * fine.hessian.stride + c] = 1 / diagonal[i * k + c];
+        team.sync();
         fast.each([&](int i) {
             for (int half = 0; half < 2; ++half)
                 for (int l = 0; l < LANES; ++l)

@@ -122,19 +122,27 @@ HOG_METHOD void Task<S, F, T>::diagonal(double* out) {
                 own[c] += bent[m] * x * x;
             }
         }
-        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) {
-            const int i = b * LANES + l;
-            HOG_EACH(c, K()) out[i * K() + c] += get(own[c], l);
-            for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q)
-                HOG_EACH(c, K()) {
-                    double sum = 0;
-                    for (int m = 0; m < s().update().hidden(); ++m) {
-                        double x = 0;
-                        HOG_EACH(r, M()) x += get(rows[m * U() + r], l) * Jj.at(q, r * K() + c);
-                        sum += get(bent[m], l) * x * x;
-                    }
-                    G.at(q, s().ends() * c + s().ends() - 1) += sum;
-                }
+        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
+            HOG_EACH(c, K()) out[(b * LANES + l) * K() + c] += get(own[c], l);
+        const Fields u = Um.pack(b);
+        HOG_EACH(x, M()) HOG_EACH(y, M()) {
+            V sum = wide(0.0);
+            for (int m = 0; m < s().update().hidden(); ++m)
+                sum += bent[m] * rows[m * U() + x] * rows[m * U() + y];
+            u[x * M() + y] = sum;
+        }
+    }
+    team.sync();
+    HOG_PACKS(b, packs(v.e)) {
+        HOG_PAD;
+        HOG_LOCAL(u, M() * M());
+        read_receivers(Um, 0, M() * M(), b, u);
+        const Fields gb = G.pack(b), jj = Jj.pack(b);
+        HOG_EACH(c, K()) {
+            V sum = wide(0.0);
+            HOG_EACH(x, M()) HOG_EACH(y, M())
+            sum += u[x * M() + y] * jj[x * K() + c] * jj[y * K() + c];
+            gb[s().ends() * c + s().ends() - 1] += sum;
         }
     }
     team.sync();

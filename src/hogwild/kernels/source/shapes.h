@@ -78,7 +78,7 @@ struct Model {
         const int m = merged(), k = self().k();
         const int units = self().loop().hidden() + self().update().hidden();
         return self().loop().context() + self().update().context() + 2 * units + 1 + 4 * m + m * k +
-               (matrix_free ? 2 * units : (m + k) * (m + k) + m * k + k * k);
+               (matrix_free ? 2 * units + m * m : (m + k) * (m + k) + m * k + k * k);
     }
     /// The context of a message, or later the cotangents of its o_0.
     HOG_METHOD constexpr int edge_context() const {
