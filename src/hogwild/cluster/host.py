@@ -26,6 +26,7 @@ from hogwild.cluster.worker import Worker
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
+from hogwild.kernels.energy import EnergyKernel
 from hogwild.models.eignn import EIGNNConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
@@ -131,6 +132,7 @@ class Host:
         )
         self.inputs = self._typed(part.inputs().to(move)) if part.num_local else None
         self._problem: Problem | None = None
+        self._kernel: EnergyKernel | str | None = None
 
     def _typed(self, inputs: Inputs) -> Inputs:
         """Features in the dtype of the model; files may have another one."""
@@ -160,6 +162,15 @@ class Host:
         return self._problem
 
     @property
+    def kernel(self) -> EnergyKernel | None:
+        """The problem for the compiled library, where that solves it on a CPU."""
+        if self._kernel is None:
+            with torch.no_grad():
+                self._kernel = self.conv.kernel(self._inputs)
+        # On a GPU all nodes move (source/energy.h).
+        return self._kernel if type(self._kernel) is EnergyKernel else None
+
+    @property
     def _inputs(self) -> Inputs:
         assert self.inputs is not None, "a part without nodes"
         return self.inputs
@@ -186,7 +197,8 @@ class Host:
             return Nothing(self.conv.replicas or 1, self.conv.hidden_channels, like)
         problem, tol = self.problem, self.plan.tol
         if name == "solve":
-            return Solve(problem, self.links, tol, h, solver=self.conv.solver)
+            solver = self.conv.solver
+            return Solve(problem, self.links, tol, h, solver=solver, kernel=self.kernel)
         return Steps(problem, self.links, tol, h, rule=name)
 
     def kinds(self) -> list[str]:
@@ -263,7 +275,7 @@ class Host:
         self.model.load_state_dict(parameters)
         if self.worker is not None and self.owned:
             self.h = self.worker.work.h
-        self._problem, self.worker = None, None
+        self._problem, self._kernel, self.worker = None, None, None
 
     def labelled(self, target: str, mask: str | None) -> int:
         """Number of owned nodes with a label."""

@@ -28,6 +28,8 @@ from torch import Tensor
 from hogwild.cluster.bound import Bound, Measure
 from hogwild.cluster.pinned import pinned
 from hogwild.errors import ConfigError
+from hogwild.kernels.energy import EnergyKernel
+from hogwild.linalg.solution import Solution
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.solvers.loop import Solver, solve
 from hogwild_node.rules import FixedPointRule, MessageRule, Rule
@@ -80,11 +82,19 @@ class Work(ABC):
         links: Which nodes are shared with which parts.
         tol: Relative tolerance.
         h: Embeddings to start from, [R, k, N].
+        kernel: The problem for the compiled library, where it solves.
     """
 
-    def __init__(self, problem: Problem, links: Links, tol: float, h: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        links: Links,
+        tol: float,
+        h: Tensor | None = None,
+        kernel: EnergyKernel | None = None,
+    ) -> None:
         self.problem, self.links = problem, links
-        self.bound = Bound(problem, links.owned, tol)
+        self.bound = Bound(problem, links.owned, tol, kernel)
         self.h = problem.start() if h is None else h.clone()  # [R, k, N]
         self.unrest = math.inf if links.owned else 0.0
         self.measure: Measure | None = None
@@ -188,7 +198,8 @@ class Memory:
 
 
 class Solve(Work):
-    """Solve the part for its halo. ``solver`` is the solver of the model."""
+    """Solve the part for its halo. ``solver`` is the solver of the model, and ``kernel`` the
+    problem for the compiled library, where it has that solver."""
 
     def __init__(
         self,
@@ -198,9 +209,11 @@ class Solve(Work):
         h: Tensor | None = None,
         *,
         solver: Solver,
+        kernel: EnergyKernel | None = None,
     ) -> None:
-        super().__init__(problem, links, tol, h)
-        self.solver = solver
+        super().__init__(problem, links, tol, h, kernel)
+        self.solver, self.kernel = solver, kernel
+        self.holding: dict[int, EnergyKernel] = {}  # by the number of nodes that move
         self.damped = isinstance(problem, Objective) and not problem.is_attractive
         self.idle = 0
         self.last: Tensor | None = None  # the gradient that the last fresh halo left
@@ -232,8 +245,7 @@ class Solve(Work):
         solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
         # With the overlap, the residual at owned nodes is zero only if the other parts follow. Once
         # they have read the last answer and are silent, the part settles what is left by itself.
-        problem = pinned(self.problem, self.links.free if news else owned, self.h)
-        found = solve(problem, solver, self.h)
+        found = self._solved(solver, self.links.free if news else owned)
         if not bool(torch.isfinite(found.value).all()):
             return
         moved = found.value[..., :owned]
@@ -242,6 +254,15 @@ class Solve(Work):
         elif answered and news:
             moved = self.memory.extrapolate(self.own, moved, self.unrest)
         self.h = torch.cat([moved, self.h[..., owned:]], -1)
+
+    def _solved(self, solver: Solver, free: int) -> Solution:
+        """Solve for the first ``free`` nodes."""
+        if self.kernel is None:
+            return solve(pinned(self.problem, free, self.h), solver, self.h)
+        if free not in self.holding:
+            held = torch.arange(self.h.size(-1)) >= free
+            self.holding[free] = self.kernel.holding(held)
+        return solver.run(self.holding[free], self.h)
 
     def _may_move(self, news: bool) -> bool:
         """Adapt the damping to fresh news; whether the part moves now. A damped part moves once for

@@ -35,12 +35,16 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "symmetric": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _INT, _AT, _AT, _AT, _INT]),
     "solve": (
         ctypes.c_int,
-        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, _AT, _REAL, _REAL, *[_INT] * 4,
+        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, *[_AT] * 2, _REAL, _REAL, *[_INT] * 4,
          *[_AT] * 5, _INT],
+    ),
+    "gradient": (
+        ctypes.c_int,
+        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, *[_AT] * 2, _INT, _AT, _AT, _AT, _INT],
     ),
     "adjoint": (
         ctypes.c_int,
-        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, _AT, _AT, _REAL, _INT, *[_AT] * 7,
+        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, *[_AT] * 3, _REAL, _INT, *[_AT] * 7,
          _INT],
     ),
     "large_pages": (None, [_AT, _INT]),

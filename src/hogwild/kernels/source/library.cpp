@@ -167,17 +167,18 @@ HOG_API void hog_shapes(const void* sizes, int64_t* out) {
     out[3] = s.node_fields() + 5 * s.k(), out[4] = s.edge_fields();
 }
 
-/// Solve every graph and replica. h [R, k, N] is the result; h0 may be nullptr (zero).
+/// Solve every graph and replica. h [R, k, N] is the result; h0 may be nullptr (zero). Where `held` [N]
+/// is not nullptr, the nodes that it marks stay at h0.
 HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, const double* parameters,
                     const double* nodes, const double* edges, const double* weight,
                     int64_t weight_replica, int64_t weight_head, const double* loop_weight,
-                    int64_t direct, const double* h0, double atol, double rtol, int64_t max_iter,
+                    int64_t direct, const unsigned char* held, const double* h0, double atol, double rtol, int64_t max_iter,
                     int64_t max_backtracks, int64_t patience, int64_t threads, double* h,
                     int64_t* status, int64_t* iterations, double* residual, char* why,
                     int64_t why_size) {
     try {
         const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight, direct != 0};
+                          weight, weight_replica, weight_head, loop_weight, direct != 0, held};
         const Options options{atol, rtol, (int)max_iter, (int)max_backtracks, (int)patience};
         const char* wrong = refusal(posed, {h, status, iterations, residual});
         if (!wrong && (max_iter < 0 || max_iter > INT32_MAX)) wrong = "max_iter is out of range";
@@ -194,18 +195,41 @@ HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, con
     }
 }
 
+/// The gradient [R, k, N] of the energies at h, and the size of its terms [R, G].
+HOG_API int hog_gradient(const void* plan, const void* sizes, int64_t replicas,
+                       const double* parameters, const double* nodes, const double* edges,
+                       const double* weight, int64_t weight_replica, int64_t weight_head,
+                       const double* loop_weight, int64_t direct, const unsigned char* held,
+                       const double* h, int64_t threads, double* gradient, double* scale, char* why,
+                       int64_t why_size) {
+    try {
+        const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
+                          weight, weight_replica, weight_head, loop_weight, direct != 0, held};
+        if (const char* wrong = refusal(posed, {h, gradient, scale})) {
+            explain(why, why_size, wrong);
+            return 1;
+        }
+        gradient_batch(posed, h, std::min<int64_t>(threads, MOST_THREADS), gradient, scale);
+        return 0;
+    } catch (const std::exception& error) {
+        explain(why, why_size, error.what());
+        return 1;
+    }
+}
+
 /// The adjoint: from gradient = dL/dh [R, k, N] at the solution h to the gradients of everything the
 /// problem is made of, and a status [R, G].
 HOG_API int hog_adjoint(const void* plan, const void* sizes, int64_t replicas,
                       const double* parameters, const double* nodes, const double* edges,
                       const double* weight, int64_t weight_replica, int64_t weight_head,
-                      const double* loop_weight, int64_t direct, const double* h,
-                      const double* gradient, double rtol, int64_t threads, double* parameters_out, double* nodes_out, double* edges_out,
+                      const double* loop_weight, int64_t direct, const unsigned char* held,
+                      const double* h, const double* gradient, double rtol, int64_t threads,
+                      double* parameters_out, double* nodes_out, double* edges_out,
                       double* weight_out, double* loop_weight_out, int64_t* status, char* why,
                       int64_t why_size) {
     try {
         const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight, direct != 0};
+                          weight, weight_replica, weight_head, loop_weight, direct != 0, held};
         const Cotangents out{nodes_out, edges_out, weight_out, loop_weight_out};
         if (const char* wrong = refusal(posed, {h, gradient, parameters_out, nodes_out, status})) {
             explain(why, why_size, wrong);

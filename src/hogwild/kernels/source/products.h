@@ -137,7 +137,7 @@ HOG_METHOD void Task<S, F, T>::product(const double* x, double* out) {
         if (s().ends() == 2) sum += total(G, v.ptr[i], v.ptr[i + 1], 2 * c);
         for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
             sum += G.at(v.out_edge[o], s().ends() * c + s().ends() - 1);
-        out[i * K() + c] = sum;
+        out[i * K() + c] = held(i) ? x[i * K() + c] : sum;
     }
     team.sync();
 }
