@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hogwild.cluster.tiles import TiledEnergy
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.problems.base import FixedPoint, Objective, Problem
 
@@ -95,7 +96,7 @@ class Bound:
     """
 
     def __init__(
-        self, problem: Problem, owned: int, tol: float, kernel: EnergyKernel | None = None
+        self, problem: Problem, owned: int, tol: float, kernel: EnergyKernel | TiledEnergy | None = None
     ) -> None:
         self.problem, self.owned, self.tol, self.kernel = problem, owned, tol, kernel
         self.kind, self.weights = "map", None
