@@ -9,6 +9,7 @@ tensors, whose gradients :meth:`EnergyKernel.adjoint` computes in closed form.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -299,7 +300,15 @@ class EnergyKernel:
         self.native, self.graph, self.design, self.tensors = native, graph, design, tensors
         self.plan = plan_of(graph, native, design.channels)
         self.sizes = Sizes.of(native, design)
+        self.held: Tensor | None = None
         self._check()
+
+    def holding(self, held: Tensor) -> EnergyKernel:
+        """The same problem, in which some nodes [N] stay where a solve begins."""
+        out = copy(self)
+        out.__dict__.pop("_posed", None)
+        out.held = held.to(torch.uint8).contiguous()
+        return out
 
     def _check(self) -> None:
         """Raise unless every array has the shape and the dtype that the library reads."""
@@ -366,7 +375,7 @@ class EnergyKernel:
         addresses = [address(x) for x in (t.parameters, t.nodes, t.edges, t.weight)]
         return (
             self.plan.handle, self.sizes.handle, self.replicas, *addresses, *self._strides,
-            address(t.loop_weight), int(self.direct),
+            address(t.loop_weight), int(self.direct), address(self.held),
         ), t  # fmt: skip
 
     def solve(
@@ -393,6 +402,20 @@ class EnergyKernel:
         )  # fmt: skip
         if failed:
             raise MemoryError(f"the compiled solve failed: {why}")
+
+    def gradient(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient at ``h`` [R, k, N], zero at nodes that are held, and the size of its terms
+        [R, G]."""
+        arguments, _alive = self._posed
+        h = h.detach().to(torch.float64).contiguous()
+        out, scale = torch.empty_like(h), h.new_empty(h.size(0), self.graph.num_graphs)
+        failed, why = self.native.call(
+            "gradient", *arguments, address(h), torch.get_num_threads(), address(out),
+            address(scale),
+        )  # fmt: skip
+        if failed:
+            raise MemoryError(f"the compiled gradient failed: {why}")
+        return out, scale
 
     def adjoint(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
         """How the adjoint solve ended, and the gradients of everything that was posed, from the

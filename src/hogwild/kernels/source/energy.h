@@ -110,6 +110,22 @@ class Task {
         for (int c = 0; c < K(); ++c) out[c * at_.N + at_.n0 + i] = x[i * K() + c];
     }
 
+    /// Whether a node stays where it is: its gradient is zero, and in the Hessian its row and column
+    /// are those of the identity. On a GPU all nodes move.
+    HOG_METHOD bool held(int i) const {
+#if HOG_GPU
+        return false;
+#else
+        return at_.held && at_.held[at_.n0 + i];
+#endif
+    }
+    /// Set x [n, k] to zero at the nodes that are held.
+    HOG_METHOD void hold(double* x) const {
+        HOG_PACKS(i, v.n)
+        for (int c = 0; c < K(); ++c) x[i * K() + c] = held(i) ? 0.0 : x[i * K() + c];
+        team.sync();
+    }
+
     /// The energy at x, and the rounding error of it.
     HOG_LARGE void evaluate(const double* x) {
         HOG_PACKS(b, packs(v.e)) {
@@ -175,6 +191,10 @@ class Task {
         residual = scale = 0;
         HOG_PACKS(i, v.n) {
             const int from = v.ptr[i], to = v.ptr[i + 1];
+            if (held(i)) {
+                HOG_EACH(c, K()) g[i * K() + c] = 0.0;
+                continue;
+            }
             HOG_EACH(c, K()) {
                 double sum = g[i * K() + c], size = sc[i * K() + c];
                 if (s().ends() == 2)
@@ -199,9 +219,15 @@ class Task {
     /// B += Uhh + A' half + Uhm A + beta, UJ = Umm Jj, X += half' Jj, Hjj += Jj' UJ.
     HOG_LARGE void assemble();
 
+    /// Blocks of the identity at the nodes that are held, and no couplings with them.
+    HOG_METHOD void hold_blocks();
+
     /// x = sign H^-1 from, at the point of the last `differentiate`; false where that failed.
     HOG_METHOD bool solve_linear(const double* from, double sign, double* x) {
-        if constexpr (!F::matrix_free) assemble();
+        if constexpr (!F::matrix_free) {
+            assemble();
+            hold_blocks();
+        }
         return fronts_.solve(*this, from, sign, x);
     }
 

@@ -257,6 +257,10 @@ class Hessian {
         team.sync();
         HOG_PACKS(i, t.v.n) {
             T* to = out + (size_t)i * stride;
+            if (t.held(i)) {
+                std::memcpy(to, x + (size_t)i * stride, stride * sizeof(T));
+                continue;
+            }
             auto add = [&](int q, int end) {
                 const T* from = G + ((size_t)q * ends + end) * stride;
                 for (int c = 0; c < stride; ++c) to[c] += from[c];

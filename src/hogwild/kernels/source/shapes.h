@@ -171,6 +171,7 @@ struct Place {
     const double* weight;             // [H or 1, E], or nullptr: all one
     long long weight_head;            // stride of the heads, zero where they share the weight
     const double* loop_weight;        // [N], or nullptr: all one
+    const unsigned char* held = nullptr;  // [N] whether a node stays where it is; nullptr: none does
 };
 
 /// Where the gradients of one replica go; same shapes as in Place, weights with all heads.
