@@ -8,6 +8,7 @@ tensors, whose gradients :meth:`EnergyKernel.adjoint` computes in closed form.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -30,9 +31,9 @@ from hogwild.nn.picnn import PICNN
 ACTIVATIONS = ("softplus", "squareplus")
 
 
-PRODUCTS = float(__import__("os").environ.get("PRODUCTS", "250"))
-"""Cost of conjugate gradients in products with the Hessian, measured in the multiplications of a
-factorisation that take as long."""
+PRODUCTS, ADJOINT_PRODUCTS = 70.0, 220.0
+"""Multiplications of a factorisation for each one in a product with the Hessian, above which conjugate
+gradients are cheaper: in an iteration of Newton's method, and in the adjoint, which is more exact."""
 MOST_NUMBERS = float(1 << 28)
 """Numbers in the fronts of one graph above which it is not factorised."""
 LARGEST = 400_000
@@ -337,19 +338,30 @@ class EnergyKernel:
         edges = max(graph.num_edges, graph.num_nodes)
         return edges <= MOST_EDGES and edges <= LARGEST * graph.num_graphs
 
-    @cached_property
+    @property
     def direct(self) -> bool:
-        """Whether Hessians are factorised; otherwise conjugate gradients multiply with them."""
+        """Whether Newton's method factorises Hessians; otherwise conjugate gradients multiply with
+        them."""
+        return self._factorisation < PRODUCTS
+
+    @property
+    def direct_adjoint(self) -> bool:
+        """The same for the adjoint."""
+        return self._factorisation < ADJOINT_PRODUCTS
+
+    @cached_property
+    def _factorisation(self) -> float:
+        """Multiplications of a factorisation for each one in a product with the Hessian."""
         k, plan = self.design.channels, self.plan
         if plan.numbers * k**2 > MOST_NUMBERS:
-            return False
+            return math.inf
         edges, nodes = self.graph.num_edges, self.graph.num_nodes
         message, loop, update = (
             sum(w * (len(inputs) + before) for w, before in zip(widths, (0, *widths), strict=False))
             for widths, inputs in zip(self.design.widths, self.design.monotone, strict=True)
         )
         product = edges * self.design.heads * message + nodes * (loop + update)
-        return plan.work * k**3 < PRODUCTS * product
+        return plan.work * k**3 / max(product, 1)
 
     @property
     def replicas(self) -> int:
@@ -375,8 +387,13 @@ class EnergyKernel:
         addresses = [address(x) for x in (t.parameters, t.nodes, t.edges, t.weight)]
         return (
             self.plan.handle, self.sizes.handle, self.replicas, *addresses, *self._strides,
-            address(t.loop_weight), int(self.direct), address(self.held),
+            address(t.loop_weight),
         ), t  # fmt: skip
+
+    def _arguments(self, direct: bool) -> tuple[Any, ...]:
+        """The arguments that pose the problem, and whether Hessians are factorised."""
+        posed, _alive = self._posed
+        return (*posed, int(direct), address(self.held))
 
     def solve(
         self, h0: Tensor | None, atol: float, rtol: float, max_iter: int, max_backtracks: int,
@@ -394,9 +411,8 @@ class EnergyKernel:
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         """Solve, and write the solution."""
-        arguments, _alive = self._posed
         failed, why = self.native.call(
-            "solve", *arguments, address(h0), *options, torch.get_num_threads(),
+            "solve", *self._arguments(self.direct), address(h0), *options, torch.get_num_threads(),
             address(into.value), address(into.status), address(into.iterations),
             address(into.residual),
         )  # fmt: skip
@@ -406,11 +422,10 @@ class EnergyKernel:
     def gradient(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient at ``h`` [R, k, N], zero at nodes that are held, and the size of its terms
         [R, G]."""
-        arguments, _alive = self._posed
         h = h.detach().to(torch.float64).contiguous()
         out, scale = torch.empty_like(h), h.new_empty(h.size(0), self.graph.num_graphs)
         failed, why = self.native.call(
-            "gradient", *arguments, address(h), torch.get_num_threads(), address(out),
+            "gradient", *self._arguments(False), address(h), torch.get_num_threads(), address(out),
             address(scale),
         )  # fmt: skip
         if failed:
@@ -443,10 +458,10 @@ class EnergyKernel:
 
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         """Write all gradients; those of weights for every replica and head."""
-        arguments, _alive = self._posed
         failed, why = self.native.call(
-            "adjoint", *arguments, address(h), address(gradient), self.rtol,
-            torch.get_num_threads(), *(address(x) for x in into.every()), address(status),
+            "adjoint", *self._arguments(self.direct_adjoint), address(h), address(gradient),
+            self.rtol, torch.get_num_threads(), *(address(x) for x in into.every()),
+            address(status),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"the compiled adjoint failed: {why}")
