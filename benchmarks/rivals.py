@@ -297,9 +297,11 @@ class Hogwild:
 
     def load(self, parameters: Parameters, h0: Tensor) -> Callable[[], Callable[[], Outcome]]:
         set_parameters(self.model, parameters)
+        own = list(self.model.parameters())
 
         def step() -> Callable[[], Outcome]:
-            self.model.zero_grad()
+            for parameter in own:
+                parameter.grad = None
             found, _ = training_step(self.model, self.task, h0)
 
             def outcome() -> Outcome:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from hogwild.nn.picnn import PICNN
 ACTIVATIONS = ("softplus", "squareplus")
 
 
-PRODUCTS, ADJOINT_PRODUCTS = 70.0, 220.0
+PRODUCTS, ADJOINT_PRODUCTS = 40.0, 150.0
 """Multiplications of a factorisation for each one in a product with the Hessian, above which conjugate
 gradients are cheaper: in an iteration of Newton's method, and in the adjoint, which is more exact."""
 MOST_NUMBERS = float(1 << 28)
@@ -144,9 +144,9 @@ def pose(
     """Pose a problem from its networks (message, self message, update) and from features
     [1 or R, p, N]."""
     edge_attr = edge_attr if design.both_ends else None  # node-wise messages do not read it
-    parameters = [p for net in networks for p in _parameters(net)]
-    counts = tuple(len(_parameters(net)) for net in networks)
-    flat, nodes, edges = _Pose.apply(design, counts, x, heard, edge_attr, *parameters)
+    given = [_parameters(net) for net in networks]
+    counts = tuple(map(len, given))
+    flat, nodes, edges = _Pose.apply(design, counts, x, heard, edge_attr, *chain(*given))
     weight = None if weight is None else weight[:, :, 0]
     return Tensors(flat, nodes, edges, weight, loop_weight)
 

@@ -284,7 +284,7 @@ class EnergyConv(ImplicitConv):
         made = kernel(native, graph, design, tensors)
         if self.solver.adjoint_rtol is not None:
             made.rtol = self.solver.adjoint_rtol
-        elif next(nets[0].parameters()).dtype != torch.float64:
+        elif nets[0].wy[0].dtype != torch.float64:
             made.rtol = 1e-8  # gradients in float32 have no more digits
         return made
 

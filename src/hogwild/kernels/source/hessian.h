@@ -138,6 +138,29 @@ class Hessian {
         if (copies) parameters = (T*)(memory + used);
     }
 
+    /// The weight of all messages that a node hears, sends and tells itself: the largest of all nodes
+    /// divided by the mean.
+    double spread() const {
+        const auto& team = t.team;
+        double largest = 0, sum = 0, none = 0;
+        auto weight = [&](int q) {
+            double w = 0;
+            for (int hd = 0; hd < H; ++hd)
+                w += std::fabs(t.wt.at((q / LANES * H + hd) * LANES + q % LANES, 0));
+            return w / H;
+        };
+        HOG_PACKS(i, t.v.n) {
+            double mine = std::fabs(t.lw.at(i, 0));
+            for (int q = t.v.ptr[i]; q < t.v.ptr[i + 1]; ++q) mine += weight(q);
+            for (int o = t.v.out_ptr[i]; o < t.v.out_ptr[i + 1]; ++o) mine += weight(t.v.out_edge[o]);
+            largest = std::fmax(largest, mine);
+            sum += mine;
+        }
+        team.max(largest, none);
+        team.sum(sum, none);
+        return largest * t.v.n / sum;
+    }
+
     /// Copy what no iteration changes.
     void copy_contexts() const {
         if constexpr (!copies) return;

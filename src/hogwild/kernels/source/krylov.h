@@ -107,11 +107,11 @@ struct Krylov {
     V* memory;          // krylov_packs
     double rtol, atol;  // relative to the right-hand side, in the largest entry; rtol 0: adapt
     int most;           // iterations
-    mutable bool begun = false;
+    mutable bool begun = false, scaled = false;
 
     static constexpr double QUICK = 1e-5;  // what single precision is asked for
-    static constexpr int PATIENCE = 100;   // turns until the preconditioner is computed anew
-    static constexpr double SPREAD = 50;   // of diagonals for which the identity preconditions
+    static constexpr int PATIENCE = 100;   // turns until the diagonal preconditions in any case
+    static constexpr double SPREAD = 8;    // of the nodes' weights above which it always does
 
     /// x = sign H^-1 from; false where that does not converge or is not finite. Within Newton's
     /// method (rtol = 0) the tolerance follows the residual, which keeps the convergence fast.
@@ -128,8 +128,10 @@ struct Krylov {
         const int stride = exact.stride;
         if (!begun) {
             quick.copy_contexts();
-            precondition(task, fine, fast);
+            precondition(task, fine, fast, fine.hessian.spread() > SPREAD);
             begun = true;
+        } else if (scaled) {
+            precondition(task, fine, fast, true);
         }
         quick.copy_point();
         double size = 0, none = 0;
@@ -186,7 +188,7 @@ struct Krylov {
             double left;
             int turns = fast.run(goal, PATIENCE, left);
             if (turns >= 0 && left > goal) {
-                precondition(task, fine, fast);
+                if (!scaled) precondition(task, fine, fast, true);
                 turns = fast.run(goal, 4 * PATIENCE, left);
             }
             if (turns < 0 || left > goal) break;
@@ -211,27 +213,23 @@ struct Krylov {
         return turns >= 0 && (worst <= limit || rtol == 0);
     }
 
-    /// The preconditioner: the inverse of the Hessian's diagonal, or the identity where the diagonal is
-    /// about the same everywhere, as in ordinary graphs: then the identity needs fewer turns.
+    /// The preconditioner: the inverse of the Hessian's diagonal, or the identity. In ordinary graphs
+    /// the diagonal is about the same everywhere; then the identity needs fewer turns, and is free.
     template <class Task, class Fine, class Fast>
-    void precondition(Task& task, const Fine& fine, const Fast& fast) const {
+    void precondition(Task& task, const Fine& fine, const Fast& fast, bool scale) const {
         const auto& team = task.team;
+        scaled = scale;
         fine.each([&](int i) { fine.inverse[i] = V{} + 1.0; });
         team.sync();
-        double* const diagonal = (double*)fine.q;
-        task.diagonal(diagonal);
-        const int k = task.s().k();
-        double largest = 0, smallest = -1e300;
-        HOG_PACKS(i, task.v.n * k) {
-            largest = std::fmax(largest, diagonal[i]);
-            smallest = std::fmax(smallest, -diagonal[i]);
-        }
-        team.max(largest, smallest);
-        if (largest > SPREAD * -smallest || begun)
+        if (scale) {
+            double* const diagonal = (double*)fine.q;
+            task.diagonal(diagonal);
+            const int k = task.s().k();
             HOG_PACKS(i, task.v.n)
-        for (int c = 0; c < k; ++c)
-            ((double*)fine.inverse)[(size_t)i * fine.hessian.stride + c] = 1 / diagonal[i * k + c];
-        team.sync();
+            for (int c = 0; c < k; ++c)
+                ((double*)fine.inverse)[(size_t)i * fine.hessian.stride + c] = 1 / diagonal[i * k + c];
+            team.sync();
+        }
         fast.each([&](int i) {
             for (int half = 0; half < 2; ++half)
                 for (int l = 0; l < LANES; ++l)

@@ -251,6 +251,17 @@ HOG_FN void jacobians(HOG_NET net, const double* W, In q, In s, V* every, V* J, 
         const V* lower = every + (unit - before) * D;
         V* mine = l + 1 == net.L() ? J : every + unit * D;
         HOG_EACH(m, before) up[m] = q[at + D + width + m] * s[unit - before + m];
+#if !HOG_GPU
+        if (width > 1 && D >= 16) {
+            for (int j = 0; j < D; ++j) {
+                for (int i = 0; i < width; ++i) x[i] = Wy[i * D + j] * q[at + j];
+                add_rows(Wz, width, before, [&](int m) { return up[m] * lower[m * D + j]; }, x);
+                for (int i = 0; i < width; ++i) mine[i * D + j] = x[i];
+            }
+            unit += width;
+            continue;
+        }
+#endif
         HOG_EACH(i, width) {
             HOG_EACH(m, before) x[m] = Wz[i * before + m] * up[m];
             HOG_EACH(j, D) {
