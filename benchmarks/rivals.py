@@ -300,11 +300,13 @@ class TrainingStep:
         compiled = model.solver_path(inputs_of(task))[0].startswith("compiled")
         self.recordable = self.device.type == "cuda" and compiled
         self.replay: Replay | None = None
+        self.own = list(model.parameters())  # finding them takes longer than clearing gradients
 
     def __call__(self, h0: Tensor | None) -> tuple[Solution, Tensor]:
         """The solution and the losses [R]; the gradients are in ``.grad``."""
         if h0 is None or not self.recordable:
-            self.model.zero_grad()
+            for parameter in self.own:
+                parameter.grad = None
             return training_step(self.model, self.task, h0)
         if self.replay is None:
             self.h0 = h0.clone()

@@ -28,7 +28,7 @@ from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
 from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.mode import opaque
-from hogwild.models.validation import large_features
+from hogwild.models.validation import first_parameter, large_features
 from hogwild.ops import as_field
 from hogwild.problems.base import Problem
 from hogwild.solvers.adjoint import attach, differentiable
@@ -156,7 +156,7 @@ class ImplicitConv(Conv):
 
     def _precise(self, inputs: Inputs) -> torch.autocast:
         """A context without autocast: bfloat16 is too coarse for a solve."""
-        like = next(self.parameters(), inputs.x)
+        like = first_parameter(self, inputs.x)
         return torch.autocast(getattr(like, "device", torch.device("cpu")).type, enabled=False)
 
     def fields(self, inputs: Inputs) -> tuple[Graph, Tensor, Tensor | None, Tensor | None]:
