@@ -182,7 +182,9 @@ class Host:
         if native is None or inputs.x.device.type != "cpu":
             return "on a GPU all nodes move (kernels/source/energy.h)"
         if inputs.edge_index.size(1) >= LEAST and isinstance(self.conv, EnergyConv):
-            tiled = TiledEnergy.of(native, inputs, self.conv.kernel, self.links.free)
+            tiled = TiledEnergy.of(
+                native, inputs, self.conv.kernel, self.links.free, self.store.num_parts
+            )
             if tiled is not None:
                 return tiled
         return self.conv.kernel(inputs)

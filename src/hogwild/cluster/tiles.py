@@ -38,10 +38,12 @@ RINGS = 4
 GROUP = 128
 """Tiles of a group."""
 SPREAD = 6
-"""A graph whose tiles with their rings hold more than this many times its nodes is not tiled."""
+"""A graph whose first tiles with their rings hold more than this many times their nodes is not
+tiled."""
+ANY = 1 << 62
 SPARE = 0.25
-"""Share of the available memory in which groups are kept from one sweep to the next; the others are
-made again."""
+"""Share of the available memory in which all parts together keep groups from one sweep to the next;
+the others are made again."""
 
 Pose = Callable[[Inputs], EnergyKernel | str]
 """The compiled solve of some inputs, or why there is none."""
@@ -66,9 +68,10 @@ class TiledEnergy:
         inputs: The part, with the degrees of the whole graph.
         pose: Poses the energy of a group.
         moving: The first nodes, for which the part may solve.
+        room: Bytes in which groups are kept.
     """
 
-    def __init__(self, native: Library, inputs: Inputs, pose: Pose, moving: int) -> None:
+    def __init__(self, native: Library, inputs: Inputs, pose: Pose, moving: int, room: int) -> None:
         self.inputs, self.pose, self.moving = inputs, pose, moving
         src, dst = inputs.edge_index
         self.tiling = Tiling(native, src, dst, inputs.num_nodes, moving, SIZE)
@@ -81,15 +84,17 @@ class TiledEnergy:
             self.degrees = torch.stack(sums, -1)
         self.starts = range(0, self.tiling.count, GROUP)
         self._kept: dict[int, Group] = {}
-        self._room = int(SPARE * (available() or 0))
+        self._room = room
 
     @classmethod
-    def of(cls, native: Library, inputs: Inputs, pose: Pose, moving: int) -> TiledEnergy | None:
-        """A part in tiles; ``None`` where the rings of tiles hold too many nodes, or the compiled
-        library has no such energy."""
-        if inputs.x.dim() != 2 or inputs.heard is not None or not moving:
+    def of(
+        cls, native: Library, inputs: Inputs, pose: Pose, moving: int, parts: int = 1
+    ) -> TiledEnergy | None:
+        """One of so many parts, in tiles; ``None`` where the rings of tiles hold too many nodes, or
+        the compiled library has no such energy."""
+        if not moving:
             return None
-        out = cls(native, inputs, pose, moving)
+        out = cls(native, inputs, pose, moving, int(SPARE * (available() or 0) / parts))
         return out if out.tiling.count > 1 and out._group(0) is not None else None
 
     def _group(self, start: int) -> Group | None:
@@ -97,7 +102,7 @@ class TiledEnergy:
             return self._kept[start]
         last = min(start + GROUP, self.tiling.count)
         most = SPREAD * (last - start) * max(SIZE, self.moving // self.tiling.count)
-        found = self.tiling.gather(start, last, RINGS, most)
+        found = self.tiling.gather(start, last, RINGS, ANY if start else most)
         if found is None:
             return None
         given = self.inputs
@@ -140,7 +145,9 @@ class TiledEnergy:
             scale = torch.maximum(scale, size.amax(-1, keepdim=True))
         return out, scale
 
-    def sweep(self, h: Tensor, free: int, solve: Callable[[EnergyKernel, Tensor], Solution]) -> None:
+    def sweep(
+        self, h: Tensor, free: int, solve: Callable[[EnergyKernel, Tensor], Solution]
+    ) -> None:
         """Solve every tile once for the first ``free`` nodes of the part; ``h`` [R, k, N] is
         changed in place."""
         for group in self._groups():

@@ -44,6 +44,8 @@ TURNS = 10
 """Turns of a rule in one update."""
 PAIRS = 4
 """Pairs of embeddings that an extrapolation combines."""
+GROWN = 4.0
+"""A part halves its step if the square of its gradient has grown by this factor, and reversed."""
 PATIENCE = 3
 """Updates without news after which a damped part moves on."""
 SLOW, WEARY = 0.5, 3
@@ -293,7 +295,7 @@ class Solve(Work):
             return True
         if self.last is not None:
             turned = bool((self.r * self.last).sum() < 0)
-            grown = bool(self.r.square().sum() > self.last.square().sum())
+            grown = bool(self.r.square().sum() > GROWN * self.last.square().sum())
             self.trust = 0.5 * self.trust if turned and grown else min(1.0, 1.1 * self.trust)
         self.last, self.anchor, self.idle = self.r, self.own.clone(), 0
         return True
