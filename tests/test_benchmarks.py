@@ -15,7 +15,7 @@ SHORT = {
     "cluster.py": "--side 10 --workers 2 --models gsd --rounds 1",
     "constants.py": "--length 4 --nodes 5 --models 1 --ticks 10",
     "condition.py": "--sizes 8 --seeds 1",
-    "deadlines.py": "--tasks robots --models gcn ignn --quick --epochs 2 --schedules 1 --graphs 2 "
+    "deadlines.py": "--tasks robots --models gcn ignn --epochs 2 --schedules 1 --graphs 2 "
     "--ticks 50",
     "deadlines_page.py": "--check",
     "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
