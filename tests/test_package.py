@@ -84,7 +84,16 @@ def test_import_is_light(fresh):
     assert not {"torch", "numpy", "scipy", "tqdm"} & set(fresh["package"])
     top = {name.split(".")[0] for name in fresh["names"]}
     assert "torch" in top
-    assert not top & {"zenoh", "ray", "matplotlib", "jax", "pytest", "hypothesis", "starlette", "uvicorn"}
+    assert not top & {
+        "zenoh",
+        "ray",
+        "matplotlib",
+        "jax",
+        "pytest",
+        "hypothesis",
+        "starlette",
+        "uvicorn",
+    }
     assert "hogwild.testing" not in fresh["names"]
 
 

@@ -141,9 +141,10 @@ def test_a_click_kills_and_a_drag_changes_the_graph(open_page):
     box = canvas(page).bounding_box()
     found = None
     for k in range(400):  # a node somewhere in the picture
-        x, y = box["x"] + 25 + (k % 20) * (box["width"] - 50) / 20, box["y"] + 20 + (k // 20) * (
-            box["height"] - 40
-        ) / 20
+        x, y = (
+            box["x"] + 25 + (k % 20) * (box["width"] - 50) / 20,
+            box["y"] + 20 + (k // 20) * (box["height"] - 40) / 20,
+        )
         page.mouse.move(x, y)
         if canvas(page).evaluate("(c) => c.style.cursor") == "pointer":
             found = x, y

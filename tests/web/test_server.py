@@ -96,7 +96,9 @@ def test_no_other_file_is_served(port, path):
         get(port, path)
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9", "[::1]:80", "10.1.2.3", "swarm.example"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1:9", "[::1]:80", "10.1.2.3", "swarm.example"]
+)
 def test_hosts_that_cannot_be_rebound_are_served(port, host):
     assert get(port, host=host).status == 200
 
@@ -153,8 +155,8 @@ def test_malformed_messages_are_answered_in_words_and_survived(port):
 def masked(text):
     """A text message as a client sends it."""
     mask = os.urandom(4)
-    return bytes([0x81, 0x80 | len(text)]) + mask + bytes(
-        c ^ mask[i % 4] for i, c in enumerate(text)
+    return (
+        bytes([0x81, 0x80 | len(text)]) + mask + bytes(c ^ mask[i % 4] for i, c in enumerate(text))
     )
 
 

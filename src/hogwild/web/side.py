@@ -248,7 +248,9 @@ class Side:
         gap = float((h.T - self.exact).abs().max()) if m else 0.0
         out = self._read(h.T.contiguous())
         tally = simulation.tally
-        spent = torch.stack([tally.updates.sum(), tally.packets.sum(), NUMBER * tally.numbers.sum()])
+        spent = torch.stack(
+            [tally.updates.sum(), tally.packets.sum(), NUMBER * tally.numbers.sum()]
+        )
         spent = (self._bill.sum(1) + spent).double() / max(m, 1)
         age = (simulation.time - self.view).clamp_min(0)
         oldest = torch.zeros(simulation.graph.num_nodes, dtype=torch.long)
