@@ -1,7 +1,7 @@
 """Error against time and traffic: energies, fixed points and layers at the same deadlines.
 
 For each task (the paper's five, MUTAG, and the 12 robots) the models are trained by the protocols
-of ``experiments`` (``--quick``: smaller tasks, fewer epochs and replicas) and their best replica
+of ``experiments`` (``--size``: smaller tasks, fewer epochs and replicas) and their best replica
 runs on held-out graphs under the same random schedules, S = 5 and D = 2, robots with 30 % of all
 packets lost, the others with none:
 
@@ -16,7 +16,7 @@ updates, packets and bytes of a node, error), the light cone, the error in step,
 be within 5 % of it, and the error after 1, 3 and 10 light cones. ``benchmarks/deadlines_page.py``
 draws the figures and writes the tables of ``docs/deadlines.md`` from the records.
 
-Run ``PYTHONPATH=. python benchmarks/deadlines.py --quick --work FOLDER --output
+Run ``PYTHONPATH=. python benchmarks/deadlines.py --size medium --work FOLDER --output
 benchmarks/results/deadlines`` in the root of the repository. ``--train`` stops after training, and
 a later call with the same folder goes on from there.
 """
@@ -28,7 +28,6 @@ import json
 import platform
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,6 +50,7 @@ from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 from hogwild.tasks import Task
 from hogwild.training import Result
+from hogwild.training.task import resolve
 
 STAGGER, DELAY = 5, 2
 LOSSES = {"robots": 0.3}
@@ -60,11 +60,21 @@ ROBOTS = Protocol(
     "robots",
     replicas=10,
     default={"epochs": 600, "lr": 0.01, "decay": (0.8, 60)},
-    quick={"replicas": 2, "epochs": 200, "decay": (0.8, 30)},
+    quick={"replicas": 2, "epochs": 200, "decay": (0.8, 20)},
 )
-MUTAG = replace(
-    PROTOCOLS["mutag"], quick={"replicas": 2, "epochs": 400, "decay": (0.5, 100)}
-)  # with fewer epochs a GCN says the same of all molecules
+MEDIUM: dict[str, dict[str, Any]] = {
+    "chains": {"replicas": 5, "epochs": 2000},
+    "counting": {"replicas": 3, "epochs": 1000, "decay": (0.8, 100)},
+    "sums": {"replicas": 2, "epochs": 60, "batch_size": 100, "decay": (0.85, 5),
+             "task_options": {"num_graphs": 800}},
+    "coordinates": {"replicas": 2, "epochs": 80, "batch_size": 60, "decay": (0.85, 6),
+                    "task_options": {"num_graphs": 500}},
+    "terrain": {"replicas": 2, "epochs": 20, "batch_size": 200, "decay": (0.85, 1),
+                "task_options": {"num_graphs": 3000}},
+    "mutag": {"replicas": 3, "epochs": 500, "decay": (0.5, 125)},
+    "robots": {"replicas": 3, "epochs": 400, "decay": (0.8, 40)},
+}  # fmt: skip
+"""Between ``--quick`` and the protocols of the paper's tables: minutes for each model."""
 RULES: dict[str, tuple[str, ...]] = {
     "energy-edge": ("messages", "gradient"),
     "gcn": ("overwriting", "resending", "caching"),
@@ -79,12 +89,13 @@ AIM = 3
 """Models that are trained for a deadline are trained for so many light cones in updates."""
 
 
-def works(folder: Path, quick: bool, epochs: int | None = None) -> Work:
-    """How models are trained."""
+def works(folder: Path, size: str, task: str, epochs: int | None = None) -> Work:
+    """How models of a task are trained."""
+    changes = dict(MEDIUM[task]) if size == "medium" else {}
+    changes |= {} if epochs is None else {"epochs": epochs}
     return Work(
-        folder, quick=quick, resume=True,
-        protocols={**PROTOCOLS, "robots": ROBOTS, "mutag": MUTAG},
-        changes={} if epochs is None else {"epochs": epochs},
+        folder, quick=size == "quick", resume=True, protocols={**PROTOCOLS, "robots": ROBOTS},
+        changes=changes,
     )  # fmt: skip
 
 
@@ -101,8 +112,8 @@ def trained(work: Work, task: str, model: str) -> Result:
 
 def aim(work: Work, task: str) -> int:
     """The deadline to train for, in updates a node: a few light cones."""
-    result = work.trained(task, "energy-edge")
-    graphs = [result.graph(i, torch.float64) for i in sample(result, result.best)]
+    config = work.config(task, "energy-edge")
+    graphs = resolve(config.task, config.task_options).graphs[:10]
     seen = light_cone(Inputs.of(graphs).graph(), Settings(STAGGER, DELAY))
     return max(1, round(AIM * seen.mean))
 
@@ -161,7 +172,7 @@ def record_of(run: Run, result: Result, seconds: float) -> dict[str, Any]:
 
 def measure(task: str, arguments: argparse.Namespace) -> None:
     """Train what is missing and write the record of a task, after every model."""
-    work = works(arguments.work, arguments.quick, arguments.epochs)
+    work = works(arguments.work, arguments.size, task, arguments.epochs)
     path = None if arguments.output is None else arguments.output / f"{task}.json"
     record: dict[str, Any] = {"runs": {}}
     if path is not None and path.exists():
@@ -169,6 +180,9 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
     for model in arguments.models:
         wanted = [rule for rule in RULES[model] if f"{model} {rule}" not in record["runs"]]
         if not wanted and not arguments.train:
+            continue
+        if arguments.finished and not (work.training(task, model) / "result.json").exists():
+            print(f"{task} {model}: not trained", flush=True)
             continue
         began = time.perf_counter()
         result = trained(work, task, model)
@@ -186,7 +200,7 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
             record |= {
                 "task": task, "stagger": STAGGER, "delay": DELAY, "loss": LOSSES.get(task, 0.0),
                 "schedules": arguments.schedules, "graphs": arguments.graphs,
-                "ticks": arguments.ticks, "quick": arguments.quick,
+                "ticks": arguments.ticks, "size": arguments.size,
                 "higher_is_better": result.task.higher_is_better,
                 "percent": result.task.reported.percent, "constant": constant(result),
                 "environment": {"machine": platform.machine(), "python": platform.python_version(),
@@ -201,8 +215,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--models", nargs="+", default=list(RULES), choices=RULES)
-    parser.add_argument("--quick", action="store_true", help="the quick protocols of experiments")
+    parser.add_argument("--size", default="quick", choices=("quick", "medium", "full"),
+                        help="how long models are trained")  # fmt: skip
     parser.add_argument("--train", action="store_true", help="train only")
+    parser.add_argument("--finished", action="store_true", help="leave out what is not trained")
     parser.add_argument("--schedules", type=int, default=5)
     parser.add_argument("--graphs", type=int, default=10, help="held-out graphs, at most 10")
     parser.add_argument("--ticks", type=int, default=15_000)

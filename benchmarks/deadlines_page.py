@@ -51,6 +51,8 @@ LOOKS = {  # colour, mark, dashes
     "gat caching": (CYCLE[4], "X", (0, (4, 1, 1, 1))),
 }
 CONES = ("1", "3", "10")
+APART = 5
+"""Budgets between which the best model stays named, in looks."""
 NEAR = 0.01
 """On the frontier: the error is at most this share above the least."""
 
@@ -115,7 +117,8 @@ def draw(task: str, record: dict[str, Any]) -> None:
                            label="best constant answer")  # fmt: skip
         name = "error (1 − accuracy)" if record["higher_is_better"] else _metric(record)
         worst = max(_start(run, record) for run in record["runs"].values())
-        if worst > 20 * frontier(record, "updates")["least"][-1]:
+        share = record["higher_is_better"] or _metric(record) == "error"  # zero is not far away
+        if not share and worst > 20 * frontier(record, "updates")["least"][-1]:
             axes[0].set_yscale("log")
         elif percent:
             axes[0].yaxis.set_major_formatter(need("matplotlib.ticker").PercentFormatter(1.0))
@@ -154,9 +157,11 @@ def table(task: str, record: dict[str, Any]) -> str:
         cells += [show(run["at_cones"][c]["error"], record) for c in CONES]
         cells.append(", ".join(size(run["at_cones"][c]["bytes"]) for c in CONES))
         price = run["within"]["0.05"]
-        cells += ["never", "–", "–"] if price is None else [
-            f"{price['ticks'] / cone['ticks']:.1f}", shown(price["updates"]), size(price["bytes"]),
-        ]  # fmt: skip
+        costs = ["never", "–", "–"]
+        if price is not None:
+            cones = price["ticks"] / run["light_cone"]["ticks"]
+            costs = [f"{cones:.1f}", shown(price["updates"]), size(price["bytes"])]
+        cells += costs
         lines.append("| " + " | ".join([label, *cells]) + " |")
     lost = f", {record['loss']:.0%} of all packets lost" if record["loss"] else ""
     first = next(iter(record["runs"].values()))
@@ -181,14 +186,14 @@ def spans(record: dict[str, Any], cost: str) -> str:
     budgets, unit = found["budgets"], (shown if cost == "updates" else size)
     if on[budgets > 0].all():
         return "at every budget"
-    pieces: list[list[int]] = []  # budgets that follow each other and have the same best model
+    pieces: list[list[int]] = []  # budgets near each other that have the same best model
     best_of = [
         min(found["errors"], key=lambda n, i=i: found["errors"][n][i]) for i in range(len(on))
     ]
     for i in range(len(on)):
         if on[i] or budgets[i] <= 0:
             continue
-        if pieces and pieces[-1][-1] == i - 1 and best_of[i] == best_of[i - 1]:
+        if pieces and i - pieces[-1][-1] <= APART and best_of[i] == best_of[pieces[-1][-1]]:
             pieces[-1].append(i)
         else:
             pieces.append([i])

@@ -247,6 +247,8 @@ class Deadlines:
                 of += f", counted in {LEAST:.0%} of the error before the first update,"
         if near is None:
             return f"not within {share:.0%} {of} in these {int(self.ticks[-1]):,} ticks"
+        if near.ticks == 0:
+            return f"within {share:.0%} {of} before the first update"
         return f"within {share:.0%} {of} after {self.cost(near)}"
 
     def cost(self, price: Price) -> str:
