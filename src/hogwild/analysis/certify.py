@@ -182,6 +182,9 @@ def _stack(
     model: GraphModule, stack: StackProblem, inputs: Inputs, settings: Settings
 ) -> Certificate:
     """Level by level, with the levels below at their answers."""
+    if settings.rule == "guarded":
+        reason = "it cannot run under this rule, which needs a problem that does not move"
+        return Certificate(model.kind, False, reason)
     solved = [level.value for level in model.solutions(inputs)]
     fields = [as_field(h, h.dtype) for h in solved]
     levels = tuple(
