@@ -224,7 +224,7 @@ class Host:
         """The kinds of work that fit the model."""
         if not self.owned:
             return list(KINDS)
-        return ["solve", *fitting(self.problem)]
+        return ["solve", *(name for name in fitting(self.problem) if name in KINDS)]
 
     def forget(self) -> None:
         """Forget the embeddings, so that the next start is from zero."""
