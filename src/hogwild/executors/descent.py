@@ -7,7 +7,7 @@ together. For an energy these are damped block-Jacobi steps, the ``"auto"`` step
 .. math:: h \leftarrow h - \omega\, D^{-1} \nabla E(h),
 
 with :math:`D` the nodes' own blocks of the Hessian in majorising curvatures. The blocks are
-computed anew at steps 0, 1, 2, 4, 8, …: embeddings move most at first, and a block costs four times
+computed anew at steps 0, 1, 4, 16, 64, …: embeddings move most at first, and blocks cost four times
 a gradient. For a fixed point a step applies the map.
 """
 
@@ -19,6 +19,9 @@ from torch import Tensor
 from hogwild.ops import scatter
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild_node.rules.gradient import DAMPING
+
+ANEW = frozenset(4**i for i in range(16))
+"""Steps at which the blocks are computed anew."""
 
 
 def blocks(problem: Objective, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,7 +45,7 @@ def descended(problem: Problem, steps: int) -> Tensor:
     assert isinstance(problem, Objective)
     inverse: Tensor | None = None
     for step in range(steps):
-        if inverse is None or step & (step - 1) == 0:
+        if inverse is None or step in ANEW:
             gradient, block = blocks(problem, h)
             inverse = DAMPING * torch.linalg.inv_ex(block)[0]
         else:

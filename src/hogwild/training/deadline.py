@@ -38,13 +38,12 @@ from hogwild.executors.unrolled import asynchronous_embed
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ConvGNN
 from hogwild.problems.base import Objective, Problem
-from hogwild.rules import choose
 from hogwild.training.predict import inputs_of
 from hogwild.training.stiffness import stiffness
 
 METHODS = ("steps", "schedule", "stiffness")
-PACE = 3
-"""Messages do in one update what takes about so many synchronous steps."""
+STEPS = 30
+"""Synchronous steps by default, at most: their cost grows with their number."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,8 @@ class Deadline:
         stagger: S of the schedules.
         delay: D of the schedules.
         weight: w, the weight of the term beside the loss in the limit.
-        steps: Synchronous steps; ``None``: a third of the updates of messages, and all updates of
-            other rules.
+        steps: Synchronous steps, for ``"steps"``; ``None``: as many as updates, at most
+            :data:`STEPS`.
         tail: Ticks before the deadline that gradients go through, for ``"schedule"``; ``None``:
             all. Earlier ticks run without gradients, in compiled code where there is any.
     """
@@ -134,12 +133,8 @@ class Deadline:
 
     def stepped(self, model: ConvGNN, data: Batch) -> Tensor:
         """What nodes (or graphs) answer after synchronous steps, [R, …]."""
-        problem = _posed(model, data)
-        steps = self.steps
-        if steps is None:
-            messages = choose(problem, self.rule) == "messages"
-            steps = max(1, self.updates // PACE) if messages else self.updates
-        h = descended(problem, steps).mT
+        steps = min(self.updates, STEPS) if self.steps is None else self.steps
+        h = descended(_posed(model, data), steps).mT
         return _read(model, data, h if model.replicas is not None else h[0])
 
     def penalty(self, model: ConvGNN, data: Batch, h: Tensor) -> Tensor:
