@@ -6,15 +6,15 @@ and 10 light cones, the light cones until the error is within 5 % of that at the
 CPU time of an epoch. The ways:
 
 * ``plain``: no deadline; ``beta``: no deadline, and a larger β;
-* ``steps``: the loss of what nodes reach after synchronous steps, the default of ``deadline=``;
-  ``steps-zero``: the same without a learned start; ``steps-third`` and ``steps-twice``: fewer and
-  more steps; ``steps-weight-3``: a larger weight; ``steps-beta``: a larger β; ``steps-wide`` and
-  ``plain-wide``: wider embeddings;
+* ``synchronous``: the loss of what nodes reach after synchronous updates, the default of
+  ``deadline=``; ``synchronous-zero``: the same without a learned start; ``synchronous-third`` and
+  ``synchronous-twice``: fewer and more updates; ``synchronous-weight-3``: a larger weight;
+  ``synchronous-beta``: a larger β; ``synchronous-wide`` and ``plain-wide``: wider embeddings;
 * ``schedule-gradient`` and ``schedule-messages``: the loss of what nodes reach after asynchronous
   updates, with gradients through the last ticks;
 * ``stiffness``: a penalty on the updates that the energy is predicted to need.
 
-Run ``python benchmarks/deadline_training.py --task robots --ways plain steps`` in the root of the
+Run ``python benchmarks/deadline_training.py --task robots --ways plain synchronous`` in the root of the
 repository. Every way writes a record to ``benchmarks/results/deadline_training``; ``--table``
 prints the records of all tasks.
 """
@@ -74,13 +74,13 @@ def ways(updates: int) -> dict[str, dict[str, Any]]:
     return {
         "plain": {},
         "beta": {"model_options": {"beta": 0.3}},
-        "steps": aimed(),
-        "steps-zero": aimed("zero"),
-        "steps-third": aimed(steps=updates // 3),
-        "steps-twice": aimed(steps=2 * updates),
-        "steps-weight-3": aimed(weight=3.0),
-        "steps-beta": aimed(beta=0.3),
-        "steps-wide": aimed(hidden_channels=8),
+        "synchronous": aimed(),
+        "synchronous-zero": aimed("zero"),
+        "synchronous-third": aimed(unroll=updates // 3),
+        "synchronous-twice": aimed(unroll=2 * updates),
+        "synchronous-weight-3": aimed(weight=3.0),
+        "synchronous-beta": aimed(beta=0.3),
+        "synchronous-wide": aimed(hidden_channels=8),
         "plain-wide": {"model_options": {"hidden_channels": 8}},
         "schedule-gradient": aimed(method="schedule", rule="gradient", tail=30),
         "schedule-messages": aimed(method="schedule", rule="messages", tail=3),
@@ -175,7 +175,9 @@ def table(folder: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=list(TASKS), default="robots")
-    parser.add_argument("--ways", nargs="*", choices=list(ways(1)), default=["plain", "steps"])
+    parser.add_argument(
+        "--ways", nargs="*", choices=list(ways(1)), default=["plain", "synchronous"]
+    )
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--graphs", type=int, default=40, help="most test graphs")
     parser.add_argument("--runs", type=int, default=3, help="schedules")

@@ -15,6 +15,7 @@ SHORT = {
     "cluster.py": "--side 10 --workers 2 --models gsd --rounds 1",
     "constants.py": "--length 4 --nodes 5 --models 1 --ticks 10",
     "condition.py": "--sizes 8 --seeds 1",
+    "deadline_training.py": "--task chains --ways plain synchronous --epochs 2 --runs 1",
     "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
     "epochs.py": "--sets MUTAG --widths 2 --epochs 2",
     "explicit.py": "--rounds 2 --nodes 100",

@@ -27,7 +27,7 @@ def test_the_limit_stays_exact(method, rule):
     assert run.converged.all()
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "schedule", "tail": 3}, {"steps": 9}])
+@pytest.mark.parametrize("options", [{}, {"method": "schedule", "tail": 3}, {"unroll": 9}])
 def test_answers_in_time_become_better(options):
     task = Chains(length=5)
     common = {"model": "energy-edge", "epochs": 80, "lr": 0.02}
