@@ -14,8 +14,8 @@ CPU time of an epoch. The ways:
   updates, with gradients through the last ticks;
 * ``stiffness``: a penalty on the updates that the energy is predicted to need.
 
-Run ``python benchmarks/deadline_training.py --task robots --ways plain synchronous`` in the root of the
-repository. Every way writes a record to ``benchmarks/results/deadline_training``; ``--table``
+Run ``python benchmarks/deadline_training.py --task robots --ways plain synchronous`` in the root of
+the repository. Every way writes a record to ``benchmarks/results/deadline_training``; ``--table``
 prints the records of all tasks.
 """
 
