@@ -11,13 +11,16 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help demo test test-all lint format bench docs clean
+.PHONY: help demo serve test test-all lint format bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.stamp-plots ## models in step and out of step: writes report.html (minutes)
 	$(BIN)/hogwild demo
+
+serve: $(VENV)/.stamp-web ## a page on which one watches nodes compute (hogwild serve)
+	$(BIN)/hogwild serve $(SERVE_ARGS)
 
 test: $(VENV)/.stamp-test ## run the quick tests (PYTEST_ARGS="-k solver -x" to choose)
 	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)

@@ -1,12 +1,12 @@
 """Error against time and traffic: energies, fixed points and layers at the same deadlines.
 
 For each task (the paper's five, MUTAG, and the 12 robots) the models are trained by the protocols
-of ``experiments`` (``--quick``: smaller tasks, fewer epochs and replicas) and their best replica
+of ``experiments`` (``--size``: smaller tasks, fewer epochs and replicas) and their best replica
 runs on held-out graphs under the same random schedules, S = 5 and D = 2, robots with 30 % of all
 packets lost, the others with none:
 
 * the edge-wise energy GNN by messages and by gradient steps, trained as usual and
-  (``energy-deadline``) trained for a deadline, where this version of hogwild can;
+  (``energy-deadline``) trained for a deadline of three light cones;
 * GCN and GAT by the paper's rule (overwriting), trained in step and trained under schedules;
   resending (waiting, with retransmission); caching all layers;
 * IGNN.
@@ -16,8 +16,9 @@ updates, packets and bytes of a node, error), the light cone, the error in step,
 be within 5 % of it, and the error after 1, 3 and 10 light cones. ``benchmarks/deadlines_page.py``
 draws the figures and writes the tables of ``docs/deadlines.md`` from the records.
 
-Run ``PYTHONPATH=. python benchmarks/deadlines.py --quick --tasks robots`` in the root of the
-repository; ``--train`` stops after training, and a later call goes on from there.
+Run ``PYTHONPATH=. python benchmarks/deadlines.py --size medium --work FOLDER --output
+benchmarks/results/deadlines`` in the root of the repository. ``--train`` stops after training, and
+a later call with the same folder goes on from there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -41,7 +43,6 @@ from experiments.protocols import PROTOCOLS, Protocol
 from hogwild import simulate
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.config import Config
-from hogwild.errors import ConfigError
 from hogwild.executors.cone import light_cone
 from hogwild.executors.run import Run
 from hogwild.executors.settings import Settings
@@ -49,6 +50,7 @@ from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 from hogwild.tasks import Task
 from hogwild.training import Result
+from hogwild.training.task import resolve
 
 STAGGER, DELAY = 5, 2
 LOSSES = {"robots": 0.3}
@@ -58,45 +60,60 @@ ROBOTS = Protocol(
     "robots",
     replicas=10,
     default={"epochs": 600, "lr": 0.01, "decay": (0.8, 60)},
-    quick={"replicas": 2, "epochs": 200, "decay": (0.8, 30)},
+    quick={"replicas": 2, "epochs": 200, "decay": (0.8, 20)},
 )
+MEDIUM: dict[str, dict[str, Any]] = {
+    "chains": {"replicas": 5, "epochs": 2000},
+    "counting": {"replicas": 3, "epochs": 1000, "decay": (0.8, 100)},
+    "sums": {"replicas": 2, "epochs": 60, "batch_size": 100, "decay": (0.85, 5),
+             "task_options": {"num_graphs": 800}},
+    "coordinates": {"replicas": 2, "epochs": 80, "batch_size": 60, "decay": (0.85, 6),
+                    "task_options": {"num_graphs": 500}},
+    "terrain": {"replicas": 2, "epochs": 20, "batch_size": 200, "decay": (0.85, 1),
+                "task_options": {"num_graphs": 3000}},
+    "mutag": {"replicas": 3, "epochs": 500, "decay": (0.5, 125)},
+    "robots": {"replicas": 3, "epochs": 400, "decay": (0.8, 40)},
+}  # fmt: skip
+"""Between ``--quick`` and the protocols of the paper's tables: minutes for each model."""
 RULES: dict[str, tuple[str, ...]] = {
     "energy-edge": ("messages", "gradient"),
-    "energy-deadline": ("messages", "gradient"),
     "gcn": ("overwriting", "resending", "caching"),
     "ignn": ("fixed-point",),
     "gat": ("overwriting", "resending", "caching"),
+    "energy-deadline": ("messages", "gradient"),
     "gcn-scheduled": ("overwriting",),
     "gat-scheduled": ("overwriting",),
 }
 """The models in the order of training, and the rules of each."""
 AIM = 3
 """Models that are trained for a deadline are trained for so many light cones in updates."""
-RESULTS = Path(__file__).parent / "results" / "deadlines"
 
 
-def works(folder: Path, quick: bool) -> Work:
-    """How models are trained."""
-    return Work(folder, quick=quick, resume=True, protocols={**PROTOCOLS, "robots": ROBOTS})
+def works(folder: Path, size: str, task: str, epochs: int | None = None) -> Work:
+    """How models of a task are trained."""
+    changes = dict(MEDIUM[task]) if size == "medium" else {}
+    changes |= {} if epochs is None else {"epochs": epochs}
+    return Work(
+        folder, quick=size == "quick", resume=True, protocols={**PROTOCOLS, "robots": ROBOTS},
+        changes=changes,
+    )  # fmt: skip
 
 
-def trained(work: Work, task: str, model: str) -> Result | None:
-    """A trained model; ``None``: this version of hogwild does not train for deadlines."""
+def trained(work: Work, task: str, model: str) -> Result:
+    """A trained model."""
     base, _, how = model.partition("-")
     if how == "scheduled":
         return scheduled.trained(work, task, base)
     if how != "deadline":
         return work.trained(task, model)
-    if "deadline" not in Config.__dataclass_fields__:
-        return None
     config = work.config(task, "energy-edge").as_dict() | {"deadline": aim(work, task)}
     return work.fit(Config.from_dict(config), work.training(task, model))
 
 
 def aim(work: Work, task: str) -> int:
     """The deadline to train for, in updates a node: a few light cones."""
-    result = work.trained(task, "energy-edge")
-    graphs = [result.graph(i, torch.float64) for i in sample(result, result.best)]
+    config = work.config(task, "energy-edge")
+    graphs = resolve(config.task, config.task_options).graphs[:10]
     seen = light_cone(Inputs.of(graphs).graph(), Settings(STAGGER, DELAY))
     return max(1, round(AIM * seen.mean))
 
@@ -127,6 +144,16 @@ def runs(
         )  # fmt: skip
 
 
+def constant(result: Result) -> float:
+    """The error of the best constant answer on the graphs that the replica runs on."""
+    split = result.members.train[result.best].nonzero()[:, 0].tolist()
+    train, test = (
+        Batch.from_data_list([result.graph(i, torch.float64) for i in ids])
+        for ids in (split, sample(result, result.best))
+    )
+    return result.task.constant(train, test)
+
+
 def record_of(run: Run, result: Result, seconds: float) -> dict[str, Any]:
     """The numbers of one model under one rule."""
     seen = run.deadlines
@@ -145,18 +172,22 @@ def record_of(run: Run, result: Result, seconds: float) -> dict[str, Any]:
 
 def measure(task: str, arguments: argparse.Namespace) -> None:
     """Train what is missing and write the record of a task, after every model."""
-    work, path = works(arguments.work, arguments.quick), arguments.output / f"{task}.json"
+    work = works(arguments.work, arguments.size, task, arguments.epochs)
+    path = None if arguments.output is None else arguments.output / f"{task}.json"
     record: dict[str, Any] = {"runs": {}}
-    if path.exists():
+    if path is not None and path.exists():
         record = json.loads(path.read_text())
     for model in arguments.models:
         wanted = [rule for rule in RULES[model] if f"{model} {rule}" not in record["runs"]]
         if not wanted and not arguments.train:
             continue
+        if arguments.finished and not (work.training(task, model) / "result.json").exists():
+            print(f"{task} {model}: not trained", flush=True)
+            continue
         began = time.perf_counter()
         result = trained(work, task, model)
         print(f"{task} {model}: trained ({time.perf_counter() - began:.0f} s)", flush=True)
-        if result is None or arguments.train:
+        if arguments.train:
             continue
         many = (arguments.schedules, arguments.ticks, arguments.graphs)
         began = time.perf_counter()
@@ -169,34 +200,38 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
             record |= {
                 "task": task, "stagger": STAGGER, "delay": DELAY, "loss": LOSSES.get(task, 0.0),
                 "schedules": arguments.schedules, "graphs": arguments.graphs,
-                "ticks": arguments.ticks, "quick": arguments.quick,
+                "ticks": arguments.ticks, "size": arguments.size,
                 "higher_is_better": result.task.higher_is_better,
-                "percent": result.task.reported.percent,
+                "percent": result.task.reported.percent, "constant": constant(result),
                 "environment": {"machine": platform.machine(), "python": platform.python_version(),
                                 "torch": torch.__version__},
             }  # fmt: skip
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--models", nargs="+", default=list(RULES), choices=RULES)
-    parser.add_argument("--quick", action="store_true", help="the quick protocols of experiments")
+    parser.add_argument("--size", default="quick", choices=("quick", "medium", "full"),
+                        help="how long models are trained")  # fmt: skip
     parser.add_argument("--train", action="store_true", help="train only")
+    parser.add_argument("--finished", action="store_true", help="leave out what is not trained")
     parser.add_argument("--schedules", type=int, default=5)
     parser.add_argument("--graphs", type=int, default=10, help="held-out graphs, at most 10")
     parser.add_argument("--ticks", type=int, default=15_000)
-    parser.add_argument("--work", type=Path, default=Path("work/deadlines"), help="trained models")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--epochs", type=int, help="epochs of training other than the protocol's")
+    parser.add_argument("--work", type=Path, help="folder of trained models, to go on with later")
+    parser.add_argument("--output", type=Path, help="folder of the records (benchmarks/results/"
+                        "deadlines holds the committed ones)")  # fmt: skip
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for task in arguments.tasks:
-        try:
+    with TemporaryDirectory() as folder:
+        arguments.work = Path(folder) if arguments.work is None else arguments.work
+        for task in arguments.tasks:
             measure(task, arguments)
-        except ConfigError as error:
-            print(f"{task}: {error}", flush=True)
 
 
 if __name__ == "__main__":

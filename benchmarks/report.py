@@ -140,35 +140,6 @@ def summary(folder: str) -> str:
     return f"On {where}: the recipe takes {', '.join(parts)}.\n"
 
 
-def which(folder: str) -> str:
-    """The price of a node under loss, for the README: a GCN under each rule, and an energy beside
-    it."""
-    path = HERE / "results" / folder / "baselines.json"
-    if not path.exists():
-        return "Not run.\n"
-    out = "| task | model, rule | error in step → out of step | turns to 10⁻² "
-    out += "| updates | packets | kB |\n"
-    out += "| --- | --- | --- | --- | --- | --- | --- |\n"
-    cells = json.loads(path.read_text())["cells"]
-    cells = [c for c in cells if (c["stagger"], c["delay"], c["loss"]) == (5, 2, 0.3)]
-    for cell in cells:
-        model = "GCN" if cell["model"] == "gcn" else "energy GNN"
-        error = f"{100 * cell['synchronous error']:.1f} % → {100 * cell['error']:.1f} %"
-        soon = cell["turns to 1e-2"]
-        price = ["does not arrive", "", ""]
-        if cell["arrived"]:
-            price = [f"{cell[key]:,.0f}" for key in ("updates", "packets")]
-            price.append(f"{cell['kilobytes']:.1f}")
-        first = [cell["task"], f"{model}, {cell['rule']}", error]
-        first.append("—" if soon is None else f"{soon:,.0f}")
-        out += f"| {' | '.join([*first, *price])} |\n"
-    limit = re.search(r"given up after ([\d,]+) ticks", written("baselines")(folder))
-    assert limit is not None, "baselines.md does not say after how many ticks it gave up"
-    return (
-        f"{out}\nDoes not arrive: not within {limit[1]} ticks. —: not near within them, either.\n"
-    )
-
-
 def epochs(folder: str) -> str:
     """Epochs in a plain PyG loop, from all files of benchmarks/epochs.py."""
     paths = sorted((HERE / "results" / folder).glob("epochs*.json"))
@@ -206,7 +177,6 @@ PARTS: dict[str, Callable[[str], str]] = {
     "ignn": written("ignn"),
     "ignn_chains": written("ignn-chains"),
     "baselines": written("baselines"),
-    "which": which,
     "rules": written("rules"),
     "rules_cycles": written("rules-cycles"),
     "rules_long": written("rules-long"),

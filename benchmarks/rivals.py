@@ -35,7 +35,9 @@ from tasks import Task, chains, coordinates, counting, rgg, sums
 from torch import Tensor, nn
 
 from hogwild import EnergyGNN, Inputs
+from hogwild.linalg.capture import Replay
 from hogwild.solvers import Newton, Solution, Solver
+from hogwild.training.recorded import gradients_of
 
 Parameters = Mapping[str, Tensor]
 SLOPE = 0.1
@@ -289,18 +291,57 @@ def set_parameters(model: nn.Module, values: Parameters) -> None:
         parameter.copy_(values[name])
 
 
+class TrainingStep:
+    """Forward solve, adjoint and parameter gradients, as ``hogwild.train`` makes them: compiled
+    solves on a GPU are recorded as one CUDA graph at the first call with a starting point."""
+
+    def __init__(self, task: Task, model: EnergyGNN) -> None:
+        self.task, self.model, self.device = task, model, task.x.device
+        compiled = model.solver_path(inputs_of(task))[0].startswith("compiled")
+        self.recordable = self.device.type == "cuda" and compiled
+        self.replay: Replay | None = None
+        self.own = list(model.parameters())  # finding them takes longer than clearing gradients
+
+    def __call__(self, h0: Tensor | None) -> tuple[Solution, Tensor]:
+        """The solution and the losses [R]; the gradients are in ``.grad``."""
+        if h0 is None or not self.recordable:
+            for parameter in self.own:
+                parameter.grad = None
+            return training_step(self.model, self.task, h0)
+        if self.replay is None:
+            self.h0 = h0.clone()
+            self.replay = Replay(self._body, self.device, self._body)
+        self.h0.copy_(h0)
+        h, status, iterations, residual, losses, *gradients = self.replay()
+        for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        found = Solution(h.clone(), status, iterations, residual)
+        _ = found.failed  # read after every step, as in hogwild.train
+        return found, losses
+
+    def _body(self) -> tuple[Tensor, ...]:
+        def total() -> tuple[Tensor, tuple[Solution, Tensor]]:
+            found, losses = predicted(self.model, self.task, self.h0)
+            return losses.sum(), (found, losses.detach())
+
+        gradients, (found, losses) = gradients_of(self.model, total)
+        pairs = zip(self.model.parameters(), gradients, strict=True)
+        every = [torch.zeros_like(p) if g is None else g for p, g in pairs]
+        h = found.value.detach()
+        return h, found.status, found.iterations, found.residual, losses, *every
+
+
 class Hogwild:
     """hogwild's training step with its default solver."""
 
     def __init__(self, task: Task, model: EnergyGNN) -> None:
-        self.task, self.model = task, model
+        self.model, self.make = model, TrainingStep(task, model)
 
     def load(self, parameters: Parameters, h0: Tensor) -> Callable[[], Callable[[], Outcome]]:
         set_parameters(self.model, parameters)
 
         def step() -> Callable[[], Outcome]:
-            self.model.zero_grad()
-            found, _ = training_step(self.model, self.task, h0)
+            found, _ = self.make(h0)
 
             def outcome() -> Outcome:
                 gradients = {
@@ -315,10 +356,19 @@ class Hogwild:
         return step
 
 
+def inputs_of(task: Task) -> Inputs:
+    return Inputs(task.x, task.edge_index, task.edge_attr, task.batch)
+
+
+def predicted(model: EnergyGNN, task: Task, h0: Tensor | None) -> tuple[Solution, Tensor]:
+    """The solution and the losses [R]."""
+    found = model.embed(inputs_of(task), h0=h0)
+    return found, task.loss(model.readout(found.value, task.batch))
+
+
 def training_step(model: EnergyGNN, task: Task, h0: Tensor | None) -> tuple[Solution, Tensor]:
     """Forward solve, adjoint and parameter gradients; returns the solution and losses [R]."""
-    found = model.embed(Inputs(task.x, task.edge_index, task.edge_attr, task.batch), h0=h0)
-    losses = task.loss(model.readout(found.value, task.batch))
+    found, losses = predicted(model, task, h0)
     losses.sum().backward()
     return found, losses.detach()
 

@@ -9,7 +9,8 @@ excluded for all contenders. For each cell (a task and a number of replicas):
 2. A snapshot is kept at a few epochs, the midpoints of equal parts of the training: the parameters,
    and the exact embeddings of the previous epoch.
 3. On every snapshot each contender makes the same training step from the same warm start:
-   ``hogwild`` (default solver, tolerance 1e-8 on the largest entry), ``eager`` (the recipe in eager
+   ``hogwild`` (default solver, tolerance 1e-8 on the largest entry; on a GPU one replay of the step
+   that was recorded at the first snapshot, as in ``hogwild.train``), ``eager`` (the recipe in eager
    PyTorch) and ``jax`` (the recipe compiled by JAX; compilation excluded). The recipe stops after
    50 iterations, converged or not. ``eager-converged`` and ``jax-converged`` are the same recipe
    with as many iterations as it needs to meet its tolerance (at most 10,000). A training step
@@ -48,8 +49,8 @@ from rivals import (
     Outcome,
     Parameters,
     Recipe,
+    TrainingStep,
     build,
-    training_step,
 )
 from tasks import TASKS, Task
 from torch import Tensor
@@ -178,7 +179,7 @@ def train(cell: Cell, task: Task, device: str) -> tuple[list[Snapshot], list[flo
     """Snapshots, milliseconds of every epoch's training step, and how many missed the tolerance."""
     model = build(task, cell.replicas)
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    wanted = moments(cell.epochs, cell.samples)
+    wanted, step = moments(cell.epochs, cell.samples), TrainingStep(task, model)
     snapshots: list[Snapshot] = []
     times: list[float] = []
     h: Tensor | None = None
@@ -188,7 +189,7 @@ def train(cell: Cell, task: Task, device: str) -> tuple[list[Snapshot], list[flo
             parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
             snapshots.append(Snapshot(epoch, parameters, h))
         optimiser.zero_grad()
-        ms, (found, losses) = timed(partial(training_step, model, task, h), device)
+        ms, (found, losses) = timed(partial(step, h), device)
         times.append(ms)
         missed += not bool(found.converged.all())
         h = found.value.detach()

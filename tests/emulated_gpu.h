@@ -66,7 +66,6 @@ inline double __shfl_sync(unsigned, double x, int from) { return emulated_read(x
 inline double __shfl_xor_sync(unsigned, double x, int mask) {
     return emulated_read(x, (current % 32) ^ mask);
 }
-inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 inline double __longlong_as_double(long long x) {
     double out;
     std::memcpy(&out, &x, sizeof out);

@@ -1,6 +1,5 @@
 """The documents' numbers are those of the committed results."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +13,12 @@ SHORT = {
     "c_agent.py": "--updates 100",
     "cluster.py": "--side 10 --workers 2 --models gsd --rounds 1",
     "constants.py": "--length 4 --nodes 5 --models 1 --ticks 10",
+    "certificates.py": "--lengths 4 --epochs 5 --ticks 60",
     "condition.py": "--sizes 8 --seeds 1",
     "deadline_training.py": "--task chains --ways plain synchronous --epochs 2 --runs 1",
+    "deadlines.py": "--tasks robots --models gcn ignn --epochs 2 --schedules 1 --graphs 2 "
+    "--ticks 50",
+    "deadlines_page.py": "--check",
     "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
     "epochs.py": "--sets MUTAG --widths 2 --epochs 2",
     "explicit.py": "--rounds 2 --nodes 100",
@@ -37,8 +40,8 @@ SHORT = {
     "training_step.py": "--cells chains:1:10 --epochs 5 --samples 1 --rivals eager",
 }
 """Benchmarks that run in seconds, each with its flags."""
-LONG = {"before_after.py", "report.py", "rivals_jax.py", "swarm.py", "tasks.py"}
-"""The others: they need a second version, no flags, JAX or minutes, or are no commands."""
+LONG = {"before_after.py", "page.py", "report.py", "rivals_jax.py", "swarm.py", "tasks.py"}
+"""The others: they need a second version, a browser, JAX or minutes, have no flags or are no commands."""
 
 
 def test_every_benchmark_is_run_or_named():
@@ -63,17 +66,9 @@ def test_documents_match_the_results():
     assert done.returncode == 0, done.stderr
 
 
-def test_readme_counts_turns_beside_updates():
-    """Resending makes fewer updates than caching and takes more turns, and the table shows both."""
-    spec = importlib.util.spec_from_file_location("report", ROOT / "benchmarks" / "report.py")
-    report = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(report)
-    lines = [line.split(" | ") for line in report.which("cpu").splitlines()]
-    turns, updates = (lines[0].index(name) for name in ("turns to 10⁻²", "updates"))
-    resending, caching = (
-        next(line for line in lines if line[:2] == ["| sums", f"GCN, {rule}"])
-        for rule in ("resending", "caching")
+def test_deadlines_match_the_results():
+    place = ROOT / "benchmarks" / "deadlines_page.py"
+    done = subprocess.run(
+        [sys.executable, place, "--check"], capture_output=True, text=True, check=False
     )
-    assert int(resending[updates]) < int(caching[updates])
-    assert int(resending[turns]) > int(caching[turns])
-    assert "Does not arrive: not within 3,000 ticks." in report.which("cpu")
+    assert done.returncode == 0, done.stderr

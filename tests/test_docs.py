@@ -13,6 +13,7 @@ import torch
 from tiny_runs import graphs
 
 import hogwild
+from hogwild.cli import VERBS
 from hogwild.graph.inputs import SAMPLED
 from hogwild.tasks import TASKS
 from hogwild.training import MODELS, Config
@@ -144,3 +145,8 @@ def test_the_guide_to_graphs_that_move(capsys):
     assert names["restarted"].price["bytes"] < names["caching"].price["bytes"]
     assert names["solution"].converged.all()
     assert "packets of a robot in 100 ticks" in capsys.readouterr().out
+
+
+def test_every_verb_is_on_the_page_of_commands():
+    text = (DOCS / "commands.md").read_text("utf-8")
+    assert {*VERBS} == set(re.findall(r"^hogwild (\w+)", text, re.M))

@@ -84,7 +84,16 @@ def test_import_is_light(fresh):
     assert not {"torch", "numpy", "scipy", "tqdm"} & set(fresh["package"])
     top = {name.split(".")[0] for name in fresh["names"]}
     assert "torch" in top
-    assert not top & {"zenoh", "ray", "matplotlib", "jax", "pytest", "hypothesis"}
+    assert not top & {
+        "zenoh",
+        "ray",
+        "matplotlib",
+        "jax",
+        "pytest",
+        "hypothesis",
+        "starlette",
+        "uvicorn",
+    }
     assert "hogwild.testing" not in fresh["names"]
 
 
@@ -120,7 +129,7 @@ def test_the_library_does_not_import_the_experiments(name):
 STAGES = [
     "errors", "progress", "files", "keys", "config", "ops", "metrics", "graph", "nn", "linalg",
     "kernels", "problems", "solvers", "models", "tasks", "asynchrony", "rules", "executors",
-    "analysis", "plots", "training", "cluster", "demo", "testing", "api", "cli",
+    "analysis", "plots", "training", "cluster", "demo", "web", "testing", "api", "cli",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 
 from hogwild import GSDGNN, EnergyGNN, Inputs
 from hogwild.analysis.certify import certify
-from hogwild.analysis.energies import Descent
+from hogwild.analysis.descent import Descent
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Quantisation,
@@ -17,9 +17,10 @@ from hogwild.asynchrony.impairments import (
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.models.base import Kind
-from hogwild.rules import gradient_rule
+from hogwild.rules import gradient_rule, message_rule
 from hogwild.rules.steps import THETA, certified_steps
 from hogwild.testing.problems import Quadratic, _columns, random_graph
+from hogwild_node.rules.elimination import Messages
 
 
 def test_the_constants_of_an_energy():
@@ -158,42 +159,80 @@ def test_bounds_so_large_that_the_proved_rate_rounds_to_one():
     assert found.updates > 1e6
 
 
-def test_messages_are_proved_for_quadratic_energies_without_cycles():
+def test_messages_are_proved_for_denoising_on_every_graph():
     torch.manual_seed(0)
     tree, loops = data(extra=0.0), data()
-    tree.edge_index = torch.cat([tree.edge_index, torch.tensor([[0, 3], [0, 3]])], 1)  # no cycles
+    loops.edge_index = torch.cat([loops.edge_index, torch.tensor([[0, 3], [0, 3]])], 1)
     for model, inputs, proved in [
         (GSDGNN(3, out_channels=2), tree, True),
-        (GSDGNN(3, out_channels=2), loops, False),
+        (GSDGNN(3, out_channels=2), loops, True),
         (EnergyGNN(3, out_channels=2), tree, False),
     ]:
         found = certify(model.double(), inputs, rule="messages")
         assert found.guaranteed is proved
-        assert found.rate is None
-    lossy = certify(GSDGNN(3, out_channels=2).double(), tree, impairments=BernoulliLoss(0.3))
+        assert (found.rate is not None) is proved
+        assert found.local.theorem == "messages"
+    lossy = certify(GSDGNN(3, out_channels=2).double(), loops, impairments=BernoulliLoss(0.3))
     assert lossy.guaranteed
+    assert lossy.rate is lossy.local is None
     assert "probability one" in lossy.reason
     assert not certify(
-        GSDGNN(3, out_channels=2).double(), tree, impairments=Quantisation(0.1)
+        GSDGNN(3, out_channels=2).double(), loops, impairments=Quantisation(0.1)
     ).guaranteed
 
 
-def test_held_messages_on_a_tree_contract():
-    """The proof's step: exact elimination with every node held by any ρ, at embeddings however
-    old, brings all nearer in the norm with weights v = H⁻¹1."""
-    torch.manual_seed(0)
-    inputs = data((12,), extra=0.0)
-    problem = (
-        GSDGNN(3, out_channels=2).double().problem(Inputs(inputs.x, inputs.edge_index)).detach()
+@pytest.mark.parametrize("seed", range(3))
+def test_messages_of_denoising_contract_on_cycles_in_every_window(seed):
+    """The norm of the proof, of all messages and embeddings of a run, shrinks by the proved factor
+    every S + D ticks."""
+    torch.manual_seed(seed)
+    inputs = data((7,), extra=0.8, seed=seed)
+    model = GSDGNN(3, out_channels=2).double()
+    problem = model.problem(Inputs(inputs.x, inputs.edge_index)).detach()
+    answer = model.embed(Inputs(inputs.x, inputs.edge_index)).value.detach().mT[None]
+    stagger, delay = 3, 2
+    rate = certify(model, inputs, stagger, delay, rule="messages").rate
+    rule, graph, k = message_rule(problem), problem.graph, 2
+    simulation = Simulation(
+        rule, Schedule(graph, stagger=stagger, delay=delay, seed=seed), 3.0 + answer
     )
-    dense = _columns(problem.evaluate(problem.start()).hessian().apply, problem.start())[0]
-    v = torch.linalg.solve(dense, torch.ones(24, dtype=torch.float64))
-    assert bool((dense - dense.diagonal().diag() <= 0.0).all())
-    assert bool((v > 0.0).all())
-    for _ in range(5):
-        hold = 10.0 * torch.rand(24, dtype=torch.float64) ** 4 / v
-        shrink = (torch.linalg.solve(dense + hold.diag(), hold * v) / v).max()
-        assert float(shrink) <= 1.0 - 1.0 / (1.0 + float((hold * v).max())) + 1e-12
+    weights = {
+        (int(s), int(d)): float(w)
+        for s, d, w in zip(graph.src, graph.dst, problem.weight, strict=True)
+    }
+    degree = problem.root**-2
+    v = degree.sqrt()
+    _, letters = problem.node.local(answer, graph.everyone.current(answer), graph.everyone)
+    letter = {
+        (int(s), int(d)): letters[0, :, e]
+        for e, (s, d) in enumerate(zip(graph.src, graph.dst, strict=True))
+    }
+
+    def norm():
+        found = float(((simulation.h - answer).abs() / v).max())
+        for e, (j, i) in enumerate(
+            zip(graph.src.tolist(), graph.dst.tolist(), strict=True)
+        ):  # μ from i to j
+            one = Messages.unpack(rule.sent[:, : rule.width, e : e + 1], k)
+            here = torch.cat([answer[0, :, i], answer[0, :, j]])
+            slope = (one.precision[0, 0] @ here - one.linear[0, 0])[:k]
+            wrong = slope + letter[i, j]  # ∂e^j/∂h_i at the answer
+            share = problem.beta * weights[i, j] / float(degree[i])
+            own = float(one.precision[0, 0, 0, 0]) + share
+            both = problem.beta * (weights[i, j] + weights[j, i]) / float(v[i] * v[j])
+            margin = own * float(v[i]) - both * float(v[j])
+            assert margin >= 2.0 * problem.gamma * float(v[i]) - 1e-9
+            found = max(found, float(wrong.abs().max()) / margin)
+        return found
+
+    norms = []
+    for _ in range(40):
+        norms.append(norm())
+        simulation.step()
+    for t in range(len(norms) - stagger - delay):
+        later, before = max(norms[t + stagger + delay :]), max(norms[t:])
+        assert later <= rate * before + 1e-9
+    assert norms[-1] < 0.05 * norms[0]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -38,6 +38,6 @@ def test_a_link_that_is_back_in_time_was_never_gone():
     whole, broken = ring([0, 1, 2, 3]), ring([0, 1, 2, 3])
     broken.edge_index = broken.edge_index[:, 2:]
     frames = believed(Scenario([whole, broken, whole.clone()], [0, 10, 14], length=30), 5)
-    assert [frame.time for frame in frames] == [0, 10, 14, 15]
+    assert [frame.time for frame in frames] == [0, 10, 14]
     assert frames[1].silent.sum() == 2
-    assert [frame.silent for frame in frames[2:]] == [None, None]
+    assert [frame.silent for frame in frames[2:]] == [None]

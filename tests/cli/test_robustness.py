@@ -53,3 +53,19 @@ def test_plot(trained, tmp_path, capsys):
     assert main([*call, "--plot", str(path)]) == 0
     assert f"picture: {path}" in capsys.readouterr().out
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_deadlines_and_other_rules(trained, printed, capsys):
+    code, found = printed("robustness", "--compare", "all", "--runs", "2")
+    assert code == 0
+    assert list(found["deadlines"]) == ["messages", "gradient"]
+    first = found["deadlines"]["messages"]
+    assert first["looks"][0]["ticks"] == 0
+    assert first["looks"][-1]["ticks"] == found["ticks"]
+    assert first["light_cone"]["updates"] > 0
+    assert found["advice"].startswith("messages: ") or found["advice"].startswith("gradient: ")
+    call = ["robustness", trained, "--task", TASK, "--runs", "2", "--compare", "gradient"]
+    assert main([*call, "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert "error by deadline" in out
+    assert "In time: " in out

@@ -58,10 +58,11 @@ def test_page_has_every_section_and_is_whole(page):
         "Every node's answer",
         "Error against delay, stagger and loss",
         "One node under many schedules",
+        "Error by deadline",
         "How the energy GNN converges",
         "What to try next",
     ]
-    assert len(found.pictures) == 5
+    assert len(found.pictures) == 6
     assert "<h1>Graph neural networks, in step and out of step</h1>" in text  # not one a row
     assert "its gradient steps have no row" in text
     assert f"3 trained models (GCN, GAT, energy GNN) in {len(ROWS)} rows" in text

@@ -84,7 +84,7 @@ def test_within_is_the_first_look_from_which_on_the_error_stays():
     excess = seen.error.mean(1) - seen.synchronous
     near = seen.within(0.05)
     place = seen.ticks.tolist().index(near.ticks)
-    allowed = 0.05 * max(float(seen.synchronous), 0.1 * float(excess[0]))
+    allowed = 0.05 * max(float(seen.synchronous), 0.01 * float(excess[0]))
     assert bool((excess[place:] <= allowed + 1e-9).all())
     assert float(excess[place - 1]) > allowed
     assert seen.within(0.0) is None or seen.within(0.0).ticks >= near.ticks

@@ -240,6 +240,13 @@ def test_the_report():
     text = str(seen)
     assert "scenario: 3 frames, 450 ticks, 6 nodes; S = 5, D = 2; rule messages" in text
     assert "price of a node in 100 ticks" in text
+    assert str(seen.cone) in text
+    assert seen.cone.crossed
+    later = seen.by_deadline([1, 5])
+    assert later[5]["updates"] == 5 * seen.cone.mean
+    assert later[5]["error"] == float(seen.after(5 * seen.cone.mean).nanmedian())
+    assert later[5]["error"] < later[1]["error"] < 1.0
+    assert f"{later[1]['error']:.2g} of the change after 1 (" in text
     assert seen.times[-1] == 449
     assert isinstance(seen, hogwild.Track)
     assert seen.drift > 0.0

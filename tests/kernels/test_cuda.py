@@ -69,6 +69,7 @@ def test_an_emulated_gpu_agrees_with_the_cpu(options, monkeypatch, tmp_path_fact
     expected = solved(conv, data)
     EmulatedKernel.folder = tmp_path_factory.mktemp("emulated")
     monkeypatch.setattr(cuda, "most_shared", lambda device: 200_000)
+    monkeypatch.setattr(cuda, "multiprocessors", lambda device: 100)
     monkeypatch.setitem(energy.KERNELS, "cpu", EmulatedKernel)
     found = solved(conv, data)
     assert found[2] == ["compiled (emulated)"]
@@ -76,14 +77,20 @@ def test_an_emulated_gpu_agrees_with_the_cpu(options, monkeypatch, tmp_path_fact
 
 
 @needs_library
-def test_fronts_that_do_not_fit_into_shared_memory(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("room", "shared"), [(20_000, 0), (100_000, 1), (1_000_000, 2)])
+def test_what_does_not_fit_into_shared_memory(room, shared, monkeypatch, tmp_path):
     torch.manual_seed(0)
     conv, data = EnergyConv(3).double(), batch(None)
     expected = solved(conv, data)
     EmulatedKernel.folder = tmp_path
-    monkeypatch.setattr(cuda, "most_shared", lambda device: 20_000)
+    monkeypatch.setattr(cuda, "most_shared", lambda device: room)
+    monkeypatch.setattr(cuda, "multiprocessors", lambda device: 100)
+    used = []
+    inner = EmulatedKernel._batch
+    monkeypatch.setattr(EmulatedKernel, "_batch", lambda self: used.append(inner(self)) or used[-1])
     monkeypatch.setitem(energy.KERNELS, "cpu", EmulatedKernel)
     agree(solved(conv, data), expected)
+    assert {batch.shared for batch, _, _ in used} == {shared}
 
 
 @needs_library

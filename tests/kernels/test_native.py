@@ -204,7 +204,7 @@ def test_solves_of_nothing_are_refused():
               threads=1):  # fmt: skip
         return library.call(
             "solve", plan, model, replicas, None if parameters is None else at(parameters),
-            at(nodes), None, None, 0, 0, None, 1, None, 1e-8, 0.0, max_iter, 40, 20, threads,
+            at(nodes), None, None, 0, 0, None, 1, None, None, 1e-8, 0.0, max_iter, 40, 20, threads,
             None if out is None else at(out), at(status), at(iterations), at(residual),
         )  # fmt: skip
 

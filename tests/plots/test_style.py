@@ -10,6 +10,7 @@ from helpers import chain
 
 import hogwild
 from hogwild import GCN, plots
+from hogwild.plots.style import figure
 
 example = partial(helpers.example, width=1)
 
@@ -28,3 +29,9 @@ def test_without_the_extra(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=rf"{missing} is missing.*hogwild-gnn\[plots\]"):
         result.plot() if missing == "matplotlib" else result.to_frame()
+
+
+def test_a_notebook_shows_a_figure():
+    with figure(2.0, 1.0, None) as fig:
+        fig.subplots()
+    assert fig._repr_png_().startswith(b"\x89PNG")

@@ -101,8 +101,27 @@ def test_folder(trained, finished):
         train(Sums(), folder=folder, **QUICK)
     with pytest.raises(ConfigError, match=r"other options: lr=0\.005, now 0\.5"):
         train(Sums(), folder=folder, resume=True, **{**QUICK, "lr": 0.5})
+
+
+def test_without_its_graphs_a_run_has_its_models_and_metrics(trained, finished):
+    result, alone = trained[0], load(finished)
+    assert alone.summary() == load(finished, task=Sums()).summary()
+    graph = result.graph(0)
+    assert torch.equal(alone.model.predict(graph), result.model.predict(graph))
+    for needs in (alone.evaluate, lambda: alone.graph(0), lambda: alone.tested(0)):
+        with pytest.raises(ConfigError, match="give the same task again"):
+            needs()
+
+
+def test_a_run_of_an_earlier_version_needs_its_task(finished, tmp_path):
+    folder = tmp_path / "earlier"
+    shutil.copytree(finished, folder)
+    kept = json.loads((folder / "result.json").read_text())
+    del kept["shape"]
+    (folder / "result.json").write_text(json.dumps(kept))
     with pytest.raises(ConfigError, match="give the same task again"):
         load(folder)
+    assert load(folder, task=Sums()).replicas == len(kept["stops"])
 
 
 def test_a_run_that_broke_before_its_first_checkpoint_does_not_keep_the_folder(tmp_path):

@@ -54,6 +54,22 @@ class Activation:
         chord = 2.0 * (self.value(a - r) - self.value(a) + r * slope) / (r * r)
         return xp.minimum(xp.where(far, xp.maximum(chord, true), true), most)
 
+    def ranges(self, a: Array, slope: Array, reach: Array) -> tuple[Array, Array, Array]:
+        r"""How far :math:`g`, :math:`g'` and :math:`g''` can be from their values at a within the
+        distance ``reach`` of a, at most. :math:`g''` is even and falls with the distance from zero.
+        """
+        xp = namespace(a)
+        high, low = self.slope(a + reach), self.slope(a - reach)
+        size = xp.abs(a)
+        near, far = xp.clip(size - reach, 0.0, None), size + reach
+        true = self.curvature(a, slope)
+        most, least = self.curvature(near, self.slope(near)), self.curvature(far, self.slope(far))
+        return (
+            high * reach,
+            xp.maximum(high - slope, slope - low),
+            xp.maximum(most - true, true - least),
+        )
+
 
 # Named functions instead of lambdas, so that models can be pickled.
 

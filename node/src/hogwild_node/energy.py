@@ -43,10 +43,19 @@ class Energy(LocalEnergy):
     ) -> LocalQuadratic:
         return self._model(self.pass_at(h, inbox, at).as_far_as(self.pass_at(*far, at)), h)
 
+    def variation(
+        self, h: Array, inbox: Array, at: Star, reach: tuple[Array, Array]
+    ) -> tuple[LocalQuadratic, LocalQuadratic]:
+        upper, lower = self.pass_at(h, inbox, at).ranged(*reach)
+        return self._curved(upper), self._curved(lower)
+
     def row_bounds(self, at: Star) -> tuple[Array, Array]:
-        tape = self.round.at(at).bound(at)
+        return self._curved(self.round.at(at).bound(at)).row_sums()
+
+    def _curved(self, tape: RoundTape) -> LocalQuadratic:
+        """The model of a pass without the gradient of the β term."""
         back = tape.pullback()
-        return tape.linearise(back).quadratic(back.own, back.toward, self.beta).row_sums()
+        return tape.linearise(back).quadratic(back.own, back.toward, self.beta)
 
     def _model(self, tape: RoundTape, h: Array) -> LocalQuadratic:
         back = tape.pullback()

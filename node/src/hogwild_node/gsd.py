@@ -28,6 +28,7 @@ class GSD(LocalEnergy):
     weight: Array = over(EDGES)  # [E] w
     gamma: float = over(FIXED)
     beta: float = over(FIXED)
+    dominated = True  # with v = √d
 
     def local(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array]:
         here = self.at(at)

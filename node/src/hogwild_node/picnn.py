@@ -142,6 +142,34 @@ class Tape:
             ],
         )
 
+    def ranged(self, reach: Array) -> tuple[Tape, Tape, Array]:
+        r"""Two tapes whose derivatives say how far the derivatives can be from those at this ``y``
+        within the distance ``reach`` [B, d, n] of it, and how far the value can be.
+
+        Every derivative is a polynomial in slopes and curvatures, with products of weights as
+        coefficients. Let slopes and curvatures x change by at most δ. With the coefficients'
+        absolute values, :math:`|P(x') - P(x)| \le |P|(x + \delta) - |P|(x)`, entry by entry. The
+        tapes are those of :math:`|P|` at :math:`x + \delta` and at x.
+        """
+        act, xp, layers = self.context.act, namespace(reach), self.context.map(abs).layers
+        absolute = replace(self.context, layers=layers)
+        steeper: list[Array] = []
+        bent: list[Array] = []
+        wider: list[Array] = []
+        z: Array | None = None
+        for depth, layer in enumerate(layers):
+            moved = xp.product(layer.wy, layer.gy * reach)
+            if z is not None:
+                moved = xp.affine(moved, layer.wz, layer.gz * z)
+            if depth < len(self.pre):
+                a, slope = self.pre[depth], self.slopes[depth]
+                z, steep, curved = act.ranges(a, slope, moved)
+                bent.append(act.curvature(a, slope))
+                steeper.append(slope + steep)
+                wider.append(bent[-1] + curved)
+        upper = Tape(absolute, self.value, self.pre, steeper, wider)
+        return upper, Tape(absolute, self.value, self.pre, self.slopes, bent), moved
+
     # -- derivatives ------------------------------------------------------------------------------
 
     def pullback(self, cotangent: Array) -> tuple[Array, list[Array]]:

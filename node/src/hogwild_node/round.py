@@ -154,6 +154,17 @@ class RoundTape:
             update=self.update.as_far_as(there.update),
         )
 
+    def ranged(self, own: Array, inbox: Array) -> tuple[RoundTape, RoundTape]:
+        """The passes of :meth:`Tape.ranged`, where signals change by at most ``own`` [R, q, A] and
+        what was heard by at most ``inbox`` [R, q, E']."""
+        rnd, at = self.round, self.at
+        message = self.message.ranged(rnd._read(own, inbox, at))
+        loop = self.loop.ranged(own)
+        m = at.collect(rnd.merge(message[2])) + rnd._weigh_loop(loop[2])
+        update = self.update.ranged(namespace(own).concat([m, own], axis=1))
+        upper = RoundTape(rnd, at, message[0], loop[0], update[0])
+        return upper, RoundTape(rnd, at, message[1], loop[1], update[1])
+
     def pullback(self, cotangent: Array | None = None) -> Pullback:
         """The reverse pass for weights [R, out, A] on the round's outputs; ``None``: all one."""
         xp, rnd, c = namespace(self.value), self.round, self.channels

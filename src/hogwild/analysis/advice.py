@@ -109,10 +109,11 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
         )
     if cones <= SLOW:
         return f"{name} is within {SLOW:g} light cones; little is left to gain"
+    aim = f"training for a deadline, train(…, deadline={max(1, round(SLOW * cone.mean))})"
     said = {
-        "gradient": "rule='messages', which needs fewer updates as a rule, in larger packets; a "
-        "larger step, if runs still arrive; training with a larger beta",
-        "messages": "training with a larger beta, the convexity of the energy",
+        "gradient": f"rule='messages', which needs fewer updates as a rule, in larger packets; "
+        f"{aim}; training with a larger beta",
+        "messages": f"{aim}; training with a larger beta, the convexity of the energy",
         "fixed-point": "training with a smaller kappa or modulus of contraction",
         "waiting": "rule='caching', in which nobody waits",
         "resending": "rule='caching', in which nobody waits, in larger packets",

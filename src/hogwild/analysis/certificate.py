@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, Self
 
 from torch import Tensor
@@ -23,6 +23,8 @@ LABELS = {
     "packet_error": "δ, largest error of a number in a packet",
     "largest_entry": "largest entry of any embedding in the answer",
     "drift": "largest move of an entry of the answer in a tick",
+    "dominance": "couplings over own curvature at the answer (dominance: below 1)",
+    "echo": "echo of messages near the answer, at most (converging: below 1)",
     "layers": "layers L",
     "ticks_to_answer": "ticks until the answer, L (S + D)",
 }
@@ -36,6 +38,61 @@ class RunOnParts(Protocol):
     work: str
     reason: str
     guarantee: str
+
+
+@dataclass(frozen=True)
+class Local:
+    """A proved rate near the answer (:mod:`hogwild.analysis.local`).
+
+    Attributes:
+        theorem: Which theorem holds: ``"descent"``, ``"dominance"`` or, for messages,
+            ``"messages"``.
+        radius: The rate holds once no entry of any embedding has been further from the answer than
+            this for 2D' ticks; infinite for quadratic energies; ``None`` where the theorem says
+            that there is such a radius, and not how large it is.
+        relative: The radius over the largest entry of the answer.
+        rate: Factor by which the error shrinks every ``period`` ticks: the energy gap where the
+            theorem is descent, a weighted largest entry otherwise. For messages any larger factor
+            holds near enough to the answer.
+        period: See ``rate``.
+        updates: Updates that a node makes, on average, until 10⁻⁶ of the error is left.
+        step: The smallest step, of gradient steps.
+        condition: Condition number in the ball, at most.
+    """
+
+    theorem: str
+    radius: float | None
+    relative: float | None
+    rate: float
+    period: int
+    updates: float
+    step: float | None = None
+    condition: float | None = None
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether the rate holds from anywhere."""
+        return self.radius is not None and math.isinf(self.radius)
+
+    @property
+    def where(self) -> str:
+        """Where the rate holds, in words."""
+        if self.radius is None:
+            return "near enough to the answer"
+        if self.everywhere:
+            return "from anywhere"
+        return (
+            f"within {self.radius:.2g} of the answer, entry by entry ({self.relative:.2g} of its "
+            f"largest entry)"
+        )
+
+    @property
+    def speed(self) -> str:
+        """The rate, in words."""
+        return (
+            f"1e-6 of the error is left after {self.updates:.3g} updates a node (mean); in the end "
+            f"a share of {1 - self.rate:.3g} is lost every {self.period} ticks"
+        )
 
 
 @dataclass
@@ -55,6 +112,9 @@ class Certificate:
         period: See ``rate``.
         updates: Updates that a node makes, on average, until the proof promises an error 10⁻⁶
             times the error at ``since``.
+        local: A rate near the answer, where one is proved.
+        faster: Of gradient steps: the rate near the answer of one step for all nodes that is
+            certified there only.
         own_step: How the user's step compares with the certified one, if a step was given.
         near: Proved bound on the distance, in the largest entry of any embedding, from the
             synchronous answer at which runs end; 0 where ``guaranteed``, ``None`` where no bound is
@@ -78,6 +138,8 @@ class Certificate:
     rate: float | None = None
     period: int | None = None
     updates: float | None = None
+    local: Local | None = None
+    faster: Local | None = None
     own_step: str | None = None
     near: float | None = None
     tracking: float | None = None
@@ -104,6 +166,8 @@ class Certificate:
             "certified_step_min": None if step is None else float(step.min()),
             "certified_step_max": None if step is None else float(step.max()),
             "own_step": self.own_step,
+            "local": None if self.local is None else asdict(self.local),
+            "faster": None if self.faster is None else asdict(self.faster),
             **self.constants,
             "parts": list(self.parts),
             "levels": [level.data for level in self.levels],
@@ -115,20 +179,13 @@ class Certificate:
             head = "convergence under asynchrony guaranteed"
         elif self.near is not None:
             head = f"asynchronous runs end within {self.near:.3g} of the synchronous answer"
-        lines = [f"{self.kind} model, {head}", f"  {self.reason}"]
+        lines = [f"{self.kind} model, {head}", *self._rates(), f"  {self.reason}"]
         lines += [
             f"  {LABELS.get(name, name)} = {value:.4g}" for name, value in self.constants.items()
         ]
         if self.step is not None:
             low, high = float(self.step.min()), float(self.step.max())
             lines.append(f"  certified steps: {low:.3g} to {high:.3g}, by node")
-        if self.rate is not None:
-            since = "" if not self.since else f"from tick {self.since} on, "
-            lines.append(
-                f"  proved rate: {since}the error loses at least a share of {1 - self.rate:.3g} "
-                f"every {self.period} ticks; 1e-6 of it is left after {self.updates:.3g} updates a "
-                f"node (mean)"
-            )
         if "drift" in self.constants:
             within = "no bound on the distance is proved"
             if self.tracking is not None:
@@ -139,6 +196,31 @@ class Certificate:
         lines += [f"  {line}" for line in self.parts]
         lines += [f"level {number}: {level}" for number, level in enumerate(self.levels, 1)]
         return "\n".join(lines)
+
+    def _rates(self) -> list[str]:
+        """How fast, most useful first."""
+        lines, near = [], self.local
+        if near is not None and not (near.everywhere and self.rate is not None):
+            lines.append(f"  {near.where}: {near.speed}")
+        if self.rate is not None and self.updates is not None:
+            since = "" if not self.since else f", from tick {self.since} on"
+            if self.updates <= USEFUL:
+                lines.append(
+                    f"  from anywhere{since}: 1e-6 of the error is left after {self.updates:.3g} "
+                    f"updates a node (mean); a share of {1 - self.rate:.3g} is lost every "
+                    f"{self.period} ticks"
+                )
+            else:
+                lines.append(
+                    f"  from anywhere{since}: runs converge at a linear rate; the proved rate is "
+                    f"too slow to be of use"
+                )
+        faster = self.faster
+        if faster is not None and near is not None and faster.updates < 0.9 * near.updates:
+            lines.append(
+                f"  with a step of {faster.step:.3g} for all nodes, {faster.where}: {faster.speed}"
+            )
+        return lines
 
     def under(self, settings: Settings) -> Self:
         """The same certificate where the staleness has no bound, or where nodes may crash."""
@@ -151,6 +233,8 @@ class Certificate:
                 rate=None,
                 period=None,
                 updates=None,
+                local=None,
+                faster=None,
             )
         if settings.calm:
             return replace(
@@ -161,6 +245,9 @@ class Certificate:
             )
         return self
 
+
+USEFUL = 1e6
+"""Proved numbers of updates above this are not shown as numbers."""
 
 HOPELESS = (
     "some packets may never come through (a loss rate of 1 without a limit on its length, for "

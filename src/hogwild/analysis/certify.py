@@ -59,7 +59,7 @@ from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating, uncompiled
 from hogwild.ops import as_field
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.rules import choose, rule_for
+from hogwild.rules import choose, is_own, rule_for
 
 
 def certify(
@@ -114,6 +114,9 @@ def certified(
             return Certificate(model.kind, False, reason)
         rule = choose(problem, settings.rule, settings.step)
         settings = replace(settings, rule=rule)
+        if is_own(rule):
+            reason = f"{rule} is a rule of your own, about which nothing is proved here"
+            return Certificate(model.kind, False, reason, rule=rule)
         if isinstance(problem, StackProblem):
             found = _stack(model, problem, inputs, settings)
         elif isinstance(problem, LayeredProblem):
@@ -185,7 +188,15 @@ def _stack(
     solved = [level.value for level in model.solutions(inputs)]
     fields = [as_field(h, h.dtype) for h in solved]
     levels = tuple(
-        replace(_alone(problem, settings, h.detach), rate=None, period=None, since=0, updates=None)
+        replace(
+            _alone(problem, settings, h.detach),
+            rate=None,
+            period=None,
+            since=0,
+            updates=None,
+            local=None,
+            faster=None,
+        )
         for problem, h in zip(stack.settled(fields), solved, strict=True)
     )
     weak = [number for number, level in enumerate(levels, 1) if not level.guaranteed]

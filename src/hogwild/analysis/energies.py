@@ -3,100 +3,28 @@ r"""What is proved about energies: gradient steps of certified size, and message
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
-from scipy.sparse import coo_matrix, diags
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from hogwild.analysis.certificate import (
     HOPELESS,
     Certificate,
+    Local,
     updates_needed,
     worth,
     wrong_packets,
 )
+from hogwild.analysis.descent import Descent
+from hogwild.analysis.echoes import Echoes
+from hogwild.analysis.local import Around, best_local
+from hogwild.analysis.nearby import Nearby, coupled, flat, split
 from hogwild.executors.settings import Settings
-from hogwild.graph import Graph
-from hogwild.linalg.spectrum import Extremes, matrices, spectrum
+from hogwild.linalg.spectrum import LARGEST, Extremes, matrices, spectrum
 from hogwild.models.base import Kind
 from hogwild.problems.base import Objective
 from hogwild.rules.steps import certified_steps
-
-
-@dataclass(frozen=True)
-class Descent:
-    r"""The constants of the theorem on certified steps, for steps α = a / r."""
-
-    rows: Tensor  # r, [R, k, N]
-    beta: Tensor  # β, [R, G]
-    steps: Tensor | float  # α, [R, k, N] or a number
-    age: int  # D'
-    stagger: int  # S
-    graph: Graph
-
-    @property
-    def mu(self) -> Tensor:
-        """Strong convexity in the norm of the rows, [R, G]."""
-        return self.beta / self.graph.norm(self.rows)
-
-    @property
-    def margin(self) -> Tensor:
-        """c, [R, G]."""
-        return 1.0 / self.graph.norm(self.steps * self.rows) - 0.5 - self.age
-
-    def _window(self) -> Tensor:
-        """1 / a² + D' + S, [R, G]."""
-        largest = self.graph.norm(1.0 / (self.steps * self.rows))
-        return largest.square() + self.age + self.stagger
-
-    def shrink(self) -> float:
-        """c / C of the slowest graph: Φ shrinks by 1 / (1 + c / C)."""
-        return float((self.margin / (self._window() / self.mu + 0.5 * self.age)).min())
-
-    def near(self, error: float) -> float:
-        r"""Distance from the answer in the end, where gradients are wrong by ε: with
-        :math:`\bar\epsilon^2 = \sum_a \epsilon_a^2 / r_a`,
-
-        .. math::
-            \limsup \Phi \le \Bigl(\frac{C' (D' + S)}{c^2} + \frac{3}{2\mu} + \frac{S}{2c}\Bigr)
-            \bar\epsilon^2, \qquad
-            C' = \frac{3}{2\mu}\Bigl(\frac{1}{\underline a^2} + D' + S\Bigr) + \frac{D'}{2},
-
-        and :math:`\|h - h^*\|^2 \le 2 \Phi / \beta`. Views wrong by δ make a gradient wrong by at
-        most :math:`\delta r_a`, and each of the letters it is the sum of adds δ.
-        """
-        wrong = error * (self.rows + self.graph.in_degree.to(self.rows.dtype))
-        square = self.graph.sum((wrong.square() / self.rows).sum(1))
-        c, age, stagger = self.margin, self.age, self.stagger
-        big = 1.5 * self._window() / self.mu + 0.5 * age
-        gap = square * (big * (age + stagger) / c**2 + 1.5 / self.mu + 0.5 * stagger / c)
-        return float((2.0 * gap / self.beta).sqrt().max())
-
-    def tracking(self, drift: float) -> float:
-        r"""Distance from a minimiser that moves, in the end, where a tick changes the gradient of
-        the energy by at most :math:`d\, r_a` in every entry, d being the ``drift``: with
-        :math:`T = D' + S`, :math:`\bar\gamma^2 = d^2 \sum_a r_a`,
-        :math:`b = \bar\gamma \sqrt{2 / \mu}`, :math:`e = D' \bar\gamma / \sqrt{2c}`,
-        :math:`A = 2C' / c` and C' of :meth:`near`,
-
-        .. math::
-            W = A T + S, \qquad
-            Z = W (e^2 + b T (e + b)) + \frac{3 T^2 \bar\gamma^2}{2 \mu}, \qquad
-            \limsup \sqrt\Phi \le p = \frac{W b + \sqrt{W^2 b^2 + 4 Z}}{2},
-
-        and :math:`\|h - h^*\| \le p \sqrt{2 / \beta}`. The proof is in the documentation
-        ("The mathematics").
-        """
-        window, c, mu = self.age + self.stagger, self.margin, self.mu
-        gamma = drift * self.graph.sum(self.rows.sum(1)).sqrt()  # [R, G]
-        b, e = gamma * (2.0 / mu).sqrt(), self.age * gamma / (2.0 * c).sqrt()
-        big = 1.5 * self._window() / mu + 0.5 * self.age
-        w = 2.0 * big / c * window + self.stagger
-        z = w * (e**2 + b * window * (e + b)) + 1.5 * (window * gamma) ** 2 / mu
-        p = 0.5 * (w * b + ((w * b) ** 2 + 4.0 * z).sqrt())
-        return float((p * (2.0 / self.beta).sqrt()).max())
 
 
 def certify_energy(
@@ -126,12 +54,10 @@ def certify_energy(
         constants["packet_error"] = settings.error
     if not isinstance(settings.step, str):
         facts.own_step = _where(float(settings.step), facts.step, high)
-    if settings.rule == "messages":
-        local = problem.is_quadratic and all(
-            (m - diags(m.diagonal())).max() <= 0.0 for m in hessians
-        )
-        return _messages(facts, settings, local and _is_forest(problem.graph))
-    return _gradient(facts, settings, problem, h, drift)
+    if settings.rule in ("messages", "guarded"):
+        return _messages(facts, settings, problem, h)
+    around = None if h[0].numel() > LARGEST else Around(problem, h.to(rows.dtype), limits)
+    return _gradient(facts, settings, problem, h, around, drift)
 
 
 def _gradient(
@@ -139,6 +65,7 @@ def _gradient(
     settings: Settings,
     problem: Objective,
     h: Tensor,
+    around: Around | None,
     drift: float | None = None,
 ) -> Certificate:
     """What is proved of gradient steps."""
@@ -156,13 +83,21 @@ def _gradient(
         )
         return replace(facts, reason=reason)
     steps = certified if isinstance(step, str) else float(step)
+    stagger, age = settings.bounds[0], settings.content_age(settings.bounds)
+    if around is not None and not settings.error:
+        facts.local = best_local(around, steps, age, stagger)
+        facts.faster = around.descent(None, age, stagger)
+        facts.constants["dominance"] = max(
+            coupled(most, matrix.diagonal()) for matrix, most in zip(*around.hessians, strict=True)
+        )
     if float(torch.as_tensor(steps - certified).max()) > 0.0:
+        what = "it from far away" if facts.local is not None else "it"
         reason = (
             f"the step {step:.3g} is larger than the smallest certified one, "
-            f"{float(certified.min()):.3g}: nothing is proved about it. step='certified' is proved"
+            f"{float(certified.min()):.3g}: nothing is proved about {what}. step='certified' is "
+            f"proved"
         )
         return replace(facts, reason=reason)
-    stagger, age = settings.bounds[0], settings.content_age(settings.bounds)
     descent = Descent(problem.row_bounds(), problem.convexity(), steps, age, stagger, problem.graph)
     if settings.error:
         near = descent.near(settings.error)
@@ -173,15 +108,18 @@ def _gradient(
         )
         return replace(facts, reason=reason, near=near)
     shrink, period = descent.shrink(), stagger + age
+    rate, needed = 1.0 / (1.0 + shrink), updates_needed(-math.log1p(shrink), period, stagger)
+    if facts.local is not None and facts.local.everywhere and facts.local.updates < needed:
+        rate, period, needed = facts.local.rate, facts.local.period, facts.local.updates
     proved = replace(
         facts,
         guaranteed=True,
         reason="the energy is strongly convex with a bounded Hessian, and gradient steps of at "
         "most the certified size keep the sum of all changes finite under every schedule with "
         "these bounds",
-        rate=1.0 / (1.0 + shrink),
+        rate=rate,
         period=period,
-        updates=updates_needed(-math.log1p(shrink), period, stagger),
+        updates=needed,
     )
     if drift is not None:
         limit = descent.tracking(drift)
@@ -190,36 +128,75 @@ def _gradient(
     return proved.under(settings)
 
 
-def _messages(facts: Certificate, settings: Settings, exact: bool) -> Certificate:
-    """What is proved of messages, which are ``exact`` on forests for some quadratic energies."""
+def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Tensor) -> Certificate:
+    """What is proved of messages."""
     if settings.hopeless:
         return replace(facts, reason=HOPELESS)
-    if exact and not settings.error:
+    echo = None
+    if h[0].numel() <= LARGEST:
+        echo = Echoes(problem, h.to(torch.float64)).echo()
+    if echo is not None:
+        facts.constants["echo"] = echo.radius
+        if echo.periods is not None and settings.bounds is not None and not settings.error:
+            stagger, period = settings.bounds[0], sum(settings.bounds)
+            needed = echo.periods * period / (0.5 * (stagger + 1))
+            facts.local = Local("messages", None, None, echo.radius, period, needed)
+    weights = problem.weights()
+    if problem.node.dominated and weights is not None and not settings.error:
         reason = (
-            "the graph has no cycles and the energy is quadratic with nonpositive couplings: "
-            "messages are exact elimination, and arrive under every order that lets each message "
-            "through"
+            "every term of the energy is a square of one or two embeddings and scaled diagonally "
+            "dominant, so that messages contract on every graph, in every order that lets each "
+            "message through"
         )
-        return replace(facts, guaranteed=True, reason=reason).under(settings)
-    reason = (
-        "messages are observed to converge; a proof holds only for quadratic energies with "
-        "nonpositive couplings (GSDGNN), on graphs without cycles, and for packets that are "
-        "not wrong"
-    )
+        proved = replace(facts, guaranteed=True, reason=reason)
+        if settings.bounds is not None:
+            rate, period = _pairwise_rate(problem, h, weights), sum(settings.bounds)
+            needed = updates_needed(math.log(max(rate, 1e-6)), period, settings.bounds[0])
+            proved = replace(proved, rate=rate, period=period, updates=needed)
+        return proved.under(settings)
+    if settings.rule == "guarded":
+        return _guarded(facts, settings)
+    reason = "messages are observed to converge"
+    if settings.error:
+        reason += "; nothing is proved about packets that are wrong"
+    elif echo is None:
+        reason += "; nothing is proved"
+    elif echo.radius < 1.0:
+        reason += (
+            ". From near the answer (how near is not computed) they are proved to converge, while "
+            "nodes trust them; from far away nothing is proved"
+        )
+    else:
+        reason += (
+            "; nothing is proved: messages may answer to messages more strongly than what they "
+            "answer to (echo at least 1)"
+        )
     if facts.step is not None:
-        reason += ". rule='gradient' with step='certified' is proved"
+        reason += ". rule='gradient' with step='certified' is proved, and so is rule='guarded'"
     return replace(facts, reason=reason)
 
 
-def _is_forest(graph: Graph) -> bool:
-    """Whether no cycle joins nodes; self-loops and parallel edges are none."""
-    ends = torch.stack([graph.src, graph.dst]).sort(0).values[:, graph.src != graph.dst]
-    pairs = ends.unique(dim=1).cpu()
-    n = graph.num_nodes
-    ones = torch.ones(pairs.size(1)).numpy()
-    joined = coo_matrix((ones, tuple(pairs.numpy())), shape=(n, n))
-    trees, _ = connected_components(joined, directed=False)
-    return bool(pairs.size(1) == n - trees)
+def _guarded(facts: Certificate, settings: Settings) -> Certificate:
+    """What is proved of messages that fall back to certified steps."""
+    if settings.bounds is None or settings.error:
+        reason = (
+            "the rule falls back to gradient steps of certified size, which need a bound on the "
+            "staleness and packets that are not wrong: bound the impairments (burst=...)"
+        )
+        return replace(facts, reason=reason)
+    reason = (
+        "either messages bring every node to rest where its gradient vanishes, or all nodes fall "
+        "back to gradient steps of certified size, which converge from anywhere; no rate is proved"
+    )
+    return replace(facts, guaranteed=True, reason=reason).under(settings)
+
+
+def _pairwise_rate(problem: Objective, h: Tensor, weights: Tensor) -> float:
+    r"""The factor of messages between pairs of embeddings, :math:`\max_i \sum_{j \ne i} |H_{ij}|
+    v_j / (H_{ii} v_i)` for the weights v [N]."""
+    hessians, _ = Nearby(problem, h.to(torch.float64)).hessians()
+    v = flat(weights.to(h).expand_as(h))[0]
+    return max(float((abs(split(m)[1]) @ v / (m.diagonal() * v)).max()) for m in hessians)
 
 
 def _where(own: float, certified: Tensor | None, largest: Extremes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,7 +171,7 @@ class Sweep:
         )
         return f"{title}\n\n{aligned(rows)}\n\n{wrapped(f'In time: {self.advice}')}"
 
-    @property
+    @cached_property
     def advice(self) -> str:
         """Where the error is in time for least and for most, and what would help there."""
         named = {

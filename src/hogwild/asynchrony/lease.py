@@ -2,8 +2,8 @@
 
 Without word from a neighbour a node cannot know whether the neighbour is gone or only slow. It
 keeps the neighbour for a *lease*, with the last packet and the last features that it has, and
-computes the answer of the graph that it believes in. This module turns the frames of a scenario
-into the frames that nodes believe in.
+computes the answer of the graph that it believes in. This module turns true frames into the frames
+that nodes believe in.
 """
 
 from __future__ import annotations
@@ -28,32 +28,52 @@ class _Ghost:
     features: dict[str, Tensor]
 
 
+class Beliefs:
+    """The frames that nodes believe in, one after the other: edges (and nodes) that have gone stay,
+    silent, for ``lease`` ticks. Nodes that are there come first, in the order of the true frame.
+
+    Attributes:
+        due: When nodes next give up somebody who is gone; ``None``: nobody is waited for.
+    """
+
+    def __init__(self, lease: int) -> None:
+        self.lease = lease
+        self.due: int | None = None
+        self._last: dict[int, tuple[Frame, int]] = {}  # where the features of each node last were
+        self._ghosts: dict[Ends, _Ghost] = {}
+        self._known: dict[Ends, dict[str, Tensor]] = {}
+        self._now: Frame | None = None
+
+    def see(self, frame: Frame) -> Frame:
+        """The frame that nodes believe in when the graph changes to this one."""
+        if not self.lease:
+            return frame
+        self._now = frame
+        self._last |= {int(i): (frame, row) for row, i in enumerate(frame.ids.tolist())}
+        edges = _edges(frame)
+        for ends, features in self._known.items():
+            if ends not in edges:
+                self._ghosts[ends] = _Ghost(frame.time + self.lease, features)
+        self._known = edges
+        return self.at(frame.time)
+
+    def at(self, time: int) -> Frame:
+        """The frame that nodes believe in at this tick, if the graph has not changed since."""
+        assert self._now is not None
+        kept = self._ghosts.items()
+        self._ghosts = {e: g for e, g in kept if e not in self._known and g.until > time}
+        self.due = min((ghost.until for ghost in self._ghosts.values()), default=None)
+        return _frame(time, self._now, self._ghosts, self._last)
+
+
 def believed(scenario: Scenario, lease: int) -> list[Frame]:
-    """The frames that nodes believe in: edges (and nodes) that have gone stay, silent, for
-    ``lease`` ticks. Nodes that are there come first, in the order of the scenario's frame."""
-    if not lease:
-        return list(scenario.frames)
-    last: dict[int, tuple[Frame, int]] = {}  # where the features of each node last were
-    ghosts: dict[Ends, _Ghost] = {}
+    """The frames of a scenario that nodes believe in (:class:`Beliefs`)."""
+    beliefs = Beliefs(lease)
     out: list[Frame] = []
-    moments = {frame.time: frame for frame in scenario.frames}
-    known: dict[Ends, dict[str, Tensor]] = {}
-    now = scenario.frames[0]
-    pending = sorted(moments)
-    while pending:
-        time = pending.pop(0)
-        if time in moments:
-            now = moments[time]
-            last |= {int(i): (now, row) for row, i in enumerate(now.ids.tolist())}
-            edges = _edges(now)
-            for ends, features in known.items():
-                if ends not in edges:
-                    ghosts[ends] = _Ghost(time + lease, features)
-                    if time + lease < scenario.length:
-                        pending = sorted({*pending, time + lease})
-            known = edges
-        ghosts = {e: g for e, g in ghosts.items() if e not in known and g.until > time}
-        out.append(_frame(time, now, ghosts, last))
+    for frame, end in zip(scenario, [*scenario.times[1:], scenario.length], strict=True):
+        out.append(beliefs.see(frame))
+        while beliefs.due is not None and beliefs.due < end:
+            out.append(beliefs.at(beliefs.due))
     return out
 
 

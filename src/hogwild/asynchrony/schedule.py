@@ -104,6 +104,7 @@ class Schedule(Timetable):
         holds: Keep the inbox, even if every node always gets a new packet.
         silent: Edges on which nothing comes through, a mask [E]: their senders are gone, and the
             receivers do not know it yet.
+        depth: Keep packets of this age at least, for a later schedule with longer delays.
     """
 
     def __init__(
@@ -119,11 +120,12 @@ class Schedule(Timetable):
         names: Names | None = None,
         holds: bool = False,
         silent: Tensor | None = None,
+        depth: int = 0,
     ) -> None:
         stagger, delay = check_bounds(stagger, delay)
         self.graph, self.stagger, self.delay = graph, stagger, delay
         self.impairments = check_impairments(impairments)
-        self.depth = max([delay, *(i.depth(delay) for i in self.impairments)])
+        self.depth = max([depth, delay, *(i.depth(delay) for i in self.impairments)])
         # D as delays leave it: packets that are overtaken or come twice are no older than that.
         delayed = bounds(stagger, delay, [i for i in self.impairments if i.stage == 2])
         self.reach = delay if delayed is None else delayed[1]

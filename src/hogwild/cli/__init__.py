@@ -27,7 +27,7 @@ from hogwild.errors import ConvergenceError, HogwildError, among
 
 VERBS = (
     "train", "evaluate", "simulate", "track", "robustness", "sweep", "certify", "export", "swarm",
-    "keys", "cluster", "info", "demo",
+    "keys", "cluster", "serve", "info", "demo",
 )  # fmt: skip
 EXAMPLES = """\
 examples:
@@ -41,6 +41,7 @@ examples:
   hogwild swarm runs/chains --loss 0.3
   hogwild keys keys --ids 0-19
   hogwild cluster runs/roads roads.npz --workers 4
+  hogwild serve
 
 exit codes:
   0 fine; 1 something unexpected; 2 bad usage or input; 3 not converged; 130 interrupted

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from hogwild.training import Result
 
 RULES = (
-    "gradient", "messages", "fixed-point", "overwriting", "waiting", "resending", "caching",
+    "gradient", "messages", "guarded", "fixed-point", "overwriting", "waiting", "resending",
+    "caching",
 )  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
 METRICS = (

@@ -45,5 +45,6 @@ def run(options: Options) -> Outcome:
     )
     where = Path(options.output).absolute()
     text = f"\n{found.table()}\n\nOpen {where.as_uri()} in a browser: the pictures, in plain words."
+    text += "\nWatch it live, and kill a node yourself: hogwild serve (in a clone: make serve)"
     good = all(r.converged == 1 for r in found.results["energy-edge"].values())
     return Outcome(text, {**found.as_dict(), "report": str(where)}, good)

@@ -88,6 +88,9 @@ class Options(Trained):
         None, "how long the swarm runs at most; by default, long enough to settle", group=RUNS
     )
     tol: float = option(1e-3, "the relative error within which the swarm has arrived", group=RUNS)
+    stay: bool = option(
+        False, "go on for all --seconds, also when all agents are settled", group=RUNS
+    )
     quiet: bool = option(False, "no live table", group=RUNS)
     plot: str | None = picture("draw the error over time to this file")
     record: str | None = option(
@@ -97,7 +100,11 @@ class Options(Trained):
         metavar="FILE",
     )
     keep: str | None = option(
-        None, "keep the model and the agents' files in this folder", group=FILES, metavar="FOLDER"
+        None,
+        "keep the model and the agents' files in this folder, in which `hogwild serve --attach` "
+        "watches the swarm",
+        group=FILES,
+        metavar="FOLDER",
     )
 
 
@@ -135,6 +142,7 @@ def run(options: Options) -> Outcome:
     seen = start(
         found.model, fit[0], faults=faults, seconds=options.seconds,
         folder=options.keep, show=not (options.quiet or options.json),
+        until_settled=not options.stay,
         **{name: getattr(options, name) for name in same},
     )  # fmt: skip
     text = str(seen)

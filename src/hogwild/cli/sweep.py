@@ -16,6 +16,7 @@ from hogwild.cli.common import (
     Schedules,
     picture,
 )
+from hogwild.cli.flags import in_flags
 from hogwild.cli.options import option
 
 VALUES = (
@@ -65,6 +66,7 @@ def run(options: Options) -> Outcome:
     seen = sweep(
         found.model, found.graphs(options.graphs), **options.passed(sweep, robustness, simulate)
     )
+    seen.advice = in_flags(seen.advice, options)
     data = {"rule": seen.first.run.rule, "settings": seen.rows(), "advice": seen.advice}
     good = all(bool(one.run.converged.all()) for one in seen.results.values())
     return options.outcome(found, seen, data, good, value=options.value)

@@ -79,6 +79,8 @@ def run(options: Options) -> Outcome:
         **seen.summary(),
         "moves": seen.moves.tolist(),
         "recovery_ticks": seen.recovery().tolist(),
+        "light_cone": seen.cone.as_dict(),
+        "by_light_cones": seen.by_deadline() if seen.cone.crossed else None,
         "seconds": seen.seconds,
     }
     return options.outcome(found, seen, data)

@@ -23,9 +23,6 @@ from hogwild.cluster.worker import Mail, Status
 SOON, PAUSE, LATER = 0.001, 0.005, 0.02
 """Seconds that an actor sleeps: least and most without news, and between them where it waits for
 mail. Mail wakes it."""
-WAIT = 1.0
-"""An actor waits for mail that it expects at most this many times as long as its last update
-took."""
 
 
 class Actor:
@@ -131,9 +128,9 @@ class Actor:
             nap = SOON if changed or worker.has_mail else min(2.0 * nap, LATER)
             if not changed and not worker.has_mail:
                 self.wake.wait(nap)
-            until = time.monotonic() + WAIT * worker.took
-            while time.monotonic() < until and worker.expects() and self.stopped < phase:
-                self.wake.wait(min(PAUSE, max(until - time.monotonic(), 0.0)))
+            ended = time.monotonic()
+            while worker.expects(time.monotonic() - ended) and self.stopped < phase:
+                self.wake.wait(PAUSE)
                 self.wake.clear()
                 self._push(peers)
         if self.keep:

@@ -19,7 +19,7 @@ from hogwild.cluster.host import Plan
 from hogwild.cluster.worker import Status, agreed
 from hogwild.errors import ConfigError, ConvergenceError
 
-POLL, SHARE, RARELY = 0.02, 0.03, 0.5
+POLL, SHARE, RARELY = 0.01, 0.03, 0.5
 """Seconds between two looks at the statuses: a share of the time since the start, at least and at
 most. A look takes a few milliseconds of every actor."""
 RETRY = 0.3

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hogwild.cluster.tiles import TiledEnergy
+from hogwild.kernels.energy import EnergyKernel
 from hogwild.problems.base import FixedPoint, Objective, Problem
 
 ABSOLUTE = 1e-9
@@ -90,10 +92,17 @@ class Bound:
         problem: The problem on the local nodes.
         owned: Number of owned nodes A, which come first.
         tol: Relative tolerance.
+        kernel: The problem for the compiled library, which then computes gradients.
     """
 
-    def __init__(self, problem: Problem, owned: int, tol: float) -> None:
-        self.problem, self.owned, self.tol = problem, owned, tol
+    def __init__(
+        self,
+        problem: Problem,
+        owned: int,
+        tol: float,
+        kernel: EnergyKernel | TiledEnergy | None = None,
+    ) -> None:
+        self.problem, self.owned, self.tol, self.kernel = problem, owned, tol, kernel
         self.kind, self.weights = "map", None
         self.factor = torch.zeros(problem.replicas, dtype=torch.float64)
         if isinstance(problem, Objective):
@@ -109,6 +118,9 @@ class Bound:
     def residual(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """The residual at the owned nodes [R, k, A], for local embeddings [R, k, N], and the size
         of its terms [R]."""
+        if self.kernel is not None:
+            gradient, size = self.kernel.gradient(h)
+            return gradient[..., : self.owned], size.amax(-1)
         if isinstance(self.problem, Objective):
             at = self.problem.evaluate(h)
             return at.gradient[..., : self.owned].detach(), at.scale.amax(-1).detach()

@@ -21,12 +21,15 @@ from hogwild.cluster.adjoint import adjoint_of
 from hogwild.cluster.bound import Measure
 from hogwild.cluster.part import tensor
 from hogwild.cluster.store import Store
-from hogwild.cluster.work import Links, Nothing, Solve, Steps, Work
+from hogwild.cluster.tiles import LEAST, TiledEnergy
+from hogwild.cluster.work import Compiled, Links, Nothing, Solve, Steps, Work
 from hogwild.cluster.worker import Worker
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
+from hogwild.kernels.native import library
 from hogwild.models.eignn import EIGNNConv
+from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.problems.base import Objective, Problem
@@ -131,6 +134,7 @@ class Host:
         )
         self.inputs = self._typed(part.inputs().to(move)) if part.num_local else None
         self._problem: Problem | None = None
+        self._kernel: Compiled | str | None = None
 
     def _typed(self, inputs: Inputs) -> Inputs:
         """Features in the dtype of the model; files may have another one."""
@@ -153,11 +157,37 @@ class Host:
     def problem(self) -> Problem:
         """The problem on the local nodes, detached from autograd."""
         if self._problem is None:
-            with torch.no_grad():
-                found = self.model.problem(self._inputs)
+            solver = self.conv.solver
+            if isinstance(self.kernel, TiledEnergy):  # no analysis of a matrix that nobody needs
+                self.conv.solver = replace(solver, linear="cg")
+            try:
+                with torch.no_grad():
+                    found = self.model.problem(self._inputs)
+            finally:
+                self.conv.solver = solver
             assert isinstance(found, Problem)
             self._problem = found.detach()
         return self._problem
+
+    @property
+    def kernel(self) -> Compiled | None:
+        """The problem for the compiled library, where that solves it on a CPU."""
+        if self._kernel is None:
+            self._kernel = self._compiled()
+        return None if isinstance(self._kernel, str) else self._kernel
+
+    @torch.no_grad()
+    def _compiled(self) -> Compiled | str:
+        native, inputs = library(), self._inputs
+        if native is None or inputs.x.device.type != "cpu":
+            return "on a GPU all nodes move (kernels/source/energy.h)"
+        if inputs.edge_index.size(1) >= LEAST and isinstance(self.conv, EnergyConv):
+            tiled = TiledEnergy.of(
+                native, inputs, self.conv.kernel, self.links.free, self.store.num_parts
+            )
+            if tiled is not None:
+                return tiled
+        return self.conv.kernel(inputs)
 
     @property
     def _inputs(self) -> Inputs:
@@ -186,7 +216,8 @@ class Host:
             return Nothing(self.conv.replicas or 1, self.conv.hidden_channels, like)
         problem, tol = self.problem, self.plan.tol
         if name == "solve":
-            return Solve(problem, self.links, tol, h, solver=self.conv.solver)
+            solver = self.conv.solver
+            return Solve(problem, self.links, tol, h, solver=solver, kernel=self.kernel)
         return Steps(problem, self.links, tol, h, rule=name)
 
     def kinds(self) -> list[str]:
@@ -263,7 +294,7 @@ class Host:
         self.model.load_state_dict(parameters)
         if self.worker is not None and self.owned:
             self.h = self.worker.work.h
-        self._problem, self.worker = None, None
+        self._problem, self._kernel, self.worker = None, None, None
 
     def labelled(self, target: str, mask: str | None) -> int:
         """Number of owned nodes with a label."""

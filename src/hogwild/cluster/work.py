@@ -27,7 +27,10 @@ from torch import Tensor
 
 from hogwild.cluster.bound import Bound, Measure
 from hogwild.cluster.pinned import pinned
+from hogwild.cluster.tiles import FORCING as SWEEP
+from hogwild.cluster.tiles import TiledEnergy
 from hogwild.errors import ConfigError
+from hogwild.kernels.energy import EnergyKernel
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.solvers.loop import Solver, solve
 from hogwild_node.rules import FixedPointRule, MessageRule, Rule
@@ -41,9 +44,16 @@ TURNS = 10
 """Turns of a rule in one update."""
 PAIRS = 4
 """Pairs of embeddings that an extrapolation combines."""
+GROWN = 4.0
+"""A part halves its step if the square of its gradient has grown by this factor, and reversed."""
 PATIENCE = 3
 """Updates without news after which a damped part moves on."""
+SLOW, WEARY = 0.5, 3
+"""After so many sweeps over tiles in a row that have left more than this share of the residual, the
+part is solved as a whole."""
 Packet = tuple[Tensor, ...]
+Compiled = EnergyKernel | TiledEnergy
+"""What the compiled library solves: a part, or a large part in tiles."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +90,19 @@ class Work(ABC):
         links: Which nodes are shared with which parts.
         tol: Relative tolerance.
         h: Embeddings to start from, [R, k, N].
+        kernel: The problem for the compiled library, where it solves.
     """
 
-    def __init__(self, problem: Problem, links: Links, tol: float, h: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        links: Links,
+        tol: float,
+        h: Tensor | None = None,
+        kernel: Compiled | None = None,
+    ) -> None:
         self.problem, self.links = problem, links
-        self.bound = Bound(problem, links.owned, tol)
+        self.bound = Bound(problem, links.owned, tol, kernel)
         self.h = problem.start() if h is None else h.clone()  # [R, k, N]
         self.unrest = math.inf if links.owned else 0.0
         self.measure: Measure | None = None
@@ -188,7 +206,8 @@ class Memory:
 
 
 class Solve(Work):
-    """Solve the part for its halo. ``solver`` is the solver of the model."""
+    """Solve the part for its halo. ``solver`` is the solver of the model, and ``kernel`` the
+    problem for the compiled library, where it has that solver."""
 
     def __init__(
         self,
@@ -198,9 +217,12 @@ class Solve(Work):
         h: Tensor | None = None,
         *,
         solver: Solver,
+        kernel: Compiled | None = None,
     ) -> None:
-        super().__init__(problem, links, tol, h)
-        self.solver = solver
+        super().__init__(problem, links, tol, h, kernel)
+        self.solver, self.kernel = solver, kernel
+        self.holding: dict[int, EnergyKernel] = {}  # by the number of nodes that move
+        self.largest, self.weary = math.inf, 0  # residual before the last sweep; slow sweeps
         self.damped = isinstance(problem, Objective) and not problem.is_attractive
         self.idle = 0
         self.last: Tensor | None = None  # the gradient that the last fresh halo left
@@ -224,24 +246,43 @@ class Solve(Work):
         owned = self.links.owned
         if self.damped and not self._may_move(news):
             return
+        forcing = SWEEP if isinstance(self.kernel, TiledEnergy) else FORCING
         atol = max(
             self.bound.entry(self.measure, self.scale, self.h),
-            FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
+            forcing * self.measure.largest if self.unrest > 1.0 / forcing else 0.0,
         )
         most = min(self.solver.max_iter, ITERATIONS)
         solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
         # With the overlap, the residual at owned nodes is zero only if the other parts follow. Once
         # they have read the last answer and are silent, the part settles what is left by itself.
-        problem = pinned(self.problem, self.links.free if news else owned, self.h)
-        found = solve(problem, solver, self.h)
-        if not bool(torch.isfinite(found.value).all()):
+        value = self._solved(solver, self.links.free if news else owned)
+        if not bool(torch.isfinite(value).all()):
             return
-        moved = found.value[..., :owned]
+        moved = value[..., :owned]
         if self.trust < 1.0:
             moved = torch.lerp(self.anchor, moved, self.trust)
         elif answered and news:
             moved = self.memory.extrapolate(self.own, moved, self.unrest)
         self.h = torch.cat([moved, self.h[..., owned:]], -1)
+
+    def _solved(self, solver: Solver, free: int) -> Tensor:
+        """The embeddings [R, k, N] after a solve for the first ``free`` nodes, or after one sweep
+        over the tiles of a large part."""
+        if isinstance(self.kernel, TiledEnergy):
+            assert self.measure is not None
+            now = self.measure.largest
+            self.weary = self.weary + 1 if now > SLOW * self.largest else 0
+            self.largest = now
+            if self.weary < WEARY:
+                h = self.h.clone()
+                self.kernel.sweep(h, free, solver.run)
+                return h
+        elif self.kernel is not None:
+            if free not in self.holding:
+                held = torch.arange(self.h.size(-1)) >= free
+                self.holding[free] = self.kernel.holding(held)
+            return solver.run(self.holding[free], self.h).value
+        return solve(pinned(self.problem, free, self.h), solver, self.h).value
 
     def _may_move(self, news: bool) -> bool:
         """Adapt the damping to fresh news; whether the part moves now. A damped part moves once for
@@ -254,7 +295,7 @@ class Solve(Work):
             return True
         if self.last is not None:
             turned = bool((self.r * self.last).sum() < 0)
-            grown = bool(self.r.square().sum() > self.last.square().sum())
+            grown = bool(self.r.square().sum() > GROWN * self.last.square().sum())
             self.trust = 0.5 * self.trust if turned and grown else min(1.0, 1.1 * self.trust)
         self.last, self.anchor, self.idle = self.r, self.own.clone(), 0
         return True

@@ -53,8 +53,12 @@ class Mail:
     packet: Any
 
 
-ALIKE = 2.0
+ALIKE = 3.0
 """Parts whose updates take at most this many times as long are about as fast."""
+WAIT, ANSWER = 3.0, 0.6
+"""How many times as long as its last update a part waits for mail of parts that are about as fast,
+and for answers of parts that are much faster; for the latter only if it has no overlap. Chosen on
+the grids of ``benchmarks/cluster.py``."""
 STALLED = 8
 """Updates in a row that did not lower the residual, without news, after which a part gives up: its
 limit is below the rounding error."""
@@ -196,15 +200,20 @@ class Worker:
         both = self.work.links.receives.keys() & self.work.links.sends.keys()
         return all(self.answers.get(q) == self.version for q in both)
 
-    def expects(self) -> bool:
-        """Whether mail is worth waiting for: that of parts that are about as fast and have not sent
-        since the last update, and answers of parts that are much faster. A part that has read what
-        this part holds now and is silent has nothing to say."""
+    def expects(self, waited: float) -> bool:
+        """Whether mail is worth waiting for, ``waited`` seconds after the last update: that of
+        parts that are about as fast and have not sent since, and answers of parts that are much
+        faster. A part that has read what this part holds now and is silent has nothing to say."""
         for q in self.work.links.receives:
             if q not in self.work.links.sends or self.answers.get(q) == self.version:
                 continue
-            pace = self.paces.get(q, 0.0)
-            if pace <= (self.took / ALIKE if q in self._inbox else ALIKE * self.took):
+            pace, fast = self.paces.get(q, 0.0), self.took / ALIKE
+            if q in self._inbox or (q in self.paces and pace <= fast):
+                # With an overlap few updates are left, and each should begin at once.
+                wait = ANSWER if pace <= fast and not self.work.waits else 0.0
+            else:
+                wait = WAIT if pace <= ALIKE * self.took else 0.0
+            if waited < wait * self.took:
                 return True
         return False
 

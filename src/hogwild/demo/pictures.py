@@ -9,6 +9,7 @@ import torch
 
 from hogwild.demo.study import DELAY, LOSS, LOSSY, MODELS, PAPER, STAGGER, Setting, Study
 from hogwild.plots.charts import convergence, output_histogram
+from hogwild.plots.deadlines import deadlines as by_deadline
 from hogwild.plots.style import CYCLE, INK, RED, figure
 
 if TYPE_CHECKING:
@@ -95,6 +96,11 @@ def histograms(study: Study) -> Figure:
     fig = output_histogram(list(study.many.values()), study.node, titles=titles)
     fig.axes[0].legend(fontsize=7, loc="best", frameon=False)
     return fig
+
+
+def deadlines(study: Study) -> Figure:
+    """Error by deadline of all rows, with losses."""
+    return by_deadline(study.deadlines)
 
 
 def curves(study: Study) -> list[Figure]:

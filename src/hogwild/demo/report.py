@@ -84,6 +84,14 @@ def report(study: Study) -> str:
             f"S = {STAGGER} and D = {DELAY}. The dashed line is its output in step. This is the "
             f"paper's Figure 1(d) for trained models.",
         )),
+        _section("Error by deadline", _picture(
+            pictures.deadlines(study),
+            caption=f"Share of wrong nodes if the nodes had to answer at once, against the updates "
+            f"that a node has made (left) and the bytes that it has sent (right), mean over "
+            f"{study.scale.runs} schedules with {LOSSY}; bands reach to the worst schedule. Dotted "
+            f"lines are the errors in step. The grey band is the light cone: the fewest updates in "
+            f"which word can cross a graph under these schedules.",
+        ) + _paragraphs(_cone(study), f"In time: {study.advice}")),
         _section("How the energy GNN converges", _picture(
             *pictures.curves(study),
             caption=f"Distance from the synchronous embeddings, relative to their largest entry, "
@@ -203,6 +211,12 @@ def _others(study: Study) -> str:
     return f"Layered models can do better with other rules: {'; '.join(said)}.{choice}"
 
 
+def _cone(study: Study) -> str:
+    """The light cone, as a sentence."""
+    text = str(study.deadlines["energy GNN"].cone)
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _falls(study: Study) -> str:
     """The largest fall of each layered model's error with more asynchrony, and why there is one."""
     curves = (
@@ -235,6 +249,8 @@ def _falls(study: Study) -> str:
 def _next() -> str:
     beta = OPTIONS["energy-edge"]["model_options"]["beta"]
     items = [
+        "<code>hogwild serve</code> (in a clone: <code>make serve</code>): the same live, on a "
+        "page. Kill a node, drag one, lose packets, and see which answer survives.",
         "<code>hogwild demo --seed 1</code>: other graphs, other weights, other schedules.",
         "<code>hogwild train chains --model energy-edge --folder runs/chains</code>, then "
         "<code>hogwild robustness runs/chains --impair loss=0.3</code> and <code>hogwild certify "

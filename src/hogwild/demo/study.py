@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch_geometric.data import Batch, Data
 
+from hogwild.analysis.advice import advice
 from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.demo.rumour import Rumour
-from hogwild.executors.price import aligned, shown, size
+from hogwild.executors.deadlines import Deadlines
+from hogwild.executors.price import aligned, shown, size, wrapped
 from hogwild.executors.run import Run
 from hogwild.executors.simulate import simulate
 from hogwild.training import train
@@ -130,6 +132,16 @@ class Study:
         sure = torch.sigmoid(out)
         return float(torch.where(y == 1, sure, 1 - sure).mean())
 
+    @property
+    def deadlines(self) -> dict[str, Deadlines]:
+        """Error by deadline with losses, by name of the row."""
+        return {name: self.results[row][LOSSY].deadlines for row, (name, *_) in ROWS.items()}
+
+    @property
+    def advice(self) -> str:
+        """What each row needs to be in time with losses, and which to take."""
+        return advice(self.deadlines)
+
     def rows(self) -> list[list[str]]:
         """The table as text, its heading first."""
         heads = ["in step" if c is None else str(c) for c in self.columns]
@@ -147,7 +159,7 @@ class Study:
 
     def table(self) -> str:
         """The table for a terminal."""
-        return f"{aligned(self.rows())}\n{PRICE}"
+        return f"{aligned(self.rows())}\n{PRICE}\n\n{wrapped(f'In time, {LOSSY}: {self.advice}')}"
 
     def as_dict(self) -> dict[str, Any]:
         """The numbers, for JSON."""
@@ -155,6 +167,8 @@ class Study:
             "seed": self.seed,
             "guessing": self.guessing,
             "seconds": self.seconds,
+            "advice": self.advice,
+            "deadlines": {name: one.as_dict() for name, one in self.deadlines.items()},
             "errors": {
                 model: {
                     "synchronous": self.error(model)[0],

@@ -34,7 +34,7 @@ SPACING = 1.15
 """Each look is at a tick that is so many times the tick of the look before, or at the next one."""
 NEAR = 0.05
 """A run is in time when its error is within this share of the synchronous error."""
-LEAST = 0.1
+LEAST = 0.01
 """Where the synchronous error is smaller than this share of the error before the first update,
 :data:`NEAR` refers to that share: of nothing there is no per cent."""
 COSTS = {"ticks": "ticks", "updates": "updates a node", "packets": "packets a node",
@@ -144,19 +144,27 @@ class Deadlines:
         more = (self.error - self.synchronous).flatten(1).mean(1)
         return -more if self.metric.higher_is_better else more
 
+    def _wrong(self) -> float:
+        """The synchronous error, lower is better."""
+        assert self.synchronous is not None
+        assert self.metric is not None
+        value = float(self.synchronous.mean())
+        if not self.metric.higher_is_better:
+            return value
+        share = self.metric in METRICS.values() or self.metric.percent
+        return 1.0 - value if share else abs(value)
+
     def _allowance(self, share: float) -> float:
         """How much worse than the synchronous answer is still in time."""
         if self.synchronous is None or self.metric is None:
             return share
-        wrong = float(self.synchronous.mean())
-        if self.metric.higher_is_better:
-            wrong = (
-                1.0 - wrong
-                if self.metric in METRICS.values() or self.metric.percent
-                else abs(wrong)
-            )
         rounding = 1e-9 * float(self.synchronous.abs().mean())
-        return share * max(wrong, LEAST * float(self._excess()[0])) + rounding
+        return share * max(self._wrong(), LEAST * float(self._excess()[0])) + rounding
+
+    @property
+    def floored(self) -> bool:
+        """Whether the synchronous error is so small that :data:`NEAR` refers to :data:`LEAST`."""
+        return self.metric is not None and self._allowance(1.0) > 1.001 * self._wrong()
 
     # -- tables ------------------------------------------------------------------------------------
 
@@ -235,8 +243,12 @@ class Deadlines:
         if self.metric is not None and self.synchronous is not None:
             of = f"of the synchronous {self.metric.name} " \
                  f"({self.metric.show(float(self.synchronous.mean()))})"  # fmt: skip
+            if self.floored:
+                of += f", counted in {LEAST:.0%} of the error before the first update,"
         if near is None:
             return f"not within {share:.0%} {of} in these {int(self.ticks[-1]):,} ticks"
+        if near.ticks == 0:
+            return f"within {share:.0%} {of} before the first update"
         return f"within {share:.0%} {of} after {self.cost(near)}"
 
     def cost(self, price: Price) -> str:

@@ -26,6 +26,7 @@ from torch_geometric.utils import subgraph
 
 from hogwild.errors import AsynchronyError, ConfigError, require_integer
 from hogwild.executors.live import Live
+from hogwild.executors.notes import Notes
 from hogwild.executors.swarmed import Swarm
 from hogwild.executors.traced import trace_of
 from hogwild.graph.inputs import Inputs
@@ -135,7 +136,9 @@ class Observer:
         common: dict[str, Any],
         faults: Faults,
         keys: Path | None = None,
+        notes: Notes | None = None,
     ) -> None:
+        self.notes = notes
         self.model, self.inputs, self.where, self.common = model, inputs, where, common
         self.faults, self.n, self.keys = faults, inputs.num_nodes, keys
         self.ports = free_ports(self.n)
@@ -244,11 +247,16 @@ class Observer:
             self._look(out, t, words, alive)
             if live is not None:
                 live.show(out, {i: words[i] for i in alive})
+            out.events = self.events
+            if self.notes is not None:
+                self.notes.look(out, {i: words[i] for i in alive})
             done = until_settled and not todo and self._rested(t) and out.settled[-1] == 1.0
             if t >= seconds or done:
                 break
             time.sleep(STATUS)
-        out.seconds, out.events, out.deviation = out.times[-1], self.events, out.error[-1]
+        out.seconds, out.deviation = out.times[-1], out.error[-1]
+        if self.notes is not None:
+            self.notes.look(out, {i: words[i] for i in alive}, ended=True)
         count = max(len(alive), 1)
         for name in ("updates", "turns", "packets", "bytes"):
             setattr(out, name, sum(words[i][name] for i in alive) / count)

@@ -19,6 +19,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, InputError
+from hogwild.executors.notes import Notes
 from hogwild.executors.observer import STATUS, Faults, Observer, free_ports, hops
 from hogwild.executors.swarmed import Swarm
 from hogwild.graph.inputs import Inputs
@@ -73,7 +74,8 @@ def run(
             word takes to cross the graph, and at least 1.
         tolerance: The residual up to which an agent counts as settled.
         until_settled: Stop when all agents have said that they are settled, after the last fault.
-        folder: Where the model and the agents' files go; by default, a temporary folder.
+        folder: Where the model, the agents' files and the notes of the swarm
+            (:mod:`hogwild.executors.notes`) go; by default, a temporary folder.
         show: Print a live table.
     """
     found, faults = check_model(model), faults or Faults()
@@ -119,7 +121,11 @@ def run(
         if tls:
             here = stack.enter_context(tempfile.TemporaryDirectory())  # no keys stay behind
             keys = make_keys(here, [str(i) for i in range(inputs.num_nodes)], days=1).folder
-        watch = Observer(found, inputs, where, common, faults, keys)
+        notes = None if folder is None else Notes(where)
+        if notes is not None:
+            with evaluating(found), torch.no_grad():
+                notes.begin(found, inputs, data.get("pos"))
+        watch = Observer(found, inputs, where, common, faults, keys, notes)
         stack.callback(watch.stop)
         return watch.run(seconds, until_settled, show)
 

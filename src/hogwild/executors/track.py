@@ -10,6 +10,7 @@ from __future__ import annotations
 import time as clock
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -98,16 +99,15 @@ def track(
     require_positive("every", every)
     begun = clock.perf_counter()
     with evaluating(model), torch.no_grad():
-        course = Course(model, scenario, settings, lease, restart)
+        course = Course(model, settings, restart)
         watch = Observer(model, scenario, runs, every, score, keep_embeddings)
-        _follow(course, watch, progress)
+        _follow(course, believed(scenario, lease), watch, progress)
     return watch.report(course.settings, restart, lease, clock.perf_counter() - begun)
 
 
-def _follow(course: Course, watch: Observer, progress: bool) -> None:
+def _follow(course: Course, frames: list[Frame], watch: Observer, progress: bool) -> None:
     """Run through all frames."""
     length = watch.scenario.length
-    frames = course.frames
     ends = [*(frame.time for frame in frames[1:]), length]
     with bar(length, progress, "tick", "tracking") as shown:
         for frame, end in zip(frames, ends, strict=True):
@@ -133,19 +133,27 @@ class _Now:
     simulation: Simulation
 
 
+class Ledger(Protocol):
+    """Who adds up what nodes have spent."""
+
+    def add(self, nodes: Tensor, *counts: Tensor) -> None:
+        """Add updates, packets and bytes [Q · N] of these nodes, by their numbers [N]."""
+
+
 class Course:
-    """The simulations of one tracked run, one after the other."""
+    """The simulations of one tracked run, one after the other.
+
+    Args:
+        model: What nodes run.
+        settings: How they run it.
+        restart: Ticks after which all nodes begin anew; ``None``: never.
+        depth: Keep packets of this age at least, for settings with longer delays.
+    """
 
     def __init__(
-        self,
-        model: Model,
-        scenario: Scenario,
-        settings: Settings,
-        lease: int,
-        restart: int | None,
+        self, model: Model, settings: Settings, restart: int | None, depth: int = 0
     ) -> None:
-        self.model, self.settings, self.restart = model, settings, restart
-        self.frames = believed(scenario, lease)
+        self.model, self.settings, self.restart, self.depth = model, settings, restart, depth
         self.register = Register()
         self.now: _Now | None = None
         bounds = settings.bounds
@@ -163,7 +171,7 @@ class Course:
         assert self.now is not None
         return self.now.names
 
-    def enter(self, frame: Frame, watch: Observer) -> None:
+    def enter(self, frame: Frame, watch: Ledger) -> None:
         """The graph changes to this frame."""
         names, before = self.register.names(frame), self.now
         if before is None:
@@ -179,7 +187,20 @@ class Course:
         self.now = self._begin(frame, names, (before, kept))
         self._greet(watch, change)
 
-    def begin_anew(self, watch: Observer) -> None:
+    def retime(self, settings: Settings, watch: Ledger) -> None:
+        """From now on other settings hold, on the same graph: other bounds of the schedule, other
+        impairments (as many as before), not another rule."""
+        assert self.now is not None
+        self.settings = replace(settings, rule=self.settings.rule)
+        bounds = settings.bounds
+        self.age = None if bounds is None else settings.content_age(bounds)
+        self.settle(watch)
+        before, n, e = self.now, self.simulation.graph.num_nodes, self.simulation.graph.num_edges
+        nodes, edges = torch.arange(n), torch.arange(e)
+        kept = Kept((nodes, nodes), (edges, edges), (nodes, nodes))
+        self.now = self._begin(before.frame, before.names, (before, kept))
+
+    def begin_anew(self, watch: Ledger) -> None:
         """All nodes begin anew, on the same graph."""
         assert self.now is not None
         self.settle(watch)
@@ -215,7 +236,7 @@ class Course:
         device = problem.graph.src.device
         silent = None if frame.silent is None else frame.silent.repeat(settings.runs).to(device)
         schedule = settings.schedule(
-            problem.graph, begin=time, names=names, holds=True, silent=silent
+            problem.graph, begin=time, names=names, holds=True, silent=silent, depth=self.depth
         )
         link = None
         if after is not None:
@@ -233,21 +254,21 @@ class Course:
 
     # -- what it costs -----------------------------------------------------------------------------
 
-    def settle(self, watch: Observer) -> None:
+    def settle(self, watch: Ledger) -> None:
         """Add what the present simulation has counted to the bill."""
         assert self.now is not None
         tally = self.now.simulation.tally
         bill = (tally.updates, tally.packets, NUMBER * tally.numbers)
         watch.add(self.now.names.nodes, *bill)
 
-    def _greet(self, watch: Observer, change: Change) -> None:
+    def _greet(self, watch: Ledger, change: Change) -> None:
         assert self.now is not None
         fresh = change.fresh
         if not self.now.simulation.rule.follows:
             fresh = torch.ones_like(fresh)
         self._count(watch, change.hello, fresh)
 
-    def _count(self, watch: Observer, hello: Tensor, fresh: Tensor) -> None:
+    def _count(self, watch: Ledger, hello: Tensor, fresh: Tensor) -> None:
         """Count the hellos of these nodes [N], and the first packets along these edges [E]."""
         assert self.now is not None
         now, simulation = self.now, self.now.simulation

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +12,16 @@ import torch
 from torch import Tensor
 
 from hogwild.asynchrony.scenario import Scenario
+from hogwild.executors.cone import LightCone, light_cone
 from hogwild.executors.price import shown, size
 from hogwild.executors.settings import Settings
+from hogwild.graph.inputs import Inputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+CROSSING = 20_000
+"""Ticks in which word crosses a graph, or is taken not to."""
 
 
 @dataclass
@@ -134,6 +141,25 @@ class Track:
                     out[change, run] = self.since[first, run] if of == "updates" else ticks
         return out
 
+    @cached_property
+    def cone(self) -> LightCone:
+        """The light cone of the first graph under the schedule of the runs: the fewest updates in
+        which word of a change can cross it."""
+        frame, made = self.scenario.frames[0], replace(self.settings, ticks=CROSSING)
+        return light_cone(Inputs.of(frame.data).repeat(made.runs).graph(), made)
+
+    def by_deadline(self, cones: Sequence[float] = (1, 3, 10)) -> dict[float, dict[str, float]]:
+        """The median error of a node, relative to the size of the change, after so many light cones
+        since the change, and what they cost: updates and bytes of a node. The error is NaN where
+        the next change always came before."""
+        price, out = self.price, {}
+        for count in cones:
+            updates = count * self.cone.mean
+            error = float(self.after(updates).nanmedian()) if self.changes else float("nan")
+            ticks = count * float(self.cone.ticks.mean())
+            out[count] = {"updates": updates, "bytes": ticks * price["bytes"], "error": error}
+        return out
+
     # -- the price ---------------------------------------------------------------------------------
 
     @property
@@ -187,6 +213,16 @@ class Track:
                 f"score of the predictions {row['score']:.4g}; of the exact answers "
                 f"{row['exact_score']:.4g}"
             )
+        lines.append(str(self.cone))
+        if self.changes and self.cone.crossed:
+            said = [
+                f"{row['error']:.2g} of the change after {count:g} ({shown(row['updates'])} "
+                f"updates, {size(row['bytes'])} a node)"
+                for count, row in self.by_deadline().items()
+                if row["error"] == row["error"]
+            ]
+            some = "; ".join(said) or "the next change came before the first"
+            lines.append(f"median error of a node by light cones since the change: {some}")
         lines.append(
             f"price of a node in 100 ticks: {100 * row['updates_a_tick']:.0f} updates, "
             f"{100 * row['packets_a_tick']:.0f} packets, {size(100 * row['bytes_a_tick'])}"

@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from hogwild.asynchrony.scenario import Frame, Numbering, Scenario
 from hogwild.executors.run import NUMBER
 from hogwild.executors.settings import Settings
+from hogwild.executors.simulated import Simulation
 from hogwild.executors.tracked import Track
 from hogwild.graph.inputs import Inputs
 from hogwild.metrics import choose
@@ -53,8 +54,7 @@ class Observer:
         self.answer = torch.zeros(0)  # [U, k] of the present frame
         self.answers: list[Tensor] = []  # [U, k], NaN where a node is not there
         self.moves: list[float] = []
-        self.held: Tensor | None = None  # [k, Q · N] results of the last complete pass
-        self.told: Tensor | None = None  # numbers of the nodes of ``held``
+        self.spoken = Spoken(runs)
         self.base = torch.zeros(runs, dtype=torch.long)  # updates when the frame began
         self.records: dict[str, list[Tensor]] = {
             name: []
@@ -119,7 +119,7 @@ class Observer:
         """Look at the run after tick ``t``."""
         assert self.frame is not None
         self.node_ticks += self.frame.ids.numel()
-        h = self._embeddings(course)
+        h = self.spoken.look(course.simulation, course.names.nodes, self.answer.size(-1))
         if t % self.every and t != self.scenario.length - 1:
             return
         n = self.frame.ids.numel()
@@ -148,28 +148,6 @@ class Observer:
             found["h"] = whole
         for name, value in found.items():
             self.records[name].append(value)
-
-    def _embeddings(self, course: Course) -> Tensor:
-        """The embeddings that nodes would answer with, [k, Q · N]: of rules that stop, those of
-        the last complete pass."""
-        simulation, k = course.simulation, self.answer.size(-1)
-        h = simulation.h[0, -k:]
-        if not simulation.rule.ends:
-            return h
-        nodes = course.names.nodes
-        if self.held is None:
-            self.held, self.told = simulation.start[0, -k:].clone(), nodes
-        elif self.told is None or not torch.equal(nodes, self.told):
-            assert self.told is not None
-            new = simulation.start[0, -k:].clone()
-            here, there = _copies(nodes, self.told, self.runs)
-            new[:, here] = self.held[:, there]
-            self.held, self.told = new, nodes
-        everyone = torch.arange(h.size(-1), device=h.device)
-        done = simulation.rule.finished(everyone)
-        if done is not None:
-            self.held = torch.where(done, h, self.held)
-        return self.held
 
     def _lag(self, t: int, own: Tensor) -> Tensor:
         """Ticks since the answer was replaced that the embeddings are nearest to, [Q]."""
@@ -207,6 +185,35 @@ class Observer:
             lease=lease,
             seconds=seconds,
         )
+
+
+class Spoken:
+    """The embeddings that nodes would answer with: those that they have, or, of rules that stop,
+    those of the last complete pass."""
+
+    def __init__(self, runs: int = 1) -> None:
+        self.runs = runs
+        self.held: Tensor | None = None  # [k, Q · N] results of the last complete pass
+        self.told: Tensor | None = None  # numbers of the nodes of ``held``
+
+    def look(self, simulation: Simulation, nodes: Tensor, k: int) -> Tensor:
+        """The last k channels [k, Q · N]; ``nodes`` [N] are the numbers of the nodes."""
+        h = simulation.h[0, -k:]
+        if not simulation.rule.ends:
+            return h
+        if self.held is None:
+            self.held, self.told = simulation.start[0, -k:].clone(), nodes
+        elif self.told is None or not torch.equal(nodes, self.told):
+            assert self.told is not None
+            new = simulation.start[0, -k:].clone()
+            here, there = _copies(nodes, self.told, self.runs)
+            new[:, here] = self.held[:, there]
+            self.held, self.told = new, nodes
+        everyone = torch.arange(h.size(-1), device=h.device)
+        done = simulation.rule.finished(everyone)
+        if done is not None:
+            self.held = torch.where(done, h, self.held)
+        return self.held
 
 
 def _copies(now: Tensor, before: Tensor, runs: int) -> Pairs:

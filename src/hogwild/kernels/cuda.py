@@ -62,7 +62,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hogwild"
 
 
-def prelude(design: Design, threads: int = THREADS) -> str:
+def prelude(design: Design, threads: int) -> str:
     """The constants and types of one model, for ``energy.cu``."""
     numbers = {
         "K": design.channels, "CHANNELS": design.message_channels, "HEADS": design.heads,
@@ -105,10 +105,10 @@ def _check(code: int, what: str) -> None:
         raise CudaError(f"{what} failed with CUDA error {code}")
 
 
-def compile_cubin(design: Design, capability: tuple[int, int]) -> bytes:
+def compile_cubin(design: Design, capability: tuple[int, int], threads: int) -> bytes:
     """Machine code of the kernels for one model, from the cache or from NVRTC."""
     folder = SOURCE.parent
-    text = prelude(design) + (folder / "energy.cu").read_text()
+    text = prelude(design, threads) + (folder / "energy.cu").read_text()
     headers = {name: (folder / name).read_text() for name in HEADERS}
     flags = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
     parts = [text, *headers.values(), *flags, torch.version.cuda or ""]
@@ -145,11 +145,11 @@ def compile_cubin(design: Design, capability: tuple[int, int]) -> bytes:
 
 
 @cache
-def functions(design: Design, device: int) -> dict[str, ctypes.c_void_p]:
+def functions(design: Design, device: int, threads: int) -> dict[str, ctypes.c_void_p]:
     """The loaded kernels of one model on one GPU."""
     with torch.cuda.device(device):
         torch.cuda.current_stream().synchronize()  # makes the context of this GPU current
-        code = compile_cubin(design, torch.cuda.get_device_capability(device))
+        code = compile_cubin(design, torch.cuda.get_device_capability(device), threads)
         module = ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         found = {}
@@ -175,7 +175,7 @@ class _Batch(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in (
             "parameters", "o_nodes", "o_edges", "weight", "loop_weight")),
         *((name, ctypes.c_longlong) for name in ("weight_replica", "weight_head")),
-        ("shared_fronts", ctypes.c_longlong),
+        ("shared", ctypes.c_longlong),
     ]  # fmt: skip
 
 
@@ -188,12 +188,20 @@ class _Options(ctypes.Structure):
     ]
 
 
-@cache
 def most_shared(device: int) -> int:
     """Bytes of shared memory that a block may have."""
+    return _attribute(97, device)  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+
+
+def multiprocessors(device: int) -> int:
+    """Multiprocessors of a GPU."""
+    return _attribute(16, device)  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+
+
+@cache
+def _attribute(number: int, device: int) -> int:
     found = ctypes.c_int()
-    attribute = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    code = _driver().cuDeviceGetAttribute(ctypes.byref(found), attribute, device)
+    code = _driver().cuDeviceGetAttribute(ctypes.byref(found), number, device)
     _check(code, "cuDeviceGetAttribute")
     return found.value
 
@@ -248,7 +256,7 @@ class CudaEnergyKernel(EnergyKernel):
         """Load the kernels of this model."""
         device = self.tensors.nodes.device
         self.device = torch.cuda.current_device() if device.index is None else device.index
-        self.functions = functions(self.design, self.device)
+        self.functions = functions(self.design, self.device, self.threads)
 
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design) -> bool:
@@ -262,18 +270,27 @@ class CudaEnergyKernel(EnergyKernel):
         return bool(plan.sizes.max(initial=0) <= MOST_ROWS)
 
     @property
+    def blocks(self) -> int:
+        """Blocks of threads of a launch."""
+        return self.graph.num_graphs * self.replicas
+
+    @property
     def name(self) -> str:
         return "CUDA sm_{}{}".format(*torch.cuda.get_device_capability(self.device))
 
     def _batch(self) -> tuple[_Batch, int, list[Any]]:
         """The arguments of a launch, the bytes of shared memory, and what must stay alive."""
         plan, t = self.on_device, self.tensors.detach()
-        fixed = 130 + self.threads + self.sizes.parameters
-        fronts = int(plan.numbers.max(initial=0))
-        shared = 8 * (fixed + fronts) <= most_shared(self.device)
         nodes, edges = plan.sizes
-        each = nodes * self.sizes.node_fields + edges * self.sizes.edge_fields
-        each = each if shared else each + plan.numbers
+        rows = nodes * self.sizes.node_fields + edges * self.sizes.edge_fields
+        # What lies in shared memory: nothing but parameters, the fronts as well, or everything.
+        # Two blocks share a multiprocessor, unless there are fewer blocks than multiprocessors.
+        fixed, limit = 130 + self.threads + self.sizes.parameters, most_shared(self.device)
+        some = fixed + int(plan.numbers.max(initial=0))
+        whole = fixed + int((plan.numbers + rows).max(initial=0))
+        half = limit if self.blocks <= multiprocessors(self.device) else limit // 2 - 1024
+        shared = 2 if 8 * whole <= half else 1 if 8 * some <= limit else 0
+        each = (rows + plan.numbers, rows, 0 * rows)[shared]
         ends = np.concatenate([[0], np.cumsum(each)])
         room = _room(self.graph, self.sizes.handle, shared, ends)
         memory = t.nodes.new_empty(max(int(ends[-1]) * self.replicas, 1))
@@ -289,9 +306,9 @@ class CudaEnergyKernel(EnergyKernel):
             **at, **posed, room=room.data_ptr(), memory=memory.data_ptr(),
             room_replica=int(ends[-1]), nodes=self.graph.num_nodes, edges=self.graph.num_edges,
             graphs=self.graph.num_graphs, replicas=self.replicas, weight_replica=self._strides[0],
-            weight_head=self._strides[1], shared_fronts=int(shared),
+            weight_head=self._strides[1], shared=shared,
         )  # fmt: skip
-        return batch, 8 * (fixed + (fronts if shared else 0)), [t, room, memory]
+        return batch, 8 * (fixed, some, whole)[shared], [t, room, memory]
 
     def _launch(
         self, name: str, grid: tuple[int, int], threads: int, shared: int, *arguments: Any
@@ -309,18 +326,17 @@ class CudaEnergyKernel(EnergyKernel):
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         batch, shared, _alive = self._batch()
-        blocks = self.graph.num_graphs * self.replicas
-        if not blocks:
+        if not self.blocks:
             return
         self._launch(
-            "hog_solve", (blocks, 1), self.threads, shared, batch,
+            "hog_solve", (self.blocks, 1), self.threads, shared, batch,
             None if h0 is None else h0.data_ptr(), _Options(*options), into.value.data_ptr(),
             into.status.data_ptr(), into.iterations.data_ptr(), into.residual.data_ptr(),
         )  # fmt: skip
 
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         batch, shared, _alive = self._batch()
-        blocks, count = self.graph.num_graphs * self.replicas, self.sizes.parameters
+        blocks, count = self.blocks, self.sizes.parameters
         sums = h.new_empty(max(blocks, 1) * (self.threads // 32) * count)
         rest = [None if x is None else x.data_ptr() for x in into.every()]
         if blocks:
@@ -333,12 +349,12 @@ class CudaEnergyKernel(EnergyKernel):
 
 
 @kept
-def _rooms(graph: Graph) -> dict[tuple[int, bool], Tensor]:
+def _rooms(graph: Graph) -> dict[tuple[int, int], Tensor]:
     """Where the memory of every graph begins, by model and use of shared memory."""
     return {}
 
 
-def _room(graph: Graph, sizes: int, shared: bool, ends: np.ndarray) -> Tensor:
+def _room(graph: Graph, sizes: int, shared: int, ends: np.ndarray) -> Tensor:
     known = _rooms(graph)
     if (sizes, shared) not in known:
         known[sizes, shared] = torch.from_numpy(ends[:-1].astype(np.int64)).to(graph.src.device)

@@ -8,10 +8,12 @@ tensors, whose gradients :meth:`EnergyKernel.adjoint` computes in closed form.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -29,9 +31,9 @@ from hogwild.nn.picnn import PICNN
 ACTIVATIONS = ("softplus", "squareplus")
 
 
-PRODUCTS = 250.0
-"""Cost of conjugate gradients in products with the Hessian, measured in the multiplications of a
-factorisation that take as long."""
+PRODUCTS, ADJOINT_PRODUCTS = 40.0, 150.0
+"""Multiplications of a factorisation for each one in a product with the Hessian, above which conjugate
+gradients are cheaper: in an iteration of Newton's method, and in the adjoint, which is more exact."""
 MOST_NUMBERS = float(1 << 28)
 """Numbers in the fronts of one graph above which it is not factorised."""
 LARGEST = 400_000
@@ -142,9 +144,9 @@ def pose(
     """Pose a problem from its networks (message, self message, update) and from features
     [1 or R, p, N]."""
     edge_attr = edge_attr if design.both_ends else None  # node-wise messages do not read it
-    parameters = [p for net in networks for p in _parameters(net)]
-    counts = tuple(len(_parameters(net)) for net in networks)
-    flat, nodes, edges = _Pose.apply(design, counts, x, heard, edge_attr, *parameters)
+    given = [_parameters(net) for net in networks]
+    counts = tuple(map(len, given))
+    flat, nodes, edges = _Pose.apply(design, counts, x, heard, edge_attr, *chain(*given))
     weight = None if weight is None else weight[:, :, 0]
     return Tensors(flat, nodes, edges, weight, loop_weight)
 
@@ -299,7 +301,15 @@ class EnergyKernel:
         self.native, self.graph, self.design, self.tensors = native, graph, design, tensors
         self.plan = plan_of(graph, native, design.channels)
         self.sizes = Sizes.of(native, design)
+        self.held: Tensor | None = None
         self._check()
+
+    def holding(self, held: Tensor) -> EnergyKernel:
+        """The same problem, in which some nodes [N] stay where a solve begins."""
+        out = copy(self)
+        out.__dict__.pop("_posed", None)
+        out.held = held.to(torch.uint8).contiguous()
+        return out
 
     def _check(self) -> None:
         """Raise unless every array has the shape and the dtype that the library reads."""
@@ -328,19 +338,30 @@ class EnergyKernel:
         edges = max(graph.num_edges, graph.num_nodes)
         return edges <= MOST_EDGES and edges <= LARGEST * graph.num_graphs
 
-    @cached_property
+    @property
     def direct(self) -> bool:
-        """Whether Hessians are factorised; otherwise conjugate gradients multiply with them."""
+        """Whether Newton's method factorises Hessians; otherwise conjugate gradients multiply with
+        them."""
+        return self._factorisation < PRODUCTS
+
+    @property
+    def direct_adjoint(self) -> bool:
+        """The same for the adjoint."""
+        return self._factorisation < ADJOINT_PRODUCTS
+
+    @cached_property
+    def _factorisation(self) -> float:
+        """Multiplications of a factorisation for each one in a product with the Hessian."""
         k, plan = self.design.channels, self.plan
         if plan.numbers * k**2 > MOST_NUMBERS:
-            return False
+            return math.inf
         edges, nodes = self.graph.num_edges, self.graph.num_nodes
         message, loop, update = (
             sum(w * (len(inputs) + before) for w, before in zip(widths, (0, *widths), strict=False))
             for widths, inputs in zip(self.design.widths, self.design.monotone, strict=True)
         )
         product = edges * self.design.heads * message + nodes * (loop + update)
-        return plan.work * k**3 < PRODUCTS * product
+        return plan.work * k**3 / max(product, 1)
 
     @property
     def replicas(self) -> int:
@@ -366,8 +387,13 @@ class EnergyKernel:
         addresses = [address(x) for x in (t.parameters, t.nodes, t.edges, t.weight)]
         return (
             self.plan.handle, self.sizes.handle, self.replicas, *addresses, *self._strides,
-            address(t.loop_weight), int(self.direct),
+            address(t.loop_weight),
         ), t  # fmt: skip
+
+    def _arguments(self, direct: bool) -> tuple[Any, ...]:
+        """The arguments that pose the problem, and whether Hessians are factorised."""
+        posed, _alive = self._posed
+        return (*posed, int(direct), address(self.held))
 
     def solve(
         self, h0: Tensor | None, atol: float, rtol: float, max_iter: int, max_backtracks: int,
@@ -385,14 +411,26 @@ class EnergyKernel:
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         """Solve, and write the solution."""
-        arguments, _alive = self._posed
         failed, why = self.native.call(
-            "solve", *arguments, address(h0), *options, torch.get_num_threads(),
+            "solve", *self._arguments(self.direct), address(h0), *options, torch.get_num_threads(),
             address(into.value), address(into.status), address(into.iterations),
             address(into.residual),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"the compiled solve failed: {why}")
+
+    def gradient(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient at ``h`` [R, k, N], zero at nodes that are held, and the size of its terms
+        [R, G]."""
+        h = h.detach().to(torch.float64).contiguous()
+        out, scale = torch.empty_like(h), h.new_empty(h.size(0), self.graph.num_graphs)
+        failed, why = self.native.call(
+            "gradient", *self._arguments(False), address(h), torch.get_num_threads(), address(out),
+            address(scale),
+        )  # fmt: skip
+        if failed:
+            raise MemoryError(f"the compiled gradient failed: {why}")
+        return out, scale
 
     def adjoint(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
         """How the adjoint solve ended, and the gradients of everything that was posed, from the
@@ -420,10 +458,10 @@ class EnergyKernel:
 
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         """Write all gradients; those of weights for every replica and head."""
-        arguments, _alive = self._posed
         failed, why = self.native.call(
-            "adjoint", *arguments, address(h), address(gradient), self.rtol,
-            torch.get_num_threads(), *(address(x) for x in into.every()), address(status),
+            "adjoint", *self._arguments(self.direct_adjoint), address(h), address(gradient),
+            self.rtol, torch.get_num_threads(), *(address(x) for x in into.every()),
+            address(status),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"the compiled adjoint failed: {why}")

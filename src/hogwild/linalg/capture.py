@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Protocol
 
 import torch
@@ -70,6 +70,50 @@ def keeper(device: torch.device) -> torch.cuda.CUDAGraph:
     return graph
 
 
+class NotRecorded(RuntimeError):
+    """A function cannot be recorded as a CUDA graph."""
+
+
+class Replay:
+    """A function without arguments as a CUDA graph. It reads tensors that change in place, and its
+    outputs are those of the last replay, until another recording is replayed.
+
+    Args:
+        body: The function; it must not wait for the device.
+        device: The device of all its tensors.
+        rehearse: Called twice before recording, on the stream of the recording: plans and library
+            handles are made then.
+    """
+
+    def __init__(
+        self,
+        body: Callable[[], tuple[Tensor, ...]],
+        device: torch.device,
+        rehearse: Callable[[], object],
+    ) -> None:
+        side = recording_stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                rehearse()
+        torch.cuda.current_stream(device).wait_stream(side)
+        self.graph, pool = torch.cuda.CUDAGraph(), keeper(device).pool()
+        try:
+            with torch.cuda.graph(self.graph, pool=pool, stream=side):
+                self.outputs = body()
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            keeper.cache_clear()  # a recording that broke off leaves its pool unusable
+            first = error.__context__ or error  # the other one says only that there was one
+            reason = str(first).partition("\n")[0]
+            raise NotRecorded(f"CUDA cannot record it ({reason})") from first
+
+    def __call__(self) -> tuple[Tensor, ...]:
+        self.graph.replay()
+        return self.outputs
+
+
 class Recording:
     """``body(problem, *inputs)`` as a CUDA graph over its own copies of all tensors."""
 
@@ -80,24 +124,16 @@ class Recording:
         self.inputs = [x.clone() for x in inputs]
         self.tensors = leaves(own)
         self.loaded = weakref.ref(problem)
-        device = self.inputs[0].device
-        side = recording_stream(device)
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # plans and library handles are made before recording
-            for _ in range(2):
-                body(own, *self.inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=keeper(device).pool(), stream=side):
-            self.outputs = body(own, *self.inputs)
+        # Only the copies are bound: see above.
+        run = partial(body, own, *self.inputs)
+        self.replay = Replay(run, self.inputs[0].device, run)
 
     def __call__(self, problem: Recordable, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self.loaded() is not problem:
             torch._foreach_copy_(self.tensors, leaves(problem))
             self.loaded = weakref.ref(problem)
         torch._foreach_copy_(self.inputs, list(inputs))
-        self.graph.replay()
-        return tuple(x.clone() for x in self.outputs)
+        return tuple(x.clone() for x in self.replay())
 
 
 def leaves(problem: Recordable) -> list[Tensor]:
@@ -139,10 +175,8 @@ def replay(
     if key not in known.recordings:
         try:
             known.recordings[key] = Recording(body, problem, inputs)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # a CUDA library that cannot be recorded
-            warnings.warn(f"CUDA graph not recorded, running eagerly: {error}", stacklevel=2)
+        except NotRecorded as error:
+            warnings.warn(f"a solve is not recorded: {error}", stacklevel=2)
             known.recordings[key] = None
     recording = known.recordings[key]
     return None if recording is None else recording(problem, inputs)

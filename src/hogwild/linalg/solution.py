@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConvergenceError, ConvergenceWarning
+from hogwild.linalg.recording import postpone, unreadable
 
 
 class Status(enum.IntEnum):
@@ -117,8 +118,9 @@ class Solution:
     @property
     def failed(self) -> bool:
         """Whether a graph did not converge; false while a CUDA graph is recorded, because nothing
-        can be read then."""
-        if self.status.is_cuda and torch.cuda.is_current_stream_capturing():
+        can be read then (:func:`~hogwild.linalg.recording.postponed`)."""
+        if unreadable(self.status):
+            postpone(~self.converged)
             return False
         return not bool(self.converged.all())
 

@@ -314,7 +314,12 @@ class EnergyConv(ImplicitConv):
             return "the graph is large or has no small separators: other methods are cheaper there"
         weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
         tensors = pose(nets, design, x, heard, edge_attr, *weights)
-        return kernel(native, graph, design, tensors)
+        made = kernel(native, graph, design, tensors)
+        if self.solver.adjoint_rtol is not None:
+            made.rtol = self.solver.adjoint_rtol
+        elif nets[0].wy[0].dtype != torch.float64:
+            made.rtol = 1e-8  # gradients in float32 have no more digits
+        return made
 
     def _networks_in(self, dtype: torch.dtype) -> Iterator[tuple[PICNNParameters, ...]]:
         """Parameters of (message, self message, update) of every round."""

@@ -234,6 +234,9 @@ class GSDProblem(Objective):
         around = self.smooth(one) - self.own  # sum over the neighbours in each row of Ã
         return 2.0 * self.gamma + 2.0 * self.beta * (1.0 - self.own + around)
 
+    def weights(self) -> Tensor:
+        return self.root.reciprocal()
+
     def lipschitz(self) -> Tensor:
         r""":math:`2\gamma + 4\beta (1 - \min_i \tilde A_{ii})` on each graph, [R, G].
 

@@ -23,11 +23,12 @@ from hogwild.errors import (
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.energy import EnergyKernel
+from hogwild.linalg.recording import unreadable
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
 from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.mode import opaque
-from hogwild.models.validation import large_features
+from hogwild.models.validation import first_parameter, large_features
 from hogwild.ops import as_field
 from hogwild.problems.base import Problem
 from hogwild.solvers.adjoint import attach, differentiable
@@ -155,7 +156,7 @@ class ImplicitConv(Conv):
 
     def _precise(self, inputs: Inputs) -> torch.autocast:
         """A context without autocast: bfloat16 is too coarse for a solve."""
-        like = next(self.parameters(), inputs.x)
+        like = first_parameter(self, inputs.x)
         return torch.autocast(getattr(like, "device", torch.device("cpu")).type, enabled=False)
 
     def fields(self, inputs: Inputs) -> tuple[Graph, Tensor, Tensor | None, Tensor | None]:
@@ -191,7 +192,8 @@ class ImplicitConv(Conv):
             return None
         dtype = self.solve_dtype or h0.dtype
         h0 = self._embeddings("h0", h0, problem, dtype).detach()
-        if self.validate and not bool(torch.isfinite(h0).all()):
+        check = self.validate and not unreadable(h0)
+        if check and not bool(torch.isfinite(h0).all()):
             raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")
         return h0.contiguous()
 

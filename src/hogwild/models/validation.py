@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.data.data import BaseData
 
 from hogwild.errors import DeviceError, DTypeError, FeatureError, GraphError, InputError
 from hogwild.graph.inputs import Inputs, graphs_of
+from hogwild.linalg.recording import unreadable
 
 if TYPE_CHECKING:
     from hogwild.models.base import Conv
@@ -51,6 +52,18 @@ def require_finite(name: str, value: Tensor | None) -> None:
         )
 
 
+def first_parameter(module: nn.Module, default: Any) -> Any:
+    """``next(module.parameters(), default)`` without the search for all submodules, which takes
+    longer than a small solve."""
+    for value in module._parameters.values():
+        if value is not None:
+            return value
+    for child in module._modules.values():
+        if child is not None and (found := first_parameter(child, None)) is not None:
+            return found
+    return default
+
+
 def check_inputs(inputs: Inputs, conv: Conv) -> None:
     """Raise if the inputs do not fit the convolution. Values are only checked with
     ``conv.validate``, because these checks synchronise with the device."""
@@ -66,7 +79,7 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
     if edge_index.dim() != 2:
         raise GraphError(f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges]")
     refuse_batch(inputs.edge_attr)
-    like = next(conv.parameters(), x)  # layers without parameters take any features
+    like = first_parameter(conv, x)  # layers without parameters take any features
     for name, t in features.items():
         if t.dtype != like.dtype:
             raise DTypeError(
@@ -87,7 +100,7 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
     if x.dim() < 2 or x.size(-1) != conv.in_channels or lead not in ((), (conv.replicas,)):
         raise FeatureError(f"x has shape {tuple(x.shape)}; expected {shapes}")
     _check_edge_shapes(inputs, conv)
-    if conv.validate:
+    if conv.validate and not unreadable(x):
         for name, t in features.items():
             require_finite(name, t)
         weight = inputs.edge_weight

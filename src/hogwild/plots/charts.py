@@ -174,7 +174,7 @@ def histograms(
         ax.yaxis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
         ax.yaxis.set_major_formatter(_per_cent)
         ax.set_ylabel("schedules")
-    axes[0].legend(fontsize=7, loc="upper right")
+    axes[0].legend(fontsize=7, loc="best")
 
 
 def _edges(centre: float, low: float, high: float, bins: int, values: np.ndarray) -> np.ndarray:

@@ -198,7 +198,8 @@ def draw(
             ))  # fmt: skip
     for i in range(n):
         for layer in range(depth + 1):
-            text = "" if values is None else f"{float(values[i, layer]):.3g}"
+            # Two digits, and two places, fit into a node; adding zero turns −0 into 0.
+            text = "" if values is None else f"{round(float(values[i, layer]), 2) + 0.0:.2g}"
             node(ax, layer, -i, text)
     frame(ax, (-0.45, depth + 0.45), n)
     ax.set_xticks(range(depth + 1), [f"layer {m}" if m else "input" for m in range(depth + 1)])

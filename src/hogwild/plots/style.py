@@ -10,6 +10,7 @@ import importlib
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,13 +58,26 @@ def need(name: str) -> Any:
         ) from error
 
 
+@cache
+def _shown() -> type[Figure]:
+    """Figures that a notebook shows, also where nobody has imported pyplot."""
+
+    class Shown(need("matplotlib.figure").Figure):  # type: ignore[misc]
+        def _repr_png_(self) -> bytes:
+            picture = io.BytesIO()
+            self.savefig(picture, format="png", dpi=110)
+            return picture.getvalue()
+
+    return Shown
+
+
 @contextmanager
 def figure(width: float, height: float, path: str | Path | None) -> Iterator[Figure]:
     """A figure of this size in inches; it is saved at the end of the context if there is a path."""
-    matplotlib, figures = need("matplotlib"), need("matplotlib.figure")
+    matplotlib = need("matplotlib")
     with matplotlib.rc_context(STYLE):
         # Not through pyplot: no window, no state shared with the caller's own figures.
-        fig = figures.Figure(figsize=(width, height), layout="constrained")
+        fig = _shown()(figsize=(width, height), layout="constrained")
         yield fig
         if path is not None:
             where, picture = Path(path), io.BytesIO()

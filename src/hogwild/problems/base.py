@@ -204,6 +204,11 @@ class CertifiedObjective(ABC):
         r"""Bounds [R, k, N] on the absolute row sums of the Hessian, entry by entry:
         :math:`r_a \ge \sum_b \sup_h |\partial^2 E / \partial h_a \partial h_b|`."""
 
+    def weights(self) -> Tensor | None:
+        """The weights v > 0 [N] of an energy that is
+        :attr:`~hogwild_node.local.LocalEnergy.dominated`; ``None`` for others."""
+        return None
+
     def lipschitz(self) -> Tensor:
         """An upper bound [R, G] on the largest eigenvalue of the Hessian."""
         return self.graph.norm(self.row_bounds())

@@ -13,7 +13,7 @@ from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.rules.layered import LAYERED, layered_rule
 from hogwild.rules.stack import StackRule
 from hogwild.rules.steps import gradient_rule
-from hogwild_node.rules import FixedPointRule, MessageRule, Rule
+from hogwild_node.rules import FixedPointRule, GuardedRule, MessageRule, Rule
 
 Fitting = dict[str, Callable[..., Rule]]
 
@@ -28,28 +28,78 @@ def message_rule(problem: Objective, step: str | float = "auto", **options: Any)
     return MessageRule(gradient_rule(problem, step, **options))
 
 
-RULES = ("gradient", "messages", "fixed-point", *LAYERED)
-"""The names of all rules; beside them ``"auto"``, the first of :func:`fitting`."""
+def guarded_rule(
+    problem: Objective, step: str | float = "auto", *, age: int | None = None, moving: bool = False
+) -> GuardedRule:
+    """Messages that fall back to steps of certified size (:mod:`hogwild_node.rules.guarded`)."""
+    if moving:
+        raise ConfigError(
+            "rule='guarded' was given for a stack of several layers, whose problems move; expected "
+            "rule='messages' or rule='gradient', or a model with num_layers=1"
+        )
+    certified = gradient_rule(problem, "certified", age=age).rate
+    return GuardedRule(message_rule(problem, step, age=age), certified)
+
+
+RULES = ("gradient", "messages", "guarded", "fixed-point", *LAYERED)
+"""The names of the library's rules; beside them ``"auto"``, the first of :func:`fitting`."""
+
+_OWN: dict[str, tuple[type[Problem], Callable[[Any], Rule]]] = {}
+
+
+def register(name: str, make: Callable[[Any], Rule], kind: type[Problem] = Objective) -> None:
+    """Let ``rule=name`` mean a rule of your own, in :func:`hogwild.simulate` and everywhere else.
+
+    Nothing is proved of such a rule: :func:`hogwild.certify` says so.
+    :func:`hogwild.testing.check_rule` tests it.
+
+    Args:
+        name: The name, which no rule of the library has. A name that was registered before gets the
+            new rule.
+        make: Called as ``make(problem)``; returns the rule.
+        kind: The problems that the rule fits: :class:`~hogwild.problems.Objective` (energies) or
+            :class:`~hogwild.problems.FixedPoint`.
+    """
+    if not isinstance(name, str) or not name or name in ("auto", *RULES):
+        taken = ", ".join(("auto", *RULES))
+        raise ConfigError(f"name={name!r}; expected a name other than {taken}")
+    if not callable(make):
+        raise ConfigError(f"make={make!r}; expected a function that makes a rule of a problem")
+    if not (isinstance(kind, type) and issubclass(kind, Problem)):
+        raise ConfigError(f"kind={kind!r}; expected hogwild.problems.Objective or FixedPoint")
+    _OWN[name] = kind, make
+
+
+def is_own(name: str) -> bool:
+    """Whether a rule is a user's own."""
+    return name in _OWN
 
 
 def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
     """The rules that fit a problem, by name; ``"auto"`` is the first.
 
-    * *Energies*: ``"messages"``, or the paper's gradient steps, ``"gradient"``.
+    * *Energies*: ``"messages"``, the same with a proved fallback, ``"guarded"``, or the paper's
+      gradient steps, ``"gradient"``.
     * *Fixed points*: ``"fixed-point"``.
     * *Layers*: ``"overwriting"``, the paper's semantics, first for models of this library;
       ``"caching"``, first for trained models that were wrapped; ``"waiting"``, ``"resending"``.
     * *Stacks*: those of their levels.
+
+    Rules of your own (:func:`register`) come last.
     """
     if isinstance(problem, StackProblem):
         return fitting(problem.first)
     if isinstance(problem, LayeredProblem):
         names = dict.fromkeys([problem.usual, *LAYERED])
         return {name: partial(layered_rule, name=name) for name in names}
+    own = {name: make for name, (kind, make) in _OWN.items() if isinstance(problem, kind)}
     if isinstance(problem, FixedPoint):
-        return {"fixed-point": fixed_point_rule}
+        return {"fixed-point": fixed_point_rule, **own}
     if isinstance(problem, Objective):
-        return {"messages": message_rule, "gradient": gradient_rule}
+        energies: Fitting = {
+            "messages": message_rule, "gradient": gradient_rule, "guarded": guarded_rule,
+        }  # fmt: skip
+        return energies | own
     raise AsynchronyError(f"no rule is known for a {type(problem).__name__}")
 
 
@@ -71,8 +121,8 @@ def choose(
         )
     if rule == "auto":
         return "gradient" if step != "auto" else next(iter(known))
-    if rule not in RULES:
-        raise ConfigError(f"rule={rule!r}; expected one of auto, {', '.join(RULES)}")
+    if rule not in (*RULES, *_OWN):
+        raise ConfigError(f"rule={rule!r}; expected one of auto, {', '.join((*RULES, *_OWN))}")
     if rule not in known:
         raise ConfigError(
             f"rule={rule!r} does not fit this model; expected one of auto, {', '.join(known)}"
@@ -103,12 +153,12 @@ def rule_for(
         rules = [rule_for(level, name, step, age, moving=s > 0) for s, level in begun]
         return StackRule(problem, rules)
     made = fitting(problem)[name]
-    if isinstance(problem, Objective):
+    if isinstance(problem, Objective) and not is_own(name):
         return made(problem, step, age=age, moving=moving)
     return made(problem)
 
 
 __all__ = [
     "LAYERED", "RULES", "StackRule", "choose", "fitting", "fixed_point_rule", "gradient_rule",
-    "layered_rule", "message_rule", "rule_for",
+    "guarded_rule", "is_own", "layered_rule", "message_rule", "register", "rule_for",
 ]  # fmt: skip

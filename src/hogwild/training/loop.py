@@ -36,6 +36,7 @@ from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
 from hogwild.training.optimiser import AdamW, Rows, clip
 from hogwild.training.predict import inputs_of, predict_levels
+from hogwild.training.recorded import Recorder
 from hogwild.training.registry import device_of, set_on_failure
 from hogwild.training.shelf import Shelf, Taken, mini_batches, portions
 from hogwild.training.state import Stop
@@ -96,6 +97,7 @@ class Loop:
         self.loss = worst.clone()  # of the last epoch
         self.score = worst.clone() * torch.nan  # the last validation metric
         self.iterations = 0  # of the last epoch, the largest
+        self.recorder = Recorder(self) if Recorder.applies(self) else None
         self._resumed: dict[str, Tensor] | None = None  # the random state of a checkpoint
         self._warned: set[tuple[object, ...]] = set()  # warnings that were shown before
 
@@ -140,7 +142,8 @@ class Loop:
         self.iterations = 0
         for number, taken in enumerate(self._batches()):
             mask = self.members.train[:, taken.ids]
-            loss = self._step(taken, mask, number)
+            loss = None if self.recorder is None else self.recorder.step(taken, mask)
+            loss = self._step(taken, mask, number) if loss is None else loss
             share = mask.sum(1)
             total += torch.where(share > 0, loss * share, 0.0)
             weight += share
@@ -148,26 +151,13 @@ class Loop:
 
     def _step(self, taken: Taken, mask: Tensor, number: int) -> Tensor:
         """One optimiser step, that of mini-batch ``number``; the loss of every replica, [R]."""
-        config, data = self.config, taken.data
+        config = self.config
         counts = mask.any(1)
         mask = mask | ~counts.unsqueeze(1)  # a mean over nothing would be NaN
         self.model.zero_grad(set_to_none=True)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
-            out, found, h = predict_levels(self.model, data, self.warm.get(taken.nodes))
-            # Rows that do not count for a replica get no gradient. A mask in the loss is not
-            # enough: where a target is NaN, it leaves 0 · NaN.
-            keep = (mask[:, data.batch] if of_nodes(self.task, out, data) else mask).unsqueeze(-1)
-            out.register_hook(lambda gradient: torch.where(keep, gradient, 0.0))
-            losses = self._mean("loss", out, data, mask)
-            if not losses.requires_grad:
-                raise InputError(
-                    f"the loss of {self.task.name!r} has no gradient; expected a differentiable "
-                    f"function of the predictions"
-                )
-            if isinstance(self.model, ScarselliGNN) and config.penalty:
-                penalty = self._penalty(self.model, found, data, mask)
-                losses = losses + config.penalty * penalty
+            losses, found, h = self.losses(taken, mask, self.warm.get(taken.nodes))
             count = len(caught)
             learning = self.alive & counts
             torch.where(learning, losses, 0.0).sum().backward()
@@ -175,7 +165,7 @@ class Loop:
         losses = losses.detach()
         if self.deadline is not None:
             answer = found.value.detach()
-            late, more = self._in_time(self.deadline, taken, mask, keep, answer, number)
+            late, more = self._in_time(self.deadline, taken, mask, answer, number)
             losses, gradients = losses + late, gradients + more
         self._pass_on(caught)
         failures = ~found.converged & mask, failed_adjoints(caught[count:], mask) & mask
@@ -184,21 +174,42 @@ class Loop:
         for r, reason in diagnose(losses, gradients, found, *failures).items():
             if bool(learning[r]):
                 self._stop(r, True, reason)
-        learning = self.alive & counts
-        gradients = torch.where(learning.unsqueeze(1), gradients, 0.0)
-        gradients = clip(gradients, config.clip)
-        lr = config.lr_at(self.epoch)
-        self.rows.write(self.optimiser.step(self.rows.values(), gradients, lr, learning))
-        project: Any = getattr(self.model, "project_", None)
-        if project is not None:  # moves parameters back into their bounds
-            project(warn=False)
+        self.update(gradients, self.alive & counts, config.lr_at(self.epoch))
         if self.implicit and config.warm_start:
             self.warm.put(h, taken.nodes, self.alive.unsqueeze(1))
         self.iterations = max(self.iterations, int(found.iterations.max()))
         return losses.double()
 
+    def losses(
+        self, taken: Taken, mask: Tensor, h0: Tensor | None
+    ) -> tuple[Tensor, Solution, Tensor]:
+        """The loss of every replica [R] on its graphs ``mask`` [R, G], the solution, and the
+        embeddings of all levels side by side [R, N, K]."""
+        data = taken.data
+        out, found, h = predict_levels(self.model, data, h0)
+        losses = self._loss(out, data, mask)
+        if not losses.requires_grad:
+            raise InputError(
+                f"the loss of {self.task.name!r} has no gradient; expected a differentiable "
+                f"function of the predictions"
+            )
+        if isinstance(self.model, ScarselliGNN) and self.config.penalty:
+            penalty = self._penalty(self.model, found, data, mask)
+            losses = losses + self.config.penalty * penalty
+        return losses, found, h
+
+    def update(self, gradients: Tensor, learning: Tensor, lr: float | Tensor) -> None:
+        """Clip the gradients [R, P] of the replicas that are ``learning`` [R], and move their
+        parameters."""
+        gradients = torch.where(learning.unsqueeze(1), gradients, 0.0)
+        gradients = clip(gradients, self.config.clip)
+        self.rows.write(self.optimiser.step(self.rows.values(), gradients, lr, learning))
+        project: Any = getattr(self.model, "project_", None)
+        if project is not None:  # moves parameters back into their bounds
+            project(warn=False)
+
     def _in_time(
-        self, deadline: Deadline, taken: Taken, mask: Tensor, keep: Tensor, h: Tensor, number: int
+        self, deadline: Deadline, taken: Taken, mask: Tensor, h: Tensor, number: int
     ) -> tuple[Tensor, Tensor]:
         """The term of the deadline [R], and its gradients [R, P], both weighted; ``h`` [R, N, k]
         are the answers in the limit.
@@ -217,14 +228,20 @@ class Loop:
             else:
                 seed = seed_of(self.config.data_seed, self.epoch, number)
                 out = deadline.answers(self.model, data, seed, taken.nodes)
-            out.register_hook(lambda gradient: torch.where(keep, gradient, 0.0))
-            losses = self._mean("loss", out, data, mask)
+            losses = self._loss(out, data, mask)
         torch.where(self.alive, losses, 0.0).sum().backward()
         gradients, losses = self.rows.gradients(), losses.detach()
         good = torch.isfinite(losses) & torch.isfinite(gradients).all(1)
         gradients = torch.where(good.unsqueeze(1), gradients, 0.0)
         weight = deadline.weight
         return weight * torch.where(good, losses, 0.0), weight * clip(gradients, self.config.clip)
+
+    def _loss(self, out: Tensor, data: Batch, mask: Tensor) -> Tensor:
+        """The task's loss of every replica [R]. Rows that do not count for a replica get no
+        gradient. A mask in the loss is not enough: where a target is NaN, it leaves 0 · NaN."""
+        keep = (mask[:, data.batch] if of_nodes(self.task, out, data) else mask).unsqueeze(-1)
+        out.register_hook(lambda gradient: torch.where(keep, gradient, 0.0))
+        return self._mean("loss", out, data, mask)
 
     def _mean(self, name: str, out: Tensor, data: Batch, mask: Tensor) -> Tensor:
         """The task's loss or metric of every replica, [R]."""
@@ -239,11 +256,16 @@ class Loop:
 
     def _batches(self) -> Iterator[Taken]:
         """The mini-batches of this epoch."""
-        size, seed = self.config.batch_size, self.config.data_seed
-        fresh = self.config.reshuffle and size is not None and size < len(self.shelf.graphs)
+        size, seed, fresh = self.config.batch_size, self.config.data_seed, self.reshuffles
         turn = self.epoch if fresh else 0
         for ids in mini_batches(self.members.train.any(0), size, seed, turn):
             yield self.shelf.take(ids, keep=not fresh)
+
+    @property
+    def reshuffles(self) -> bool:
+        """Whether every epoch has mini-batches of its own."""
+        size = self.config.batch_size
+        return self.config.reshuffle and size is not None and size < len(self.shelf.graphs)
 
     # -- judging ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ has no graph in a mini-batch, keeps its parameters, its moments and its own t.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +41,13 @@ class Rows:
         return torch.cat([p.detach().reshape(self.replicas, -1) for p in self.parameters], 1)
 
     def gradients(self) -> Tensor:
-        """The gradients, [R, P]; zero where a parameter has none."""
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        """The gradients of the last backward pass, [R, P]."""
+        return self.joined([p.grad for p in self.parameters])
+
+    def joined(self, gradients: Sequence[Tensor | None]) -> Tensor:
+        """One gradient for each parameter as a matrix [R, P]; zero where a parameter has none."""
+        pairs = zip(self.parameters, gradients, strict=True)
+        grads = [torch.zeros_like(p) if g is None else g for p, g in pairs]
         return torch.cat([g.reshape(self.replicas, -1) for g in grads], 1)
 
     @torch.no_grad()
@@ -58,7 +63,7 @@ def clip(gradients: Tensor, largest: float) -> Tensor:
 
 
 class AdamW:
-    """AdamW on rows: the moments, and a step."""
+    """AdamW on rows: the moments, which change in place, and a step."""
 
     def __init__(self, like: Tensor, weight_decay: float) -> None:
         self.weight_decay = weight_decay
@@ -69,13 +74,13 @@ class AdamW:
         """All tensors of the memory, by name."""
         yield from (("m", self.m), ("v", self.v), ("count", self.count))
 
-    def step(self, values: Tensor, gradients: Tensor, lr: float, active: Tensor) -> Tensor:
+    def step(self, values: Tensor, gradients: Tensor, lr: float | Tensor, active: Tensor) -> Tensor:
         """New values [R, P]; rows outside ``active`` [R] and their moments stay as they are."""
         row = active.unsqueeze(1)
         b1, b2 = BETAS
-        self.count = self.count + row
-        self.m = torch.where(row, b1 * self.m + (1 - b1) * gradients, self.m)
-        self.v = torch.where(row, b2 * self.v + (1 - b2) * gradients.square(), self.v)
+        self.count += row
+        self.m.copy_(torch.where(row, b1 * self.m + (1 - b1) * gradients, self.m))
+        self.v.copy_(torch.where(row, b2 * self.v + (1 - b2) * gradients.square(), self.v))
         t = self.count.clamp_min(1.0)
         first = (1 - b1**t).to(values.dtype)
         second = (1 - b2**t).to(values.dtype)

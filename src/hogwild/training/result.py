@@ -28,6 +28,7 @@ from hogwild.models.gnn import ConvGNN
 from hogwild.plots.training import curves
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, log
+from hogwild.training.absent import SHAPE, Absent
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop
 from hogwild.training.own import OwnTask
@@ -135,6 +136,7 @@ class Result:
             "model": self.config.model,
             "metric": self.task.metric_name,
             "higher_is_better": self.task.higher_is_better,
+            "shape": {name: getattr(self.task, name) for name in SHAPE},
             "metrics": {k: v.tolist() for k, v in self.metrics.items()},
             "best_epoch": self.best_epoch.tolist(),
             "best_replica": self.best,
@@ -235,7 +237,8 @@ def load(folder: str | Path, task: Any = None) -> Result:
 
     Args:
         folder: As given to :func:`hogwild.train`.
-        task: The task of the run, if it has no name.
+        task: The task of the run, if it has no name: the graphs that you trained on, for
+            instance. Without it the models and the metrics are there, and the graphs are not.
 
     Raises:
         CheckpointError: There is no finished run, or a file is damaged.
@@ -264,12 +267,8 @@ def load(folder: str | Path, task: Any = None) -> Result:
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder} is damaged ({type(error).__name__}: {error})") from error
     if task is None:
-        if not config.task or ".py:" in config.task:
-            raise ConfigError(
-                f"{folder} was trained on {config.task or 'a task without a name'}, which load() "
-                f"does not run by itself; give the same task again (task=...)"
-            )
-        task = config.task
+        named = config.task and ".py:" not in config.task
+        task = config.task if named else Absent(folder, config.task, found)
     if config.model not in MODELS:
         raise ConfigError(
             f"{folder} holds the parameters of a {config.model} that was built by hand; build it "
@@ -278,7 +277,7 @@ def load(folder: str | Path, task: Any = None) -> Result:
         )
     config = at_hand(spelled_out(config))
     options = config.task_options if isinstance(task, str) else {}
-    resolved = resolve(task, options)
+    resolved = task if isinstance(task, Absent) else resolve(task, options)
     ensemble = build(config, resolved, len(stops))
     checkpoint.load(folder / "model", ensemble)
     set_on_failure(ensemble, config.on_failure)

@@ -4,6 +4,7 @@ from hogwild_node.rules.base import Rule
 from hogwild_node.rules.caching import CachingRule
 from hogwild_node.rules.fixed_point import FixedPointRule
 from hogwild_node.rules.gradient import GradientRule
+from hogwild_node.rules.guarded import GuardedRule
 from hogwild_node.rules.messages import MessageRule
 from hogwild_node.rules.overwriting import OverwritingRule
 from hogwild_node.rules.resending import ResendingRule
@@ -13,6 +14,7 @@ __all__ = [
     "CachingRule",
     "FixedPointRule",
     "GradientRule",
+    "GuardedRule",
     "MessageRule",
     "OverwritingRule",
     "ResendingRule",

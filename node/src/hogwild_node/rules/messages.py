@@ -28,8 +28,10 @@ become small, the curvatures become the true ones, and the rule converges like N
 **On graphs with cycles** a fixed point is still the answer: the energy is the sum of the clusters'
 functions :math:`e^i + \sum_j \mu_{j \to i}` minus the sum of the separators' functions
 :math:`\mu_{i \to j} + \mu_{j \to i}`, and at a fixed point their minimisers agree, so the gradient
-of the energy is zero. Convergence is not guaranteed, because messages travel around cycles and
-return to their sender. A node therefore watches the moves of its own part of :math:`z_i`
+of the energy is zero. Convergence is proved for energies that are
+:attr:`~hogwild_node.local.LocalEnergy.dominated`, on every graph. For others it is not guaranteed,
+because messages travel around cycles and return to their sender. (The rule ``"guarded"`` falls back
+where they do not converge.) A node therefore watches the moves of its own part of :math:`z_i`
 (:mod:`hogwild_node.rules.trust`). If its trust is low, it adds a term to its energy, in its own
 minimisation and in its messages, that holds it near its last embedding :math:`a_i`:
 
@@ -38,9 +40,9 @@ minimisation and in its messages, that holds it near its last embedding :math:`a
 with :math:`\rho` proportional to the curvature of energy and messages in each channel. The term and
 its gradient are zero at a fixed point, so the answer does not change. With a large :math:`\rho` the
 moves resemble gradient steps. Nodes whose moves keep reversing return to an earlier embedding, take
-gradient steps for a while, and try again (:mod:`hogwild_node.rules.retreat`). Convergence is
-observed, but not proved. ``benchmarks/constants.py`` tries smaller and larger values of the
-constants.
+gradient steps for a while, and try again (:mod:`hogwild_node.rules.retreat`). Convergence with this
+safeguard is observed, but not proved. ``benchmarks/constants.py`` tries smaller and larger values
+of the constants.
 """
 
 from __future__ import annotations
@@ -251,7 +253,10 @@ class MessageRule(Rule):
         astray: Array,
         at: Star,
     ) -> None:
-        """Update the trust of the nodes from their moves."""
+        """Update the trust of the nodes from their moves. Where messages are proved to converge,
+        nodes trust them."""
+        if self.model.dominated:
+            return
         xp = namespace(after)
         move = xp.where((sound & awake)[..., None], after - before, float("nan"))
         size = xp.max(xp.maximum(abs(before), abs(after)), axis=-1)

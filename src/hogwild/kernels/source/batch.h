@@ -120,6 +120,7 @@ struct Posed {
     int64_t weight_replica, weight_head;  // strides of the weight, zero where it is shared
     const double* loop_weight;  // [N], or nullptr
     bool direct;                // factorise Hessians (otherwise conjugate gradients)
+    const unsigned char* held;  // [N] whether a node stays where it is, or nullptr
 
     /// The part of one graph and replica; `used` are the parameters as the networks use them.
     Place place(int64_t graph, int64_t replica, const double* used) const {
@@ -134,6 +135,7 @@ struct Posed {
         out.weight = weight ? weight + replica * weight_replica : nullptr;
         out.weight_head = weight_head;
         out.loop_weight = loop_weight;
+        out.held = held;
         return out;
     }
 };
@@ -207,7 +209,7 @@ Any make_krylov_task(const Posed& posed, int64_t graph, int64_t replica, const d
     const Sizes& s = *posed.sizes;
     const GraphPlan& g = *posed.plan->of[graph];
     Krylov linear = how;
-    linear.memory = (double*)(memory + Any::vectors(s, g.n, g.e) + GAP);
+    linear.memory = memory + Any::vectors(s, g.n, g.e) + GAP;
     Any out(s, view(g), posed.place(graph, replica, used), linear, team, memory);
     if (scratch) out.use_scratch(scratch);
     return out;
@@ -216,7 +218,7 @@ Any make_krylov_task(const Posed& posed, int64_t graph, int64_t replica, const d
 inline size_t krylov_vectors(const Posed& posed, int64_t graph) {
     const GraphPlan& g = *posed.plan->of[graph];
     return KrylovTask::vectors(*posed.sizes, g.n, g.e) +
-           whole(krylov_numbers(g.n, posed.sizes->k())) + GAP;
+           krylov_packs<KrylovTask>(*posed.sizes, g.n, g.e) + GAP;
 }
 
 /// Run `work(task)` for one graph and replica.
@@ -376,6 +378,37 @@ inline void solve_batch(const Posed& posed, const Options& options, const double
     });
 }
 
+/// The gradient [R, k, N] of the energy at h [R, k, N], and the size of its terms [R, G].
+inline void gradient_batch(const Posed& posed, const double* h, int64_t threads, double* gradient,
+                           double* scale) {
+    const Plan& p = *posed.plan;
+    const std::vector<double> used = effective_parameters(posed, nullptr);
+    const int64_t one = (int64_t)posed.sizes->k() * p.nodes;
+    std::vector<Arena> arenas(std::max<int64_t>(threads, 1));
+    const Krylov how{nullptr, 0.0, 0.0, 0};
+    Posed plain = posed;
+    plain.direct = false;  // no blocks of the Hessian
+    auto differentiate = [&](int64_t t, auto& task, bool tell) {
+        const int64_t r = t % posed.replicas;
+        task.fill_contexts();
+        task.read(h + r * one, task.h);
+        task.evaluate(task.h);
+        task.differentiate(task.h, 0.0);
+        task.write(task.g, gradient + r * one);
+        if (tell) scale[r * p.graphs + t / posed.replicas] = task.scale;
+    };
+    if (crewed(plain, threads)) {
+        for (int64_t t = 0; t < p.graphs * posed.replicas; ++t)
+            with_crew(plain, t / posed.replicas, t % posed.replicas, used.data(), how, threads,
+                      arenas[0], [&](CrewTask task, int rank) { differentiate(t, task, rank == 0); });
+        return;
+    }
+    each_task(p.graphs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
+        with_task(plain, t / posed.replicas, t % posed.replicas, used.data(), how, arenas[thread],
+                  [&](auto task) { differentiate(t, task, true); });
+    });
+}
+
 /// The adjoint: from gradient = dL/dh [R, k, N] at the solution h to the gradients of everything the
 /// problem is made of (`out` with all replicas, and `parameters`), and a status [R, G].
 inline void adjoint_batch(const Posed& posed, const double* h, const double* gradient,
@@ -404,6 +437,7 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
         task.evaluate(task.h);
         task.differentiate(task.h, 0.0);
         task.read(gradient + r * one, task.trial);
+        task.hold(task.trial);
         const bool sound = task.solve_linear(task.trial, 1.0, task.d);
         if (tell) status[r * p.graphs + g] = sound ? CONVERGED : NOT_FINITE;
         task.reverse(cotangents(r), Adder{sum});

@@ -156,4 +156,23 @@ HOG_LARGE void Task<S, F, T>::assemble() {
     team.sync();
 }
 
+/// Blocks of the identity at the nodes that are held, and no couplings with them.
+template <class S, class F, class T>
+HOG_METHOD void Task<S, F, T>::hold_blocks() {
+#if !HOG_GPU
+    if (!at_.held) return;
+    for (int i = 0; i < v.n; ++i)
+        if (held(i))
+            for (int c = 0; c < K() * K(); ++c) B.at(i, c) = c % (K() + 1) ? 0.0 : 1.0;
+    for (int q = 0; q < v.e; ++q) {
+        const bool there = held(v.src[q]);
+        if (there || held(v.dst[q]))
+            for (int c = 0; c < K() * K(); ++c) X.at(q, c) = 0.0;
+        if (!there) continue;
+        for (int c = 0; c < K() * K(); ++c) Hjj.at(q, c) = 0.0;
+        for (int c = 0; c < M() * K(); ++c) Jj.at(q, c) = UJ.at(q, c) = 0.0;
+    }
+#endif
+}
+
 }  // namespace hog

@@ -44,7 +44,7 @@ struct Batch {
     long long nodes, edges, graphs, replicas;
     const double *parameters, *o_nodes, *o_edges, *weight, *loop_weight;
     long long weight_replica, weight_head;
-    long long shared_fronts;  // whether fronts and parameters fit into shared memory
+    long long shared;         // whether the fronts lie in shared memory (1), or all memory (2)
 };
 
 /// Softplus where a parameter must be nonnegative, and its slope.
@@ -86,8 +86,10 @@ HOG_FN BlockTask make(const Batch& b, int graph, int replica, double* shared, in
         parameters[i] = used(i, raw[i], slope);
     }
     double* own = b.memory + replica * b.room_replica + b.room[graph];
-    double* fronts = b.shared_fronts ? parameters + s.parameters() : own;
-    if (!b.shared_fronts) own += plan.numbers;
+    double* near = parameters + s.parameters();
+    double* fronts = b.shared ? near : own;
+    if (b.shared == 2) own = near + plan.numbers;
+    else if (!b.shared) own += plan.numbers;
     Place place;
     place.n0 = b.first[graph], place.e0 = b.edge_first[graph], place.N = b.nodes, place.E = b.edges;
     place.edge = b.edge + place.e0;

@@ -22,6 +22,7 @@ namespace hog {
 template <class S, class F, class T>
 class Task {
   public:
+    typedef T Team;
     double value, noise, residual, scale;
     double *h, *g, *d, *trial;  // [n, k]
 
@@ -109,6 +110,22 @@ class Task {
         for (int c = 0; c < K(); ++c) out[c * at_.N + at_.n0 + i] = x[i * K() + c];
     }
 
+    /// Whether a node stays where it is: its gradient is zero, and in the Hessian its row and column
+    /// are those of the identity. On a GPU all nodes move.
+    HOG_METHOD bool held(int i) const {
+#if HOG_GPU
+        return false;
+#else
+        return at_.held && at_.held[at_.n0 + i];
+#endif
+    }
+    /// Set x [n, k] to zero at the nodes that are held.
+    HOG_METHOD void hold(double* x) const {
+        HOG_PACKS(i, v.n)
+        for (int c = 0; c < K(); ++c) x[i * K() + c] = held(i) ? 0.0 : x[i * K() + c];
+        team.sync();
+    }
+
     /// The energy at x, and the rounding error of it.
     HOG_LARGE void evaluate(const double* x) {
         HOG_PACKS(b, packs(v.e)) {
@@ -166,12 +183,6 @@ class Task {
     /// Gradient and curvatures of the hidden units, without blocks of the Hessian.
     HOG_METHOD void pull_back(const double* x, double reach);
 
-    /// Tangents md of the messages and mt = (U (md, t))_m along t [n, k]; `send` gets (U (md, t))_h.
-    HOG_METHOD void tangents(const double* x, double* send);
-
-    /// out = H x at the point of the last `differentiate`.
-    HOG_METHOD void product(const double* x, double* out);
-
     /// The diagonal of the Hessian, [n, k]; terms of two parallel edges are left out.
     HOG_METHOD void diagonal(double* out);
 
@@ -180,6 +191,10 @@ class Task {
         residual = scale = 0;
         HOG_PACKS(i, v.n) {
             const int from = v.ptr[i], to = v.ptr[i + 1];
+            if (held(i)) {
+                HOG_EACH(c, K()) g[i * K() + c] = 0.0;
+                continue;
+            }
             HOG_EACH(c, K()) {
                 double sum = g[i * K() + c], size = sc[i * K() + c];
                 if (s().ends() == 2)
@@ -204,9 +219,15 @@ class Task {
     /// B += Uhh + A' half + Uhm A + beta, UJ = Umm Jj, X += half' Jj, Hjj += Jj' UJ.
     HOG_LARGE void assemble();
 
+    /// Blocks of the identity at the nodes that are held, and no couplings with them.
+    HOG_METHOD void hold_blocks();
+
     /// x = sign H^-1 from, at the point of the last `differentiate`; false where that failed.
     HOG_METHOD bool solve_linear(const double* from, double sign, double* x) {
-        if constexpr (!F::matrix_free) assemble();
+        if constexpr (!F::matrix_free) {
+            assemble();
+            hold_blocks();
+        }
         return fronts_.solve(*this, from, sign, x);
     }
 
@@ -281,6 +302,8 @@ class Task {
     T team;
 
   private:
+    template <class, class>
+    friend class Hessian;
     Place at_;
     F fronts_;
     Rows qm, ql, qu, sm, am, sl, al, su, au, wt, lw, O, m, mb, Um, A, half, Ji, Hii, G, md, mt;
@@ -326,7 +349,7 @@ class Task {
         rows(A, M() * K(), N);
         rows(Ji, M() * K(), s().ends() == 2 ? E : 0);
         rows(Jj, M() * K(), E);
-        rows(G, D(), E);
+        rows(G, s().sent_back(F::matrix_free), E);
         if constexpr (F::matrix_free) {
             rows(bm, s().message().hidden(), E * H());
             rows(tm, s().message().hidden(), E * H());
@@ -334,6 +357,7 @@ class Task {
             rows(tl, s().loop().hidden(), N);
             rows(bu, s().update().hidden(), N);
             rows(tu, s().update().hidden(), N);
+            rows(Um, M() * M(), N);
         } else {
             rows(Um, U() * U(), N);
             rows(half, M() * K(), N);

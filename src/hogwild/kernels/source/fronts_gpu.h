@@ -147,12 +147,12 @@ struct BlockFronts {
             const int m = (p.bound_ptr[c + 1] - p.bound_ptr[c]) * K, cs = (cP + m) | 1;
             const double* from = memory + p.place[c];
             const int* into = p.into + p.bound_ptr[c];
-            // Rows of the child's boundary and its right-hand side, over all threads.
-            for (int e = rank; e < (m + 1) * m; e += size) {
-                const int i = e / m, j = e % m;
-                if (j > i && i < m) continue;
-                const int row = i == m ? W : into[i / K] * K + i % K;
-                F[row * stride + into[j / K] * K + j % K] += from[(cP + i) * cs + cP + j];
+            // Rows of the child's boundary and its right-hand side. Eight threads share a row.
+            for (int i = rank / 8; i <= m; i += size / 8) {
+                double* to = F + (i == m ? W : into[i / K] * K + i % K) * stride;
+                const double* row = from + (cP + i) * cs + cP;
+                for (int j = rank % 8; j < m && j <= i; j += 8)
+                    to[into[j / K] * K + j % K] += row[j];
             }
             wait<G>(team);
         }
@@ -161,7 +161,7 @@ struct BlockFronts {
             return;
         }
         for (int j = 0; j < P; ++j) {
-            const double x = F[j * stride + j], inverse = 1.0 / sqrt(x);
+            const double x = F[j * stride + j], inverse = inverse_root(x);
             if (!(x > 0) && rank == 0) *broken = 1;
             for (int i = j + 1 + rank; i <= W; i += size) F[i * stride + j] *= inverse;
             wait<G>(team);
@@ -181,7 +181,7 @@ struct BlockFronts {
         HOG_EACH(l, NARROW) row[l] = on && l < W ? mine[l] : 0.0;
         HOG_UNROLL for (int j = 0; j < NARROW; ++j) {
             if (j >= P) break;
-            const double x = __shfl_sync(~0u, row[j], j), inverse = rsqrt(x);
+            const double x = __shfl_sync(~0u, row[j], j), inverse = inverse_root(x);
             if (!(x > 0) && rank == 0) *broken = 1;
             const double y = row[j] * inverse;
             room[rank] = y;
@@ -229,9 +229,11 @@ struct BlockFronts {
             const int at = node * K + (own ? rank % K : (rank - P) % K);
             double value = own ? y[rank] : rank < W ? x[at] : 0.0;
             const double inverse = own ? F[rank * stride + rank] : 1.0;
-            for (int i = W - 1; i >= 0; --i) {
-                const double below = own && i > rank ? F[i * stride + rank] : 0.0;
-                value -= below * __shfl_sync(~0u, value * inverse, i);
+            for (int i0 = W - 1; i0 >= 0; i0 -= 4) {  // four at a time: their reads do not wait
+                double below[4];
+                HOG_EACH(u, 4) below[u] = own && i0 - u > rank ? F[(i0 - u) * stride + rank] : 0.0;
+                HOG_EACH(u, 4)
+                value -= below[u] * __shfl_sync(~0u, value * inverse, i0 - u < 0 ? 0 : i0 - u);
             }
             if (own) x[at] = value * inverse;
             return;

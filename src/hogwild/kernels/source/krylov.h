@@ -1,68 +1,242 @@
-// Conjugate gradients with products of the Hessian: the linear solver of a Task (energy.h) where
-// embeddings are wide. A product costs as much as the networks, O(k w) an edge with hidden widths w, and
-// the blocks of the Hessian, O(k^2) an edge, are never made.
+// Conjugate gradients with products of the Hessian (hessian.h): the linear solver of a Task (energy.h)
+// where embeddings are wide. A product costs as much as the networks, O(k w) an edge with hidden widths
+// w, and the blocks of the Hessian, O(k^2) an edge, are never made.
 #pragma once
 #include <cmath>
 #include <cstddef>
 
-#include "vectors.h"
+#include "hessian.h"
 
 namespace hog {
 
-/// Numbers of memory that the iteration needs.
-HOG_FN size_t krylov_numbers(int n, int k) { return 5 * (size_t)n * k; }
+/// One vector of conjugate gradients, in whole packs.
+template <class T>
+size_t krylov_length(int n, int k) {
+    const size_t lanes = Wide<T>::lanes;
+    return ((size_t)n * padded(k) + lanes - 1) / lanes * lanes;
+}
 
-struct Krylov {
-    static constexpr bool matrix_free = true;
-    double* memory;      // krylov_numbers
-    double rtol, atol;   // relative to the right-hand side, in the largest entry; rtol 0: adapt
-    int most;            // iterations
+/// Packs of memory that the iteration needs on a graph of n nodes and e edges.
+template <class Task, class S>
+size_t krylov_packs(const S& s, int n, int e) {
+    return 5 * (krylov_length<double>(n, s.k()) / 8 + krylov_length<float>(n, s.k()) / 16) +
+           Hessian<float, Task>::vectors(s, n, e);
+}
 
-    /// x = sign H^-1 from; false where that does not converge or is not finite. Within Newton's
-    /// method (rtol = 0) the tolerance follows the residual, which keeps the convergence quadratic.
-    template <class Task>
-    bool solve(Task& task, const double* from, double sign, double* x) const {
-        const auto& team = task.team;
-        const int all = task.v.n * task.s().k(), first = team.first(all), last = team.last(all);
-        double *r = memory, *p = r + all, *z = p + all, *q = z + all, *inverse = q + all;
-        task.diagonal(inverse);
-        double size = 0, rz = 0, none = 0;
-        for (int i = first; i < last; ++i) {
-            inverse[i] = 1 / inverse[i];
-            r[i] = sign * from[i];
-            x[i] = 0;
+/// The vectors of one run, and conjugate gradients with them.
+template <class T, class Task>
+struct Iteration {
+    typedef typename Wide<T>::type P;
+    static constexpr int lanes = Wide<T>::lanes;
+    const Hessian<T, Task>& hessian;
+    const typename Task::Team& team;
+    int length;  // packs
+    P *x, *r, *p, *q, *inverse;
+
+    Iteration(const Hessian<T, Task>& of, const typename Task::Team& threads, size_t numbers, V* memory)
+        : hessian(of), team(threads), length((int)(numbers / lanes)), x((P*)memory), r(x + length),
+          p(r + length), q(p + length), inverse(q + length) {}
+
+    /// x += H^-1 r, until r goes down to `limit` in its largest entry, `worst`, or `most` turns have
+    /// passed. The number of turns; -1 where numbers are not finite.
+    int run(double limit, int most, double& worst) const {
+        double rz = 0, none = 0;
+        sums(rz, worst);
+        each([&](int i) {
             p[i] = inverse[i] * r[i];
-            rz += r[i] * p[i];
-            size = std::fmax(size, std::fabs(r[i]));
-        }
-        team.sum(rz, none);
-        team.max(size, none);
-        const double share = rtol > 0 ? rtol : std::fmin(std::fmax(size, 1e-10), 1e-2);
-        const double limit = std::fmax(share * size, atol);
-        double worst = size;
-        for (int turn = 0; turn < most; ++turn) {
-            if (!std::isfinite(rz)) return false;
-            if (worst <= limit) return true;
-            task.product(p, q);
-            double curved = 0, next = 0;
-            for (int i = first; i < last; ++i) curved += p[i] * q[i];
+            q[i] = P{};  // a product writes nothing behind the last node
+        });
+        team.sync();
+        for (int turn = 0;; ++turn) {
+            if (!std::isfinite(rz) || !std::isfinite(worst)) return -1;
+            if (worst <= limit || turn == most) return turn;
+            hessian.product((const T*)p, (T*)q);
+            double curved = total([&](int i) { return p[i] * q[i]; });
             team.sum(curved, none);
-            const double step = rz / curved;
-            worst = 0;
-            for (int i = first; i < last; ++i) {
+            const T step = (T)(rz / curved);
+            each([&](int i) {
                 x[i] += step * p[i];
                 r[i] -= step * q[i];
-                z[i] = inverse[i] * r[i];
-                next += r[i] * z[i];
-                worst = std::fmax(worst, std::fabs(r[i]));
-            }
-            team.sum(next, none);
-            team.max(worst, none);
-            for (int i = first; i < last; ++i) p[i] = z[i] + next / rz * p[i];
+            });
+            double next = 0;
+            sums(next, worst);
+            const T keep = (T)(next / rz);
+            each([&](int i) { p[i] = inverse[i] * r[i] + keep * p[i]; });
             rz = next;
             team.sync();
         }
-        return rtol == 0;  // a direction of descent all the same
+    }
+
+    template <class Do>
+    void each(const Do& what) const {
+        HOG_PACKS(i, length) what(i);
+    }
+
+    /// The sum over all numbers of the packs that this thread computes; long sums in double precision.
+    template <class Of>
+    double total(const Of& of) const {
+        double all = 0;
+        const int end = team.last(length);
+        for (int i = team.first(length); i < end;) {
+            P sum = P{};
+            for (const int stop = std::min(end, i + 64); i < stop; ++i) sum += of(i);
+            for (int l = 0; l < lanes; ++l) all += sum[l];
+        }
+        return all;
+    }
+
+    /// r' M r with the preconditioner M, and the largest entry of r.
+    void sums(double& rz, double& worst) const {
+        rz = total([&](int i) { return r[i] * r[i] * inverse[i]; });
+        P most = P{};
+        each([&](int i) {
+            const P size = r[i] < 0 ? -r[i] : r[i];
+            most = size > most ? size : most;
+        });
+        double none = 0;
+        worst = 0;
+        for (int l = 0; l < lanes; ++l) worst = std::fmax(worst, (double)most[l]);
+        team.sum(rz, none);
+        team.max(worst, none);
+    }
+};
+
+/// Solves with single precision, and refines the solution in double precision.
+struct Krylov {
+    static constexpr bool matrix_free = true;
+    V* memory;          // krylov_packs
+    double rtol, atol;  // relative to the right-hand side, in the largest entry; rtol 0: adapt
+    int most;           // iterations
+    mutable bool begun = false, scaled = false;
+
+    static constexpr double QUICK = 1e-5;  // what single precision is asked for
+    static constexpr int PATIENCE = 100;   // turns until the diagonal preconditions in any case
+    static constexpr double SPREAD = 8;    // of the nodes' weights above which it always does
+
+    /// x = sign H^-1 from; false where that does not converge or is not finite. Within Newton's
+    /// method (rtol = 0) the tolerance follows the residual, which keeps the convergence fast.
+    template <class Task>
+    bool solve(Task& task, const double* from, double sign, double* x) const {
+        const auto& team = task.team;
+        const int n = task.v.n, k = task.s().k();
+        const size_t wide = krylov_length<double>(n, k), narrow = krylov_length<float>(n, k);
+        V* const single = memory + 5 * wide / 8;
+        const Hessian<double, Task> exact(task, nullptr);
+        const Hessian<float, Task> quick(task, single + 5 * narrow / 16);
+        const Iteration<double, Task> fine(exact, team, wide, memory);
+        const Iteration<float, Task> fast(quick, team, narrow, single);
+        const int stride = exact.stride;
+        if (!begun) {
+            quick.copy_contexts();
+            precondition(task, fine, fast, fine.hessian.spread() > SPREAD);
+            begun = true;
+        } else if (scaled) {
+            precondition(task, fine, fast, true);
+        }
+        quick.copy_point();
+        double size = 0, none = 0;
+        fine.each([&](int i) { fine.x[i] = fine.r[i] = V{}; });
+        team.sync();
+        double* const right = (double*)fine.r;
+        HOG_PACKS(i, n)
+        for (int c = 0; c < k; ++c) {
+            right[(size_t)i * stride + c] = sign * from[i * k + c];
+            const double entry = std::fabs(from[i * k + c]);
+            if (entry > size || entry != entry) size = entry;
+        }
+        team.max(size, none);
+        if (!std::isfinite(size)) return false;
+        const double share = rtol > 0 ? rtol : std::fmin(std::fmax(size, QUICK), 1e-2);
+        const double limit = std::fmax(share * size, atol);
+        const bool sound = refine(task, fine, fast, size, limit);
+        HOG_PACKS(i, n)
+        for (int c = 0; c < k; ++c) x[i * k + c] = ((const double*)fine.x)[(size_t)i * stride + c];
+        team.sync();
+        return sound;
+    }
+
+    /// The task's tangents md of the messages and mt along x [n, k].
+    template <class Task>
+    void tangents(Task& task, const double* x) const {
+        const auto& team = task.team;
+        const int n = task.v.n, k = task.s().k();
+        const Hessian<double, Task> exact(task, nullptr);
+        const Iteration<double, Task> fine(exact, team, krylov_length<double>(n, k), memory);
+        HOG_PACKS(i, n)
+        for (int c = 0; c < k; ++c) ((double*)fine.p)[(size_t)i * exact.stride + c] = x[i * k + c];
+        team.sync();
+        exact.tangents((const double*)fine.p, (double*)fine.q);
+    }
+
+  private:
+    /// fine.x += H^-1 fine.r, where the largest entry of fine.r is `worst`.
+    template <class Task, class Fine, class Fast>
+    bool refine(Task& task, const Fine& fine, const Fast& fast, double worst, double limit) const {
+        const auto& team = task.team;
+        while (worst > limit) {
+            const double before = worst, down = 1 / worst;
+            const double goal = std::fmax((rtol > 0 ? 0.5 : 1.0) * limit / worst, QUICK);
+            fast.each([&](int i) {
+                fast.x[i] = typename Fast::P{};
+                for (int half = 0; half < 2; ++half) {
+                    const V from = 2 * i + half < fine.length ? fine.r[2 * i + half] : V{};
+                    for (int l = 0; l < LANES; ++l)
+                        fast.r[i][half * LANES + l] = (float)(down * from[l]);
+                }
+            });
+            team.sync();
+            double left;
+            int turns = fast.run(goal, PATIENCE, left);
+            if (turns >= 0 && left > goal) {
+                if (!scaled) precondition(task, fine, fast, true);
+                turns = fast.run(goal, 4 * PATIENCE, left);
+            }
+            if (turns < 0 || left > goal) break;
+            fine.each([&](int i) {
+                V found;
+                for (int l = 0; l < LANES; ++l)
+                    found[l] = before * (double)fast.x[i / 2][i % 2 * LANES + l];
+                fine.p[i] = found;
+                fine.x[i] += found;
+            });
+            team.sync();
+            if (rtol == 0) return true;  // Newton's method measures the residual itself
+            fine.hessian.product((const double*)fine.p, (double*)fine.q);
+            fine.each([&](int i) { fine.r[i] -= fine.q[i]; });
+            double ignored;
+            fine.sums(ignored, worst);
+            if (!(worst < 0.1 * before)) break;
+        }
+        if (worst <= limit) return true;
+        // Single precision does not suffice. Within Newton's method any direction of descent helps.
+        const int turns = fine.run(limit, most, worst);
+        return turns >= 0 && (worst <= limit || rtol == 0);
+    }
+
+    /// The preconditioner: the inverse of the Hessian's diagonal, or the identity. In ordinary graphs
+    /// the diagonal is about the same everywhere; then the identity needs fewer turns, and is free.
+    template <class Task, class Fine, class Fast>
+    void precondition(Task& task, const Fine& fine, const Fast& fast, bool scale) const {
+        const auto& team = task.team;
+        scaled = scale;
+        fine.each([&](int i) { fine.inverse[i] = V{} + 1.0; });
+        team.sync();
+        if (scale) {
+            double* const diagonal = (double*)fine.q;
+            task.diagonal(diagonal);
+            const int k = task.s().k();
+            HOG_PACKS(i, task.v.n)
+            for (int c = 0; c < k; ++c)
+                ((double*)fine.inverse)[(size_t)i * fine.hessian.stride + c] = 1 / diagonal[i * k + c];
+            team.sync();
+        }
+        fast.each([&](int i) {
+            for (int half = 0; half < 2; ++half)
+                for (int l = 0; l < LANES; ++l)
+                    fast.inverse[i][half * LANES + l] =
+                        2 * i + half < fine.length ? (float)fine.inverse[2 * i + half][l] : 1.0f;
+        });
+        team.sync();
     }
 };
 

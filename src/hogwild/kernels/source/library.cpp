@@ -7,6 +7,7 @@
 #include <new>
 
 #include "symmetric.h"
+#include "tiles.h"
 
 #ifndef HOG_DIGEST
 #define HOG_DIGEST ""
@@ -167,17 +168,18 @@ HOG_API void hog_shapes(const void* sizes, int64_t* out) {
     out[3] = s.node_fields() + 5 * s.k(), out[4] = s.edge_fields();
 }
 
-/// Solve every graph and replica. h [R, k, N] is the result; h0 may be nullptr (zero).
+/// Solve every graph and replica. h [R, k, N] is the result; h0 may be nullptr (zero). Where `held` [N]
+/// is not nullptr, the nodes that it marks stay at h0.
 HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, const double* parameters,
                     const double* nodes, const double* edges, const double* weight,
                     int64_t weight_replica, int64_t weight_head, const double* loop_weight,
-                    int64_t direct, const double* h0, double atol, double rtol, int64_t max_iter,
+                    int64_t direct, const unsigned char* held, const double* h0, double atol, double rtol, int64_t max_iter,
                     int64_t max_backtracks, int64_t patience, int64_t threads, double* h,
                     int64_t* status, int64_t* iterations, double* residual, char* why,
                     int64_t why_size) {
     try {
         const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight, direct != 0};
+                          weight, weight_replica, weight_head, loop_weight, direct != 0, held};
         const Options options{atol, rtol, (int)max_iter, (int)max_backtracks, (int)patience};
         const char* wrong = refusal(posed, {h, status, iterations, residual});
         if (!wrong && (max_iter < 0 || max_iter > INT32_MAX)) wrong = "max_iter is out of range";
@@ -194,18 +196,41 @@ HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, con
     }
 }
 
+/// The gradient [R, k, N] of the energies at h, and the size of its terms [R, G].
+HOG_API int hog_gradient(const void* plan, const void* sizes, int64_t replicas,
+                       const double* parameters, const double* nodes, const double* edges,
+                       const double* weight, int64_t weight_replica, int64_t weight_head,
+                       const double* loop_weight, int64_t direct, const unsigned char* held,
+                       const double* h, int64_t threads, double* gradient, double* scale, char* why,
+                       int64_t why_size) {
+    try {
+        const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
+                          weight, weight_replica, weight_head, loop_weight, direct != 0, held};
+        if (const char* wrong = refusal(posed, {h, gradient, scale})) {
+            explain(why, why_size, wrong);
+            return 1;
+        }
+        gradient_batch(posed, h, std::min<int64_t>(threads, MOST_THREADS), gradient, scale);
+        return 0;
+    } catch (const std::exception& error) {
+        explain(why, why_size, error.what());
+        return 1;
+    }
+}
+
 /// The adjoint: from gradient = dL/dh [R, k, N] at the solution h to the gradients of everything the
 /// problem is made of, and a status [R, G].
 HOG_API int hog_adjoint(const void* plan, const void* sizes, int64_t replicas,
                       const double* parameters, const double* nodes, const double* edges,
                       const double* weight, int64_t weight_replica, int64_t weight_head,
-                      const double* loop_weight, int64_t direct, const double* h,
-                      const double* gradient, double rtol, int64_t threads, double* parameters_out, double* nodes_out, double* edges_out,
+                      const double* loop_weight, int64_t direct, const unsigned char* held,
+                      const double* h, const double* gradient, double rtol, int64_t threads,
+                      double* parameters_out, double* nodes_out, double* edges_out,
                       double* weight_out, double* loop_weight_out, int64_t* status, char* why,
                       int64_t why_size) {
     try {
         const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight, direct != 0};
+                          weight, weight_replica, weight_head, loop_weight, direct != 0, held};
         const Cotangents out{nodes_out, edges_out, weight_out, loop_weight_out};
         if (const char* wrong = refusal(posed, {h, gradient, parameters_out, nodes_out, status})) {
             explain(why, why_size, wrong);
@@ -231,6 +256,64 @@ HOG_API int hog_symmetric(const void* plan, const double* diagonal, const double
         explain(why, why_size, error.what());
         return 1;
     }
+}
+
+/// A large graph in tiles of about `size` of its first `moving` nodes (tiles.h).
+HOG_API void* hog_tiling(int64_t nodes, int64_t edges, const int64_t* src, const int64_t* dst,
+                         int64_t moving, int64_t size, char* why, int64_t why_size) {
+    try {
+        if (nodes < 0 || nodes > INT32_MAX || edges < 0 || edges > INT32_MAX || moving < 0 || moving > nodes) {
+            explain(why, why_size, "nodes or edges are out of range");
+            return nullptr;
+        }
+        for (int64_t q = 0; q < edges; ++q)
+            if (src[q] < 0 || src[q] >= nodes || dst[q] < 0 || dst[q] >= nodes) {
+                explain(why, why_size, "an edge names a node that does not exist");
+                return nullptr;
+            }
+        return new Tiling(nodes, edges, src, dst, moving, size);
+    } catch (const std::exception& error) {
+        explain(why, why_size, error.what());
+        return nullptr;
+    }
+}
+
+HOG_API void hog_tiling_free(void* tiling) { delete (Tiling*)tiling; }
+
+/// The number of tiles.
+HOG_API int64_t hog_tiling_count(const void* tiling) { return ((const Tiling*)tiling)->tiles(); }
+
+/// Gather some tiles with their rings; `counts` gets their nodes and edges. 0: they have at most `most`
+/// nodes.
+HOG_API int hog_tiling_gather(void* tiling, int64_t begin, int64_t end, int64_t rings, int64_t most,
+                              int64_t* counts, char* why, int64_t why_size) {
+    try {
+        Tiling& t = *(Tiling*)tiling;
+        if (begin < 0 || begin > end || end > t.tiles()) {
+            explain(why, why_size, "there are no such tiles");
+            return 1;
+        }
+        const bool fits = t.gather(begin, end, rings, most);
+        counts[0] = (int64_t)t.node.size(), counts[1] = (int64_t)t.edge.size();
+        if (!fits) explain(why, why_size, "the rings around the tiles hold too many nodes");
+        return !fits;
+    } catch (const std::exception& error) {
+        explain(why, why_size, error.what());
+        return 1;
+    }
+}
+
+/// Copy what was gathered: for every node its number in the graph, its tile, and whether it belongs to
+/// the tile (0), to its rings (1) or is held (2); for every edge its number and its ends.
+HOG_API void hog_tiling_copy(const void* tiling, int64_t* node, int64_t* tile, unsigned char* kind,
+                             int64_t* edge, int64_t* ends) {
+    const Tiling& t = *(const Tiling*)tiling;
+    std::copy(t.node.begin(), t.node.end(), node);
+    std::copy(t.tile.begin(), t.tile.end(), tile);
+    std::copy(t.kind.begin(), t.kind.end(), kind);
+    std::copy(t.edge.begin(), t.edge.end(), edge);
+    std::copy(t.from.begin(), t.from.end(), ends);
+    std::copy(t.to.begin(), t.to.end(), ends + t.to.size());
 }
 
 }  // extern "C"

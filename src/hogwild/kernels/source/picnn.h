@@ -20,21 +20,28 @@ constexpr int MOST_LAYERS = 12;
 // is an array, mostly in registers. On a CPU, `pad` is scratch memory that the caller owns; what a
 // function takes of it ends with the function.
 #if HOG_GPU
-#define HOG_LOCAL(name, count) \
-    V name[(count) > 0 ? (count) : 1]; \
+#define HOG_LOCAL_OF(P, name, count) \
+    P name[(count) > 0 ? (count) : 1]; \
     (void)pad
 #define HOG_NET N
+// Results that are computed in registers and written at the end: in between, writes would keep the
+// compiler from reading ahead, and from computing units side by side.
+#define HOG_RESULT(name, to, count) HOG_LOCAL(name, count)
+#define HOG_WRITE(name, to, count) HOG_EACH(i, count) to[i] = name[i]
 #else
-#define HOG_LOCAL(name, count) \
-    V* name = pad;             \
+#define HOG_LOCAL_OF(P, name, count) \
+    P* name = pad;                   \
     pad += (count)
 #define HOG_NET const N&
+#define HOG_RESULT(name, to, count) V* const name = to
+#define HOG_WRITE(name, to, count)
 #endif
 #if HOG_GPU
 #define HOG_UNROLL _Pragma("unroll")
 #else
 #define HOG_UNROLL
 #endif
+#define HOG_LOCAL(name, count) HOG_LOCAL_OF(V, name, count)
 #define HOG_EACH(i, n) HOG_UNROLL for (int i = 0; i < (n); ++i)
 
 /// A network whose sizes are known when it runs; everything that follows from them is a table.
@@ -78,6 +85,73 @@ struct Net {
     }
 };
 
+// Products of weights with a pack of rows: W [rows, cols] with numbers in(j), and W' with numbers c.
+// On a CPU a few rows of W share what is read, and their sums are in registers.
+#if HOG_GPU
+/// out[i] += sum over j of W[i, j] in(j).
+template <class T, class P, class In>
+HOG_FN void add_rows(const T* W, int rows, int cols, const In& in, P* out) {
+    HOG_EACH(i, rows) HOG_EACH(j, cols) out[i] += W[i * cols + j] * in(j);
+}
+/// out(j, sum over i of W[i, j] c[i]).
+template <class T, class P, class Out>
+HOG_FN void each_column(const T* W, int rows, int cols, const P* c, const Out& out) {
+    HOG_EACH(j, cols) {
+        P sum = P{};
+        HOG_EACH(i, rows) sum += W[i * cols + j] * c[i];
+        out(j, sum);
+    }
+}
+#else
+template <int R, class T, class P, class In>
+HOG_FN void add_some_rows(const T* W, int cols, const In& in, P* out) {
+    P sum[R], more[R];  // two sums a row where there are few rows: additions wait for each other
+    for (int r = 0; r < R; ++r) sum[r] = out[r], more[r] = P{};
+    int j = 0;
+    if (R < 4)
+        for (; j + 2 <= cols; j += 2) {
+            const P x = in(j), y = in(j + 1);
+            for (int r = 0; r < R; ++r) {
+                sum[r] += W[r * cols + j] * x;
+                more[r] += W[r * cols + j + 1] * y;
+            }
+        }
+    for (; j < cols; ++j) {
+        const P x = in(j);
+        for (int r = 0; r < R; ++r) sum[r] += W[r * cols + j] * x;
+    }
+    for (int r = 0; r < R; ++r) out[r] = R < 4 ? sum[r] + more[r] : sum[r];
+}
+template <int R, class T, class P, class Out>
+HOG_FN void each_column_of(const T* W, int cols, const P* c, const Out& out) {
+    P held[R];
+    for (int r = 0; r < R; ++r) held[r] = c[r];
+    for (int j = 0; j < cols; ++j) {
+        P sum = W[j] * held[0];
+        for (int r = 1; r < R; ++r) sum += W[r * cols + j] * held[r];
+        out(j, sum);
+    }
+}
+/// out[i] += sum over j of W[i, j] in(j).
+template <class T, class P, class In>
+HOG_FN void add_rows(const T* W, int rows, int cols, const In& in, P* out) {
+    int i = 0;
+    for (; i + 8 <= rows; i += 8) add_some_rows<8>(W + i * cols, cols, in, out + i);
+    if (i + 4 <= rows) add_some_rows<4>(W + i * cols, cols, in, out + i), i += 4;
+    if (i + 2 <= rows) add_some_rows<2>(W + i * cols, cols, in, out + i), i += 2;
+    if (i < rows) add_some_rows<1>(W + i * cols, cols, in, out + i);
+}
+/// out(j, x) for parts x of the sum over i of W[i, j] c[i]: once for every eight rows.
+template <class T, class P, class Out>
+HOG_FN void each_column(const T* W, int rows, int cols, const P* c, const Out& out) {
+    int i = 0;
+    for (; i + 8 <= rows; i += 8) each_column_of<8>(W + i * cols, cols, c + i, out);
+    if (i + 4 <= rows) each_column_of<4>(W + i * cols, cols, c + i, out), i += 4;
+    if (i + 2 <= rows) each_column_of<2>(W + i * cols, cols, c + i, out), i += 2;
+    if (i < rows) each_column_of<1>(W + i * cols, cols, c + i, out);
+}
+#endif
+
 /// The positive part of a gate, and its slope.
 template <class N>
 HOG_FN V positive(HOG_NET net, V x, V& slope) {
@@ -88,7 +162,8 @@ HOG_FN V positive(HOG_NET net, V x, V& slope) {
 
 /// The context q of a pack, from o_0 and the feature path `f` of the parameters.
 template <class N, class Out>
-HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out q, V* pad) {
+HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out to, V* pad) {
+    HOG_RESULT(q, to, net.context());
     HOG_LOCAL(u, net.widest());
     HOG_LOCAL(o, 2 * net.widest() + net.D() + net.widest());
     V ignored;
@@ -116,63 +191,61 @@ HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out q, V* pad) {
             u[i] = x > 0.0 ? x : FEATURE_SLOPE * x;
         }
     }
+    HOG_WRITE(q, to, net.context());
 }
 
 /// f(y); the slopes and pre-activations of the hidden units go to `s` and `a`.
 template <class N, class In, class Out>
 HOG_FN void forward(HOG_NET net, const double* W, In q, const V* y, Out s, Out a, V* value,
                     V* pad) {
-    HOG_LOCAL(t, net.D());
     HOG_LOCAL(v, net.widest());
     HOG_LOCAL(z, net.widest());
+    HOG_LOCAL(x, net.widest());
+    HOG_RESULT(slopes, s, net.hidden());
+    HOG_RESULT(units, a, net.hidden());
     int unit = 0;
     HOG_EACH(l, net.L()) {
         const int at = net.q(l), width = net.w(l), before = net.before(l);
         const double *Wy = W + net.p(l), *Wz = Wy + width * net.D();
-        HOG_EACH(j, net.D()) t[j] = q[at + j] * y[j];
         HOG_EACH(j, before) v[j] = q[at + net.D() + width + j] * z[j];
+        HOG_EACH(i, width) x[i] = q[at + net.D() + i];
+        add_rows(Wy, width, net.D(), [&](int j) { return q[at + j] * y[j]; }, x);
+        add_rows(Wz, width, before, [&](int j) { return v[j]; }, x);
         HOG_EACH(i, width) {
-            V x = q[at + net.D() + i];
-            HOG_EACH(j, net.D()) x += Wy[i * net.D() + j] * t[j];
-            HOG_EACH(j, before) x += Wz[i * before + j] * v[j];
             if (l + 1 == net.L()) {
-                value[i] = x;
+                value[i] = x[i];
             } else {
-                V slope;
-                z[i] = activate(net.act(), x, slope);
-                s[unit + i] = slope;
-                a[unit + i] = x;
+                z[i] = activate(net.act(), x[i], slopes[unit + i]);
+                units[unit + i] = x[i];
             }
         }
         unit += width;
     }
+    HOG_WRITE(slopes, s, net.hidden());
+    HOG_WRITE(units, a, net.hidden());
 }
 
 /// c_m = s_m Wz' c of the layer above: the reverse pass through one layer. `felt` gets the
 /// sensitivities before the slope.
-template <class N, class In>
-HOG_FN void descend(HOG_NET net, const double* W, In q, In s, int l, const V* above, V* felt,
-                    V* below) {
+template <class N, class T, class P, class In>
+HOG_FN void descend(HOG_NET net, const T* W, In q, In s, int l, const P* above, P* felt, P* below) {
     const int width = net.w(l + 1), before = net.w(l), unit = net.unit(l);
-    const double* Wz = W + net.p(l + 1) + width * net.D();
+    const T* Wz = W + net.p(l + 1) + width * net.D();
     const int gz = net.q(l + 1) + net.D() + width;
+    HOG_EACH(m, before) felt[m] = P{};
+    each_column(Wz, width, before, above, [&](int m, const P& x) { felt[m] += x; });
     HOG_EACH(m, before) {
-        V x = wide(0.0);
-        HOG_EACH(i, width) x += Wz[i * before + m] * above[i];
-        felt[m] = q[gz + m] * x;
+        felt[m] = q[gz + m] * felt[m];
         below[m] = felt[m] * s[unit + m];
     }
 }
 
 /// out += Wy' c gated, of one layer: what the layer's pre-activations send back to y.
-template <class N, class In>
-HOG_FN void add_inputs(HOG_NET net, const double* W, In q, int l, const V* c, V* out) {
-    const double* Wy = W + net.p(l);
-    HOG_EACH(j, net.D()) {
-        V sum = wide(0.0);
-        HOG_EACH(i, net.w(l)) sum += Wy[i * net.D() + j] * c[i];
-        out[j] += q[net.q(l) + j] * sum;
-    }
+template <class N, class T, class P, class In>
+HOG_FN void add_inputs(HOG_NET net, const T* W, In q, int l, const P* c, P* out) {
+    const int at = net.q(l);
+    each_column(W + net.p(l), net.w(l), net.D(), c,
+                [&](int j, const P& x) { out[j] += q[at + j] * x; });
 }
 
 /// The Jacobians of all hidden units, `every` [hidden, D], and J [out, D] of f.
@@ -188,6 +261,17 @@ HOG_FN void jacobians(HOG_NET net, const double* W, In q, In s, V* every, V* J, 
         const V* lower = every + (unit - before) * D;
         V* mine = l + 1 == net.L() ? J : every + unit * D;
         HOG_EACH(m, before) up[m] = q[at + D + width + m] * s[unit - before + m];
+#if !HOG_GPU
+        if (width > 1 && D >= 16) {
+            for (int j = 0; j < D; ++j) {
+                for (int i = 0; i < width; ++i) x[i] = Wy[i * D + j] * q[at + j];
+                add_rows(Wz, width, before, [&](int m) { return up[m] * lower[m * D + j]; }, x);
+                for (int i = 0; i < width; ++i) mine[i * D + j] = x[i];
+            }
+            unit += width;
+            continue;
+        }
+#endif
         HOG_EACH(i, width) {
             HOG_EACH(m, before) x[m] = Wz[i * before + m] * up[m];
             HOG_EACH(j, D) {
@@ -201,9 +285,9 @@ HOG_FN void jacobians(HOG_NET net, const double* W, In q, In s, V* every, V* J, 
 }
 
 /// The Jacobian J [out, D] of f, the gradient J' p and the curvature of p' f, the lower triangle of
-/// [D, D]. `bend(unit)` is the curvature of a hidden unit's activation.
-template <class N, class In, class Bend>
-HOG_FN void expand(HOG_NET net, const double* W, In q, In s, const V* p, const Bend& bend, V* J,
+/// [D, D]. `bend` [hidden] are the curvatures of the hidden units' activations.
+template <class N, class In>
+HOG_FN void expand(HOG_NET net, const double* W, In q, In s, const V* p, const V* bend, V* J,
                    V* gradient, V* H, V* pad) {
     const int D = net.D(), out = net.out();
     HOG_LOCAL(every, net.hidden() * net.D());
@@ -222,7 +306,7 @@ HOG_FN void expand(HOG_NET net, const double* W, In q, In s, const V* p, const B
         descend(net, W, q, s, l, up, felt, down);
         const int first = net.unit(l);
         HOG_EACH(m, net.w(l)) {
-            bent[first + m] = felt[m] * bend(first + m);
+            bent[first + m] = felt[m] * bend[first + m];
             up[m] = down[m];
         }
     }
@@ -246,20 +330,23 @@ HOG_FN V bending(HOG_NET net, V a, V slope, double reach) {
 template <class N, class In>
 HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, double reach, V* J,
                 V* gradient, V* H, V* pad) {
-    expand(
-        net, W, q, s, p, [&](int m) { return bending(net, a[m], s[m], reach); }, J, gradient, H,
-        pad);
+    HOG_LOCAL(bend, net.hidden());
+    if (reach > 0.0) {
+        HOG_EACH(m, net.hidden()) bend[m] = growth(net.act(), a[m], s[m], reach);
+    } else {
+        HOG_EACH(m, net.hidden()) bend[m] = curvature(net.act(), a[m], s[m]);
+    }
+    expand(net, W, q, s, p, bend, J, gradient, H, pad);
 }
 
 /// A reverse pass from weights `top` [out] on f to y. `visit(unit, felt, below)` gets the sensitivity
 /// of every hidden unit, before and behind its slope, and returns what goes on to the layer below.
-template <class N, class In, class Visit>
-HOG_FN void pull(HOG_NET net, const double* W, In q, In s, const V* top, const Visit& visit, V* out,
-                 V* pad) {
-    HOG_LOCAL(up, net.widest());
-    HOG_LOCAL(down, net.widest());
-    HOG_LOCAL(felt, net.widest());
-    HOG_EACH(j, net.D()) out[j] = wide(0.0);
+template <class N, class T, class P, class In, class Visit>
+HOG_FN void pull(HOG_NET net, const T* W, In q, In s, const P* top, const Visit& visit, P* out, P* pad) {
+    HOG_LOCAL_OF(P, up, net.widest());
+    HOG_LOCAL_OF(P, down, net.widest());
+    HOG_LOCAL_OF(P, felt, net.widest());
+    HOG_EACH(j, net.D()) out[j] = P{};
     HOG_EACH(i, net.out()) up[i] = top[i];
     HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
         add_inputs(net, W, q, l, up, out);
@@ -285,23 +372,21 @@ HOG_FN void pullback(HOG_NET net, const double* W, In q, In s, In a, const V* p,
 }
 
 /// Df(y)[t]; the tangents of the hidden units' pre-activations go to `moving`.
-template <class N, class In, class Out>
-HOG_FN void tangent(HOG_NET net, const double* W, In q, In s, const V* t, Out moving, V* moved,
-                    V* pad) {
-    HOG_LOCAL(gt, net.D());
-    HOG_LOCAL(v, net.widest());
+template <class N, class T, class P, class In, class Out>
+HOG_FN void tangent(HOG_NET net, const T* W, In q, In s, const P* t, Out moving, P* moved, P* pad) {
+    HOG_LOCAL_OF(P, v, net.widest());
+    HOG_LOCAL_OF(P, x, net.widest());
     int unit = 0;
     HOG_EACH(l, net.L()) {
         const int at = net.q(l), width = net.w(l), before = net.before(l), low = unit - before;
-        const double *Wy = W + net.p(l), *Wz = Wy + width * net.D();
-        HOG_EACH(j, net.D()) gt[j] = q[at + j] * t[j];
+        const T *Wy = W + net.p(l), *Wz = Wy + width * net.D();
         HOG_EACH(j, before) v[j] = q[at + net.D() + width + j] * (s[low + j] * moving[low + j]);
+        HOG_EACH(i, width) x[i] = P{};
+        add_rows(Wy, width, net.D(), [&](int j) { return q[at + j] * t[j]; }, x);
+        add_rows(Wz, width, before, [&](int j) { return v[j]; }, x);
         HOG_EACH(i, width) {
-            V x = wide(0.0);
-            HOG_EACH(j, net.D()) x += Wy[i * net.D() + j] * gt[j];
-            HOG_EACH(j, before) x += Wz[i * before + j] * v[j];
-            if (l + 1 == net.L()) moved[i] = x;
-            else moving[unit + i] = x;
+            if (l + 1 == net.L()) moved[i] = x[i];
+            else moving[unit + i] = x[i];
         }
         unit += width;
     }
@@ -309,11 +394,11 @@ HOG_FN void tangent(HOG_NET net, const double* W, In q, In s, const V* t, Out mo
 
 /// J' r + sum over units of J_m' bent_m moving_m: the curvature along a tangent, and what the rest
 /// of the energy sends back.
-template <class N, class In>
-HOG_FN void curve(HOG_NET net, const double* W, In q, In s, In bent, In moving, const V* r, V* out,
-                  V* pad) {
+template <class N, class T, class P, class In>
+HOG_FN void curve(HOG_NET net, const T* W, In q, In s, In bent, In moving, const P* r, P* out, P* pad) {
     pull(
-        net, W, q, s, r, [&](int m, V, V below) { return below + bent[m] * moving[m]; }, out, pad);
+        net, W, q, s, r,
+        [&](int m, const P&, const P& below) { return below + bent[m] * moving[m]; }, out, pad);
 }
 
 /// The Jacobian J [out, D] of f, and the diagonal of the curvature, added to `diagonal` [D]. `every`

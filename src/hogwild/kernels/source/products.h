@@ -60,88 +60,6 @@ HOG_METHOD void Task<S, F, T>::pull_back(const double* x, double reach) {
     team.sync();
 }
 
-/// Tangents md of the messages and mt = (U (md, t))_m along t [n, k]; `send` gets (U (md, t))_h.
-template <class S, class F, class T>
-HOG_METHOD void Task<S, F, T>::tangents(const double* x, double* send) {
-    HOG_PACKS(b, packs(v.e)) {
-        HOG_PAD;
-        HOG_LOCAL(t, D());
-        HOG_LOCAL(out, C());
-        HOG_LOCAL(sum, M());
-        read_ends(x, b, t);
-        HOG_EACH(c, M()) sum[c] = wide(0.0);
-        for (int hd = 0; hd < H(); ++hd) {
-            const int at = b * H() + hd, first = s().concat() ? hd * C() : 0;
-            tangent(s().message(), head(hd), qm.pack(at), sm.pack(at), t, tm.pack(at), out, pad);
-            const V w = wt.pack(at)[0];
-            HOG_EACH(c, C()) sum[first + c] += w * out[c];
-        }
-        const Fields to = O.pack(b);
-        HOG_EACH(c, M()) to[c] = sum[c];
-    }
-    team.sync();
-    HOG_PACKS(b, packs(v.n)) {
-        HOG_PAD;
-        HOG_LOCAL(t, U());
-        HOG_LOCAL(out, M());
-        HOG_LOCAL(back, U());
-        read_own(x, b, t + M());
-        tangent(s().loop(), loop(), ql.pack(b), sl.pack(b), t + M(), tl.pack(b), out, pad);
-        const V w = lw.pack(b)[0];
-        HOG_EACH(c, M()) t[c] = w * out[c];
-        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) {
-            const int i = b * LANES + l;
-            HOG_EACH(c, M()) lane(t[c], l) += total(O, v.ptr[i], v.ptr[i + 1], c);
-        }
-        tangent(s().update(), update(), qu.pack(b), su.pack(b), t, tu.pack(b), out, pad);
-        out[0] = wide(0.0);
-        curve(s().update(), update(), qu.pack(b), su.pack(b), bu.pack(b), tu.pack(b), out, back,
-              pad);
-        const Fields moved = md.pack(b), bent = mt.pack(b);
-        HOG_EACH(c, M()) {
-            moved[c] = t[c];
-            bent[c] = back[c];
-        }
-        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
-            HOG_EACH(c, K()) send[(b * LANES + l) * K() + c] = get(back[M() + c], l);
-    }
-    team.sync();
-}
-
-/// out = H x at the point of the last `differentiate`.
-template <class S, class F, class T>
-HOG_METHOD void Task<S, F, T>::product(const double* x, double* out) {
-    tangents(x, out);
-    HOG_PACKS(b, packs(v.n)) {
-        HOG_PAD;
-        HOG_LOCAL(r, M());
-        HOG_LOCAL(back, K());
-        const Fields bent = mt.pack(b);
-        const V w = lw.pack(b)[0];
-        HOG_EACH(c, M()) r[c] = w * bent[c];
-        curve(s().loop(), loop(), ql.pack(b), sl.pack(b), bl.pack(b), tl.pack(b), r, back, pad);
-        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
-            HOG_EACH(c, K()) {
-                const int at = (b * LANES + l) * K() + c;
-                out[at] += s().beta() * x[at] + get(back[c], l);
-            }
-    }
-    send_back(mt, [&](int hd, int at, const V* r, V* out, V* pad) {
-        curve(s().message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), tm.pack(at), r, out,
-              pad);
-    });
-    team.sync();
-    HOG_PACKS(i, v.n)
-    HOG_EACH(c, K()) {
-        double sum = out[i * K() + c];
-        if (s().ends() == 2) sum += total(G, v.ptr[i], v.ptr[i + 1], 2 * c);
-        for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
-            sum += G.at(v.out_edge[o], s().ends() * c + s().ends() - 1);
-        out[i * K() + c] = sum;
-    }
-    team.sync();
-}
-
 /// The diagonal of the Hessian, [n, k]; terms of two parallel edges are left out.
 template <class S, class F, class T>
 HOG_METHOD void Task<S, F, T>::diagonal(double* out) {
@@ -204,19 +122,27 @@ HOG_METHOD void Task<S, F, T>::diagonal(double* out) {
                 own[c] += bent[m] * x * x;
             }
         }
-        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l) {
-            const int i = b * LANES + l;
-            HOG_EACH(c, K()) out[i * K() + c] += get(own[c], l);
-            for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q)
-                HOG_EACH(c, K()) {
-                    double sum = 0;
-                    for (int m = 0; m < s().update().hidden(); ++m) {
-                        double x = 0;
-                        HOG_EACH(r, M()) x += get(rows[m * U() + r], l) * Jj.at(q, r * K() + c);
-                        sum += get(bent[m], l) * x * x;
-                    }
-                    G.at(q, s().ends() * c + s().ends() - 1) += sum;
-                }
+        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
+            HOG_EACH(c, K()) out[(b * LANES + l) * K() + c] += get(own[c], l);
+        const Fields u = Um.pack(b);
+        HOG_EACH(x, M()) HOG_EACH(y, M()) {
+            V sum = wide(0.0);
+            for (int m = 0; m < s().update().hidden(); ++m)
+                sum += bent[m] * rows[m * U() + x] * rows[m * U() + y];
+            u[x * M() + y] = sum;
+        }
+    }
+    team.sync();
+    HOG_PACKS(b, packs(v.e)) {
+        HOG_PAD;
+        HOG_LOCAL(u, M() * M());
+        read_receivers(Um, 0, M() * M(), b, u);
+        const Fields gb = G.pack(b), jj = Jj.pack(b);
+        HOG_EACH(c, K()) {
+            V sum = wide(0.0);
+            HOG_EACH(x, M()) HOG_EACH(y, M())
+            sum += u[x * M() + y] * jj[x * K() + c] * jj[y * K() + c];
+            gb[s().ends() * c + s().ends() - 1] += sum;
         }
     }
     team.sync();

@@ -11,7 +11,7 @@ template <class Sum>
 HOG_METHOD void Task<S, F, T>::reverse(const Cotangents& out, Sum sums) {
     const double* lambda = d;
     if constexpr (F::matrix_free) {
-        tangents(lambda, trial);
+        fronts_.tangents(*this, lambda);  // md and mt
         HOG_PACKS(i, v.n)
         HOG_EACH(c, M()) {
             md.at(i, c) = -md.at(i, c);

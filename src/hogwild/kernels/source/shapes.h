@@ -68,13 +68,17 @@ struct Model {
         const int m = merged(), k = self().k(), two = self().ends() == 2;
         const int units = self().heads() * self().message().hidden();
         return self().heads() * (edge_context() + 1) + 2 * units + m + (1 + two) * m * k +
-               self().ends() * k + (matrix_free ? 2 * units : m * k + (2 + two) * k * k);
+               sent_back(matrix_free) + (matrix_free ? 2 * units : m * k + (2 + two) * k * k);
+    }
+    /// What an edge sends back to its ends; rows of products (hessian.h) are padded.
+    HOG_METHOD constexpr int sent_back(bool matrix_free) const {
+        return self().ends() * (matrix_free ? (self().k() + 7) / 8 * 8 : self().k());
     }
     HOG_METHOD constexpr int node_fields(bool matrix_free = false) const {
         const int m = merged(), k = self().k();
         const int units = self().loop().hidden() + self().update().hidden();
         return self().loop().context() + self().update().context() + 2 * units + 1 + 4 * m + m * k +
-               (matrix_free ? 2 * units : (m + k) * (m + k) + m * k + k * k);
+               (matrix_free ? 2 * units + m * m : (m + k) * (m + k) + m * k + k * k);
     }
     /// The context of a message, or later the cotangents of its o_0.
     HOG_METHOD constexpr int edge_context() const {
@@ -167,6 +171,7 @@ struct Place {
     const double* weight;             // [H or 1, E], or nullptr: all one
     long long weight_head;            // stride of the heads, zero where they share the weight
     const double* loop_weight;        // [N], or nullptr: all one
+    const unsigned char* held = nullptr;  // [N] whether a node stays where it is; nullptr: none does
 };
 
 /// Where the gradients of one replica go; same shapes as in Place, weights with all heads.

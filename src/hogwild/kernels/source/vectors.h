@@ -73,8 +73,20 @@ HOG_FN V reciprocal(V x) {
     r = fma(r, fma(-x, r, 1.0), r);
     return fma(r, fma(-x, r, 1.0), r);
 }
+/// 1 / sqrt(x) for normal x, likewise; not a number for others.
+HOG_FN double inverse_root(double x) {
+    double y;
+    asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    double e = fma(-x * y, y, 1.0);
+    y = fma(y * e, fma(e, 0.375, 0.5), y);
+    e = fma(-x * y, y, 1.0);
+    return fma(0.5 * y, e, y);
+}
 #else
 HOG_FN V reciprocal(V x) { return 1.0 / x; }
+#if HOG_GPU
+HOG_FN double inverse_root(double x) { return 1.0 / sqrt(x); }
+#endif
 #endif
 
 HOG_FN V larger(V a, V b) { return a > b ? a : b; }

@@ -1,0 +1,260 @@
+"""The figures and tables of docs/deadlines.md, from the records of ``benchmarks/deadlines.py``.
+
+``python benchmarks/deadlines_page.py`` draws ``docs/figures/deadlines-TASK.png`` and rewrites the
+text between the markers of the page.
+
+The *frontier* of a task is, for every budget of updates (or bytes) a node, the least error that any
+of the models has by then. A model is on the frontier where its error is within 1 % of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hogwild.executors.price import shown, size
+from hogwild.files import write_atomically
+from hogwild.plots.style import CYCLE, GREY, INK, figure, need
+
+HERE = Path(__file__).parent
+PAGE, FIGURES = HERE.parent / "docs" / "deadlines.md", HERE.parent / "docs" / "figures"
+TASKS = ("chains", "counting", "sums", "coordinates", "terrain", "mutag", "robots")
+NAMES = {
+    "energy-edge messages": "energy, messages",
+    "energy-edge gradient": "energy, gradient steps",
+    "energy-deadline messages": "energy for a deadline, messages",
+    "energy-deadline gradient": "energy for a deadline, gradient steps",
+    "ignn fixed-point": "IGNN",
+    "gcn overwriting": "GCN",
+    "gcn-scheduled overwriting": "GCN, trained under schedules",
+    "gcn resending": "GCN, resending",
+    "gcn caching": "GCN, caching",
+    "gat overwriting": "GAT",
+    "gat-scheduled overwriting": "GAT, trained under schedules",
+    "gat resending": "GAT, resending",
+    "gat caching": "GAT, caching",
+}
+DRAWN = ("energy-edge messages", "energy-edge gradient", "energy-deadline messages",
+         "energy-deadline gradient", "ignn fixed-point", "gcn caching", "gat caching")  # fmt: skip
+LOOKS = {  # colour, mark, dashes
+    "energy-edge messages": (CYCLE[0], "o", "solid"),
+    "energy-edge gradient": (CYCLE[0], "s", (0, (4, 1.5))),
+    "energy-deadline messages": (CYCLE[2], "^", "solid"),
+    "energy-deadline gradient": (CYCLE[2], "v", (0, (4, 1.5))),
+    "ignn fixed-point": (CYCLE[3], "D", (0, (1, 1))),
+    "gcn caching": (CYCLE[1], "P", "solid"),
+    "gat caching": (CYCLE[4], "X", (0, (4, 1, 1, 1))),
+}
+CONES = ("1", "3", "10")
+APART = 5
+"""Budgets between which the best model stays named, in looks."""
+NEAR = 0.01
+"""On the frontier: the error is at most this share above the least."""
+
+
+def records() -> dict[str, dict[str, Any]]:
+    """All records, in the order of the paper."""
+    paths = {task: HERE / "results" / "deadlines" / f"{task}.json" for task in TASKS}
+    return {task: json.loads(path.read_text()) for task, path in paths.items() if path.exists()}
+
+
+def cost_and_error(run: dict[str, Any], record: dict[str, Any], cost: str) -> np.ndarray:
+    """Costs and errors (lower is better) of all looks, [2, T]."""
+    rows = [(row[cost], row["error"]) for row in run["looks"]]
+    at, error = np.array(rows).T
+    return np.stack([at, 1.0 - error if record["higher_is_better"] else error])
+
+
+def error_at(curve: np.ndarray, budget: float) -> float:
+    """The error at the last look within the budget."""
+    return float(curve[1][np.searchsorted(curve[0], budget, "right") - 1])
+
+
+def frontier(record: dict[str, Any], cost: str) -> dict[str, Any]:
+    """Budgets, the least error at each of them, and the errors of all curves."""
+    curves = {name: cost_and_error(run, record, cost) for name, run in record["runs"].items()
+              if name in DRAWN}  # fmt: skip
+    budgets = np.unique(np.concatenate([curve[0] for curve in curves.values()]))
+    errors = {name: np.array([error_at(c, b) for b in budgets]) for name, c in curves.items()}
+    return {"budgets": budgets, "errors": errors, "least": np.min([*errors.values()], 0)}
+
+
+def draw(task: str, record: dict[str, Any]) -> None:
+    """Error against updates and against bytes, the frontier in grey behind the curves."""
+    percent = record["percent"]
+    with figure(6.8, 3.5, FIGURES / f"deadlines-{task}.png") as fig:
+        axes = fig.subplots(1, 2, sharey=True)
+        for ax, cost in zip(axes, ("updates", "bytes"), strict=True):
+            found = frontier(record, cost)
+            seen = found["budgets"] > 0
+            ax.plot(found["budgets"][seen], found["least"][seen], color=GREY, linewidth=6,
+                    alpha=0.6, solid_capstyle="round", label="frontier", zorder=1)  # fmt: skip
+            for name in DRAWN:
+                if name not in record["runs"]:
+                    continue
+                at, error = cost_and_error(record["runs"][name], record, cost)
+                colour, mark, dashes = LOOKS[name]
+                keep = at > 0
+                ax.plot(at[keep], error[keep], color=colour, linestyle=dashes, marker=mark,
+                        markersize=3.5, markevery=max(1, int(keep.sum()) // 7), label=NAMES[name],
+                        zorder=3)  # fmt: skip
+            if cost == "updates":
+                cone = next(iter(record["runs"].values()))["light_cone"]
+                ax.axvspan(cone["updates_least"], cone["updates_most"], color=INK, alpha=0.12,
+                           linewidth=0, label="light cone", zorder=0)  # fmt: skip
+            ax.set_xscale("log")
+            ax.set_xlabel(f"{cost} a node")
+            ax.grid(axis="y", linewidth=0.3, color=INK, alpha=0.3)
+        if "constant" in record:
+            value = 1.0 - record["constant"] if record["higher_is_better"] else record["constant"]
+            for ax in axes:
+                ax.axhline(value, color=INK, linewidth=0.8, linestyle=(0, (1, 2)),
+                           label="best constant answer")  # fmt: skip
+        name = "error (1 − accuracy)" if record["higher_is_better"] else _metric(record)
+        worst = max(_start(run, record) for run in record["runs"].values())
+        share = record["higher_is_better"] or _metric(record) == "error"  # zero is not far away
+        if not share and worst > 20 * frontier(record, "updates")["least"][-1]:
+            axes[0].set_yscale("log")
+        elif percent:
+            axes[0].yaxis.set_major_formatter(need("matplotlib.ticker").PercentFormatter(1.0))
+        axes[0].set_ylabel(name)
+        lost = f", {record['loss']:.0%} of packets lost" if record["loss"] else ""
+        fig.suptitle(f"{task}: S = {record['stagger']}, D = {record['delay']}{lost}", fontsize=9)
+        handles, labels = axes[0].get_legend_handles_labels()
+        fig.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=7)
+
+
+def _start(run: dict[str, Any], record: dict[str, Any]) -> float:
+    """The largest error that is drawn."""
+    return float(cost_and_error(run, record, "updates")[1].max())
+
+
+def _metric(record: dict[str, Any]) -> str:
+    return str(next(iter(record["runs"].values()))["metric"])
+
+
+def show(value: float, record: dict[str, Any]) -> str:
+    """A value of the metric."""
+    return f"{100 * value:.1f} %" if record["percent"] else f"{value:.3f}"
+
+
+def table(task: str, record: dict[str, Any]) -> str:
+    """One row for each model and rule."""
+    cone = next(iter(record["runs"].values()))["light_cone"]
+    head = ["", "in step", *(f"{c} cone{'s' if c != '1' else ''}" for c in CONES),
+            "bytes at 1, 3, 10", "within 5 %: light cones", "updates", "bytes"]  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for name, label in NAMES.items():
+        run = record["runs"].get(name)
+        if run is None:
+            continue
+        cells = [show(run["synchronous"], record)]
+        cells += [show(run["at_cones"][c]["error"], record) for c in CONES]
+        cells.append(", ".join(size(run["at_cones"][c]["bytes"]) for c in CONES))
+        price = run["within"]["0.05"]
+        costs = ["never", "–", "–"]
+        if price is not None:
+            cones = price["ticks"] / run["light_cone"]["ticks"]
+            costs = [f"{cones:.1f}", shown(price["updates"]), size(price["bytes"])]
+        cells += costs
+        lines.append("| " + " | ".join([label, *cells]) + " |")
+    lost = f", {record['loss']:.0%} of all packets lost" if record["loss"] else ""
+    first = next(iter(record["runs"].values()))
+    options = first["task_options"]
+    small = f", {', '.join(f'{k} = {v}' for k, v in options.items())}" if options else ""
+    about = (
+        f"*{task}* ({_metric(record)}; {record['schedules']} schedules, S = {record['stagger']}, "
+        f"D = {record['delay']}{lost}; at most {record['graphs']} held-out graphs{small}; "
+        f"{first['replicas']} replicas, {first['epochs']} epochs for the energy). Light cone: "
+        f"{shown(cone['updates'])} updates a node, {shown(cone['ticks'])} ticks, {cone['hops']} "
+        f"hops at most."
+    )
+    return "\n".join([about, "", *lines, "", f"![{task}](figures/deadlines-{task}.png)"])
+
+
+def spans(record: dict[str, Any], cost: str) -> str:
+    """For which budgets an energy is on the frontier, and who is where it is not."""
+    found = frontier(record, cost)
+    energies = [n for n in found["errors"] if n.startswith("energy")]
+    best = np.min([found["errors"][n] for n in energies], 0)
+    on = best <= (1 + NEAR) * found["least"] + 1e-12
+    budgets, unit = found["budgets"], (shown if cost == "updates" else size)
+    if on[budgets > 0].all():
+        return "at every budget"
+    pieces: list[list[int]] = []  # budgets near each other that have the same best model
+    best_of = [
+        min(found["errors"], key=lambda n, i=i: found["errors"][n][i]) for i in range(len(on))
+    ]
+    for i in range(len(on)):
+        if on[i] or budgets[i] <= 0:
+            continue
+        if pieces and i - pieces[-1][-1] <= APART and best_of[i] == best_of[pieces[-1][-1]]:
+            pieces[-1].append(i)
+        else:
+            pieces.append([i])
+    said = []
+    for piece in pieces:
+        end = " on" if piece[-1] == len(on) - 1 else f" to {unit(budgets[piece[-1] + 1])}"
+        said.append(f"from {unit(budgets[piece[0]])}{end} ({NAMES[best_of[piece[0]]]})")
+    return f"not {'; '.join(said)}"
+
+
+def frontiers(every: dict[str, dict[str, Any]]) -> str:
+    """Where energies are on the frontier."""
+    head = "| task | error against updates a node | error against bytes a node |"
+    lines = [head, "| --- | --- | --- |"]
+    lines += [f"| {task} | {spans(r, 'updates')} | {spans(r, 'bytes')} |"
+              for task, r in every.items()]  # fmt: skip
+    return "\n".join(lines)
+
+
+def goals(every: dict[str, dict[str, Any]]) -> str:
+    """Light cones until within 5 %, of messages and of gradient steps."""
+    names = [n for n in NAMES if n.startswith("energy")]
+    used = [n for n in names if any(n in r["runs"] for r in every.values())]
+    lines = [
+        "| task | " + " | ".join(NAMES[n] for n in used) + " |",
+        "|" + " --- |" * (len(used) + 1),
+    ]
+    for task, record in every.items():
+        cells = []
+        for name in used:
+            run = record["runs"].get(name)
+            price = None if run is None else run["within"]["0.05"]
+            cone = None if run is None else run["light_cone"]["ticks"]
+            cells.append("–" if run is None else "never" if price is None
+                         else f"{price['ticks'] / cone:.1f}")  # fmt: skip
+        lines.append(f"| {task} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--check", action="store_true", help="only say whether the text would change"
+    )
+    check, every = parser.parse_args().check, records()
+    if not check:
+        for task, record in every.items():
+            draw(task, record)
+    parts = {"frontiers": frontiers(every), "goals": goals(every)}
+    parts["tables"] = "\n\n".join(table(task, record) for task, record in every.items())
+    before = text = PAGE.read_text("utf-8")
+    for name, part in parts.items():
+        pattern = rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)"
+        text, count = re.subn(pattern, lambda m, p=part: m[1] + p + m[2], text, flags=re.S)
+        if count != 1:
+            raise SystemExit(f"{PAGE} has {count} places for {name}; expected one")
+    if not check:
+        write_atomically(PAGE, text.encode())
+    elif text != before:
+        raise SystemExit(f"{PAGE} is not what {Path(__file__).name} writes; run it")
+
+
+if __name__ == "__main__":
+    main()

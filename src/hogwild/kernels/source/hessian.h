@@ -1,0 +1,354 @@
+// Products with the Hessian of one graph and replica (energy.h), in double or in single precision, on a
+// CPU: the linear map of conjugate gradients (krylov.h). A product costs as much as the networks.
+#pragma once
+#include "vectors.h"
+
+namespace hog {
+
+#if !HOG_GPU
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HOG_SHUFFLE 1
+#endif
+#endif
+
+/// 64 bytes of numbers of type T.
+template <class T>
+struct Wide {
+    typedef T type __attribute__((vector_size(64), aligned(64)));
+    static constexpr int lanes = 64 / sizeof(T);
+};
+
+/// Rows of numbers in packs (Rows in shapes.h), in any precision.
+template <class T>
+struct Grid {
+    typedef typename Wide<T>::type P;
+    static constexpr int lanes = Wide<T>::lanes;
+    P* data;
+    int fields;
+    P* pack(int b) const { return data + (size_t)b * fields; }
+    T& at(int i, int f) const {
+        return ((T*)data)[((size_t)(i / lanes) * fields + f) * lanes + i % lanes];
+    }
+};
+
+/// Eight packs as an 8 x 8 matrix of columns; every eight lanes are transposed for themselves.
+inline void transpose_eight(Wide<double>::type* a) {
+#ifdef HOG_SHUFFLE
+    Wide<double>::type b[8];
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+        b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = i; j < i + 2; ++j) {
+            a[j] = __builtin_shufflevector(b[j], b[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            a[j + 2] = __builtin_shufflevector(b[j], b[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int j = 0; j < 4; ++j) {
+        const auto x = a[j], y = a[j + 4];
+        a[j] = __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11);
+        a[j + 4] = __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+#else
+    for (int i = 0; i < 8; ++i)
+        for (int j = 0; j < i; ++j) {
+            const double x = a[i][j];
+            a[i][j] = a[j][i];
+            a[j][i] = x;
+        }
+#endif
+}
+inline void transpose_eight(Wide<float>::type* a) {
+#ifdef HOG_SHUFFLE
+    Wide<float>::type b[8];
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12,
+                                       28, 14, 30);
+        b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27,
+                                           13, 29, 15, 31);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = i; j < i + 2; ++j) {
+            a[j] = __builtin_shufflevector(b[j], b[j + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25,
+                                           12, 13, 28, 29);
+            a[j + 2] = __builtin_shufflevector(b[j], b[j + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11,
+                                               26, 27, 14, 15, 30, 31);
+        }
+    for (int j = 0; j < 4; ++j) {
+        const auto x = a[j], y = a[j + 4];
+        a[j] = __builtin_shufflevector(x, y, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+        a[j + 4] =
+            __builtin_shufflevector(x, y, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+    }
+#else
+    for (int half = 0; half < 16; half += 8)
+        for (int i = 0; i < 8; ++i)
+            for (int j = 0; j < i; ++j) {
+                const float x = a[i][half + j];
+                a[i][half + j] = a[j][half + i];
+                a[j][half + i] = x;
+            }
+#endif
+}
+
+/// The numbers of a node in a vector of conjugate gradients: whole groups of eight.
+inline int padded(int k) { return (k + 7) / 8 * 8; }
+
+/// Products with the Hessian at the point of a task's last `differentiate`. Vectors have `stride`
+/// numbers a node, of which those behind the first k are zero. In double precision everything but the
+/// vectors is the task's; in single precision `memory` holds copies of contexts, slopes and curvatures.
+template <class T, class Task>
+class Hessian {
+  public:
+    typedef typename Wide<T>::type P;
+    static constexpr int lanes = Wide<T>::lanes;
+    static constexpr bool copies = sizeof(T) < sizeof(double);
+    const int stride;
+
+    static int packs(int rows) { return (rows + lanes - 1) / lanes; }
+
+    /// Vectors of memory for the copies.
+    template <class S>
+    static size_t vectors(const S& s, int n, int e) {
+        const auto &me = s.message(), &lo = s.loop(), &up = s.update();
+        return (size_t)packs(e) * s.heads() * (me.context() + 2 * me.hidden() + 1) +
+               (size_t)packs(n) * (lo.context() + up.context() + 2 * (lo.hidden() + up.hidden()) + 1) +
+               packs(s.parameters());
+    }
+
+    Hessian(Task& of, V* memory)
+        : stride(padded(of.s().k())), t(of), K(of.s().k()), C(of.s().channels()), H(of.s().heads()),
+          M(of.s().merged()), ends(of.s().ends()), parameters((T*)of.at_.parameters),
+          G((T*)of.G.data) {
+        auto same = [&](Grid<T>& to, const Rows& from) { to = Grid<T>{(P*)from.data, from.fields}; };
+        same(tm, t.tm), same(tl, t.tl), same(tu, t.tu);
+        same(O, t.O), same(md, t.md), same(mt, t.mt);
+        size_t used = 0;
+        auto own = [&](Grid<T>& to, const Rows& from, int fields, int count) {
+            to = Grid<T>{copies ? (P*)(memory + used) : (P*)from.data, copies ? fields : from.fields};
+            used += (size_t)fields * count;
+        };
+        const auto &me = t.s().message(), &lo = t.s().loop(), &up = t.s().update();
+        const int E = packs(t.v.e) * H, N = packs(t.v.n);
+        own(qm, t.qm, me.context(), E), own(ql, t.ql, lo.context(), N), own(qu, t.qu, up.context(), N);
+        own(sm, t.sm, me.hidden(), E), own(sl, t.sl, lo.hidden(), N), own(su, t.su, up.hidden(), N);
+        own(bm, t.bm, me.hidden(), E), own(bl, t.bl, lo.hidden(), N), own(bu, t.bu, up.hidden(), N);
+        own(wt, t.wt, 1, E), own(lw, t.lw, 1, N);
+        if (copies) parameters = (T*)(memory + used);
+    }
+
+    /// The weight of all messages that a node hears, sends and tells itself: the largest of all nodes
+    /// divided by the mean.
+    double spread() const {
+        const auto& team = t.team;
+        double largest = 0, sum = 0, none = 0;
+        auto weight = [&](int q) {
+            double w = 0;
+            for (int hd = 0; hd < H; ++hd)
+                w += std::fabs(t.wt.at((q / LANES * H + hd) * LANES + q % LANES, 0));
+            return w / H;
+        };
+        HOG_PACKS(i, t.v.n) {
+            double mine = std::fabs(t.lw.at(i, 0));
+            for (int q = t.v.ptr[i]; q < t.v.ptr[i + 1]; ++q) mine += weight(q);
+            for (int o = t.v.out_ptr[i]; o < t.v.out_ptr[i + 1]; ++o) mine += weight(t.v.out_edge[o]);
+            largest = std::fmax(largest, mine);
+            sum += mine;
+        }
+        team.max(largest, none);
+        team.sum(sum, none);
+        return largest * t.v.n / sum;
+    }
+
+    /// Copy what no iteration changes.
+    void copy_contexts() const {
+        if constexpr (!copies) return;
+        const auto& team = t.team;
+        HOG_PACKS(i, t.s().parameters()) const_cast<T*>(parameters)[i] = (T)t.at_.parameters[i];
+        copy(t.qm, qm, H, t.v.e), copy(t.ql, ql, 1, t.v.n), copy(t.qu, qu, 1, t.v.n);
+        copy(t.wt, wt, H, t.v.e), copy(t.lw, lw, 1, t.v.n);
+    }
+
+    /// Copy the slopes and curvatures of the point.
+    void copy_point() const {
+        if constexpr (!copies) return;
+        copy(t.sm, sm, H, t.v.e), copy(t.sl, sl, 1, t.v.n), copy(t.su, su, 1, t.v.n);
+        copy(t.bm, bm, H, t.v.e), copy(t.bl, bl, 1, t.v.n), copy(t.bu, bu, 1, t.v.n);
+        t.team.sync();
+    }
+
+    /// Tangents md of the messages and mt = (U (md, x))_m along x; `out` gets what a node sends to
+    /// itself, through its own message, through its update and through beta.
+    void tangents(const T* x, T* out) const {
+        const auto& team = t.team;
+        const auto& s = t.s();
+        HOG_PACKS(b, packs(t.v.e)) {
+            P* pad = (P*)t.pad_;
+            HOG_LOCAL_OF(P, y, ends * K);
+            HOG_LOCAL_OF(P, one, C);
+            HOG_LOCAL_OF(P, sum, M);
+            const T *own[lanes], *other[lanes];
+            for (int l = 0; l < lanes; ++l) {
+                const int q = std::min(b * lanes + l, t.v.e - 1);
+                own[l] = x + (size_t)t.v.dst[q] * stride;
+                other[l] = x + (size_t)t.v.src[q] * stride;
+            }
+            if (ends == 2) read(own, y, 2);
+            read(other, y + ends - 1, ends);
+            for (int c = 0; c < M; ++c) sum[c] = P{};
+            for (int hd = 0; hd < H; ++hd) {
+                const int at = b * H + hd, first = s.concat() ? hd * C : 0;
+                tangent(s.message(), head(hd), qm.pack(at), sm.pack(at), y, tm.pack(at), one, pad);
+                const P w = wt.pack(at)[0];
+                for (int c = 0; c < C; ++c) sum[first + c] += w * one[c];
+            }
+            P* to = O.pack(b);
+            for (int c = 0; c < M; ++c) to[c] = sum[c];
+        }
+        team.sync();
+        HOG_PACKS(b, packs(t.v.n)) {
+            P* pad = (P*)t.pad_;
+            HOG_LOCAL_OF(P, y, M + K);
+            HOG_LOCAL_OF(P, one, M);
+            HOG_LOCAL_OF(P, back, M + K);
+            HOG_LOCAL_OF(P, more, K);
+            const T* own[lanes];
+            for (int l = 0; l < lanes; ++l)
+                own[l] = x + (size_t)std::min(b * lanes + l, t.v.n - 1) * stride;
+            read(own, y + M, 1);
+            tangent(s.loop(), loop(), ql.pack(b), sl.pack(b), y + M, tl.pack(b), one, pad);
+            const P w = lw.pack(b)[0];
+            for (int c = 0; c < M; ++c) y[c] = w * one[c];
+            for (int l = 0; l < lanes && b * lanes + l < t.v.n; ++l) {
+                const int i = b * lanes + l, from = t.v.ptr[i], to = t.v.ptr[i + 1];
+                for (int c = 0; c < M; ++c) {
+                    T sum = 0;
+                    for (int q = from; q < to; ++q) sum += O.at(q, c);
+                    ((T*)(y + c))[l] += sum;
+                }
+            }
+            tangent(s.update(), update(), qu.pack(b), su.pack(b), y, tu.pack(b), one, pad);
+            one[0] = P{};
+            curve(s.update(), update(), qu.pack(b), su.pack(b), bu.pack(b), tu.pack(b), one, back, pad);
+            P *moved = md.pack(b), *bent = mt.pack(b);
+            for (int c = 0; c < M; ++c) {
+                moved[c] = y[c];
+                bent[c] = back[c];
+                one[c] = w * back[c];
+            }
+            curve(s.loop(), loop(), ql.pack(b), sl.pack(b), bl.pack(b), tl.pack(b), one, more, pad);
+            const T beta = (T)s.beta();
+            for (int c = 0; c < K; ++c) more[c] += back[M + c] + beta * y[M + c];
+            T* to[lanes];
+            for (int l = 0; l < lanes; ++l) to[l] = out + (size_t)(b * lanes + l) * stride;
+            write(more, 1, to, std::min(lanes, t.v.n - b * lanes));
+        }
+        team.sync();
+    }
+
+    /// out = H x.
+    void product(const T* x, T* out) const {
+        tangents(x, out);
+        const auto& team = t.team;
+        const auto& s = t.s();
+        HOG_PACKS(b, packs(t.v.e)) {
+            P* pad = (P*)t.pad_;
+            HOG_LOCAL_OF(P, weights, C);
+            HOG_LOCAL_OF(P, back, ends * K);
+            HOG_LOCAL_OF(P, sum, ends * K);
+            for (int hd = 0; hd < H; ++hd) {
+                const int at = b * H + hd, first = s.concat() ? hd * C : 0;
+                const P w = wt.pack(at)[0];
+                for (int l = 0; l < lanes; ++l) {
+                    const int i = t.v.dst[std::min(b * lanes + l, t.v.e - 1)];
+                    for (int c = 0; c < C; ++c) ((T*)(weights + c))[l] = mt.at(i, first + c);
+                }
+                for (int c = 0; c < C; ++c) weights[c] *= w;
+                curve(s.message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), tm.pack(at), weights,
+                      hd ? back : sum, pad);
+                if (hd)
+                    for (int i = 0; i < ends * K; ++i) sum[i] += back[i];
+            }
+            T* to[lanes];
+            for (int end = 0; end < ends; ++end) {
+                for (int l = 0; l < lanes; ++l)
+                    to[l] = G + ((size_t)(b * lanes + l) * ends + end) * stride;
+                write(sum + end, ends, to, std::min(lanes, t.v.e - b * lanes));
+            }
+        }
+        team.sync();
+        HOG_PACKS(i, t.v.n) {
+            T* to = out + (size_t)i * stride;
+            if (t.held(i)) {
+                std::memcpy(to, x + (size_t)i * stride, stride * sizeof(T));
+                continue;
+            }
+            auto add = [&](int q, int end) {
+                const T* from = G + ((size_t)q * ends + end) * stride;
+                for (int c = 0; c < stride; ++c) to[c] += from[c];
+            };
+            if (ends == 2)
+                for (int q = t.v.ptr[i]; q < t.v.ptr[i + 1]; ++q) add(q, 0);
+            for (int o = t.v.out_ptr[i]; o < t.v.out_ptr[i + 1]; ++o) add(t.v.out_edge[o], ends - 1);
+        }
+        team.sync();
+    }
+
+  private:
+    Task& t;
+    const int K, C, H, M, ends;
+    const T* parameters;
+    T* const G;  // what the edges send to their ends, [e, ends, stride]
+    Grid<T> qm, ql, qu, sm, sl, su, bm, bl, bu, tm, tl, tu, wt, lw, O, md, mt;
+
+    const T* head(int hd) const { return parameters + hd * t.s().message().parameters(); }
+    const T* loop() const { return parameters + H * t.s().message().parameters(); }
+    const T* update() const { return loop() + t.s().loop().parameters(); }
+
+    /// K columns of the rows of a pack; column c goes to y[c * step].
+    void read(const T* const* rows, P* y, int step) const {
+        for (int c0 = 0; c0 < K; c0 += 8) {
+            P a[8];
+            for (int i = 0; i < 8; ++i)
+                for (int part = 0; part < lanes; part += 8)
+                    std::memcpy((T*)(a + i) + part, rows[part + i] + c0, 8 * sizeof(T));
+            transpose_eight(a);
+            const int some = std::min(8, K - c0);
+            for (int c = 0; c < some; ++c) y[(c0 + c) * step] = a[c];
+        }
+    }
+
+    /// The reverse: `count` rows of the K columns x[c * step]; numbers behind them are zero.
+    void write(const P* x, int step, T* const* rows, int count) const {
+        for (int c0 = 0; c0 < K; c0 += 8) {
+            P a[8];
+            for (int c = 0; c < 8; ++c) a[c] = c0 + c < K ? x[(c0 + c) * step] : P{};
+            transpose_eight(a);
+            for (int i = 0; i < 8; ++i)
+                for (int part = 0; part < lanes; part += 8)
+                    if (part + i < count)
+                        std::memcpy(rows[part + i] + c0, (const T*)(a + i) + part, 8 * sizeof(T));
+        }
+    }
+
+    /// Two packs of eight rows become one of sixteen, for each of `sets` sets of fields.
+    void copy(const Rows& from, const Grid<T>& to, int sets, int rows) const {
+        const auto& team = t.team;
+        const int last = (rows - 1) / LANES;
+        HOG_PACKS(b, packs(rows))
+        for (int set = 0; set < sets; ++set) {
+            const V* low = from.pack(2 * b * sets + set);
+            const V* high = from.pack(std::min(2 * b + 1, last) * sets + set);
+            T* into = (T*)to.pack(b * sets + set);
+            for (int f = 0; f < to.fields; ++f, into += 2 * LANES)
+                for (int l = 0; l < LANES; ++l) {
+                    into[l] = (T)low[f][l];
+                    into[LANES + l] = (T)high[f][l];
+                }
+        }
+    }
+};
+#endif
+
+}  // namespace hog

@@ -1,0 +1,170 @@
+"""Training steps on a GPU as CUDA graphs.
+
+A training step on small graphs is a few hundred kernels of microseconds each. Launching them one by
+one from Python takes longer than running them. A batch that comes again every epoch therefore has
+its whole step recorded: forward solve, loss, adjoint, clipping and AdamW. A replay reads and writes
+the loop's own tensors in place: parameters, moments, warm starts, and which replicas are alive.
+
+After a replay one small tensor is read. If a solve failed, or a loss or a gradient was not finite,
+then the replay has changed nothing, and the loop makes the same step again, kernel by kernel: it
+finds the replicas that must stop, and the reasons.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.linalg import capture
+from hogwild.linalg.recording import postponed
+from hogwild.linalg.solution import Solution
+from hogwild.models.base import Kind
+from hogwild.models.explicit import GCN
+from hogwild.training.predict import inputs_of
+from hogwild.training.shelf import Taken
+
+if TYPE_CHECKING:
+    from hogwild.training.loop import Loop
+
+T = TypeVar("T")
+MOST = 1_000
+"""Batches that are recorded; further ones are not."""
+
+
+class Recorder:
+    """The recorded steps of a training run."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self._seen: dict[int, Taken] = {}
+        self._steps: dict[int, RecordedStep | None] = {}  # None: it cannot be recorded
+
+    @staticmethod
+    def applies(loop: Loop) -> bool:
+        """Whether steps of this run may be recorded: on a GPU, with batches that come again, a task
+        of the library (a loss of the user's own may do anything), without a deadline, and a model
+        whose step waits for nothing."""
+        return (
+            loop.shelf.device.type == "cuda"
+            and not loop.reshuffles
+            and loop.deadline is None
+            and type(loop.task).__module__.startswith("hogwild.tasks.")
+            and not hasattr(loop.model, "project_")
+        )
+
+    def step(self, taken: Taken, mask: Tensor) -> Tensor | None:
+        """The loss of every replica [R] from a replay of one optimiser step on a kept batch;
+        ``None``: nothing was changed, and the loop must make the step itself."""
+        key = id(taken)
+        if key not in self._seen:  # record at the second sight: there are warm starts then
+            if len(self._seen) < MOST:
+                self._seen[key] = taken
+            return None
+        if key not in self._steps:
+            self._steps[key] = self._recorded(taken, mask)
+        found = self._steps[key]
+        return None if found is None else found()
+
+    def _recorded(self, taken: Taken, mask: Tensor) -> RecordedStep | None:
+        model = self.loop.model
+        if model.kind is Kind.EXPLICIT and not isinstance(model, GCN):
+            return None  # GAT's layers drop self-loops, and wait for their number
+        if model.kind is not Kind.EXPLICIT:
+            paths = model.solver_path(inputs_of(model, taken.data))
+            if not all(path.startswith("compiled") for path in paths):
+                return None
+        try:
+            return RecordedStep(self.loop, taken, mask)
+        except capture.NotRecorded as error:
+            warnings.warn(f"the training step is not recorded: {error}", stacklevel=4)
+            return None
+
+
+class RecordedStep:
+    """One optimiser step on one batch."""
+
+    def __init__(self, loop: Loop, taken: Taken, mask: Tensor) -> None:
+        self.loop, self.taken = loop, taken
+        self.counts = mask.any(1)
+        self.mask = mask | ~self.counts.unsqueeze(1)  # a mean over nothing would be NaN
+        self.lr = torch.zeros((), dtype=torch.float64, device=mask.device)
+        # The recording reads plans that belong to the graphs of the batch.
+        inputs = inputs_of(loop.model, taken.data)
+        checks = {part.validate for part in loop.model.modules() if hasattr(part, "validate")}
+        self._graphs = [inputs.graph(validate=bool(check)) for check in checks]
+        self._replay = self._record()
+
+    def _record(self) -> capture.Replay:
+        return capture.Replay(self.body, self.mask.device, self._gradients)
+
+    def __call__(self) -> Tensor | None:
+        """Make the step. Returns the loss of every replica [R]; ``None`` if it must be repeated
+        kernel by kernel."""
+        loop = self.loop
+        self.lr.fill_(loop.config.lr_at(loop.epoch))
+        (summary,) = self._replay()
+        fine, iterations, *_ = summary.tolist()
+        if not fine:
+            return None
+        loop.iterations = max(loop.iterations, int(iterations))
+        return summary[2:].clone()
+
+    def body(self) -> tuple[Tensor]:
+        """The step: [2 + R], whether all went well, the largest number of iterations, and the loss
+        of every replica."""
+        loop, rows = self.loop, self.taken.nodes
+        h0 = loop.warm.get(rows)
+        with postponed() as failed:
+            losses, gradients, iterations, h = self._gradients(h0)
+        learning = loop.alive & self.counts
+        finite = torch.isfinite(losses) & torch.isfinite(gradients).all(1)
+        broken = torch.stack([(learning & ~finite).any(), *(f.any() for f in failed)])
+        fine = ~broken.any()
+        loop.update(gradients, learning & fine, self.lr)
+        if h0 is not None and loop.config.warm_start:
+            loop.warm.put(torch.where(fine, h, h0), rows, loop.alive.unsqueeze(1))
+        numbers = torch.stack([fine.double(), iterations.max().double()])
+        return (torch.cat([numbers, losses.double()]),)
+
+    def _gradients(self, h0: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Losses [R], gradients [R, P], iterations [R, G] and embeddings [R, N, K]."""
+        loop = self.loop
+        learning = loop.alive & self.counts
+
+        def total() -> tuple[Tensor, tuple[Tensor, Solution, Tensor]]:
+            losses, found, h = loop.losses(self.taken, self.mask, h0)
+            return torch.where(learning, losses, 0.0).sum(), (losses.detach(), found, h)
+
+        gradients, (losses, found, h) = gradients_of(loop.model, total)
+        return losses, loop.rows.joined(gradients), found.iterations, h
+
+
+class _Within(nn.Module):
+    """A function that calls a model, as a module around the model."""
+
+    def __init__(self, model: nn.Module, function: Callable[[], Any]) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self) -> Any:
+        return self.function()
+
+
+def gradients_of(
+    model: nn.Module, function: Callable[[], tuple[Tensor, T]]
+) -> tuple[tuple[Tensor | None, ...], T]:
+    """The gradients of a function in the parameters that require them, and what else the function
+    returned. The function calls the model and returns a scalar first.
+
+    For autograd the parameters are new tensors on the same memory. A parameter's own node in
+    autograd's graph may belong to an earlier pass, on another stream, which must not be recorded.
+    """
+    own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    new = {name: p.detach().requires_grad_() for name, p in own.items()}
+    around = {f"model.{name}": p for name, p in new.items()}
+    total, rest = torch.func.functional_call(_Within(model, function), around, ())
+    return torch.autograd.grad(total, list(new.values()), allow_unused=True), rest

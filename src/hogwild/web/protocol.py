@@ -1,0 +1,190 @@
+"""What a page and the server say to each other.
+
+The page sends JSON objects, :data:`COMMANDS`. The server sends JSON objects (``is`` says what:
+``hello``, ``scene``, ``notice``) and binary frames. Everything that comes from a page is checked
+here: whoever can reach the server can send anything.
+
+A frame is little-endian: a head of six uint32 (:data:`MAGIC`, number of the scene, tick, n, number
+of sides, flags), then for each side
+
+=====================  ============================================================================
+float32 [8]            error, task error, residual, updates, packets and bytes of a node, ticks
+                       since all nodes last began, 0
+uint32                 number of packets P
+float32 [n]            answers; NaN: the node is dead
+uint8 [n]              staleness: age in ticks of the oldest packet that a node holds, at most 255
+uint8 [n]              0: computes, 1: done, 2: dead
+uint8 [0 to 3]         zeros, up to a multiple of four
+[P] uint16 ×2, uint8   packets: sender, receiver; ticks before the frame's tick at which the packet
+×4                     was heard, its age in ticks, whether it was lost, 0
+=====================  ============================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hogwild.errors import HogwildError
+from hogwild.rules import RULES
+from hogwild.web.shelf import MODELS
+from hogwild.web.side import MOST_DELAY, Packets, Seen
+from hogwild.web.worlds import LEAST, MOST, TASKS
+
+MAGIC = 0x31474F48
+LONGEST = 1000
+"""Characters of a command at most."""
+MOST_STAGGER, MOST_LOSS, MOST_SPEED = 20, 0.95, 120
+GIVEN = "given"
+"""The name of the task and of the model that the command line gave."""
+
+
+class ProtocolError(HogwildError):
+    """A command that cannot be one; the text says why."""
+
+
+Check = Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a command: whether a value can be one, and what is expected, in words."""
+
+    fine: Check
+    expected: str
+
+
+def whole(least: int, most: int) -> Field:
+    """An integer from ``least`` to ``most``."""
+
+    def fine(v: Any) -> bool:
+        return isinstance(v, int) and not isinstance(v, bool) and least <= v <= most
+
+    return Field(fine, f"an integer from {least} to {most}")
+
+
+def real(least: float, most: float) -> Field:
+    """A number from ``least`` to ``most``."""
+
+    def fine(v: Any) -> bool:
+        number = isinstance(v, int | float) and not isinstance(v, bool)
+        return number and math.isfinite(v) and least <= v <= most
+
+    return Field(fine, f"a number from {least:g} to {most:g}")
+
+
+def one_of(*names: str) -> Field:
+    """One of some words."""
+    return Field(lambda v: isinstance(v, str) and v in names, f"one of {', '.join(names)}")
+
+
+TRUTH = Field(lambda v: isinstance(v, bool), "true or false")
+NODE = whole(0, MOST - 1)
+COMMANDS: dict[str, dict[str, Field]] = {
+    "world": {
+        "task": one_of(*TASKS, GIVEN),
+        "nodes": whole(LEAST, MOST),
+        "seed": whole(0, 2**31 - 1),
+    },
+    "side": {
+        "side": whole(0, 1),
+        "model": one_of(*MODELS, GIVEN),
+        "rule": one_of("auto", *RULES),
+    },
+    "timing": {
+        "stagger": whole(1, MOST_STAGGER),
+        "delay": whole(0, MOST_DELAY),
+        "loss": real(0.0, MOST_LOSS),
+    },
+    "speed": {"ticks": whole(1, MOST_SPEED)},
+    "pause": {"paused": TRUTH},
+    "node": {"node": NODE, "alive": TRUTH},
+    "move": {"node": NODE, "x": real(0.0, 1.0), "y": real(0.0, 1.0)},
+    "readings": {},
+    "again": {},
+    "replay": {},
+    "live": {},
+}
+"""What a page may send: ``{"do": name, …}`` with exactly these fields."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that was checked."""
+
+    name: str
+    values: dict[str, Any]
+
+    @property
+    def subject(self) -> tuple[Any, ...]:
+        """What the command is about: of two waiting commands about the same, the last counts."""
+        about = [self.values[key] for key in ("side", "node") if key in self.values]
+        return (self.name, *about)
+
+
+def parse(text: str | bytes) -> Command:
+    """The command in a message.
+
+    Raises:
+        ProtocolError: It is none; the text says what was expected.
+    """
+    if isinstance(text, bytes):
+        raise ProtocolError("a binary message; expected JSON in a text message")
+    if len(text) > LONGEST:
+        raise ProtocolError(f"a message of {len(text)} characters; expected {LONGEST} at most")
+    try:
+        found = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("a message that is not JSON; expected a JSON object") from error
+    if not isinstance(found, dict):
+        raise ProtocolError(f"a JSON {type(found).__name__}; expected an object")
+    name = found.pop("do", None)
+    if not isinstance(name, str) or name not in COMMANDS:
+        raise ProtocolError(f'"do" is no command; expected one of {", ".join(COMMANDS)}')
+    fields = COMMANDS[name]
+    if found.keys() != fields.keys():
+        expected = ", ".join(fields) or "no field"
+        raise ProtocolError(f"{name}: wrong fields; expected {expected} beside do")
+    for key, field in fields.items():
+        if not field.fine(found[key]):
+            raise ProtocolError(f"{name}: {key} is out of range; expected {field.expected}")
+    return Command(name, found)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def frame(scene: int, tick: int, sides: Sequence[tuple[Seen, int, Sequence[Packets]]]) -> bytes:
+    """A frame: for each side what is seen, the ticks since all nodes began, and the packets."""
+    n = len(sides[0][0].answer)
+    parts = [np.array([MAGIC, scene, tick, n, len(sides), 0], "<u4").tobytes()]
+    for seen, since, packets in sides:
+        numbers = (seen.error, seen.task_error, seen.residual, seen.updates, seen.packets)
+        with np.errstate(over="ignore"):
+            parts.append(np.array([*numbers, seen.bytes, since, 0], "<f4").tobytes())
+        count = sum(len(each.sender) for each in packets)
+        parts.append(np.array([count], "<u4").tobytes())
+        parts.append(seen.answer.astype("<f4").tobytes())
+        dead = np.isnan(seen.answer)
+        stale = np.where(dead, 0, np.nan_to_num(seen.staleness)).clip(0, 255).astype(np.uint8)
+        state = np.where(dead, 2, np.nan_to_num(seen.done) > 0).astype(np.uint8)
+        parts += [stale.tobytes(), state.tobytes(), bytes(-2 * n % 4)]
+        parts += [_packed(each, tick) for each in packets]
+    return b"".join(parts)
+
+
+def _packed(packets: Packets, tick: int) -> bytes:
+    out = np.zeros(
+        len(packets.sender),
+        np.dtype([("ends", "<u2", 2), ("back", "u1"), ("age", "u1"), ("lost", "u1"), ("z", "u1")]),
+    )
+    out["ends"] = np.stack([packets.sender, packets.receiver], 1)
+    out["back"] = min(max(tick - packets.time, 0), 255)
+    out["age"], out["lost"] = packets.age, packets.lost
+    return out.tobytes()

@@ -1,0 +1,210 @@
+r"""The worlds of the page: points in a square, who is near whom, what they measure, and what every
+node should find out.
+
+==============  ==================================================================================
+``rumour``      One node is told one of two answers; every node should find it out.
+``field``       Every node measures a smooth field with noise; it should say the true value.
+``average``     Every node measures a number; all should find out the mean of all numbers.
+==============  ==================================================================================
+
+A world is a function of its task, its size and its seed. Points lie on a square grid, each moved at
+random within its cell; points within a radius are neighbours. When a point is moved, its edges and
+(in ``field``) its reading follow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+from torch_geometric.data import Data
+
+from hogwild.errors import ConfigError, require_one_of
+from hogwild.metrics import CROSS_ENTROPY, ERROR, MSE, RMSE
+from hogwild.tasks.base import Task
+from hogwild.tasks.splits import published
+from hogwild.tasks.trajectories import near
+
+REACH = 1.45
+"""Radius within which points are neighbours, in cells of the grid."""
+JITTER = 0.36
+"""How far a point may lie from the middle of its cell, in cells."""
+NOISE = 0.25
+"""Standard deviation of a reading of the field, whose values are of size 1."""
+LEAST, MOST = 4, 2000
+"""Sizes of a world."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What the page says of a task: what nodes should find out, what the colours mean, and the
+    answers at both ends of the colours. ``classes``: answers are probabilities."""
+
+    title: str
+    question: str
+    answer: str
+    low: float
+    high: float
+    classes: bool = False
+
+
+TASKS: dict[str, About] = {
+    "rumour": About(
+        "Rumour",
+        "One node (ringed) was told yes or no. Every node must find out which.",
+        "probability of yes",
+        0.0,
+        1.0,
+        True,
+    ),
+    "field": About(
+        "Noisy field",
+        "Every node has one noisy reading of a smooth field. Every node must say the true value.",
+        "value of the field",
+        -1.3,
+        1.3,
+    ),
+    "average": About(
+        "Average",
+        "Every node has a number of its own. Every node must say the mean of all numbers.",
+        "mean of all numbers",
+        -1.0,
+        1.0,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """Points, edges and features at one moment.
+
+    Attributes:
+        task: One of :data:`TASKS`.
+        seed: Of the points and the features.
+        round: How often the features were drawn anew.
+        position: Where the points are, [n, 2], in the unit square.
+        radius: Points at most this far apart are neighbours.
+        told: The node that was told the answer; ``None``: the task has none.
+    """
+
+    task: str
+    seed: int
+    round: int
+    position: np.ndarray
+    radius: float
+    told: int | None
+
+    @classmethod
+    def make(cls, task: str, nodes: int, seed: int = 0) -> World:
+        """A world of so many nodes."""
+        require_one_of(tuple(TASKS), task=task)
+        if not LEAST <= nodes <= MOST:
+            raise ConfigError(f"nodes={nodes}; expected {LEAST} to {MOST}")
+        random = np.random.default_rng([seed, nodes])
+        side = math.ceil(math.sqrt(nodes))
+        cells = np.sort(random.permutation(side * side)[:nodes])
+        middle = np.stack([cells % side, cells // side], 1) + 0.5
+        position = (middle + random.uniform(-JITTER, JITTER, (nodes, 2))) / side
+        told = int(random.integers(nodes)) if task == "rumour" else None
+        radius = REACH / side
+        while not _connected(near(position, radius), nodes):
+            radius *= 1.05
+        return cls(task, seed, 0, position, radius, told)
+
+    @property
+    def nodes(self) -> int:
+        """Number of points."""
+        return len(self.position)
+
+    @property
+    def about(self) -> About:
+        """What the page says of the task."""
+        return TASKS[self.task]
+
+    @property
+    def classes(self) -> bool:
+        """Whether answers are probabilities."""
+        return self.about.classes
+
+    def move(self, node: int, x: float, y: float) -> World:
+        """The world with a point at another place."""
+        position = self.position.copy()
+        position[node] = np.clip((x, y), 0.0, 1.0)
+        return replace(self, position=position)
+
+    def again(self) -> World:
+        """The world with other features: another field, other numbers, the opposite answer."""
+        return replace(self, round=self.round + 1)
+
+    def data(self, alive: np.ndarray | None = None) -> Data:
+        """The graph of the living nodes (a mask [n]; all by default), in float64. ``node_id`` are
+        their numbers, ``pos`` their places, ``y`` what they should say."""
+        here = np.arange(self.nodes) if alive is None else np.flatnonzero(alive)
+        x, y = self._features(here)
+        return Data(
+            x=torch.from_numpy(x),
+            y=torch.from_numpy(y),
+            edge_index=near(self.position[here], self.radius),
+            pos=torch.from_numpy(self.position[here]),
+            node_id=torch.from_numpy(here),
+        )
+
+    def _features(self, here: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Features [m, p] and targets of the nodes ``here``."""
+        random = np.random.default_rng([self.seed, self.nodes, self.round + 1])
+        if self.task == "rumour":
+            first = int(np.random.default_rng([self.seed, 7]).integers(2))
+            answer = (first + self.round) % 2
+            x = np.zeros((self.nodes, 2))
+            x[self.told, answer] = 1.0
+            return x[here], np.full(len(here), answer)
+        if self.task == "average":
+            drawn = random.standard_normal() * 0.5 + random.standard_normal((self.nodes, 1))
+            return drawn[here], np.full((len(here), 1), drawn[here].mean())
+        centre, width = random.random((5, 2)), random.uniform(0.15, 0.35, 5)
+        height = random.choice([-1.0, 1.0], 5) * random.uniform(0.7, 1.3, 5)
+        apart = np.linalg.norm(self.position[here][:, None] - centre, axis=-1)
+        true = (height * np.exp(-((apart / width) ** 2))).sum(1, keepdims=True)
+        noise = NOISE * random.standard_normal((self.nodes, 1))[here]
+        return true + noise, true
+
+
+def _connected(edge_index: Tensor, nodes: int) -> bool:
+    i, j = edge_index.numpy()
+    found = connected_components(coo_matrix((np.ones(len(i)), (i, j)), shape=(nodes, nodes)))
+    return bool(found[0] == 1)
+
+
+class WorldTask(Task):
+    """The worlds of one task, to train on.
+
+    Args:
+        name: One of :data:`TASKS`.
+        sizes: Smallest and largest number of nodes.
+        graphs: Number of worlds; an eighth of them are for validation and an eighth for testing.
+        seed: World g is a function of (``seed``, g) alone.
+    """
+
+    def __init__(
+        self, name: str, sizes: tuple[int, int] = (12, 40), graphs: int = 64, *, seed: int = 0
+    ) -> None:
+        random = np.random.default_rng(seed)
+        self.name = name
+        self.in_channels, self.out_channels = (2, 1) if name == "rumour" else (1, 1)
+        classes = TASKS[name].classes
+        self.minimised, self.reported = (CROSS_ENTROPY, ERROR) if classes else (MSE, RMSE)
+        self.metric_name = self.reported.name
+        self.higher_is_better = self.reported.higher_is_better
+        self.graphs = []
+        for g in range(graphs):
+            world = World.make(name, int(random.integers(sizes[0], sizes[1] + 1)), 1000 + g)
+            pair = [world, world.again()] if classes else [world]  # both answers
+            self.graphs += [each.data() for each in pair]
+        each = len(self.graphs) // graphs
+        held = max(1, graphs // 8)
+        self.fixed = published([each * (graphs - 2 * held), each * held, each * held])

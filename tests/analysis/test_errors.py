@@ -1,0 +1,121 @@
+"""Bounds on the error now: never below the true error, exact on small cases."""
+
+import math
+
+import pytest
+import torch
+from certified import data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hogwild
+from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild.analysis.errors import Exchange, bounds_of, error_bounds
+from hogwild.errors import ConfigError
+from hogwild.testing.problems import Quadratic, random_graph
+
+MODELS = {
+    "edge": lambda: EnergyGNN(3, out_channels=2),
+    "node": lambda: EnergyGNN(3, out_channels=2, message="node"),
+    "squareplus": lambda: EnergyGNN(3, out_channels=2, act="squareplus"),
+    "attention": lambda: EnergyGNN(3, out_channels=2, heads=2),
+    "denoising": lambda: GSDGNN(3, out_channels=2),
+}
+
+
+def problem_of(kind, seed, sizes=(5,)):
+    torch.manual_seed(seed)
+    model, inputs = MODELS[kind]().double(), data(sizes)
+    problem = model.problem(Inputs.of(inputs)).detach()
+    return model, inputs, problem, model.embed(Inputs.of(inputs)).value.detach().mT[None]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(MODELS)),
+    st.integers(0, 10**6),
+    st.floats(-9, 1),
+    st.sampled_from(["auto", "local", "central", "convexity"]),
+)
+def test_the_error_is_never_larger_than_the_bound(kind, seed, exponent, method):
+    _, _, problem, answer = problem_of(kind, seed)
+    rng = torch.Generator().manual_seed(seed)
+    h = answer + 10.0**exponent * torch.randn(answer.shape, generator=rng, dtype=answer.dtype)
+    try:
+        found = bounds_of(problem, h, method)
+    except ConfigError:
+        assert method in ("local", "central")
+        return
+    assert method in ("auto", found.method)
+    assert bool(((h - answer).abs() <= found.entries + 1e-11).all())
+
+
+def test_two_nodes_exactly():
+    r"""E = h₁² + h₂² + ½ (h₁ - h₂)² in one channel: H = [[3, -1], [-1, 3]], and the bound is
+    M⁻¹ |g| with M = H: exact for errors of one sign, twice as large for opposite ones."""
+    graph = random_graph([2], seed=0)
+    assert graph.num_edges == 2  # both ends hold a coupling of ½
+    q, b = torch.tensor([[[2.0]]]).double(), torch.zeros(1, 1, 2).double()
+    problem = Quadratic(graph, q, b, 0.5)
+    for h, central, local in [((1.0, 1.0), (1.0, 1.0), (1.0, 1.0)), ((1, -1), (1, 1), (2, 2))]:
+        at = torch.tensor([[h]]).double()
+        found = bounds_of(problem, at, "central").entries.flatten().tolist()
+        assert found == pytest.approx(central, rel=1e-9)
+        near = bounds_of(problem, at, "local")
+        assert near.entries.flatten().tolist() == pytest.approx(local, rel=5e-3)
+        assert near.rounds > 0
+        # ‖g‖ / β with β = 2
+        length = math.hypot(*(problem.evaluate(at).gradient.flatten().tolist())) / 2.0
+        found = bounds_of(problem, at, "convexity").entries.flatten().tolist()
+        assert found == pytest.approx([length, length])
+
+
+def test_the_central_bound_is_nearly_the_error_close_to_the_answer():
+    _, _, problem, answer = problem_of("edge", 3)
+    h = answer + 1e-5 * torch.randn(answer.shape, dtype=answer.dtype)
+    found = bounds_of(problem, h)
+    assert found.method == "central"
+    assert float(found.entries.max()) < 1.5 * float((h - answer).abs().max())
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["node", "denoising"]))
+def test_claims_are_bounds_after_every_round_and_in_any_order(seed, kind):
+    """Nodes that exchange claims one after the other, at random, never claim too little."""
+    _, _, problem, answer = problem_of(kind, seed, (6,))
+    rng = torch.Generator().manual_seed(seed)
+    h = answer + 1e-4 * torch.randn(answer.shape, generator=rng, dtype=answer.dtype)
+    exchange = Exchange.of(problem, h, problem.evaluate(h).gradient.abs())
+    if exchange is None:
+        return  # no dominance
+    before = exchange.claims
+    for _ in range(30):
+        exchange.step(torch.rand(6, generator=rng) < 0.4)
+        assert bool(((h - answer).abs() <= exchange.claims + 1e-12).all())
+        assert bool((exchange.claims <= before).all())
+        before = exchange.claims
+
+
+@pytest.mark.parametrize("rule", ["messages", "gradient"])
+def test_a_run_knows_how_far_it_is(rule):
+    model, inputs, _, answer = problem_of("edge", 1, (5, 9))
+    run = hogwild.simulate(model, inputs, rule=rule, ticks=60, tol=None)
+    found = error_bounds(model, inputs, run.h[0])
+    error = (run.h[0].mT - answer[0]).abs()
+    assert found.entries.shape == answer.shape
+    assert found.nodes.shape == (1, 14)
+    assert bool((error <= found.entries[0] + 1e-11).all())
+
+
+def test_refusals():
+    torch.manual_seed(0)
+    inputs = data()
+    with pytest.raises(ConfigError, match="expected a model whose embeddings"):
+        error_bounds(IGNN(3, out_channels=2).double(), inputs, torch.zeros(14, 2))
+    model = EnergyGNN(3, out_channels=2).double()
+    with pytest.raises(ConfigError, match=r"expected \[1, 14, 2\]"):
+        error_bounds(model, inputs, torch.zeros(3, 2).double())
+    with pytest.raises(ConfigError, match="expected one of"):
+        error_bounds(model, inputs, torch.zeros(14, 2).double(), method="magic")
+    with pytest.raises(ConfigError, match="'convexity' always holds"):
+        error_bounds(model, inputs, torch.full((14, 2), 1e3).double(), method="local")

@@ -1,0 +1,253 @@
+"""The server: who may speak to it, and what becomes of those who misbehave."""
+
+import contextlib
+import json
+import os
+import resource
+import socket
+import struct
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from web_server import handshake, served
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from hogwild.errors import ConfigError
+from hogwild.web import server as web
+
+
+@pytest.fixture(scope="module")
+def running():
+    with served(names=["swarm.example"]) as found:
+        yield found
+
+
+@pytest.fixture
+def port(running):
+    running[1].opening = web.Allowance(*web.OPENED)  # every test may open as many as it likes
+    yield running[0]
+    deadline = time.monotonic() + 20.0
+    while running[1].sessions and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not running[1].sessions  # whoever has gone leaves no session behind
+
+
+def get(port, path="/", host=None):
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}")
+    asked.add_header("Host", f"127.0.0.1:{port}" if host is None else host)
+    return urllib.request.urlopen(asked, timeout=20)
+
+
+def viewer(port, **options):
+    return connect(f"ws://127.0.0.1:{port}/live", max_size=None, **options)
+
+
+def said(connection, kind):
+    """The next JSON message of this kind."""
+    while True:
+        message = connection.recv(timeout=30)
+        if isinstance(message, str):
+            found = json.loads(message)
+            if found["is"] == kind:
+                return found
+
+
+def frame(connection):
+    """The next frame: its scene and its tick."""
+    while True:
+        message = connection.recv(timeout=30)
+        if isinstance(message, bytes):
+            return struct.unpack_from("<6I", message)
+
+
+def test_the_page_is_served_and_may_load_nothing_else(port):
+    with get(port) as page:
+        text = page.read().decode()
+        assert "<h1>" in text
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self'" in policy
+    for name in ("main.js", "style.css", "graph.js", "icon.svg"):
+        with get(port, f"/{name}") as file:
+            assert file.status == 200
+            assert file.headers["x-content-type-options"] == "nosniff"
+    # Nothing in the files asks another machine for anything.
+    for path in web.STATIC.iterdir():
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in text
+        assert "https://" not in text
+
+
+@pytest.mark.parametrize("path", ["/../server.py", "/%2e%2e/server.py", "/trained", "/nothing"])
+def test_no_other_file_is_served(port, path):
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        get(port, path)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1:9", "[::1]:80", "10.1.2.3", "swarm.example"]
+)
+def test_hosts_that_cannot_be_rebound_are_served(port, host):
+    assert get(port, host=host).status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[::1", "a b"]
+)
+def test_other_hosts_are_not(port, host):
+    with pytest.raises(urllib.error.HTTPError, match=r"421|400"):
+        get(port, host=host)
+    assert not web.host_is_fine(host, [])
+
+
+def test_only_pages_of_this_server_may_open_a_websocket(port):
+    own = f"http://127.0.0.1:{port}"
+    for origin, fine in [
+        (own, True), ("http://evil.example", False), ("null", False), (f"{own}.evil", False),
+        ("http://127.0.0.1:1", False), (f"file://127.0.0.1:{port}", False), ("http://[", False),
+    ]:  # fmt: skip
+        made, answer = handshake(port, Origin=origin)
+        made.close()
+        assert answer.startswith("HTTP/1.1 101" if fine else "HTTP/1.1 403"), origin
+    made, answer = handshake(port, Host="evil.example", Origin="http://evil.example")
+    made.close()
+    assert answer.startswith("HTTP/1.1 403")
+
+
+def test_every_viewer_has_a_session_of_their_own(port):
+    with viewer(port) as one, viewer(port) as two:
+        assert said(one, "hello")["limits"]["nodes"] == [4, 2000]
+        assert said(two, "scene")["dead"] == []
+        one.send(json.dumps({"do": "node", "node": 4, "alive": False}))
+        while said(one, "scene")["dead"] != [4]:
+            pass
+        two.send(json.dumps({"do": "pause", "paused": True}))
+        found = said(two, "scene")
+        assert found["paused"]
+        assert found["dead"] == []
+        first = frame(one)[2]
+        while frame(one)[2] <= first:  # it goes on
+            pass
+
+
+def test_malformed_messages_are_answered_in_words_and_survived(port):
+    with viewer(port) as one:
+        for message in ("{", "[]", b"\x00\xff", '{"do": "move", "node": 0, "x": 9, "y": 0}'):
+            one.send(message)
+        assert "not JSON" in said(one, "notice")["text"]
+        one.send(json.dumps({"do": "speed", "ticks": 60}))
+        while said(one, "scene")["timing"]["speed"] != 60:
+            pass
+
+
+def masked(text):
+    """A text message as a client sends it."""
+    mask = os.urandom(4)
+    return (
+        bytes([0x81, 0x80 | len(text)]) + mask + bytes(c ^ mask[i % 4] for i, c in enumerate(text))
+    )
+
+
+def ending(made):
+    """The code with which the server closes a WebSocket; ``None``: it just ends."""
+    made.settimeout(30.0)
+    stream = made.makefile("rb")
+    while True:
+        try:
+            first = stream.read(2)
+            if len(first) < 2:
+                return None
+            size = first[1]
+            if size >= 126:
+                size = int.from_bytes(stream.read(2 if size == 126 else 8), "big")
+            body = stream.read(size)
+        except ConnectionError:
+            return None
+        if first[0] == 0x88:
+            return int.from_bytes(body[:2], "big")
+
+
+@pytest.mark.parametrize("kind", ["malformed", "commands", "large", "enormous"])
+def test_a_hostile_client_costs_a_closed_connection_and_nothing_else(running, port, kind):
+    """100,000 messages that are no commands, 100,000 commands, and messages of megabytes."""
+    sent = {
+        "malformed": (1000, 100 * masked(b"{" * 40)),
+        "commands": (1000, 100 * masked(b'{"do": "again"}')),
+        "large": (100, struct.pack(">BBQ4s", 0x81, 0xFF, 10**5, b"mask") + bytes(10**5)),
+        "enormous": (1, struct.pack(">BBQ4s", 0x81, 0xFF, 10**12, b"mask") + bytes(10**5)),
+    }
+    count, content = sent[kind]
+    with viewer(port) as bystander:
+        said(bystander, "scene")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        made, answer = handshake(port)
+        assert answer.startswith("HTTP/1.1 101")
+        with contextlib.suppress(OSError):  # the server no longer listens
+            for _ in range(count):
+                made.sendall(content)
+        assert ending(made) in ((1008, None) if kind in ("malformed", "commands") else (1009, None))
+        made.close()
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < 100_000  # kB: of what was sent nothing is kept
+        tick = frame(bystander)[2]
+        while frame(bystander)[2] <= tick + 5:
+            pass
+        assert len(running[1].sessions) == 1
+
+
+def test_too_many_malformed_messages_close_the_connection(port):
+    with viewer(port) as one:
+        for _ in range(web.STRIKES):
+            one.send("{}")
+        with pytest.raises(ConnectionClosed) as ended:
+            list(iter(lambda: one.recv(timeout=30), None))
+        assert ended.value.rcvd.code == 1008
+        assert "no commands" in ended.value.rcvd.reason
+
+
+def test_too_many_viewers_are_told_so(running, port, monkeypatch):
+    monkeypatch.setattr(web, "VIEWERS", 1)
+    with viewer(port) as one:
+        said(one, "hello")
+        with viewer(port) as two:
+            assert "close a page" in said(two, "notice")["text"]
+            with pytest.raises(ConnectionClosed) as ended:
+                two.recv(timeout=30)
+            assert ended.value.rcvd.code == 1013
+
+
+def test_connections_cannot_be_opened_without_end(running, port):
+    running[1].opening = web.Allowance(0.0, 1.0)
+    with viewer(port) as one:
+        said(one, "hello")
+    with viewer(port) as two:
+        assert "wait a moment" in said(two, "notice")["text"]
+
+
+def test_an_allowance_grows_with_time():
+    now = [0.0]
+    allowance = web.Allowance(2.0, 3.0, lambda: now[0])
+    assert [allowance.spend() for _ in range(4)] == [True, True, True, False]
+    now[0] = 1.0
+    assert [allowance.spend() for _ in range(3)] == [True, True, False]
+    now[0] = 100.0
+    assert [allowance.spend() for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_port_in_use_is_one_clear_error():
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        number = busy.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port={number} .* expected a free port"):
+            web.listen("127.0.0.1", number)
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("127.0.0.1", "http://localhost:"), ("0.0.0.0", "http://localhost:")]
+)
+def test_the_address_of_the_page(host, shown):
+    made = web.listen(host, 0)
+    with made:
+        assert web.address(made).startswith(shown)
