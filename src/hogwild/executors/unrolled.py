@@ -47,7 +47,6 @@ from hogwild.rules import choose, gradient_rule, rule_for
 from hogwild.rules.unrolled import UnrolledMessages
 from hogwild_node.rules import OverwritingRule, Rule
 
-
 DIFFERENTIABLE = ("gradient", "messages", "fixed-point")
 """Rules of implicit models that have gradients."""
 
