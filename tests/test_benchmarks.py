@@ -15,6 +15,7 @@ SHORT = {
     "constants.py": "--length 4 --nodes 5 --models 1 --ticks 10",
     "certificates.py": "--lengths 4 --epochs 5 --ticks 60",
     "condition.py": "--sizes 8 --seeds 1",
+    "deadline_training.py": "--task chains --ways plain synchronous --epochs 2 --runs 1",
     "deadlines.py": "--tasks robots --models gcn ignn --epochs 2 --schedules 1 --graphs 2 "
     "--ticks 50",
     "deadlines_page.py": "--check",

@@ -1,4 +1,4 @@
-"""Synchronous steps with gradients: against the simulator, the limit, finite differences."""
+"""Synchronous updates with gradients: against the simulator, the limit, finite differences."""
 
 import pytest
 import torch
@@ -24,14 +24,14 @@ def posed(name, **options):
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_many_steps_end_at_the_solution(name):
+def test_many_updates_end_at_the_solution(name):
     model, data, problem = posed(name, replicas=2)
     with torch.no_grad():
         h = descended(problem, 3000)
     assert torch.allclose(h.mT, model.embed(Inputs.of(data)).value, rtol=0, atol=1e-6)
 
 
-def test_one_step_is_an_update_in_step():
+def test_one_update_is_that_of_the_rule():
     """All nodes take the "auto" step, without delay and from the same point."""
     model, data, problem = posed("energy")
     out = asynchronous_embed(model, Inputs.of(data), updates=1, rule="gradient", stagger=1, delay=0)

@@ -290,6 +290,11 @@ def test_implicit_models_need_a_deadline_and_explicit_ones_have_none():
         asynchronous_forward(model, implicit_data(), updates=0)
     with pytest.raises(ConfigError, match=r"ends after its last layer; expected neither"):
         asynchronous_forward(GCN(3, out_channels=2).double(), example(), updates=3)
+    with pytest.raises(ConfigError, match="rule='guarded' has no gradients"):
+        asynchronous_forward(model, implicit_data(), updates=2, rule="guarded")
+    with torch.no_grad():  # but it has answers
+        out = asynchronous_forward(model, implicit_data(), updates=2, rule="guarded")
+    assert out.shape == (9, 2)
     stack = EnergyGNN(3, out_channels=2, num_layers=2).double()
     with pytest.raises(ConfigError, match="num_layers=1"):
         asynchronous_forward(stack, implicit_data(), updates=3)

@@ -1,16 +1,19 @@
 """Training for a deadline: nodes answer better in time, the limit stays exact, runs resume."""
 
+import json
+
 import pytest
 import torch
-from tiny_runs import QUICK, parameters
+from tiny_runs import QUICK, TASK, parameters
 from tiny_tasks import Chains, Sums
 from torch_geometric.data import Batch
 
 from hogwild import load, simulate, train
+from hogwild.cli import main
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.training.deadline import METHODS, Deadline, seed_of
 
-SHORT = {**QUICK, "deadline": 4, "epochs": 6}
+SHORT = {**QUICK, "deadline": 4, "epochs": 4}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -27,10 +30,17 @@ def test_the_limit_stays_exact(method, rule):
     assert run.converged.all()
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "schedule", "tail": 3}, {"steps": 9}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"method": "schedule", "tail": 3}, marks=pytest.mark.slow),
+        pytest.param({"unroll": 9}, marks=pytest.mark.slow),
+    ],
+)
 def test_answers_in_time_become_better(options):
     task = Chains(length=5)
-    common = {"model": "energy-edge", "epochs": 80, "lr": 0.02}
+    common = {"model": "energy-edge", "epochs": 50, "lr": 0.03}
     plain = train(task, **common)
     aimed = train(task, **common, deadline=10, deadline_options={**options, "rule": "gradient"})
     data = Batch.from_data_list(task.graphs).apply(
@@ -49,7 +59,7 @@ def test_interrupted_and_resumed_is_uninterrupted(tmp_path):
     options = {**SHORT, "batch_size": 4, "checkpoint_every": 0.0}
     options["deadline_options"] = {"method": "schedule", "rule": "gradient", "tail": 4}
     whole = train(Sums(), **options)
-    train(Sums(), folder=tmp_path, **{**options, "epochs": 3})
+    train(Sums(), folder=tmp_path, **{**options, "epochs": 2})
     resumed = train(Sums(), folder=tmp_path, resume=True, **options)
     assert torch.equal(parameters(whole), parameters(resumed))
     with pytest.raises(ConfigError, match="deadline"):
@@ -65,6 +75,26 @@ def test_a_replica_ends_as_if_it_was_alone(options):
     both = train(Sums(), **{**some, "replicas": 2})
     alone = train(Sums(), **{**some, "replicas": 1})
     assert torch.allclose(parameters(both)[0], parameters(alone)[0], rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_result_says_how_nodes_answer_at_the_deadline(dtype, tmp_path):
+    result = train(Chains(), **SHORT, dtype=dtype, folder=tmp_path)
+    late = result.metrics["test at the deadline"]
+    assert late.shape == (2,)
+    assert "after 4 updates a node" in result.summary()
+    again = load(tmp_path, Chains())
+    assert torch.equal(again.metrics["test at the deadline"], late)
+    assert torch.equal(again.evaluate()["test at the deadline"], late)
+
+
+def test_the_command(capsys):
+    options = ["--deadline", "3", "--deadline-option", "rule=gradient", "--epochs", "2"]
+    assert main(["train", TASK, *options, "--json", "--quiet"]) == 0
+    config = json.loads(capsys.readouterr().out)["options"]
+    assert config["deadline"] == 3
+    assert config["deadline_options"] == {"rule": "gradient"}
+    assert config["model_options"]["start"] == "learned"
 
 
 def test_seeds_differ():

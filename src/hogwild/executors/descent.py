@@ -1,14 +1,14 @@
-r"""Synchronous steps with gradients: what all nodes together reach after K steps.
+r"""Synchronous updates with gradients: what all nodes together reach after some updates.
 
-The cheap stand-in for an asynchronous run in training. No schedule is drawn, and all nodes step
-together. For an energy these are damped block-Jacobi steps, the ``"auto"`` steps of
-:mod:`hogwild_node.rules.gradient` without delays,
+The cheap stand-in for an asynchronous run in training. No schedule is drawn, and all nodes update
+together. For an energy these are gradient updates with the ``"auto"`` step of
+:mod:`hogwild_node.rules.gradient`, without delays (damped block-Jacobi),
 
 .. math:: h \leftarrow h - \omega\, D^{-1} \nabla E(h),
 
 with :math:`D` the nodes' own blocks of the Hessian in majorising curvatures. The blocks are
-computed anew at steps 0, 1, 2, 4, 8, …: embeddings move most at first, and a block costs four times
-a gradient. For a fixed point a step applies the map.
+computed anew at updates 0, 1, 4, 16, 64, …: embeddings move most at first, and blocks cost four
+times a gradient. For a fixed point an update applies the map.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from torch import Tensor
 from hogwild.ops import scatter
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild_node.rules.gradient import DAMPING
+
+ANEW = frozenset(4**i for i in range(16))
+"""Updates at which the blocks are computed anew."""
 
 
 def blocks(problem: Objective, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,17 +35,17 @@ def blocks(problem: Objective, h: Tensor) -> tuple[Tensor, Tensor]:
     return gradient, block.movedim(-1, 1)
 
 
-def descended(problem: Problem, steps: int) -> Tensor:
-    """The embeddings [R, k, N] after so many synchronous steps from the start; differentiable."""
+def descended(problem: Problem, updates: int) -> Tensor:
+    """The embeddings [R, k, N] after so many synchronous updates from the start; differentiable."""
     h = problem.start()
     if isinstance(problem, FixedPoint):
-        for _ in range(steps):
+        for _ in range(updates):
             h = problem.step(h)
         return h
     assert isinstance(problem, Objective)
     inverse: Tensor | None = None
-    for step in range(steps):
-        if inverse is None or step & (step - 1) == 0:
+    for turn in range(updates):
+        if inverse is None or turn in ANEW:
             gradient, block = blocks(problem, h)
             inverse = DAMPING * torch.linalg.inv_ex(block)[0]
         else:

@@ -42,10 +42,13 @@ from hogwild.models.layered import ExplicitGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating
-from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.rules import choose, fixed_point_rule, gradient_rule
+from hogwild.problems.base import Objective, Problem
+from hogwild.rules import choose, gradient_rule, rule_for
 from hogwild.rules.unrolled import UnrolledMessages
 from hogwild_node.rules import OverwritingRule, Rule
+
+DIFFERENTIABLE = ("gradient", "messages", "fixed-point")
+"""Rules of implicit models that have gradients."""
 
 
 def asynchronous_forward(
@@ -194,13 +197,15 @@ def _own_memory(simulation: Simulation) -> None:
 
 
 def _rule(problem: Problem, settings: Settings, age: int | None) -> Rule:
-    """The rule of nodes, which torch can differentiate."""
+    """The rule of nodes, which torch can differentiate where gradients are enabled."""
     name = choose(problem, settings.rule, settings.step)
-    if isinstance(problem, FixedPoint):
-        return fixed_point_rule(problem)
-    assert isinstance(problem, Objective)
-    steps = gradient_rule(problem, settings.step, age=age)
-    return steps if name == "gradient" else UnrolledMessages(steps)
+    if torch.is_grad_enabled() and name not in DIFFERENTIABLE:
+        raise ConfigError(
+            f"rule={name!r} has no gradients; expected one of auto, {', '.join(DIFFERENTIABLE)}"
+        )
+    if name == "messages" and isinstance(problem, Objective):
+        return UnrolledMessages(gradient_rule(problem, settings.step, age=age))
+    return rule_for(problem, name, settings.step, age)
 
 
 def ticks_of(updates: int, stagger: int) -> int:

@@ -38,13 +38,12 @@ from hogwild.executors.unrolled import asynchronous_embed
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ConvGNN
 from hogwild.problems.base import Objective, Problem
-from hogwild.rules import choose
 from hogwild.training.predict import inputs_of
 from hogwild.training.stiffness import stiffness
 
-METHODS = ("steps", "schedule", "stiffness")
-PACE = 3
-"""Messages do in one update what takes about so many synchronous steps."""
+METHODS = ("synchronous", "schedule", "stiffness")
+MOST = 30
+"""Synchronous updates by default, at most: their cost grows with their number."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Deadline:
 
     Attributes:
         updates: Updates of a node until it answers, on average over nodes.
-        method: ``"steps"``: the loss of what nodes reach after synchronous steps
+        method: ``"synchronous"``: the loss of what nodes reach after synchronous updates
             (:mod:`hogwild.executors.descent`); ``"schedule"``: of what they reach after
             asynchronous updates (:mod:`hogwild.executors.unrolled`); ``"stiffness"``: a penalty on
             the updates that an energy is predicted to need (:mod:`hogwild.training.stiffness`).
@@ -61,19 +60,19 @@ class Deadline:
         stagger: S of the schedules.
         delay: D of the schedules.
         weight: w, the weight of the term beside the loss in the limit.
-        steps: Synchronous steps; ``None``: a third of the updates of messages, and all updates of
-            other rules.
+        unroll: Synchronous updates, for ``"synchronous"``; ``None``: as many as ``updates``, at
+            most :data:`MOST`.
         tail: Ticks before the deadline that gradients go through, for ``"schedule"``; ``None``:
             all. Earlier ticks run without gradients, in compiled code where there is any.
     """
 
     updates: int
-    method: str = "steps"
+    method: str = "synchronous"
     rule: str = "auto"
     stagger: int = 5
     delay: int = 2
     weight: float = 1.0
-    steps: int | None = None
+    unroll: int | None = None
     tail: int | None = None
 
     @classmethod
@@ -97,7 +96,7 @@ class Deadline:
     def __post_init__(self) -> None:
         require_one_of(METHODS, method=self.method)
         check_bounds(self.stagger, self.delay)
-        require_all_positive(steps=self.steps, tail=self.tail)
+        require_all_positive(unroll=self.unroll, tail=self.tail)
         if not is_number(self.weight) or not 0 < self.weight < math.inf:
             raise ConfigError(f"weight={self.weight!r}; expected a positive number")
 
@@ -113,7 +112,7 @@ class Deadline:
         if self.method == "stiffness" and model.kind != Kind.OPTIMISATION:
             raise ConfigError(
                 f"method='stiffness' was given for a {type(model).__name__}, which minimises no "
-                f"energy; expected 'steps' or 'schedule'"
+                f"energy; expected 'synchronous' or 'schedule'"
             )
 
     def answers(
@@ -132,14 +131,10 @@ class Deadline:
         )  # fmt: skip
         return _read(model, data, h)
 
-    def stepped(self, model: ConvGNN, data: Batch) -> Tensor:
-        """What nodes (or graphs) answer after synchronous steps, [R, …]."""
-        problem = _posed(model, data)
-        steps = self.steps
-        if steps is None:
-            messages = choose(problem, self.rule) == "messages"
-            steps = max(1, self.updates // PACE) if messages else self.updates
-        h = descended(problem, steps).mT
+    def synchronous(self, model: ConvGNN, data: Batch) -> Tensor:
+        """What nodes (or graphs) answer after synchronous updates, [R, …]."""
+        unroll = min(self.updates, MOST) if self.unroll is None else self.unroll
+        h = descended(_posed(model, data), unroll).mT
         return _read(model, data, h if model.replicas is not None else h[0])
 
     def penalty(self, model: ConvGNN, data: Batch, h: Tensor) -> Tensor:

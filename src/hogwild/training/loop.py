@@ -223,8 +223,8 @@ class Loop:
             each = deadline.penalty(self.model, data, h)
             losses = (each * mask).sum(1) / mask.sum(1)
         else:
-            if deadline.method == "steps":
-                out = deadline.stepped(self.model, data)
+            if deadline.method == "synchronous":
+                out = deadline.synchronous(self.model, data)
             else:
                 seed = seed_of(self.config.data_seed, self.epoch, number)
                 out = deadline.answers(self.model, data, seed, taken.nodes)

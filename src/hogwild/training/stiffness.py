@@ -1,7 +1,7 @@
 r"""A penalty on stiffness: the updates that an energy is predicted to need, from its slowest
 direction.
 
-Close to the answer, damped block-Jacobi steps (:mod:`hogwild.executors.descent`) reduce an error
+Close to the answer, synchronous updates (:mod:`hogwild.executors.descent`) reduce an error
 along the slowest direction v by the factor :math:`1 - \omega\lambda`, with
 
 .. math:: \lambda = \min_v \frac{v^\top \nabla^2 E\, v}{v^\top D\, v}.
@@ -47,7 +47,7 @@ def stiffness(problem: Objective, h: Tensor, deadline: int) -> Tensor:
 
 @torch.no_grad()
 def _slowest(problem: Objective, h: Tensor) -> Tensor:
-    """The direction along which block-Jacobi steps converge slowest on each graph, [R, k, N]."""
+    """The direction along which updates converge slowest on each graph, [R, k, N]."""
     hessian = problem.evaluate(h).hessian()
     inverse = DAMPING * torch.linalg.inv_ex(blocks(problem, h)[1])[0]
     random = torch.Generator().manual_seed(0)
