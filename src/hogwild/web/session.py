@@ -38,6 +38,8 @@ WAITING = 64
 LONGEST_TRACE = 5_000
 """Ticks that are recorded at most."""
 NOTICES = 8
+USUAL = (("energy", "auto"), ("gcn", "auto"))
+"""The models and rules to begin with."""
 
 
 @dataclass
@@ -88,9 +90,7 @@ class Session:
         self.given, self.from_file, self.wake = given, replay, wake
         self.timing, self.paused, self.closed = Timing(), False, False
         self.world: World | Given = World.make("field", 60, 3) if given is None else given
-        self.choice = [("energy", "auto"), ("gcn", "auto")]
-        if given is not None:
-            self.choice = given.choice
+        self.choice = list(USUAL) if given is None else given.choice
         self.dead: set[int] = set()
         self.version = 0
         self.recording: Recording | None = None
@@ -145,6 +145,7 @@ class Session:
     def _run(self) -> None:
         with torch.no_grad():
             try:
+                self._prepare()
                 self._begin()
                 self._loop()
             except Exception as error:  # a session ends in words, never in silence
@@ -153,6 +154,29 @@ class Session:
             finally:
                 self.closed = True
                 self.wake()
+
+    def _prepare(self) -> None:
+        """Begin with what the page asks for first, rather than with something else before it."""
+        with self._lock:
+            if self._lock.wait_for(lambda: bool(self._todo) or self.closed, 0.25):
+                self._lock.wait(0.02)  # the rest of it
+            todo, self._todo = self._todo, {}
+        for command in todo.values():
+            given = command.values
+            try:
+                if command.name == "world" and given["task"] != GIVEN:
+                    self.world = World.make(**given)
+                    self.choice, self.from_file = list(USUAL), None
+                elif command.name == "speed":
+                    self.timing.speed = given["ticks"]
+                elif command.name == "timing" and self.from_file is None:
+                    vars(self.timing).update(given)
+                elif command.name == "side" and GIVEN not in (given["model"], self.world.task):
+                    self.choice[given["side"]] = given["model"], given["rule"]
+                else:
+                    self._todo.setdefault(command.subject, command)
+            except HogwildError as error:
+                self._say(str(error), "error")
 
     def _loop(self) -> None:
         due = shown = time.monotonic()
@@ -233,10 +257,9 @@ class Session:
             self.world, self.choice = self.given, self.given.choice
         else:
             self.world = World.make(task, nodes, seed)
-            own = [("energy", "auto"), ("gcn", "auto")]
             self.choice = [
                 mine if pair[0] == GIVEN else pair
-                for mine, pair in zip(own, self.choice, strict=True)
+                for mine, pair in zip(USUAL, self.choice, strict=True)
             ]
         self._begin()
 

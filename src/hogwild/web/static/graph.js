@@ -4,6 +4,7 @@ import { PALETTE, level } from "./colours.js";
 
 const INK = "#1d2430";
 const MARGIN = 18;
+const CLOSE = 400; // of more nodes there are no rings: one would not see them
 
 export class Graph {
   constructor(canvas) {
@@ -65,7 +66,7 @@ export class Graph {
     }
     if (this.dragged) this.place.set(this.dragged.at, 2 * this.dragged.node);
     const cell = Math.sqrt(((w - 2 * MARGIN) * (h - 2 * MARGIN)) / nodes);
-    this.radius = Math.max(1.8, Math.min(11, (nodes > 300 ? 0.38 : 0.24) * cell));
+    this.radius = Math.max(1.8, Math.min(11, (nodes > 400 ? 0.34 : 0.24) * cell));
     this.edges.width = W; this.edges.height = H;
     const g = this.edges.getContext("2d");
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -155,18 +156,24 @@ export class Graph {
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(i);
     }
+    const shape = (i, size) => {
+      const [x, y] = [this.place[2 * i], this.place[2 * i + 1]];
+      if (after.state[i] === 1) g.rect(x - 0.9 * size, y - 0.9 * size, 1.8 * size, 1.8 * size);
+      else { g.moveTo(x + size, y); g.arc(x, y, size, 0, 7); }
+    };
+    if (n <= CLOSE) { // outlines: a darker, larger shape below is quicker than a stroke
+      g.fillStyle = "#6c717b";
+      g.beginPath();
+      for (const list of groups.values()) for (const i of list) shape(i, r + 0.5);
+      g.fill();
+    }
     for (const [key, list] of groups) {
       g.fillStyle = PALETTE[key];
       g.beginPath();
-      for (const i of list) {
-        const [x, y] = [this.place[2 * i], this.place[2 * i + 1]];
-        if (after.state[i] === 1) g.rect(x - 0.9 * r, y - 0.9 * r, 1.8 * r, 1.8 * r);
-        else { g.moveTo(x + r, y); g.arc(x, y, r, 0, 7); }
-      }
+      for (const i of list) shape(i, r - (n <= CLOSE ? 0.5 : 0));
       g.fill();
-      if (r > 3) { g.strokeStyle = "rgba(29,36,48,0.45)"; g.lineWidth = 1; g.stroke(); }
     }
-    if (r > 3) this.drawRings(after, n, r);
+    if (n <= CLOSE) this.drawRings(after, n, r);
     this.drawDead(dead, r);
   }
 
