@@ -4,8 +4,8 @@
 
 Starts the server and a Chromium without a screen or a GPU (Playwright and Chromium must be
 installed), opens the page with both sides, and prints for every number of nodes: milliseconds from
-the start of the page to its first answer, frames that the browser drew a second, frames and ticks
-that the server sent a second, and what a frame weighs.
+the start of the page to its first answer, frames that the browser drew a second, snapshots and
+ticks that the server sent a second, and what a snapshot weighs.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def measure(browser: Any, where: str, nodes: int, seconds: float) -> dict[str, f
         "first answer, ms": first,
         "drawn a second": sum(shown) / len(shown),
         "least in a second": min(shown),
-        "frames a second": len(sizes) / took,
+        "snapshots a second": len(sizes) / took,
         "ticks a second": (ticks[-1] - ticks[0]) / took if ticks else 0.0,
-        "kB a frame": sum(sizes) / max(len(sizes), 1) / 1000,
+        "kB a snapshot": sum(sizes) / max(len(sizes), 1) / 1000,
     }
 
 

@@ -210,8 +210,8 @@ async def _tell(ws: WebSocket, session: Viewed, news: asyncio.Event) -> str:
             await ws.send_text(json.dumps(notice))
         if screen.scene is not None:
             await ws.send_text(json.dumps(screen.scene, separators=(",", ":")))
-        if screen.frame is not None:
-            await ws.send_bytes(screen.frame)
+        if screen.snapshot is not None:
+            await ws.send_bytes(screen.snapshot)
         if session.closed:
             return "the session has ended"
 

@@ -1,7 +1,7 @@
 """The session of one viewer: two sides on one world, in a thread of its own.
 
-The thread applies commands, ticks, and leaves the newest scene and the newest frame where the
-connection finds them. Whoever is slow misses frames, and nothing piles up.
+The thread applies commands, ticks, and leaves the newest scene and the newest snapshot where the
+connection finds them. Whoever is slow misses some, and nothing piles up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hogwild.asynchrony.trace import Trace
 from hogwild.errors import HogwildError
 from hogwild.models.base import Model
 from hogwild.web.given import Given
-from hogwild.web.protocol import GIVEN, Command, frame
+from hogwild.web.protocol import GIVEN, Command, snapshot
 from hogwild.web.scene import described, limits, pairs, rounded
 from hogwild.web.shelf import trained
 from hogwild.web.side import Packets, Side, settings
@@ -32,7 +32,7 @@ from hogwild.web.worlds import World
 LEASE = 20
 """Ticks for which a node counts on a neighbour that is gone."""
 RATE = 30.0
-"""Frames a second at most."""
+"""Snapshots a second at most."""
 WAITING = 64
 """Commands that may wait at most; those about the same thing count once."""
 LONGEST_TRACE = 5_000
@@ -68,7 +68,7 @@ class Screen:
     """The newest of everything that a viewer has not been sent: what the connection reads."""
 
     scene: dict[str, Any] | None = None
-    frame: bytes | None = None
+    snapshot: bytes | None = None
     notices: deque[dict[str, str]] = field(default_factory=lambda: deque(maxlen=NOTICES))
 
 
@@ -456,7 +456,7 @@ class Session:
             (side.look(), side.simulation.time - side.since, packets)
             for side, packets in zip(self.sides, heard, strict=True)
         ]
-        packed = frame(self.version, tick, sides)
+        packed = snapshot(self.version, tick, sides)
         with self._lock:
-            self._screen.frame = packed
+            self._screen.snapshot = packed
         self.wake()

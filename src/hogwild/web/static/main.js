@@ -32,7 +32,7 @@ let scene = null;
 let clock = 0; // the moment that is drawn, in ticks
 let latest = 0;
 let rate = 20; // ticks a second, as they come
-let heard = 0; // when the last frame came
+let heard = 0; // when the last snapshot came
 let wish = new URLSearchParams(location.hash.slice(1));
 let pausedByHiding = false;
 
@@ -57,7 +57,7 @@ const link = new Link({
     document.documentElement.dataset.scene = said.version;
     describe();
   },
-  frame(said) {
+  snapshot(said) {
     if (!scene || said.n !== scene.nodes) return;
     if (said.tick < latest) Object.values(charts).forEach((chart) => { chart.lines = [[], []]; chart.events = []; });
     const now = performance.now();
@@ -164,7 +164,7 @@ function describe() {
   tell();
 }
 
-/** What changes with every frame, in words; a few times a second. */
+/** What changes with every snapshot, in words; a few times a second. */
 function tell() {
   if (!scene) return;
   sides.forEach(({ graph, verdict, about: line, box }, s) => {
