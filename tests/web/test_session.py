@@ -165,3 +165,14 @@ def test_a_session_ends(viewer):
     viewer.session.close()
     viewer.session.join()
     assert viewer.session.closed
+
+
+def test_a_recording_does_not_grow_without_end(viewer, monkeypatch):
+    monkeypatch.setattr("hogwild.web.session.LONGEST_TRACE", (1000, 500))
+    viewer.send(do="again")
+    viewer.until(lambda v: v.scene["recorded"] > 0 and not v.scene["recording"], "no end")
+    views = sum(tick.view.numel() for tick in viewer.session.recording.trace.ticks)
+    assert 500 <= views < 700  # the last tick is whole
+    tick = viewer.tick
+    viewer.until(lambda v: v.tick > tick, "time stands still")
+    assert len(viewer.session.recording.trace.ticks) == viewer.scene["recorded"]

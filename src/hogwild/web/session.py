@@ -35,8 +35,8 @@ RATE = 30.0
 """Snapshots a second at most."""
 WAITING = 64
 """Commands that may wait at most; those about the same thing count once."""
-LONGEST_TRACE = 5_000
-"""Ticks that are recorded at most."""
+LONGEST_TRACE = 5_000, 1_000_000
+"""Ticks that are recorded at most, and views of packets in them (26 bytes each)."""
 NOTICES = 8
 USUAL = (("energy", "auto"), ("gcn", "auto"))
 """The models and rules to begin with."""
@@ -61,6 +61,13 @@ class Recording:
     choice: list[tuple[str, str]]
     h: Tensor | None = None
     running: bool = True
+    views: int = 0
+
+    def noted(self) -> bool:
+        """Count the last tick; whether the recording is as long as it may be."""
+        ticks = self.trace.ticks
+        self.views += ticks[-1].view.numel() if ticks else 0
+        return len(ticks) >= LONGEST_TRACE[0] or self.views >= LONGEST_TRACE[1]
 
 
 @dataclass
@@ -228,9 +235,9 @@ class Session:
                 side.believe(believed)
         if self.recording is not None and self.recording.running:
             self.recording.h = self.sides[0].simulation.h.clone()
-            long = len(self.recording.trace.ticks) >= LONGEST_TRACE
-            if long or self.sides[0].recorded is None:
+            if self.recording.noted() or self.sides[0].recorded is None:
                 self._stop_recording()
+                self._new_scene()
 
     def _compare(self) -> None:
         """Whether the replay ended where the recording did."""
