@@ -16,9 +16,9 @@ import numpy as np
 from hogwild.errors import ConfigError
 from hogwild.executors.notes import GRAPH, WORDS
 from hogwild.web.given import fitted, layout
+from hogwild.web.kept import Screen
 from hogwild.web.protocol import Command, snapshot
 from hogwild.web.scene import rounded
-from hogwild.web.session import Screen
 from hogwild.web.side import Seen
 from hogwild.web.worlds import MOST
 

@@ -28,8 +28,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hogwild.errors import ConfigError
+from hogwild.web.kept import Screen
 from hogwild.web.protocol import LONGEST, Command, ProtocolError, parse
-from hogwild.web.session import Screen
 
 STATIC = Path(__file__).parent / "static"
 VIEWERS = 8

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hogwild.asynchrony.lease import Beliefs
 from hogwild.asynchrony.scenario import Frame
@@ -23,6 +20,7 @@ from hogwild.asynchrony.trace import Trace
 from hogwild.errors import HogwildError
 from hogwild.models.base import Model
 from hogwild.web.given import Given
+from hogwild.web.kept import Recording, Screen, Timing
 from hogwild.web.protocol import GIVEN, Command, snapshot
 from hogwild.web.scene import described, limits, pairs, rounded
 from hogwild.web.shelf import trained
@@ -35,48 +33,8 @@ RATE = 30.0
 """Snapshots a second at most."""
 WAITING = 64
 """Commands that may wait at most; those about the same thing count once."""
-LONGEST_TRACE = 5_000, 1_000_000
-"""Ticks that are recorded at most, and views of packets in them (26 bytes each)."""
-NOTICES = 8
 USUAL = (("energy", "auto"), ("gcn", "auto"))
 """The models and rules to begin with."""
-
-
-@dataclass
-class Timing:
-    """What the sliders say."""
-
-    stagger: int = 5
-    delay: int = 2
-    loss: float = 0.0
-    speed: int = 20
-
-
-@dataclass
-class Recording:
-    """A schedule that can be replayed: the world it was drawn on, and where nodes ended."""
-
-    trace: Trace
-    world: World | Given
-    choice: list[tuple[str, str]]
-    h: Tensor | None = None
-    running: bool = True
-    views: int = 0
-
-    def noted(self) -> bool:
-        """Count the last tick; whether the recording is as long as it may be."""
-        ticks = self.trace.ticks
-        self.views += ticks[-1].view.numel() if ticks else 0
-        return len(ticks) >= LONGEST_TRACE[0] or self.views >= LONGEST_TRACE[1]
-
-
-@dataclass
-class Screen:
-    """The newest of everything that a viewer has not been sent: what the connection reads."""
-
-    scene: dict[str, Any] | None = None
-    snapshot: bytes | None = None
-    notices: deque[dict[str, str]] = field(default_factory=lambda: deque(maxlen=NOTICES))
 
 
 class Session:
