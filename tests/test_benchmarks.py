@@ -41,7 +41,7 @@ SHORT = {
 }
 """Benchmarks that run in seconds, each with its flags."""
 LONG = {"before_after.py", "page.py", "report.py", "rivals_jax.py", "swarm.py", "tasks.py"}
-"""The others: they need a second version, a browser, JAX or minutes, have no flags or are no commands."""
+"""The others need a second version, a browser, JAX or minutes, or are no commands with flags."""
 
 
 def test_every_benchmark_is_run_or_named():
