@@ -1,9 +1,9 @@
 r"""Peak memory of a training step: compiled code against torch, on the cells of training_step.py.
 
-Every measurement has its own process. It makes one model of a cell, and three training steps (forward
-solve, adjoint, parameter gradients) from a cold start. The peak is the process's largest resident
-memory (VmHWM) after these steps, less what is resident before the first one: torch, hogwild, the task
-and the model. The first step also plans and allocates workspaces.
+Every measurement has its own process. It makes one model of a cell, and three training steps
+(forward solve, adjoint, parameter gradients) from a cold start. The peak is the process's largest
+resident memory (VmHWM) after these steps, less what is resident before the first one: torch,
+hogwild, the task and the model. The first step also plans and allocates workspaces.
 
     python benchmarks/memory.py --cells chains:1,counting:10
 """

@@ -1,8 +1,8 @@
 r"""What hidden widths are worth: error and time of energy GNNs with wide embeddings.
 
 An ``EnergyGNN`` with ``hidden_channels`` k has hidden widths (w, w) and messages of width w/2. By
-default w = max(4, k/4) (``hogwild.models.energy.default_widths``). Here models with w = 4, k/4 and k
-train in a plain PyG loop on the graphs of ``epochs.py``, with several seeds, which also split the
+default w = max(4, k/4) (``hogwild.models.energy.default_widths``). Here models with w = 4, k/4 and
+k train in a plain PyG loop on the graphs of ``epochs.py``, with several seeds, which also split the
 graphs. The table has the training loss of the last epoch, the accuracy on the test graphs (mean and
 standard error over the seeds), and the median seconds of an epoch.
 

@@ -96,7 +96,11 @@ class Bound:
     """
 
     def __init__(
-        self, problem: Problem, owned: int, tol: float, kernel: EnergyKernel | TiledEnergy | None = None
+        self,
+        problem: Problem,
+        owned: int,
+        tol: float,
+        kernel: EnergyKernel | TiledEnergy | None = None,
     ) -> None:
         self.problem, self.owned, self.tol, self.kernel = problem, owned, tol, kernel
         self.kind, self.weights = "map", None
