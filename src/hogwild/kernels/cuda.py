@@ -62,12 +62,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hogwild"
 
 
-def prelude(design: Design, threads: int) -> str:
+def prelude(design: Design, threads: int, resident: int) -> str:
     """The constants and types of one model, for ``energy.cu``."""
     numbers = {
         "K": design.channels, "CHANNELS": design.message_channels, "HEADS": design.heads,
         "CONCAT": int(design.concat), "ENDS": 2 if design.both_ends else 1,
         "SENT": int(design.sent_at_nodes), "BETA": repr(design.beta), "THREADS": threads,
+        "RESIDENT": resident,
     }  # fmt: skip
     lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
     lines += ['#include "energy.h"', "namespace hog {"]
@@ -105,10 +106,10 @@ def _check(code: int, what: str) -> None:
         raise CudaError(f"{what} failed with CUDA error {code}")
 
 
-def compile_cubin(design: Design, capability: tuple[int, int], threads: int) -> bytes:
+def compile_cubin(design: Design, capability: tuple[int, int], *shape: int) -> bytes:
     """Machine code of the kernels for one model, from the cache or from NVRTC."""
     folder = SOURCE.parent
-    text = prelude(design, threads) + (folder / "energy.cu").read_text()
+    text = prelude(design, *shape) + (folder / "energy.cu").read_text()
     headers = {name: (folder / name).read_text() for name in HEADERS}
     flags = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
     parts = [text, *headers.values(), *flags, torch.version.cuda or ""]
@@ -145,11 +146,11 @@ def compile_cubin(design: Design, capability: tuple[int, int], threads: int) -> 
 
 
 @cache
-def functions(design: Design, device: int, threads: int) -> dict[str, ctypes.c_void_p]:
+def functions(design: Design, device: int, *shape: int) -> dict[str, ctypes.c_void_p]:
     """The loaded kernels of one model on one GPU."""
     with torch.cuda.device(device):
         torch.cuda.current_stream().synchronize()  # makes the context of this GPU current
-        code = compile_cubin(design, torch.cuda.get_device_capability(device), threads)
+        code = compile_cubin(design, torch.cuda.get_device_capability(device), *shape)
         module = ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         found = {}
@@ -246,6 +247,7 @@ class CudaEnergyKernel(EnergyKernel):
 
     device: int = 0
     threads = THREADS
+    resident = 1
 
     def __init__(self, native: Library, graph: Graph, design: Design, tensors: Tensors) -> None:
         super().__init__(native, graph, design, tensors)
@@ -256,7 +258,7 @@ class CudaEnergyKernel(EnergyKernel):
         """Load the kernels of this model."""
         device = self.tensors.nodes.device
         self.device = torch.cuda.current_device() if device.index is None else device.index
-        self.functions = functions(self.design, self.device, self.threads)
+        self.functions = functions(self.design, self.device, self.threads, self.resident)
 
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design) -> bool:
