@@ -50,7 +50,7 @@ class EmulatedKernel(cuda.CudaEnergyKernel):
     """The kernels of a GPU, on a CPU."""
 
     folder: Path
-    threads = THREADS
+    threads, resident = THREADS, 1
 
     def _load(self):
         self.library = compiled(self.design, self.folder)

@@ -36,8 +36,12 @@ from hogwild.kernels.native import Library
 from hogwild.kernels.plan import plan_of
 from hogwild.linalg.solution import Solution
 
-THREADS = 128
-"""Threads of a block, which solves one graph."""
+FEW, MANY = (256, 1), (64, 8)
+"""Threads of a block, which solves one graph, and blocks that share a multiprocessor: for fewer
+graphs than multiprocessors, and for more (a trial without a record: with few graphs every wait
+counts, with many of them barriers do)."""
+REGISTERS = 65_536
+"""Registers of a multiprocessor."""
 WIDE = 40
 """Unknowns of a front from which on all threads of a block eliminate it together, not one warp."""
 MOST_CHANNELS = 8
@@ -246,8 +250,6 @@ class CudaEnergyKernel(EnergyKernel):
     """A posed problem on a batch of graphs on a GPU."""
 
     device: int = 0
-    threads = THREADS
-    resident = 1
 
     def __init__(self, native: Library, graph: Graph, design: Design, tensors: Tensors) -> None:
         super().__init__(native, graph, design, tensors)
@@ -259,6 +261,23 @@ class CudaEnergyKernel(EnergyKernel):
         device = self.tensors.nodes.device
         self.device = torch.cuda.current_device() if device.index is None else device.index
         self.functions = functions(self.design, self.device, self.threads, self.resident)
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        threads, resident = FEW if self.blocks <= multiprocessors(self.device) else MANY
+        if self.design.channels > 2:  # rows of wider embeddings need all registers of a thread
+            resident = max(REGISTERS // (255 * threads), 1)
+        return threads, resident
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self._shape[0]
+
+    @property
+    def resident(self) -> int:
+        """Blocks that share a multiprocessor."""
+        return self._shape[1]
 
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design) -> bool:
@@ -286,12 +305,11 @@ class CudaEnergyKernel(EnergyKernel):
         nodes, edges = plan.sizes
         rows = nodes * self.sizes.node_fields + edges * self.sizes.edge_fields
         # What lies in shared memory: nothing but parameters, the fronts as well, or everything.
-        # Two blocks share a multiprocessor, unless there are fewer blocks than multiprocessors.
         fixed, limit = 130 + self.threads + self.sizes.parameters, most_shared(self.device)
         some = fixed + int(plan.numbers.max(initial=0))
         whole = fixed + int((plan.numbers + rows).max(initial=0))
-        half = limit if self.blocks <= multiprocessors(self.device) else limit // 2 - 1024
-        shared = 2 if 8 * whole <= half else 1 if 8 * some <= limit else 0
+        limit = limit if self.resident == 1 else limit // self.resident - 1024
+        shared = 2 if 8 * whole <= limit else 1 if 8 * some <= limit else 0
         each = (rows + plan.numbers, rows, 0 * rows)[shared]
         ends = np.concatenate([[0], np.cumsum(each)])
         room = _room(self.graph, self.sizes.handle, shared, ends)
