@@ -35,6 +35,8 @@ SETTLED = 1e-11
 """Relative change of the precisions at which they are final."""
 DEGREE = 64
 """With more neighbours than this at a node the echo is not computed."""
+NUMBERS = 3e7
+"""With more numbers than this in all B the echo is not computed."""
 FLOOR = 1e-6
 """Least eigenvalue of a scaling, relative to its largest."""
 LONG = 100_000
@@ -131,7 +133,8 @@ class Echoes:
         v = self.z.near.shape[1]
         if v == 0:
             return Echo(0.0, 1)
-        if int(torch.bincount(self.slot).max()) > DEGREE:
+        most = int(torch.bincount(self.slot).max())
+        if most > DEGREE or self.z.near.numel() * most * 4 * self.z.near.shape[-1] > NUMBERS:
             return None
         precision = self.final()
         if precision is None:
