@@ -74,7 +74,8 @@ def solved(model: Any, name: str, inputs: Any) -> tuple[torch.Tensor, Row]:
     """The embeddings, and how the solve ended."""
     if name == "tiles":
         run = infer(model, inputs, 1, work="solve", gather=True)
-        assert run.h is not None and run.converged
+        assert run.h is not None
+        assert run.converged
         more = {"iterations": run.updates[0], "residual": run.error_bar.residual}
         return run.h, more | {"work": run.seconds, "bound": run.error_bar.relative}
     found = model.embed(inputs)

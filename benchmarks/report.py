@@ -180,6 +180,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "rules": written("rules"),
     "rules_cycles": written("rules-cycles"),
     "rules_long": written("rules-long"),
+    "certificates": written("certificates"),
     "safeguard": written("safeguard"),
     "c_agent": written("c_agent"),
     "swarm_start": written("swarm_start"),

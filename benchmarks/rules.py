@@ -65,7 +65,7 @@ def grid(side: int) -> Tensor:
 
 
 def cycles(arguments: argparse.Namespace) -> None:
-    """Untrained models on graphs with cycles, where nothing is proved about messages."""
+    """Untrained models on graphs with cycles."""
     rows: list[list[str]] = []
     cells: list[dict[str, object]] = []
     for place, edges in (("grid, 8 × 8", grid(8)), ("random geometric, 100", rgg(100).edge_index)):

@@ -66,6 +66,11 @@ inline double __shfl_sync(unsigned, double x, int from) { return emulated_read(x
 inline double __shfl_xor_sync(unsigned, double x, int mask) {
     return emulated_read(x, (current % 32) ^ mask);
 }
+inline long long __double_as_longlong(double x) {
+    long long out;
+    std::memcpy(&out, &x, sizeof out);
+    return out;
+}
 inline double __longlong_as_double(long long x) {
     double out;
     std::memcpy(&out, &x, sizeof out);

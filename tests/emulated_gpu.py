@@ -36,7 +36,7 @@ extern "C" void run_parameters(int x, int y, Batch* b, const double* sums, doubl
 def compiled(design, folder):
     """The kernels for one model."""
     body = (SOURCE.parent / "energy.cu").read_text()
-    text = '#include "emulated_gpu.h"\n' + cuda.prelude(design, THREADS) + body + LAUNCHERS
+    text = '#include "emulated_gpu.h"\n' + cuda.prelude(design, THREADS, 1) + body + LAUNCHERS
     source = folder / f"energy_{len(list(folder.iterdir()))}.cpp"
     source.write_text(text)
     out = source.with_suffix(".so")
@@ -50,7 +50,7 @@ class EmulatedKernel(cuda.CudaEnergyKernel):
     """The kernels of a GPU, on a CPU."""
 
     folder: Path
-    threads = THREADS
+    threads, resident = THREADS, 1
 
     def _load(self):
         self.library = compiled(self.design, self.folder)

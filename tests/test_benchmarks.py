@@ -26,6 +26,7 @@ SHORT = {
     "gsd.py": "--nodes 100 --channels 2 --repetitions 2 --backward",
     "ignn.py": "--cells chains:5 --epochs 5 --samples 1",
     "large.py": "--nodes 1000 --models gsd --threads 1",
+    "memory.py": "--cells chains:1 --steps 1",
     "motion.py": "--models gsd,gcn --nodes 8 --degree 3 --changes 2 --updates 20",
     "recipe.py": "--options lr,penalty --tasks chains --epochs 2 --replicas 2",
     "rivals.py": "--check",
@@ -38,10 +39,11 @@ SHORT = {
     "ticks.py": "--cells 50x2x1 --seconds 0.2",
     "stream.py": "--nodes 300 --updates 3 --cold 1",
     "training_step.py": "--cells chains:1:10 --epochs 5 --samples 1 --rivals eager",
+    "widths.py": "--sets MUTAG --channels 8 --epochs 1 --seeds 1",
 }
 """Benchmarks that run in seconds, each with its flags."""
 LONG = {"before_after.py", "page.py", "report.py", "rivals_jax.py", "swarm.py", "tasks.py"}
-"""The others: they need a second version, a browser, JAX or minutes, have no flags or are no commands."""
+"""The others need a second version, a browser, JAX or minutes, or are no commands with flags."""
 
 
 def test_every_benchmark_is_run_or_named():

@@ -96,11 +96,12 @@ def test_what_does_not_fit_into_shared_memory(room, shared, monkeypatch, tmp_pat
 @needs_library
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_a_gpu_agrees_with_the_cpu(options):
+@pytest.mark.parametrize(("options", "copies"), [*((o, 1) for o in OPTIONS), ({}, 50)], ids=str)
+def test_a_gpu_agrees_with_the_cpu(options, copies):
+    """With few graphs, and with more graphs than there are multiprocessors."""
     torch.manual_seed(0)
     conv = EnergyConv(3, **options).double()
-    data = batch(options.get("edge_dim"))
+    data = Batch.from_data_list(batch(options.get("edge_dim")).to_data_list() * copies)
     expected = solved(conv, data)
     found = solved(conv.cuda(), data.to("cuda"))
     assert found[2][0].startswith("compiled (CUDA")

@@ -43,10 +43,10 @@ def test_a_running_swarm_is_watched_and_not_changed(tmp_path):
             notices.extend(each["text"] for each in screen.notices)
             if screen.scene is not None:
                 scenes.append(screen.scene)
-            if screen.frame is not None:
-                n = struct.unpack_from("<6I", screen.frame)[3]
-                errors.append(struct.unpack_from("<f", screen.frame, 24)[0])
-                state = screen.frame[60 + 5 * n : 60 + 6 * n]
+            if screen.snapshot is not None:
+                n = struct.unpack_from("<6I", screen.snapshot)[3]
+                errors.append(struct.unpack_from("<f", screen.snapshot, 24)[0])
+                state = screen.snapshot[60 + 5 * n : 60 + 6 * n]
                 dead.add(sum(s == 2 for s in state))
             return bool(scenes) and "has ended" in scenes[-1]["banner"]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.web.protocol import COMMANDS, LONGEST, MAGIC, ProtocolError, frame, parse
+from hogwild.web.protocol import COMMANDS, LONGEST, MAGIC, ProtocolError, parse, snapshot
 from hogwild.web.side import Packets, Seen
 
 GOOD = {
@@ -96,7 +96,7 @@ def test_later_commands_about_the_same_thing_replace_earlier_ones():
     assert subject(do="node", node=1, alive=True) != first
 
 
-def test_a_frame_can_be_read_back():
+def test_a_snapshot_can_be_read_back():
     answer = np.array([0.5, np.nan, -2.0], np.float32)
     stale = np.array([3.0, np.nan, 300.0], np.float32)
     done = np.array([0.0, np.nan, 1.0], np.float32)
@@ -104,7 +104,7 @@ def test_a_frame_can_be_read_back():
         7, np.array([0, 2]), np.array([2, 0]), np.array([4, 0]), np.array([False, True])
     )
     seen = Seen(0.25, 0.5, np.nan, 10.0, 20.0, 300.0, answer, stale, done)
-    raw = frame(9, 8, [(seen, 8, [packets])])
+    raw = snapshot(9, 8, [(seen, 8, [packets])])
     assert struct.unpack_from("<6I", raw) == (MAGIC, 9, 8, 3, 1, 0)
     numbers = struct.unpack_from("<8f", raw, 24)
     assert numbers[:2] == (0.25, 0.5)

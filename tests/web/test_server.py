@@ -55,8 +55,8 @@ def said(connection, kind):
                 return found
 
 
-def frame(connection):
-    """The next frame: its scene and its tick."""
+def snapshot(connection):
+    """The next snapshot: its scene and its tick."""
     while True:
         message = connection.recv(timeout=30)
         if isinstance(message, bytes):
@@ -128,8 +128,8 @@ def test_every_viewer_has_a_session_of_their_own(port):
         found = said(two, "scene")
         assert found["paused"]
         assert found["dead"] == []
-        first = frame(one)[2]
-        while frame(one)[2] <= first:  # it goes on
+        first = snapshot(one)[2]
+        while snapshot(one)[2] <= first:  # it goes on
             pass
 
 
@@ -192,8 +192,8 @@ def test_a_hostile_client_costs_a_closed_connection_and_nothing_else(running, po
         made.close()
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown < 100_000  # kB: of what was sent nothing is kept
-        tick = frame(bystander)[2]
-        while frame(bystander)[2] <= tick + 5:
+        tick = snapshot(bystander)[2]
+        while snapshot(bystander)[2] <= tick + 5:
             pass
         assert len(running[1].sessions) == 1
 

@@ -26,14 +26,14 @@ class Viewer:
         screen = self.session.take()
         self.scene = screen.scene or self.scene
         self.notices += [each["text"] for each in screen.notices]
-        if screen.frame is not None:
-            _, version, self.tick, n, sides, _ = struct.unpack_from("<6I", screen.frame)
+        if screen.snapshot is not None:
+            _, version, self.tick, n, sides, _ = struct.unpack_from("<6I", screen.snapshot)
             self.errors, at = [], 24
             for _ in range(sides):
-                self.errors.append(struct.unpack_from("<f", screen.frame, at)[0])
-                count = struct.unpack_from("<I", screen.frame, at + 32)[0]
+                self.errors.append(struct.unpack_from("<f", screen.snapshot, at)[0])
+                count = struct.unpack_from("<I", screen.snapshot, at + 32)[0]
                 at += 36 + 6 * n + -2 * n % 4 + 8 * count
-            assert at == len(screen.frame)
+            assert at == len(screen.snapshot)
             assert version <= self.session.version
         return screen
 
@@ -53,7 +53,7 @@ def viewer():
     made.send(do="speed", ticks=120)
     made.send(do="world", task="field", nodes=20, seed=3)
     made.session.start()
-    made.until(lambda v: v.scene["nodes"] == 20 and v.tick > 0, "no first frame")
+    made.until(lambda v: v.scene["nodes"] == 20 and v.tick > 0, "no first snapshot")
     yield made
     made.session.close()
     made.session.join()
@@ -144,7 +144,7 @@ def test_a_pause_stops_time(viewer):
     viewer.until(lambda v: v.tick > tick, "time stands still")
 
 
-def test_a_slow_viewer_gets_the_newest_frame_and_nothing_piles_up(viewer):
+def test_a_slow_viewer_gets_the_newest_snapshot_and_nothing_piles_up(viewer):
     viewer.read()
     tick = viewer.tick
     for i in range(500):  # all about one thing
@@ -165,3 +165,14 @@ def test_a_session_ends(viewer):
     viewer.session.close()
     viewer.session.join()
     assert viewer.session.closed
+
+
+def test_a_recording_does_not_grow_without_end(viewer, monkeypatch):
+    monkeypatch.setattr("hogwild.web.kept.LONGEST_TRACE", (1000, 500))
+    viewer.send(do="again")
+    viewer.until(lambda v: v.scene["recorded"] > 0 and not v.scene["recording"], "no end")
+    views = sum(tick.view.numel() for tick in viewer.session.recording.trace.ticks)
+    assert 500 <= views < 700  # the last tick is whole
+    tick = viewer.tick
+    viewer.until(lambda v: v.tick > tick, "time stands still")
+    assert len(viewer.session.recording.trace.ticks) == viewer.scene["recorded"]

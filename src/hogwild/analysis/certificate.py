@@ -199,27 +199,29 @@ class Certificate:
 
     def _rates(self) -> list[str]:
         """How fast, most useful first."""
-        lines, near = [], self.local
-        if near is not None and not (near.everywhere and self.rate is not None):
+        lines, near, faster = [], self.local, self.faster
+        shown = near is not None and not (near.everywhere and self.rate is not None)
+        if near is not None and shown and near.updates <= USEFUL:
             lines.append(f"  {near.where}: {near.speed}")
-        if self.rate is not None and self.updates is not None:
-            since = "" if not self.since else f", from tick {self.since} on"
-            if self.updates <= USEFUL:
-                lines.append(
-                    f"  from anywhere{since}: 1e-6 of the error is left after {self.updates:.3g} "
-                    f"updates a node (mean); a share of {1 - self.rate:.3g} is lost every "
-                    f"{self.period} ticks"
-                )
-            else:
-                lines.append(
-                    f"  from anywhere{since}: runs converge at a linear rate; the proved rate is "
-                    f"too slow to be of use"
-                )
-        faster = self.faster
-        if faster is not None and near is not None and faster.updates < 0.9 * near.updates:
+        if (
+            faster is not None
+            and faster.updates <= USEFUL
+            and (near is None or faster.updates < 0.9 * near.updates)
+        ):
             lines.append(
                 f"  with a step of {faster.step:.3g} for all nodes, {faster.where}: {faster.speed}"
             )
+        if near is not None and shown and near.updates > USEFUL:
+            lines.append(f"  {near.where}: the proved rate is too slow to be of use")
+        if self.rate is not None and self.updates is not None:
+            since = "" if not self.since else f", from tick {self.since} on"
+            told = (
+                f"1e-6 of the error is left after {self.updates:.3g} updates a node (mean); a "
+                f"share of {1 - self.rate:.3g} is lost every {self.period} ticks"
+            )
+            if self.updates > USEFUL:
+                told = "runs converge; the proved rate is too slow to be of use"
+            lines.append(f"  from anywhere{since}: {told}")
         return lines
 
     def under(self, settings: Settings) -> Self:

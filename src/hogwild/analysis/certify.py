@@ -1,7 +1,7 @@
 r"""What is proved about a model under asynchrony, with the constants of this model on this graph.
 
 ``certify(model, data, ...)`` speaks of ``simulate(model, data, ...)`` with the same arguments. All
-proofs are in the documentation ("Asynchrony").
+proofs are in the documentation ("Asynchrony" and "The mathematics").
 
 *Optimisation-based models under gradient steps.* Let :math:`P \ge |\nabla^2 E|` entry by entry and
 everywhere, :math:`r = P \mathbf 1` its row sums, and :math:`D'` the age of the oldest embedding
@@ -19,8 +19,13 @@ with :math:`\Phi \ge E - E^*`. This replaces the paper's Proposition 2, whose bo
 shrinks with the gradient, so that no step satisfies it. Runs with ``step="auto"`` are observed to
 converge, and nothing is proved about them.
 
-*Optimisation-based models under messages* are observed to converge. Convergence is proved on
-forests, for quadratic energies whose Hessian has no positive entry off its diagonal.
+*The same near the answer*: the true Hessian there, and a bound on its change, give a rate in a ball
+(:mod:`hogwild.analysis.local`).
+
+*Optimisation-based models under messages* converge on every graph if their energies are
+:attr:`~hogwild_node.local.LocalEnergy.dominated` (``GSDGNN``). Others converge from near the answer
+if their echo is below one (:mod:`hogwild.analysis.echoes`), and are observed to converge from far
+away. The rule ``"guarded"`` converges always.
 
 *Fixed-point models* converge where the map contracts in a weighted *maximum* norm over the nodes:
 the error shrinks by a factor κ every S + D ticks. A contraction in another norm, as in the paper's
@@ -185,6 +190,9 @@ def _stack(
     model: GraphModule, stack: StackProblem, inputs: Inputs, settings: Settings
 ) -> Certificate:
     """Level by level, with the levels below at their answers."""
+    if settings.rule == "guarded":
+        reason = "it cannot run under this rule, which needs a problem that does not move"
+        return Certificate(model.kind, False, reason)
     solved = [level.value for level in model.solutions(inputs)]
     fields = [as_field(h, h.dtype) for h in solved]
     levels = tuple(

@@ -141,6 +141,8 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
             stagger, period = settings.bounds[0], sum(settings.bounds)
             needed = echo.periods * period / (0.5 * (stagger + 1))
             facts.local = Local("messages", None, None, echo.radius, period, needed)
+    if settings.rule == "guarded":
+        return _guarded(facts, settings)
     weights = problem.weights()
     if problem.node.dominated and weights is not None and not settings.error:
         reason = (
@@ -154,8 +156,6 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
             needed = updates_needed(math.log(max(rate, 1e-6)), period, settings.bounds[0])
             proved = replace(proved, rate=rate, period=period, updates=needed)
         return proved.under(settings)
-    if settings.rule == "guarded":
-        return _guarded(facts, settings)
     reason = "messages are observed to converge"
     if settings.error:
         reason += "; nothing is proved about packets that are wrong"

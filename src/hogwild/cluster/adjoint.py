@@ -50,8 +50,25 @@ class _LinearEvaluation(Evaluation):
         return self.problem.matrix
 
 
+class _Adjoint(Problem):
+    """What both adjoints share."""
+
+    rhs: Tensor  # [R, k, N]
+
+    @property
+    def replicas(self) -> int:
+        return self.rhs.size(0)
+
+    @property
+    def channels(self) -> int:
+        return self.rhs.size(1)
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> Any:
+        raise NotImplementedError("the adjoint of all replicas is solved together")
+
+
 @dataclass
-class LinearObjective(Objective):
+class LinearObjective(_Adjoint, Objective):
     r"""Minimise :math:`\tfrac12 \lambda^\top H \lambda - c^\top \lambda`: the adjoint
     :math:`H \lambda = c` of an energy with the Hessian H."""
 
@@ -67,14 +84,6 @@ class LinearObjective(Objective):
         return self.matrix.has_blocks
 
     @property
-    def replicas(self) -> int:
-        return self.rhs.size(0)
-
-    @property
-    def channels(self) -> int:
-        return self.rhs.size(1)
-
-    @property
     def node(self) -> LocalEnergy:
         raise NotImplementedError("an adjoint is solved, and has no rule of a node")
 
@@ -86,9 +95,6 @@ class LinearObjective(Objective):
 
     def row_bounds(self) -> Tensor:
         raise NotImplementedError("an adjoint has no certificate")
-
-    def select(self, replicas: Tensor, graphs: Tensor) -> Any:
-        raise NotImplementedError("the adjoint of all replicas is solved together")
 
 
 @dataclass
@@ -104,21 +110,13 @@ class _Transposed(Tangent):
 
 
 @dataclass
-class LinearMap(FixedPoint):
+class LinearMap(_Adjoint, FixedPoint):
     r"""The fixed point of :math:`\nu \mapsto J^\top \nu + c`: the adjoint
     :math:`(I - J)^\top \nu = c` of a map with the Jacobian J."""
 
     graph: Graph = over(FIXED)
     tangent: Tangent = over(FIXED)  # I − J
     rhs: Tensor = over(NODES)  # [R, k, N] c
-
-    @property
-    def replicas(self) -> int:
-        return self.rhs.size(0)
-
-    @property
-    def channels(self) -> int:
-        return self.rhs.size(1)
 
     def step(self, h: Tensor) -> Tensor:
         return h - self.tangent.transpose(h) + self.rhs
@@ -128,9 +126,6 @@ class LinearMap(FixedPoint):
 
     def linearise(self, h: Tensor) -> _Transposed:
         return _Transposed(self.graph, self.tangent)
-
-    def select(self, replicas: Tensor, graphs: Tensor) -> Any:
-        raise NotImplementedError("the adjoint of all replicas is solved together")
 
 
 def adjoint_of(problem: Problem, h: Tensor, grad: Tensor) -> Problem:

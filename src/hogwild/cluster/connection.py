@@ -62,11 +62,11 @@ def _loopback() -> Iterator[None]:
     reach. A Ray without this switch listens there."""
     constants = importlib.import_module("ray._private.ray_constants")
     before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
-    constants.ENABLE_RAY_CLUSTER = False  # type: ignore[attr-defined]
+    vars(constants)["ENABLE_RAY_CLUSTER"] = False
     try:
         yield
     finally:
-        constants.ENABLE_RAY_CLUSTER = before  # type: ignore[attr-defined]
+        vars(constants)["ENABLE_RAY_CLUSTER"] = before
 
 
 def _require_answer(address: str) -> None:

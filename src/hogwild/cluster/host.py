@@ -224,7 +224,7 @@ class Host:
         """The kinds of work that fit the model."""
         if not self.owned:
             return list(KINDS)
-        return ["solve", *fitting(self.problem)]
+        return ["solve", *(name for name in fitting(self.problem) if name in KINDS)]
 
     def forget(self) -> None:
         """Forget the embeddings, so that the next start is from zero."""
@@ -365,7 +365,9 @@ class Host:
             cotangent[..., : self.owned] = sign * dual[..., : self.owned]
             assert self.h is not None
             with torch.enable_grad():
-                residual = self.model.problem(self._inputs).residual(self.h)  # type: ignore[union-attr]
+                problem = self.model.problem(self._inputs)
+                assert isinstance(problem, Problem)
+                residual = problem.residual(self.h)
                 named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
                 if residual.requires_grad:
                     found = torch.autograd.grad(

@@ -374,7 +374,8 @@ class Steps(Work):
     def advance(self, news: bool, answered: bool = False) -> None:
         for _ in range(TURNS):
             inbox = self.h[..., self.senders]
-            mail = None if self.mail is None else self._mail().clone()  # type: ignore[union-attr]
+            mail = self._mail()
+            mail = None if mail is None else mail.clone()
             moved, self.letters = self.rule.update(self.own, inbox, mail, self.star)
             self.h = torch.cat([moved, self.h[..., self.links.owned :]], -1)
 

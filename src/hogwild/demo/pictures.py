@@ -71,7 +71,7 @@ def errors(study: Study) -> Figure:
         left.set_xlabel(f"delay D: largest age of\na packet (ticks), S = {STAGGER}")
         right.set_xlabel(f"stagger S: most ticks\nbetween updates, D = {DELAY}")
         left.set_ylabel("nodes that are wrong (%)")
-        left.set_ylim(0, max(60.0, 100 * study.guessing + 10))
+        left.set_ylim(-2, max(60.0, 100 * study.guessing + 10))  # a line at 0 is off the axis
         fig.legend(*right.get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return fig
 
@@ -94,7 +94,9 @@ def histograms(study: Study) -> Figure:
     """Outputs of the node farthest from the one that was told, over many schedules."""
     titles = list(MODELS.values())
     fig = output_histogram(list(study.many.values()), study.node, titles=titles)
-    fig.axes[0].legend(fontsize=7, loc="best", frameon=False)
+    fig.legend(
+        *fig.axes[0].get_legend_handles_labels(), loc="outside upper right", frameon=False
+    )  # beside the titles: inside a panel it may cover bars
     return fig
 
 

@@ -43,6 +43,7 @@ th, td { padding: .25rem .55rem; border-bottom: 1px solid #ccc; text-align: righ
 th:first-child, td:first-child { text-align: left; }
 code, pre { font-size: .9rem; background: #f3f3f3; }
 pre { padding: .6rem; overflow-x: auto; }
+@media print { body { margin: 0; } h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
 """
 
 

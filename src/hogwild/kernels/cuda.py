@@ -36,8 +36,12 @@ from hogwild.kernels.native import Library
 from hogwild.kernels.plan import plan_of
 from hogwild.linalg.solution import Solution
 
-THREADS = 128
-"""Threads of a block, which solves one graph."""
+FEW, MANY = (256, 1), (64, 8)
+"""Threads of a block, which solves one graph, and blocks that share a multiprocessor: for fewer
+graphs than multiprocessors, and for more (a trial without a record: with few graphs every wait
+counts, with many of them barriers do)."""
+REGISTERS = 65_536
+"""Registers of a multiprocessor."""
 WIDE = 40
 """Unknowns of a front from which on all threads of a block eliminate it together, not one warp."""
 MOST_CHANNELS = 8
@@ -62,12 +66,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hogwild"
 
 
-def prelude(design: Design, threads: int) -> str:
+def prelude(design: Design, threads: int, resident: int) -> str:
     """The constants and types of one model, for ``energy.cu``."""
     numbers = {
         "K": design.channels, "CHANNELS": design.message_channels, "HEADS": design.heads,
         "CONCAT": int(design.concat), "ENDS": 2 if design.both_ends else 1,
         "SENT": int(design.sent_at_nodes), "BETA": repr(design.beta), "THREADS": threads,
+        "RESIDENT": resident,
     }  # fmt: skip
     lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
     lines += ['#include "energy.h"', "namespace hog {"]
@@ -105,10 +110,10 @@ def _check(code: int, what: str) -> None:
         raise CudaError(f"{what} failed with CUDA error {code}")
 
 
-def compile_cubin(design: Design, capability: tuple[int, int], threads: int) -> bytes:
+def compile_cubin(design: Design, capability: tuple[int, int], *shape: int) -> bytes:
     """Machine code of the kernels for one model, from the cache or from NVRTC."""
     folder = SOURCE.parent
-    text = prelude(design, threads) + (folder / "energy.cu").read_text()
+    text = prelude(design, *shape) + (folder / "energy.cu").read_text()
     headers = {name: (folder / name).read_text() for name in HEADERS}
     flags = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
     parts = [text, *headers.values(), *flags, torch.version.cuda or ""]
@@ -145,11 +150,11 @@ def compile_cubin(design: Design, capability: tuple[int, int], threads: int) -> 
 
 
 @cache
-def functions(design: Design, device: int, threads: int) -> dict[str, ctypes.c_void_p]:
+def functions(design: Design, device: int, *shape: int) -> dict[str, ctypes.c_void_p]:
     """The loaded kernels of one model on one GPU."""
     with torch.cuda.device(device):
         torch.cuda.current_stream().synchronize()  # makes the context of this GPU current
-        code = compile_cubin(design, torch.cuda.get_device_capability(device), threads)
+        code = compile_cubin(design, torch.cuda.get_device_capability(device), *shape)
         module = ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         found = {}
@@ -245,7 +250,6 @@ class CudaEnergyKernel(EnergyKernel):
     """A posed problem on a batch of graphs on a GPU."""
 
     device: int = 0
-    threads = THREADS
 
     def __init__(self, native: Library, graph: Graph, design: Design, tensors: Tensors) -> None:
         super().__init__(native, graph, design, tensors)
@@ -256,7 +260,24 @@ class CudaEnergyKernel(EnergyKernel):
         """Load the kernels of this model."""
         device = self.tensors.nodes.device
         self.device = torch.cuda.current_device() if device.index is None else device.index
-        self.functions = functions(self.design, self.device, self.threads)
+        self.functions = functions(self.design, self.device, self.threads, self.resident)
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        threads, resident = FEW if self.blocks <= multiprocessors(self.device) else MANY
+        if self.design.channels > 2:  # rows of wider embeddings need all registers of a thread
+            resident = max(REGISTERS // (255 * threads), 1)
+        return threads, resident
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self._shape[0]
+
+    @property
+    def resident(self) -> int:
+        """Blocks that share a multiprocessor."""
+        return self._shape[1]
 
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design) -> bool:
@@ -284,12 +305,11 @@ class CudaEnergyKernel(EnergyKernel):
         nodes, edges = plan.sizes
         rows = nodes * self.sizes.node_fields + edges * self.sizes.edge_fields
         # What lies in shared memory: nothing but parameters, the fronts as well, or everything.
-        # Two blocks share a multiprocessor, unless there are fewer blocks than multiprocessors.
         fixed, limit = 130 + self.threads + self.sizes.parameters, most_shared(self.device)
         some = fixed + int(plan.numbers.max(initial=0))
         whole = fixed + int((plan.numbers + rows).max(initial=0))
-        half = limit if self.blocks <= multiprocessors(self.device) else limit // 2 - 1024
-        shared = 2 if 8 * whole <= half else 1 if 8 * some <= limit else 0
+        limit = limit if self.resident == 1 else limit // self.resident - 1024
+        shared = 2 if 8 * whole <= limit else 1 if 8 * some <= limit else 0
         each = (rows + plan.numbers, rows, 0 * rows)[shared]
         ends = np.concatenate([[0], np.cumsum(each)])
         room = _room(self.graph, self.sizes.handle, shared, ends)

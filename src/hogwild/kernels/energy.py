@@ -32,8 +32,8 @@ ACTIVATIONS = ("softplus", "squareplus")
 
 
 PRODUCTS, ADJOINT_PRODUCTS = 40.0, 150.0
-"""Multiplications of a factorisation for each one in a product with the Hessian, above which conjugate
-gradients are cheaper: in an iteration of Newton's method, and in the adjoint, which is more exact."""
+"""Multiplications of a factorisation for each one in a product with the Hessian, above which
+conjugate gradients are cheaper: in Newton's method, and in the adjoint, which is more exact."""
 MOST_NUMBERS = float(1 << 28)
 """Numbers in the fronts of one graph above which it is not factorised."""
 LARGEST = 400_000

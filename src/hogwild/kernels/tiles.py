@@ -67,7 +67,9 @@ class Tiling:
             return None
         n, e = counts
         out = Gathered(
-            *(torch.empty(n, dtype=kind) for kind in (torch.long, torch.long, torch.uint8)),
+            torch.empty(n, dtype=torch.long),
+            torch.empty(n, dtype=torch.long),
+            torch.empty(n, dtype=torch.uint8),
             torch.empty(e, dtype=torch.long),
             torch.empty(2, e, dtype=torch.long),
             last - first,

@@ -16,9 +16,9 @@ import numpy as np
 from hogwild.errors import ConfigError
 from hogwild.executors.notes import GRAPH, WORDS
 from hogwild.web.given import fitted, layout
-from hogwild.web.protocol import Command, frame
+from hogwild.web.kept import Screen
+from hogwild.web.protocol import Command, snapshot
 from hogwild.web.scene import rounded
-from hogwild.web.session import Screen
 from hogwild.web.side import Seen
 from hogwild.web.worlds import MOST
 
@@ -116,9 +116,9 @@ class Attached:
             ended = words is not None and bool(words.get("ended"))
             self._say(words, "ended" if ended else "silent" if now - heard > SILENCE else "runs")
             if fresh and words is not None and words.get("agents"):
-                packed = self._frame(words)
+                packed = self._snapshot(words)
                 with self._lock:
-                    self._screen.frame = packed
+                    self._screen.snapshot = packed
                 self.wake()
 
     def _say(self, words: dict[str, Any] | None, how: str) -> None:
@@ -158,7 +158,7 @@ class Attached:
             self._screen.scene = scene
         self.wake()
 
-    def _frame(self, words: dict[str, Any]) -> bytes:
+    def _snapshot(self, words: dict[str, Any]) -> bytes:
         n = self.swarm.nodes
         answer, stale, done = (np.full(n, np.nan, np.float32) for _ in range(3))
         spent, residual = np.zeros(3), 0.0
@@ -174,4 +174,4 @@ class Attached:
         spent = spent / max(len(agents), 1)
         updates, packets, size = spent.tolist()
         seen = Seen(error, math.nan, residual, updates, packets, size, answer, stale, done)
-        return frame(self.version, round(PER_SECOND * words["time"]), [(seen, 0, [])])
+        return snapshot(self.version, round(PER_SECOND * words["time"]), [(seen, 0, [])])

@@ -1,11 +1,11 @@
 """What a page and the server say to each other.
 
 The page sends JSON objects, :data:`COMMANDS`. The server sends JSON objects (``is`` says what:
-``hello``, ``scene``, ``notice``) and binary frames. Everything that comes from a page is checked
+``hello``, ``scene``, ``notice``) and binary snapshots. Everything that comes from a page is checked
 here: whoever can reach the server can send anything.
 
-A frame is little-endian: a head of six uint32 (:data:`MAGIC`, number of the scene, tick, n, number
-of sides, flags), then for each side
+A snapshot is little-endian: a head of six uint32 (:data:`MAGIC`, number of the scene, tick, n,
+number of sides, flags), then for each side
 
 =====================  ============================================================================
 float32 [8]            error, task error, residual, updates, packets and bytes of a node, ticks
@@ -15,8 +15,8 @@ float32 [n]            answers; NaN: the node is dead
 uint8 [n]              staleness: age in ticks of the oldest packet that a node holds, at most 255
 uint8 [n]              0: computes, 1: done, 2: dead
 uint8 [0 to 3]         zeros, up to a multiple of four
-[P] uint16 ×2, uint8   packets: sender, receiver; ticks before the frame's tick at which the packet
-×4                     was heard, its age in ticks, whether it was lost, 0
+[P] uint16 ×2, uint8   packets: sender, receiver; ticks between hearing it and the snapshot, its age
+×4                     in ticks, whether it was lost, 0
 =====================  ============================================================================
 """
 
@@ -160,8 +160,8 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-def frame(scene: int, tick: int, sides: Sequence[tuple[Seen, int, Sequence[Packets]]]) -> bytes:
-    """A frame: for each side what is seen, the ticks since all nodes began, and the packets."""
+def snapshot(scene: int, tick: int, sides: Sequence[tuple[Seen, int, Sequence[Packets]]]) -> bytes:
+    """A snapshot: for each side what is seen, the ticks since all nodes began, and the packets."""
     n = len(sides[0][0].answer)
     parts = [np.array([MAGIC, scene, tick, n, len(sides), 0], "<u4").tobytes()]
     for seen, since, packets in sides:

@@ -28,8 +28,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hogwild.errors import ConfigError
+from hogwild.web.kept import Screen
 from hogwild.web.protocol import LONGEST, Command, ProtocolError, parse
-from hogwild.web.session import Screen
 
 STATIC = Path(__file__).parent / "static"
 VIEWERS = 8
@@ -210,8 +210,8 @@ async def _tell(ws: WebSocket, session: Viewed, news: asyncio.Event) -> str:
             await ws.send_text(json.dumps(notice))
         if screen.scene is not None:
             await ws.send_text(json.dumps(screen.scene, separators=(",", ":")))
-        if screen.frame is not None:
-            await ws.send_bytes(screen.frame)
+        if screen.snapshot is not None:
+            await ws.send_bytes(screen.snapshot)
         if session.closed:
             return "the session has ended"
 

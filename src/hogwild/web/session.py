@@ -1,21 +1,18 @@
 """The session of one viewer: two sides on one world, in a thread of its own.
 
-The thread applies commands, ticks, and leaves the newest scene and the newest frame where the
-connection finds them. Whoever is slow misses frames, and nothing piles up.
+The thread applies commands, ticks, and leaves the newest scene and the newest snapshot where the
+connection finds them. Whoever is slow misses some, and nothing piles up.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hogwild.asynchrony.lease import Beliefs
 from hogwild.asynchrony.scenario import Frame
@@ -23,7 +20,8 @@ from hogwild.asynchrony.trace import Trace
 from hogwild.errors import HogwildError
 from hogwild.models.base import Model
 from hogwild.web.given import Given
-from hogwild.web.protocol import GIVEN, Command, frame
+from hogwild.web.kept import Recording, Screen, Timing
+from hogwild.web.protocol import GIVEN, Command, snapshot
 from hogwild.web.scene import described, limits, pairs, rounded
 from hogwild.web.shelf import trained
 from hogwild.web.side import Packets, Side, settings
@@ -32,42 +30,11 @@ from hogwild.web.worlds import World
 LEASE = 20
 """Ticks for which a node counts on a neighbour that is gone."""
 RATE = 30.0
-"""Frames a second at most."""
+"""Snapshots a second at most."""
 WAITING = 64
 """Commands that may wait at most; those about the same thing count once."""
-LONGEST_TRACE = 5_000
-"""Ticks that are recorded at most."""
-NOTICES = 8
-
-
-@dataclass
-class Timing:
-    """What the sliders say."""
-
-    stagger: int = 5
-    delay: int = 2
-    loss: float = 0.0
-    speed: int = 20
-
-
-@dataclass
-class Recording:
-    """A schedule that can be replayed: the world it was drawn on, and where nodes ended."""
-
-    trace: Trace
-    world: World | Given
-    choice: list[tuple[str, str]]
-    h: Tensor | None = None
-    running: bool = True
-
-
-@dataclass
-class Screen:
-    """The newest of everything that a viewer has not been sent: what the connection reads."""
-
-    scene: dict[str, Any] | None = None
-    frame: bytes | None = None
-    notices: deque[dict[str, str]] = field(default_factory=lambda: deque(maxlen=NOTICES))
+USUAL = (("energy", "auto"), ("gcn", "auto"))
+"""The models and rules to begin with."""
 
 
 class Session:
@@ -88,9 +55,7 @@ class Session:
         self.given, self.from_file, self.wake = given, replay, wake
         self.timing, self.paused, self.closed = Timing(), False, False
         self.world: World | Given = World.make("field", 60, 3) if given is None else given
-        self.choice = [("energy", "auto"), ("gcn", "auto")]
-        if given is not None:
-            self.choice = given.choice
+        self.choice = list(USUAL) if given is None else given.choice
         self.dead: set[int] = set()
         self.version = 0
         self.recording: Recording | None = None
@@ -145,6 +110,7 @@ class Session:
     def _run(self) -> None:
         with torch.no_grad():
             try:
+                self._prepare()
                 self._begin()
                 self._loop()
             except Exception as error:  # a session ends in words, never in silence
@@ -153,6 +119,29 @@ class Session:
             finally:
                 self.closed = True
                 self.wake()
+
+    def _prepare(self) -> None:
+        """Begin with what the page asks for first, rather than with something else before it."""
+        with self._lock:
+            if self._lock.wait_for(lambda: bool(self._todo) or self.closed, 0.25):
+                self._lock.wait(0.02)  # the rest of it
+            todo, self._todo = self._todo, {}
+        for command in todo.values():
+            given = command.values
+            try:
+                if command.name == "world" and given["task"] != GIVEN:
+                    self.world = World.make(**given)
+                    self.choice, self.from_file = list(USUAL), None
+                elif command.name == "speed":
+                    self.timing.speed = given["ticks"]
+                elif command.name == "timing" and self.from_file is None:
+                    vars(self.timing).update(given)
+                elif command.name == "side" and GIVEN not in (given["model"], self.world.task):
+                    self.choice[given["side"]] = given["model"], given["rule"]
+                else:
+                    self._todo.setdefault(command.subject, command)
+            except HogwildError as error:
+                self._say(str(error), "error")
 
     def _loop(self) -> None:
         due = shown = time.monotonic()
@@ -204,9 +193,9 @@ class Session:
                 side.believe(believed)
         if self.recording is not None and self.recording.running:
             self.recording.h = self.sides[0].simulation.h.clone()
-            long = len(self.recording.trace.ticks) >= LONGEST_TRACE
-            if long or self.sides[0].recorded is None:
+            if self.recording.noted() or self.sides[0].recorded is None:
                 self._stop_recording()
+                self._new_scene()
 
     def _compare(self) -> None:
         """Whether the replay ended where the recording did."""
@@ -233,10 +222,9 @@ class Session:
             self.world, self.choice = self.given, self.given.choice
         else:
             self.world = World.make(task, nodes, seed)
-            own = [("energy", "auto"), ("gcn", "auto")]
             self.choice = [
                 mine if pair[0] == GIVEN else pair
-                for mine, pair in zip(own, self.choice, strict=True)
+                for mine, pair in zip(USUAL, self.choice, strict=True)
             ]
         self._begin()
 
@@ -433,7 +421,7 @@ class Session:
             (side.look(), side.simulation.time - side.since, packets)
             for side, packets in zip(self.sides, heard, strict=True)
         ]
-        packed = frame(self.version, tick, sides)
+        packed = snapshot(self.version, tick, sides)
         with self._lock:
-            self._screen.frame = packed
+            self._screen.snapshot = packed
         self.wake()

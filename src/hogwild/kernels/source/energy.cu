@@ -117,7 +117,7 @@ struct WarpSum {
 
 using namespace hog;
 
-extern "C" __global__ void __launch_bounds__(HOG_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(HOG_THREADS, HOG_RESIDENT)
 hog_solve(const __grid_constant__ Batch b, const double* h0, Options o, double* h,
           long long* status, long long* iterations, double* residual) {
     HOG_SHARED(shared);
@@ -138,7 +138,7 @@ hog_solve(const __grid_constant__ Batch b, const double* h0, Options o, double* 
 }
 
 /// `sums` [R, G, warps, parameters] is filled with the gradients of the parameters as they are used.
-extern "C" __global__ void __launch_bounds__(HOG_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(HOG_THREADS, HOG_RESIDENT)
 hog_adjoint(const __grid_constant__ Batch b, const double* h, const double* gradient, double* nodes,
             double* edges, double* weight, double* loop_weight, double* sums, long long* status) {
     HOG_SHARED(shared);

@@ -28,8 +28,10 @@ HOG_FN double get(V x, int) { return x; }
 HOG_FN double sum_lanes(V x) { return x; }
 HOG_FN V absolute(V x) { return fabs(x); }
 HOG_FN V root(V x) { return sqrt(x); }
-HOG_FN V power_of_two(V n) { return __longlong_as_double((long long)(n + 1023.0) << 52); }
-HOG_FN V nearest(V x) { return rint(x); }
+HOG_FN V power_of_two(V n) {
+    return __longlong_as_double(__double_as_longlong(n + (1023.0 + 6755399441055744.0)) << 52);
+}
+HOG_FN V nearest(V x) { return (x + 6755399441055744.0) - 6755399441055744.0; }
 HOG_FN bool any(Mask m) { return m; }
 
 #else
@@ -98,42 +100,27 @@ HOG_FN V exp_negative(V x) {
     const V n = nearest(x * 1.4426950408889634);
     V r = x - n * 6.93147180369123816490e-01;
     r = r - n * 1.90821492927058770002e-10;
-    V p = wide(1.6059043836821613e-10);
-    p = p * r + 2.08767569878681e-09;
-    p = p * r + 2.505210838544172e-08;
-    p = p * r + 2.755731922398589e-07;
-    p = p * r + 2.7557319223985893e-06;
-    p = p * r + 2.48015873015873e-05;
-    p = p * r + 0.0001984126984126984;
-    p = p * r + 0.001388888888888889;
-    p = p * r + 0.008333333333333333;
-    p = p * r + 0.041666666666666664;
-    p = p * r + 0.16666666666666666;
-    p = p * r + 0.5;
-    p = p * r + 1.0;
-    p = p * r + 1.0;
+    // Not one product after the other: a GPU would wait for each.
+    const V r2 = r * r, r4 = r2 * r2, r8 = r4 * r4;
+    const V a = (r * 0.16666666666666666 + 0.5) * r2 + (r + 1.0);
+    const V b = (r * 0.0001984126984126984 + 0.001388888888888889) * r2 +
+                (r * 0.008333333333333333 + 0.041666666666666664);
+    const V c = (r * 2.505210838544172e-08 + 2.755731922398589e-07) * r2 +
+                (r * 2.7557319223985893e-06 + 2.48015873015873e-05);
+    const V d = r * 1.6059043836821613e-10 + 2.08767569878681e-09;
+    const V p = (d * r4 + c) * r8 + (b * r4 + a);
     return p * power_of_two(n);
 }
 
 /// 2 atanh(t) for 0 <= t <= 1/3, which is log1p(e) with t = e / (2 + e) and 0 <= e <= 1.
 HOG_FN V twice_atanh(V t) {
     const V q = t * t;
-    V p = wide(1.0 / 31);
-    p = p * q + 1.0 / 29;
-    p = p * q + 1.0 / 27;
-    p = p * q + 1.0 / 25;
-    p = p * q + 1.0 / 23;
-    p = p * q + 1.0 / 21;
-    p = p * q + 1.0 / 19;
-    p = p * q + 1.0 / 17;
-    p = p * q + 1.0 / 15;
-    p = p * q + 1.0 / 13;
-    p = p * q + 1.0 / 11;
-    p = p * q + 1.0 / 9;
-    p = p * q + 1.0 / 7;
-    p = p * q + 1.0 / 5;
-    p = p * q + 1.0 / 3;
-    p = p * q + 1.0;
+    const V q2 = q * q, q4 = q2 * q2, q8 = q4 * q4;
+    const V a = (q * (1.0 / 7) + 1.0 / 5) * q2 + (q * (1.0 / 3) + 1.0);
+    const V b = (q * (1.0 / 15) + 1.0 / 13) * q2 + (q * (1.0 / 11) + 1.0 / 9);
+    const V c = (q * (1.0 / 23) + 1.0 / 21) * q2 + (q * (1.0 / 19) + 1.0 / 17);
+    const V d = (q * (1.0 / 31) + 1.0 / 29) * q2 + (q * (1.0 / 27) + 1.0 / 25);
+    const V p = (d * q4 + c) * q8 + (b * q4 + a);
     return 2.0 * t * p;
 }
 

@@ -7,8 +7,9 @@ const WINDOW = 600;
 const MOST = 2400;
 
 export class Chart {
-  constructor(canvas) {
+  constructor(canvas, empty) {
     this.canvas = canvas;
+    this.empty = empty;
     this.clear();
   }
 
@@ -52,7 +53,7 @@ export class Chart {
     if (!values.length) {
       g.fillStyle = "#565f6d";
       g.textAlign = "center";
-      g.fillText("nothing to show yet", w / 2, h / 2);
+      g.fillText(this.lines.some((line) => line.length > 1) ? this.empty : "nothing to show yet", w / 2, h / 2);
       return;
     }
     const high = Math.ceil(Math.log10(Math.max(...values)) + 1e-9);

@@ -4,6 +4,7 @@ import { PALETTE, level } from "./colours.js";
 
 const INK = "#1d2430";
 const MARGIN = 18;
+const CLOSE = 400; // of more nodes there are no rings: one would not see them
 
 export class Graph {
   constructor(canvas) {
@@ -12,7 +13,7 @@ export class Graph {
     this.edges = document.createElement("canvas");
     this.scene = null;
     this.place = null; // [x, y] of every node in CSS pixels
-    this.frames = []; // the last few, oldest first
+    this.snapshots = []; // the last few, oldest first
     this.packets = [];
     this.chosen = -1;
     this.dragged = null;
@@ -24,19 +25,19 @@ export class Graph {
   show(scene, fresh) {
     this.scene = scene;
     if (fresh) {
-      this.frames = [];
+      this.snapshots = [];
       this.packets = [];
       this.chosen = Math.min(this.chosen, scene.nodes - 1);
     }
     this.stale = true;
   }
 
-  /** A new frame of this side; `lag`: ticks by which the picture is behind. */
+  /** A new snapshot of this side; `lag`: ticks by which the picture is behind. */
   add(tick, side, lag) {
-    const last = this.frames[this.frames.length - 1];
-    if (last && tick < last.tick) { this.frames = []; this.packets = []; }
-    this.frames.push({ tick, ...side });
-    if (this.frames.length > 12) this.frames.shift();
+    const last = this.snapshots[this.snapshots.length - 1];
+    if (last && tick < last.tick) { this.snapshots = []; this.packets = []; }
+    this.snapshots.push({ tick, ...side });
+    if (this.snapshots.length > 12) this.snapshots.shift();
     for (const packet of side.heard) {
       packet.start = Math.max(packet.end - packet.age - 1, packet.end - Math.max(lag, 1));
       this.packets.push(packet);
@@ -44,7 +45,7 @@ export class Graph {
     if (this.packets.length > 3000) this.packets.splice(0, this.packets.length - 3000);
   }
 
-  get last() { return this.frames[this.frames.length - 1] ?? null; }
+  get last() { return this.snapshots[this.snapshots.length - 1] ?? null; }
 
   layout() {
     const ratio = Math.min(window.devicePixelRatio || 1, 2);
@@ -65,7 +66,7 @@ export class Graph {
     }
     if (this.dragged) this.place.set(this.dragged.at, 2 * this.dragged.node);
     const cell = Math.sqrt(((w - 2 * MARGIN) * (h - 2 * MARGIN)) / nodes);
-    this.radius = Math.max(1.8, Math.min(11, (nodes > 300 ? 0.38 : 0.24) * cell));
+    this.radius = Math.max(1.8, Math.min(11, (nodes > 400 ? 0.34 : 0.24) * cell));
     this.edges.width = W; this.edges.height = H;
     const g = this.edges.getContext("2d");
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -88,7 +89,7 @@ export class Graph {
     g.clearRect(0, 0, this.canvas.width, this.canvas.height);
     g.drawImage(this.edges, 0, 0);
     g.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    if (!this.frames.length) return;
+    if (!this.snapshots.length) return;
     if (!calm) this.drawPackets(t);
     this.drawNodes(t, calm);
     this.drawMarks();
@@ -128,12 +129,12 @@ export class Graph {
     g.stroke();
   }
 
-  /** Answers at the moment t, between two frames. */
+  /** Answers at the moment t, between two snapshots. */
   answers(t) {
-    let b = this.frames.length - 1;
-    while (b > 0 && this.frames[b - 1].tick >= t) b--;
-    const after = this.frames[b];
-    const before = this.frames[Math.max(b - 1, 0)];
+    let b = this.snapshots.length - 1;
+    while (b > 0 && this.snapshots[b - 1].tick >= t) b--;
+    const after = this.snapshots[b];
+    const before = this.snapshots[Math.max(b - 1, 0)];
     const share = after.tick > before.tick ? (t - before.tick) / (after.tick - before.tick) : 1;
     return { before, after, share: Math.max(0, Math.min(1, share)) };
   }
@@ -155,30 +156,36 @@ export class Graph {
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(i);
     }
+    const shape = (i, size) => {
+      const [x, y] = [this.place[2 * i], this.place[2 * i + 1]];
+      if (after.state[i] === 1) g.rect(x - 0.9 * size, y - 0.9 * size, 1.8 * size, 1.8 * size);
+      else { g.moveTo(x + size, y); g.arc(x, y, size, 0, 7); }
+    };
+    if (n <= CLOSE) { // outlines: a darker, larger shape below is quicker than a stroke
+      g.fillStyle = "#6c717b";
+      g.beginPath();
+      for (const list of groups.values()) for (const i of list) shape(i, r + 0.5);
+      g.fill();
+    }
     for (const [key, list] of groups) {
       g.fillStyle = PALETTE[key];
       g.beginPath();
-      for (const i of list) {
-        const [x, y] = [this.place[2 * i], this.place[2 * i + 1]];
-        if (after.state[i] === 1) g.rect(x - 0.9 * r, y - 0.9 * r, 1.8 * r, 1.8 * r);
-        else { g.moveTo(x + r, y); g.arc(x, y, r, 0, 7); }
-      }
+      for (const i of list) shape(i, r - (n <= CLOSE ? 0.5 : 0));
       g.fill();
-      if (r > 3) { g.strokeStyle = "rgba(29,36,48,0.45)"; g.lineWidth = 1; g.stroke(); }
     }
-    if (r > 3) this.drawRings(after, n, r);
+    if (n <= CLOSE) this.drawRings(after, n, r);
     this.drawDead(dead, r);
   }
 
-  drawRings(frame, n, r) {
+  drawRings(seen, n, r) {
     const g = this.g;
     g.strokeStyle = "rgba(29,36,48,0.8)";
     g.lineWidth = Math.max(1.3, 0.2 * r);
     g.beginPath();
     for (let i = 0; i < n; i++) {
-      if (frame.state[i] !== 0 || !frame.stale[i]) continue;
+      if (seen.state[i] !== 0 || !seen.stale[i]) continue;
       const [x, y] = [this.place[2 * i], this.place[2 * i + 1]];
-      const turn = Math.min(frame.stale[i] / this.full, 1) * 2 * Math.PI;
+      const turn = Math.min(seen.stale[i] / this.full, 1) * 2 * Math.PI;
       g.moveTo(x, y - 1.4 * r);
       g.arc(x, y, 1.4 * r, -Math.PI / 2, -Math.PI / 2 + turn);
     }

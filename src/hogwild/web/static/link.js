@@ -1,8 +1,8 @@
-// The connection to the server: commands go out as JSON, scenes and frames come in.
+// The connection to the server: commands go out as JSON, scenes and snapshots come in.
 
 const MAGIC = 0x31474f48;
 
-/** A frame, as hogwild/web/protocol.py packs it; null if it is none. */
+/** A snapshot, as hogwild/web/protocol.py packs it; null if it is none. */
 export function unpack(buffer) {
   const view = new DataView(buffer);
   if (buffer.byteLength < 24 || view.getUint32(0, true) !== MAGIC) return null;
@@ -45,8 +45,8 @@ export class Link {
     this.socket.binaryType = "arraybuffer";
     this.socket.onmessage = ({ data }) => {
       if (data instanceof ArrayBuffer) {
-        const frame = unpack(data);
-        if (frame) this.on.frame(frame);
+        const found = unpack(data);
+        if (found) this.on.snapshot(found);
         return;
       }
       const said = JSON.parse(data);

@@ -22,14 +22,17 @@ const sides = [...document.querySelectorAll(".side")].map((box) => ({
   rule: box.querySelector(".rule"), verdict: box.querySelector(".verdict"),
   about: box.querySelector(".about-node"), state: "",
 }));
-const charts = { error: new Chart($("#error")), residual: new Chart($("#residual")) };
+const charts = {
+  error: new Chart($("#error"), "no answer yet"),
+  residual: new Chart($("#residual"), "layers have no residual: nothing tells them how far they are"),
+};
 const quiet = matchMedia("(prefers-reduced-motion: reduce)");
 let hello = null;
 let scene = null;
 let clock = 0; // the moment that is drawn, in ticks
 let latest = 0;
 let rate = 20; // ticks a second, as they come
-let heard = 0; // when the last frame came
+let heard = 0; // when the last snapshot came
 let wish = new URLSearchParams(location.hash.slice(1));
 let pausedByHiding = false;
 
@@ -54,7 +57,7 @@ const link = new Link({
     document.documentElement.dataset.scene = said.version;
     describe();
   },
-  frame(said) {
+  snapshot(said) {
     if (!scene || said.n !== scene.nodes) return;
     if (said.tick < latest) Object.values(charts).forEach((chart) => { chart.lines = [[], []]; chart.events = []; });
     const now = performance.now();
@@ -82,7 +85,7 @@ const link = new Link({
 /** What the address of the page asks for. */
 function ask() {
   const get = (name, usual) => wish.get(name) ?? usual;
-  if (hello.attached || ![...wish.keys()].length) return;
+  if (hello.attached) return;
   if (wish.has("task") || wish.has("nodes") || wish.has("seed")) {
     link.send("world", { task: get("task", "field"), nodes: Number(get("nodes", 60)), seed: Number(get("seed", 3)) });
   }
@@ -91,7 +94,7 @@ function ask() {
   if (["stagger", "delay", "loss"].some((name) => wish.has(name))) {
     link.send("timing", { stagger: Number(get("stagger", 5)), delay: Number(get("delay", 2)), loss: Number(get("loss", 0)) });
   }
-  if (wish.has("speed")) link.send("speed", { ticks: Number(wish.get("speed")) });
+  link.send("speed", { ticks: Number(get("speed", 20)) });
 }
 
 /** Keep the address of the page in step with what it shows. */
@@ -121,6 +124,7 @@ function describe() {
   $("#high").textContent = task.high.toFixed(1);
   $("#answer").textContent = `colour: ${task.answer}`;
   const { full } = sides[0].graph;
+  $("#rings").hidden = scene.nodes > 400;
   $("#full").textContent = scene.unit ? `${Math.round(1000 * scene.unit * full)} ms` : ticks(full);
   $("#square").textContent = mode === "attached" ? "settled" : "done, no longer listens";
   Object.values(charts).forEach((chart) => { chart.perSecond = scene.per_second ?? 0; });
@@ -160,7 +164,7 @@ function describe() {
   tell();
 }
 
-/** What changes with every frame, in words; a few times a second. */
+/** What changes with every snapshot, in words; a few times a second. */
 function tell() {
   if (!scene) return;
   sides.forEach(({ graph, verdict, about: line, box }, s) => {

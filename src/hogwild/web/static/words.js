@@ -65,7 +65,7 @@ export function verdict(side, about, restart, mode) {
 export function onTask(value, inStep, classes) {
   if (!Number.isFinite(value)) return "–";
   const shown = (v) => (classes ? `${Math.round(100 * v)} % wrong` : `error ${v.toFixed(2)}`);
-  return inStep === null ? shown(value) : `${shown(value)} (in step ${classes ? `${Math.round(100 * inStep)} %` : inStep.toFixed(2)})`;
+  return inStep === null ? shown(value) : `${shown(value)}, in step ${classes ? `${Math.round(100 * inStep)} %` : inStep.toFixed(2)}`;
 }
 
 /** What to say of a swarm of real processes. */

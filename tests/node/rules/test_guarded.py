@@ -6,14 +6,16 @@ from certified import data
 from frustrated import Frustrated, complete
 
 import hogwild
-from hogwild import EnergyGNN
+from hogwild import GSDGNN, EnergyGNN
 from hogwild.analysis.certify import certify
 from hogwild.analysis.echoes import Echoes
 from hogwild.asynchrony.impairments import BernoulliLoss
+from hogwild.asynchrony.scenarios import swarm
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import ConfigError
 from hogwild.executors.simulated import Simulation
 from hogwild.rules import guarded_rule, message_rule
+from hogwild.testing import check_rule
 from hogwild_node.rules import guarded
 
 V = torch.tensor(
@@ -55,6 +57,15 @@ def test_messages_without_a_safeguard_diverge_on_a_frustrated_cycle():
     assert far[-1] > 1e2
     assert far[-1] > far[100]
     assert min(far) > 1e-2
+
+
+@pytest.mark.slow
+def test_the_safeguard_brings_these_messages_home():
+    """Measured, not proved."""
+    problem = problem_of()
+    far = follow(message_rule(problem), problem, 500)
+    assert max(far) > 100.0
+    assert far[-1] < 1e-6
 
 
 def test_the_guarded_rule_falls_back_and_arrives(monkeypatch):
@@ -105,3 +116,19 @@ def test_what_is_proved_of_it():
     stack = EnergyGNN(3, out_channels=2, num_layers=2).double()
     with pytest.raises(ConfigError, match="num_layers=1"):
         hogwild.simulate(stack, inputs, rule="guarded", ticks=5)
+    assert not certify(stack, inputs, rule="guarded").guaranteed
+    denoised = certify(GSDGNN(3, out_channels=2).double(), inputs, rule="guarded")
+    assert denoised.guaranteed
+    assert denoised.rate is None
+
+
+def test_it_is_a_rule():
+    check_rule(lambda problem: guarded_rule(problem, age=7), ticks=200)
+
+
+def test_graphs_that_move():
+    moving = swarm(6, degree=3, changes=1, every=20, seed=0)
+    model = GSDGNN(1, out_channels=1)
+    plain = hogwild.track(model, moving)
+    found = hogwild.track(model, moving, rule="guarded")
+    assert torch.allclose(plain.error, found.error, rtol=0.0, atol=1e-5)
