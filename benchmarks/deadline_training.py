@@ -151,8 +151,8 @@ def row(record: dict[str, Any], plain: float | None) -> str:
     cells.append(f"{rules['messages']['solution']:.3f}")
     for rule in RULES:
         cells.append(" / ".join(f"{rules[rule]['at'][str(c)]:.3f}" for c in CONES))
-        near = rules[rule]["within"]
-        cells.append("–" if near is None else f"{near:.1f}")
+        near = rules[rule].get("within", "not measured")
+        cells.append("never" if near is None else near if isinstance(near, str) else f"{near:.1f}")
     cost = record["cpu_seconds_an_epoch"]
     cells.append("1" if plain is None else f"{cost / plain:.1f}")
     return "| " + " | ".join(cells) + " |"
