@@ -95,7 +95,7 @@ def judged(task: Task, model: Any, graphs: list[Any], runs: int) -> dict[str, An
     found: dict[str, Any] = {}
     for rule in RULES:
         run = hogwild.simulate(
-            model, data, rule=rule, runs=runs, ticks=12_000, tol=1e-5, metric=task.reported
+            model, data, rule=rule, runs=runs, ticks=12_000, tol=1e-5, metric=task.metric_name
         )
         deadlines = run.deadlines
         near = deadlines.within()
@@ -147,12 +147,12 @@ def measured(name: str, way: str, epochs: int | None, graphs: int, runs: int) ->
 
 def row(record: dict[str, Any], plain: float | None) -> str:
     """A line of the table."""
-    rules, cells = record["rules"], [record["task"], record["way"]]
-    cells.append(f"{rules['messages']['solution']:.4f}")
+    rules, cells = record["rules"], [f"{record['task']} ({record['metric']})", record["way"]]
+    cells.append(f"{rules['messages']['solution']:.3f}")
     for rule in RULES:
-        cells += [f"{rules[rule]['at'][str(c)]:.4f}" for c in CONES]
-        near = rules[rule]["within"]
-        cells.append("–" if near is None else f"{near:.1f}")
+        cells.append(" / ".join(f"{rules[rule]['at'][str(c)]:.3f}" for c in CONES))
+        near = rules[rule].get("within", "not measured")
+        cells.append("never" if near is None else near if isinstance(near, str) else f"{near:.1f}")
     cost = record["cpu_seconds_an_epoch"]
     cells.append("1" if plain is None else f"{cost / plain:.1f}")
     return "| " + " | ".join(cells) + " |"
@@ -160,10 +160,10 @@ def row(record: dict[str, Any], plain: float | None) -> str:
 
 def table(folder: Path) -> str:
     """All records in a table for Markdown."""
-    heads = ["task", "way", "solution"]
+    heads = ["task", "way", "in step"]
     for rule in RULES:
-        heads += [f"{rule}: {c} cones" for c in CONES] + ["within 5 %"]
-    lines = ["| " + " | ".join([*heads, "epoch"]) + " |", "|" + "---|" * (len(heads) + 1)]
+        heads += [f"{rule}: {' / '.join(map(str, CONES))} light cones", "within 5 %"]
+    lines = ["| " + " | ".join([*heads, "epoch"]) + " |", "|" + " --- |" * (len(heads) + 1)]
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     plain = {r["task"]: r["cpu_seconds_an_epoch"] for r in records if r["way"] == "plain"}
     order = list(ways(1))

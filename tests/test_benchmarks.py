@@ -74,3 +74,11 @@ def test_deadlines_match_the_results():
         [sys.executable, place, "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_table_of_ways_to_train_for_a_deadline():
+    place = ROOT / "benchmarks" / "deadline_training.py"
+    done = subprocess.run(
+        [sys.executable, place, "--table"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout in (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
