@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hogwild.executors.deadlines import LEAST
 from hogwild.executors.price import shown, size
 from hogwild.files import write_atomically
 from hogwild.plots.style import CYCLE, GREY, INK, figure, need
@@ -57,9 +58,9 @@ NEAR = 0.01
 """On the frontier: the error is at most this share above the least."""
 
 
-def records() -> dict[str, dict[str, Any]]:
-    """All records, in the order of the paper."""
-    paths = {task: HERE / "results" / "deadlines" / f"{task}.json" for task in TASKS}
+def records(folder: str = "") -> dict[str, dict[str, Any]]:
+    """All records of a folder, in the order of the paper."""
+    paths = {task: HERE / "results" / "deadlines" / folder / f"{task}.json" for task in TASKS}
     return {task: json.loads(path.read_text()) for task, path in paths.items() if path.exists()}
 
 
@@ -73,6 +74,17 @@ def cost_and_error(run: dict[str, Any], record: dict[str, Any], cost: str) -> np
 def error_at(curve: np.ndarray, budget: float) -> float:
     """The error at the last look within the budget."""
     return float(curve[1][np.searchsorted(curve[0], budget, "right") - 1])
+
+
+def in_time(run: dict[str, Any], record: dict[str, Any], share: float = 0.05) -> Any:
+    """The look from which on the error is within a share of the synchronous one, as
+    ``Deadlines.within`` defines it; ``None``: never."""
+    error = cost_and_error(run, record, "ticks")[1]
+    goal = 1.0 - run["synchronous"] if record["higher_is_better"] else run["synchronous"]
+    allowed = share * max(goal, LEAST * (error[0] - goal)) + 1e-9
+    late = np.flatnonzero(error - goal > allowed)
+    first = int(late[-1]) + 1 if late.size else 0
+    return run["looks"][first] if first < len(error) else None
 
 
 def frontier(record: dict[str, Any], cost: str) -> dict[str, Any]:
@@ -156,7 +168,7 @@ def table(task: str, record: dict[str, Any]) -> str:
         cells = [show(run["synchronous"], record)]
         cells += [show(run["at_cones"][c]["error"], record) for c in CONES]
         cells.append(", ".join(size(run["at_cones"][c]["bytes"]) for c in CONES))
-        price = run["within"]["0.05"]
+        price = in_time(run, record)
         costs = ["never", "–", "–"]
         if price is not None:
             cones = price["ticks"] / run["light_cone"]["ticks"]
@@ -213,8 +225,9 @@ def frontiers(every: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def goals(every: dict[str, dict[str, Any]]) -> str:
-    """Light cones until within 5 %, of messages and of gradient steps."""
+def goals(every: dict[str, dict[str, Any]], *, steps: bool = False) -> str:
+    """Light cones until within 5 %, of messages and of gradient steps; with ``steps`` beside the
+    error in step."""
     names = [n for n in NAMES if n.startswith("energy")]
     used = [n for n in names if any(n in r["runs"] for r in every.values())]
     lines = [
@@ -225,10 +238,13 @@ def goals(every: dict[str, dict[str, Any]]) -> str:
         cells = []
         for name in used:
             run = record["runs"].get(name)
-            price = None if run is None else run["within"]["0.05"]
+            price = None if run is None else in_time(run, record)
             cone = None if run is None else run["light_cone"]["ticks"]
-            cells.append("–" if run is None else "never" if price is None
-                         else f"{price['ticks'] / cone:.1f}")  # fmt: skip
+            text = "–" if run is None else "never"
+            text = text if price is None else f"{price['ticks'] / cone:.1f}"
+            if steps and run is not None:
+                text += f" (in step {show(run['synchronous'], record)})"
+            cells.append(text)
         lines.append(f"| {task} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -243,6 +259,7 @@ def main() -> None:
         for task, record in every.items():
             draw(task, record)
     parts = {"frontiers": frontiers(every), "goals": goals(every)}
+    parts["medium"] = goals(records("medium"), steps=True)
     parts["tables"] = "\n\n".join(table(task, record) for task, record in every.items())
     before = text = PAGE.read_text("utf-8")
     for name, part in parts.items():
