@@ -94,9 +94,9 @@ def histograms(study: Study) -> Figure:
     """Outputs of the node farthest from the one that was told, over many schedules."""
     titles = list(MODELS.values())
     fig = output_histogram(list(study.many.values()), study.node, titles=titles)
-    fig.legend(
-        *fig.axes[0].get_legend_handles_labels(), loc="outside upper right", frameon=False
-    )  # beside the titles: inside a panel it may cover bars
+    legend = fig.axes[0].get_legend()
+    if legend is not None:
+        legend.remove()  # it may cover bars; the caption says what the dashed line is
     return fig
 
 

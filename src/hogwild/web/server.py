@@ -26,6 +26,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from hogwild.errors import ConfigError
 from hogwild.web.kept import Screen
@@ -38,6 +39,8 @@ STRIKES = 20
 """Messages that are no commands, after which a connection is closed."""
 PACE, BURST = 60.0, 120.0
 """Messages a second that a page may send for long, and at once."""
+UNSENT = 2**20
+"""Bytes that may wait for a client that does not read, beside one snapshot."""
 OPENED = 5.0, 30.0
 """Connections a second that may be opened for long, and at once: every one costs a solve."""
 HEADERS = [
@@ -261,6 +264,23 @@ async def live(ws: WebSocket) -> None:
 # -- the server ------------------------------------------------------------------------------------
 
 
+class Bounded(WebSocketsSansIOProtocol):
+    """uvicorn's WebSockets, but a client cannot make answers to pings, or parts of one message,
+    pile up."""
+
+    def handle_ping(self) -> None:
+        if self.transport.get_write_buffer_size() > UNSENT:
+            self.transport.abort()  # it asks and does not read
+        else:
+            super().handle_ping()
+
+    def handle_cont(self, event: Any) -> None:
+        if len(self.frames) > LONGEST:
+            self.transport.abort()  # a message of so many parts is none
+        else:
+            super().handle_cont(event)
+
+
 async def _index(request: Any) -> Response:
     return FileResponse(STATIC / "index.html")
 
@@ -310,7 +330,7 @@ def configuration(home: Home, names: Collection[str] = ()) -> uvicorn.Config:
     """How uvicorn serves: large messages and compressed ones are refused before they are read."""
     return uvicorn.Config(
         application(home, names), log_level="critical", access_log=False, lifespan="off",
-        ws="websockets-sansio", ws_max_size=4 * LONGEST, ws_per_message_deflate=False,
+        ws=Bounded, ws_max_size=4 * LONGEST, ws_per_message_deflate=False,
         ws_ping_interval=20.0, ws_ping_timeout=20.0, timeout_graceful_shutdown=2,
         limit_concurrency=64, server_header=False,
     )  # fmt: skip

@@ -32,7 +32,7 @@ let scene = null;
 let clock = 0; // the moment that is drawn, in ticks
 let latest = 0;
 let rate = 20; // ticks a second, as they come
-let heard = 0; // when the last snapshot came
+let heard = []; // [when, tick] of the snapshots of the last two seconds
 let wish = new URLSearchParams(location.hash.slice(1));
 let pausedByHiding = false;
 
@@ -61,13 +61,15 @@ const link = new Link({
     if (!scene || said.n !== scene.nodes) return;
     if (said.tick < latest) Object.values(charts).forEach((chart) => { chart.lines = [[], []]; chart.events = []; });
     const now = performance.now();
-    if (said.tick > latest && heard) {
-      const seen = (said.tick - latest) / Math.max((now - heard) / 1000, 0.001);
-      rate += 0.1 * (Math.min(seen, 200) - rate);
+    if (Math.abs(said.tick - latest) > 200 || said.tick < latest) {
+      clock = said.tick - lag();
+      heard = [];
     }
-    if (Math.abs(said.tick - latest) > 200 || said.tick < latest) clock = said.tick - lag();
     latest = said.tick;
-    heard = now;
+    heard = heard.filter(([when]) => now - when < 2000);
+    heard.push([now, said.tick]);
+    const [when, tick] = heard[0];
+    if (now - when > 500) rate = (said.tick - tick) / ((now - when) / 1000);
     said.sides.forEach((side, s) => {
       sides[s].graph.add(said.tick, side, lag());
       charts.error.add(s, said.tick, side.error);
@@ -320,7 +322,7 @@ function draw(now) {
   const goal = latest - lag();
   if (!scene?.paused) clock += rate * seconds;
   clock += Math.min(1, 3 * seconds) * (goal - clock);
-  clock = Math.min(clock, latest);
+  clock = Math.min(clock, goal + 0.6 * lag()); // never so near that no packet is on its way
   const quietly = still.checked;
   if (!quietly || now - drawn > 500) {
     drawn = now;
