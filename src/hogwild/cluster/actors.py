@@ -79,6 +79,13 @@ class Actors(Engine):
         """Wait for all actors; an error of a constructor is raised here."""
         waiting = [actor.pid.remote() for actor in self.actors]
         ready, missing = ray.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
+        have, spent = ray.cluster_resources(), PATIENCE
+        room = min(
+            have.get("CPU", 0) - cpus * len(waiting), have.get("GPU", 0) - gpus * len(waiting)
+        )
+        if missing and room >= 0:  # there is room, so that the machine is only busy
+            ready, missing = ray.wait(waiting, num_returns=len(waiting), timeout=2 * PATIENCE)
+            spent += 2 * PATIENCE
         try:
             results(ready)
         except ray.exceptions.RayActorError as error:
@@ -88,10 +95,9 @@ class Actors(Engine):
                 f"{self.plan.store} and have this library"
             ) from error
         if missing:
-            have = ray.cluster_resources()
             raise ConfigError(
                 f"Ray has not started {len(missing)} of {len(waiting)} workers within "
-                f"{PATIENCE:.0f} s; they need {cpus:g} CPUs and {gpus:g} GPUs each, and the "
+                f"{spent:.0f} s; they need {cpus:g} CPUs and {gpus:g} GPUs each, and the "
                 f"cluster has {have.get('CPU', 0):g} CPUs and {have.get('GPU', 0):g} GPUs in all"
             )
 

@@ -79,15 +79,19 @@ class Trial:
     @property
     def left(self) -> float:
         """Seconds until the worst residual is within its limit, if it decays as in the later half
-        of the time. What is wrong between near nodes fades first, and says nothing of the rest."""
+        of the time: what is wrong between near nodes fades first, and says nothing of the rest.
+        Where it has not decayed there, as in all of the time."""
         if not self.seen:
             return math.inf
         t1, u1 = self.seen[-1]
-        middle = 0.5 * (self.seen[0][0] + t1)
-        t0, u0 = next(point for point in reversed(self.seen) if point[0] <= middle)
         if u1 <= 1.0:
             return 0.0
-        return math.log(u1) * (t1 - t0) / math.log(u0 / u1) if u0 > u1 and t1 > t0 else math.inf
+        middle = 0.5 * (self.seen[0][0] + t1)
+        late = next(point for point in reversed(self.seen) if point[0] <= middle)
+        for t0, u0 in (late, self.seen[0]):
+            if u0 > u1 and t1 > t0:
+                return math.log(u1) * (t1 - t0) / math.log(u0 / u1)
+        return math.inf
 
 
 def run_auto(engine: Engine, tell: Watch, seconds: float | None) -> Choice:

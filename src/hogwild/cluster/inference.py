@@ -20,7 +20,7 @@ from hogwild.cluster.setup import Place, Setup, Source, engine_for, prepared
 from hogwild.cluster.trace import Trace
 from hogwild.cluster.worker import Status
 from hogwild.cluster.writer import OVERLAP
-from hogwild.errors import ConfigError, is_number
+from hogwild.errors import ConfigError, DataError, is_number
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.mode import evaluating
@@ -106,6 +106,13 @@ def infer(
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(_interrupted(setup)) from None
+            except OSError as error:
+                if error.errno is None:  # of Ray, and not of a file
+                    raise
+                raise DataError(
+                    f"a worker cannot write to {setup.folder} ({error}); expected room for "
+                    f"checkpoints and answers: make room, and the same call goes on"
+                ) from error
 
 
 def _interrupted(setup: Setup) -> str:

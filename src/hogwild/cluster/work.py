@@ -33,6 +33,7 @@ from hogwild.errors import ConfigError
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.solvers.loop import Solver, solve
+from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.rules import FixedPointRule, MessageRule, Rule
 from hogwild_node.rules.gradient import GradientRule
 
@@ -305,10 +306,11 @@ def rule_on(problem: Problem, owned: int, name: str) -> tuple[Rule, Tensor, Tens
     """A node's rule on the owned nodes: the rule, and the local indices of the edges into these
     nodes and of their senders."""
     part = problem.part(torch.arange(owned))
-    if isinstance(problem, FixedPoint) and name == "fixed-point":
-        rule: Rule = FixedPointRule(part.local, part.star, problem.channels)  # type: ignore[arg-type]
-    elif isinstance(problem, Objective) and name in ("gradient", "messages"):
-        steps = GradientRule(part.local, part.star, problem.channels)  # type: ignore[arg-type]
+    local = part.local
+    if isinstance(local, LocalMap) and name == "fixed-point":
+        rule: Rule = FixedPointRule(local, part.star, problem.channels)
+    elif isinstance(local, LocalEnergy) and name in ("gradient", "messages"):
+        steps = GradientRule(local, part.star, problem.channels)
         rule = steps if name == "gradient" else MessageRule(steps)
     else:
         fits = "fixed-point" if isinstance(problem, FixedPoint) else "messages or gradient"

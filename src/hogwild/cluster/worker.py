@@ -53,9 +53,10 @@ class Mail:
     packet: Any
 
 
-ALIKE = 3.0
-"""Parts whose updates take at most this many times as long are about as fast."""
-WAIT, ANSWER = 3.0, 0.6
+ALIKE, FAST = 3.0, 2.0
+"""Parts whose updates take at most ALIKE times as long are about as fast; parts whose updates take
+at most a FAST-th of the time are much faster."""
+WAIT, ANSWER = 3.0, 1.0
 """How many times as long as its last update a part waits for mail of parts that are about as fast,
 and for answers of parts that are much faster; for the latter only if it has no overlap. Chosen on
 the grids of ``benchmarks/cluster.py``."""
@@ -207,7 +208,7 @@ class Worker:
         for q in self.work.links.receives:
             if q not in self.work.links.sends or self.answers.get(q) == self.version:
                 continue
-            pace, fast = self.paces.get(q, 0.0), self.took / ALIKE
+            pace, fast = self.paces.get(q, 0.0), self.took / FAST
             if q in self._inbox or (q in self.paces and pace <= fast):
                 # With an overlap few updates are left, and each should begin at once.
                 wait = ANSWER if pace <= fast and not self.work.waits else 0.0
