@@ -58,7 +58,7 @@ def test_stiff_energies(scale):
 
 def test_hubs():
     """Nodes of very different degrees: the diagonal preconditions."""
-    assert_alike(layer(hidden_channels=9), Inputs(torch.randn(300, 3, **DOUBLE), star(300)))
+    assert_alike(layer(), Inputs(torch.randn(300, 3, **DOUBLE), star(300)))
 
 
 def test_the_tolerance_of_the_adjoint():
