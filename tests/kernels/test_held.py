@@ -34,7 +34,8 @@ def assert_solved_alike(conv, inputs, share, direct):
     torch.testing.assert_close(here.value, there.value, rtol=0, atol=1e-9)
     assert torch.equal(here.value[..., held], h0[..., held])
     assert here.converged.all() and there.converged.all()
-    assert int((here.iterations - there.iterations).abs().max()) <= 1
+    # Conjugate gradients solve for a direction to a few digits only.
+    assert int((here.iterations - there.iterations).abs().max()) <= (1 if direct else 2)
     gradient, scale = kernel.gradient(h0)
     at = problem.evaluate(h0)
     torch.testing.assert_close(gradient, at.gradient, rtol=1e-12, atol=1e-10)
