@@ -250,12 +250,12 @@ def choose(
     """The metric asked for, or the one the targets suggest; targets that do not fit it raise.
 
     Args:
-        given: A name, a function, or ``None``. The metric of a function has its name.
+        given: A name, a metric, a function, or ``None``. The metric of a function has its name.
         higher_is_better: Only with a function; ``None``: lower values are better.
         prediction: [..., n, out]
         target: [n] or [n, out]; anything with a function.
     """
-    if callable(given):
+    if callable(given) and not isinstance(given, Metric):
         name = getattr(given, "__name__", type(given).__name__)
         name = "metric" if name == "<lambda>" else name
         return Metric(name, one_by_one(given), bool(higher_is_better))
@@ -265,6 +265,8 @@ def choose(
             f"direction is known; expected it with a function only"
         )
     given = _default(prediction, target) if given is None else given
+    if isinstance(given, Metric):
+        return given
     if given not in METRICS:
         raise ConfigError(
             f"metric={given!r}; expected a function (prediction, target) -> float, or one of "

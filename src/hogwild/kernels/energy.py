@@ -338,13 +338,13 @@ class EnergyKernel:
         edges = max(graph.num_edges, graph.num_nodes)
         return edges <= MOST_EDGES and edges <= LARGEST * graph.num_graphs
 
-    @property
+    @cached_property
     def direct(self) -> bool:
         """Whether Newton's method factorises Hessians; otherwise conjugate gradients multiply with
         them."""
         return self._factorisation < PRODUCTS
 
-    @property
+    @cached_property
     def direct_adjoint(self) -> bool:
         """The same for the adjoint."""
         return self._factorisation < ADJOINT_PRODUCTS

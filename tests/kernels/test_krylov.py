@@ -1,0 +1,77 @@
+"""Compiled conjugate gradients: products in single precision, refined in double precision."""
+
+import pytest
+import torch
+from helpers import DOUBLE, grid, star
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_cases import assert_alike, layer, layers, needs_library, odd_graph, solved
+
+import hogwild.kernels.energy as compiled
+from hogwild.graph.inputs import Inputs
+from hogwild.solvers import Newton
+
+pytestmark = needs_library
+
+CASES = {
+    "one": {"hidden_channels": 1},
+    "heads": {"hidden_channels": 5, "heads": 2},
+    "eight": {"hidden_channels": 8, "message_channels": 3, "widths": (9, 2)},
+    "mean of heads": {"hidden_channels": 9, "heads": 3, "concat": False},
+    "nodes": {"hidden_channels": 20, "message": "node"},
+    "wide": {"hidden_channels": 33, "edge_dim": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def never_factorise(monkeypatch):
+    monkeypatch.setattr(compiled, "PRODUCTS", 0.0)
+    monkeypatch.setattr(compiled, "ADJOINT_PRODUCTS", 0.0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_width(name):
+    """Groups of eight numbers that are full or not, graphs of one node, weights."""
+    conv = layer(**CASES[name])
+    inputs = odd_graph(3, [1, 4, 17, 30], edge_dim=conv.edge_dim, weighted=True)
+    with torch.no_grad():
+        kernel = conv.kernel(inputs)
+    assert not kernel.direct
+    assert not kernel.direct_adjoint
+    assert_alike(conv, inputs)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.data(), st.integers(0, 99), st.booleans())
+def test_random_energies(data, seed, directed):
+    conv = layer(seed, **data.draw(layers()))
+    assert_alike(conv, odd_graph(seed, [1, 9, 2], 1.5, directed, conv.edge_dim))
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.2])
+def test_stiff_energies(scale):
+    """Larger weights make the Hessian worse conditioned."""
+    conv = layer(scale=scale, hidden_channels=8)
+    inputs = Inputs(torch.randn(60, 3, **DOUBLE), grid(6, 10))
+    assert_alike(conv, inputs, atol=1e-8)
+
+
+def test_hubs():
+    """Nodes of very different degrees: the diagonal preconditions."""
+    assert_alike(layer(), Inputs(torch.randn(300, 3, **DOUBLE), star(300)))
+
+
+def test_the_tolerance_of_the_adjoint():
+    """The solver's tolerance is kept, and parameters in float32 ask for fewer digits."""
+    inputs = Inputs(torch.randn(40, 3, **DOUBLE), grid(4, 10))
+    gradients = {}
+    for rtol in (None, 1e-10, 0.1):
+        conv = layer(hidden_channels=8)
+        conv.solver = Newton(atol=1e-11, adjoint_rtol=rtol)
+        gradients[rtol] = torch.cat([g.flatten() for g in solved(conv, inputs)[1]])
+    assert torch.equal(gradients[None], gradients[1e-10])
+    error = (gradients[0.1] - gradients[None]).norm() / gradients[None].norm()
+    assert 1e-5 < float(error) < 0.5
+    conv = layer(hidden_channels=8).float()
+    with torch.no_grad():
+        assert conv.kernel(Inputs(torch.randn(40, 3), grid(4, 10))).rtol == 1e-8
