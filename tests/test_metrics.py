@@ -203,3 +203,13 @@ def test_bad_metrics():
         choose("f1", None, P, torch.zeros(3, 2))
     with pytest.raises(ConfigError, match="higher_is_better=True was given with metric='mse'"):
         choose("mse", True, P, torch.zeros(3, 2))
+
+
+def test_a_metric_keeps_its_direction():
+    """Accuracy as an object is what accuracy by name is, and not a function whose low is good."""
+    prediction, target = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    by_name = choose("accuracy", None, prediction, target)
+    assert choose(by_name, None, prediction, target) is by_name
+    assert by_name.higher_is_better
+    with pytest.raises(ConfigError, match="whose direction is known"):
+        choose(by_name, True, prediction, target)
