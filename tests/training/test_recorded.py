@@ -69,6 +69,20 @@ def test_a_broken_step_is_repeated_by_the_loop(at_once, monkeypatch):
     torch.testing.assert_close(parameters(recorded), parameters(plain), rtol=0, atol=1e-10)
 
 
+def test_other_tensors_are_recorded_anew(at_once, monkeypatch):
+    """A recording knows where its tensors lie: it would go on reading the old ones."""
+    made = []
+    monkeypatch.setattr(RecordedStep, "_record", lambda self: made.append(self) or self.body)
+
+    def moved(loop):
+        if loop.epoch == 3:
+            first = loop.rows.parameters[0]
+            first.data = first.data.clone()
+
+    train("chains", model="gcn", callback=moved, **CHAINS)
+    assert len(made) == 2
+
+
 @pytest.mark.parametrize("model", ["gsdgnn", "ignn", "gat"])
 def test_steps_that_wait_for_the_device_are_not_recorded(model, at_once):
     train("chains", model=model, **CHAINS)

@@ -67,6 +67,8 @@ class Recorder:
         if key not in self._steps:
             self._steps[key] = self._recorded(taken, mask)
         found = self._steps[key]
+        if found is not None and found.places != places(self.loop):
+            found = self._steps[key] = self._recorded(taken, mask)
         return None if found is None else found()
 
     def _recorded(self, taken: Taken, mask: Tensor) -> RecordedStep | None:
@@ -96,6 +98,7 @@ class RecordedStep:
         inputs = inputs_of(loop.model, taken.data)
         checks = {part.validate for part in loop.model.modules() if hasattr(part, "validate")}
         self._graphs = [inputs.graph(validate=bool(check)) for check in checks]
+        self.places = places(loop)
         self._replay = self._record()
 
     def _record(self) -> capture.Replay:
@@ -141,6 +144,15 @@ class RecordedStep:
 
         gradients, (losses, found, h) = gradients_of(loop.model, total)
         return losses, loop.rows.joined(gradients), found.iterations, h
+
+
+def places(loop: Loop) -> list[int]:
+    """Where the tensors lie that a recording reads and writes. A callback may put others in their
+    place."""
+    own = [*loop.model.parameters(), *loop.model.buffers(), loop.alive]
+    own += [t for _, t in loop.optimiser.state()]
+    own += [] if loop.warm.value is None else [loop.warm.value]
+    return [t.data_ptr() for t in own]
 
 
 class _Within(nn.Module):
