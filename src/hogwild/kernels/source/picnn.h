@@ -285,9 +285,9 @@ HOG_FN void jacobians(HOG_NET net, const double* W, In q, In s, V* every, V* J, 
 }
 
 /// The Jacobian J [out, D] of f, the gradient J' p and the curvature of p' f, the lower triangle of
-/// [D, D]. `bend` [hidden] are the curvatures of the hidden units' activations.
-template <class N, class In>
-HOG_FN void expand(HOG_NET net, const double* W, In q, In s, const V* p, const V* bend, V* J,
+/// [D, D]. `bend(unit)` is the curvature of a hidden unit's activation.
+template <class N, class In, class Bend>
+HOG_FN void expand(HOG_NET net, const double* W, In q, In s, const V* p, const Bend& bend, V* J,
                    V* gradient, V* H, V* pad) {
     const int D = net.D(), out = net.out();
     HOG_LOCAL(every, net.hidden() * net.D());
@@ -306,7 +306,7 @@ HOG_FN void expand(HOG_NET net, const double* W, In q, In s, const V* p, const V
         descend(net, W, q, s, l, up, felt, down);
         const int first = net.unit(l);
         HOG_EACH(m, net.w(l)) {
-            bent[first + m] = felt[m] * bend[first + m];
+            bent[first + m] = felt[m] * bend(first + m);
             up[m] = down[m];
         }
     }
@@ -330,12 +330,17 @@ HOG_FN V bending(HOG_NET net, V a, V slope, double reach) {
 template <class N, class In>
 HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, double reach, V* J,
                 V* gradient, V* H, V* pad) {
-    HOG_LOCAL(bend, net.hidden());
+#if HOG_GPU  // one branch for all units, which are then computed side by side
+    HOG_LOCAL(bends, net.hidden());
     if (reach > 0.0) {
-        HOG_EACH(m, net.hidden()) bend[m] = growth(net.act(), a[m], s[m], reach);
+        HOG_EACH(m, net.hidden()) bends[m] = growth(net.act(), a[m], s[m], reach);
     } else {
-        HOG_EACH(m, net.hidden()) bend[m] = curvature(net.act(), a[m], s[m]);
+        HOG_EACH(m, net.hidden()) bends[m] = curvature(net.act(), a[m], s[m]);
     }
+    const auto bend = [&](int m) { return bends[m]; };
+#else
+    const auto bend = [&](int m) { return bending(net, a[m], s[m], reach); };
+#endif
     expand(net, W, q, s, p, bend, J, gradient, H, pad);
 }
 

@@ -75,7 +75,7 @@ template <class N>
 HOG_FN void expand_whole(HOG_NET net, const double* W, const V* q, const V* s, const V* bend,
                          const V* p, V* J, V* gradient, V* H, V* pad) {
     const int D = net.D();
-    expand(net, W, q, s, p, bend, J, gradient, H, pad);
+    expand(net, W, q, s, p, [&](int m) { return bend[m]; }, J, gradient, H, pad);
     HOG_EACH(i, D) HOG_EACH(j, i) H[j * D + i] = H[i * D + j];
 }
 
