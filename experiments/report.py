@@ -219,9 +219,10 @@ def write_documents(home: Path, results: Results) -> None:
 
 
 def pictures(home: Path) -> list[tuple[Path, str]]:
-    """Pages of the documentation with the pictures of results that they show."""
+    """Pages of the documentation with the pictures of experiments that they show."""
     pages = sorted((home / "docs").glob("*.md"))
-    return [(p, name) for p in pages for name in PICTURE.findall(p.read_text(encoding="utf-8"))]
+    shown = [(p, name) for p in pages for name in PICTURE.findall(p.read_text(encoding="utf-8"))]
+    return [(p, name) for p, name in shown if name in EXPERIMENTS]
 
 
 def render_headline(text: str, results: Results) -> str:

@@ -88,8 +88,7 @@ def test_results_match_the_data():
     text = path.read_text(encoding="utf-8")
     assert NUMBER.search(text)
     assert render_numbers(text, Results(HERE / "results")) == text, FIX
-    # The maps of roads come from benchmarks/, whose results are not records of experiments.
-    shown_here = [(page, name) for page, name in pictures(HERE.parent) if "roads" not in name]
+    shown_here = pictures(HERE.parent)
     assert {name for _, name in shown_here} == {"convergence", "fig1", "size"}
     for page, name in shown_here:
         shown = (page.parent / "figures" / f"{name}.png").read_bytes()
