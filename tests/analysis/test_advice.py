@@ -25,7 +25,7 @@ def exact(model):
 def test_rules_are_compared():
     model = energy(beta=2.0)
     seen = hogwild.robustness(model, exact(model), runs=3, compare="all")
-    assert list(seen.compared) == ["messages", "gradient"]
+    assert list(seen.compared) == ["messages", "gradient", "guarded"]
     messages, gradient = (one.within() for one in seen.compared.values())
     assert messages.ticks < gradient.ticks
     assert seen.advice.startswith("messages: within 5% of the synchronous rmse (0.01) after ")
