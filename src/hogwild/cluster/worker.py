@@ -58,8 +58,8 @@ ALIKE, FAST = 3.0, 2.0
 at most a FAST-th of the time are much faster."""
 WAIT, ANSWER = 3.0, 1.0
 """How many times as long as its last update a part waits for mail of parts that are about as fast,
-and for answers of parts that are much faster; for the latter only if it has no overlap. Chosen on
-the grids of ``benchmarks/cluster.py``."""
+and for answers of parts that are much faster; for the latter only if it has no overlap. Chosen by
+a simulation of the times of updates on the grids of ``benchmarks/cluster.py``, not by runs."""
 STALLED = 8
 """Updates in a row that did not lower the residual, without news, after which a part gives up: its
 limit is below the rounding error."""
