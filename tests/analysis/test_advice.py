@@ -78,7 +78,9 @@ def test_remedies():
 
 
 def test_bad_rules():
-    with pytest.raises(ConfigError, match=r"the rule 'caching' does not fit this model; expected "):
+    with pytest.raises(
+        ConfigError, match=r"compare='caching': this rule does not fit the model; expected "
+    ):
         hogwild.robustness(energy(), DATA, compare=["caching"])
-    with pytest.raises(ConfigError, match="the rule 'nothing' does not fit"):
+    with pytest.raises(ConfigError, match="compare='nothing': this rule does not fit"):
         hogwild.robustness(energy(), DATA, compare="nothing")

@@ -90,8 +90,8 @@ class Local:
     def speed(self) -> str:
         """The rate, in words."""
         return (
-            f"1e-6 of the error is left after {self.updates:.3g} updates a node (mean); in the end "
-            f"a share of {1 - self.rate:.3g} is lost every {self.period} ticks"
+            f"1e-6 of the error is left after {counted(self.updates)} updates a node (mean); in "
+            f"the end a share of {1 - self.rate:.3g} is lost every {self.period} ticks"
         )
 
 
@@ -216,7 +216,7 @@ class Certificate:
         if self.rate is not None and self.updates is not None:
             since = "" if not self.since else f", from tick {self.since} on"
             told = (
-                f"1e-6 of the error is left after {self.updates:.3g} updates a node (mean); a "
+                f"1e-6 of the error is left after {counted(self.updates)} updates a node (mean); a "
                 f"share of {1 - self.rate:.3g} is lost every {self.period} ticks"
             )
             if self.updates > USEFUL:
@@ -250,6 +250,12 @@ class Certificate:
 
 USEFUL = 1e6
 """Proved numbers of updates above this are not shown as numbers."""
+
+
+def counted(updates: float) -> str:
+    """A number of updates, as people read it: 21, 1,530, 2.1e+06."""
+    return f"{updates:,.3g}" if updates < 100 or updates >= 1e6 else f"{updates:,.0f}"
+
 
 HOPELESS = (
     "some packets may never come through (a loss rate of 1 without a limit on its length, for "

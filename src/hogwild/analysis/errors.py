@@ -105,7 +105,9 @@ def error_bounds(
     field, like = as_field(h, torch.float64), problem.start()
     if field.shape != like.shape:
         r, k, n = like.shape
-        raise ConfigError(f"h has the shape {list(h.shape)}; expected [{r}, {n}, {k}] or [N, k]")
+        raise ConfigError(
+            f"h has the shape {list(h.shape)}; expected [{n}, {k}] or [{r}, {n}, {k}]"
+        )
     return bounds_of(problem, field, method)
 
 

@@ -269,7 +269,7 @@ def _others(model: Model, inputs: Inputs, compare: str | Sequence[str]) -> list[
     for name in names:
         if name not in fit:
             raise ConfigError(
-                f"compare={compare!r}: the rule {name!r} does not fit this model; expected some of "
+                f"compare={name!r}: this rule does not fit the model; expected some of "
                 f"{', '.join(fit)}, or 'all'"
             )
     return list(dict.fromkeys(names))
