@@ -17,6 +17,7 @@ from websockets.sync.client import connect
 
 from hogwild.errors import ConfigError
 from hogwild.web import server as web
+from hogwild.web.guard import host_is_fine
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_hosts_that_cannot_be_rebound_are_served(port, host):
 def test_other_hosts_are_not(port, host):
     with pytest.raises(urllib.error.HTTPError, match=r"421|400"):
         get(port, host=host)
-    assert not web.host_is_fine(host, [])
+    assert not host_is_fine(host, [])
 
 
 def test_only_pages_of_this_server_may_open_a_websocket(port):

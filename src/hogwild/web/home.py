@@ -10,16 +10,18 @@ from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import ConfigError
 from hogwild.graph.inputs import Inputs
 from hogwild.rules import fitting
+from hogwild.web.exchange import Exchange
 from hogwild.web.given import Given
 from hogwild.web.protocol import GIVEN, MOST_LOSS, MOST_SPEED, MOST_STAGGER
-from hogwild.web.session import LEASE, Session
+from hogwild.web.session import Session
 from hogwild.web.shelf import MODELS
 from hogwild.web.side import DRAWN, MOST_DELAY, RESTART
+from hogwild.web.stage import LEASE
 from hogwild.web.worlds import LEAST, MOST, TASKS
 
 if TYPE_CHECKING:
     from hogwild.training import Result
-    from hogwild.web.server import Home, Viewed
+    from hogwild.web.server import Home
 
 
 def hello(given: Given | None, attached: bool = False) -> dict[str, Any]:
@@ -44,21 +46,22 @@ def home(given: Given | None = None, replay: str | None = None, attach: str | No
     Args:
         given: A model of one's own.
         replay: A file with a schedule of its graph.
-        attach: The folder of a running swarm.
+        attach: The folder of a running swarm, or of the status lines of agents.
     """
     from hogwild.web.server import Home
 
     if attach is not None:
-        from hogwild.web.attach import Attached, Swarm
+        from hogwild.web.attach import Attached
+        from hogwild.web.watched import watched
 
-        swarm = Swarm(Path(attach))
-        return Home(lambda wake: Attached(swarm, wake), hello(None, attached=True))
+        found = watched(Path(attach))
+        return Home(lambda wake: Attached(found, wake), hello(None, attached=True))
     trace = None if replay is None else Trace.load(replay)
     if trace is not None:
         assert given is not None
         Replay(trace, given.model.problem(Inputs.of(given.data())).graph)  # the same graph?
 
-    def opened(wake: Callable[[], None]) -> Viewed:
+    def opened(wake: Callable[[], None]) -> Exchange:
         return Session(given, trace, wake)
 
     return Home(opened, hello(given))
