@@ -92,8 +92,8 @@ def layout(edge_index: np.ndarray, n: int) -> np.ndarray:
     centred = -0.5 * (square - square.mean(0) - square.mean(1, keepdims=True) + square.mean())
     values, vectors = np.linalg.eigh(0.5 * (centred + centred.T))
     place = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 1e-12))
-    if values[-2] < 1e-3 * values[-1]:  # a line: fold it into a spiral that fits a square
+    if values[-2] < 1e-3 * values[-1]:  # a line: fold it into an arc, or a spiral if it is long
         turn = (place[:, -1] - place[:, -1].min()) / max(np.ptp(place[:, -1]), 1e-12)
-        angle, radius = 2.0 * np.pi * 1.6 * turn, 0.35 + 0.65 * turn
+        angle, radius = 2.0 * np.pi * min(1.6, n / 20) * turn, 0.35 + 0.65 * turn
         place = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
     return fitted(place)

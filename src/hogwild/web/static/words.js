@@ -41,6 +41,13 @@ export function answer(value) {
   return value.toFixed(Math.abs(value) < 10 ? 3 : 1);
 }
 
+/** Two numbers with as many digits as tell them apart. */
+export function ends(low, high) {
+  const digits = Math.max(1, Math.min(8, 1 - Math.floor(Math.log10(high - low))));
+  const shown = (v) => (Math.max(Math.abs(low), Math.abs(high)) < 1e6 ? v.toFixed(digits) : v.toExponential(3));
+  return [shown(low), shown(high)];
+}
+
 /** What to say of a side: [state, headline, detail]. */
 export function verdict(side, about, restart, mode) {
   const far = share(side.error);
@@ -68,13 +75,19 @@ export function onTask(value, inStep, classes) {
   return inStep === null ? shown(value) : `${shown(value)}, in step ${classes ? `${Math.round(100 * inStep)} %` : inStep.toFixed(2)}`;
 }
 
-/** What to say of a swarm of real processes. */
-export function swarmVerdict(side) {
+/** What to say of a swarm of real processes; `known`: whether their answer in step is. */
+export function swarmVerdict(side, known) {
   const far = share(side.error);
   const done = side.state.reduce((sum, s) => sum + (s === 1), 0);
-  if (!Number.isFinite(side.error)) return ["wait", "Waiting for the agents.", "They have said nothing yet."];
   const living = side.state.reduce((sum, s) => sum + (s !== 2), 0);
   const settled = `${done} of ${living} agents say that they are settled.`;
+  if (!living) return ["wrong", "Nobody speaks.", "No agent has said anything for some seconds."];
+  if (known === false) {
+    return done === living
+      ? ["right", "Settled.", `${settled} Their answer in step is not known here.`]
+      : ["wait", "Finding out.", `${settled} The largest residual is ${small(side.residual)}.`];
+  }
+  if (!Number.isFinite(side.error)) return ["wait", "Waiting for the agents.", "They have said nothing yet."];
   if (side.error < 1e-3) return ["right", "Right.", `Every agent is within ${far} of the answer in step. ${settled}`];
   return ["wait", "Finding out.", `${far} away from the answer in step. ${settled}`];
 }
