@@ -41,9 +41,12 @@ class Given:
     def __post_init__(self) -> None:
         n = int(self.graph.num_nodes or 0)
         if not 2 <= n <= MOST:
-            raise ConfigError(f"the graph has {n} nodes; expected 2 to {MOST}")
+            raise ConfigError(
+                f"the graph has {n} nodes; expected 2 to {MOST}, which a page can draw: cut out a "
+                f"part (torch_geometric.utils.k_hop_subgraph)"
+            )
         what = "probability of class 1" if self.classes else "first output"
-        question = f"Your model on a test graph of {n} nodes ({self.title})."
+        question = f"Your model on a graph of {n} nodes ({self.title})."
         limits = (0.0, 1.0) if self.classes else (0.0, 0.0)
         self.about = About(self.title, question, what, *limits, self.classes)
 

@@ -152,6 +152,9 @@ class Stage:
             self.choice = before
             self.begin(keep=True)
             raise
+        found = self.choice[side][1]
+        if rule not in ("auto", found):
+            raise HogwildError(f"this model cannot run with the rule {rule}; it runs with {found}")
 
     def do_timing(self, stagger: int, delay: int, loss: float) -> None:
         """What the sliders say."""
