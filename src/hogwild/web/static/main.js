@@ -363,6 +363,10 @@ themed(() => {
   Object.values(charts).forEach((chart) => chart.draw());
 });
 
+// -- for programs that drive the page --------------------------------------------------------------
+
+export { act };
+
 /** Where the nodes of the first side are, in CSS pixels from the corner of its canvas. */
 export function places() {
   const { place } = sides[0].graph;
