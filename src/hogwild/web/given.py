@@ -97,6 +97,7 @@ def layout(edge_index: np.ndarray, n: int) -> np.ndarray:
     place = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 1e-12))
     if values[-2] < 1e-3 * values[-1]:  # a line: fold it into an arc, or a spiral if it is long
         turn = (place[:, -1] - place[:, -1].min()) / max(np.ptp(place[:, -1]), 1e-12)
-        angle, radius = 2.0 * np.pi * min(1.6, n / 20) * turn, 0.35 + 0.65 * turn
+        radius = np.sqrt(0.1 + 0.9 * turn)  # equal distances along the line
+        angle = 2.0 * np.pi * min(2.2, n / 20) * (radius - radius.min()) / np.ptp(radius)
         place = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
     return fitted(place)

@@ -114,10 +114,10 @@ def watched(folder: Path) -> Watched:
         return Swarm(folder)
     if folder.is_dir() and any(folder.glob("*.jsonl")):
         return Agents(folder)
-    what = "holds neither" if folder.is_dir() else "is no folder; expected one with"
+    what = "holds nothing to watch" if folder.is_dir() else "is no folder"
     raise ConfigError(
-        f"{folder} {what} {GRAPH} (of a running swarm: hogwild swarm RUN --keep {folder}) nor "
-        f"status lines in *.jsonl (of agents: hogwild-agent … --status 0.2 > {folder}/NAME.jsonl)"
+        f"{folder} {what}; expected {GRAPH} in it (hogwild swarm RUN --keep {folder}), or status "
+        f"lines in *.jsonl (hogwild-agent … --status 0.2 > {folder}/NAME.jsonl)"
     )
 
 

@@ -112,10 +112,12 @@ export class Chart {
   label(g, labels, box) {
     labels.sort((a, b) => a.y - b.y);
     for (let i = 1; i < labels.length; i++) labels[i].y = Math.max(labels[i].y, labels[i - 1].y + 15);
+    let lowest = box.bottom;
+    for (const each of [...labels].reverse()) { each.y = Math.min(each.y, lowest); lowest = each.y - 15; }
     g.textAlign = "left";
     for (const { s, y } of labels) {
       g.fillStyle = theme[SIDES[s].colour];
-      g.fillText(this.names[s], box.right + 6, Math.min(y, box.bottom));
+      g.fillText(this.names[s], box.right + 6, y);
     }
   }
 }

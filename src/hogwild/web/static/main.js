@@ -137,6 +137,8 @@ function describe() {
     sides[0].graph.canvas.setAttribute("aria-label", `Graph of ${scene.nodes} agents`);
     return;
   }
+  $("#keys").textContent = words.keys(scene.movable, mode);
+  $("#presets").hidden = task.name === "given";
   $("#task").value = task.name;
   if (![...$("#nodes").options].some((o) => Number(o.value) === scene.nodes)) $("#nodes").add(new Option(scene.nodes));
   $("#nodes").value = String(scene.nodes);
@@ -166,7 +168,6 @@ function describe() {
     const wanted = PRESETS[button.dataset.preset];
     const fits = scene.sides.every(({ model, rule }, s) => model === wanted[s][0] && rule === wanted[s][1]);
     button.setAttribute("aria-pressed", String(fits));
-    button.disabled = task.name === "given";
   }
   remember();
   tell();

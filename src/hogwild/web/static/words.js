@@ -55,7 +55,8 @@ export function verdict(side, about, restart, mode) {
   const living = side.state.reduce((sum, s) => sum + (s !== 2), 0);
   if (!Number.isFinite(side.error)) return ["wait", "Waiting.", "No answer has come yet."];
   if (side.error < 1e-3) {
-    return ["right", "Right.", `Every node is within ${far} of the model’s answer in step.`];
+    return ["right", "Right.", side.error === 0 ? "Every node gives the model’s answer in step."
+      : `Every node is within ${far} of the model’s answer in step.`];
   }
   if (about.ends && done === living) {
     const left = Math.max(0, Math.round(restart - side.since));
@@ -67,6 +68,14 @@ export function verdict(side, about, restart, mode) {
     return ["wait", "One pass through the layers.", `Nodes show their last pass until they are done: ${far} away.`];
   }
   return ["wait", "Finding out.", `${far} away from the model’s answer in step.`];
+}
+
+/** What a viewer can do to nodes. */
+export function keys(movable, mode) {
+  if (mode === "replay") return "A replay cannot be changed. By keyboard: arrows choose a node.";
+  return movable
+    ? "Click or tap a node to kill or revive it. Drag it to change the graph. By keyboard: arrows choose a node, Enter kills or revives it, Shift with arrows moves it."
+    : "Click or tap a node to kill or revive it. By keyboard: arrows choose a node, Enter kills or revives it.";
 }
 
 export function onTask(value, inStep, classes) {
