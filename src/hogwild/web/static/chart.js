@@ -47,8 +47,10 @@ export class Chart {
     g.clearRect(0, 0, w, h);
     g.font = '12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
     const last = Math.max(...this.lines.map((line) => (line.length ? line[line.length - 1][0] : 0)), 0);
-    const end = Math.max(last, 150);
-    const begin = Math.max(0, end - WINDOW);
+    const first = Math.min(...this.lines.map((line) => (line.length ? line[0][0] : Infinity)), last);
+    const start = this.perSecond ? first : 0; // a swarm may have run for long before the page came
+    const end = Math.max(last, start + 150);
+    const begin = Math.max(start, end - WINDOW);
     const values = this.lines.flat().filter(([t, v]) => t >= begin && v > 0 && Number.isFinite(v)).map(([, v]) => v);
     const box = { left: 46, right: w - 78, top: 8, bottom: h - 22 };
     if (!values.length) {
