@@ -52,6 +52,11 @@ class Rule(ABC):
     channels: int
     letter: int = 0
     """Number of numbers in a letter."""
+    counters: int = 0
+    """How many of the first rows of :meth:`broadcast` are whole numbers that count, such as
+    versions; rounding leaves these as they are."""
+    counted: int = 0
+    """The same for letters."""
     ends: bool = False
     """Whether nodes stop by themselves, after their last layer."""
     waited: Array | None = None

@@ -1,0 +1,70 @@
+"""Solves of many small pieces of a problem at once, in which some nodes are held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hogwild.graph import Graph
+from hogwild.kernels.energy import EnergyKernel, Tensors
+from hogwild.problems.base import Objective, Problem
+from hogwild.problems.pinned import pinned
+from hogwild.solvers.anderson import Anderson
+from hogwild.solvers.loop import Solver, solve
+from hogwild.solvers.newton import Newton
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Copies of some nodes and edges of a problem, as a batch of graphs.
+
+    Attributes:
+        graph: The graphs.
+        nodes: The node of which each node is a copy, [n].
+        edges: The edge of which each edge is a copy, [e].
+        free: Which nodes move, [n]; the others are held.
+    """
+
+    graph: Graph
+    nodes: Tensor
+    edges: Tensor
+    free: Tensor
+
+
+class HeldSolver:
+    """Solves pieces of one problem, in compiled code where the problem has some.
+
+    Args:
+        problem: The whole problem, without gradients.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.solver: Solver = Newton() if isinstance(problem, Objective) else Anderson(max_iter=2000)
+        kernel = problem.kernel()
+        self.kernel = kernel if type(kernel) is EnergyKernel else None
+        if self.kernel is not None:
+            self.tensors = self.kernel.tensors.detach()
+
+    def solve(self, piece: Piece, h: Tensor) -> Tensor:
+        """The embeddings [R, k, n] after a solve from ``h``."""
+        if self.kernel is None:
+            part = self.problem.gathered(piece.graph, piece.nodes, piece.edges)
+            return solve(pinned(part, piece.free, h), self.solver, h).value
+        t = self.tensors
+        posed = Tensors(
+            t.parameters, _some(t.nodes, piece.nodes), _maybe(t.edges, piece.edges),
+            _maybe(t.weight, piece.edges), _maybe(t.loop_weight, piece.nodes),
+        )  # fmt: skip
+        kernel = EnergyKernel(self.kernel.native, piece.graph, self.kernel.design, posed)
+        return self.solver.run(kernel.holding(~piece.free), h).value
+
+
+def _some(x: Tensor, index: Tensor) -> Tensor:
+    return x.index_select(-1, index)
+
+
+def _maybe(x: Tensor | None, index: Tensor) -> Tensor | None:
+    return None if x is None else _some(x, index)
