@@ -10,7 +10,7 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.levels import StackProblem
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.rules.balls import RADIUS, BallsRule
+from hogwild.rules.balls import BallsRule, usual_radius
 from hogwild.rules.layered import LAYERED, layered_rule
 from hogwild.rules.stack import StackRule
 from hogwild.rules.steps import gradient_rule
@@ -52,7 +52,7 @@ def balls_rule(
             "rule='balls' was given for a stack of several layers, whose problems move; expected "
             "rule='messages' or rule='gradient', or a model with num_layers=1"
         )
-    return BallsRule(problem, RADIUS if radius is None else radius)
+    return BallsRule(problem, usual_radius(problem) if radius is None else radius)
 
 
 RULES = ("gradient", "messages", "guarded", "balls", "fixed-point", *LAYERED)
@@ -178,6 +178,6 @@ def rule_for(
 
 
 __all__ = [
-    "LAYERED", "RADIUS", "RULES", "StackRule", "balls_rule", "choose", "fitting", "fixed_point_rule", "gradient_rule",
+    "LAYERED", "RULES", "StackRule", "balls_rule", "choose", "fitting", "fixed_point_rule", "gradient_rule",
     "guarded_rule", "is_own", "layered_rule", "message_rule", "register", "rule_for",
 ]  # fmt: skip
