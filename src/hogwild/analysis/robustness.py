@@ -223,7 +223,7 @@ def robustness(
         compare: Other rules to run under the same schedules: names of rules, or ``"all"`` for all
             that fit the model. Their cost and error are printed beside.
         options: All other arguments of :func:`hogwild.simulate`: ``stagger``, ``delay``, ``seed``,
-            ``impairments``, ``rule``, ``step``, ``exchange``, ``ticks``, ``tol``, ``progress`` …
+            ``impairments``, ``rule``, ``step``, ``radius``, ``exchange``, ``ticks``, ``tol``, ``progress`` …
     """
     model = runnable(model)
     data = data if isinstance(data, Data) else graphs_of(data)
@@ -234,7 +234,9 @@ def robustness(
         "metric": metric, "higher_is_better": higher_is_better, "target": target, "mask": mask,
     }  # fmt: skip
     score = score_of(prediction, data, **given)
-    run = simulate(model, data, runs=runs, **given, **options)
+    others = _others(model, inputs, compare)
+    first = _by(options.get("rule", "auto"), options) if "balls" in others else options
+    run = simulate(model, data, runs=runs, **given, **first)
     size = _size(prediction).unsqueeze(-1)
     spread = run.predictions.std(0, correction=0).amax(-1) / size
     distance = (run.predictions - prediction).abs().amax(0).amax(-1) / size
@@ -250,11 +252,17 @@ def robustness(
     out.verdict = verdict(out)
     again = options | {"record": False}  # the file holds the schedule of the first rule
     out.others = {
-        rule: simulate(model, data, runs=runs, **given, **again | {"rule": rule})
-        for rule in _others(model, inputs, compare)
+        rule: simulate(model, data, runs=runs, **given, **_by(rule, again))
+        for rule in others
         if rule != run.rule
     }
     return out
+
+
+def _by(rule: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of runs by one of several rules: a radius is for balls only."""
+    radius = options.get("radius") if rule == "balls" else None
+    return options | {"rule": rule, "radius": radius}
 
 
 def _others(model: Model, inputs: Inputs, compare: str | Sequence[str]) -> list[str]:

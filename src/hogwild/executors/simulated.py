@@ -256,6 +256,11 @@ class Simulation:
         if done is not None:
             self.retire(nodes[done])
 
+    @property
+    def solved(self) -> Tensor:
+        """For how many nodes each node has solved so far, [N]."""
+        return self.tally.updates if self.rule.solved is None else self.rule.solved
+
     def retire(self, nodes: Tensor) -> None:
         """These nodes are done."""
         self.active[nodes] = False

@@ -34,7 +34,7 @@ from hogwild.errors import ConfigError
 from hogwild.graph import Graph, Star
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.held import HeldSolver, Piece
-from hogwild.rules.surroundings import Surroundings, surroundings
+from hogwild.rules.surroundings import Surroundings, surroundings, widest_reach
 from hogwild.rules.tables import Tables
 from hogwild_node.rules.base import Kept, Rule
 
@@ -50,14 +50,8 @@ def couples(problem: Problem) -> int:
 
 def usual_radius(problem: Problem) -> int | None:
     """The radius where none is given; ``None``: the whole graph."""
-    graph, reach = problem.graph, 1 + couples(problem)
-    if not graph.num_nodes or int(graph.sizes.max()) <= LARGEST:
-        return None
-    while surroundings(graph, reach + 1).width <= LARGEST:
-        reach += 1
-        if bool((surroundings(graph, reach).eccentricity < reach).all()):
-            return None  # components are smaller than graphs
-    return reach - couples(problem)
+    reach = widest_reach(problem.graph, LARGEST)
+    return None if reach is None else max(reach - couples(problem), 1)
 
 
 class BallsRule(Rule):
@@ -91,12 +85,13 @@ class BallsRule(Rule):
 
     def begin(self, h: Tensor, inbox: Tensor) -> Tensor:
         self.tables.begin(h)
-        self.solved = torch.zeros(h.size(-1), dtype=torch.bool, device=h.device)
+        self.begun = torch.zeros(h.size(-1), dtype=torch.bool, device=h.device)
+        self.solved = torch.zeros(h.size(-1), dtype=torch.long, device=h.device)
         return self.tables.letters(h, self.everyone)
 
     def forget(self, nodes: Tensor) -> None:
         self.tables.forget(nodes)
-        self.solved[nodes] = False
+        self.begun[nodes] = False
 
     def keep(self, before: BallsRule, kept: Kept) -> None:
         raise ConfigError("tables do not follow a change of the graph: nodes begin anew")
@@ -127,12 +122,12 @@ class BallsRule(Rule):
         learns, hears = tables.hear(inbox, mail, at)
         # Embeddings of nodes inside the ball do not matter: the solve finds its own.
         rim = self.around.hops[:, nodes] > self.radius
-        wants = learns.any(0) | (hears & rim).any(0) | ~self.solved[nodes]
+        wants = learns.any(0) | (hears & rim).any(0) | ~self.begun[nodes]
         found = h.clone()
         if bool(wants.any()):
             some = wants.nonzero()[:, 0]
             found[..., some] = self._solve(nodes[some], h[..., some])
-            self.solved[nodes[some]] = True
+            self.begun[nodes[some]] = True
         if self.bounded:
             full = tables.full(nodes)
             tables.speak(nodes, found, full & ~self.inner[nodes])
@@ -144,6 +139,7 @@ class BallsRule(Rule):
     def _solve(self, nodes: Tensor, h: Tensor) -> Tensor:
         """The embeddings [R, k, B] of these nodes after a solve of their balls."""
         piece, (ball, slot), first = self._pieces(nodes)
+        self.solved[nodes] += piece.graph.sum(piece.free.long())
         start = self._start(nodes, h, ball, slot)
         found = self.solver.solve(piece, start)[..., first]
         return torch.where(found.isfinite().all(0).all(0), found, h)

@@ -42,7 +42,9 @@ class HeldSolver:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.solver: Solver = Newton() if isinstance(problem, Objective) else Anderson(max_iter=2000)
+        # Balls change from turn to turn: a factorisation would have to be planned every time.
+        energy = isinstance(problem, Objective)
+        self.solver: Solver = Newton(linear="cg") if energy else Anderson(max_iter=2000)
         kernel = problem.kernel()
         self.kernel = kernel if type(kernel) is EnergyKernel else None
         if self.kernel is not None:
@@ -59,7 +61,7 @@ class HeldSolver:
             _maybe(t.weight, piece.edges), _maybe(t.loop_weight, piece.nodes),
         )  # fmt: skip
         kernel = EnergyKernel(self.kernel.native, piece.graph, self.kernel.design, posed)
-        return self.solver.run(kernel.holding(~piece.free), h).value
+        return Newton().run(kernel.holding(~piece.free), h).value
 
 
 def _some(x: Tensor, index: Tensor) -> Tensor:

@@ -6,7 +6,9 @@ the node itself. Everything here follows from the graph and is computed once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -59,9 +61,7 @@ class Surroundings:
 def surroundings(graph: Graph, reach: int) -> Surroundings:
     """The tables of a graph in which every edge has a reverse edge."""
     src, dst, n = (graph.src.cpu().numpy(), graph.dst.cpu().numpy(), graph.num_nodes)
-    order = np.argsort(dst, kind="stable")
-    start = np.zeros(n + 1, dtype=np.int64)
-    np.cumsum(np.bincount(dst, minlength=n), out=start[1:])
+    order, start = _by_receiver(dst, n)
     key, hops = _balls(src[order], start, n, reach)
     root, member = key // n, key % n
     # Slots by distance, then by number; `place` finds the slot of a (root, member) key.
@@ -93,6 +93,27 @@ def surroundings(graph: Graph, reach: int) -> Surroundings:
     )
 
 
+def widest_reach(graph: Graph, most: int) -> int | None:
+    """The largest number of hops with which no table has more than ``most`` entries, at least one;
+    ``None``: tables never have more."""
+    src, dst, n = (graph.src.cpu().numpy(), graph.dst.cpu().numpy(), graph.num_nodes)
+    order, start = _by_receiver(dst, n)
+    count, reach = np.ones(n, dtype=np.int64), 0
+    for new in _rings(src[order], start, n):
+        count += np.bincount(new // n, minlength=n)
+        if count.max() > most:
+            return max(reach, 1)
+        reach += 1
+    return None
+
+
+def _by_receiver(dst: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """The edges by receiver, and where those into each node begin."""
+    start = np.zeros(n + 1, dtype=np.int64)
+    np.cumsum(np.bincount(dst, minlength=n), out=start[1:])
+    return np.argsort(dst, kind="stable"), start
+
+
 def _ragged(
     owner: np.ndarray, node: np.ndarray, order: np.ndarray, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -107,17 +128,8 @@ def _balls(
 ) -> tuple[np.ndarray, np.ndarray]:
     """All pairs of nodes within ``reach`` hops as sorted keys root · n + member, and their hops;
     ``senders`` are those of all edges by receiver."""
-    front = np.arange(n) * (n + 1)
-    found, far = [front], [np.zeros(n, dtype=np.int64)]
-    before, total = np.empty(0, dtype=np.int64), n
-    for hop in range(1, reach + 1):
-        root, member = np.divmod(front, n)
-        balls, heard = _ragged(root, member, senders, start)
-        # With reverse edges a neighbour of the front is in it, behind it, or new.
-        new = np.setdiff1d(np.unique(balls * n + heard), front, assume_unique=True)
-        new = np.setdiff1d(new, before, assume_unique=True)
-        if not len(new):
-            break
+    found, total = [np.arange(n) * (n + 1)], n
+    for new in islice(_rings(senders, start, n), reach):
         total += len(new)
         if total > MOST:
             raise AsynchronyError(
@@ -125,8 +137,22 @@ def _balls(
                 f"{n:,} nodes; expected a smaller radius or fewer nodes, or rule='messages'"
             )
         found.append(new)
-        far.append(np.full(len(new), hop))
-        before, front = front, new
-    key, hops = np.concatenate(found), np.concatenate(far)
+    key = np.concatenate(found)
+    hops = np.repeat(np.arange(len(found)), [len(ring) for ring in found])
     order = np.argsort(key, kind="stable")
     return key[order], hops[order]
+
+
+def _rings(senders: np.ndarray, start: np.ndarray, n: int) -> Iterator[np.ndarray]:
+    """The pairs of nodes one hop apart, two hops apart, and so on, as sorted keys."""
+    before, front = np.empty(0, dtype=np.int64), np.arange(n) * (n + 1)
+    while True:
+        root, member = np.divmod(front, max(n, 1))
+        balls, heard = _ragged(root, member, senders, start)
+        # With reverse edges a neighbour of the front is in it, behind it, or new.
+        new = np.setdiff1d(np.unique(balls * n + heard), front, assume_unique=True)
+        new = np.setdiff1d(new, before, assume_unique=True)
+        if not len(new):
+            return
+        yield new
+        before, front = front, new

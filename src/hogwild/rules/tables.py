@@ -1,6 +1,6 @@
 r"""What nodes know of each other in the rule ``"balls"``, and how they tell it.
 
-A packet from i to j has a number n, which counts the packets of i. It says that it holds all news
+A packet from i to j has a number n, which grows whenever i has news. It says that it holds all news
 since number b, and up to which number its sender has all news of j. News are
 
 * records that i has learned: the identity, the features, the number of edges into the node, and
@@ -143,7 +143,7 @@ class Tables:
         return learns, hears
 
     def _number(self, nodes: Tensor, edges: Tensor, confirmed: Tensor, at: Star) -> None:
-        """Number the packets that these nodes are about to send, by what the neighbours confirm.
+        """Number the news that these nodes are about to hear, by what the neighbours confirm.
         A neighbour that confirms less than before has lost its memory; who is confirmed packets
         that it does not remember, has lost its own. Both send everything again."""
         lost = confirmed < self.confirmed[edges]
@@ -183,7 +183,8 @@ class Tables:
     def speak(self, nodes: Tensor, h: Tensor, speaks: Tensor) -> None:
         """The nodes in ``speaks``, a mask [A], tell their embeddings [R, k, A] from now on, where
         they have moved."""
-        moved = speaks & ((h != self.value[:, :, 0, nodes]).any(0).any(0) | (self.version[0, nodes] == 0))
+        first = self.version[0, nodes] == 0
+        moved = speaks & ((h != self.value[:, :, 0, nodes]).any(0).any(0) | first)
         some = nodes[moved]
         self.value[:, :, 0, some] = h[..., moved]
         self.version[0, some] += 1
@@ -192,6 +193,10 @@ class Tables:
     def send(self, nodes: Tensor, at: Star) -> None:
         """Decide what the packets of these nodes hold, and count it."""
         edges, w = at.at_edges(self.edges), self.around.width
+        newest = self.learned[:, nodes].amax(0)
+        if self.bounded:
+            newest = torch.maximum(newest, self.changed[:, nodes].amax(0))
+        self.number[nodes] = newest  # without news it stays as it was
         here = nodes[at.slot]
         self.base[edges] = self.confirmed[edges]
         record = self._news(self.known, self.learned, self.origin, here, edges)
