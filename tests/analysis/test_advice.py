@@ -25,7 +25,7 @@ def exact(model):
 def test_rules_are_compared():
     model = energy(beta=2.0)
     every = hogwild.robustness(model, exact(model), runs=1, compare="all")
-    assert list(every.compared) == ["messages", "gradient", "guarded"]
+    assert list(every.compared) == ["messages", "gradient", "guarded", "balls"]
     seen = hogwild.robustness(model, exact(model), runs=3, compare="gradient")
     messages, gradient = (one.within() for one in seen.compared.values())
     assert messages.ticks < gradient.ticks

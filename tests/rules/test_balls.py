@@ -145,7 +145,7 @@ def test_compiled_solves_equal_those_on_torch():
 
 
 def test_what_a_packet_costs():
-    """Two nodes: each sends three numbers at the head and its own record until it is confirmed."""
+    """Two nodes: each sends three numbers at the head and its own profile until it is confirmed."""
     problem = Quadratic.random(path(2), channels=2)  # described by b, two numbers
     rule, everyone = BallsRule(problem, None), problem.graph.everyone
     h = problem.start()
@@ -156,21 +156,21 @@ def test_what_a_packet_costs():
         h, letters = rule.update(h, inbox, mail, everyone)
         sizes.append(rule.numbers(everyone).tolist())
     # identity, two numbers, number of edges, one edge
-    record = 1 + 2 + 1 + 1
-    assert sizes == [[3 + record] * 2, [3 + record] * 2, [3] * 2]
+    profile = 1 + 2 + 1 + 1
+    assert sizes == [[3 + profile] * 2, [3 + profile] * 2, [3] * 2]
 
 
 def test_neighbours_of_the_teller_hear_it_from_the_teller():
-    """In a complete graph every record crosses its own edges only."""
+    """In a complete graph every profile crosses its own edges only."""
     n = 5
     edges = torch.combinations(torch.arange(n)).T
     graph = Graph.of(torch.cat([edges, edges.flip(0)], 1), n)
     problem = Quadratic.random(graph, channels=2)
     done = simulated(problem, None, ticks=100, stagger=1, delay=0)
-    record = 1 + 2 + 1 + (n - 1)
+    profile = 1 + 2 + 1 + (n - 1)
     heads = done.tally.packets * 3
     # twice: what is sent in the first turn is confirmed in the second and seen so in the third
-    assert torch.equal(done.tally.numbers - heads, torch.full((n,), 2 * (n - 1) * record))
+    assert torch.equal(done.tally.numbers - heads, torch.full((n,), 2 * (n - 1) * profile))
 
 
 def test_embeddings_are_sent_only_where_there_is_a_rim():

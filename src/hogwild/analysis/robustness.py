@@ -43,6 +43,7 @@ from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.metrics import Metric, Score, cost
 from hogwild.models.base import Kind, Model
 from hogwild.models.check import runnable
+from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating
 from hogwild.models.wrapping import WrappedGNN
 from hogwild.rules import fitting
@@ -271,9 +272,12 @@ def _others(model: Model, inputs: Inputs, compare: str | Sequence[str]) -> list[
     if compare != "all" and not names:
         return []
     with evaluating(model), torch.no_grad():
-        fit = list(fitting(model.problem(inputs).detach()))
+        problem = model.problem(inputs).detach()
+    fit = list(fitting(problem))
     if compare == "all":
-        return fit
+        one_way = problem.graph.missing_reverse_links().numel()
+        stack = isinstance(problem, StackProblem)
+        return [name for name in fit if name != "balls" or not (one_way or stack)]
     for name in names:
         if name not in fit:
             raise ConfigError(

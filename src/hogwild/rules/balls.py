@@ -1,6 +1,6 @@
 r"""The rule ``"balls"``: word of all nodes floods, and every node solves the ball that it knows.
 
-Every node keeps a *table* of the nodes within ``radius`` + c hops. An entry holds the *record* of a
+Every node keeps a *table* of the nodes within ``radius`` + c hops. An entry holds the *profile* of a
 node v: its features, and the edges into v with theirs. At its turn node i takes over what its
 neighbours' packets tell, solves for all nodes of its *ball* A at once, and keeps its own row:
 
@@ -13,7 +13,7 @@ neighbours), 1 for a map. Nodes of the rim are held at their embeddings as last 
 also hold embeddings with their versions. Nodes of which i has not heard yet do not exist for it: i
 solves the part of the graph that it knows.
 
-With ``radius=None`` the ball is the whole graph. Then there is no rim, and only records are sent.
+With ``radius=None`` the ball is the whole graph. Then there is no rim, and only profiles are sent.
 
 **What is proved** (documentation, "Asynchrony"). If the radius reaches every node, the answer of a
 node is exact once it has heard of all nodes: after one light cone. With a smaller radius, once the
@@ -141,8 +141,8 @@ class BallsRule(Rule):
         piece, (ball, slot), first = self._pieces(nodes)
         self.solved[nodes] += piece.graph.sum(piece.free.long())
         start = self._start(nodes, h, ball, slot)
-        found = self.solver.solve(piece, start)[..., first]
-        return torch.where(found.isfinite().all(0).all(0), found, h)
+        found, good = self.solver.solve(piece, start)
+        return torch.where(good, found[..., first], h)
 
     def _start(self, nodes: Tensor, h: Tensor, ball: Tensor, slot: Tensor) -> Tensor:
         """Where a solve begins, [R, k, n], for the nodes in these slots of these balls."""

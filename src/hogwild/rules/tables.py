@@ -3,7 +3,7 @@ r"""What nodes know of each other in the rule ``"balls"``, and how they tell it.
 A packet from i to j has a number n, which grows whenever i has news. It says that it holds all news
 since number b, and up to which number its sender has all news of j. News are
 
-* records that i has learned: the identity, the features, the number of edges into the node, and
+* profiles that i has learned: the identity, the features, the number of edges into the node, and
   these edges (senders' identities and edge features), as far as j may need them;
 * embeddings that i has heard since: identity, version and k numbers (only where there is a rim).
 
@@ -16,7 +16,7 @@ its neighbours. So somebody tells j.)
 
 The simulator's packets [R, ·, N] hold the number, whether a node is known and the version for every
 slot, and the embeddings. Letters [R, ·, E] hold what is confirmed, b, and for every slot whether
-the record and whether the embedding is in the packet.
+the profile and whether the embedding is in the packet.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Tables:
         # nearer than the end of their tables.
         degree = graph.in_degree[around.node.clamp_min(0)]
         listed = (around.hops + 1 < around.reach).long() * degree * (1 + edge)
-        self.record = torch.where(self.used, 2 + own + listed, 0)  # [W, N] numbers of a record
+        self.profile = torch.where(self.used, 2 + own + listed, 0)  # [W, N] numbers of a profile
         self.passed = around.hops < around.reach  # [W, N] what neighbours may need, too
         self.links = torch.unique(graph.src * graph.num_nodes + graph.dst)  # sorted
         self.edges = torch.arange(graph.num_edges, device=graph.src.device)
@@ -73,7 +73,7 @@ class Tables:
         device = h.device
         self.known = torch.zeros(shape, dtype=torch.bool, device=device)
         self.learned = torch.zeros(shape, dtype=torch.long, device=device)  # in which packet
-        self.origin = torch.full(shape, -1, device=device)  # edge that brought the record
+        self.origin = torch.full(shape, -1, device=device)  # edge that brought the profile
         if self.bounded:
             self.version = torch.zeros_like(self.learned)  # 0: no embedding was heard
             self.value = h.new_zeros(*h.shape[:2], *shape)  # [R, k, W, N]
@@ -105,7 +105,7 @@ class Tables:
     # -- hearing -------------------------------------------------------------------------------
 
     def hear(self, inbox: Tensor, mail: Tensor, at: Star) -> tuple[Tensor, Tensor]:
-        """Take over what is in the packets. Returns which records were new, and which embeddings,
+        """Take over what is in the packets. Returns which profiles were new, and which embeddings,
         [W, A]."""
         w, edges = self.around.width, at.at_edges(self.edges)
         nodes = torch.arange(at.size, device=edges.device) if at.nodes is None else at.nodes
@@ -199,9 +199,9 @@ class Tables:
         self.number[nodes] = newest  # without news it stays as it was
         here = nodes[at.slot]
         self.base[edges] = self.confirmed[edges]
-        record = self._news(self.known, self.learned, self.origin, here, edges)
-        numbers = HEAD + (record * self.record[:, here]).sum(0)
-        self.flags[:w, edges] = record
+        profile = self._news(self.known, self.learned, self.origin, here, edges)
+        numbers = HEAD + (profile * self.profile[:, here]).sum(0)
+        self.flags[:w, edges] = profile
         if self.bounded:
             entry = self._news(self.version > 0, self.changed, self.source, here, edges)
             numbers = numbers + (MARK + self.channels) * entry.sum(0)
