@@ -34,8 +34,8 @@ from hogwild.linalg.spectrum import LARGEST
 from hogwild.models.base import Kind
 from hogwild.ops import as_field
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.rules.balls import BallsRule
 from hogwild.rules import rule_for
+from hogwild.rules.balls import BallsRule
 
 
 def certify_balls(

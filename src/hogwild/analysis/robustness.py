@@ -224,7 +224,8 @@ def robustness(
         compare: Other rules to run under the same schedules: names of rules, or ``"all"`` for all
             that fit the model. Their cost and error are printed beside.
         options: All other arguments of :func:`hogwild.simulate`: ``stagger``, ``delay``, ``seed``,
-            ``impairments``, ``rule``, ``step``, ``radius``, ``exchange``, ``ticks``, ``tol``, ``progress`` …
+            ``impairments``, ``rule``, ``step``, ``radius`` (of balls, also where they are
+            compared), ``exchange``, ``ticks``, ``tol``, ``progress`` …
     """
     model = runnable(model)
     data = data if isinstance(data, Data) else graphs_of(data)

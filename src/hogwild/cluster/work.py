@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from hogwild.cluster.bound import Bound, Measure
-from hogwild.problems.pinned import pinned
 from hogwild.cluster.tiles import FORCING as SWEEP
 from hogwild.cluster.tiles import TiledEnergy
 from hogwild.errors import ConfigError
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.problems.base import FixedPoint, Objective, Problem
+from hogwild.problems.pinned import pinned
 from hogwild.solvers.loop import Solver, solve
 from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.rules import FixedPointRule, MessageRule, Rule

@@ -137,9 +137,7 @@ class Deadlines:
         if first >= len(self.ticks):
             return None
         row = self.rows()[first]
-        return Price(
-            int(row["ticks"]), row["updates"], row["packets"], row["bytes"], row["solved"]
-        )
+        return Price(int(row["ticks"]), row["updates"], row["packets"], row["bytes"], row["solved"])
 
     def _excess(self) -> Tensor:
         """How much worse than the synchronous answer the looks are, on average, [T]."""

@@ -63,8 +63,8 @@ def track(
     every moment.
 
     ``model``, ``stagger``, ``delay``, ``seed``, ``runs``, ``rule``, ``step``, ``radius``,
-    ``exchange`` and ``impairments`` are as in :func:`hogwild.simulate`. A scenario that never changes gives the same
-    embeddings as :func:`hogwild.simulate`, bit for bit.
+    ``exchange`` and ``impairments`` are as in :func:`hogwild.simulate`. A scenario that never
+    changes gives the same embeddings as :func:`hogwild.simulate`, bit for bit.
 
     Args:
         scenario: Graph and features over time (:class:`hogwild.Scenario`).
@@ -224,9 +224,7 @@ class Course:
         if self.now is None:
             chosen = choose(problem, settings.rule, settings.step)
             self.settings = settings = replace(settings, rule=chosen)
-        rule = rule_for(
-            problem, settings.rule, settings.step, self.age, radius=settings.radius
-        )
+        rule = rule_for(problem, settings.rule, settings.step, self.age, radius=settings.radius)
         if rule.ends and self.restart is None:
             raise ConfigError(
                 f"rule={settings.rule!r} stops after its last layer and cannot follow a graph that "

@@ -223,7 +223,7 @@ class EnergyProblem(Objective):
     beta: float = over(FIXED)
     rounds: list[Round] = over(SHARED)
     begin: Tensor | None = over(NODES, default=None)  # [R, k, N] where nodes start; None: at zero
-    widths: tuple[int, int] | None = over(FIXED, default=None)  # numbers in features of nodes, edges
+    widths: tuple[int, int] | None = over(FIXED, default=None)  # of features, on nodes and edges
     pose: Callable[[], EnergyKernel | str] | None = over(FIXED, default=None)  # for compiled code
 
     @property

@@ -1,5 +1,4 @@
-r"""A problem in which some nodes are pinned: they are held where they are, and the others are solved
-for.
+r"""A problem in which some nodes are pinned: they stay where they are while others are solved for.
 
 A part of a graph holds its *owned* nodes A and a *halo* B, the nodes of other parts that the owned
 nodes depend on; a node of a network holds its ball A and the rim B of the ball
@@ -7,9 +6,9 @@ nodes depend on; a node of a network holds its ball A and the rim B of the ball
 
 .. math:: \min_{h_A} E(h_A, h_B) \qquad \text{or} \qquad h_A = F_A(h_A, h_B).
 
-Both are problems on all nodes at hand, in which those of B do not move. With P the projection on the
-nodes of A, their gradient is :math:`P \nabla E`, their Hessian :math:`P \nabla^2 E P + (I - P)`,
-and their map :math:`P F(h) + (I - P) h_B`. Every solver of the library solves them.
+Both are problems on all nodes at hand, in which those of B do not move. With P the projection on
+the nodes of A, their gradient is :math:`P \nabla E`, their Hessian :math:`P \nabla^2 E P + (I -
+P)`, and their map :math:`P F(h) + (I - P) h_B`. Every solver of the library solves them.
 """
 
 from __future__ import annotations

@@ -42,9 +42,7 @@ def guarded_rule(
     return GuardedRule(message_rule(problem, step, age=age), certified)
 
 
-def balls_rule(
-    problem: Problem, *, moving: bool = False, radius: int | None = None
-) -> BallsRule:
+def balls_rule(problem: Problem, *, moving: bool = False, radius: int | None = None) -> BallsRule:
     """Solves of the ball around each node (:mod:`hogwild.rules.balls`); ``None``: the usual
     radius."""
     if moving:
@@ -178,6 +176,7 @@ def rule_for(
 
 
 __all__ = [
-    "LAYERED", "RULES", "StackRule", "balls_rule", "choose", "fitting", "fixed_point_rule", "gradient_rule",
-    "guarded_rule", "is_own", "layered_rule", "message_rule", "register", "rule_for",
+    "LAYERED", "RULES", "StackRule", "balls_rule", "choose", "fitting", "fixed_point_rule",
+    "gradient_rule", "guarded_rule", "is_own", "layered_rule", "message_rule", "register",
+    "rule_for",
 ]  # fmt: skip

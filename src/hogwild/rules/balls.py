@@ -1,7 +1,7 @@
 r"""The rule ``"balls"``: word of all nodes floods, and every node solves the ball that it knows.
 
-Every node keeps a *table* of the nodes within ``radius`` + c hops. An entry holds the *profile* of a
-node v: its features, and the edges into v with theirs. At its turn node i takes over what its
+Every node keeps a *table* of the nodes within ``radius`` + c hops. An entry holds the *profile* of
+a node v: its features, and the edges into v with theirs. At its turn node i takes over what its
 neighbours' packets tell, solves for all nodes of its *ball* A at once, and keeps its own row:
 
 .. math:: z = \arg\min_{h_A} E(h_A, h_B) \quad\text{or}\quad z = F_A(z, h_B), \qquad
@@ -63,6 +63,7 @@ class BallsRule(Rule):
     """
 
     follows = False
+    solved: Tensor  # [N]
 
     def __init__(self, problem: Problem, radius: int | None = None) -> None:
         graph = problem.graph

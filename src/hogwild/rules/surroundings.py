@@ -26,6 +26,7 @@ class Surroundings:
     """The tables of all nodes.
 
     Attributes:
+        reach: Hops that a table reaches.
         node: The node in each slot, [W, N]; −1: the slot is empty.
         hops: Its distance in hops, [W, N]; larger than ``reach`` where the slot is empty.
         heard: For every edge j → i and every slot of i the slot of the same node in the table of j,
@@ -34,9 +35,9 @@ class Surroundings:
         edge: The edges into the nodes within ``reach − 1`` hops of each node, [B].
         src: The slot of the sender of each of them, [B].
         dst: The slot of the receiver, [B].
-        reach: Hops that a table reaches.
     """
 
+    reach: int
     node: Tensor
     hops: Tensor
     heard: Tensor
@@ -44,7 +45,6 @@ class Surroundings:
     edge: Tensor
     src: Tensor
     dst: Tensor
-    reach: int
 
     @property
     def width(self) -> int:
@@ -88,9 +88,9 @@ def surroundings(graph: Graph, reach: int) -> Surroundings:
     np.cumsum(np.bincount(balls, minlength=n), out=begin[1:])
     ends = [place(balls, x[edges]) for x in (src, dst)]
     arrays = (node, far, heard, begin, edges, *ends)
-    return Surroundings(
-        *(torch.from_numpy(np.ascontiguousarray(x)).to(graph.src.device) for x in arrays), reach
-    )
+    device = graph.src.device
+    found = [torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in arrays]
+    return Surroundings(reach, *found)
 
 
 def widest_reach(graph: Graph, most: int) -> int | None:
@@ -98,12 +98,11 @@ def widest_reach(graph: Graph, most: int) -> int | None:
     ``None``: tables never have more."""
     src, dst, n = (graph.src.cpu().numpy(), graph.dst.cpu().numpy(), graph.num_nodes)
     order, start = _by_receiver(dst, n)
-    count, reach = np.ones(n, dtype=np.int64), 0
-    for new in _rings(src[order], start, n):
+    count = np.ones(n, dtype=np.int64)
+    for reach, new in enumerate(_rings(src[order], start, n)):
         count += np.bincount(new // n, minlength=n)
         if count.max() > most:
             return max(reach, 1)
-        reach += 1
     return None
 
 
