@@ -38,6 +38,19 @@ def test_rules_are_compared():
     assert torch.equal(seen.others["gradient"].h, alone.h)
 
 
+def test_a_radius_is_for_balls_only():
+    model = energy(beta=2.0)
+    data = exact(model)
+    seen = hogwild.robustness(model, data, runs=2, compare="balls", radius=1)
+    assert seen.others["balls"].settings.radius == 1
+    assert seen.run.settings.radius is None
+    alone = hogwild.simulate(model, data, runs=2, rule="balls", radius=1)
+    assert torch.equal(seen.others["balls"].h, alone.h)
+    again = hogwild.robustness(model, data, runs=2, rule="balls", radius=1, compare="messages")
+    assert torch.equal(again.run.h, alone.h)
+    assert "solves for" in again.advice
+
+
 def test_layers_are_compared():
     torch.manual_seed(0)
     model = GCN(3, out_channels=2).double()
@@ -70,6 +83,10 @@ def test_remedies():
     slow = hogwild.simulate(model, exact(model), rule="gradient").deadlines
     assert slow.cones(slow.within().ticks) > 3
     assert "rule='messages'" in remedy("gradient", slow)
+    assert "rule='balls'" in remedy("gradient", slow)
+    small = hogwild.simulate(model, exact(model), rule="balls", radius=0).deadlines
+    assert small.cones(small.within().ticks) > 3
+    assert "a larger radius" in remedy("balls", small)
     quick = hogwild.simulate(energy(beta=500.0), DATA).deadlines
     assert quick.cones(quick.within().ticks) <= 1.5
     assert "only a faster network" in remedy("messages", quick)
