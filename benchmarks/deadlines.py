@@ -5,7 +5,8 @@ of ``experiments`` (``--size``: smaller tasks, fewer epochs and replicas) and th
 runs on held-out graphs under the same random schedules, S = 5 and D = 2, robots with 30 % of all
 packets lost, the others with none:
 
-* the edge-wise energy GNN by messages and by gradient steps, trained as usual and
+* the edge-wise energy GNN by messages, by gradient steps and by solves of balls (of the whole
+  graph, and of radius 3), trained as usual and
   (``energy-deadline``) trained for a deadline of three light cones;
 * GCN and GAT by the paper's rule (overwriting), trained in step and trained under schedules;
   resending (waiting, with retransmission); caching all layers;
@@ -76,7 +77,7 @@ MEDIUM: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Between ``--quick`` and the protocols of the paper's tables: minutes for each model."""
 RULES: dict[str, tuple[str, ...]] = {
-    "energy-edge": ("messages", "gradient"),
+    "energy-edge": ("messages", "gradient", "balls", "balls:3"),
     "gcn": ("overwriting", "resending", "caching"),
     "ignn": ("fixed-point",),
     "gat": ("overwriting", "resending", "caching"),
@@ -84,7 +85,9 @@ RULES: dict[str, tuple[str, ...]] = {
     "gcn-scheduled": ("overwriting",),
     "gat-scheduled": ("overwriting",),
 }
-"""The models in the order of training, and the rules of each."""
+"""The models in the order of training, and the rules of each; ``balls:3`` has radius 3."""
+LONG = ("chains", "counting", "sums")
+"""Tasks on long paths, on which balls of radius 3 would need thousands of ticks."""
 AIM = 3
 """Models that are trained for a deadline are trained for so many light cones in updates."""
 
@@ -137,9 +140,11 @@ def runs(
         higher = result.task.higher_is_better
         scored = {"metric": metric, "higher_is_better": higher, "target": torch.zeros(1)}
     loss = LOSSES.get(task, 0.0)
-    for rule in rules:
+    for given in rules:
+        rule, _, radius = given.partition(":")
         yield simulate(
-            model, held, rule=rule, runs=schedules, stagger=STAGGER, delay=DELAY, ticks=ticks,
+            model, held, rule=rule, radius=int(radius) if radius else None, runs=schedules,
+            stagger=STAGGER, delay=DELAY, ticks=ticks,
             tol=1e-4, impairments=BernoulliLoss(loss) if loss else (), **scored,
         )  # fmt: skip
 
@@ -178,7 +183,8 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
     if path is not None and path.exists():
         record = json.loads(path.read_text())
     for model in arguments.models:
-        wanted = [rule for rule in RULES[model] if f"{model} {rule}" not in record["runs"]]
+        fit = [rule for rule in RULES[model] if task not in LONG or rule != "balls:3"]
+        wanted = [rule for rule in fit if f"{model} {rule}" not in record["runs"]]
         if not wanted and not arguments.train:
             continue
         if arguments.finished and not (work.training(task, model) / "result.json").exists():

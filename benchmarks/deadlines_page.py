@@ -28,6 +28,8 @@ TASKS = ("chains", "counting", "sums", "coordinates", "terrain", "mutag", "robot
 NAMES = {
     "energy-edge messages": "energy, messages",
     "energy-edge gradient": "energy, gradient steps",
+    "energy-edge balls": "energy, balls",
+    "energy-edge balls:3": "energy, balls of radius 3",
     "energy-deadline messages": "energy for a deadline, messages",
     "energy-deadline gradient": "energy for a deadline, gradient steps",
     "ignn fixed-point": "IGNN",
@@ -40,11 +42,13 @@ NAMES = {
     "gat resending": "GAT, resending",
     "gat caching": "GAT, caching",
 }
-DRAWN = ("energy-edge messages", "energy-edge gradient", "energy-deadline messages",
+DRAWN = ("energy-edge messages", "energy-edge gradient", "energy-edge balls",
+         "energy-deadline messages",
          "energy-deadline gradient", "ignn fixed-point", "gcn caching", "gat caching")  # fmt: skip
 LOOKS = {  # colour, mark, dashes
     "energy-edge messages": (CYCLE[0], "o", "solid"),
     "energy-edge gradient": (CYCLE[0], "s", (0, (4, 1.5))),
+    "energy-edge balls": (CYCLE[5], "*", "solid"),
     "energy-deadline messages": (CYCLE[2], "^", "solid"),
     "energy-deadline gradient": (CYCLE[2], "v", (0, (4, 1.5))),
     "ignn fixed-point": (CYCLE[3], "D", (0, (1, 1))),

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from hogwild.training import Result
 
 RULES = (
-    "gradient", "messages", "guarded", "fixed-point", "overwriting", "waiting", "resending",
-    "caching",
+    "gradient", "messages", "guarded", "balls", "fixed-point", "overwriting", "waiting",
+    "resending", "caching",
 )  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
 METRICS = (
@@ -124,6 +124,12 @@ class Ruled(Trained):
         "auto",
         "size of gradient steps: auto, certified, or a number; with --rule auto, certified or a "
         "number selects gradient steps",
+        group=NODES,
+    )
+    radius: int | None = option(
+        None,
+        "with --rule balls: hops within which a node solves for others, too; by default, the whole "
+        "graph where it is small",
         group=NODES,
     )
     exchange: str = option(

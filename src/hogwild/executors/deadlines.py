@@ -60,6 +60,7 @@ class Deadlines:
         updates: Updates that a node had made, mean over the nodes, [T, Q].
         packets: Packets that a node had sent, mean over the nodes, [T, Q].
         bytes: Bytes in these packets, [T, Q].
+        solved: Nodes for which a node had solved, summed over its updates, [T, Q].
         deviation: Largest relative distance from the synchronous embeddings, [T, Q, G].
         error: The task's error of the nodes' answers, [T, Q]; ``None``: there is no target.
         synchronous: The task's error of the synchronous answer, [] or [R].
@@ -73,6 +74,7 @@ class Deadlines:
     updates: Tensor
     packets: Tensor
     bytes: Tensor
+    solved: Tensor
     deviation: Tensor
     error: Tensor | None
     synchronous: Tensor | None
@@ -135,7 +137,7 @@ class Deadlines:
         if first >= len(self.ticks):
             return None
         row = self.rows()[first]
-        return Price(int(row["ticks"]), row["updates"], row["packets"], row["bytes"])
+        return Price(int(row["ticks"]), row["updates"], row["packets"], row["bytes"], row["solved"])
 
     def _excess(self) -> Tensor:
         """How much worse than the synchronous answer the looks are, on average, [T]."""
@@ -179,7 +181,7 @@ class Deadlines:
             row: dict[str, float] = {"ticks": ticks}
             if tick is not None:
                 row["seconds"] = ticks * tick
-            for name in ("updates", "packets", "bytes"):
+            for name in ("updates", "packets", "bytes", "solved"):
                 row[name] = float(getattr(self, name)[t].mean())
             if self.error is not None and self.metric is not None:
                 each = self.error[t].flatten(1).mean(1) if self.error.dim() > 2 else self.error[t]
@@ -255,7 +257,8 @@ class Deadlines:
         """A price in words: updates a node, light cones, bytes a node."""
         cones = self.cones(price.ticks)
         inside = "" if cones != cones else f"{cones:.1f} light cones, "
-        return f"{shown(price.updates)} updates a node ({inside}{size(price.bytes)} a node)"
+        sent = f"{inside}{size(price.bytes)} a node{price.work}"
+        return f"{shown(price.updates)} updates a node ({sent})"
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """The error against updates and against bytes, with the light cone."""
@@ -291,10 +294,10 @@ class Looks:
 
     def table(self, of: Callable[[Tensor], Tensor], **about: Any) -> Deadlines:
         """All looks; ``of`` turns deviations [R, Q·G] into [Q, (R,) G]."""
-        updates, packets, numbers = (torch.stack(x) for x in zip(*self.counts, strict=True))
+        updates, packets, numbers, solved = (torch.stack(x) for x in zip(*self.counts, strict=True))
         error = torch.stack(self.errors) if self.errors else None
         return Deadlines(
-            torch.tensor(self.ticks), updates, packets, numbers,
+            torch.tensor(self.ticks), updates, packets, numbers, solved,
             torch.stack([of(x) for x in self.deviations]), error, **about,
         )  # fmt: skip
 
