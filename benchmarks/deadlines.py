@@ -93,6 +93,9 @@ AIM = 3
 """Models that are trained for a deadline are trained for so many light cones in updates."""
 WEIGHTS = (1.0, 0.3, 0.1)
 """Weights of the term for a deadline, the largest first."""
+HOW: dict[str, dict[str, Any]] = {"chains": {"method": "stiffness"}}
+"""Options of the deadline other than the default ones: 30 synchronous updates carry nothing over a
+hundred hops."""
 PRICE = 1.1
 """The error at the solution may be so many times that of the usual training."""
 LOOKS = 20
@@ -142,7 +145,8 @@ def shorter(work: Work, task: str, model: str) -> Work:
 def for_a_deadline(work: Work, task: str, weight: float) -> tuple[Config, Path]:
     """How an energy is trained for a deadline, and the folder of the training."""
     config = work.config(task, "energy-edge").as_dict()
-    config |= {"deadline": aim(work, task), "deadline_options": {"weight": weight}}
+    options = {"weight": weight} | HOW.get(task, {})
+    config |= {"deadline": aim(work, task), "deadline_options": options}
     config["validate_every"] = max(10, config["epochs"] // LOOKS)
     return Config.from_dict(config), work.training(task, f"energy-deadline-{weight:g}")
 
