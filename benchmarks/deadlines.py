@@ -228,11 +228,17 @@ def record_of(run: Run, result: Result, seconds: float) -> dict[str, Any]:
 
 def finished(work: Work, task: str, model: str) -> bool:
     """Whether a model needs no more training."""
-    folders = [work.training(task, model)]
-    if model == "energy-deadline":
-        folders = [for_a_deadline(work, task, weight)[1] for weight in WEIGHTS]
-        folders.append(work.training(task, "energy-edge"))
-    return all((folder / "result.json").exists() for folder in folders)
+    if model != "energy-deadline":
+        return (work.training(task, model) / "result.json").exists()
+    if not finished(work, task, "energy-edge"):
+        return False
+    allowed = PRICE * solved(work.trained(task, "energy-edge"))
+    for config, folder in (for_a_deadline(work, task, weight) for weight in WEIGHTS):
+        if not (folder / "result.json").exists():
+            return False
+        if solved(work.finished(config, folder)) <= allowed:
+            return True
+    return True
 
 
 def measure(task: str, arguments: argparse.Namespace) -> None:
