@@ -6,7 +6,7 @@ of ``experiments`` (``--size``: ``full`` is the paper's size with three replicas
 that all models of a task have the same held-out graphs. The best replica runs on them under the
 same random schedules, S = 5 and D = 2, robots with 30 % of all packets lost, the others with none:
 
-* the edge-wise energy GNN by messages and by gradient steps, trained as usual and
+* the edge-wise energy GNN by messages and by gradient steps, plain and with momentum, trained as usual and
   (``energy-deadline``) trained for a deadline of three light cones, with the largest of
   :data:`WEIGHTS` that costs at most a tenth more error at the solution, on the graphs that choose
   the epoch (validation graphs, where a task has some);
@@ -80,15 +80,16 @@ MEDIUM: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Between ``--quick`` and the protocols of the paper's tables: minutes for each model."""
 RULES: dict[str, tuple[str, ...]] = {
-    "energy-edge": ("messages", "gradient"),
+    "energy-edge": ("messages", "gradient", "momentum"),
     "gcn": ("overwriting", "resending", "caching"),
     "ignn": ("fixed-point",),
     "gat": ("overwriting", "resending", "caching"),
-    "energy-deadline": ("messages", "gradient"),
+    "energy-deadline": ("messages", "gradient", "momentum"),
     "gcn-scheduled": ("overwriting",),
     "gat-scheduled": ("overwriting",),
 }
-"""The models in the order of training, and the rules of each."""
+"""The models in the order of training, and the rules of each; ``momentum``: gradient steps with
+``step="momentum"``."""
 AIM = 3
 """Models that are trained for a deadline are trained for so many light cones in updates."""
 WEIGHTS = (1.0, 0.3, 0.1)
@@ -193,8 +194,9 @@ def runs(
         scored = {"metric": metric, "higher_is_better": higher, "target": torch.zeros(1)}
     loss = LOSSES.get(task, 0.0)
     for rule in rules:
+        how = {"rule": "gradient", "step": "momentum"} if rule == "momentum" else {"rule": rule}
         yield simulate(
-            model, held, rule=rule, runs=schedules, stagger=STAGGER, delay=DELAY, ticks=ticks,
+            model, held, **how, runs=schedules, stagger=STAGGER, delay=DELAY, ticks=ticks,
             tol=1e-4, impairments=BernoulliLoss(loss) if loss else (), **scored,
         )  # fmt: skip
 

@@ -122,8 +122,8 @@ class Ruled(Trained):
     )
     step: str | float = option(
         "auto",
-        "size of gradient steps: auto, certified, or a number; with --rule auto, certified or a "
-        "number selects gradient steps",
+        "size of gradient steps: auto, momentum, certified, or a number; with --rule auto all but "
+        "auto select gradient steps",
         group=NODES,
     )
     exchange: str = option(
