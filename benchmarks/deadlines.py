@@ -6,8 +6,8 @@ of ``experiments`` (``--size``: ``full`` is the paper's size with three replicas
 that all models of a task have the same held-out graphs. The best replica runs on them under the
 same random schedules, S = 5 and D = 2, robots with 30 % of all packets lost, the others with none:
 
-* the edge-wise energy GNN by messages and by gradient steps, plain and with momentum, trained as usual and
-  (``energy-deadline``) trained for a deadline of three light cones, with the largest of
+* the edge-wise energy GNN by messages and by gradient steps, plain and with momentum, trained as
+  usual and (``energy-deadline``) trained for a deadline of three light cones, with the largest of
   :data:`WEIGHTS` that costs at most a tenth more error at the solution, on the graphs that choose
   the epoch (validation graphs, where a task has some);
 * GCN and GAT by the paper's rule (overwriting), trained in step and trained under schedules;
