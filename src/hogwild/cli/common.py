@@ -195,6 +195,30 @@ class Schedules(Verb):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compared(Verb):
+    """Other rules beside."""
+
+    compare: tuple[str, ...] = option(
+        (), f"other rules to run beside: all, or some of {', '.join(RULES)}", group=NODES,
+        metavar="RULE,…",
+    )  # fmt: skip
+
+    @property
+    def others(self) -> str | tuple[str, ...]:
+        """The rules, as :func:`hogwild.robustness` takes them."""
+        return "all" if self.compare == ("all",) else self.compare
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clocked(Verb):
+    """How long a tick takes."""
+
+    tick: float | None = option(
+        None, "length of a tick in seconds: tables and --json then have seconds, too", group=TIMING
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class Traced(Verb):
     """A schedule in a file."""
 
