@@ -53,8 +53,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tiling_gather": (ctypes.c_int, [_AT, *[_INT] * 4, _AT, _AT, _INT]),
     "tiling_copy": (None, [_AT] * 6),
     "large_pages": (None, [_AT, _INT]),
-    "draw": (_INT, [_AT, _INT, *[_AT] * 5]),
-    "turn": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _AT, _INT, _AT, _INT]),
+    "draw": (_INT, [_AT, _INT, *[_AT] * 3]),
+    "turn": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _INT, _AT, _INT]),
 }  # fmt: skip
 
 
