@@ -108,7 +108,7 @@ def _side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Fi
             continue
         replicas, _, count = tensors[0].shape
         width = sum(x.shape[1] for x in tensors)
-        room = large_pages(torch.empty(count, replicas, width, dtype=torch.float64))
+        room = large_pages((count, replicas, width), torch.float64)
         at = 0
         for name, x in zip(group, tensors, strict=True):
             owner, attribute = remembered[name]
@@ -188,7 +188,7 @@ def _rows(parts: list[Tensor], order: Tensor | None) -> Tensor:
     """[R, ·, n] parts side by side as rows [R, n, ·] of a multiple of eight numbers."""
     replicas, count = parts[0].shape[0], parts[0].shape[-1]
     width = sum(part.shape[1] for part in parts)
-    out = large_pages(torch.empty(replicas, count, -(-width // 8) * 8, dtype=torch.float64))
+    out = large_pages((replicas, count, -(-width // 8) * 8), torch.float64)
     out[..., width:] = 0.0
     at = 0
     for part in parts:

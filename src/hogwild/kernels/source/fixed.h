@@ -273,14 +273,14 @@ class FixedSteps {
         for (int l = 0; l < coming_ && p < next_degree_[l]; ++l) {
             const double* at = next_edges_[l] + p * EDGE;
             const int64_t e = next_first_[l] + p;
-            HOG_ALL(x, EDGE / 8) __builtin_prefetch(at + 8 * x);
+            HOG_ALL(x, EDGE / 8) __builtin_prefetch(at + 8 * x, 0, 2);
             __builtin_prefetch(turn_.inbox.of(e, replica_));
             __builtin_prefetch(turn_.mail.of(e, replica_));
             __builtin_prefetch(turn_.letters.of(e, replica_), 1);
         }
     }
     HOG_METHOD void ask_for_node(int l) const {
-        HOG_ALL(x, NODE / 8) __builtin_prefetch(next_nodes_[l] + 8 * x);
+        HOG_ALL(x, NODE / 8) __builtin_prefetch(next_nodes_[l] + 8 * x, 0, 2);
     }
 
     /// x, which the compiler does not gather together with its neighbours: gathers are slow.

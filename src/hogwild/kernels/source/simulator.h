@@ -6,9 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 #include "fixed.h"
 #include "messages.h"
@@ -244,15 +241,6 @@ void update_fixed(const Rule& rule, const Turn& turn, int64_t from, int64_t to, 
 }  // namespace hog
 
 extern "C" {
-
-/// Ask for large pages in fresh memory, where the system has them: fewer addresses to look up.
-HOG_API void hog_large_pages(void* at, int64_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    const uintptr_t page = 1 << 21, from = ((uintptr_t)at + page - 1) / page * page,
-                    to = ((uintptr_t)at + bytes) / page * page;
-    if (to > from) madvise((void*)from, to - from, MADV_HUGEPAGE);
-#endif
-}
 
 HOG_API int64_t hog_draw(const void* clock, int64_t time, int64_t* nodes, int64_t* first,
                          int64_t* views) {
