@@ -50,8 +50,13 @@ MOST_ROWS = 8_192
 """Edges (or nodes) of a graph above which one block of threads is too slow."""
 HEADERS = (
     "vectors.h", "picnn.h", "shapes.h", "energy.h", "blocks.h", "products.h", "reverse.h",
-    "terms.h", "fronts_gpu.h",
+    "terms.h", "sizes_gpu.h", "parameters_gpu.h", "fronts_gpu.h", "grid_gpu.h", "krylov_gpu.h",
 )  # fmt: skip
+PROGRAMS = {
+    "energy.cu": ("hog_solve", "hog_adjoint", "hog_parameters"),
+    "large.cu": ("hog_solve_large", "hog_adjoint_large"),
+}
+"""The programs in ``source`` and their kernels."""
 
 
 class CudaError(RuntimeError):
@@ -110,10 +115,12 @@ def _check(code: int, what: str) -> None:
         raise CudaError(f"{what} failed with CUDA error {code}")
 
 
-def compile_cubin(design: Design, capability: tuple[int, int], *shape: int) -> bytes:
-    """Machine code of the kernels for one model, from the cache or from NVRTC."""
+def compile_cubin(
+    program_name: str, design: Design, capability: tuple[int, int], *shape: int
+) -> bytes:
+    """Machine code of a program for one model, from the cache or from NVRTC."""
     folder = SOURCE.parent
-    text = prelude(design, *shape) + (folder / "energy.cu").read_text()
+    text = prelude(design, *shape) + (folder / program_name).read_text()
     headers = {name: (folder / name).read_text() for name in HEADERS}
     flags = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
     parts = [text, *headers.values(), *flags, torch.version.cuda or ""]
@@ -126,7 +133,7 @@ def compile_cubin(design: Design, capability: tuple[int, int], *shape: int) -> b
     sources = many(*(h.encode() for h in headers.values()))
     names = many(*(n.encode() for n in headers))
     created = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), text.encode(), b"energy.cu", len(headers), sources, names
+        ctypes.byref(program), text.encode(), program_name.encode(), len(headers), sources, names
     )
     _check(created, "nvrtcCreateProgram")
     try:
@@ -150,15 +157,15 @@ def compile_cubin(design: Design, capability: tuple[int, int], *shape: int) -> b
 
 
 @cache
-def functions(design: Design, device: int, *shape: int) -> dict[str, ctypes.c_void_p]:
-    """The loaded kernels of one model on one GPU."""
+def functions(program: str, design: Design, device: int, *shape: int) -> dict[str, ctypes.c_void_p]:
+    """The loaded kernels of a program for one model on one GPU."""
     with torch.cuda.device(device):
         torch.cuda.current_stream().synchronize()  # makes the context of this GPU current
-        code = compile_cubin(design, torch.cuda.get_device_capability(device), *shape)
+        code = compile_cubin(program, design, torch.cuda.get_device_capability(device), *shape)
         module = ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         found = {}
-        for name in ("hog_solve", "hog_adjoint", "hog_parameters"):
+        for name in PROGRAMS[program]:
             one = ctypes.c_void_p()
             _check(_driver().cuModuleGetFunction(ctypes.byref(one), module, name.encode()), name)
             if name != "hog_parameters":  # 8: the most dynamic shared memory of a block
@@ -167,6 +174,36 @@ def functions(design: Design, device: int, *shape: int) -> dict[str, ctypes.c_vo
                 )
             found[name] = one
     return found
+
+
+def launch(
+    function: ctypes.c_void_p,
+    device: int,
+    grid: tuple[int, int],
+    threads: int,
+    shared: int,
+    *arguments: Any,
+    together: bool = False,
+) -> None:
+    """Launch a kernel on the current stream: structures and numbers as they are, addresses as
+    ``int`` or ``None``.
+
+    Args:
+        together: Whether all blocks must run at the same time (a cooperative launch).
+    """
+    plain = (ctypes.Structure, ctypes._SimpleCData)
+    holders = [a if isinstance(a, plain) else ctypes.c_void_p(a) for a in arguments]
+    pointers = (ctypes.c_void_p * len(holders))(
+        *(ctypes.cast(ctypes.byref(h), ctypes.c_void_p) for h in holders)
+    )
+    stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
+    given = (function, *grid, 1, threads, 1, 1, shared, stream, pointers)
+    with torch.cuda.device(device):
+        if together:
+            code = _driver().cuLaunchCooperativeKernel(*given)
+        else:
+            code = _driver().cuLaunchKernel(*given, None)
+    _check(code, "the launch of a kernel")
 
 
 class _Batch(ctypes.Structure):
@@ -184,7 +221,7 @@ class _Batch(ctypes.Structure):
     ]  # fmt: skip
 
 
-class _Options(ctypes.Structure):
+class Options(ctypes.Structure):
     """``Options`` of ``energy.h``."""
 
     _fields_ = [
@@ -260,7 +297,9 @@ class CudaEnergyKernel(EnergyKernel):
         """Load the kernels of this model."""
         device = self.tensors.nodes.device
         self.device = torch.cuda.current_device() if device.index is None else device.index
-        self.functions = functions(self.design, self.device, self.threads, self.resident)
+        self.functions = functions(
+            "energy.cu", self.design, self.device, self.threads, self.resident
+        )
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -285,6 +324,8 @@ class CudaEnergyKernel(EnergyKernel):
         small graphs and narrow embeddings."""
         if design.channels > MOST_CHANNELS or graph.num_edges > MOST_EDGES:
             return False
+        if max(graph.num_edges, graph.num_nodes) > MOST_ROWS * graph.num_graphs:
+            return False  # without a plan, which would take long
         if plan_of(graph, native, design.channels).numbers > MOST_NUMBERS:
             return False  # a hub: there are no fronts
         plan = device_plan(graph, native, design.channels)
@@ -333,16 +374,7 @@ class CudaEnergyKernel(EnergyKernel):
     def _launch(
         self, name: str, grid: tuple[int, int], threads: int, shared: int, *arguments: Any
     ) -> None:
-        holders = [a if isinstance(a, ctypes.Structure) else ctypes.c_void_p(a) for a in arguments]
-        pointers = (ctypes.c_void_p * len(holders))(
-            *(ctypes.cast(ctypes.byref(h), ctypes.c_void_p) for h in holders)
-        )
-        stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
-        with torch.cuda.device(self.device):
-            code = _driver().cuLaunchKernel(
-                self.functions[name], *grid, 1, threads, 1, 1, shared, stream, pointers, None
-            )
-        _check(code, f"the launch of {name}")
+        launch(self.functions[name], self.device, grid, threads, shared, *arguments)
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         batch, shared, _alive = self._batch()
@@ -350,7 +382,7 @@ class CudaEnergyKernel(EnergyKernel):
             return
         self._launch(
             "hog_solve", (self.blocks, 1), self.threads, shared, batch,
-            None if h0 is None else h0.data_ptr(), _Options(*options), into.value.data_ptr(),
+            None if h0 is None else h0.data_ptr(), Options(*options), into.value.data_ptr(),
             into.status.data_ptr(), into.iterations.data_ptr(), into.residual.data_ptr(),
         )  # fmt: skip
 
@@ -365,7 +397,9 @@ class CudaEnergyKernel(EnergyKernel):
                 gradient.data_ptr(), *rest[1:], sums.data_ptr(), status.data_ptr(),
             )  # fmt: skip
         grid = (self.replicas, (count + 127) // 128)
-        self._launch("hog_parameters", grid, 128, 0, batch, sums.data_ptr(), rest[0])
+        runs = ctypes.c_longlong(self.graph.num_graphs * (self.threads // 32))
+        given = (batch.parameters, sums.data_ptr(), runs, rest[0])
+        self._launch("hog_parameters", grid, 128, 0, *given)
 
 
 @kept
