@@ -98,8 +98,8 @@ static void begin() {
 
 /// Run `blocks` blocks of `threads` threads at the same time, from the block (x, y) on; `shared` has `room`
 /// numbers for each of them.
-static void emulate(int x, int y, int blocks, int threads, double* shared, int room,
-                    std::function<void()> kernel) {
+static void emulate_grid(int x, int y, int blocks, int threads, double* shared, int room,
+                         std::function<void()> kernel) {
     first_block = x, blockIdx.y = y, in_block = threads, room_of_block = room, all_rooms = shared;
     blockDim = Index{threads, 1}, gridDim = Index{blocks, 1}, entry = std::move(kernel);
     const int all = blocks * threads;
@@ -132,4 +132,9 @@ static void emulate(int x, int y, int blocks, int threads, double* shared, int r
             if (f.waits != DONE) std::abort();  // threads wait for each other
         return;
     }
+}
+
+/// Run one block of `threads` threads.
+static void emulate(int x, int y, int threads, double* shared, std::function<void()> kernel) {
+    emulate_grid(x, y, 1, threads, shared, 0, std::move(kernel));
 }

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from emulated_gpu import EmulatedLargeKernel
+from emulated_large import EmulatedLargeKernel
 from helpers import DOUBLE, grid, star
 from hypothesis import given, settings
 from hypothesis import strategies as st

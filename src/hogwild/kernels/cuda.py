@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -50,13 +51,8 @@ MOST_ROWS = 8_192
 """Edges (or nodes) of a graph above which one block of threads is too slow."""
 HEADERS = (
     "vectors.h", "picnn.h", "shapes.h", "energy.h", "blocks.h", "products.h", "reverse.h",
-    "terms.h", "sizes_gpu.h", "parameters_gpu.h", "fronts_gpu.h", "grid_gpu.h", "krylov_gpu.h",
+    "terms.h", "fronts_gpu.h", "sizes_gpu.h", "parameters_gpu.h",
 )  # fmt: skip
-PROGRAMS = {
-    "energy.cu": ("hog_solve", "hog_adjoint", "hog_parameters"),
-    "large.cu": ("hog_solve_large", "hog_adjoint_large"),
-}
-"""The programs in ``source`` and their kernels."""
 
 
 class CudaError(RuntimeError):
@@ -71,8 +67,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hogwild"
 
 
-def prelude(design: Design, threads: int, resident: int) -> str:
-    """The constants and types of one model, for ``energy.cu``."""
+def prelude(design: Design, threads: int, resident: int, header: str = "energy.h") -> str:
+    """The constants and types of one model, behind a header."""
     numbers = {
         "K": design.channels, "CHANNELS": design.message_channels, "HEADS": design.heads,
         "CONCAT": int(design.concat), "ENDS": 2 if design.both_ends else 1,
@@ -80,7 +76,7 @@ def prelude(design: Design, threads: int, resident: int) -> str:
         "RESIDENT": resident,
     }  # fmt: skip
     lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
-    lines += ['#include "energy.h"', "namespace hog {"]
+    lines += [f'#include "{header}"', "namespace hog {"]
     act, relu = ACTIVATIONS.index(design.act), int(design.gate == "relu")
     nets = zip(("Message", "Loop", "Update"), design.widths, design.monotone, strict=True)
     for name, widths, monotone in nets:
@@ -116,24 +112,23 @@ def _check(code: int, what: str) -> None:
 
 
 def compile_cubin(
-    program_name: str, design: Design, capability: tuple[int, int], *shape: int
+    text: str, name: str, headers: tuple[str, ...], capability: tuple[int, int]
 ) -> bytes:
-    """Machine code of a program for one model, from the cache or from NVRTC."""
+    """Machine code of a source file with these headers, from the cache or from NVRTC."""
     folder = SOURCE.parent
-    text = prelude(design, *shape) + (folder / program_name).read_text()
-    headers = {name: (folder / name).read_text() for name in HEADERS}
+    included = {header: (folder / header).read_text() for header in headers}
     flags = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
-    parts = [text, *headers.values(), *flags, torch.version.cuda or ""]
+    parts = [text, *included.values(), *flags, torch.version.cuda or ""]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     kept_at = cache_folder() / f"{digest}.cubin"
     if kept_at.exists():
         return kept_at.read_bytes()
     nvrtc, program = _nvrtc(), ctypes.c_void_p()
-    many = ctypes.c_char_p * len(headers)
-    sources = many(*(h.encode() for h in headers.values()))
-    names = many(*(n.encode() for n in headers))
+    many = ctypes.c_char_p * len(included)
+    sources = many(*(h.encode() for h in included.values()))
+    names = many(*(n.encode() for n in included))
     created = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), text.encode(), program_name.encode(), len(headers), sources, names
+        ctypes.byref(program), text.encode(), name.encode(), len(included), sources, names
     )
     _check(created, "nvrtcCreateProgram")
     try:
@@ -156,54 +151,66 @@ def compile_cubin(
     return code.raw
 
 
-@cache
-def functions(program: str, design: Design, device: int, *shape: int) -> dict[str, ctypes.c_void_p]:
-    """The loaded kernels of a program for one model on one GPU."""
+def load(
+    text: str, name: str, headers: tuple[str, ...], device: int, wanted: tuple[str, ...]
+) -> dict[str, ctypes.c_void_p]:
+    """The loaded kernels of a source file on one GPU; their blocks may have all shared memory."""
     with torch.cuda.device(device):
         torch.cuda.current_stream().synchronize()  # makes the context of this GPU current
-        code = compile_cubin(program, design, torch.cuda.get_device_capability(device), *shape)
+        code = compile_cubin(text, name, headers, torch.cuda.get_device_capability(device))
         module = ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         found = {}
-        for name in PROGRAMS[program]:
+        for kernel in wanted:
             one = ctypes.c_void_p()
-            _check(_driver().cuModuleGetFunction(ctypes.byref(one), module, name.encode()), name)
-            if name != "hog_parameters":  # 8: the most dynamic shared memory of a block
-                _check(
-                    _driver().cuFuncSetAttribute(one, 8, most_shared(device)), "cuFuncSetAttribute"
-                )
-            found[name] = one
+            got = _driver().cuModuleGetFunction(ctypes.byref(one), module, kernel.encode())
+            _check(got, kernel)
+            # 8: the most dynamic shared memory of a block
+            set_ = _driver().cuFuncSetAttribute(one, 8, most_shared(device))
+            _check(set_, "cuFuncSetAttribute")
+            found[kernel] = one
     return found
 
 
 def launch(
-    function: ctypes.c_void_p,
-    device: int,
-    grid: tuple[int, int],
-    threads: int,
-    shared: int,
-    *arguments: Any,
-    together: bool = False,
-) -> None:
-    """Launch a kernel on the current stream: structures and numbers as they are, addresses as
-    ``int`` or ``None``.
-
-    Args:
-        together: Whether all blocks must run at the same time (a cooperative launch).
-    """
-    plain = (ctypes.Structure, ctypes._SimpleCData)
-    holders = [a if isinstance(a, plain) else ctypes.c_void_p(a) for a in arguments]
-    pointers = (ctypes.c_void_p * len(holders))(
-        *(ctypes.cast(ctypes.byref(h), ctypes.c_void_p) for h in holders)
+    function: ctypes.c_void_p, grid: tuple[int, int], threads: int, shared: int, stream: int,
+    arguments: Any,
+) -> None:  # fmt: skip
+    """Start a kernel; ``arguments`` are the addresses of its arguments."""
+    code = _driver().cuLaunchKernel(
+        function, *grid, 1, threads, 1, 1, shared, ctypes.c_void_p(stream), arguments, None
     )
-    stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
-    given = (function, *grid, 1, threads, 1, 1, shared, stream, pointers)
-    with torch.cuda.device(device):
-        if together:
-            code = _driver().cuLaunchCooperativeKernel(*given)
-        else:
-            code = _driver().cuLaunchKernel(*given, None)
     _check(code, "the launch of a kernel")
+
+
+def launch_together(
+    function: ctypes.c_void_p, grid: tuple[int, int], threads: int, shared: int, stream: int,
+    arguments: Any,
+) -> None:  # fmt: skip
+    """Start a kernel whose blocks wait for each other: all of them run at the same time."""
+    code = _driver().cuLaunchCooperativeKernel(
+        function, *grid, 1, threads, 1, 1, shared, ctypes.c_void_p(stream), arguments
+    )
+    _check(code, "the cooperative launch of a kernel")
+
+
+def argument_addresses(arguments: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The arguments of :func:`launch` from structures, numbers of ctypes and addresses, and what
+    must stay alive until the kernel is launched."""
+    plain = (ctypes.Structure, ctypes.c_double, ctypes.c_longlong)
+    holders = [a if isinstance(a, plain) else ctypes.c_void_p(a) for a in arguments]
+    pointers = [ctypes.cast(ctypes.byref(h), ctypes.c_void_p) for h in holders]
+    return (ctypes.c_void_p * len(holders))(*pointers), holders
+
+
+@cache
+def functions(
+    design: Design, device: int, threads: int, resident: int
+) -> dict[str, ctypes.c_void_p]:
+    """The loaded kernels of one model on one GPU."""
+    text = prelude(design, threads, resident) + (SOURCE.parent / "energy.cu").read_text()
+    wanted = ("hog_solve", "hog_adjoint", "hog_parameters")
+    return load(text, "energy.cu", HEADERS, device, wanted)
 
 
 class _Batch(ctypes.Structure):
@@ -297,9 +304,7 @@ class CudaEnergyKernel(EnergyKernel):
         """Load the kernels of this model."""
         device = self.tensors.nodes.device
         self.device = torch.cuda.current_device() if device.index is None else device.index
-        self.functions = functions(
-            "energy.cu", self.design, self.device, self.threads, self.resident
-        )
+        self.functions = functions(self.design, self.device, self.threads, self.resident)
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -374,7 +379,10 @@ class CudaEnergyKernel(EnergyKernel):
     def _launch(
         self, name: str, grid: tuple[int, int], threads: int, shared: int, *arguments: Any
     ) -> None:
-        launch(self.functions[name], self.device, grid, threads, shared, *arguments)
+        pointers, _alive = argument_addresses(arguments)
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        with torch.cuda.device(self.device):
+            launch(self.functions[name], grid, threads, shared, stream, pointers)
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         batch, shared, _alive = self._batch()

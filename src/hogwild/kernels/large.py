@@ -17,7 +17,17 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, kept
-from hogwild.kernels.cuda import MOST_CHANNELS, Options, functions, launch, multiprocessors
+from hogwild.kernels.build import SOURCE
+from hogwild.kernels.cuda import (
+    HEADERS,
+    MOST_CHANNELS,
+    Options,
+    argument_addresses,
+    launch_together,
+    load,
+    multiprocessors,
+    prelude,
+)
 from hogwild.kernels.energy import Design, EnergyKernel, Sizes, Tensors
 from hogwild.kernels.native import Library
 from hogwild.linalg.solution import Solution
@@ -80,7 +90,7 @@ def connectivity(graph: Graph) -> Connectivity:
     tensors = {name: x.to(torch.int32) for name, x in local.items()}
     tensors |= {"first": first, "edge_first": edge_first, "edge": edge}
     largest = [int(n.max()) if n.numel() else 0 for n in (nodes, edges)]
-    return Connectivity(tensors, *largest, max(received, sent))
+    return Connectivity(tensors, largest[0], largest[1], max(received, sent))
 
 
 class _Large(ctypes.Structure):
@@ -113,6 +123,16 @@ def memory_numbers(design: Design, sizes: Sizes, nodes: int, edges: int) -> int:
 
 
 @cache
+def functions(
+    design: Design, device: int, threads: int, resident: int
+) -> dict[str, ctypes.c_void_p]:
+    """The loaded kernels of one model on one GPU."""
+    text = prelude(design, threads, resident) + (SOURCE.parent / "large.cu").read_text()
+    wanted = ("hog_solve_large", "hog_adjoint_large")
+    return load(text, "large.cu", (*HEADERS, "grid_gpu.h", "krylov_gpu.h"), device, wanted)
+
+
+@cache
 def _total_memory(device: int) -> int:
     return torch.cuda.get_device_properties(device).total_memory
 
@@ -133,7 +153,7 @@ class LargeEnergyKernel(EnergyKernel):
         """Load the kernels of this model."""
         device = self.tensors.nodes.device
         self.device = torch.cuda.current_device() if device.index is None else device.index
-        self.functions = functions("large.cu", self.design, self.device, THREADS, RESIDENT)
+        self.functions = functions(self.design, self.device, THREADS, RESIDENT)
 
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design) -> bool:
@@ -183,8 +203,11 @@ class LargeEnergyKernel(EnergyKernel):
         return large, 8 * (128 + self.sizes.parameters), [t, memory, sums, arrived]
 
     def _launch(self, name: str, shared: int, *arguments: Any) -> None:
+        pointers, _alive = argument_addresses(arguments)
+        stream = torch.cuda.current_stream(self.device).cuda_stream
         function, grid = self.functions[name], (self.blocks, 1)
-        launch(function, self.device, grid, self.threads, shared, *arguments, together=True)
+        with torch.cuda.device(self.device):
+            launch_together(function, grid, self.threads, shared, stream, pointers)
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         large, shared, _alive = self._large()
