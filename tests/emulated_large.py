@@ -35,6 +35,7 @@ class EmulatedLargeKernel(large.LargeEnergyKernel):
 
     folder: Path
     threads, blocks = THREADS, 3
+    turns = 500
 
     @staticmethod
     def pays(native, graph, design):

@@ -58,6 +58,13 @@ def test_stiff_energies(emulated):
 
 
 @needs_library
+def test_single_precision_does_not_suffice(emulated, monkeypatch):
+    """Conjugate gradients that take too many turns in single precision go on in double precision."""
+    monkeypatch.setattr(EmulatedLargeKernel, "turns", 2)
+    assert_alike(layer(), odd_graph(1, [40], 2.0))
+
+
+@needs_library
 def test_failures_have_the_statuses_of_torch(emulated):
     conv = layer()
     conv.solver, conv.on_failure = Newton(atol=1e-11, max_iter=1), "ignore"

@@ -10,6 +10,10 @@
 #pragma once
 #include "grid_gpu.h"
 
+#ifndef HOG_TURNS
+#define HOG_TURNS 500  // of conjugate gradients in single precision; a test allows fewer
+#endif
+
 namespace hog {
 
 HOG_FN bool is_finite(double x) { return fabs(x) < 1.7976931348623157e308; }
@@ -240,7 +244,7 @@ struct GridKrylov {
     double rtol, atol;  // relative to the right-hand side, in the largest entry; rtol 0: adapt
 
     static constexpr double QUICK = 1e-5;  // what single precision is asked for
-    static constexpr int MOST = 500, MOST_FINE = 2000;  // turns in single and in double precision
+    static constexpr int MOST = HOG_TURNS, MOST_FINE = 2000;  // turns in single and in double precision
 
     /// x = sign H^-1 from; false where that does not converge or is not finite. Within Newton's
     /// method (rtol = 0) the tolerance follows the residual, which keeps the convergence fast.
