@@ -59,7 +59,7 @@ def test_stiff_energies(emulated):
 
 @needs_library
 def test_single_precision_does_not_suffice(emulated, monkeypatch):
-    """Conjugate gradients that take too many turns in single precision go on in double precision."""
+    """After too many turns in single precision conjugate gradients go on in double precision."""
     monkeypatch.setattr(EmulatedLargeKernel, "turns", 2)
     assert_alike(layer(), odd_graph(1, [40], 2.0))
 
