@@ -29,7 +29,7 @@ def test_a_running_swarm_is_watched_and_not_changed(tmp_path):
     swarm = threading.Thread(
         target=run, args=(model, data),
         kwargs={
-            "transport": "udp", "seconds": 6.0, "rate": 20.0, "until_settled": False,
+            "transport": "udp", "seconds": 60.0, "rate": 20.0,
             "lease": 1.0, "folder": tmp_path, "faults": Faults(kill=0.25, kill_at=1.0),
         },
     )  # fmt: skip
