@@ -70,5 +70,9 @@ def test_what_cannot_be_shown_is_refused():
     model, data = case()
     with pytest.raises(ConfigError, match=r"the graph is a Tensor; expected one torch_geometric"):
         show(model, data.x)
+    with torch.no_grad():
+        next(model.readout.parameters()).fill_(float("nan"))
+    with pytest.raises(ConfigError, match="the model answers NaN or infinity"):
+        show(model, data)
     with pytest.raises(ConfigError, match="expected a row for every node"):
         show(EnergyGNN(3, out_channels=1, pool="mean").double(), data)
