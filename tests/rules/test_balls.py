@@ -158,6 +158,37 @@ def test_compiled_solves_equal_those_on_torch():
                 torch.testing.assert_close(found[0][0], answer, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (hogwild.EnergyGNN, {"heads": 2, "start": "learned"}),
+        (hogwild.EnergyGNN, {"message": "node", "normalize": True, "replicas": 2}),
+        (hogwild.GSDGNN, {}),
+        (hogwild.EIGNN, {}),
+        (hogwild.MaxGNN, {}),
+        (hogwild.ScarselliGNN, {}),
+    ],
+)
+def test_models_of_one_layer(model, options):
+    torch.manual_seed(0)
+    graph = random_graph([6, 4], seed=1)
+    data = Data(x=torch.randn(10, 3), edge_index=torch.stack([graph.src, graph.dst]))
+    trained = model(3, out_channels=1, **options)
+    for radius in (None, 1):
+        run = hogwild.simulate(trained, data, rule="balls", radius=radius, ticks=2000)
+        assert bool(run.converged.all())
+
+
+def test_problems_whose_pieces_are_not_known_are_refused():
+    class Odd(Quadratic):
+        def select(self, replicas, graphs):
+            return super().select(replicas, graphs)
+
+    problem = Odd(*vars(Quadratic.random(path(3))).values())
+    with pytest.raises(AsynchronyError, match="has a select"):
+        simulated(problem, None, ticks=5)
+
+
 def test_a_graph_that_is_evaluated_in_blocks(monkeypatch):
     """The pieces of a large energy are those of the same energy in memory."""
     monkeypatch.setattr(streamed, "LARGE", {"cpu": 0})

@@ -139,8 +139,8 @@ class Solvable(OnGraph, ABC):
         kind = type(self)
         if kind.select is not Solvable.select and kind.gathered is Solvable.gathered:
             raise AsynchronyError(
-                f"a {kind.__name__} has a select() of its own and no gathered(), so that its pieces "
-                f"are not known; expected both, or another rule than 'balls'"
+                f"a {kind.__name__} has a select() of its own and no gathered(), so that its "
+                f"pieces are not known; expected both, or another rule than 'balls'"
             )
         out = self.cut(self.replicas, None, nodes, edges)
         out.graph = graph
