@@ -30,6 +30,7 @@ GOALS = {  # hogwild's goals for the ratios
     "cpu": {"eager": 15.0, "jax": 5.0, "jax-converged": 5.0},
     "h200": {"eager": 20.0, "jax": 10.0, "jax-converged": 5.0},
 }
+OWN_GOALS = {("h200", "jax", "rgg"): 3.0}  # of single tasks
 
 
 def load(folder: str) -> list[dict[str, Any]]:
@@ -99,11 +100,14 @@ def goals(folder: str) -> str:
         sides: tuple[list[str], list[str]] = ([], [])
         for cell in load(folder):
             if (found := ratio(cell, rival)) is not None:
-                sides[found < goal].append(f"{cell['task']} {cell['replicas']}: {times(found)}")
+                wanted = OWN_GOALS.get((folder, rival, cell["task"]), goal)
+                sides[found < wanted].append(f"{cell['task']} {cell['replicas']}: {times(found)}")
         if not any(sides):
             continue  # not measured
         reached, missed = (", ".join(side) or "nowhere" for side in sides)
-        out += f"| {RIVALS[rival]} | {goal:.0f}× | {reached} | {missed} |\n"
+        own = [(t, g) for (place, r, t), g in OWN_GOALS.items() if (place, r) == (folder, rival)]
+        every = ", ".join([f"{goal:.0f}×", *(f"{task} {other:.0f}×" for task, other in own)])
+        out += f"| {RIVALS[rival]} | {every} | {reached} | {missed} |\n"
     return out
 
 

@@ -150,7 +150,8 @@ def headline(results: Results) -> str:
     best = [experiment.paper.best(c)[1].show(k.digits) for c, k in columns.items()]
     rows.append(["*the paper's best*", *(f"*{number}*" for number in best)])
     heads = ["model", *(c.heading + (", %" if c.unit else "") for c in columns.values())]
-    notes = [experiment.few, *filter(None, [markdown.uncommitted_note(records)])]
+    few = experiment.few if any("†" in cell for row in rows for cell in row) else None
+    notes = [*filter(None, [few, markdown.uncommitted_note(records)])]
     if medians:
         notes.append(f"§ a few trainings went astray and move the mean; median: "
                      f"{', '.join(medians)}.")  # fmt: skip

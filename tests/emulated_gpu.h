@@ -1,5 +1,6 @@
-// A block of a GPU's threads on a CPU: every thread is a fiber, which runs until it has to wait for its
-// warp or its block. With it the kernels of energy.cu run unchanged, a few thousand times slower.
+// Blocks of a GPU's threads on a CPU: every thread is a fiber, which runs until it has to wait for its
+// warp, its block or all blocks. With it the kernels of energy.cu and large.cu run unchanged, a few
+// thousand times slower.
 #pragma once
 #include <ucontext.h>
 
@@ -25,7 +26,7 @@ struct Index {
     int x, y;
 };
 
-enum Waits { NOTHING, WARP, BLOCK, DONE };
+enum Waits { NOTHING, WARP, BLOCK, GRID, DONE };
 
 struct Fiber {
     ucontext_t here;
@@ -36,17 +37,28 @@ struct Fiber {
 static std::vector<Fiber> fibers;
 static ucontext_t scheduler;
 static int current;
-static double exchanged[1024];
+static std::vector<double> exchanged;
 static std::function<void()> entry;
-static Index blockIdx, blockDim;
-static double* emulated_shared;
+static int in_block, first_block, room_of_block;  // threads; number; numbers of shared memory
+static double* all_rooms;
 
 struct Rank {
-    operator int() const { return current; }
+    operator int() const { return current % in_block; }
+};
+struct BlockRank {
+    operator int() const { return first_block + current / in_block; }
 };
 static struct {
     Rank x;
 } threadIdx;
+static struct {
+    BlockRank x;
+    int y;
+} blockIdx;
+static Index blockDim, gridDim;
+static struct {
+    operator double*() const { return all_rooms + (size_t)(current / in_block) * room_of_block; }
+} emulated_shared;
 
 static void pause(Waits why) {
     const int mine = current;
@@ -55,6 +67,7 @@ static void pause(Waits why) {
 }
 inline void __syncthreads() { pause(BLOCK); }
 inline void __syncwarp() { pause(WARP); }
+inline void emulated_grid_sync() { pause(GRID); }
 inline double emulated_read(double x, int from) {
     exchanged[current] = x;
     __syncwarp();
@@ -83,11 +96,15 @@ static void begin() {
     swapcontext(&fibers[current].here, &scheduler);
 }
 
-/// Run one block of `threads` threads.
-static void emulate(int x, int y, int threads, double* shared, std::function<void()> kernel) {
-    blockIdx = Index{x, y}, blockDim = Index{threads, 1};
-    emulated_shared = shared, entry = std::move(kernel);
-    fibers = std::vector<Fiber>(threads);
+/// Run `blocks` blocks of `threads` threads at the same time, from the block (x, y) on; `shared` has `room`
+/// numbers for each of them.
+static void emulate_grid(int x, int y, int blocks, int threads, double* shared, int room,
+                         std::function<void()> kernel) {
+    first_block = x, blockIdx.y = y, in_block = threads, room_of_block = room, all_rooms = shared;
+    blockDim = Index{threads, 1}, gridDim = Index{blocks, 1}, entry = std::move(kernel);
+    const int all = blocks * threads;
+    exchanged.assign(all, 0.0);
+    fibers = std::vector<Fiber>(all);
     for (Fiber& f : fibers) {
         getcontext(&f.here);
         f.here.uc_stack.ss_sp = f.stack.data(), f.here.uc_stack.ss_size = f.stack.size();
@@ -96,7 +113,7 @@ static void emulate(int x, int y, int threads, double* shared, std::function<voi
     }
     for (;;) {
         bool moved = false;
-        for (current = 0; current < threads; ++current)
+        for (current = 0; current < all; ++current)
             if (fibers[current].waits == NOTHING) {
                 moved = true;
                 swapcontext(&scheduler, &fibers[current].here);
@@ -107,11 +124,17 @@ static void emulate(int x, int y, int threads, double* shared, std::function<voi
             for (int t = from; t < to; ++t) fibers[t].waits = NOTHING;
             moved = true;
         };
-        for (int t = 0; t < threads; t += 32) release(t, t + 32, WARP);
-        release(0, threads, BLOCK);
+        for (int t = 0; t < all; t += 32) release(t, t + 32, WARP);
+        for (int t = 0; t < all; t += threads) release(t, t + threads, BLOCK);
+        release(0, all, GRID);
         if (moved) continue;
         for (const Fiber& f : fibers)
             if (f.waits != DONE) std::abort();  // threads wait for each other
         return;
     }
+}
+
+/// Run one block of `threads` threads.
+static void emulate(int x, int y, int threads, double* shared, std::function<void()> kernel) {
+    emulate_grid(x, y, 1, threads, shared, 0, std::move(kernel));
 }

@@ -26,24 +26,34 @@ extern "C" void run_adjoint(int x, double* shared, Batch* b, const double* h,
         hog_adjoint(*b, h, gradient, nodes, edges, weight, loop_weight, sums, status);
     });
 }
-extern "C" void run_parameters(int x, int y, Batch* b, const double* sums, double* out) {
-    emulate(x, y, 128, nullptr, [=] { hog_parameters(*b, sums, out); });
+extern "C" void run_parameters(int x, int y, const double* parameters, const double* sums,
+                               long long runs, double* out) {
+    emulate(x, y, 128, nullptr, [=] { hog_parameters(parameters, sums, runs, out); });
 }
 """
 
 
 @cache
-def compiled(design, folder):
-    """The kernels for one model."""
-    body = (SOURCE.parent / "energy.cu").read_text()
-    text = '#include "emulated_gpu.h"\n' + cuda.prelude(design, THREADS, 1) + body + LAUNCHERS
-    source = folder / f"energy_{len(list(folder.iterdir()))}.cpp"
-    source.write_text(text)
+def compiled(text, folder, level="-O1"):
+    """A library with the kernels of this source."""
+    source = folder / f"kernels_{len(list(folder.iterdir()))}.cpp"
+    source.write_text('#include "emulated_gpu.h"\n' + text)
     out = source.with_suffix(".so")
-    call = [*compiler().split(), "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-DHOG_EMULATED"]
+    call = [*compiler().split(), "-std=c++17", level, "-w", "-fPIC", "-shared", "-DHOG_EMULATED"]
     places = [f"-I{SOURCE.parent}", f"-I{Path(__file__).parent}"]
     subprocess.run([*call, *places, str(source), "-o", str(out)], check=True)
     return ctypes.CDLL(str(out))
+
+
+def arguments_of(given):
+    """The arguments of a launch, as the launchers take them."""
+    numbers = ctypes.c_double, ctypes.c_longlong
+    return [
+        ctypes.byref(a) if isinstance(a, ctypes.Structure)
+        else a if isinstance(a, numbers)
+        else ctypes.c_void_p(a)
+        for a in given
+    ]  # fmt: skip
 
 
 class EmulatedKernel(cuda.CudaEnergyKernel):
@@ -53,7 +63,9 @@ class EmulatedKernel(cuda.CudaEnergyKernel):
     threads, resident = THREADS, 1
 
     def _load(self):
-        self.library = compiled(self.design, self.folder)
+        body = (SOURCE.parent / "energy.cu").read_text()
+        text = cuda.prelude(self.design, THREADS, 1) + body + LAUNCHERS
+        self.library = compiled(text, self.folder)
 
     @property
     def name(self):
@@ -62,10 +74,7 @@ class EmulatedKernel(cuda.CudaEnergyKernel):
     def _launch(self, name, grid, threads, shared, *arguments):
         room = torch.zeros(shared // 8 + 1, dtype=torch.float64)
         run = getattr(self.library, name.replace("hog_", "run_"))
-        given = [
-            ctypes.byref(a) if isinstance(a, ctypes.Structure) else ctypes.c_void_p(a)
-            for a in arguments
-        ]
+        given = arguments_of(arguments)
         for x in range(grid[0]):
             if name == "hog_parameters":
                 for y in range(grid[1]):

@@ -70,7 +70,7 @@ def solved(conv, inputs, h0=None):
     inputs, given = variables(inputs)
     found = conv.embed(inputs, h0)
     rng = torch.Generator().manual_seed(5)
-    wanted = torch.randn(found.value.shape, generator=rng, **DOUBLE)
+    wanted = torch.randn(found.value.shape, generator=rng, **DOUBLE).to(found.value)
     over = [*given, *conv.parameters()]
     gradients = torch.autograd.grad((found.value * wanted).sum(), over, allow_unused=True)
     return found, [torch.zeros(()) if g is None else g for g in gradients]

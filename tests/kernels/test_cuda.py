@@ -70,7 +70,7 @@ def test_an_emulated_gpu_agrees_with_the_cpu(options, monkeypatch, tmp_path_fact
     EmulatedKernel.folder = tmp_path_factory.mktemp("emulated")
     monkeypatch.setattr(cuda, "most_shared", lambda device: 200_000)
     monkeypatch.setattr(cuda, "multiprocessors", lambda device: 100)
-    monkeypatch.setitem(energy.KERNELS, "cpu", EmulatedKernel)
+    monkeypatch.setitem(energy.KERNELS, "cpu", (EmulatedKernel,))
     found = solved(conv, data)
     assert found[2] == ["compiled (emulated)"]
     agree(found, expected)
@@ -88,7 +88,7 @@ def test_what_does_not_fit_into_shared_memory(room, shared, monkeypatch, tmp_pat
     used = []
     inner = EmulatedKernel._batch
     monkeypatch.setattr(EmulatedKernel, "_batch", lambda self: used.append(inner(self)) or used[-1])
-    monkeypatch.setitem(energy.KERNELS, "cpu", EmulatedKernel)
+    monkeypatch.setitem(energy.KERNELS, "cpu", (EmulatedKernel,))
     agree(solved(conv, data), expected)
     assert {batch.shared for batch, _, _ in used} == {shared}
 

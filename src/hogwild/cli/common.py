@@ -122,8 +122,8 @@ class Ruled(Trained):
     )
     step: str | float = option(
         "auto",
-        "size of gradient steps: auto, certified, or a number; with --rule auto, certified or a "
-        "number selects gradient steps",
+        "size of gradient steps: auto, momentum, certified, or a number; with --rule auto all but "
+        "auto select gradient steps",
         group=NODES,
     )
     radius: int | None = option(
@@ -198,6 +198,30 @@ class Schedules(Verb):
         group=RUNS,
     )
     quiet: bool = option(False, "no progress bar")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared(Verb):
+    """Other rules beside."""
+
+    compare: tuple[str, ...] = option(
+        (), f"other rules to run beside: all, or some of {', '.join(RULES)}", group=NODES,
+        metavar="RULE,…",
+    )  # fmt: skip
+
+    @property
+    def others(self) -> str | tuple[str, ...]:
+        """The rules, as :func:`hogwild.robustness` takes them."""
+        return "all" if self.compare == ("all",) else self.compare
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clocked(Verb):
+    """How long a tick takes."""
+
+    tick: float | None = option(
+        None, "length of a tick in seconds: tables and --json then have seconds, too", group=TIMING
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

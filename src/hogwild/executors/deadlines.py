@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hogwild.asynchrony.trace import Trace
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, is_number
 from hogwild.executors.cone import LightCone, light_cone
 from hogwild.executors.price import Price, aligned, shown, size, wrapped
 from hogwild.executors.settings import Settings
@@ -68,6 +68,7 @@ class Deadlines:
         note: Why there is no error, where ``data.y`` did not fit.
         name: The rule, for texts.
         way: The schedule on which word travels.
+        tick: The length of a tick in seconds, which tables then have, too; ``None``: unknown.
     """
 
     ticks: Tensor
@@ -82,6 +83,7 @@ class Deadlines:
     note: str
     name: str
     way: Way = field(repr=False)
+    tick: float | None = None
 
     # -- the light cone ----------------------------------------------------------------------------
 
@@ -174,8 +176,7 @@ class Deadlines:
         """One row a look: ticks, updates, packets and bytes of a node (means over runs), the error
         (mean and worst schedule) and the largest deviation. With the length of a ``tick`` in
         seconds, seconds, too."""
-        if tick is not None and not tick > 0:
-            raise ConfigError(f"tick={tick!r}; expected the length of a tick in seconds")
+        tick = check_tick(self.tick if tick is None else tick)
         out: list[dict[str, float]] = []
         for t, ticks in enumerate(self.ticks.tolist()):
             row: dict[str, float] = {"ticks": ticks}
@@ -209,6 +210,7 @@ class Deadlines:
 
     def table(self, tick: float | None = None) -> str:
         """A table of about ten looks, for a terminal."""
+        tick = self.tick if tick is None else tick
         rows = self.rows(tick)
         kept = [rows[i] for i in _some(self.ticks.tolist())]
         heads = ["ticks", *(["seconds"] if tick is not None else []), "updates", "light cones",
@@ -265,6 +267,13 @@ class Deadlines:
         from hogwild.plots.deadlines import deadlines
 
         return deadlines({self.name: self}, path)
+
+
+def check_tick(tick: float | None) -> float | None:
+    """The length of a tick in seconds, if it can be one."""
+    if tick is not None and not (is_number(tick) and 0 < tick < float("inf")):
+        raise ConfigError(f"tick={tick!r}; expected the length of a tick in seconds")
+    return tick
 
 
 class Looks:

@@ -75,8 +75,8 @@ def simulate(
             (:func:`hogwild.rules.fitting`). ``"auto"`` is ``"messages"`` for energies,
             ``"overwriting"`` (the paper's rule) for layers, and ``"caching"`` (which is exact) for
             trained models that were wrapped. The paper's gradient steps are ``"gradient"``.
-        step: ``"auto"``, ``"certified"`` or a number, for gradient steps. With ``rule="auto"``, a
-            number or ``"certified"`` selects gradient steps.
+        step: ``"auto"``, ``"momentum"``, ``"certified"`` or a number, for gradient steps. With
+            ``rule="auto"``, all but ``"auto"`` select gradient steps.
         radius: With ``rule="balls"``: the hops within which a node solves for others, too.
         exchange: ``"packet"`` (Algorithm 1) or ``"exact"`` (the paper's equation).
         impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).

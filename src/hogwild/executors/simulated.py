@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
-from hogwild.asynchrony.schedule import Tick, Timetable
+from hogwild.asynchrony.schedule import Drawn, Tick, Timetable
 from hogwild.graph import Star
 from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.kernels.ticks import Post
@@ -212,8 +212,8 @@ class Simulation:
     def _turn(self, tick: Tick, kernel: RuleKernel, post: Post) -> None:
         """An update in compiled code."""
         post.make_room(tick.time)
-        first = kernel.first(tick.nodes)
-        kernel.turn(tick.nodes, first, tick.edges, tick.view, tick.time, post.at)
+        first = tick.first if isinstance(tick, Drawn) else kernel.first(tick.nodes)
+        kernel.turn(tick.nodes, first, tick.view, tick.time, post.at)
         self.idle = 0
         self.tally.packet_age.counts, self.tally.content_age.counts = post.counts()
 

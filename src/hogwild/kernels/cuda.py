@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -50,7 +51,7 @@ MOST_ROWS = 8_192
 """Edges (or nodes) of a graph above which one block of threads is too slow."""
 HEADERS = (
     "vectors.h", "picnn.h", "shapes.h", "energy.h", "blocks.h", "products.h", "reverse.h",
-    "terms.h", "fronts_gpu.h",
+    "terms.h", "fronts_gpu.h", "sizes_gpu.h", "parameters_gpu.h",
 )  # fmt: skip
 
 
@@ -66,8 +67,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hogwild"
 
 
-def prelude(design: Design, threads: int, resident: int) -> str:
-    """The constants and types of one model, for ``energy.cu``."""
+def prelude(design: Design, threads: int, resident: int, header: str = "energy.h") -> str:
+    """The constants and types of one model, behind a header."""
     numbers = {
         "K": design.channels, "CHANNELS": design.message_channels, "HEADS": design.heads,
         "CONCAT": int(design.concat), "ENDS": 2 if design.both_ends else 1,
@@ -75,7 +76,7 @@ def prelude(design: Design, threads: int, resident: int) -> str:
         "RESIDENT": resident,
     }  # fmt: skip
     lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
-    lines += ['#include "energy.h"', "namespace hog {"]
+    lines += [f'#include "{header}"', "namespace hog {"]
     act, relu = ACTIVATIONS.index(design.act), int(design.gate == "relu")
     nets = zip(("Message", "Loop", "Update"), design.widths, design.monotone, strict=True)
     for name, widths, monotone in nets:
@@ -110,23 +111,24 @@ def _check(code: int, what: str) -> None:
         raise CudaError(f"{what} failed with CUDA error {code}")
 
 
-def compile_cubin(design: Design, capability: tuple[int, int], *shape: int) -> bytes:
-    """Machine code of the kernels for one model, from the cache or from NVRTC."""
+def compile_cubin(
+    text: str, name: str, headers: tuple[str, ...], capability: tuple[int, int]
+) -> bytes:
+    """Machine code of a source file with these headers, from the cache or from NVRTC."""
     folder = SOURCE.parent
-    text = prelude(design, *shape) + (folder / "energy.cu").read_text()
-    headers = {name: (folder / name).read_text() for name in HEADERS}
+    included = {header: (folder / header).read_text() for header in headers}
     flags = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
-    parts = [text, *headers.values(), *flags, torch.version.cuda or ""]
+    parts = [text, *included.values(), *flags, torch.version.cuda or ""]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     kept_at = cache_folder() / f"{digest}.cubin"
     if kept_at.exists():
         return kept_at.read_bytes()
     nvrtc, program = _nvrtc(), ctypes.c_void_p()
-    many = ctypes.c_char_p * len(headers)
-    sources = many(*(h.encode() for h in headers.values()))
-    names = many(*(n.encode() for n in headers))
+    many = ctypes.c_char_p * len(included)
+    sources = many(*(h.encode() for h in included.values()))
+    names = many(*(n.encode() for n in included))
     created = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), text.encode(), b"energy.cu", len(headers), sources, names
+        ctypes.byref(program), text.encode(), name.encode(), len(included), sources, names
     )
     _check(created, "nvrtcCreateProgram")
     try:
@@ -149,24 +151,66 @@ def compile_cubin(design: Design, capability: tuple[int, int], *shape: int) -> b
     return code.raw
 
 
-@cache
-def functions(design: Design, device: int, *shape: int) -> dict[str, ctypes.c_void_p]:
-    """The loaded kernels of one model on one GPU."""
+def load(
+    text: str, name: str, headers: tuple[str, ...], device: int, wanted: tuple[str, ...]
+) -> dict[str, ctypes.c_void_p]:
+    """The loaded kernels of a source file on one GPU; their blocks may have all shared memory."""
     with torch.cuda.device(device):
         torch.cuda.current_stream().synchronize()  # makes the context of this GPU current
-        code = compile_cubin(design, torch.cuda.get_device_capability(device), *shape)
+        code = compile_cubin(text, name, headers, torch.cuda.get_device_capability(device))
         module = ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         found = {}
-        for name in ("hog_solve", "hog_adjoint", "hog_parameters"):
+        for kernel in wanted:
             one = ctypes.c_void_p()
-            _check(_driver().cuModuleGetFunction(ctypes.byref(one), module, name.encode()), name)
-            if name != "hog_parameters":  # 8: the most dynamic shared memory of a block
-                _check(
-                    _driver().cuFuncSetAttribute(one, 8, most_shared(device)), "cuFuncSetAttribute"
-                )
-            found[name] = one
+            got = _driver().cuModuleGetFunction(ctypes.byref(one), module, kernel.encode())
+            _check(got, kernel)
+            # 8: the most dynamic shared memory of a block
+            set_ = _driver().cuFuncSetAttribute(one, 8, most_shared(device))
+            _check(set_, "cuFuncSetAttribute")
+            found[kernel] = one
     return found
+
+
+def launch(
+    function: ctypes.c_void_p, grid: tuple[int, int], threads: int, shared: int, stream: int,
+    arguments: Any,
+) -> None:  # fmt: skip
+    """Start a kernel; ``arguments`` are the addresses of its arguments."""
+    code = _driver().cuLaunchKernel(
+        function, *grid, 1, threads, 1, 1, shared, ctypes.c_void_p(stream), arguments, None
+    )
+    _check(code, "the launch of a kernel")
+
+
+def launch_together(
+    function: ctypes.c_void_p, grid: tuple[int, int], threads: int, shared: int, stream: int,
+    arguments: Any,
+) -> None:  # fmt: skip
+    """Start a kernel whose blocks wait for each other: all of them run at the same time."""
+    code = _driver().cuLaunchCooperativeKernel(
+        function, *grid, 1, threads, 1, 1, shared, ctypes.c_void_p(stream), arguments
+    )
+    _check(code, "the cooperative launch of a kernel")
+
+
+def argument_addresses(arguments: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The arguments of :func:`launch` from structures, numbers of ctypes and addresses, and what
+    must stay alive until the kernel is launched."""
+    plain = (ctypes.Structure, ctypes.c_double, ctypes.c_longlong)
+    holders = [a if isinstance(a, plain) else ctypes.c_void_p(a) for a in arguments]
+    pointers = [ctypes.cast(ctypes.byref(h), ctypes.c_void_p) for h in holders]
+    return (ctypes.c_void_p * len(holders))(*pointers), holders
+
+
+@cache
+def functions(
+    design: Design, device: int, threads: int, resident: int
+) -> dict[str, ctypes.c_void_p]:
+    """The loaded kernels of one model on one GPU."""
+    text = prelude(design, threads, resident) + (SOURCE.parent / "energy.cu").read_text()
+    wanted = ("hog_solve", "hog_adjoint", "hog_parameters")
+    return load(text, "energy.cu", HEADERS, device, wanted)
 
 
 class _Batch(ctypes.Structure):
@@ -184,7 +228,7 @@ class _Batch(ctypes.Structure):
     ]  # fmt: skip
 
 
-class _Options(ctypes.Structure):
+class Options(ctypes.Structure):
     """``Options`` of ``energy.h``."""
 
     _fields_ = [
@@ -285,6 +329,8 @@ class CudaEnergyKernel(EnergyKernel):
         small graphs and narrow embeddings."""
         if design.channels > MOST_CHANNELS or graph.num_edges > MOST_EDGES:
             return False
+        if max(graph.num_edges, graph.num_nodes) > MOST_ROWS * graph.num_graphs:
+            return False  # without a plan, which would take long
         if plan_of(graph, native, design.channels).numbers > MOST_NUMBERS:
             return False  # a hub: there are no fronts
         plan = device_plan(graph, native, design.channels)
@@ -333,16 +379,10 @@ class CudaEnergyKernel(EnergyKernel):
     def _launch(
         self, name: str, grid: tuple[int, int], threads: int, shared: int, *arguments: Any
     ) -> None:
-        holders = [a if isinstance(a, ctypes.Structure) else ctypes.c_void_p(a) for a in arguments]
-        pointers = (ctypes.c_void_p * len(holders))(
-            *(ctypes.cast(ctypes.byref(h), ctypes.c_void_p) for h in holders)
-        )
-        stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
+        pointers, _alive = argument_addresses(arguments)
+        stream = torch.cuda.current_stream(self.device).cuda_stream
         with torch.cuda.device(self.device):
-            code = _driver().cuLaunchKernel(
-                self.functions[name], *grid, 1, threads, 1, 1, shared, stream, pointers, None
-            )
-        _check(code, f"the launch of {name}")
+            launch(self.functions[name], grid, threads, shared, stream, pointers)
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         batch, shared, _alive = self._batch()
@@ -350,7 +390,7 @@ class CudaEnergyKernel(EnergyKernel):
             return
         self._launch(
             "hog_solve", (self.blocks, 1), self.threads, shared, batch,
-            None if h0 is None else h0.data_ptr(), _Options(*options), into.value.data_ptr(),
+            None if h0 is None else h0.data_ptr(), Options(*options), into.value.data_ptr(),
             into.status.data_ptr(), into.iterations.data_ptr(), into.residual.data_ptr(),
         )  # fmt: skip
 
@@ -365,7 +405,9 @@ class CudaEnergyKernel(EnergyKernel):
                 gradient.data_ptr(), *rest[1:], sums.data_ptr(), status.data_ptr(),
             )  # fmt: skip
         grid = (self.replicas, (count + 127) // 128)
-        self._launch("hog_parameters", grid, 128, 0, batch, sums.data_ptr(), rest[0])
+        runs = ctypes.c_longlong(self.graph.num_graphs * (self.threads // 32))
+        given = (batch.parameters, sums.data_ptr(), runs, rest[0])
+        self._launch("hog_parameters", grid, 128, 0, *given)
 
 
 @kept

@@ -25,6 +25,7 @@ from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.cuda import CudaEnergyKernel
 from hogwild.kernels.energy import Design, EnergyKernel, pose
+from hogwild.kernels.large import LargeEnergyKernel
 from hogwild.kernels.native import Missing, found
 from hogwild.linalg.linear import LinearSolver
 from hogwild.models.adjacency import renormalised
@@ -59,8 +60,10 @@ def message_gain(rounds: int, message: str) -> float:
     return 0.25 if rounds == 1 else 0.075
 
 
-KERNELS: dict[str, type[EnergyKernel]] = {"cpu": EnergyKernel, "cuda": CudaEnergyKernel}
-"""The compiled solves, by the kind of device."""
+KERNELS: dict[str, tuple[type[EnergyKernel], ...]] = {
+    "cpu": (EnergyKernel,), "cuda": (CudaEnergyKernel, LargeEnergyKernel),
+}  # fmt: skip
+"""The compiled solves, by the kind of device; the first one that pays is used."""
 
 
 def default_widths(hidden_channels: int) -> tuple[int, int]:
@@ -306,7 +309,6 @@ class EnergyConv(ImplicitConv):
             return "the solve runs in float32, and the compiled solve in float64"
         if x.device.type not in KERNELS:
             return f"the features are on {x.device}; expected one of {', '.join(KERNELS)}"
-        kernel = KERNELS[x.device.type]
         design = Design(
             self.hidden_channels, self.message_channels, self.heads or 1, self.concat,
             self.message == "edge", heard is None, self.beta, act.name, nets[0].gate,
@@ -314,7 +316,9 @@ class EnergyConv(ImplicitConv):
         )  # fmt: skip
         if not design.fits:
             return "the networks have more layers, units or inputs than the compiled solve takes"
-        if not kernel.pays(native, graph, design):
+        kinds = KERNELS[x.device.type]
+        kernel = next((kind for kind in kinds if kind.pays(native, graph, design)), None)
+        if kernel is None:
             return "the graph is large or has no small separators: other methods are cheaper there"
         weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
         tensors = pose(nets, design, x, heard, edge_attr, *weights)

@@ -26,20 +26,27 @@ def fixed_point_rule(problem: FixedPoint) -> FixedPointRule:
 
 def message_rule(problem: Objective, step: str | float = "auto", **options: Any) -> MessageRule:
     """Messages, with :func:`gradient_rule` where a node cannot minimise its own energy."""
+    if step == "momentum":
+        raise ConfigError(
+            "step='momentum' was given with rule='messages', whose nodes take single steps; "
+            "expected rule='gradient' or 'guarded', or another step"
+        )
     return MessageRule(gradient_rule(problem, step, **options))
 
 
 def guarded_rule(
     problem: Objective, step: str | float = "auto", *, age: int | None = None, moving: bool = False
 ) -> GuardedRule:
-    """Messages that fall back to steps of certified size (:mod:`hogwild_node.rules.guarded`)."""
+    """Messages, or steps with ``step="momentum"``, that fall back to steps of certified size
+    (:mod:`hogwild_node.rules.guarded`)."""
     if moving:
         raise ConfigError(
             "rule='guarded' was given for a stack of several layers, whose problems move; expected "
             "rule='messages' or rule='gradient', or a model with num_layers=1"
         )
     certified = gradient_rule(problem, "certified", age=age).rate
-    return GuardedRule(message_rule(problem, step, age=age), certified)
+    make = gradient_rule if step == "momentum" else message_rule
+    return GuardedRule(make(problem, step, age=age), certified)
 
 
 def balls_rule(problem: Problem, *, moving: bool = False, radius: int | None = None) -> BallsRule:
@@ -91,7 +98,8 @@ def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
     """The rules that fit a problem, by name; ``"auto"`` is the first.
 
     * *Energies*: ``"messages"``, the same with a proved fallback, ``"guarded"``, the paper's
-      gradient steps, ``"gradient"``, or solves of balls, ``"balls"``.
+      gradient steps, ``"gradient"`` (``step="momentum"`` makes them faster), or solves of balls,
+      ``"balls"``.
     * *Fixed points*: ``"fixed-point"``, or ``"balls"``.
     * *Layers*: ``"overwriting"``, the paper's semantics, first for models of this library;
       ``"caching"``, first for trained models that were wrapped; ``"waiting"``, ``"resending"``.

@@ -4,29 +4,12 @@
 // hogwild/kernels/cuda.py compiles this file for one model: it defines HOG_SIZES, the types
 // MessageNet, LoopNet and UpdateNet, and the numbers of the model.
 #include "fronts_gpu.h"
-
-#ifdef HOG_EMULATED
-#define HOG_SHARED(name) double* const name = emulated_shared
-#else
-#define HOG_SHARED(name) extern __shared__ double name[]
-#endif
+#include "parameters_gpu.h"
+#include "sizes_gpu.h"
 
 namespace hog {
 
 #define HOG_ROOM (130 + HOG_THREADS)  // numbers of shared memory for sums, a flag and columns
-
-struct StaticSizes : Model<StaticSizes> {
-    HOG_METHOD constexpr int k() const { return HOG_K; }
-    HOG_METHOD constexpr int channels() const { return HOG_CHANNELS; }
-    HOG_METHOD constexpr int heads() const { return HOG_HEADS; }
-    HOG_METHOD constexpr bool concat() const { return HOG_CONCAT; }
-    HOG_METHOD constexpr int ends() const { return HOG_ENDS; }
-    HOG_METHOD constexpr bool sent() const { return HOG_SENT; }
-    HOG_METHOD constexpr double beta() const { return HOG_BETA; }
-    HOG_METHOD constexpr MessageNet message() const { return MessageNet{}; }
-    HOG_METHOD constexpr LoopNet loop() const { return LoopNet{}; }
-    HOG_METHOD constexpr UpdateNet update() const { return UpdateNet{}; }
-};
 
 typedef Task<StaticSizes, BlockFronts, Block> BlockTask;
 
@@ -46,32 +29,6 @@ struct Batch {
     long long weight_replica, weight_head;
     long long shared;         // whether the fronts lie in shared memory (1), or all memory (2)
 };
-
-/// Softplus where a parameter must be nonnegative, and its slope.
-template <class N>
-HOG_FN double bent(N net, int i, double raw, double& slope) {
-    slope = 1.0;
-    bool bend = false;
-    for (int l = 0; l < net.L(); ++l) {
-        const int at = i - net.p(l), wy = net.w(l) * net.D(), wz = net.w(l) * net.before(l);
-        if (at < 0 || at >= wy + wz) continue;
-        bend = at >= wy || net.rises(at % net.D());
-    }
-    if (!bend) return raw;
-    V s;
-    const double out = softplus(raw, s);
-    slope = s;
-    return out;
-}
-
-HOG_FN double used(int i, double raw, double& slope) {
-    constexpr StaticSizes s{};
-    const int messages = s.heads() * s.message().parameters();
-    if (i < messages) return bent(s.message(), i % s.message().parameters(), raw, slope);
-    i -= messages;
-    if (i < s.loop().parameters()) return bent(s.loop(), i, raw, slope);
-    return bent(s.update(), i - s.loop().parameters(), raw, slope);
-}
 
 /// The task of this block; `shared` is its dynamic shared memory.
 HOG_FN BlockTask make(const Batch& b, int graph, int replica, double* shared, int* flip) {
@@ -102,16 +59,6 @@ HOG_FN BlockTask make(const Batch& b, int graph, int replica, double* shared, in
     __syncthreads();
     return BlockTask(s, plan.view, place, BlockFronts{plan, fronts, broken}, Block{room, flip}, own);
 }
-
-/// Adds gradients of parameters up: every warp by itself, in memory of its own.
-struct WarpSum {
-    double* to;
-    HOG_METHOD void add(int i, double x) const {
-        for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
-        if (threadIdx.x % 32 == 0) to[i] += x;
-    }
-    HOG_METHOD WarpSum from(int i) const { return WarpSum{to + i}; }
-};
 
 }  // namespace hog
 
@@ -161,18 +108,4 @@ hog_adjoint(const __grid_constant__ Batch b, const double* h, const double* grad
                          weight ? weight + (long long)replica * HOG_HEADS * b.edges : nullptr,
                          loop_weight ? loop_weight + replica * b.nodes : nullptr};
     task.reverse(out, WarpSum{mine});
-}
-
-/// Gradients of the parameters themselves, [R, parameters], from `sums`; a block for every replica.
-extern "C" __global__ void hog_parameters(const __grid_constant__ Batch b, const double* sums,
-                                          double* out) {
-    constexpr StaticSizes s{};
-    const long long replica = blockIdx.x, runs = b.graphs * (HOG_THREADS / 32);
-    const int i = blockIdx.y * blockDim.x + threadIdx.x;
-    if (i >= s.parameters()) return;
-    double total = 0, slope;
-    const double* from = sums + replica * runs * s.parameters() + i;
-    for (long long r = 0; r < runs; ++r) total += from[r * s.parameters()];
-    used(i, b.parameters[replica * s.parameters() + i], slope);
-    out[replica * s.parameters() + i] = total * slope;
 }

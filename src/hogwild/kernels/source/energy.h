@@ -17,8 +17,9 @@
 namespace hog {
 
 /// One graph and one replica. `S` are the model's sizes, `F` solves linear systems with its Hessian: by
-/// a factorisation of its blocks (fronts.h on a CPU, fronts_gpu.h on a GPU), or by products with the
-/// Hessian alone (krylov.h; F::matrix_free). `T` are the threads that share the work.
+/// a factorisation of its blocks (fronts.h on a CPU, fronts_gpu.h on a GPU), by products with its blocks
+/// (krylov_gpu.h, for one large graph on a GPU), or by products that need no blocks (krylov.h;
+/// F::matrix_free). `T` are the threads that share the work.
 template <class S, class F, class T>
 class Task {
   public:
@@ -296,9 +297,9 @@ class Task {
     HOG_METHOD void reverse(const Cotangents& out, Sum sums);
 
     HOG_SIZES_OF_TASK
-    // What fronts read of the Hessian: the star of a node.
+    // What linear solvers read of the Hessian: the star of a node.
     GraphView v;
-    Rows B, X, Hjj, Jj, UJ;
+    Rows B, X, Hjj, Jj, UJ, Um;
     T team;
 
   private:
@@ -306,7 +307,7 @@ class Task {
     friend class Hessian;
     Place at_;
     F fronts_;
-    Rows qm, ql, qu, sm, am, sl, al, su, au, wt, lw, O, m, mb, Um, A, half, Ji, Hii, G, md, mt;
+    Rows qm, ql, qu, sm, am, sl, al, su, au, wt, lw, O, m, mb, A, half, Ji, Hii, G, md, mt;
     Rows bm, tm, bl, tl, bu, tu;  // of hidden units: curvatures and tangents
     double* sc;
     V* pad_;

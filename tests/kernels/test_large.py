@@ -1,0 +1,181 @@
+"""Large graphs on a GPU: the kernels emulated on a CPU everywhere, and themselves where there is a
+GPU."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from emulated_large import EmulatedLargeKernel
+from helpers import DOUBLE, grid, star
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_cases import assert_alike, layer, needs_library, odd_graph, solved
+
+from hogwild import Inputs
+from hogwild.kernels import large
+from hogwild.kernels.native import library
+from hogwild.linalg.capture import Replay
+from hogwild.linalg.solution import Status
+from hogwild.models import energy
+from hogwild.solvers import Newton
+
+CASES = {
+    "default": {},
+    "three": {"hidden_channels": 3, "widths": (5,), "edge_dim": 2},
+    "heads": {"hidden_channels": 1, "heads": 2, "concat": False},
+    "nodes": {"message": "node", "normalize": True, "act": "squareplus", "gate": "relu"},
+    "replicas": {"replicas": 2, "heads": 2, "widths": (3, 2, 4), "message_channels": 1},
+}
+
+QUICK = [n if n in ("default", "nodes") else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+
+
+@pytest.fixture
+def emulated(monkeypatch, tmp_path_factory):
+    EmulatedLargeKernel.folder = tmp_path_factory.getbasetemp() / "emulated_large"
+    EmulatedLargeKernel.folder.mkdir(exist_ok=True)
+    monkeypatch.setitem(energy.KERNELS, "cpu", (EmulatedLargeKernel,))
+
+
+@needs_library
+@pytest.mark.parametrize("name", QUICK)
+def test_emulated_blocks_agree_with_torch(name, emulated):
+    """Graphs with self-loops, parallel edges, isolated nodes and weights; one has more edges than
+    there are threads."""
+    conv = layer(**CASES[name])
+    inputs = odd_graph(3, [1, 130], 1.7, edge_dim=conv.edge_dim, weighted=True)
+    assert conv.solver_path(inputs) == ["compiled (emulated)"]
+    assert_alike(conv, inputs)
+
+
+@needs_library
+def test_stiff_energies(emulated):
+    """Larger weights make the Hessian worse conditioned."""
+    inputs = Inputs(torch.randn(24, 3, **DOUBLE), grid(4, 6))
+    assert_alike(layer(scale=0.3), inputs, atol=1e-8)
+
+
+@needs_library
+def test_single_precision_does_not_suffice(emulated, monkeypatch):
+    """After too many turns in single precision conjugate gradients go on in double precision."""
+    monkeypatch.setattr(EmulatedLargeKernel, "turns", 2)
+    assert_alike(layer(), odd_graph(1, [40], 2.0))
+
+
+@needs_library
+def test_failures_have_the_statuses_of_torch(emulated):
+    conv = layer()
+    conv.solver, conv.on_failure = Newton(atol=1e-11, max_iter=1), "ignore"
+    inputs = odd_graph(0, [20, 30])
+    with torch.no_grad():
+        assert conv.embed(inputs).status.tolist() == [Status.MAX_ITERATIONS] * 2
+        next(conv.parameters()).fill_(torch.nan)
+        assert conv.embed(inputs).status.tolist() == [Status.NOT_FINITE] * 2
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.integers(0, 999), st.lists(st.integers(1, 9), min_size=1, max_size=4))
+def test_sorted_edges(seed, sizes):
+    """Every edge stands in the list of its receiver and of its sender, within its graph."""
+    inputs = odd_graph(seed, sizes, 1.5)
+    graph = inputs.graph()
+    found = large.connectivity(graph)
+    t = {name: x.tolist() for name, x in found.tensors.items()}
+    seen, degree = [], 0
+    for g, n in enumerate(sizes):
+        first, at = t["first"][g], t["edge_first"][g]
+        ptr, out_ptr = (t[name][first + g : first + g + n + 1] for name in ("ptr", "out_ptr"))
+        assert t["first"][g + 1] - first == n
+        assert ptr[0] == out_ptr[0] == 0
+        assert ptr[n] == out_ptr[n] == t["edge_first"][g + 1] - at
+        for i in range(n):
+            degree = max(degree, ptr[i + 1] - ptr[i], out_ptr[i + 1] - out_ptr[i])
+            for q in range(at + ptr[i], at + ptr[i + 1]):
+                assert t["dst"][q] == i
+                number = t["edge"][q]
+                seen.append(number)
+                assert graph.dst[number] == first + i
+                assert graph.src[number] == first + t["src"][q]
+            out = t["out_edge"][at + out_ptr[i] : at + out_ptr[i + 1]]
+            assert out == sorted(out)
+            assert all(t["src"][at + q] == i for q in out)
+    assert sorted(seen) == list(range(graph.num_edges))
+    assert (found.nodes, found.degree) == (max(sizes), degree)
+
+
+@needs_library
+def test_where_it_pays(monkeypatch):
+    """For few large graphs without hubs, with narrow embeddings, that fit into memory."""
+    monkeypatch.setattr(large, "FEWEST_ROWS", 100)
+    monkeypatch.setattr(large, "MOST_DEGREE", 20)
+    monkeypatch.setattr(large, "room", lambda graph: 10_000_000)
+    native = library()
+
+    def pays(edge_index, n, copies=1, **options):
+        edge_index = torch.cat([edge_index + n * copy for copy in range(copies)], 1)
+        batch = torch.arange(copies).repeat_interleave(n)
+        inputs = Inputs(torch.randn(n * copies, 3, **DOUBLE), edge_index, batch=batch)
+        with torch.no_grad():
+            design = layer(**options).kernel(inputs).design
+        return large.LargeEnergyKernel.pays(native, inputs.graph(), design)
+
+    assert pays(grid(10, 10), 100)
+    assert not pays(grid(4, 5), 20)
+    assert not pays(grid(4, 5), 20, copies=8)
+    assert pays(grid(10, 10), 100, copies=3)
+    assert not pays(star(120), 120)
+    assert not pays(grid(10, 10), 100, hidden_channels=20)
+    monkeypatch.setattr(large, "room", lambda graph: 100_000)
+    assert not pays(grid(10, 10), 100)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    monkeypatch.setitem(energy.KERNELS, "cuda", (large.LargeEnergyKernel,))
+    monkeypatch.setattr(large, "FEWEST_ROWS", 0)
+
+
+def moved(inputs):
+    """The same inputs on the GPU."""
+    given = {f.name: getattr(inputs, f.name) for f in fields(inputs)}
+    return replace(inputs, **{k: v.cuda() for k, v in given.items() if torch.is_tensor(v)})
+
+
+@needs_library
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("sizes", [(1, 30, 220), (20_000,)], ids=str)
+def test_a_gpu_agrees_with_the_cpu(name, sizes, on_gpu):
+    conv = layer(**CASES[name])
+    inputs = odd_graph(3, sizes, 2.0, edge_dim=conv.edge_dim, weighted=True)
+    expected, wanted = solved(conv, inputs)
+    conv, inputs = conv.cuda(), moved(inputs)
+    assert conv.solver_path(inputs)[0].startswith("compiled (CUDA")
+    found, gradients = solved(conv, inputs)
+    assert torch.equal(found.status.cpu(), expected.status)
+    assert int((found.iterations.cpu() - expected.iterations).abs().max()) <= 1
+    torch.testing.assert_close(found.value.cpu(), expected.value, rtol=0, atol=1e-9)
+    largest = max(float(g.abs().max()) for g in wanted if g.numel())
+    for mine, other in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(mine.cpu(), other, rtol=0, atol=1e-9 * (1 + largest))
+
+
+@needs_library
+@pytest.mark.cuda
+def test_a_recorded_solve(on_gpu):
+    """A cooperative launch can be recorded, and repeats to the last bit."""
+    conv, inputs = layer().cuda(), moved(odd_graph(3, [20_000], 2.0))
+
+    def body():
+        found = conv.embed(inputs)
+        return found.value, *torch.autograd.grad(found.value.sum(), list(conv.parameters()))
+
+    replay = Replay(body, torch.device("cuda", torch.cuda.current_device()), body)
+    first = [x.clone() for x in replay()]
+    for one, other, plain in zip(first, replay(), body(), strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(one, plain)
