@@ -8,11 +8,11 @@ since number b, and up to which number its sender has all news of j. News are
 * embeddings that i has heard since: identity, version and k numbers (only where there is a rim).
 
 The number b is the last that j has confirmed, so a lost packet costs nothing but time: the next one
-holds its news, too. j confirms n if it has confirmed b; a node that has lost its memory confirms
-nothing, and hears everything again; also its own last version, from which it counts on. Two kinds of news are left out. What came from j, j knows. What
-came from a neighbour u of j, j hears from u: i knows the edges of u, and u sends until j confirms.
-(News come to u from somebody else, and so on back to the node that they are about, which tells all
-its neighbours. So somebody tells j.)
+holds its news, too. j confirms n if it has confirmed b. A node that has lost its memory confirms
+nothing, and hears everything again; also its own last version, from which it counts on. Two kinds
+of news are left out. What came from j, j knows. What came from a neighbour u of j, j hears from u:
+i knows the edges of u, and u sends until j confirms. (News come to u from somebody else, and so on
+back to the node that they are about, which tells all its neighbours. So somebody tells j.)
 
 The simulator's packets [R, ·, N] hold the number, whether a node is known and the version for every
 slot, and the embeddings. Letters [R, ·, E] hold what is confirmed, b, and for every slot whether
