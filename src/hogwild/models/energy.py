@@ -264,19 +264,19 @@ class EnergyConv(ImplicitConv):
         graph, x, heard, edge_attr = self.fields(inputs)
         weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
         shape = (self.replicas or 1, self.hidden_channels)
+        weighted = 0 if inputs.edge_weight is None else 1
+        widths = (self.in_channels, (self.edge_dim or 0) + weighted)
         if self.rounds == 1 and is_large(graph, shape[0]):
             linear = LinearSolver(self.solver.linear)
             if not linear.factorises(graph, *shape):
                 pose = self._pose(x, heard, edge_attr, *weights)
-                return StreamedEnergy(graph, self.beta, pose, shape, x, self._guessed(x))
+                return StreamedEnergy(graph, self.beta, pose, shape, x, self._guessed(x), widths)
         sender = Slot(x, graph.src) if heard is None else Slot(heard)
         edge_slots = self._slots(Slot(x, graph.dst), sender, edge_attr)
         rounds = [
             self._round(networks, [Slot(x)], edge_slots, *weights)
             for networks in self._networks_in(x.dtype)
         ]
-        weighted = 0 if inputs.edge_weight is None else 1
-        widths = (self.in_channels, (self.edge_dim or 0) + weighted)
         compiled = partial(self.kernel, inputs)
         return EnergyProblem(graph, self.beta, rounds, self._guessed(x), widths, compiled)
 
