@@ -10,6 +10,7 @@ struct Numbers {
     double window, margin, strikes, credit, turn, swing, ease, doubt, floor, memory;  // trust
     double rest, most, leash;                                          // retreat
     double damping, rate;                                              // gradient
+    double fall, rise, pace;                                           // its damping; momentum
 };
 
 /// What nodes remember, of nodes or of edges; empty where a rule has none.
@@ -18,6 +19,7 @@ struct Memory {
     Field own, near, sent;                // of messages: [k], edges' [k], edges' [width]
     Field move, share, before, count, score, turns, favour, failures, peak;  // trust; move: [k]
     Field home, left, times;              // retreat: [k], [1], [1]
+    Field pace;                           // of gradient steps with momentum: [k]
     unsigned char *known, *lost, *quiet;  // [R, N], [R, N], [R, E]
 };
 
@@ -147,6 +149,13 @@ class Steps : public Stars<S> {
         read(turn_.h, h);
         read_views();
         hear(0);
+        if (m_.pace.at) {  // the gradient of the node's own energy is of this turn
+            own_views(h);
+            V* own = blocks;
+            A::local(h, views, tape, own, toward);
+            to_self(K, own, toward);
+            keep(m_.gradient, K, own);
+        }
         step(h, now, Mask{} - 1);
         refresh(now, 0);
         write(turn_.out, now);
@@ -275,21 +284,40 @@ class Steps : public Stars<S> {
         V turned = wide(0.0), size = wide(0.0), before = wide(0.0);
         HOG_EACH(c, K) turned += g[c] * last[c], size += g[c] * g[c], before += last[c] * last[c];
         const Mask overshot = (turned < 0.0) & (size > before);
-        trust = overshot ? 0.5 * trust : 1.1 * trust;
+        trust = overshot ? x_.fall * trust : x_.rise * trust;
         trust = smaller(larger(trust, wide(1e-3 * x_.damping)), wide(x_.damping));
         keep(m_.last, K, g, who);
         keep(m_.damped, 1, &trust, who);
         HOG_EACH(i, K * K) block[i] += heard[K + i];
+        V* pace = last;  // its room is free
+        if (m_.pace.at) {
+            recall(m_.pace, K, pace);
+            V climb = wide(0.0);
+            HOG_EACH(c, K) climb += g[c] * pace[c];
+            const Mask climbs = climb > 0.0;
+            HOG_EACH(c, K) pace[c] = climbs ? wide(0.0) : x_.pace * pace[c];
+        }
         eliminate(K, block, g, 1);
-        HOG_EACH(c, K) to[c] = from[c] - trust * g[c];
+        if (!m_.pace.at) {
+            HOG_EACH(c, K) to[c] = from[c] - trust * g[c];
+            return;
+        }
+        HOG_EACH(c, K) pace[c] -= trust * g[c];
+        keep(m_.pace, K, pace, who);
+        HOG_EACH(c, K) to[c] = from[c] + pace[c];
+    }
+
+    /// Along self-loops a node hears itself, as it is now.
+    void own_views(const V* at) {
+        if (f.variable)
+            HOG_EACH(p, most) for (int l = 0; l < LANES; ++l)
+                if (is_loop(p, l)) HOG_EACH(c, K) lane(views[p * K + c], l) = part(at[c], l);
     }
 
     /// The gradients and blocks of the nodes' energies at `at` and the inbox; the letters begin at
     /// number `from` of what is sent.
     void refresh(const V* at, int from) {
-        if (f.variable)
-            HOG_EACH(p, most) for (int l = 0; l < LANES; ++l)
-                if (is_loop(p, l)) HOG_EACH(c, K) lane(views[p * K + c], l) = part(at[c], l);
+        own_views(at);
         if (rule_.step != BLOCKS) {
             V* own = blocks;
             A::local(at, views, tape, own, toward);
