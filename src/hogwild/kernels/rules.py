@@ -216,7 +216,7 @@ def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
     native = found()
     if isinstance(native, Missing):
         return f"there is no compiled library ({native.reason})"
-    gradient = rule.gradient if isinstance(rule, MessageRule) else rule
+    gradient: Any = rule.gradient if isinstance(rule, MessageRule) else rule
     known = (GradientRule,) if isinstance(rule, MessageRule) else (GradientRule, MomentumRule)
     if type(gradient) not in known or type(gradient.model) is not Energy:
         return "only gradient steps and messages of energies of one round are compiled"
