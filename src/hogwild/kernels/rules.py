@@ -42,7 +42,7 @@ class _Field(ctypes.Structure):
 NUMBERS = (
     "hold", "reach", "passes", "enough", "arrived", "window", "margin", "strikes", "credit", "turn",
     "swing", "ease", "doubt", "floor", "memory", "rest", "most", "leash", "damping", "rate",
-    "fall", "rise", "pace",
+    "fall", "rise", "shrink", "pace", "least",
 )  # fmt: skip
 MEMORY = (
     "gradient", "block", "damped", "last", "own", "near", "sent", "move", "share", "before",
@@ -77,7 +77,8 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
         "turn": trust.TURN, "swing": trust.SWING, "ease": trust.EASE, "doubt": trust.DOUBT,
         "floor": trust.FLOOR, "memory": trust.MEMORY, "rest": retreat.REST,
         "most": retreat.MOST, "leash": retreat.LEASH, "damping": gradient.damping, "rate": rate,
-        "fall": gradient.fall, "rise": gradient.rise, "pace": momentum.PACE,
+        "fall": momentum.FALL, "rise": momentum.RISE, "shrink": momentum.SHRINK,
+        "pace": momentum.PACE, "least": momentum.LEAST,
     }  # fmt: skip
 
 
@@ -88,7 +89,7 @@ def _memory(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
         parts = {"block": "block", "damped": "trust", "last": "last"}
         kept |= {name: (gradient, attribute) for name, attribute in parts.items()}
     if isinstance(gradient, MomentumRule):
-        kept["pace"] = (gradient, "pace")
+        kept |= {name: (gradient, name) for name in ("pace", "peak", "before")}
     if isinstance(rule, MessageRule):
         kept |= {name: (rule, name) for name in ("own", "near", "sent", "known")}
         names = ("share", "before", "count", "score", "turns", "favour", "failures", "peak", "lost")

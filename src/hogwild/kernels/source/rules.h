@@ -10,7 +10,7 @@ struct Numbers {
     double window, margin, strikes, credit, turn, swing, ease, doubt, floor, memory;  // trust
     double rest, most, leash;                                          // retreat
     double damping, rate;                                              // gradient
-    double fall, rise, pace;                                           // its damping; momentum
+    double fall, rise, shrink, pace, least;                            // momentum
 };
 
 /// What nodes remember, of nodes or of edges; empty where a rule has none.
@@ -155,8 +155,10 @@ class Steps : public Stars<S> {
             A::local(h, views, tape, own, toward);
             to_self(K, own, toward);
             keep(m_.gradient, K, own);
+            stride(h, now);
+        } else {
+            step(h, now, Mask{} - 1);
         }
-        step(h, now, Mask{} - 1);
         refresh(now, 0);
         write(turn_.out, now);
         if (turn_.also.at) write(turn_.also, now);
@@ -284,27 +286,43 @@ class Steps : public Stars<S> {
         V turned = wide(0.0), size = wide(0.0), before = wide(0.0);
         HOG_EACH(c, K) turned += g[c] * last[c], size += g[c] * g[c], before += last[c] * last[c];
         const Mask overshot = (turned < 0.0) & (size > before);
-        trust = overshot ? x_.fall * trust : x_.rise * trust;
+        trust = overshot ? 0.5 * trust : 1.1 * trust;
         trust = smaller(larger(trust, wide(1e-3 * x_.damping)), wide(x_.damping));
         keep(m_.last, K, g, who);
         keep(m_.damped, 1, &trust, who);
         HOG_EACH(i, K * K) block[i] += heard[K + i];
-        V* pace = last;  // its room is free
-        if (m_.pace.at) {
-            recall(m_.pace, K, pace);
-            V climb = wide(0.0);
-            HOG_EACH(c, K) climb += g[c] * pace[c];
-            const Mask climbs = climb > 0.0;
-            HOG_EACH(c, K) pace[c] = climbs ? wide(0.0) : x_.pace * pace[c];
-        }
         eliminate(K, block, g, 1);
-        if (!m_.pace.at) {
-            HOG_EACH(c, K) to[c] = from[c] - trust * g[c];
-            return;
+        HOG_EACH(c, K) to[c] = from[c] - trust * g[c];
+    }
+
+    /// The same with momentum (hogwild_node/rules/momentum.py).
+    void stride(const V* from, V* to) {
+        V *g = blocks, *pace = pad, *block = pace + K, *solved = block + K * K;
+        V trust, peak, before, climb = wide(0.0), height = wide(0.0);
+        recall(m_.gradient, K, g);
+        recall(m_.pace, K, pace);
+        recall(m_.block, K * K, block);
+        recall(m_.damped, 1, &trust);
+        recall(m_.peak, 1, &peak);
+        recall(m_.before, 1, &before);
+        HOG_EACH(c, K) g[c] += heard[c], climb += g[c] * pace[c], solved[c] = g[c];
+        HOG_EACH(i, K * K) block[i] += heard[K + i];
+        eliminate(K, block, solved, 1);
+        HOG_EACH(c, K) height += g[c] * solved[c];
+        const Mask climbs = climb > 0.0, high = climbs & (peak > x_.shrink * before);
+        trust = high ? x_.fall * trust : x_.rise * trust;
+        trust = smaller(larger(trust, wide(x_.least * x_.damping)), wide(x_.damping));
+        const V kept = climbs ? wide(0.0) : x_.pace / x_.damping * trust;
+        HOG_EACH(c, K) {
+            pace[c] = (climbs ? wide(0.0) : kept * pace[c]) - trust * solved[c];
+            to[c] = from[c] + pace[c];
         }
-        HOG_EACH(c, K) pace[c] -= trust * g[c];
-        keep(m_.pace, K, pace, who);
-        HOG_EACH(c, K) to[c] = from[c] + pace[c];
+        before = climbs ? peak : before;
+        peak = climbs ? height : larger(peak, height);
+        keep(m_.pace, K, pace);
+        keep(m_.damped, 1, &trust);
+        keep(m_.peak, 1, &peak);
+        keep(m_.before, 1, &before);
     }
 
     /// Along self-loops a node hears itself, as it is now.
