@@ -18,8 +18,8 @@ pace unstable.
 swing ends with a restart. Its height is the largest :math:`g_i^\top B_i^{-1} g_i` since the restart
 before. If a swing is higher than ``SHRINK`` times the swing before it, the node's *trust*
 :math:`s_i` falls by the factor ``FALL``; at every other update it rises by ``RISE``, up to 1. The
-damping is :math:`\omega_i = s_i` ``LARGEST``, and :math:`\beta_i = s_i` ``PACE``: with little trust the
-steps are like those of ``"auto"``.
+damping is :math:`\omega_i = s_i` ``LARGEST``, and :math:`\beta_i = s_i` ``PACE``: with little trust
+the steps are like those of ``"auto"``.
 
 A packet is that of the ``"auto"`` step; an update costs one more gradient of the node's own energy.
 
@@ -60,7 +60,7 @@ class MomentumRule(GradientRule):
     def __init__(self, model: LocalEnergy, everyone: Star, channels: int) -> None:
         super().__init__(model, everyone, channels, damping=LARGEST)
 
-    # -- private memory: the damping, the pace, and the heights of the last two swings --------------
+    # -- private memory: the damping, the pace, the heights of the last two swings ------------------
 
     def begin(self, h: Array, inbox: Array) -> Array:
         xp, (r, _, n) = namespace(h), h.shape
