@@ -60,7 +60,7 @@ class MomentumRule(GradientRule):
     def __init__(self, model: LocalEnergy, everyone: Star, channels: int) -> None:
         super().__init__(model, everyone, channels, damping=LARGEST)
 
-    # -- private memory: the damping, the pace, the heights of the last two swings ------------------
+    # -- private memory: the damping, the pace, the heights of the last two swings -----------------
 
     def begin(self, h: Array, inbox: Array) -> Array:
         xp, (r, _, n) = namespace(h), h.shape
