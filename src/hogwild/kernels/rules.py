@@ -21,10 +21,11 @@ from hogwild.kernels.native import Library, Missing, found, large_pages
 from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.energy import Energy
 from hogwild_node.picnn import Context
-from hogwild_node.rules import messages, mode, retreat, trust
+from hogwild_node.rules import messages, mode, momentum, retreat, trust
 from hogwild_node.rules.base import Rule
 from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.messages import MessageRule
+from hogwild_node.rules.momentum import MomentumRule
 from hogwild_node.tree import arrays
 
 MOST_CHANNELS, MOST_MERGED, MOST_DEGREE = 8, 16, 4096
@@ -44,10 +45,11 @@ class _Field(ctypes.Structure):
 NUMBERS = (
     "hold", "reach", "passes", "enough", "arrived", "window", "margin", "strikes", "credit", "turn",
     "swing", "ease", "doubt", "floor", "memory", "rest", "most", "leash", "damping", "rate",
+    "fall", "rise", "shrink", "pace", "least",
 )  # fmt: skip
 MEMORY = (
     "gradient", "block", "damped", "last", "own", "near", "sent", "move", "share", "before",
-    "count", "score", "turns", "favour", "failures", "peak", "home", "left", "times",
+    "count", "score", "turns", "favour", "failures", "peak", "home", "left", "times", "pace",
 )  # fmt: skip
 MARKS = ("known", "lost", "quiet")
 _RULE: list[tuple[str, Any]] = [
@@ -78,6 +80,8 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
         "turn": trust.TURN, "swing": trust.SWING, "ease": trust.EASE, "doubt": trust.DOUBT,
         "floor": trust.FLOOR, "memory": trust.MEMORY, "rest": retreat.REST,
         "most": retreat.MOST, "leash": retreat.LEASH, "damping": gradient.damping, "rate": rate,
+        "fall": momentum.FALL, "rise": momentum.RISE, "shrink": momentum.SHRINK,
+        "pace": momentum.PACE, "least": momentum.LEAST,
     }  # fmt: skip
 
 
@@ -87,6 +91,8 @@ def _memory(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
     if gradient.auto:
         parts = {"block": "block", "damped": "trust", "last": "last"}
         kept |= {name: (gradient, attribute) for name, attribute in parts.items()}
+    if isinstance(gradient, MomentumRule):
+        kept |= {name: (gradient, name) for name in ("pace", "peak", "before")}
     if isinstance(rule, MessageRule):
         kept |= {name: (rule, name) for name in ("own", "near", "sent", "known")}
         names = ("share", "before", "count", "score", "turns", "favour", "failures", "peak", "lost")
@@ -214,8 +220,9 @@ def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
     native = found()
     if isinstance(native, Missing):
         return f"there is no compiled library ({native.reason})"
-    gradient = rule.gradient if isinstance(rule, MessageRule) else rule
-    if type(gradient) is not GradientRule or type(gradient.model) is not Energy:
+    gradient: Any = rule.gradient if isinstance(rule, MessageRule) else rule
+    known = (GradientRule,) if isinstance(rule, MessageRule) else (GradientRule, MomentumRule)
+    if type(gradient) not in known or type(gradient.model) is not Energy:
         return "only gradient steps and messages of energies of one round are compiled"
     model = gradient.model
     if torch.is_grad_enabled() and any(x.requires_grad for x, _ in arrays(model)):
