@@ -11,10 +11,10 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help demo serve test test-all lint format bench docs clean
+.PHONY: help demo serve test test-all lint format bench docs docs-version clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.stamp-plots ## models in step and out of step: writes report.html (minutes)
 	$(BIN)/hogwild demo
@@ -25,7 +25,7 @@ serve: $(VENV)/.stamp-web ## a page on which one watches nodes compute (hogwild 
 test: $(VENV)/.stamp-test ## run the quick tests (PYTEST_ARGS="-k solver -x" to choose)
 	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
-test-all: $(VENV)/.stamp-test ## run all tests, the slow ones too
+test-all: $(VENV)/.stamp-test $(VENV)/.stamp-docs $(VENV)/.stamp-rerun ## run all tests, the slow ones too
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow or not slow" $(PYTEST_ARGS)
 
 lint: $(VENV)/.stamp-lint ## check style, formatting and types; changes nothing
@@ -42,6 +42,13 @@ bench: $(VENV)/.stamp-bench ## measure a training step
 
 docs: $(VENV)/.stamp-docs ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
+
+# The pages of all releases lie on one branch; nothing is pushed. `mike serve -b $(DOCS_BRANCH)` shows them.
+DOCS_BRANCH ?= gh-pages
+VERSION ?= $(shell awk -F'[".]' '/^version = / { print $$2 "." $$3; exit }' pyproject.toml)
+docs-version: $(VENV)/.stamp-docs ## add the documentation of this VERSION, as latest, to the branch of all versions
+	$(BIN)/mike deploy --update-aliases --alias-type copy --branch $(DOCS_BRANCH) $(VERSION) latest
+	$(BIN)/mike set-default --branch $(DOCS_BRANCH) latest
 
 clean: ## remove .venv and everything generated
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,8 @@
 """The figures and tables of docs/deadlines.md, from the records of ``benchmarks/deadlines.py``.
 
 ``python benchmarks/deadlines_page.py`` draws ``docs/figures/deadlines-TASK.png`` and rewrites the
-text between the markers of the page.
+text between the markers of the page: whole tables, and single numbers in its sentences, which are
+marked ``<!--= TASK MODEL-RULE WHAT -->…<!--/-->`` (:func:`number`). ``--check`` covers both.
 
 The *frontier* of a task is, for every budget of updates (or bytes) a node, the least error that any
 of the models has by then. A model is on the frontier where its error is within 1 % of it.
@@ -27,8 +28,12 @@ PAGE, FIGURES = HERE.parent / "docs" / "deadlines.md", HERE.parent / "docs" / "f
 TASKS = ("chains", "counting", "sums", "coordinates", "terrain", "mutag", "robots")
 NAMES = {
     "energy-edge messages": "energy, messages",
+    "energy-edge momentum": "energy, momentum",
     "energy-edge gradient": "energy, gradient steps",
+    "energy-edge balls": "energy, balls",
+    "energy-edge balls:3": "energy, balls of radius 3",
     "energy-deadline messages": "energy for a deadline, messages",
+    "energy-deadline momentum": "energy for a deadline, momentum",
     "energy-deadline gradient": "energy for a deadline, gradient steps",
     "ignn fixed-point": "IGNN",
     "gcn overwriting": "GCN",
@@ -40,13 +45,16 @@ NAMES = {
     "gat resending": "GAT, resending",
     "gat caching": "GAT, caching",
 }
-DRAWN = ("energy-edge messages", "energy-edge gradient", "energy-deadline messages",
-         "energy-deadline gradient", "ignn fixed-point", "gcn caching", "gat caching")  # fmt: skip
+DRAWN = ("energy-edge messages", "energy-edge momentum", "energy-edge gradient",
+         "energy-edge balls", "energy-deadline messages", "energy-deadline momentum",
+         "ignn fixed-point", "gcn caching", "gat caching")  # fmt: skip
 LOOKS = {  # colour, mark, dashes
     "energy-edge messages": (CYCLE[0], "o", "solid"),
-    "energy-edge gradient": (CYCLE[0], "s", (0, (4, 1.5))),
+    "energy-edge momentum": (CYCLE[0], "s", (0, (4, 1.5))),
+    "energy-edge gradient": (CYCLE[0], "", (0, (1, 1.2))),
+    "energy-edge balls": (CYCLE[5], "*", "solid"),
     "energy-deadline messages": (CYCLE[2], "^", "solid"),
-    "energy-deadline gradient": (CYCLE[2], "v", (0, (4, 1.5))),
+    "energy-deadline momentum": (CYCLE[2], "v", (0, (4, 1.5))),
     "ignn fixed-point": (CYCLE[3], "D", (0, (1, 1))),
     "gcn caching": (CYCLE[1], "P", "solid"),
     "gat caching": (CYCLE[4], "X", (0, (4, 1, 1, 1))),
@@ -171,8 +179,7 @@ def table(task: str, record: dict[str, Any]) -> str:
         price = in_time(run, record)
         costs = ["never", "–", "–"]
         if price is not None:
-            cones = price["ticks"] / run["light_cone"]["ticks"]
-            costs = [f"{cones:.1f}", shown(price["updates"]), size(price["bytes"])]
+            costs = [cones(run, record), shown(price["updates"]), size(price["bytes"])]
         cells += costs
         lines.append("| " + " | ".join([label, *cells]) + " |")
     lost = f", {record['loss']:.0%} of all packets lost" if record["loss"] else ""
@@ -225,9 +232,8 @@ def frontiers(every: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def goals(every: dict[str, dict[str, Any]], *, steps: bool = False) -> str:
-    """Light cones until within 5 %, of messages and of gradient steps; with ``steps`` beside the
-    error in step."""
+def goals(every: dict[str, dict[str, Any]]) -> str:
+    """Light cones until within 5 %, by the rules of energies."""
     names = [n for n in NAMES if n.startswith("energy")]
     used = [n for n in names if any(n in r["runs"] for r in every.values())]
     lines = [
@@ -235,18 +241,68 @@ def goals(every: dict[str, dict[str, Any]], *, steps: bool = False) -> str:
         "|" + " --- |" * (len(used) + 1),
     ]
     for task, record in every.items():
-        cells = []
-        for name in used:
-            run = record["runs"].get(name)
-            price = None if run is None else in_time(run, record)
-            cone = None if run is None else run["light_cone"]["ticks"]
-            text = "–" if run is None else "never"
-            text = text if price is None else f"{price['ticks'] / cone:.1f}"
-            if steps and run is not None:
-                text += f" (in step {show(run['synchronous'], record)})"
-            cells.append(text)
+        runs = [record["runs"].get(name) for name in used]
+        cells = ["–" if run is None else cones(run, record) for run in runs]
         lines.append(f"| {task} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def lengths(sizes: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Light cones until within 5 %, and the error in step, of the usual energy at every length of
+    training."""
+    rules = ("messages", "gradient")
+    head = [f"{rule}, {size}" for rule in ("messages", "gradient steps") for size in sizes]
+    lines = ["| task | " + " | ".join(head) + " |", "|" + " --- |" * (len(head) + 1)]
+    for task in TASKS:
+        cells = []
+        for rule in rules:
+            for every in sizes.values():
+                run = every.get(task, {"runs": {}})["runs"].get(f"energy-edge {rule}")
+                text = "–"
+                if run is not None:
+                    text = f"{cones(run, every[task])} ({show(run['synchronous'], every[task])})"
+                cells.append(text)
+        lines.append(f"| {task} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def cones(run: dict[str, Any], record: dict[str, Any]) -> str:
+    """Light cones until within 5 %."""
+    price = in_time(run, record)
+    return "never" if price is None else f"{price['ticks'] / run['light_cone']['ticks']:.1f}"
+
+
+def number(every: dict[str, dict[str, Any]], task: str, name: str, what: str) -> str:
+    """One number of a sentence: ``cones`` until within 5 %, the error in ``step``, the error
+    ``at3`` cones (or ``at1``, ``at10``), the ``price`` of a training for a deadline, or its
+    ``weight``."""
+    record = every[task]
+    run = record["runs"][name]
+    if what == "cones":
+        return cones(run, record)
+    if what == "step":
+        return show(run["synchronous"], record)
+    if what == "weight":
+        return f"{run['deadline_options']['weight']:g}"
+    if what == "price":
+        usual = record["runs"]["energy-edge messages"]["synchronous"]
+        return f"{run['synchronous'] / usual:.2f}"
+    if what.startswith("at") and what[2:] in CONES:
+        return show(run["at_cones"][what[2:]]["error"], record)
+    raise SystemExit(f"{what!r} in a mark; expected cones, step, price, weight, at1, at3 or at10")
+
+
+def sentences(text: str, every: dict[str, dict[str, Any]]) -> str:
+    """The page with the numbers of its sentences filled in."""
+
+    def filled(mark: re.Match[str]) -> str:
+        task, name, what = mark[1].split()
+        model, _, rule = name.rpartition("-")
+        if name.endswith("fixed-point"):
+            model, rule = name.removesuffix("-fixed-point"), "fixed-point"
+        return f"<!--= {mark[1]} -->{number(every, task, f'{model} {rule}', what)}<!--/-->"
+
+    return re.sub(r"<!--= ([^>]*?) -->.*?<!--/-->", filled, text)
 
 
 def main() -> None:
@@ -259,7 +315,8 @@ def main() -> None:
         for task, record in every.items():
             draw(task, record)
     parts = {"frontiers": frontiers(every), "goals": goals(every)}
-    parts["medium"] = goals(records("medium"), steps=True)
+    sizes = {"quick": records("quick"), "medium": records("medium"), "full": every}
+    parts["lengths"] = lengths(sizes)
     parts["tables"] = "\n\n".join(table(task, record) for task, record in every.items())
     before = text = PAGE.read_text("utf-8")
     for name, part in parts.items():
@@ -267,6 +324,7 @@ def main() -> None:
         text, count = re.subn(pattern, lambda m, p=part: m[1] + p + m[2], text, flags=re.S)
         if count != 1:
             raise SystemExit(f"{PAGE} has {count} places for {name}; expected one")
+    text = sentences(text, every)
     if not check:
         write_atomically(PAGE, text.encode())
     elif text != before:

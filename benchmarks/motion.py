@@ -4,8 +4,8 @@ A random-waypoint swarm of 50 robots with 6 neighbours on average changes every 
 node, 200 times. The table has the error of a node 10, 25, 50 and 90 updates after a change,
 relative to the size of the change (median and 90th percentile over nodes and changes), the median
 error after 50 updates in the first and in the last quarter of all changes (does it grow?), the lag,
-and what a node sends. Models have fresh parameters, or were trained on the mean of the swarm's
-numbers for ``--epochs`` epochs.
+and what a node sends. The rule ``momentum`` is gradient steps with ``step="momentum"``. Models have
+fresh parameters, or were trained on the mean of the swarm's numbers for ``--epochs`` epochs.
 
     python benchmarks/motion.py
     python benchmarks/motion.py --models energy --rules messages,gradient --epochs 300
@@ -33,8 +33,8 @@ MODELS = {
     "gat": lambda: hogwild.GAT(1, out_channels=1),
 }
 RULES = {
-    "energy": ("messages", "gradient"),
-    "gsd": ("messages", "gradient"),
+    "energy": ("messages", "gradient", "momentum"),
+    "gsd": ("messages", "gradient", "momentum"),
     "ignn": ("fixed-point",),
     "gcn": ("caching", "overwriting"),
     "gat": ("caching", "overwriting"),
@@ -58,9 +58,9 @@ def trained(model: nn.Module, epochs: int, nodes: int, seed: int) -> float:
     return float(loss.detach())
 
 
-def row(name: str, seen: Track, seconds: float) -> dict[str, object]:
+def row(name: str, rule: str, seen: Track, seconds: float) -> dict[str, object]:
     """What a run says."""
-    out: dict[str, object] = {"model": name, "rule": seen.rule}
+    out: dict[str, object] = {"model": name, "rule": rule}
     for updates in (10, 25, 50, 90):
         found = seen.after(updates)
         fine = found[~found.isnan()]
@@ -70,7 +70,7 @@ def row(name: str, seen: Track, seconds: float) -> dict[str, object]:
     quarter = max(len(half) // 4, 1)
     out["first quarter"] = float(half[:quarter].nanmedian())
     out["last quarter"] = float(half[-quarter:].nanmedian())
-    out |= seen.summary()
+    out |= {key: value for key, value in seen.summary().items() if key not in out}
     out["largest error"] = float(seen.spread.max())
     out["last error"] = float(seen.spread[-1].max())
     return out | {"seconds": seconds}
@@ -108,11 +108,12 @@ def main() -> None:
             loss = trained(model, options.epochs, options.nodes, options.seed)
             begun = time.perf_counter()
             restart = 5 * options.stagger + 1 if rule == "overwriting" else None
+            how = {"rule": "gradient", "step": "momentum"} if rule == "momentum" else {"rule": rule}
             seen = hogwild.track(
-                model, scenario, rule=rule, restart=restart, stagger=options.stagger,
+                model, scenario, **how, restart=restart, stagger=options.stagger,
                 delay=options.delay, seed=options.seed, every=3,
             )  # fmt: skip
-            rows.append(row(name, seen, time.perf_counter() - begun) | {"loss": loss})
+            rows.append(row(name, rule, seen, time.perf_counter() - begun) | {"loss": loss})
             print(json.dumps(rows[-1]) if options.json else f"{name}, {rule}: {seen}", flush=True)
     head = ["model, rule", "10", "25", "50", "90", "first", "last", "lag", "bytes/100 ticks"]
     body = [

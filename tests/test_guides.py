@@ -1,10 +1,20 @@
 """The code of every guide runs as it stands, from the top, as one script."""
 
 import re
+import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from agents_by_hand import ports
+from torch_geometric.data import Data
+
+from hogwild import EnergyGNN
+from hogwild.models.export import export
+from hogwild.web.watched import watched
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
@@ -34,3 +44,37 @@ def test_every_guide_is_on_the_list():
     for page in GUIDES:
         assert f"guides/{page.name}" in menu
         assert page.stem == "index" or f"({page.name}" in listed
+
+
+def test_the_five_agents_of_the_guide_settle(tmp_path):
+    """Its commands, on free ports: five processes, whose lines the page can watch."""
+    (text,) = [
+        block
+        for block in blocks(DOCS / "guides" / "five-machines.md", "bash")
+        if "4.jsonl &" in block
+    ]
+    for number, port in enumerate(ports(5)):
+        text = text.replace(f"$at:2100{number}", f"$at:{port}")
+    agent = f"{sys.executable} -m hogwild_node.command"
+    text = text.replace("hogwild-agent", f"exec {agent}").replace("--seconds 600", "--seconds 60")
+    assert text.count(agent) == 5
+    ring = torch.tensor([[0, 1, 2, 3, 4, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 0, 1, 2, 3, 4]])
+    house = Data(x=torch.randn(5, 1), edge_index=ring)
+    export(EnergyGNN(1, out_channels=1, beta=1.0), tmp_path / "model.hog", data=house)
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash")
+    words = [bash, "-c", f"{text}\nread\nkill $(jobs -p)\nwait"]
+    shell = subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.PIPE)
+    try:
+        seen = {}
+        for _ in range(600):
+            time.sleep(0.1)
+            if not any((tmp_path / "agents").glob("*.jsonl")):
+                continue
+            seen = watched(tmp_path / "agents").look().agents
+            if len(seen) == 5 and all(words.settled for words in seen.values()):
+                break
+        assert [words.settled for words in seen.values()] == 5 * [True]
+    finally:
+        shell.communicate(b"\n", timeout=30)

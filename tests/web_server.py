@@ -31,13 +31,15 @@ def served(found=None, names=()):
         assert not thread.is_alive()
 
 
-def handshake(port, path="/live", **headers):
+def handshake(port, path="/live", made=None, **headers):
     """A socket on which a WebSocket was asked for, and the first line of the answer."""
     head = {
         "Host": f"127.0.0.1:{port}", "Upgrade": "websocket", "Connection": "Upgrade",
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version": "13", **headers,
     }  # fmt: skip
-    made = socket.create_connection(("127.0.0.1", port), 10.0)
+    made = socket.socket() if made is None else made
+    made.settimeout(10.0)
+    made.connect(("127.0.0.1", port))
     lines = [f"GET {path} HTTP/1.1", *(f"{key}: {value}" for key, value in head.items())]
     made.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
     answer = b""

@@ -148,6 +148,10 @@ class Config:
         1, "models trained at once: folds of the first seed, then of the next", DATA
     )
     folds: int | None = _option(None, "folds of the data; none: the task's own protocol", DATA)
+    fold: int | None = _option(
+        None, "the one fold of all replicas, which then differ by their seeds; none: all", DATA,
+        NATURAL,
+    )  # fmt: skip
     validation: bool = _option(
         False,
         "hold a fold of the training graphs out, where the task's own protocol does not",

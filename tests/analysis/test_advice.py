@@ -25,7 +25,7 @@ def exact(model):
 def test_rules_are_compared():
     model = energy(beta=2.0)
     every = hogwild.robustness(model, exact(model), runs=1, compare="all")
-    assert list(every.compared) == ["messages", "gradient", "guarded"]
+    assert list(every.compared) == ["messages", "gradient", "guarded", "balls"]
     seen = hogwild.robustness(model, exact(model), runs=3, compare="gradient")
     messages, gradient = (one.within() for one in seen.compared.values())
     assert messages.ticks < gradient.ticks
@@ -36,6 +36,19 @@ def test_rules_are_compared():
     assert table(seen.compared) in str(seen)
     alone = hogwild.simulate(model, exact(model), runs=3, rule="gradient")
     assert torch.equal(seen.others["gradient"].h, alone.h)
+
+
+def test_a_radius_is_for_balls_only():
+    model = energy(beta=2.0)
+    data = exact(model)
+    seen = hogwild.robustness(model, data, runs=2, compare="balls", radius=1)
+    assert seen.others["balls"].settings.radius == 1
+    assert seen.run.settings.radius is None
+    alone = hogwild.simulate(model, data, runs=2, rule="balls", radius=1)
+    assert torch.equal(seen.others["balls"].h, alone.h)
+    again = hogwild.robustness(model, data, runs=2, rule="balls", radius=1, compare="messages")
+    assert torch.equal(again.run.h, alone.h)
+    assert "solves for" in again.advice
 
 
 def test_layers_are_compared():
@@ -70,6 +83,10 @@ def test_remedies():
     slow = hogwild.simulate(model, exact(model), rule="gradient").deadlines
     assert slow.cones(slow.within().ticks) > 3
     assert "rule='messages'" in remedy("gradient", slow)
+    assert "rule='balls'" in remedy("gradient", slow)
+    small = hogwild.simulate(model, exact(model), rule="balls", radius=0).deadlines
+    assert small.cones(small.within().ticks) > 3
+    assert "a larger radius" in remedy("balls", small)
     quick = hogwild.simulate(energy(beta=500.0), DATA).deadlines
     assert quick.cones(quick.within().ticks) <= 1.5
     assert "only a faster network" in remedy("messages", quick)

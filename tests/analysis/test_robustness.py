@@ -232,7 +232,8 @@ def test_depends_on_the_schedule():
     assert result.verdict.startswith("Depends on the schedule")
     assert result.metric is result.synchronous is result.asynchronous is result.decrease is None
     assert set(result.summary()) == {
-        "spread", "distance", "converged", "ticks", "updates", "packets", "bytes", "deadline",
+        "spread", "distance", "converged", "ticks", "updates", "packets", "bytes", "solved",
+        "deadline",
         "deadline_bytes",
     }  # fmt: skip
 

@@ -2,19 +2,25 @@
 
 import json
 import re
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
 
+import numpy as np
 import pytest
+import torch
 from tiny_runs import TASK
 from websockets.sync.client import connect
 
 from hogwild.cli import main
 from hogwild.cli import serve as verb
 from hogwild.cli.options import parse
+from hogwild.errors import HogwildError
+from hogwild.web.home import from_file
+from hogwild.web.stage import Stage
 
 
 def test_it_serves_until_ctrl_c_and_ends_cleanly(trained):
@@ -52,12 +58,89 @@ def test_bad_usage_is_one_clear_error(capsys, tmp_path):
     for words, why in [
         (["--port", "70000"], "expected 0 to 65535"),
         (["--replay", "x.npz"], "expected the run"),
-        (["--attach", str(tmp_path)], "expected the folder of a running"),
+        (["--attach", str(tmp_path)], "hogwild-agent"),
+        (["--attach", str(tmp_path / "none")], "is no folder"),
+        (["none.py:f"], "there is no file none.py"),
+        (["none.py:f", "--replica", "1"], "with the folder of a run only"),
         (["--attach", str(tmp_path), "--replay", "x.npz"], "expected one of them"),
         ([str(tmp_path)], str(tmp_path)),
     ]:
         assert main(["serve", *words]) == 2
         assert why in capsys.readouterr().err
+
+
+OWN = """
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
+
+ring = torch.arange(8)
+edges = torch.cat([torch.stack([ring, (ring + 1) % 8]), torch.stack([(ring + 1) % 8, ring])], 1)
+
+
+def sage(pool=False, nodes=8):
+    torch.manual_seed(0)
+    net = GraphSAGE(3, 8, num_layers=2, out_channels=1).eval()
+    return net, Data(x=torch.randn(8, 3), edge_index=edges)
+
+
+def alone():
+    return sage()[0]
+
+
+def large():
+    n = 100_000
+    path = torch.stack([torch.arange(n - 1), torch.arange(1, n)])
+    return sage()[0], Data(x=torch.randn(n, 3), edge_index=torch.cat([path, path.flip(0)], 1))
+
+
+def pooled():
+    import hogwild
+
+    return hogwild.EnergyGNN(3, out_channels=1, pool="mean"), sage()[1]
+
+
+def no_graph():
+    return sage()[0], [sage()[1]]
+
+
+def broken():
+    return 1 / 0
+"""
+
+
+def test_a_model_of_pyg_is_shown_on_a_graph_of_ones_own(tmp_path, capsys):
+    """Nodes cache all layers and end at the model's own predictions; what cannot be shown is
+    refused in one line."""
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    given = from_file(f"{file}:sage")
+    assert given.rules == ("caching", "waiting")
+    with torch.no_grad():
+        stage = Stage(given)
+        stage.begin()
+        while not stage.sides[0].look().error < 1e-6:
+            stage.tick([[], []])
+        assert stage.scene()["sides"][0]["title"] == "Your model"
+        net, data = runpy.run_path(str(file))["sage"]()
+        expected = net(data.x, data.edge_index)[:, 0].numpy()
+        np.testing.assert_allclose(stage.sides[0].look().answer, expected, atol=1e-5)
+        stage.do_node(3, False)
+        stage.tick([[], []])
+        with pytest.raises(HogwildError, match="cannot run with the rule overwriting; it runs"):
+            stage.do_side(0, "given", "overwriting")  # its layers have several widths
+    for name, why in [
+        ("alone", "expected a pair"),
+        ("large", "the graph has 100000 nodes; expected 2 to 2000"),
+        ("pooled", "expected a row for every node"),
+        ("no_graph", "the graph is a list; expected one torch_geometric.data.Data"),
+        ("broken", "ZeroDivisionError: division by zero (line"),
+        ("nothing", "defines no class or function 'nothing'"),
+    ]:
+        assert main(["serve", f"{file}:{name}"]) == 2
+        text = capsys.readouterr().err
+        assert why in text
+        assert text.count("\n") == 1
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys):

@@ -19,6 +19,18 @@ def test_simulate(printed):
     assert found["converged"] == [[False, False]] * 2
 
 
+def test_ticks_have_a_length(printed, trained, capsys):
+    _, found = printed("simulate", "--tick", "0.05")
+    looks = found["deadlines"]["looks"]
+    assert all(row["seconds"] == 0.05 * row["ticks"] for row in looks)
+    assert "seconds" not in printed("simulate")[1]["deadlines"]["looks"][0]
+    for verb in ("simulate", "robustness"):
+        assert main([verb, trained, "--task", TASK, "--tick", "2"]) == 0
+        assert "seconds  updates" in capsys.readouterr().out
+        assert main([verb, trained, "--task", TASK, "--tick", "0"]) == 2
+        assert "--tick 0.0; expected the length of a tick" in capsys.readouterr().err
+
+
 def test_resolved_options_are_printed(printed, trained):
     flags = ["--step", "0.01", "--impair", "reordering", "--ticks", "100"]
     _, found = printed("simulate", "--runs", "1", *flags)

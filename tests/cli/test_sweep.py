@@ -23,6 +23,22 @@ def test_sweep_is_robustness_at_every_setting(printed):
     assert code == 3
 
 
+def test_other_rules_beside(trained, printed, capsys):
+    grid = ("--staggers", "1,5", "--delays", "0", *RUN)
+    code, found = printed("sweep", *grid, "--compare", "gradient")
+    assert code == 0
+    assert [(row["stagger"], row["rule"]) for row in found["compared"]] == [
+        (s, rule) for s in (1, 5) for rule in ("messages", "gradient")
+    ]
+    alone = printed("sweep", *grid, "--rule", "gradient")[1]["settings"]
+    assert [row["updates"] for row in found["compared"][1::2]] == [row["deadline"] for row in alone]
+    assert "compared" not in printed("sweep", *grid)[1]
+    assert main(["sweep", trained, "--task", TASK, *grid, "--compare", "all"]) == 0
+    out = capsys.readouterr().out
+    assert "until within 5 % of the synchronous error, by rule:" in out
+    assert "guarded" in out
+
+
 def test_plot(trained, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     path = tmp_path / "map.png"

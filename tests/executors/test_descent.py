@@ -6,7 +6,7 @@ from helpers import chain, cycle, example
 from torch_geometric.data import Batch
 
 from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs
-from hogwild.executors.descent import blocks, descended
+from hogwild.executors.descent import blocks, descended, inverse
 from hogwild.executors.unrolled import asynchronous_embed
 
 MAKE = {
@@ -46,8 +46,16 @@ def test_blocks_are_those_of_the_majorised_hessian():
     gradient, block = blocks(problem, h)
     found = problem.evaluate(h)
     assert torch.allclose(gradient, found.gradient, rtol=0, atol=1e-12)
-    above = block - found.hessian().diagonal().movedim(-1, 1)
+    above = (block - found.hessian().diagonal()).movedim(-1, 1)
     assert torch.linalg.eigvalsh(above).min() > -1e-10
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_inverses_of_blocks(k):
+    root = torch.randn(2, 5, k, k, dtype=torch.float64)
+    block = (root @ root.mT + torch.eye(k)).movedim(1, -1)
+    found = inverse(block).movedim(-1, 1) @ block.movedim(-1, 1)
+    assert torch.allclose(found, torch.eye(k, dtype=torch.float64), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", MAKE)

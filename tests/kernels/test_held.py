@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import TIGHT, layer, layers, needs_library, odd_graph
 
-from hogwild.cluster.pinned import PinnedObjective
 from hogwild.kernels.energy import EnergyKernel
+from hogwild.problems.pinned import PinnedObjective
 from hogwild.solvers.loop import solve
 
 pytestmark = needs_library

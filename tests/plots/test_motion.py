@@ -70,7 +70,7 @@ def test_animations_need_positions_and_a_gif(seen, tmp_path):
 
 
 def test_a_recording_for_rerun(seen, tmp_path):
-    pytest.importorskip("rerun")
+    pytest.importorskip("rerun", reason="rerun-sdk is missing: pip install hogwild-gnn[rerun]")
     seen.log(tmp_path / "run.rrd")
     assert (tmp_path / "run.rrd").read_bytes()[:3] == b"RRF"
     with pytest.raises(ConfigError, match=r"does not end in \.rrd"):

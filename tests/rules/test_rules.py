@@ -46,8 +46,10 @@ def test_it_fits_the_problems_of_its_kind(own):
         ignn = hogwild.IGNN(2, out_channels=1).double()
         energy = hogwild.EnergyGNN(2, out_channels=1).double()
         inputs = hogwild.Inputs.of(PATH)
-        assert list(fitting(ignn.problem(inputs))) == ["fixed-point", "map"]
-        assert list(fitting(energy.problem(inputs))) == ["messages", "gradient", "guarded", "ours"]
+        assert list(fitting(ignn.problem(inputs))) == ["fixed-point", "balls", "map"]
+        assert list(fitting(energy.problem(inputs))) == [
+            "messages", "gradient", "guarded", "balls", "ours",
+        ]  # fmt: skip
         with pytest.raises(ConfigError, match="does not fit this model"):
             hogwild.simulate(ignn, PATH, rule=own)
     finally:

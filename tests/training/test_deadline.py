@@ -11,7 +11,9 @@ from torch_geometric.data import Batch
 from hogwild import load, simulate, train
 from hogwild.cli import main
 from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.training import loop
 from hogwild.training.deadline import METHODS, Deadline, seed_of
+from hogwild.training.predict import inputs_of
 
 SHORT = {**QUICK, "deadline": 4, "epochs": 4}
 
@@ -95,6 +97,26 @@ def test_the_command(capsys):
     assert config["deadline"] == 3
     assert config["deadline_options"] == {"rule": "gradient"}
     assert config["model_options"]["start"] == "learned"
+
+
+def broken(model, data, *rest):
+    """An answer at the deadline without finite gradients, for replica 1."""
+    out = model.read(torch.zeros(2, data.num_nodes, 2), inputs_of(model, data))
+    return out * torch.tensor([1.0, torch.inf])[:, None, None]
+
+
+def test_terms_without_finite_gradients_are_counted_and_said(monkeypatch):
+    monkeypatch.setattr(Deadline, "synchronous", lambda self, *given: broken(*given))
+    options = {**SHORT, "replicas": 2, "epochs": 5, "log_every": 1, "dtype": "float32"}
+    with pytest.warns(UserWarning, match="replica 1 learned nothing from the deadline in 5 train"):
+        result = train(Chains(), **options)
+    assert not result.failed
+    assert [row["left_out"] for row in result.history] == [[0, n] for n in range(1, 6)]
+    monkeypatch.setattr(loop, "LEAVE", 3)
+    with pytest.warns(UserWarning, match="in 3 training steps"):
+        result = train(Chains(), **options)
+    assert result.failed == [1]
+    assert "not finite in 3 training steps in a row" in result.stops[1].reason
 
 
 def test_seeds_differ():

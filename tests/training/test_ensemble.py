@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny_tasks import Chains, Sums
 
+from hogwild.errors import ConfigError
 from hogwild.training import Config, train
 from hogwild.training.ensemble import initial
 from hogwild.training.registry import build
@@ -80,6 +81,17 @@ def test_replicas_beyond_the_folds_are_further_seeds():
     assert seen[0].seeds == [7, 7, 7, 8, 8]
     assert not bool((seen[0].train & seen[0].test).any())
     assert result.replicas == 5
+
+
+def test_one_fold_for_all_replicas():
+    seen = []
+    train(Sums(), model="gcn", replicas=3, epochs=1, seed=7, fold=2,
+          callback=lambda loop: seen.append(loop.members))  # fmt: skip
+    assert seen[0].folds == [2, 2, 2]
+    assert seen[0].seeds == [7, 8, 9]
+    assert torch.equal(seen[0].test[0], seen[0].test[2])
+    with pytest.raises(ConfigError, match="fold=3 of 'tiny sums'; expected a fold from 0 to 2"):
+        train(Sums(), model="gcn", epochs=1, fold=3)
 
 
 def test_drawing_does_not_touch_the_callers_random_state():

@@ -29,7 +29,7 @@ def dense(problem, h, r, g):
         one = torch.zeros_like(h)
         one[r, c, n] = 1.0
         rows.append(torch.stack([hessian.apply(one)[r, a, b] for a, b in places]))
-    d = torch.block_diag(*[block[r, n] for n in nodes])
+    d = torch.block_diag(*[block[r, :, :, n] for n in nodes])
     factor = torch.linalg.inv(torch.linalg.cholesky(d))
     least = torch.linalg.eigvalsh(factor @ torch.stack(rows) @ factor.mT)[0]
     return -math.log(stiffness.SHARE) / (DAMPING * float(least))

@@ -1,11 +1,14 @@
 """Watching a swarm."""
 
 import json
+import math
+import os
 import struct
 import threading
 
 import pytest
 import torch
+from agents_by_hand import by_hand
 from helpers import DOUBLE, chain
 from torch_geometric.data import Data
 
@@ -13,8 +16,9 @@ from hogwild import EnergyGNN
 from hogwild.errors import ConfigError
 from hogwild.executors.notes import GRAPH, WORDS
 from hogwild.executors.swarm import Faults, run
-from hogwild.web.attach import Attached, Swarm
+from hogwild.web.attach import Attached
 from hogwild.web.protocol import parse
+from hogwild.web.watched import Agents, Swarm, Words, last_line, watched
 
 
 def test_a_running_swarm_is_watched_and_not_changed(tmp_path):
@@ -96,3 +100,94 @@ def test_words_that_cannot_be_read_are_no_words(tmp_path):
     for text in ("{", "[]", "{}"):
         (tmp_path / WORDS).write_text(text)
         assert swarm.words() is None
+
+
+def test_agents_that_were_started_by_hand_are_watched(tmp_path):
+    """Three real agents print status lines; one is switched off."""
+    with by_hand(tmp_path, 3) as (folder, agents):
+        found = watched(folder)
+        assert isinstance(found, Agents)
+        wait(lambda: len(found.look().agents) == 3)
+        wait(lambda: all(words.settled for words in found.look().agents.values()))
+        sight = found.look()
+        assert sight.ground.names == ["8", "9", "10"]
+        assert sight.ground.edges.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1]]
+        assert math.isnan(sight.error)
+        before = {path: path.stat().st_ino for path in folder.iterdir()}
+        watch = Attached(found, lambda: None)
+        watch.start()
+        screens = []
+        agents[2].terminate()
+        agents[2].wait(20)
+        wait(lambda: screens.append(watch.take()) or len(found.look().agents) == 2)
+        wait(lambda: screens.append(watch.take()) or "1 of them cannot be heard" in watch.text)
+        watch.close()
+        assert {path: path.stat().st_ino for path in folder.iterdir()} == before
+    scenes = [screen.scene for screen in screens if screen.scene is not None]
+    assert scenes[0]["names"] == ["8", "9", "10"]
+    assert scenes[0]["known"] is False
+    assert scenes[0]["sides"][0]["exact"] == [None, None, None]
+    low, high = scenes[0]["task"]["low"], scenes[0]["task"]["high"]
+    assert all(low <= words.answer <= high for words in sight.agents.values())
+
+
+LINE = {
+    "id": "a", "prediction": [1.0], "updates": 3, "packets": 2, "bytes": 9, "state": "running",
+    "staleness": 0.5, "residual": None, "neighbours": ["b"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prediction": []},
+        {"prediction": "x"},
+        {"prediction": [float("nan")]},
+        {"prediction": None},
+        {"updates": "many"},
+        {"bytes": 10**400},
+        {"state": None, "packets": None},
+    ],
+)
+def test_lines_that_are_none_change_nothing(tmp_path, change):
+    for bad in ({**LINE, **change}, [], "a", 7):
+        with pytest.raises(ValueError, match=r"status line|could not convert"):
+            Words.of(bad)
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps(LINE) + "\n" + json.dumps({**LINE, **change}) + "\n"
+    )
+    assert watched(tmp_path).look().agents == {}
+
+
+def test_the_last_whole_line_of_a_file_counts(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"n": 1}\n{"n": 2}\n\xff[\n7\n{"n": 3')
+    assert last_line(path)[0] == {"n": 2}
+    path.write_bytes(b"[" * 200_000 + b"\n" + b'{"n": 4}\n')
+    assert last_line(path)[0] == {"n": 4}
+    path.write_bytes(b"x" * 200_000)
+    assert last_line(path) is None
+    assert last_line(tmp_path / "none") is None
+
+
+def test_who_has_said_nothing_for_long_is_silent(tmp_path):
+    for name, other in (("a", "b"), ("b", "a")):
+        line = {**LINE, "id": name, "neighbours": [other]}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
+    found = watched(tmp_path)
+    assert len(found.look().agents) == 2
+    os.utime(tmp_path / "b.jsonl", (1.0, 1.0))
+    sight = found.look()
+    assert list(sight.agents) == [0]
+    assert sight.ground.names == ["a", "b"]
+    os.utime(tmp_path / "a.jsonl", (1.0, 1.0))
+    assert found.look().how == "silent"
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_folder_that_holds_nothing_is_refused_in_words(tmp_path, made):
+    place = tmp_path / "agents"
+    if made:
+        place.mkdir()
+    with pytest.raises(ConfigError, match=r"agents (holds|is no folder).*hogwild-agent"):
+        watched(place)

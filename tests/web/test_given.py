@@ -11,7 +11,7 @@ from hogwild.asynchrony.trace import Trace
 from hogwild.errors import ConfigError, TraceError
 from hogwild.web.given import Given, fitted, layout
 from hogwild.web.home import hello, home
-from hogwild.web.session import Session
+from hogwild.web.stage import Stage
 
 
 def case(n=6, **more):
@@ -54,22 +54,22 @@ def test_a_recorded_schedule_is_shown_first_and_must_belong_to_the_graph(tmp_pat
     given = Given(model, data, "mine", rules=("messages", "gradient"))
     found = home(given, str(tmp_path / "trace.npz"))
     assert next(iter(hello(given)["tasks"])) == "given"
-    session = found.open(lambda: None)
+    stage = found.open(lambda: None).stage
     with torch.no_grad():
-        session._begin()
-        scene = session.take().scene
+        stage.begin()
+        scene = stage.scene()
         assert scene["mode"] == "replay"
         assert scene["recorded"] == len(trace.ticks)
         assert [side["rule"] for side in scene["sides"]] == ["messages", "gradient"]
-        while not session.sides[0].over:
-            session.sides[0].step()
-        assert session.sides[0].look().error <= 1e-6  # it was recorded until then
-        session._do_live()
-        assert session.take().scene["mode"] == "live"
+        while not stage.sides[0].over:
+            stage.sides[0].step()
+        assert stage.sides[0].look().error <= 1e-6  # it was recorded until then
+        stage.do_live()
+        assert stage.scene()["mode"] == "live"
         with pytest.raises(Exception, match="do not follow from places"):
-            session._do_move(0, 0.5, 0.5)
-        session._do_node(0, False)
-        assert session.take().scene["dead"] == [0]
+            stage.do_move(0, 0.5, 0.5)
+        stage.do_node(0, False)
+        assert stage.scene()["dead"] == [0]
     other = Given(model, case(5)[1], "other")
     with pytest.raises(TraceError, match="another graph"):
         home(other, str(tmp_path / "trace.npz"))
@@ -77,12 +77,12 @@ def test_a_recorded_schedule_is_shown_first_and_must_belong_to_the_graph(tmp_pat
 
 def test_the_worlds_of_the_page_are_there_beside_a_given_one():
     model, data = case()
-    session = Session(Given(model, data, "mine"))
+    stage = Stage(Given(model, data, "mine"))
     with torch.no_grad():
-        session._begin()
-        session._do_world("field", 12, 0)
-        assert [side["model"] for side in session.take().scene["sides"]] == ["energy", "gcn"]
-        session._do_world("given", 12, 0)
-        assert session.take().scene["sides"][0]["title"] == "Your model"
+        stage.begin()
+        stage.do_world("field", 12, 0)
+        assert [side["model"] for side in stage.scene()["sides"]] == ["energy", "gcn"]
+        stage.do_world("given", 12, 0)
+        assert stage.scene()["sides"][0]["title"] == "Your model"
         with pytest.raises(Exception, match="was not trained for this task"):
-            session._do_side(0, "gcn", "auto")
+            stage.do_side(0, "gcn", "auto")

@@ -1,10 +1,14 @@
 """The page in a real browser. Without one these tests are skipped, in one line."""
 
+import itertools
 import re
 
 import pytest
+from agents_by_hand import by_hand
 from web_browser import axe, chromium, missing
 from web_server import served
+
+from hogwild.web.home import home
 
 if missing() is not None:
     pytest.skip(missing(), allow_module_level=True)
@@ -186,11 +190,18 @@ def test_motion_is_reduced_where_it_is_asked_for(open_page):
     assert "calm" not in (page.get_attribute("body", "class") or "")
 
 
-@pytest.mark.parametrize("state", ["start", "narrow", "killed", "replay", "reduced"])
-def test_axe_finds_no_violation(open_page, state):
+def violations(page):
+    """What axe finds wrong."""
     source = axe()
     if source is None:
         pytest.skip("axe-core is missing: pip install axe-playwright-python")
+    page.evaluate(source)
+    found = page.evaluate("async () => (await axe.run(document)).violations")
+    return [(v["id"], [n["html"] for n in v["nodes"]]) for v in found]
+
+
+@pytest.mark.parametrize("state", ["start", "narrow", "killed", "replay", "reduced"])
+def test_axe_finds_no_violation(open_page, state):
     options = {"reduced_motion": "reduce"} if state == "reduced" else {}
     page = open_page(width=390 if state == "narrow" else 1280, **options)
     verdict(page, 0, "right")
@@ -201,9 +212,134 @@ def test_axe_finds_no_violation(open_page, state):
     if state == "replay":
         page.click("#replay")
         page.locator("#banner", has_text="Replay of").wait_for()
-    page.evaluate(source)
-    found = page.evaluate("async () => (await axe.run(document)).violations")
-    assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found] == []
+    assert violations(page) == []
+    page.emulate_media(color_scheme="dark")
+    assert violations(page) == []
+
+
+def corner(page):
+    """The colour behind the graph of the first side, and that of the text."""
+    return page.evaluate(
+        """() => [getComputedStyle(document.querySelector('.side')).backgroundColor,
+                  getComputedStyle(document.body).color]"""
+    )
+
+
+def contrast(one, other):
+    """The ratio of WCAG between two colours rgb(r, g, b)."""
+
+    def light(colour):
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_page_is_dark_where_the_viewer_wants_it_and_light_on_paper(open_page):
+    page = open_page(color_scheme="dark")
+    ground, ink = corner(page)
+    assert contrast(ground, "rgb(0, 0, 0)") < 2.0 < 7.0 < contrast(ground, ink)
+    palette = "async () => (await import('/theme.js')).theme.palette"
+    assert min(contrast(ground, c) for c in page.evaluate(palette)) > 2.0  # no answer vanishes
+    verdict(page, 0, "right")
+    assert colours(page, 0) > 20
+    page.emulate_media(media="print", color_scheme="dark")
+    ground, ink = corner(page)
+    assert contrast(ground, "rgb(255, 255, 255)") == 1.0
+    page.wait_for_function(f"async () => (await ({palette})())[0] === 'rgb(0,34,78)'")
+    page.emulate_media(media="screen", color_scheme="light")
+    assert contrast(corner(page)[0], "rgb(255, 255, 255)") < 1.1
+
+
+def test_keys_go_through_the_page_in_the_order_in_which_it_is_read(open_page):
+    """Also on a narrow window, where everything is in one column."""
+    for width in (1280, 390):
+        page = open_page(width=width)
+        places = []
+        page.evaluate("document.activeElement.blur()")
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            found = page.evaluate(
+                """() => { const e = document.activeElement; if (e === document.body) return null;
+                const b = e.getBoundingClientRect();
+                return [e.tagName, e.id, b.left + scrollX, b.top + scrollY]; }"""
+            )
+            if found is None or found in places:
+                break
+            places.append(found)
+        assert {"stagger", "pause", "replay", "still", "task"} <= {place[1] for place in places}
+        if width == 390:
+            tops = [place[3] for place in places]
+            assert all(low <= high + 60 for low, high in itertools.pairwise(tops))
+
+
+def test_a_finger_drags_a_node_and_scrolls_beside_it(open_page):
+    page = open_page(width=390, height=800, has_touch=True, is_mobile=True)
+    verdict(page, 0, "right")
+    canvas(page).scroll_into_view_if_needed()
+    finger = page.context.new_cdp_session(page)
+
+    def drag(x, y, to):
+        send = "Input.dispatchTouchEvent"
+        finger.send(send, {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+        for k in range(1, 9):
+            at = {"x": x, "y": y + (to - y) * k / 8}
+            finger.send(send, {"type": "touchMove", "touchPoints": [at]})
+            page.wait_for_timeout(30)
+        finger.send(send, {"type": "touchEnd", "touchPoints": []})
+
+    def nodes():
+        return page.evaluate("async () => (await import('/main.js')).places()")
+
+    box, places = canvas(page).bounding_box(), nodes()
+    x, y = min(places, key=lambda at: abs(at[1] - box["height"] / 2))
+    scrolled = page.evaluate("scrollY")
+    drag(box["x"] + x, box["y"] + y, box["y"] + y + 70)  # up and down is how one scrolls
+    for _ in range(100):
+        far = [abs(a[1] - b[1]) for a, b in zip(places, nodes(), strict=True)]
+        if max(far) > 60:
+            break
+        page.wait_for_timeout(50)
+    assert 60 < max(far) < 80
+    assert sorted(far)[-2] < 1  # the others are where they were
+    assert page.evaluate("scrollY") == scrolled
+    assert page.inner_text("#said") == ""  # nobody was killed
+    drag(3, box["y"] + box["height"] / 2, box["y"] - 150)  # beside the graph
+    page.wait_for_function(f"() => scrollY > {scrolled}")
+    box, (x, y) = canvas(page).bounding_box(), nodes()[-1]
+    page.touchscreen.tap(box["x"] + x, box["y"] + y)
+    said(page, "killed.")
+
+
+def test_agents_that_run_elsewhere_are_watched(program, tmp_path):
+    """Agents started by hand: their answers, one that is switched off, and no controls."""
+    with by_hand(tmp_path, 3) as (folder, agents), served(home(attach=str(folder))) as (port, _):
+        page = program.new_page()
+        wrong = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(f"http://localhost:{port}/")
+        page.locator("#banner", has_text="A swarm of 3 real processes").wait_for()
+        assert "3 of 3 agents say" in verdict(page, 0, "right")
+        assert not page.locator("#panel").is_visible()
+        assert not page.locator("#presets").is_visible()
+        assert not page.locator('[data-side="1"]').is_visible()
+        assert not page.locator("#error").is_visible()  # the answer in step is not known
+        canvas(page).focus()
+        page.locator(".about-node", has_text="Agent 8: says").first.wait_for()
+        page.keyboard.press("Enter")  # changes nothing
+        assert colours(page, 0) > 5
+        assert violations(page) == []
+        agents[0].terminate()
+        page.locator("#banner", has_text="1 of them cannot be heard").wait_for()
+        page.locator(".about-node", has_text="Agent 8 cannot be heard").first.wait_for()
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert violations(page) == []
+        assert [agent.poll() for agent in agents[1:]] == [None, None]
+        page.close()
+    assert not wrong
 
 
 def test_the_page_says_when_the_server_is_gone(program):

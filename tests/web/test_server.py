@@ -17,6 +17,7 @@ from websockets.sync.client import connect
 
 from hogwild.errors import ConfigError
 from hogwild.web import server as web
+from hogwild.web.guard import host_is_fine
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_hosts_that_cannot_be_rebound_are_served(port, host):
 def test_other_hosts_are_not(port, host):
     with pytest.raises(urllib.error.HTTPError, match=r"421|400"):
         get(port, host=host)
-    assert not web.host_is_fine(host, [])
+    assert not host_is_fine(host, [])
 
 
 def test_only_pages_of_this_server_may_open_a_websocket(port):
@@ -230,6 +231,46 @@ def test_too_many_viewers_are_told_so(running, port, monkeypatch):
             with pytest.raises(ConnectionClosed) as ended:
                 two.recv(timeout=30)
             assert ended.value.rcvd.code == 1013
+
+
+def test_fifty_viewers_at_once(running, port):
+    """The first eight watch on; the others are told why they cannot, and cost nothing."""
+    with contextlib.ExitStack() as stack:
+        first = [stack.enter_context(viewer(port)) for _ in range(web.VIEWERS)]
+        for each in first:
+            said(each, "hello")
+        running[1].opening = web.Allowance(0.0, 1000.0)
+        for _ in range(42):
+            with viewer(port) as late:
+                assert "close a page" in said(late, "notice")["text"]
+                with pytest.raises(ConnectionClosed) as ended:
+                    late.recv(timeout=30)
+                assert ended.value.rcvd.code == 1013
+        assert len(running[1].sessions) == web.VIEWERS
+        for each in (first[0], first[-1]):
+            tick = snapshot(each)[2]
+            while snapshot(each)[2] <= tick:
+                pass
+
+
+def test_a_viewer_that_never_reads_keeps_nobody_waiting(running, port):
+    """Its session computes on and keeps the newest snapshot alone; it ends with its connection."""
+    with viewer(port) as bystander:
+        said(bystander, "scene")
+        bystander.send(json.dumps({"do": "world", "task": "field", "nodes": 500, "seed": 3}))
+        made = socket.socket()
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        made, answer = handshake(port, made=made)
+        assert answer.startswith("HTTP/1.1 101")
+        world = b'{"do":"world","task":"field","nodes":2000,"seed":3}'
+        made.sendall(masked(world) + masked(b'{"do":"speed","ticks":120}'))
+        seen, grown = 0, []
+        with contextlib.closing(made):
+            while seen < 80:  # the bystander goes on all the while
+                seen += snapshot(bystander)[3] == 500
+                grown.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        assert grown[-1] - grown[len(grown) // 2] < 50_000  # kB: its snapshots do not pile up
+        settle(running[1], 1)
 
 
 def test_connections_cannot_be_opened_without_end(running, port):

@@ -34,7 +34,7 @@ class Viewer:
                 count = struct.unpack_from("<I", screen.snapshot, at + 32)[0]
                 at += 36 + 6 * n + -2 * n % 4 + 8 * count
             assert at == len(screen.snapshot)
-            assert version <= self.session.version
+            assert version <= self.session.stage.version
         return screen
 
     def until(self, good, what):
@@ -99,6 +99,7 @@ def test_what_cannot_be_done_is_said_in_words(viewer):
     viewer.send(do="side", side=0, model="gcn", rule="gradient")
     viewer.until(lambda v: v.scene["sides"][0]["model"] == "gcn", "no other model")
     assert viewer.scene["sides"][0]["rule"] == "overwriting"  # the rule that fits
+    assert "it runs with overwriting" in viewer.notices[-1]
     viewer.send(do="node", node=99, alive=False)
     viewer.until(lambda v: "there is no node 99; the last one is 19" in v.notices, "no word")
     viewer.send(do="world", task="given", nodes=20, seed=0)
@@ -108,7 +109,7 @@ def test_what_cannot_be_done_is_said_in_words(viewer):
     for node in range(3):
         viewer.send(do="node", node=node, alive=False)
     viewer.until(lambda v: any("two nodes must live" in t for t in v.notices), "no word")
-    assert viewer.scene["dead"] == [0, 1]
+    viewer.until(lambda v: v.scene["dead"] == [0, 1], "too many died")
     tick = viewer.tick
     viewer.until(lambda v: v.tick > tick, "the session has ended")
 
@@ -149,13 +150,13 @@ def test_a_slow_viewer_gets_the_newest_snapshot_and_nothing_piles_up(viewer):
     tick = viewer.tick
     for i in range(500):  # all about one thing
         viewer.send(do="speed", ticks=60 + i % 60)
-    assert len(viewer.session._todo) <= 1
+    assert len(viewer.session.commands) <= 1
     time.sleep(1.0)
     viewer.read()
     assert viewer.tick > tick + 10
     for node in range(100):
         viewer.send(do="node", node=node, alive=True)
-    assert len(viewer.session._todo) <= 64
+    assert len(viewer.session.commands) <= 64
     for _ in range(100):
         viewer.session.refuse("this")
     assert len(viewer.session.take().notices) <= 8
@@ -171,8 +172,8 @@ def test_a_recording_does_not_grow_without_end(viewer, monkeypatch):
     monkeypatch.setattr("hogwild.web.kept.LONGEST_TRACE", (1000, 500))
     viewer.send(do="again")
     viewer.until(lambda v: v.scene["recorded"] > 0 and not v.scene["recording"], "no end")
-    views = sum(tick.view.numel() for tick in viewer.session.recording.trace.ticks)
+    views = sum(tick.view.numel() for tick in viewer.session.stage.recording.trace.ticks)
     assert 500 <= views < 700  # the last tick is whole
     tick = viewer.tick
     viewer.until(lambda v: v.tick > tick, "time stands still")
-    assert len(viewer.session.recording.trace.ticks) == viewer.scene["recorded"]
+    assert len(viewer.session.stage.recording.trace.ticks) == viewer.scene["recorded"]

@@ -103,7 +103,8 @@ def status(agent: Agent) -> str:
     reading = agent.read()
     return json.dumps(
         {
-            "time": time.time(), "id": agent.id, "h": reading.h.tolist(),
+            "time": time.time(), "id": agent.id, "neighbours": list(agent.links),
+            "h": reading.h.tolist(),
             "prediction": reading.prediction.tolist(), "residual": _finite(reading.residual),
             "bound": _finite(reading.bound), "calm": reading.calm, "state": reading.state,
             "still": agent.clock() - agent.unsettled,

@@ -97,7 +97,7 @@ class NodeModel(ABC):
         """The rule of that name; ``"auto"``: the model's own."""
         if name not in ("auto", *self.rules):
             raise SetupError(
-                f"rule={name!r} does not fit this model; expected one of auto, "
+                f"rule={name!r} does not fit this model, or no agent has it; expected one of auto, "
                 f"{', '.join(self.rules)}"
             )
         return self._rule(self.rules[0] if name == "auto" else name, local, star)

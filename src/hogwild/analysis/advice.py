@@ -12,6 +12,12 @@ FAST = 1.5
 SLOW = 3.0
 """Who needs more light cones than this can be helped."""
 
+BALLS = (
+    "rule='balls' on a model of one layer: exact once word has crossed the graph, if every node "
+    "may know and solve the whole graph"
+)
+"""What solves of balls are, in words."""
+
 
 def advice(seen: Mapping[str, Deadlines], share: float = NEAR) -> str:
     """What each of these runs needs to be in time, which of them to take, and what would help.
@@ -100,7 +106,8 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
             f"synchronous answer"
         )
     if price is None:
-        return f"What would help {name}: more ticks, if runs still come nearer"
+        other = f", or {BALLS}" if rule in ("gradient", "messages", "guarded") else ""
+        return f"What would help {name}: more ticks, if runs still come nearer{other}"
     cones = one.cones(price.ticks)
     if cones <= FAST:
         return (
@@ -112,9 +119,11 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
     aim = f"training for a deadline, train(…, deadline={max(1, round(SLOW * cone.mean))})"
     said = {
         "gradient": f"rule='messages', which needs fewer updates as a rule, in larger packets; "
-        f"{aim}; training with a larger beta",
-        "messages": f"{aim}; training with a larger beta, the convexity of the energy",
-        "fixed-point": "training with a smaller kappa or modulus of contraction",
+        f"{BALLS}; {aim}; training with a larger beta",
+        "messages": f"{BALLS}; {aim}; training with a larger beta, the convexity of the energy",
+        "guarded": f"{BALLS}; {aim}; training with a larger beta, the convexity of the energy",
+        "balls": "a larger radius, or none: then nodes solve for the whole graph",
+        "fixed-point": f"{BALLS}; training with a smaller kappa or modulus of contraction",
         "waiting": "rule='caching', in which nobody waits",
         "resending": "rule='caching', in which nobody waits, in larger packets",
     }.get(rule, "fewer layers, or smaller S and D")

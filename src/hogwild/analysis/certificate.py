@@ -26,6 +26,8 @@ LABELS = {
     "dominance": "couplings over own curvature at the answer (dominance: below 1)",
     "echo": "echo of messages near the answer, at most (converging: below 1)",
     "layers": "layers L",
+    "hops": "hops across the graph",
+    "ticks_to_whole": "ticks until every node has heard of every node, hops · (S + D)",
     "ticks_to_answer": "ticks until the answer, L (S + D)",
 }
 """The constants of a certificate, in words."""

@@ -51,6 +51,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch, Data
 
+from hogwild.analysis.balls import certify_balls
 from hogwild.analysis.certificate import HOPELESS, Certificate, RunOnParts
 from hogwild.analysis.energies import certify_energy
 from hogwild.analysis.fixed_points import certify_fixed_point
@@ -137,6 +138,8 @@ def _alone(
     problem: Problem, settings: Settings, answer: Any, drift: float | None = None
 ) -> Certificate:
     """What is proved of an energy or a fixed point; ``answer()`` is its solution."""
+    if settings.rule == "balls":
+        return certify_balls(problem, settings, answer)
     if isinstance(problem, FixedPoint):
         return certify_fixed_point(problem, settings, answer, drift)
     assert isinstance(problem, Objective)
@@ -190,7 +193,7 @@ def _stack(
     model: GraphModule, stack: StackProblem, inputs: Inputs, settings: Settings
 ) -> Certificate:
     """Level by level, with the levels below at their answers."""
-    if settings.rule == "guarded":
+    if settings.rule in ("guarded", "balls"):
         reason = "it cannot run under this rule, which needs a problem that does not move"
         return Certificate(model.kind, False, reason)
     solved = [level.value for level in model.solutions(inputs)]

@@ -76,11 +76,13 @@ def _gradient(
             "and a step of gradient descent is certified for a bound on it: bound them (burst=...)"
         )
         return replace(facts, reason=reason)
-    if step == "auto":
+    if step in ("auto", "momentum"):
         reason = (
-            "steps of step='auto' are observed to converge; nothing is proved about them. "
-            "step='certified' is proved"
+            f"steps of step={step!r} are observed to converge; nothing is proved about them. "
+            f"step='certified' is proved"
         )
+        if step == "momentum":
+            reason += ", and so is rule='guarded' with step='momentum'"
         return replace(facts, reason=reason)
     steps = certified if isinstance(step, str) else float(step)
     stagger, age = settings.bounds[0], settings.content_age(settings.bounds)
@@ -184,9 +186,10 @@ def _guarded(facts: Certificate, settings: Settings) -> Certificate:
             "staleness and packets that are not wrong: bound the impairments (burst=...)"
         )
         return replace(facts, reason=reason)
+    what = "steps with momentum" if settings.step == "momentum" else "messages"
     reason = (
-        "either messages bring every node to rest where its gradient vanishes, or all nodes fall "
-        "back to gradient steps of certified size, which converge from anywhere; no rate is proved"
+        f"either {what} bring every node to rest where its gradient vanishes, or all nodes fall "
+        f"back to gradient steps of certified size, which converge from anywhere; no rate is proved"
     )
     return replace(facts, guaranteed=True, reason=reason).under(settings)
 

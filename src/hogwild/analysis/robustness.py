@@ -43,6 +43,7 @@ from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.metrics import Metric, Score, cost
 from hogwild.models.base import Kind, Model
 from hogwild.models.check import runnable
+from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating
 from hogwild.models.wrapping import WrappedGNN
 from hogwild.rules import fitting
@@ -223,7 +224,8 @@ def robustness(
         compare: Other rules to run under the same schedules: names of rules, or ``"all"`` for all
             that fit the model. Their cost and error are printed beside.
         options: All other arguments of :func:`hogwild.simulate`: ``stagger``, ``delay``, ``seed``,
-            ``impairments``, ``rule``, ``step``, ``exchange``, ``ticks``, ``tol``, ``progress`` …
+            ``impairments``, ``rule``, ``step``, ``radius`` (of balls, also where they are
+            compared), ``exchange``, ``ticks``, ``tol``, ``progress`` …
     """
     model = runnable(model)
     data = data if isinstance(data, Data) else graphs_of(data)
@@ -234,7 +236,9 @@ def robustness(
         "metric": metric, "higher_is_better": higher_is_better, "target": target, "mask": mask,
     }  # fmt: skip
     score = score_of(prediction, data, **given)
-    run = simulate(model, data, runs=runs, **given, **options)
+    others = _others(model, inputs, compare)
+    first = _by(options.get("rule", "auto"), options) if "balls" in others else options
+    run = simulate(model, data, runs=runs, **given, **first)
     size = _size(prediction).unsqueeze(-1)
     spread = run.predictions.std(0, correction=0).amax(-1) / size
     distance = (run.predictions - prediction).abs().amax(0).amax(-1) / size
@@ -250,11 +254,17 @@ def robustness(
     out.verdict = verdict(out)
     again = options | {"record": False}  # the file holds the schedule of the first rule
     out.others = {
-        rule: simulate(model, data, runs=runs, **given, **again | {"rule": rule})
-        for rule in _others(model, inputs, compare)
+        rule: simulate(model, data, runs=runs, **given, **_by(rule, again))
+        for rule in others
         if rule != run.rule
     }
     return out
+
+
+def _by(rule: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of runs by one of several rules: a radius is for balls only."""
+    radius = options.get("radius") if rule == "balls" else None
+    return options | {"rule": rule, "radius": radius}
 
 
 def _others(model: Model, inputs: Inputs, compare: str | Sequence[str]) -> list[str]:
@@ -263,9 +273,12 @@ def _others(model: Model, inputs: Inputs, compare: str | Sequence[str]) -> list[
     if compare != "all" and not names:
         return []
     with evaluating(model), torch.no_grad():
-        fit = list(fitting(model.problem(inputs).detach()))
+        problem = model.problem(inputs).detach()
+    fit = list(fitting(problem))
     if compare == "all":
-        return fit
+        one_way = problem.graph.missing_reverse_links().numel()
+        stack = isinstance(problem, StackProblem)
+        return [name for name in fit if name != "balls" or not (one_way or stack)]
     for name in names:
         if name not in fit:
             raise ConfigError(

@@ -19,6 +19,7 @@ from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_positive
+from hogwild.executors.deadlines import Deadlines
 from hogwild.executors.price import aligned, shown, size, wrapped
 from hogwild.graph.inputs import graphs_of
 from hogwild.models.base import Model
@@ -99,6 +100,32 @@ class Sweep:
             for (p, s, d), result in self.results.items()
         ]
 
+    def compared(self) -> list[dict[str, Any]]:
+        """One row for each setting and each of the rules that were compared (``compare=``): the
+        setting, the rule, the light cone, and the updates and bytes of a node until within 5 % of
+        the synchronous error; ``None``: never in these ticks."""
+        out = []
+        for (p, s, d), result in self.results.items():
+            for rule, seen in result.compared.items():
+                near = seen.within()
+                costs = (None, None) if near is None else (near.updates, near.bytes)
+                out.append(
+                    {"stagger": s, "delay": d, "loss": p, "rule": rule}
+                    | {"light_cone": seen.cone.mean, "updates": costs[0], "bytes": costs[1]}
+                )
+        return out
+
+    def _others(self) -> str:
+        """The table of :meth:`compared`: one column a rule."""
+        names = list(self.first.compared)
+        rows = [["loss", "S", "D", *names]]
+        for (loss, s, d), result in self.results.items():
+            cells = [_in_time(seen)[1:] for seen in result.compared.values()]
+            text = [f"{u} ({b})" if b != "–" else u for u, b in cells]
+            rows.append([f"{loss:.0%}", str(s), str(d), *text])
+        head = "Updates (and bytes) a node until within 5 % of the synchronous error, by rule:"
+        return f"{head}\n\n{aligned(rows)}"
+
     def to_frame(self) -> DataFrame:
         """:meth:`rows` as a table."""
         from hogwild.plots.style import need
@@ -158,7 +185,7 @@ class Sweep:
             rows.append([
                 f"{loss:.0%}", str(s), str(d), *lost, f"{row['distance']:.2g}",
                 f"{result.converged:.0%}", f"{price.ticks:,}", shown(price.updates),
-                shown(price.packets), size(price.bytes), *_in_time(result),
+                shown(price.packets), size(price.bytes), *_in_time(result.deadlines),
             ])  # fmt: skip
         runs = head.run.predictions.size(0)
         what = "decrease of performance" + ("" if head.metric is None else f" ({head.metric.name})")
@@ -169,7 +196,9 @@ class Sweep:
             f"which word can cross the graph (light cone); updates and bytes a node until within "
             f"5 % of the synchronous {'error' if known else 'embeddings'}"
         )
-        return f"{title}\n\n{aligned(rows)}\n\n{wrapped(f'In time: {self.advice}')}"
+        parts = [title, aligned(rows)]
+        parts += [self._others()] if len(head.compared) > 1 else []
+        return "\n\n".join([*parts, wrapped(f"In time: {self.advice}")])
 
     @cached_property
     def advice(self) -> str:
@@ -199,9 +228,9 @@ class Sweep:
         return value
 
 
-def _in_time(result: Robustness) -> list[str]:
+def _in_time(seen: Deadlines) -> list[str]:
     """The light cone, and updates and bytes of a node until it is in time, as text."""
-    cone, near = result.deadlines.cone, result.deadlines.within()
+    cone, near = seen.cone, seen.within()
     word = shown(cone.mean) if cone.crossed else "–"
     return [word, *(["never", "–"] if near is None else [shown(near.updates), size(near.bytes)])]
 

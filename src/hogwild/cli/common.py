@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from hogwild.training import Result
 
 RULES = (
-    "gradient", "messages", "guarded", "fixed-point", "overwriting", "waiting", "resending",
-    "caching",
+    "gradient", "messages", "guarded", "balls", "fixed-point", "overwriting", "waiting",
+    "resending", "caching",
 )  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
 METRICS = (
@@ -122,8 +122,14 @@ class Ruled(Trained):
     )
     step: str | float = option(
         "auto",
-        "size of gradient steps: auto, certified, or a number; with --rule auto, certified or a "
-        "number selects gradient steps",
+        "size of gradient steps: auto, momentum, certified, or a number; with --rule auto all but "
+        "auto select gradient steps",
+        group=NODES,
+    )
+    radius: int | None = option(
+        None,
+        "with --rule balls: hops within which a node solves for others, too; by default, the whole "
+        "graph where it is small",
         group=NODES,
     )
     exchange: str = option(
@@ -192,6 +198,30 @@ class Schedules(Verb):
         group=RUNS,
     )
     quiet: bool = option(False, "no progress bar")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared(Verb):
+    """Other rules beside."""
+
+    compare: tuple[str, ...] = option(
+        (), f"other rules to run beside: all, or some of {', '.join(RULES)}", group=NODES,
+        metavar="RULE,…",
+    )  # fmt: skip
+
+    @property
+    def others(self) -> str | tuple[str, ...]:
+        """The rules, as :func:`hogwild.robustness` takes them."""
+        return "all" if self.compare == ("all",) else self.compare
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clocked(Verb):
+    """How long a tick takes."""
+
+    tick: float | None = option(
+        None, "length of a tick in seconds: tables and --json then have seconds, too", group=TIMING
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

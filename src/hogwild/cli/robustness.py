@@ -8,8 +8,8 @@ from hogwild.cli.common import (
     BY,
     METRICS,
     MODEL,
-    NODES,
-    RULES,
+    Clocked,
+    Compared,
     Outcome,
     Schedules,
     Setting,
@@ -21,7 +21,7 @@ from hogwild.cli.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Traced, Schedules, Setting):
+class Options(Traced, Clocked, Compared, Schedules, Setting):
     """Measure what asynchrony costs a trained model: its predictions under random schedules.
 
     Shows performance before and after, how far predictions move, the price (ticks, updates,
@@ -38,10 +38,6 @@ class Options(Traced, Schedules, Setting):
     """
 
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
-    compare: tuple[str, ...] = option(
-        (), f"other rules to run beside: all, or some of {', '.join(RULES)}", group=NODES,
-        metavar="RULE,…",
-    )  # fmt: skip
     plot: str | None = picture(
         "draw performance, predictions and error by deadline of all schedules to this file"
     )
@@ -50,12 +46,15 @@ class Options(Traced, Schedules, Setting):
 def run(options: Options) -> Outcome:
     """Call :func:`hogwild.robustness`."""
     from hogwild.analysis.robustness import robustness
+    from hogwild.executors.deadlines import check_tick
     from hogwild.executors.simulate import simulate
 
+    check_tick(options.tick)
     found = options.chosen()
-    given = options.passed(robustness, simulate)
-    given["compare"] = "all" if options.compare == ("all",) else options.compare
+    given = options.passed(robustness, simulate) | {"compare": options.others}
     seen = robustness(found.model, found.graphs(options.graphs), **given)
+    for one in seen.compared.values():
+        one.tick = options.tick
     seen.verdict = in_flags(seen.verdict, options)
     seen.advice = in_flags(seen.advice, options)
     data = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import sys
-import webbrowser
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -23,17 +21,23 @@ class Options(Verb):
 
     Two models run side by side on one graph, with the same delays and losses. Kill nodes, drag
     them, lose packets, and see which answer survives. Small trained models come with the package.
-    With a FOLDER the page also shows a model of your own, on one of its test graphs. The page is
-    served to this machine only; Ctrl-C ends it.
+    With a FOLDER the page also shows a model of your own, on one of its test graphs; FILE.py:NAME
+    is a function that returns a model, of PyG or of hogwild, and a graph. The page is served to
+    this machine only; Ctrl-C ends it.
 
     Examples:
       hogwild serve
       hogwild serve runs/chains
+      hogwild serve mine.py:trained
       hogwild serve runs/chains --replay schedule.npz
       hogwild serve --attach swarm
     """
 
-    folder: str | None = argument("folder of a finished training run", default=None)
+    folder: str | None = argument(
+        "folder of a finished training run, or FILE.py:NAME, a function that returns a model and a "
+        "graph",
+        default=None,
+    )
     task: str | None = option(
         None,
         "the task, where the run was trained on FILE.py:NAME",
@@ -52,7 +56,8 @@ class Options(Verb):
     )
     attach: str | None = option(
         None,
-        "watch a running swarm, and change nothing: the folder of hogwild swarm --keep",
+        "watch agents that run elsewhere, and change nothing: the folder of hogwild swarm --keep, "
+        "or of the status lines of agents (NAME.jsonl)",
         group=FILES,
         metavar="FOLDER",
     )
@@ -82,33 +87,34 @@ def run(options: Options) -> Outcome:
     import torch
 
     from hogwild.web.home import home
-    from hogwild.web.server import address, listen, serve
+    from hogwild.web.show import until_ended
 
     torch.set_num_threads(1)  # on graphs this small, threads only wait for each other
     given = None if options.folder is None else _given(options)
     found = home(given, options.replay, options.attach)
-    made = listen(options.host, options.port)
-    where = address(made)
     if not _is_loopback(options.host):
         print(
             f"hogwild: {options.host} is not loopback: whoever reaches this port can use the page "
             f"and this machine's processor",
             file=sys.stderr,
         )
-    print(f"Open {where} in a browser. Ctrl-C ends it.", file=sys.stderr, flush=True)
-    if options.open:
-        webbrowser.open(where)
-    with suppress(KeyboardInterrupt):
-        serve(found, made, options.name)
+    where = until_ended(found, options.host, options.port, options.name, options.open)
     return Outcome("The page has ended.", {"address": where})
 
 
 def _given(options: Options) -> Any:
     """The model and the graph of the folder."""
     from hogwild.training import load
-    from hogwild.web.home import from_run
+    from hogwild.web.home import from_file, from_run
 
     assert options.folder is not None
+    if ".py:" in options.folder:
+        if options.task is not None or options.replica is not None:
+            raise ConfigError(
+                f"--task or --replica was given with {options.folder}; expected them with the "
+                f"folder of a run only"
+            )
+        return from_file(options.folder)
     with of_file(options.task):
         result = load(options.folder, options.task)
     return from_run(result, options.replica)

@@ -9,6 +9,7 @@ from hogwild.cli.common import (
     METRICS,
     MODEL,
     RUNS,
+    Clocked,
     Outcome,
     Schedules,
     Setting,
@@ -19,7 +20,7 @@ from hogwild.cli.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Traced, Schedules, Setting):
+class Options(Traced, Clocked, Schedules, Setting):
     """Run a trained model asynchronously, and compare with its synchronous answer.
 
     Every node updates at its own pace, with packets that are late or lost. The runs end when all
@@ -48,14 +49,17 @@ class Options(Traced, Schedules, Setting):
 
 def run(options: Options) -> Outcome:
     """Call :func:`hogwild.simulate`."""
+    from hogwild.executors.deadlines import check_tick
     from hogwild.executors.simulate import simulate
     from hogwild.executors.watch import looks
 
+    check_tick(options.tick)
     found = options.chosen()
     given = options.passed(simulate)
     if options.plot is not None and options.history is None:
         given["history"] = [t for t in range(options.ticks) if looks(t)]  # which costs nothing
     seen = simulate(found.model, found.graphs(options.graphs), **given)
+    seen.deadlines.tick = options.tick
     data = {
         "rule": seen.rule,
         "converged": seen.converged.tolist(),

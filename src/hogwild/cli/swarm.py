@@ -31,7 +31,7 @@ class Options(Trained):
 
     Examples:
       hogwild swarm runs/chains
-      hogwild swarm runs/chains --agents 20 --loss 0.3 --delay 15ms,25ms --transport udp
+      hogwild swarm runs/chains --loss 0.3 --delay 15ms,25ms --transport udp
       hogwild swarm runs/chains --tls
       hogwild swarm runs/chains --kill 0.3 --kill-at 5 --revive-at 10 --plot swarm.png
       hogwild swarm runs/chains --record swarm.npz

@@ -12,6 +12,7 @@ from hogwild.cli.common import (
     TIMING,
     WRONG,
     Asynchrony,
+    Compared,
     Outcome,
     Schedules,
     picture,
@@ -27,18 +28,19 @@ VALUES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Schedules, Asynchrony):
+class Options(Compared, Schedules, Asynchrony):
     """Measure what asynchrony costs a trained model, over many settings at once.
 
     For every combination of --staggers, --delays and --losses: performance lost, how far
     predictions move, the share of runs that arrived, the price, the light cone, and what it costs
-    to be within 5 % of the synchronous error. Exit code 3: some runs did not
-    end at the synchronous answer.
+    to be within 5 % of the synchronous error. --compare runs other rules under the same
+    schedules. Exit code 3: some runs did not end at the synchronous answer.
 
     Examples:
       hogwild sweep runs/chains
       hogwild sweep runs/chains --staggers 1,5 --delays 0,2 --losses 0,0.3 --json
       hogwild sweep runs/chains --rule gradient --plot map.png --value converged
+      hogwild sweep runs/chains --losses 0,0.3 --compare gradient
     """
 
     staggers: tuple[int, ...] = option(
@@ -63,10 +65,11 @@ def run(options: Options) -> Outcome:
     from hogwild.executors.simulate import simulate
 
     found = options.chosen()
-    seen = sweep(
-        found.model, found.graphs(options.graphs), **options.passed(sweep, robustness, simulate)
-    )
+    given = options.passed(sweep, robustness, simulate) | {"compare": options.others}
+    seen = sweep(found.model, found.graphs(options.graphs), **given)
     seen.advice = in_flags(seen.advice, options)
     data = {"rule": seen.first.run.rule, "settings": seen.rows(), "advice": seen.advice}
+    if options.compare:
+        data["compared"] = seen.compared()
     good = all(bool(one.run.converged.all()) for one in seen.results.values())
     return options.outcome(found, seen, data, good, value=options.value)

@@ -1,6 +1,6 @@
 r"""What a part does between two exchanges.
 
-* :class:`Solve`: the part solves its own problem for its halo (:mod:`hogwild.cluster.pinned`) with
+* :class:`Solve`: the part solves its own problem for its halo (:mod:`hogwild.problems.pinned`) with
   the solver of the model, from its last answer. The tolerance follows the residual that fresh halos
   leave: a tenth of it, down to the limit of the part. A packet holds embeddings.
   The part solves for the nodes of its overlap, too, a few rings beyond its own nodes, and keeps the
@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from hogwild.cluster.bound import Bound, Measure
-from hogwild.cluster.pinned import pinned
 from hogwild.cluster.tiles import FORCING as SWEEP
 from hogwild.cluster.tiles import TiledEnergy
 from hogwild.errors import ConfigError
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.problems.base import FixedPoint, Objective, Problem
+from hogwild.problems.pinned import pinned
 from hogwild.solvers.loop import Solver, solve
 from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.rules import FixedPointRule, MessageRule, Rule
@@ -283,7 +283,8 @@ class Solve(Work):
                 held = torch.arange(self.h.size(-1)) >= free
                 self.holding[free] = self.kernel.holding(held)
             return solver.run(self.holding[free], self.h).value
-        return solve(pinned(self.problem, free, self.h), solver, self.h).value
+        moves = torch.arange(self.h.size(-1), device=self.h.device) < free
+        return solve(pinned(self.problem, moves, self.h), solver, self.h).value
 
     def _may_move(self, news: bool) -> bool:
         """Adapt the damping to fresh news; whether the part moves now. A damped part moves once for

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hogwild.asynchrony.trace import Trace
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, is_number
 from hogwild.executors.cone import LightCone, light_cone
 from hogwild.executors.price import Price, aligned, shown, size, wrapped
 from hogwild.executors.settings import Settings
@@ -60,6 +60,7 @@ class Deadlines:
         updates: Updates that a node had made, mean over the nodes, [T, Q].
         packets: Packets that a node had sent, mean over the nodes, [T, Q].
         bytes: Bytes in these packets, [T, Q].
+        solved: Nodes for which a node had solved, summed over its updates, [T, Q].
         deviation: Largest relative distance from the synchronous embeddings, [T, Q, G].
         error: The task's error of the nodes' answers, [T, Q]; ``None``: there is no target.
         synchronous: The task's error of the synchronous answer, [] or [R].
@@ -67,12 +68,14 @@ class Deadlines:
         note: Why there is no error, where ``data.y`` did not fit.
         name: The rule, for texts.
         way: The schedule on which word travels.
+        tick: The length of a tick in seconds, which tables then have, too; ``None``: unknown.
     """
 
     ticks: Tensor
     updates: Tensor
     packets: Tensor
     bytes: Tensor
+    solved: Tensor
     deviation: Tensor
     error: Tensor | None
     synchronous: Tensor | None
@@ -80,6 +83,7 @@ class Deadlines:
     note: str
     name: str
     way: Way = field(repr=False)
+    tick: float | None = None
 
     # -- the light cone ----------------------------------------------------------------------------
 
@@ -135,7 +139,7 @@ class Deadlines:
         if first >= len(self.ticks):
             return None
         row = self.rows()[first]
-        return Price(int(row["ticks"]), row["updates"], row["packets"], row["bytes"])
+        return Price(int(row["ticks"]), row["updates"], row["packets"], row["bytes"], row["solved"])
 
     def _excess(self) -> Tensor:
         """How much worse than the synchronous answer the looks are, on average, [T]."""
@@ -172,14 +176,13 @@ class Deadlines:
         """One row a look: ticks, updates, packets and bytes of a node (means over runs), the error
         (mean and worst schedule) and the largest deviation. With the length of a ``tick`` in
         seconds, seconds, too."""
-        if tick is not None and not tick > 0:
-            raise ConfigError(f"tick={tick!r}; expected the length of a tick in seconds")
+        tick = check_tick(self.tick if tick is None else tick)
         out: list[dict[str, float]] = []
         for t, ticks in enumerate(self.ticks.tolist()):
             row: dict[str, float] = {"ticks": ticks}
             if tick is not None:
                 row["seconds"] = ticks * tick
-            for name in ("updates", "packets", "bytes"):
+            for name in ("updates", "packets", "bytes", "solved"):
                 row[name] = float(getattr(self, name)[t].mean())
             if self.error is not None and self.metric is not None:
                 each = self.error[t].flatten(1).mean(1) if self.error.dim() > 2 else self.error[t]
@@ -207,6 +210,7 @@ class Deadlines:
 
     def table(self, tick: float | None = None) -> str:
         """A table of about ten looks, for a terminal."""
+        tick = self.tick if tick is None else tick
         rows = self.rows(tick)
         kept = [rows[i] for i in _some(self.ticks.tolist())]
         heads = ["ticks", *(["seconds"] if tick is not None else []), "updates", "light cones",
@@ -255,13 +259,21 @@ class Deadlines:
         """A price in words: updates a node, light cones, bytes a node."""
         cones = self.cones(price.ticks)
         inside = "" if cones != cones else f"{cones:.1f} light cones, "
-        return f"{shown(price.updates)} updates a node ({inside}{size(price.bytes)} a node)"
+        sent = f"{inside}{size(price.bytes)} a node{price.work}"
+        return f"{shown(price.updates)} updates a node ({sent})"
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """The error against updates and against bytes, with the light cone."""
         from hogwild.plots.deadlines import deadlines
 
         return deadlines({self.name: self}, path)
+
+
+def check_tick(tick: float | None) -> float | None:
+    """The length of a tick in seconds, if it can be one."""
+    if tick is not None and not (is_number(tick) and 0 < tick < float("inf")):
+        raise ConfigError(f"tick={tick!r}; expected the length of a tick in seconds")
+    return tick
 
 
 class Looks:
@@ -291,10 +303,10 @@ class Looks:
 
     def table(self, of: Callable[[Tensor], Tensor], **about: Any) -> Deadlines:
         """All looks; ``of`` turns deviations [R, Q·G] into [Q, (R,) G]."""
-        updates, packets, numbers = (torch.stack(x) for x in zip(*self.counts, strict=True))
+        updates, packets, numbers, solved = (torch.stack(x) for x in zip(*self.counts, strict=True))
         error = torch.stack(self.errors) if self.errors else None
         return Deadlines(
-            torch.tensor(self.ticks), updates, packets, numbers,
+            torch.tensor(self.ticks), updates, packets, numbers, solved,
             torch.stack([of(x) for x in self.deviations]), error, **about,
         )  # fmt: skip
 

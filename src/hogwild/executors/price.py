@@ -18,18 +18,27 @@ class Price:
         updates: Updates of a node, mean over nodes and runs.
         packets: Packets that a node sent, mean over nodes and runs.
         bytes: Bytes in these packets; see :attr:`hogwild.executors.run.Run.bytes`.
+        solved: Nodes for which a node solved, summed over its updates; as many as updates if
+            every node solves for itself.
     """
 
     ticks: int
     updates: float
     packets: float
     bytes: float
+    solved: float = 0.0
 
     def __str__(self) -> str:
         return (
             f"{self.ticks:,} ticks; of a node, on average, {shown(self.updates)} updates, "
-            f"{shown(self.packets)} packets, {size(self.bytes)}"
+            f"{shown(self.packets)} packets, {size(self.bytes)}{self.work}"
         )
+
+    @property
+    def work(self) -> str:
+        """In words, for how many nodes a node solved; nothing if for itself only."""
+        alone = self.solved <= self.updates * (1 + 1e-9)
+        return "" if alone else f", solves for {shown(self.solved)} nodes"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -69,6 +69,7 @@ class Run:
         saved: Packets that an event trigger kept back, [Q, N].
         bytes: Bytes of the packets that each node sent, [Q, N]: every number as a float32, without
             headers, for one replica.
+        solved: For how many nodes each node solved, summed over its updates, [Q, N].
         staleness: How old the packets were that nodes used.
         assumptions: Whether (a) updates, (b) staleness and (c) own state of partial asynchronism
             held in these runs.
@@ -96,6 +97,7 @@ class Run:
     packets: Tensor
     saved: Tensor
     bytes: Tensor
+    solved: Tensor
     staleness: Staleness
     assumptions: dict[str, bool]
     ticks: int
@@ -119,7 +121,7 @@ class Run:
     @property
     def price(self) -> Price:
         """What the runs cost."""
-        counts = (self.updates, self.packets, self.bytes)
+        counts = (self.updates, self.packets, self.bytes, self.solved)
         return Price(self.ticks, *(float(count.double().mean()) for count in counts))
 
     def ticks_needed(self) -> int | None:
@@ -213,6 +215,7 @@ def report(
         packets=tally.packets.view(runs, -1),
         saved=tally.saved.view(runs, -1),
         bytes=NUMBER * tally.numbers.view(runs, -1),
+        solved=simulation.solved.view(runs, -1),
         staleness=Staleness(
             tally.packet_age,
             tally.content_age,

@@ -34,6 +34,7 @@ class Settings:
     tol: float | None = 1e-6
     history: int | Collection[int] | None = None
     keep_embeddings: bool = False
+    radius: int | None = None
 
     def __post_init__(self) -> None:
         stagger, delay = check_bounds(self.stagger, self.delay)
@@ -41,6 +42,12 @@ class Settings:
         if self.tol is not None and not self.tol > 0:
             raise ConfigError(f"tol={self.tol!r}; expected a positive number, or None")
         require_one_of(EXCHANGES, exchange=self.exchange)
+        if self.radius is not None:
+            require_integer("radius", self.radius, 0)
+            if self.rule != "balls":
+                raise ConfigError(
+                    f"radius={self.radius} was given with rule={self.rule!r}; expected rule='balls'"
+                )
         impaired, history = check_impairments(self.impairments), self.history
         if self.exact and any(impairment.triggers for impairment in impaired):
             raise ConfigError(

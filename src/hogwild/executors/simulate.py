@@ -41,6 +41,7 @@ def simulate(
     runs: int = 1,
     rule: str = "auto",
     step: str | float = "auto",
+    radius: int | None = None,
     exchange: str = "packet",
     impairments: Impairment | Sequence[Impairment] = (),
     ticks: int = 20_000,
@@ -74,8 +75,9 @@ def simulate(
             (:func:`hogwild.rules.fitting`). ``"auto"`` is ``"messages"`` for energies,
             ``"overwriting"`` (the paper's rule) for layers, and ``"caching"`` (which is exact) for
             trained models that were wrapped. The paper's gradient steps are ``"gradient"``.
-        step: ``"auto"``, ``"certified"`` or a number, for gradient steps. With ``rule="auto"``, a
-            number or ``"certified"`` selects gradient steps.
+        step: ``"auto"``, ``"momentum"``, ``"certified"`` or a number, for gradient steps. With
+            ``rule="auto"``, all but ``"auto"`` select gradient steps.
+        radius: With ``rule="balls"``: the hops within which a node solves for others, too.
         exchange: ``"packet"`` (Algorithm 1) or ``"exact"`` (the paper's equation).
         impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).
         ticks: The simulation ends after this many ticks in any case.
@@ -99,7 +101,7 @@ def simulate(
     model = runnable(model)
     settings = Settings(
         stagger, delay, seed, runs, rule, step, exchange, check_impairments(impairments),
-        ticks, tol, history, keep_embeddings,
+        ticks, tol, history, keep_embeddings, radius,
     )  # fmt: skip
     if isinstance(replay, str | Path):
         replay = Trace.load(replay)
@@ -129,7 +131,8 @@ def _run(
     bounds = None if about["bounds"] is None else tuple(about["bounds"])
     age = None if bounds is None else settings.content_age(bounds)
     settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
-    rule, start = rule_for(problem, settings.rule, settings.step, age), problem.start()
+    rule = rule_for(problem, settings.rule, settings.step, age, radius=settings.radius)
+    start = problem.start()
     simulation = Simulation(
         rule, timetable, start, exchange=settings.exchange, impairments=settings.impairments
     )

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
-from hogwild.asynchrony.schedule import Tick, Timetable
+from hogwild.asynchrony.schedule import Drawn, Tick, Timetable
 from hogwild.graph import Star
 from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.kernels.ticks import Post
@@ -119,8 +119,8 @@ class Simulation:
         letters = rule.begin(first, inbox)
         if after is not None:
             rule.keep(after.before.rule, after.kept)
-        node = self._wire(rule.broadcast(self.h, graph.everyone))
-        edge = None if letters is None else self._wire(letters)
+        node = self._wire(rule.broadcast(self.h, graph.everyone), rule.counters)
+        edge = None if letters is None else self._wire(letters, rule.counted)
         drafts = 2 if self.exact else 1
         self.outbox = Outbox(graph, timetable.depth, node, edge, drafts, self.time)
         if after is not None:
@@ -180,10 +180,15 @@ class Simulation:
         self.active = carry(self.active, before.active, kept.nodes)
         self.gap = before.gap.clone()
 
-    def _wire(self, payload: Tensor) -> Tensor:
-        for impairment in self.impairments:
-            payload = impairment.send(payload)
-        return payload
+    def _wire(self, payload: Tensor, counters: int) -> Tensor:
+        """What is put on the wire; the first rows, which count, arrive as they are."""
+        changes = [i for i in self.impairments if type(i).send is not Impairment.send]
+        if not changes or counters == payload.size(1):
+            return payload
+        counts, numbers = payload[:, :counters], payload[:, counters:]
+        for impairment in changes:
+            numbers = impairment.send(numbers)
+        return torch.cat([counts, numbers], 1) if counters else numbers
 
     def step(self) -> Tick:
         """One tick."""
@@ -207,8 +212,8 @@ class Simulation:
     def _turn(self, tick: Tick, kernel: RuleKernel, post: Post) -> None:
         """An update in compiled code."""
         post.make_room(tick.time)
-        first = kernel.first(tick.nodes)
-        kernel.turn(tick.nodes, first, tick.edges, tick.view, tick.time, post.at)
+        first = tick.first if isinstance(tick, Drawn) else kernel.first(tick.nodes)
+        kernel.turn(tick.nodes, first, tick.view, tick.time, post.at)
         self.idle = 0
         self.tally.packet_age.counts, self.tally.content_age.counts = post.counts()
 
@@ -228,8 +233,9 @@ class Simulation:
             letters = self.rule.refresh(h, inbox, at)
             assert letters is not None
             oldest = self._oldest(tick, nodes)
-            node = self._wire(self.rule.broadcast(h, at))
-            self.outbox.publish(at, node, self._wire(letters), oldest, now=tick.time)
+            node = self._wire(self.rule.broadcast(h, at), self.rule.counters)
+            edge = self._wire(letters, self.rule.counted)
+            self.outbox.publish(at, node, edge, oldest, now=tick.time)
             inbox, mail, content = self._fetch(tick, edges)
         if tick.lost is not None:
             gone = edges[tick.lost]
@@ -249,6 +255,11 @@ class Simulation:
         done = self.rule.finished(nodes)
         if done is not None:
             self.retire(nodes[done])
+
+    @property
+    def solved(self) -> Tensor:
+        """For how many nodes each node has solved so far, [N]."""
+        return self.tally.updates if self.rule.solved is None else self.rule.solved
 
     def retire(self, nodes: Tensor) -> None:
         """These nodes are done."""
@@ -284,8 +295,8 @@ class Simulation:
 
     def _publish(self, tick: Tick, nodes: Tensor, h: Tensor, letters: Tensor | None) -> None:
         at, content = tick.at, self._oldest(tick, nodes)
-        node = self._wire(self.rule.broadcast(h, at))
-        edge = None if letters is None else self._wire(letters)
+        node = self._wire(self.rule.broadcast(h, at), self.rule.counters)
+        edge = None if letters is None else self._wire(letters, self.rule.counted)
         triggers = [impairment for impairment in self.impairments if impairment.triggers]
         if triggers or self.rule.silent is not None:
             sends = torch.ones_like(nodes, dtype=torch.bool)

@@ -49,6 +49,7 @@ def track(
     runs: int = 1,
     rule: str = "auto",
     step: str | float = "auto",
+    radius: int | None = None,
     exchange: str = "packet",
     impairments: Impairment | Sequence[Impairment] = (),
     lease: int = 0,
@@ -61,9 +62,9 @@ def track(
     """Run a model asynchronously on a graph that changes, and compare with the exact answer of
     every moment.
 
-    ``model``, ``stagger``, ``delay``, ``seed``, ``runs``, ``rule``, ``step``, ``exchange`` and
-    ``impairments`` are as in :func:`hogwild.simulate`. A scenario that never changes gives the same
-    embeddings as :func:`hogwild.simulate`, bit for bit.
+    ``model``, ``stagger``, ``delay``, ``seed``, ``runs``, ``rule``, ``step``, ``radius``,
+    ``exchange`` and ``impairments`` are as in :func:`hogwild.simulate`. A scenario that never
+    changes gives the same embeddings as :func:`hogwild.simulate`, bit for bit.
 
     Args:
         scenario: Graph and features over time (:class:`hogwild.Scenario`).
@@ -91,7 +92,7 @@ def track(
         )
     settings = Settings(
         stagger, delay, seed, runs, rule, step, exchange, check_impairments(impairments),
-        scenario.length, None,
+        scenario.length, None, radius=radius,
     )  # fmt: skip
     lease = require_integer("lease", lease, 0, ": ticks")
     if restart is not None:
@@ -223,7 +224,7 @@ class Course:
         if self.now is None:
             chosen = choose(problem, settings.rule, settings.step)
             self.settings = settings = replace(settings, rule=chosen)
-        rule = rule_for(problem, settings.rule, settings.step, self.age)
+        rule = rule_for(problem, settings.rule, settings.step, self.age, radius=settings.radius)
         if rule.ends and self.restart is None:
             raise ConfigError(
                 f"rule={settings.rule!r} stops after its last layer and cannot follow a graph that "

@@ -65,7 +65,8 @@ class Watch:
     def _note(self, ticks: int) -> None:
         """Note what the runs have cost after so many ticks, and what they are worth."""
         tally, error = self.simulation.tally, None if self.score is None else self.score(self.h)
-        counts = (tally.updates, tally.packets, NUMBER * tally.numbers)
+        solved = self.simulation.solved
+        counts = (tally.updates, tally.packets, NUMBER * tally.numbers, solved)
         each = [count.view(self.settings.runs, -1) for count in counts]
         self.looks.note(ticks, each, self.deviation, error)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Unpack, cast
 
 import torch
@@ -274,7 +275,10 @@ class EnergyConv(ImplicitConv):
             self._round(networks, [Slot(x)], edge_slots, *weights)
             for networks in self._networks_in(x.dtype)
         ]
-        return EnergyProblem(graph, self.beta, rounds, self._guessed(x))
+        weighted = 0 if inputs.edge_weight is None else 1
+        widths = (self.in_channels, (self.edge_dim or 0) + weighted)
+        compiled = partial(self.kernel, inputs)
+        return EnergyProblem(graph, self.beta, rounds, self._guessed(x), widths, compiled)
 
     def _guessed(self, x: Tensor) -> Tensor | None:
         """Where nodes start, from their features [1 or R, p, N]: [R, k, N]; ``None``: at zero."""

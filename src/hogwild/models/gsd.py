@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Unpack
 
@@ -78,6 +78,14 @@ def _links(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     pairs, number = torch.unique(key, return_inverse=True)
     pairs = pairs if graph.self_loops is None else pairs[:-1]
     return number, pairs // n, pairs % n
+
+
+def _pairs(graph: Graph, weight: Tensor, root: Tensor) -> Tensor:
+    """Ã between all pairs of nodes that an edge joins, [M], from weights [E] and 1/√d [N]."""
+    number, rows, cols = _links(graph)
+    half = 0.5 * weight
+    pair = scatter(torch.cat([half, half]), number, rows.numel() + 1)[:-1]
+    return pair * root[rows] * root[cols]
 
 
 @dataclass
@@ -190,13 +198,10 @@ class GSDProblem(Objective):
         cls, graph: Graph, gamma: float, beta: float, target: Tensor, weight: Tensor
     ) -> GSDProblem:
         """The problem for a signal [R, k, N] and edge weights [E]."""
-        number, rows, cols = _links(graph)
-        half = 0.5 * weight
         loop = scatter(weight * (graph.src == graph.dst), graph.dst, graph.num_nodes)
         degree = 1.0 + 0.5 * (graph.received(weight) + graph.sent(weight))
         root = degree.rsqrt()
-        pair = scatter(torch.cat([half, half]), number, rows.numel() + 1)[:-1]
-        pair = pair * root[rows] * root[cols]
+        pair = _pairs(graph, weight, root)
         return cls(graph, gamma, beta, target, weight, root, (1.0 + loop) / degree, pair)
 
     @property
@@ -259,6 +264,10 @@ class GSDProblem(Objective):
         target = self.target[replicas][..., nodes]
         # The pairs of nodes get new indices, so the problem is built again.
         return self.of(graph, self.gamma, self.beta, target, self.weight[edges]), nodes
+
+    def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> GSDProblem:
+        out = super().gathered(graph, nodes, edges)
+        return replace(out, pair=_pairs(graph, out.weight, out.root))
 
 
 class GSDConv(ImplicitConv):

@@ -13,6 +13,7 @@ A problem has three interfaces:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +25,12 @@ from torch import Tensor
 
 from hogwild.errors import GraphError
 from hogwild.graph import Graph
+from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.operator import Hessian, Tangent
 from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.ops import Array
 from hogwild_node.star import Star
-from hogwild_node.tree import OnGraph, arrays
+from hogwild_node.tree import EDGES, NODES, OnGraph, arrays
 
 
 class Evaluation(ABC):
@@ -125,12 +127,47 @@ class Solvable(OnGraph, ABC):
         """The same problem, detached from autograd."""
         return self.map(Tensor.detach)
 
+    def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> Self:
+        """Copies of some nodes and edges as a problem on another graph, with the constants of the
+        whole graph.
+
+        Args:
+            graph: The other graph, of n nodes and e edges.
+            nodes: Of which node each node there is a copy, [n].
+            edges: Of which edge each edge there is a copy, [e].
+        """
+        out = self.cut(self.replicas, None, nodes, edges)
+        out.graph = graph
+        return out
+
+    def kernel(self) -> EnergyKernel | str:
+        """The compiled solve of this problem, or why there is none."""
+        return f"{type(self).__name__} has no compiled solve"
+
+    @property
+    def described(self) -> tuple[int, int]:
+        """How many numbers describe a node and an edge to somebody who knows the model; by default
+        those that the problem holds of one replica."""
+        every = list(arrays(self))
+        width = {
+            what: sum(_numbers(x, self.replicas) for x, over in every if over == what)
+            for what in (NODES, EDGES)
+        }
+        return width[NODES], width[EDGES]
+
     def start(self) -> Tensor:
         """The starting point of solves and of asynchronous runs, [R, k, N]; zero by default."""
         like = next(x for x, _ in arrays(self) if x.is_floating_point())
         return torch.zeros(
             self.replicas, self.channels, self.graph.num_nodes, dtype=like.dtype, device=like.device
         )
+
+
+def _numbers(x: Tensor, replicas: int) -> int:
+    """Numbers of an array [..., n] for each of the n, for one replica."""
+    shape = x.shape[:-1]
+    shared = x.ndim < 2 or x.shape[0] == 1
+    return math.prod(shape) // (1 if shared else replicas)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ rounds and a reverse sweep that adds the curvatures. For one round, with :math:`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph
+from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.operator import Hessian
 from hogwild.ops import gather, mtm, mtv, mv, scatter
 from hogwild.problems.base import Evaluation, Objective
@@ -221,6 +223,8 @@ class EnergyProblem(Objective):
     beta: float = over(FIXED)
     rounds: list[Round] = over(SHARED)
     begin: Tensor | None = over(NODES, default=None)  # [R, k, N] where nodes start; None: at zero
+    widths: tuple[int, int] | None = over(FIXED, default=None)  # of features, on nodes and edges
+    pose: Callable[[], EnergyKernel | str] | None = over(FIXED, default=None)  # for compiled code
 
     @property
     def replicas(self) -> int:
@@ -232,6 +236,16 @@ class EnergyProblem(Objective):
 
     def evaluate(self, h: Tensor) -> EnergyEvaluation:
         return EnergyEvaluation(self, h)
+
+    def kernel(self) -> EnergyKernel | str:
+        found = "the problem was not posed by a layer" if self.pose is None else self.pose()
+        if isinstance(found, EnergyKernel) and found.graph is not self.graph:
+            return "the problem is on some of the graphs that were posed"
+        return found
+
+    @property
+    def described(self) -> tuple[int, int]:
+        return super().described if self.widths is None else self.widths
 
     def start(self) -> Tensor:
         return super().start() if self.begin is None else self.begin

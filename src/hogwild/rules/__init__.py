@@ -10,6 +10,7 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.levels import StackProblem
 from hogwild.problems.base import FixedPoint, Objective, Problem
+from hogwild.rules.balls import BallsRule, usual_radius
 from hogwild.rules.layered import LAYERED, layered_rule
 from hogwild.rules.stack import StackRule
 from hogwild.rules.steps import gradient_rule
@@ -25,23 +26,41 @@ def fixed_point_rule(problem: FixedPoint) -> FixedPointRule:
 
 def message_rule(problem: Objective, step: str | float = "auto", **options: Any) -> MessageRule:
     """Messages, with :func:`gradient_rule` where a node cannot minimise its own energy."""
+    if step == "momentum":
+        raise ConfigError(
+            "step='momentum' was given with rule='messages', whose nodes take single steps; "
+            "expected rule='gradient' or 'guarded', or another step"
+        )
     return MessageRule(gradient_rule(problem, step, **options))
 
 
 def guarded_rule(
     problem: Objective, step: str | float = "auto", *, age: int | None = None, moving: bool = False
 ) -> GuardedRule:
-    """Messages that fall back to steps of certified size (:mod:`hogwild_node.rules.guarded`)."""
+    """Messages, or steps with ``step="momentum"``, that fall back to steps of certified size
+    (:mod:`hogwild_node.rules.guarded`)."""
     if moving:
         raise ConfigError(
             "rule='guarded' was given for a stack of several layers, whose problems move; expected "
             "rule='messages' or rule='gradient', or a model with num_layers=1"
         )
     certified = gradient_rule(problem, "certified", age=age).rate
-    return GuardedRule(message_rule(problem, step, age=age), certified)
+    make = gradient_rule if step == "momentum" else message_rule
+    return GuardedRule(make(problem, step, age=age), certified)
 
 
-RULES = ("gradient", "messages", "guarded", "fixed-point", *LAYERED)
+def balls_rule(problem: Problem, *, moving: bool = False, radius: int | None = None) -> BallsRule:
+    """Solves of the ball around each node (:mod:`hogwild.rules.balls`); ``None``: the usual
+    radius."""
+    if moving:
+        raise ConfigError(
+            "rule='balls' was given for a stack of several layers, whose problems move; expected "
+            "rule='messages' or rule='gradient', or a model with num_layers=1"
+        )
+    return BallsRule(problem, usual_radius(problem) if radius is None else radius)
+
+
+RULES = ("gradient", "messages", "guarded", "balls", "fixed-point", *LAYERED)
 """The names of the library's rules; beside them ``"auto"``, the first of :func:`fitting`."""
 
 _OWN: dict[str, tuple[type[Problem], Callable[[Any], Rule]]] = {}
@@ -78,9 +97,10 @@ def is_own(name: str) -> bool:
 def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
     """The rules that fit a problem, by name; ``"auto"`` is the first.
 
-    * *Energies*: ``"messages"``, the same with a proved fallback, ``"guarded"``, or the paper's
-      gradient steps, ``"gradient"``.
-    * *Fixed points*: ``"fixed-point"``.
+    * *Energies*: ``"messages"``, the same with a proved fallback, ``"guarded"``, the paper's
+      gradient steps, ``"gradient"`` (``step="momentum"`` makes them faster), or solves of balls,
+      ``"balls"``.
+    * *Fixed points*: ``"fixed-point"``, or ``"balls"``.
     * *Layers*: ``"overwriting"``, the paper's semantics, first for models of this library;
       ``"caching"``, first for trained models that were wrapped; ``"waiting"``, ``"resending"``.
     * *Stacks*: those of their levels.
@@ -94,10 +114,11 @@ def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
         return {name: partial(layered_rule, name=name) for name in names}
     own = {name: make for name, (kind, make) in _OWN.items() if isinstance(problem, kind)}
     if isinstance(problem, FixedPoint):
-        return {"fixed-point": fixed_point_rule, **own}
+        return {"fixed-point": fixed_point_rule, "balls": balls_rule, **own}
     if isinstance(problem, Objective):
         energies: Fitting = {
             "messages": message_rule, "gradient": gradient_rule, "guarded": guarded_rule,
+            "balls": balls_rule,
         }  # fmt: skip
         return energies | own
     raise AsynchronyError(f"no rule is known for a {type(problem).__name__}")
@@ -137,6 +158,7 @@ def rule_for(
     age: int | None = None,
     *,
     moving: bool = False,
+    radius: int | None = None,
 ) -> Rule:
     """The rule a node follows on this problem.
 
@@ -146,6 +168,7 @@ def rule_for(
             node cannot minimise its own energy.
         age: Largest age of an embedding inside a packet; ``None``: no bound.
         moving: Whether the problem may change during a run, as in a stack above its first level.
+        radius: Of balls; ``None``: the usual one.
     """
     name = choose(problem, rule, step)
     if isinstance(problem, StackProblem):
@@ -153,12 +176,15 @@ def rule_for(
         rules = [rule_for(level, name, step, age, moving=s > 0) for s, level in begun]
         return StackRule(problem, rules)
     made = fitting(problem)[name]
+    if name == "balls":
+        return made(problem, moving=moving, radius=radius)
     if isinstance(problem, Objective) and not is_own(name):
         return made(problem, step, age=age, moving=moving)
     return made(problem)
 
 
 __all__ = [
-    "LAYERED", "RULES", "StackRule", "choose", "fitting", "fixed_point_rule", "gradient_rule",
-    "guarded_rule", "is_own", "layered_rule", "message_rule", "register", "rule_for",
+    "LAYERED", "RULES", "StackRule", "balls_rule", "choose", "fitting", "fixed_point_rule",
+    "gradient_rule", "guarded_rule", "is_own", "layered_rule", "message_rule", "register",
+    "rule_for",
 ]  # fmt: skip

@@ -1,8 +1,9 @@
 """All seeds and folds of a configuration as the replicas of one model.
 
-Replica r is trained on fold r mod F from the parameters of seed s + r div F. Its initial parameters
-are a function of its seed alone, and training treats every replica by itself: a replica ends where
-it would have ended alone, in a fraction of the time.
+Replica r is trained on fold r mod F from the parameters of seed s + r div F; with ``fold`` all
+replicas are trained on this one fold, replica r from the parameters of seed s + r. Its initial
+parameters are a function of its seed alone, and training treats every replica by itself: a replica
+ends where it would have ended alone, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -50,8 +51,15 @@ class Members:
                 raise ConfigError(
                     f"fold {f} of {task.name!r} has no graphs to train on; expected at least one"
                 )
-        folds = [r % len(splits) for r in range(replicas)]
-        seeds = [config.seed + r // len(splits) for r in range(replicas)]
+        every = list(range(len(splits)))
+        if config.fold is not None:
+            if config.fold not in every:
+                raise ConfigError(
+                    f"fold={config.fold} of {task.name!r}; expected a fold from 0 to {every[-1]}"
+                )
+            every = [config.fold]
+        folds = [every[r % len(every)] for r in range(replicas)]
+        seeds = [config.seed + r // len(every) for r in range(replicas)]
 
         def member(part: str) -> Tensor:
             out = torch.zeros(replicas, len(task.graphs), dtype=torch.bool)

@@ -9,6 +9,7 @@ checkpoint holds all of them, so a run that was killed and resumed ends in the s
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -41,6 +42,11 @@ from hogwild.training.registry import device_of, set_on_failure
 from hogwild.training.shelf import Shelf, Taken, mini_batches, portions
 from hogwild.training.state import Stop
 from hogwild.training.task import of_nodes, one_mean_each
+
+FEW = 64
+"""Graphs of a replica, at most, on which nodes answer at the deadline when an epoch is judged."""
+LEAVE = 20
+"""Terms of a deadline without a finite gradient, in a row, after which a replica stops."""
 
 
 class Loop:
@@ -94,6 +100,8 @@ class Loop:
         self.best_epoch = torch.full_like(worst, -1, dtype=torch.long)
         self.best = {k: self._row(t).clone() for k, t in self.model.state_dict().items()}
         self.warm = Memory(self.shelf.num_nodes)  # of all graphs, in training only
+        self.left_out = torch.zeros_like(self.best_epoch)  # terms of the deadline, so far
+        self.in_a_row = torch.zeros_like(self.best_epoch)  # the last ones among them
         self.loss = worst.clone()  # of the last epoch
         self.score = worst.clone() * torch.nan  # the last validation metric
         self.iterations = 0  # of the last epoch, the largest
@@ -132,6 +140,7 @@ class Loop:
             if self.judged != self.epoch:
                 self.judge()
         self._warn_unchosen()
+        self._warn_left_out()
         self._restore(torch.ones_like(self.alive))
         self.model.eval()
 
@@ -208,33 +217,54 @@ class Loop:
         if project is not None:  # moves parameters back into their bounds
             project(warn=False)
 
-    def _in_time(
-        self, deadline: Deadline, taken: Taken, mask: Tensor, h: Tensor, number: int
-    ) -> tuple[Tensor, Tensor]:
-        """The term of the deadline [R], and its gradients [R, P], both weighted; ``h`` [R, N, k]
-        are the answers in the limit.
-
-        A long run may have very large gradients, or none that are finite. The norm is therefore
-        clipped like that of the loss itself, and where a gradient is not finite, it is zero.
-        """
-        self.model.zero_grad(set_to_none=True)
+    def late(
+        self, deadline: Deadline, taken: Taken, mask: Tensor, h: Tensor, number: int = 0
+    ) -> Tensor:
+        """The term of the deadline, [R], without its weight; ``h`` [R, N, k] are the answers in the
+        limit, and ``number`` is that of the mini-batch."""
         data = taken.data
         if deadline.method == "stiffness":
             each = deadline.penalty(self.model, data, h)
-            losses = (each * mask).sum(1) / mask.sum(1)
+            return (each * mask).sum(1) / mask.sum(1)
+        if deadline.method == "synchronous":
+            out = deadline.synchronous(self.model, data)
         else:
-            if deadline.method == "synchronous":
-                out = deadline.synchronous(self.model, data)
-            else:
-                seed = seed_of(self.config.data_seed, self.epoch, number)
-                out = deadline.answers(self.model, data, seed, taken.nodes)
-            losses = self._loss(out, data, mask)
+            seed = seed_of(self.config.data_seed, self.epoch, number)
+            out = deadline.answers(self.model, data, seed, taken.nodes)
+        return self._loss(out, data, mask)
+
+    def _in_time(
+        self, deadline: Deadline, taken: Taken, mask: Tensor, h: Tensor, number: int
+    ) -> tuple[Tensor, Tensor]:
+        """The term of the deadline [R], and its gradients [R, P], both weighted.
+
+        A long run may have very large gradients, or none that are finite. The norm is therefore
+        clipped like that of the loss itself. Where a term or its gradient is not finite, it is left
+        out, and :attr:`left_out` counts it; a replica for which this happens :data:`LEAVE` times in
+        a row stops.
+        """
+        self.model.zero_grad(set_to_none=True)
+        losses = self.late(deadline, taken, mask, h, number)
         torch.where(self.alive, losses, 0.0).sum().backward()
         gradients, losses = self.rows.gradients(), losses.detach()
         good = torch.isfinite(losses) & torch.isfinite(gradients).all(1)
+        self._count(good | ~self.alive)
         gradients = torch.where(good.unsqueeze(1), gradients, 0.0)
         weight = deadline.weight
         return weight * torch.where(good, losses, 0.0), weight * clip(gradients, self.config.clip)
+
+    def _count(self, good: Tensor) -> None:
+        """Count the terms of a deadline that are left out: those that are not ``good`` [R]."""
+        self.left_out = self.left_out + (~good).long()
+        self.in_a_row = torch.where(good, 0, self.in_a_row + 1)
+        for r in (self.in_a_row >= LEAVE).nonzero()[:, 0].tolist():
+            if bool(self.alive[r]):
+                self._stop(
+                    r, True,
+                    f"the term of the deadline was not finite in {LEAVE} training steps in a row: "
+                    f"take a smaller deadline, a smaller unroll or tail (deadline_options), or "
+                    f"method='stiffness'",
+                )  # fmt: skip
 
     def _loss(self, out: Tensor, data: Batch, mask: Tensor) -> Tensor:
         """The task's loss of every replica [R]. Rows that do not count for a replica get no
@@ -307,8 +337,12 @@ class Loop:
     def _predict(self, taken: Taken, warm: bool, late: bool) -> Tensor:
         """The answers for a batch, in the limit or at the deadline, [R, …]."""
         if late and self.deadline is not None:
+            # On the CPU, where ticks are compiled; on a GPU each of them launches its kernels.
+            model, data, device = self.model, taken.data, taken.nodes.device
+            if device.type != "cpu":
+                model, data = copy.deepcopy(model).cpu(), copy.copy(data).cpu()
             seed = self.config.data_seed
-            return self.deadline.answers(self.model, taken.data, seed, taken.nodes)
+            return self.deadline.answers(model, data, seed, taken.nodes.cpu()).to(device)
         start = self.warm.get(taken.nodes) if warm else None
         return predict_levels(self.model, taken.data, start)[0]
 
@@ -337,7 +371,8 @@ class Loop:
         self.judged = self.epoch
         score = cost(self.score, self.task.higher_is_better)
         if self.deadline is not None:  # as good in time as in the limit
-            ((late_loss, late),) = self.measure(member, quiet=True, late=True)
+            few = member & (member.cumsum(1) <= FEW)
+            ((late_loss, late),) = self.measure(few, quiet=True, late=True)
             loss = loss + self.deadline.weight * late_loss
             score = score + self.deadline.weight * cost(late, self.task.higher_is_better)
         tie = (score == self.best_score) & (loss < self.best_loss)
@@ -397,6 +432,16 @@ class Loop:
                 stacklevel=4,
             )
 
+    def _warn_left_out(self) -> None:
+        """Warn about terms of a deadline that were left out."""
+        for r in self.left_out.nonzero()[:, 0].tolist():
+            warnings.warn(
+                f"replica {r} learned nothing from the deadline in {int(self.left_out[r])} "
+                f"training steps, whose term had no finite gradient; expected none: take a smaller "
+                f"deadline, unroll or tail (deadline_options), or a smaller learning rate",
+                stacklevel=4,
+            )
+
     # -- telling ----------------------------------------------------------------------------------
 
     def _describe(self) -> str:
@@ -419,6 +464,7 @@ class Loop:
                     "lr": self.config.lr_at(self.epoch),
                     "seconds": seconds,
                 }
+                | ({} if self.deadline is None else {"left_out": self.left_out.tolist()})
             )
 
     # -- checkpoints ------------------------------------------------------------------------------

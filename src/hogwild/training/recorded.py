@@ -24,6 +24,7 @@ from hogwild.linalg.recording import postponed
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
 from hogwild.models.explicit import GCN
+from hogwild.training.optimiser import clip
 from hogwild.training.predict import inputs_of
 from hogwild.training.shelf import Taken
 
@@ -46,12 +47,12 @@ class Recorder:
     @staticmethod
     def applies(loop: Loop) -> bool:
         """Whether steps of this run may be recorded: on a GPU, with batches that come again, a task
-        of the library (a loss of the user's own may do anything), without a deadline, and a model
-        whose step waits for nothing."""
+        of the library (a loss of the user's own may do anything), no schedules, which are drawn
+        anew for every step, and a model whose step waits for nothing."""
         return (
             loop.shelf.device.type == "cuda"
             and not loop.reshuffles
-            and loop.deadline is None
+            and (loop.deadline is None or loop.deadline.method != "schedule")
             and type(loop.task).__module__.startswith("hogwild.tasks.")
             and not hasattr(loop.model, "project_")
         )
@@ -142,8 +143,21 @@ class RecordedStep:
             losses, found, h = loop.losses(self.taken, self.mask, h0)
             return torch.where(learning, losses, 0.0).sum(), (losses.detach(), found, h)
 
-        gradients, (losses, found, h) = gradients_of(loop.model, total)
-        return losses, loop.rows.joined(gradients), found.iterations, h
+        parts, (losses, found, h) = gradients_of(loop.model, total)
+        gradients = loop.rows.joined(parts)
+        deadline = loop.deadline
+        if deadline is not None:
+            answer = found.value.detach()
+
+            def in_time() -> tuple[Tensor, Tensor]:
+                late = loop.late(deadline, self.taken, self.mask, answer)
+                return torch.where(loop.alive, late, 0.0).sum(), late.detach()
+
+            parts, late = gradients_of(loop.model, in_time)
+            more = clip(loop.rows.joined(parts), loop.config.clip)
+            losses = losses + deadline.weight * late
+            gradients = gradients + deadline.weight * more
+        return losses, gradients, found.iterations, h
 
 
 def places(loop: Loop) -> list[int]:

@@ -189,8 +189,9 @@ class Result:
         """The metric of the best constant prediction, in words, on a user's own graphs."""
         if not isinstance(self.task, OwnTask):
             return ""
-        splits = self.task.splits(self.config.folds, self.config.data_seed)[: self.replicas]
-        found = [self.task.baseline(split) for split in splits]
+        splits = self.task.splits(self.config.folds, self.config.data_seed)
+        used = sorted(set(self.members.folds))
+        found = [self.task.baseline(splits[fold]) for fold in used]
         values = [v for v in found if v is not None and math.isfinite(v)]
         return f" (the same answer for all: {sum(values) / len(values):.4g})" if values else ""
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _KEPT = ("alive", "best_score", "best_loss", "best_epoch", "loss", "score")
 """Tensors of a loop, beside the model, the optimiser and the warm starts."""
+_COUNTS = ("left_out", "in_a_row")
+"""Tensors that checkpoints of earlier versions do not have."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors = {f"model/{k}": v for k, v in loop.model.state_dict().items()}
     tensors |= {f"best/{k}": v for k, v in loop.best.items()}
     tensors |= {f"optimiser/{k}": v for k, v in loop.optimiser.state()}
-    tensors |= {f"loop/{k}": getattr(loop, k) for k in _KEPT}
+    tensors |= {f"loop/{k}": getattr(loop, k) for k in (*_KEPT, *_COUNTS)}
     tensors["random/cpu"] = torch.get_rng_state()
     if loop.shelf.device.type == "cuda":
         tensors["random/cuda"] = torch.cuda.get_rng_state(loop.shelf.device)
@@ -74,6 +76,9 @@ def restore(loop: Loop, found: checkpoint.Checkpoint, where: str) -> dict[str, T
             setattr(loop.optimiser, name, groups["optimiser"][name].to(device))
         for name in _KEPT:
             setattr(loop, name, groups["loop"][name].to(device))
+        for name in _COUNTS:
+            if name in groups["loop"]:
+                setattr(loop, name, groups["loop"][name].to(device))
         warm = groups["warm"][""].to(device) if "warm" in groups else None
         if warm is not None and warm.size(-1) == sum(loop.model.conv.level_channels):
             loop.warm.value = warm  # older versions kept the last level only

@@ -15,11 +15,13 @@ met. The direction v comes from power iterations without gradients; then
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from hogwild.executors.descent import blocks
+from hogwild.executors.descent import blocks, inverse
+from hogwild.ops import mv
 from hogwild.problems.base import Objective
 from hogwild_node.rules.gradient import DAMPING
 
@@ -40,7 +42,7 @@ def stiffness(problem: Objective, h: Tensor, deadline: int) -> Tensor:
     _, block = blocks(problem, h)
     graph = problem.graph
     curved = graph.dot(v, (ahead - behind) / (2.0 * reach))
-    scale = graph.dot(v, (block @ v.mT.unsqueeze(-1)).squeeze(-1).mT)
+    scale = graph.dot(v, mv(block, v))
     updates = -math.log(SHARE) * scale / (DAMPING * curved)
     return (updates / deadline).log().clamp_min(0.0)
 
@@ -49,10 +51,16 @@ def stiffness(problem: Objective, h: Tensor, deadline: int) -> Tensor:
 def _slowest(problem: Objective, h: Tensor) -> Tensor:
     """The direction along which updates converge slowest on each graph, [R, k, N]."""
     hessian = problem.evaluate(h).hessian()
-    inverse = DAMPING * torch.linalg.inv_ex(blocks(problem, h)[1])[0]
-    random = torch.Generator().manual_seed(0)
-    v = torch.randn(h.shape, generator=random, dtype=h.dtype).to(h.device)
+    scale = DAMPING * inverse(blocks(problem, h)[1])
+    v = _first(h.shape, h.dtype, h.device)
     for _ in range(POWERS):
-        v = v - (inverse @ hessian.apply(v).mT.unsqueeze(-1)).squeeze(-1).mT
+        v = v - mv(scale, hessian.apply(v))
         v = v / problem.graph.wide(problem.graph.norm(v).clamp_min(1e-300))
     return v
+
+
+@lru_cache(maxsize=16)
+def _first(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The direction that power iterations start with, the same on every device."""
+    random = torch.Generator().manual_seed(0)
+    return torch.randn(shape, generator=random, dtype=dtype).to(device)

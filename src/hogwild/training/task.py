@@ -149,10 +149,11 @@ def blamed(error: BaseException, path: str | Path) -> str | None:
     return f"{text} (line {frames[-1].lineno} of {path})" if frames else None
 
 
-def _from_file(text: str, options: Mapping[str, Any]) -> Task:
+def made(text: str, options: Mapping[str, Any], what: str = "task") -> Any:
+    """What the class or function ``FILE.py:NAME`` makes; errors call it ``what``."""
     path, _, name = text.rpartition(":")
     if not Path(path).is_file():
-        raise ConfigError(f"task={text!r}: there is no file {path}")
+        raise ConfigError(f"{what}={text!r}: there is no file {path}")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -161,19 +162,24 @@ def _from_file(text: str, options: Mapping[str, Any]) -> Task:
         spec.loader.exec_module(module)
     except Exception as error:
         why = blamed(error, path) or f"{type(error).__name__}: {error}"
-        raise ConfigError(f"task={text!r}: {path} cannot be run: {why}") from error
+        raise ConfigError(f"{what}={text!r}: {path} cannot be run: {why}") from error
     make = vars(module).get(name)
     if not callable(make):
         own = [k for k, v in vars(module).items() if getattr(v, "__module__", "") == spec.name]
         known = f"; {among(own, name)}" if own else ""
-        raise ConfigError(f"task={text!r}: {path} defines no class or function {name!r}{known}")
+        raise ConfigError(f"{what}={text!r}: {path} defines no class or function {name!r}{known}")
     try:
-        out = make(**options)
+        return make(**options)
     except HogwildError:
         raise
     except Exception as error:
         why = blamed(error, path) or str(error)
-        raise ConfigError(f"task={text!r} with options {dict(options)!r}: {why}") from error
+        given = f" with options {dict(options)!r}" if options or what == "task" else ""
+        raise ConfigError(f"{what}={text!r}{given}: {why}") from error
+
+
+def _from_file(text: str, options: Mapping[str, Any]) -> Task:
+    out = made(text, options)
     if isinstance(out, GRAPHS):
         return OwnTask(out)
     return check_task(out, f"task={text!r}")

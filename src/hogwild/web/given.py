@@ -41,9 +41,12 @@ class Given:
     def __post_init__(self) -> None:
         n = int(self.graph.num_nodes or 0)
         if not 2 <= n <= MOST:
-            raise ConfigError(f"the graph has {n} nodes; expected 2 to {MOST}")
+            raise ConfigError(
+                f"the graph has {n} nodes; expected 2 to {MOST}, which a page can draw: cut out a "
+                f"part (torch_geometric.utils.k_hop_subgraph)"
+            )
         what = "probability of class 1" if self.classes else "first output"
-        question = f"Your model on a test graph of {n} nodes ({self.title})."
+        question = f"Your model on a graph of {n} nodes ({self.title})."
         limits = (0.0, 1.0) if self.classes else (0.0, 0.0)
         self.about = About(self.title, question, what, *limits, self.classes)
 
@@ -92,8 +95,9 @@ def layout(edge_index: np.ndarray, n: int) -> np.ndarray:
     centred = -0.5 * (square - square.mean(0) - square.mean(1, keepdims=True) + square.mean())
     values, vectors = np.linalg.eigh(0.5 * (centred + centred.T))
     place = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 1e-12))
-    if values[-2] < 1e-3 * values[-1]:  # a line: fold it into a spiral that fits a square
+    if values[-2] < 1e-3 * values[-1]:  # a line: fold it into an arc, or a spiral if it is long
         turn = (place[:, -1] - place[:, -1].min()) / max(np.ptp(place[:, -1]), 1e-12)
-        angle, radius = 2.0 * np.pi * 1.6 * turn, 0.35 + 0.65 * turn
+        radius = np.sqrt(0.1 + 0.9 * turn)  # equal distances along the line
+        angle = 2.0 * np.pi * min(2.2, n / 20) * (radius - radius.min()) / np.ptp(radius)
         place = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
     return fitted(place)

@@ -6,20 +6,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch_geometric.data import Data
+
 from hogwild.asynchrony.trace import Replay, Trace
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, HogwildError
 from hogwild.graph.inputs import Inputs
-from hogwild.rules import fitting
+from hogwild.models.base import AnyProblem
+from hogwild.models.check import runnable
+from hogwild.rules import fitting, rule_for
+from hogwild.training.task import made
+from hogwild.web.exchange import Exchange
 from hogwild.web.given import Given
 from hogwild.web.protocol import GIVEN, MOST_LOSS, MOST_SPEED, MOST_STAGGER
-from hogwild.web.session import LEASE, Session
+from hogwild.web.session import Session
 from hogwild.web.shelf import MODELS
 from hogwild.web.side import DRAWN, MOST_DELAY, RESTART
+from hogwild.web.stage import LEASE
 from hogwild.web.worlds import LEAST, MOST, TASKS
 
 if TYPE_CHECKING:
     from hogwild.training import Result
-    from hogwild.web.server import Home, Viewed
+    from hogwild.web.server import Home
 
 
 def hello(given: Given | None, attached: bool = False) -> dict[str, Any]:
@@ -44,21 +51,22 @@ def home(given: Given | None = None, replay: str | None = None, attach: str | No
     Args:
         given: A model of one's own.
         replay: A file with a schedule of its graph.
-        attach: The folder of a running swarm.
+        attach: The folder of a running swarm, or of the status lines of agents.
     """
     from hogwild.web.server import Home
 
     if attach is not None:
-        from hogwild.web.attach import Attached, Swarm
+        from hogwild.web.attach import Attached
+        from hogwild.web.watched import watched
 
-        swarm = Swarm(Path(attach))
-        return Home(lambda wake: Attached(swarm, wake), hello(None, attached=True))
+        found = watched(Path(attach))
+        return Home(lambda wake: Attached(found, wake), hello(None, attached=True))
     trace = None if replay is None else Trace.load(replay)
     if trace is not None:
         assert given is not None
         Replay(trace, given.model.problem(Inputs.of(given.data())).graph)  # the same graph?
 
-    def opened(wake: Callable[[], None]) -> Viewed:
+    def opened(wake: Callable[[], None]) -> Exchange:
         return Session(given, trace, wake)
 
     return Home(opened, hello(given))
@@ -67,14 +75,51 @@ def home(given: Given | None = None, replay: str | None = None, attach: str | No
 def from_run(result: Result, replica: int | None) -> Given:
     """The model of a finished run, on its first test graph."""
     r = result.best if replica is None else replica
-    model = result.replica(r).cpu()
-    if result.task.pool is not None:
-        raise ConfigError(
-            f"the run's task {result.task.name!r} asks for one answer a graph; expected a task "
-            f"that asks every node"
-        )
     graph = result.graph(result.tested(r)[0])
-    names = list(fitting(model.problem(Inputs.of(graph))))
     classes = result.task.out_channels == 1 and result.task.metric_name in ("error", "accuracy")
-    rules = (names[0], names[1] if len(names) > 1 else names[0])
-    return Given(model, graph, result.task.name, classes, rules)
+    return from_pair(result.replica(r).cpu(), graph, result.task.name, classes)
+
+
+def from_pair(model: Any, graph: Any, title: str, classes: bool = False) -> Given:
+    """A model, of hogwild or of PyG's convolutions, on a graph; with two rules that fit it.
+
+    Raises:
+        ConfigError: The model does not answer for every node, or the graph cannot be shown.
+    """
+    if not isinstance(graph, Data) or graph.get("x") is None or graph.get("edge_index") is None:
+        raise ConfigError(
+            f"the graph is a {type(graph).__name__}; expected one torch_geometric.data.Data with "
+            f"x and edge_index"
+        )
+    found = runnable(model)
+    given = Given(found, graph.clone(), title, classes)
+    out = found.predict(given.data())
+    if out.dim() != 2 or out.size(0) != given.nodes:
+        raise ConfigError(
+            f"the model answers {list(out.shape)} on a graph of {given.nodes} nodes ({title}); "
+            f"expected a row for every node: the page shows what nodes answer"
+        )
+    problem = found.problem(Inputs.of(given.data()))
+    names = [name for name in fitting(problem) if _runs(problem, name)]
+    given.rules = (names[0], names[1] if len(names) > 1 else names[0])
+    return given
+
+
+def _runs(problem: AnyProblem, rule: str) -> bool:
+    """Whether nodes can follow a rule: some need layers of one width, for instance."""
+    try:
+        rule_for(problem, rule)
+    except HogwildError:
+        return False
+    return True
+
+
+def from_file(text: str) -> Given:
+    """What a function ``FILE.py:NAME`` returns: a model, and a graph."""
+    found = made(text, {}, "model")
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise ConfigError(
+            f"model={text!r} made a {type(found).__name__}; expected a pair: a model, and a graph "
+            f"(torch_geometric.data.Data)"
+        )
+    return from_pair(*found, Path(text.rpartition(":")[0]).name)

@@ -1,11 +1,8 @@
-"""What a session keeps: what the sliders say, a recorded schedule, and the newest of everything
-that the viewer has not been sent."""
+"""What a session keeps: what the sliders say, and a recorded schedule."""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -15,8 +12,6 @@ from hogwild.web.worlds import World
 
 LONGEST_TRACE = 5_000, 1_000_000
 """Ticks that are recorded at most, and views of packets in them (26 bytes each)."""
-NOTICES = 8
-"""Notices that wait for the viewer at most."""
 
 
 @dataclass
@@ -45,12 +40,3 @@ class Recording:
         ticks = self.trace.ticks
         self.views += ticks[-1].view.numel() if ticks else 0
         return len(ticks) >= LONGEST_TRACE[0] or self.views >= LONGEST_TRACE[1]
-
-
-@dataclass
-class Screen:
-    """The newest of everything that a viewer has not been sent: what the connection reads."""
-
-    scene: dict[str, Any] | None = None
-    snapshot: bytes | None = None
-    notices: deque[dict[str, str]] = field(default_factory=lambda: deque(maxlen=NOTICES))

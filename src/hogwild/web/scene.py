@@ -45,5 +45,5 @@ def described(side: Side, model: str) -> dict[str, Any]:
 def limits(sides: Sequence[Side]) -> tuple[float, float]:
     """Smallest and largest exact answer, a little apart."""
     every = np.concatenate([side.exact_answer.numpy() for side in sides])
-    low, high = float(every.min(initial=0.0)), float(every.max(initial=0.0))
+    low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
     return (low, high) if high - low > 1e-9 else (low - 0.5, high + 0.5)

@@ -6,6 +6,7 @@ from hogwild_node.rules.fixed_point import FixedPointRule
 from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.guarded import GuardedRule
 from hogwild_node.rules.messages import MessageRule
+from hogwild_node.rules.momentum import MomentumRule
 from hogwild_node.rules.overwriting import OverwritingRule
 from hogwild_node.rules.resending import ResendingRule
 from hogwild_node.rules.waiting import WaitingRule
@@ -16,6 +17,7 @@ __all__ = [
     "GradientRule",
     "GuardedRule",
     "MessageRule",
+    "MomentumRule",
     "OverwritingRule",
     "ResendingRule",
     "Rule",

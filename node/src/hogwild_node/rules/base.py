@@ -52,10 +52,17 @@ class Rule(ABC):
     channels: int
     letter: int = 0
     """Number of numbers in a letter."""
+    counters: int = 0
+    """How many of the first rows of :meth:`broadcast` are whole numbers that count, such as
+    versions; rounding leaves these as they are."""
+    counted: int = 0
+    """The same for letters."""
     ends: bool = False
     """Whether nodes stop by themselves, after their last layer."""
     waited: Array | None = None
     """Which nodes of the last update computed nothing and waited; ``None``: none."""
+    solved: Array | None = None
+    """For how many nodes each node has solved so far, [N]; ``None``: for itself, once an update."""
     silent: Array | None = None
     """Which nodes of the last update have nothing to send; ``None``: none."""
     follows: bool = True

@@ -21,7 +21,7 @@ The step :math:`A_i` is one of three:
   largest eigenvalue of the Hessian scaled by these blocks is at most the largest degree plus one,
   and 2 to 3 in practice, so that one damping works for all models. If the gradient of a node
   reverses and grows, the node halves its damping, which then recovers slowly. Convergence is
-  observed, but not proved.
+  observed, but not proved. ``step="momentum"`` builds on it (:mod:`hogwild_node.rules.momentum`).
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class GradientRule(Rule):
         bounded: Whether the rate is divided by the bounds r_i, whose parts the neighbours send.
         damping: Largest factor on the ``"auto"`` step.
     """
+
+    fall, rise = 0.5, 1.1
+    """Factors on the damping of a node whose gradient reversed and grew, and of other nodes."""
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class GradientRule(Rule):
 
         # Neighbours may make a gradient grow, but if it also reverses, the step was too large.
         overshot = (dot(g, last) < 0.0) & (dot(g, g) > dot(last, last))
-        trust = xp.where(overshot, 0.5 * before, 1.1 * before)
+        trust = xp.where(overshot, self.fall * before, self.rise * before)
         trust = xp.clip(trust, 1e-3 * self.damping, self.damping)
         if who is None:
             self.trust, self.last = at.put(self.trust, trust), at.put(self.last, g)

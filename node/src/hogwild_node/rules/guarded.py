@@ -1,7 +1,8 @@
 r"""The rule ``"guarded"``: messages, and gradient steps of certified size for good if messages do
-not converge.
+not converge. With ``step="momentum"`` it guards gradient steps with momentum instead of messages.
 
-Nodes send messages (:mod:`hogwild_node.rules.messages`) and check that they converge. The *merit*
+Nodes send messages (:mod:`hogwild_node.rules.messages`), or take steps with momentum
+(:mod:`hogwild_node.rules.momentum`), and check that these converge. The *merit*
 of an update is how far the node's embedding moves, plus how far a certified gradient step would
 move it. A node counts its updates in *epochs*, each twice as long as the one before. It *fails* an
 epoch if its largest merit is more than half of that of the epoch before, and more than rounding.
@@ -24,7 +25,9 @@ from __future__ import annotations
 
 from hogwild_node.ops import Array, namespace
 from hogwild_node.rules.base import Kept, Rule, carry
+from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.messages import MessageRule
+from hogwild_node.rules.momentum import MomentumRule
 from hogwild_node.star import Star
 
 FIRST = 16.0
@@ -34,21 +37,24 @@ PATIENCE = 8.0
 
 
 class GuardedRule(Rule):
-    """Messages that are watched.
+    """A rule that is watched.
 
     Args:
-        messages: The messages.
+        watched: The messages, or the steps with momentum.
         rate: Steps [R, k, N] of certified size.
     """
 
-    def __init__(self, messages: MessageRule, rate: Array) -> None:
-        self.messages, self.rate = messages, rate
-        self.everyone, self.channels = messages.everyone, messages.channels
-        self.letter = messages.letter + 1
+    def __init__(self, watched: MessageRule | MomentumRule, rate: Array) -> None:
+        self.watched, self.rate = watched, rate
+        self.everyone, self.channels = watched.everyone, watched.channels
+        self.letter = watched.letter + 1
+        is_messages = isinstance(watched, MessageRule)
+        self.steps: GradientRule = watched.gradient if is_messages else watched
+        self.width = watched.letter - self.steps.letter  # of a message
 
     def begin(self, h: Array, inbox: Array) -> Array:
         xp, (r, _, n) = namespace(h), h.shape
-        letters = self.messages.begin(h, inbox)
+        letters = self.watched.begin(h, inbox)
         self.start = 1.0 * h  # a copy
         self.count, self.failures, self.fallen, self.peak = (
             xp.filled((r, n), 0.0, h) for _ in range(4)
@@ -58,22 +64,22 @@ class GuardedRule(Rule):
         return xp.concat([letters, xp.zeros_like(letters[:, :1])], axis=1)
 
     def forget(self, nodes: Array) -> None:
-        self.messages.forget(nodes)
+        self.watched.forget(nodes)
         for memory in (self.count, self.failures, self.fallen, self.peak):
             memory[:, nodes] = 0.0
         self.end[:, nodes], self.before[:, nodes] = FIRST, float("inf")
 
     def keep(self, before: GuardedRule, kept: Kept) -> None:
-        self.messages.keep(before.messages, kept)
+        self.watched.keep(before.watched, kept)
         self.start = carry(self.start, before.start, kept.nodes)
         for name in ("count", "failures", "fallen", "peak", "end", "before"):
             setattr(self, name, carry(getattr(self, name), getattr(before, name), kept.nodes))
 
     def refresh(self, h: Array, inbox: Array, at: Star) -> Array:
-        return self._flagged(self.messages.refresh(h, inbox, at), at)
+        return self._flagged(self.watched.refresh(h, inbox, at), at)
 
     def gradient_at(self, mail: Array, at: Star) -> Array:
-        return self.messages.gradient_at(mail[:, :-1], at)
+        return self.watched.gradient_at(mail[:, :-1], at)
 
     def update(self, h: Array, inbox: Array, mail: Array | None, at: Star) -> tuple[Array, Array]:
         assert mail is not None, "the neighbours' letters"
@@ -81,17 +87,17 @@ class GuardedRule(Rule):
         called = at.collect(mail[:, -1]) > 0.0
         fallen = (at.at_nodes(self.fallen) > 0.0) | called
         step = at.at_nodes(self.rate) * self.gradient_at(mail, at)
-        width, letters = self.messages.width, mail[:, :-1]
+        letters = mail[:, :-1]
         new = h
         if not bool(fallen.all()):
-            new, letters = self.messages.update(h, inbox, letters, at)
+            new, letters = self.watched.update(h, inbox, letters, at)
         if bool(fallen.any()):
             # Messages that diverged may have left numbers that are not finite.
             mine = xp.where(xp.isfinite(h), h, at.at_nodes(self.start))
             mine = mine - xp.where(xp.isfinite(step), step, 0.0)
             new = xp.where(fallen[:, None], mine, new)
-            sent = xp.where(fallen[:, at.slot][:, None], 0.0, letters[:, :width])
-            rest = self.messages.gradient.refresh(new, inbox, at)
+            sent = xp.where(fallen[:, at.slot][:, None], 0.0, letters[:, : self.width])
+            rest = self.steps.refresh(new, inbox, at)
             letters = xp.concat([sent, rest], axis=1)
         self._judge(h, new, inbox, step, fallen, at)
         return new, self._flagged(letters, at)

@@ -1,6 +1,7 @@
 // Curves over ticks on a logarithmic scale, one line for each side.
 
 import { SIDES } from "./colours.js";
+import { theme } from "./theme.js";
 import { power } from "./words.js";
 
 const WINDOW = 600;
@@ -46,12 +47,14 @@ export class Chart {
     g.clearRect(0, 0, w, h);
     g.font = '12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
     const last = Math.max(...this.lines.map((line) => (line.length ? line[line.length - 1][0] : 0)), 0);
-    const end = Math.max(last, 150);
-    const begin = Math.max(0, end - WINDOW);
+    const first = Math.min(...this.lines.map((line) => (line.length ? line[0][0] : Infinity)), last);
+    const start = this.perSecond ? first : 0; // a swarm may have run for long before the page came
+    const end = Math.max(last, start + 150);
+    const begin = Math.max(start, end - WINDOW);
     const values = this.lines.flat().filter(([t, v]) => t >= begin && v > 0 && Number.isFinite(v)).map(([, v]) => v);
     const box = { left: 46, right: w - 78, top: 8, bottom: h - 22 };
     if (!values.length) {
-      g.fillStyle = "#565f6d";
+      g.fillStyle = theme.soft;
       g.textAlign = "center";
       g.fillText(this.lines.some((line) => line.length > 1) ? this.empty : "nothing to show yet", w / 2, h / 2);
       return;
@@ -63,7 +66,7 @@ export class Chart {
     this.axes(g, box, x, y, { begin, end, low, high });
     const labels = [];
     this.lines.forEach((line, s) => {
-      g.strokeStyle = SIDES[s].colour;
+      g.strokeStyle = theme[SIDES[s].colour];
       g.lineWidth = 2;
       g.setLineDash(SIDES[s].dash);
       g.beginPath();
@@ -89,9 +92,9 @@ export class Chart {
     g.textAlign = "right";
     const stride = Math.max(1, Math.ceil((high - low) / 5));
     for (let p = low; p <= high; p += stride) {
-      g.strokeStyle = "#ebe8e1";
+      g.strokeStyle = theme.grid;
       line(g, box.left, y(10 ** p), box.right, y(10 ** p));
-      g.fillStyle = "#565f6d";
+      g.fillStyle = theme.soft;
       g.fillText(power(p), box.left - 6, y(10 ** p));
     }
     g.textAlign = "center";
@@ -101,7 +104,7 @@ export class Chart {
     }
     for (const [t] of this.events) {
       if (t < begin || t > end) continue;
-      g.strokeStyle = "#7d8593";
+      g.strokeStyle = theme.event;
       g.setLineDash([2, 3]);
       line(g, x(t), box.top, x(t), box.bottom);
       g.setLineDash([]);
@@ -111,10 +114,12 @@ export class Chart {
   label(g, labels, box) {
     labels.sort((a, b) => a.y - b.y);
     for (let i = 1; i < labels.length; i++) labels[i].y = Math.max(labels[i].y, labels[i - 1].y + 15);
+    let lowest = box.bottom;
+    for (const each of [...labels].reverse()) { each.y = Math.min(each.y, lowest); lowest = each.y - 15; }
     g.textAlign = "left";
     for (const { s, y } of labels) {
-      g.fillStyle = SIDES[s].colour;
-      g.fillText(this.names[s], box.right + 6, Math.min(y, box.bottom));
+      g.fillStyle = theme[SIDES[s].colour];
+      g.fillText(this.names[s], box.right + 6, y);
     }
   }
 }

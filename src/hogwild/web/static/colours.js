@@ -15,13 +15,16 @@ const STOPS = [
 
 export const LEVELS = 128;
 
-/** The colours from low to high, as CSS. */
-export const PALETTE = Array.from({ length: LEVELS }, (_, level) => {
-  const place = (level / (LEVELS - 1)) * (STOPS.length - 1);
-  const i = Math.min(Math.floor(place), STOPS.length - 2);
-  const mixed = STOPS[i].map((c, k) => Math.round(c + (place - i) * (STOPS[i + 1][k] - c)));
-  return `rgb(${mixed.join(",")})`;
-});
+/** The colours from low to high, as CSS. On a dark ground they begin at a share `from` of the scale,
+ * so that the lowest does not vanish. */
+export function palette(from = 0) {
+  return Array.from({ length: LEVELS }, (_, level) => {
+    const place = (from + (1 - from) * (level / (LEVELS - 1))) * (STOPS.length - 1);
+    const i = Math.min(Math.floor(place), STOPS.length - 2);
+    const mixed = STOPS[i].map((c, k) => Math.round(c + (place - i) * (STOPS[i + 1][k] - c)));
+    return `rgb(${mixed.join(",")})`;
+  });
+}
 
 /** The level of a value between low and high. */
 export function level(value, low, high) {
@@ -29,8 +32,8 @@ export function level(value, low, high) {
   return Math.max(0, Math.min(LEVELS - 1, Math.round(share * (LEVELS - 1))));
 }
 
-/** The lines of the two sides: blue and solid, orange and dashed. */
+/** The lines of the two sides: the name of the colour in style.css; solid, dashed. */
 export const SIDES = [
-  { colour: "#1b5e9e", dash: [] },
-  { colour: "#b4500f", dash: [7, 4] },
+  { colour: "first", dash: [] },
+  { colour: "second", dash: [7, 4] },
 ];

@@ -1,8 +1,8 @@
 // One side's graph on a canvas: nodes in the colours of their answers, packets on their way.
 
-import { PALETTE, level } from "./colours.js";
+import { level } from "./colours.js";
+import { theme } from "./theme.js";
 
-const INK = "#1d2430";
 const MARGIN = 18;
 const CLOSE = 400; // of more nodes there are no rings: one would not see them
 
@@ -70,7 +70,7 @@ export class Graph {
     this.edges.width = W; this.edges.height = H;
     const g = this.edges.getContext("2d");
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
-    g.strokeStyle = nodes > 500 ? "#dfe2e7" : "#cdd2d9";
+    g.strokeStyle = nodes > 500 ? theme["edge-faint"] : theme.edge;
     g.lineWidth = nodes > 500 ? 0.6 : 1.2;
     g.beginPath();
     for (let e = 0; e < edges.length; e += 2) {
@@ -99,7 +99,7 @@ export class Graph {
     const g = this.g;
     const size = Math.max(1.2, 0.3 * this.radius);
     this.packets = this.packets.filter((p) => p.end > t - 0.2);
-    g.fillStyle = INK;
+    g.fillStyle = theme.ink;
     g.beginPath();
     const lost = [];
     for (const p of this.packets) {
@@ -118,7 +118,7 @@ export class Graph {
     g.globalAlpha = 1;
     if (!lost.length) return;
     const arm = Math.max(2, 1.2 * size);
-    g.strokeStyle = "#b4500f";
+    g.strokeStyle = theme.second;
     g.lineWidth = 1.6;
     g.beginPath();
     for (let i = 0; i < lost.length; i += 2) {
@@ -162,13 +162,13 @@ export class Graph {
       else { g.moveTo(x + size, y); g.arc(x, y, size, 0, 7); }
     };
     if (n <= CLOSE) { // outlines: a darker, larger shape below is quicker than a stroke
-      g.fillStyle = "#6c717b";
+      g.fillStyle = theme.outline;
       g.beginPath();
       for (const list of groups.values()) for (const i of list) shape(i, r + 0.5);
       g.fill();
     }
     for (const [key, list] of groups) {
-      g.fillStyle = PALETTE[key];
+      g.fillStyle = theme.palette[key];
       g.beginPath();
       for (const i of list) shape(i, r - (n <= CLOSE ? 0.5 : 0));
       g.fill();
@@ -179,7 +179,7 @@ export class Graph {
 
   drawRings(seen, n, r) {
     const g = this.g;
-    g.strokeStyle = "rgba(29,36,48,0.8)";
+    g.strokeStyle = theme.ink;
     g.lineWidth = Math.max(1.3, 0.2 * r);
     g.beginPath();
     for (let i = 0; i < n; i++) {
@@ -201,8 +201,8 @@ export class Graph {
 
   drawDead(dead, r) {
     const g = this.g;
-    g.strokeStyle = "#6d747f";
-    g.fillStyle = "#ffffff";
+    g.strokeStyle = theme.gone;
+    g.fillStyle = theme.card;
     g.lineWidth = 1.5;
     for (const i of dead) {
       const [x, y, a] = [this.place[2 * i], this.place[2 * i + 1], 0.5 * Math.max(r, 3)];
@@ -228,19 +228,19 @@ export class Graph {
     };
     const r = Math.max(this.radius, 4);
     if (this.scene.told !== null && this.scene.told !== undefined) {
-      ring(this.scene.told, 1.9 * r, 2.2, INK);
+      ring(this.scene.told, 1.9 * r, 2.2, theme.ink);
     }
     if (this.chosen >= 0 && this.chosen < this.scene.nodes) {
-      ring(this.chosen, 1.7 * r, 5, "#ffffff");
-      ring(this.chosen, 1.7 * r, 2.5, "#1b5e9e");
+      ring(this.chosen, 1.7 * r, 5, theme.card);
+      ring(this.chosen, 1.7 * r, 2.5, theme.focus);
     }
   }
 
-  /** The node at a place in CSS pixels; -1: none. */
-  at(x, y) {
+  /** The node at a place in CSS pixels, at least within `reach` of it; -1: none. */
+  at(x, y, reach = 9) {
     if (!this.place) return -1;
     let best = -1;
-    let near = Math.max(1.8 * this.radius, 9) ** 2;
+    let near = Math.max(1.8 * this.radius, reach) ** 2;
     for (let i = 0; i < this.scene.nodes; i++) {
       const gap = (this.place[2 * i] - x) ** 2 + (this.place[2 * i + 1] - y) ** 2;
       if (gap < near) { near = gap; best = i; }

@@ -3,6 +3,7 @@
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const FAR = 5; // pixels after which a press is a drag
 const PAUSE = 120; // milliseconds between two moves that are sent
+const REACH = { touch: 16 }; // pixels within which a finger hits a node
 
 /** Let a viewer choose, kill and move nodes of a graph. `act` has choose(node, aloud), toggle(node)
  * and move(node, x, y). */
@@ -19,11 +20,18 @@ export function handle(graph, act) {
   canvas.addEventListener("pointerdown", (event) => {
     if (!graph.scene) return;
     const [x, y] = place(event);
-    const node = graph.at(x, y);
+    const node = graph.at(x, y, REACH[event.pointerType]);
     if (node < 0) return;
+    if (event.pointerType === "touch") act.choose(node, false);
     press = { node, x, y, moved: false };
     canvas.setPointerCapture(event.pointerId);
   });
+
+  // A finger on a node drags the node; beside all nodes it scrolls the page.
+  canvas.addEventListener("touchstart", (event) => {
+    const [touch] = event.touches;
+    if (graph.scene?.movable && event.touches.length === 1 && graph.at(...place(touch), REACH.touch) >= 0) event.preventDefault();
+  }, { passive: false });
 
   canvas.addEventListener("pointermove", (event) => {
     if (!graph.scene) return;

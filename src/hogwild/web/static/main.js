@@ -1,10 +1,10 @@
 // The page: what the server says goes to graphs, curves and words; what the viewer does goes back.
 
 import { Chart } from "./chart.js";
-import { PALETTE } from "./colours.js";
-import { Graph } from "./graph.js";
 import { handle } from "./hands.js";
 import { Link } from "./link.js";
+import { makeSides } from "./sides.js";
+import { theme, themed } from "./theme.js";
 import * as words from "./words.js";
 
 const $ = (selector) => document.querySelector(selector);
@@ -17,11 +17,7 @@ const PRESETS = {
   rules: [["energy", "messages"], ["energy", "gradient"]],
   caching: [["gcn", "overwriting"], ["gcn", "caching"]],
 };
-const sides = [...document.querySelectorAll(".side")].map((box) => ({
-  box, graph: new Graph(box.querySelector(".side > canvas")), model: box.querySelector(".model"),
-  rule: box.querySelector(".rule"), verdict: box.querySelector(".verdict"),
-  about: box.querySelector(".about-node"), state: "",
-}));
+const sides = makeSides($("#side"), $(".sides"));
 const charts = {
   error: new Chart($("#error"), "no answer yet"),
   residual: new Chart($("#residual"), "layers have no residual: nothing tells them how far they are"),
@@ -77,7 +73,10 @@ const link = new Link({
     });
     document.documentElement.dataset.first ??= String(Math.round(now));
   },
-  notice({ kind, text }) { banner(text, kind); if (kind !== "error") setTimeout(() => banner(null), 4000); },
+  notice({ kind, text }) {
+    banner(text, kind);
+    setTimeout(() => { if ($("#banner").textContent === text) banner(scene?.banner ?? null); }, kind === "error" ? 8000 : 4000);
+  },
   gone(code, reason) {
     if (code === 1008) banner(`The server has closed the connection: ${reason || "it refused this page"}. Load the page again.`, "error");
     else if (code !== 1013) banner("The server does not answer. Start it with: hogwild serve. This page finds it by itself.", "error");
@@ -89,7 +88,8 @@ function ask() {
   const get = (name, usual) => wish.get(name) ?? usual;
   if (hello.attached) return;
   if (wish.has("task") || wish.has("nodes") || wish.has("seed")) {
-    link.send("world", { task: get("task", "field"), nodes: Number(get("nodes", 60)), seed: Number(get("seed", 3)) });
+    const nodes = Math.max(Number(get("nodes", 60)), hello.limits.nodes[0]); // a graph of one's own may be smaller
+    link.send("world", { task: get("task", "field"), nodes, seed: Number(get("seed", 3)) });
   }
   if (wish.has("left")) choose(0, ...wish.get("left").split(","));
   if (wish.has("right")) choose(1, ...wish.get("right").split(","));
@@ -122,15 +122,23 @@ function note(before, now) {
 function describe() {
   const { task, timing, mode } = scene;
   $("#question").textContent = task.question;
-  $("#low").textContent = task.low.toFixed(1);
-  $("#high").textContent = task.high.toFixed(1);
+  [$("#low").textContent, $("#high").textContent] = words.ends(task.low, task.high);
   $("#answer").textContent = `colour: ${task.answer}`;
   const { full } = sides[0].graph;
   $("#rings").hidden = scene.nodes > 400;
   $("#full").textContent = scene.unit ? `${Math.round(1000 * scene.unit * full)} ms` : ticks(full);
   $("#square").textContent = mode === "attached" ? "settled" : "done, no longer listens";
+  $("#dead").textContent = mode === "attached" ? "cannot be heard" : "dead";
   Object.values(charts).forEach((chart) => { chart.perSecond = scene.per_second ?? 0; });
-  if (mode === "attached") { attachedBanner(); return; }
+  if (mode === "attached") {
+    banner(scene.banner);
+    document.body.classList.toggle("unknown", scene.known === false);
+    $(".side h2 .name").textContent = "The swarm";
+    sides[0].graph.canvas.setAttribute("aria-label", `Graph of ${scene.nodes} agents`);
+    return;
+  }
+  $("#keys").textContent = words.keys(scene.movable, mode);
+  $("#presets").hidden = task.name === "given";
   $("#task").value = task.name;
   if (![...$("#nodes").options].some((o) => Number(o.value) === scene.nodes)) $("#nodes").add(new Option(scene.nodes));
   $("#nodes").value = String(scene.nodes);
@@ -145,12 +153,12 @@ function describe() {
   $("#pause").textContent = scene.paused ? "Go on" : "Pause";
   $("#replay").textContent = mode === "replay" ? "Back to live" : "Replay the recording";
   scene.sides.forEach((about, s) => {
-    const { box, model, rule } = sides[s];
+    const { model, rule } = sides[s];
     const all = Object.entries(task.name === "given" ? { given: { title: "Your model" } } : hello.models);
     fill(model, all.map(([name, { title }]) => [name, title]), about.model);
     fill(rule, about.rules.map((name) => [name, RULES[name] ?? name]), about.rule);
     const other = scene.sides[1 - s];
-    box.querySelector(".name").textContent = `${about.title}, ${RULES[about.rule]}`;
+    sides[s].name.textContent = `${about.title}, ${RULES[about.rule]}`;
     const name = other && about.model === other.model ? (about.rule === "gradient" ? "gradient" : RULES[about.rule] ?? about.rule) : about.title;
     Object.values(charts).forEach((chart) => { chart.names[s] = name; });
     sides[s].graph.canvas.setAttribute("aria-label",
@@ -160,7 +168,6 @@ function describe() {
     const wanted = PRESETS[button.dataset.preset];
     const fits = scene.sides.every(({ model, rule }, s) => model === wanted[s][0] && rule === wanted[s][1]);
     button.setAttribute("aria-pressed", String(fits));
-    button.disabled = task.name === "given";
   }
   remember();
   tell();
@@ -169,7 +176,7 @@ function describe() {
 /** What changes with every snapshot, in words; a few times a second. */
 function tell() {
   if (!scene) return;
-  sides.forEach(({ graph, verdict, about: line, box }, s) => {
+  sides.forEach(({ graph, verdict, about: line, numbers: boxes }, s) => {
     const side = graph.last;
     const about = scene.sides[s];
     if (!about) return;
@@ -178,7 +185,7 @@ function tell() {
       return;
     }
     const [state, head, text] = scene.mode === "attached"
-      ? words.swarmVerdict(side) : words.verdict(side, about, hello.restart, scene.mode);
+      ? words.swarmVerdict(side, scene.known) : words.verdict(side, about, hello.restart, scene.mode);
     if (verdict.dataset.state !== state) {
       verdict.dataset.state = state;
       if (state !== "wait") $("#verdicts").textContent = `${about.title}: ${head} ${text}`;
@@ -189,7 +196,7 @@ function tell() {
       updates: words.count(side.updates), packets: words.count(side.packets), bytes: words.size(side.bytes),
       task: words.onTask(side.task, about.in_step, scene.task.classes),
     };
-    for (const [name, value] of Object.entries(numbers)) set(box.querySelector(`[data-number="${name}"]`), value);
+    for (const [name, value] of Object.entries(numbers)) set(boxes[name], value);
     set(line, aboutNode(graph, about));
   });
   if (scene.mode === "live") set($("#recorded"), recorded());
@@ -205,13 +212,15 @@ function aboutNode(graph, about) {
   const i = graph.chosen;
   const side = graph.last;
   if (i < 0 || i >= scene.nodes) return "Point at a node to read its answer.";
-  if (side.state[i] === 2) return `Node ${i} is dead. Its neighbours counted on it for ${hello.lease} more ticks.`;
+  const name = scene.names ? `Agent ${scene.names[i]}` : `Node ${i}`;
+  if (side.state[i] === 2) return scene.names ? `${name} cannot be heard.` : `${name} is dead. Its neighbours counted on it for ${hello.lease} more ticks.`;
   const links = scene.edges.reduce((sum, end) => sum + (end === i), 0);
   const exact = about.exact[i];
   const age = scene.unit ? `${Math.round(1000 * scene.unit * side.stale[i])} ms` : ticks(side.stale[i]);
   const done = scene.mode === "attached" ? "settled" : "done";
   const news = side.state[i] === 1 ? done : `its oldest packet is ${age} old`;
-  return `Node ${i}: says ${words.answer(side.answer[i])}, in step ${words.answer(exact)}; ${news}; ${links} neighbours.`;
+  const inStep = scene.known === false ? "" : `, in step ${words.answer(exact)}`;
+  return `${name}: says ${words.answer(side.answer[i])}${inStep}; ${news}; ${links} neighbour${links === 1 ? "" : "s"}.`;
 }
 
 function replayBanner() {
@@ -221,8 +230,6 @@ function replayBanner() {
     banner(`Replay of a recorded schedule: all ${words.count(end)} ticks.${same[scene.same] ?? ""}`);
   } else banner(`Replay of a recorded schedule: tick ${words.count(latest)} of ${words.count(end)}.`);
 }
-
-function attachedBanner() { banner(scene.banner); }
 
 function banner(text, kind = "note") {
   const box = $("#banner");
@@ -342,8 +349,27 @@ function draw(now) {
 }
 requestAnimationFrame(draw);
 
-const bar = $("#bar").getContext("2d");
-PALETTE.forEach((colour, i) => {
-  bar.fillStyle = colour;
-  bar.fillRect((256 * i) / PALETTE.length, 0, 256 / PALETTE.length + 1, 12);
+function drawBar() {
+  const bar = $("#bar").getContext("2d");
+  theme.palette.forEach((colour, i) => {
+    bar.fillStyle = colour;
+    bar.fillRect((256 * i) / theme.palette.length, 0, 256 / theme.palette.length + 1, 12);
+  });
+}
+drawBar();
+themed(() => {
+  drawBar();
+  drawn = -1e9;
+  sides.forEach(({ graph }) => { graph.stale = true; graph.draw(clock, still.checked); });
+  Object.values(charts).forEach((chart) => chart.draw());
 });
+
+// -- for programs that drive the page --------------------------------------------------------------
+
+export { act };
+
+/** Where the nodes of the first side are, in CSS pixels from the corner of its canvas. */
+export function places() {
+  const { place } = sides[0].graph;
+  return Array.from({ length: scene.nodes }, (_, i) => [place[2 * i], place[2 * i + 1]]);
+}

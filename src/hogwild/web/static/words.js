@@ -41,6 +41,13 @@ export function answer(value) {
   return value.toFixed(Math.abs(value) < 10 ? 3 : 1);
 }
 
+/** Two numbers with as many digits as tell them apart. */
+export function ends(low, high) {
+  const digits = Math.max(1, Math.min(8, 1 - Math.floor(Math.log10(high - low))));
+  const shown = (v) => (Math.max(Math.abs(low), Math.abs(high)) < 1e6 ? v.toFixed(digits) : v.toExponential(3));
+  return [shown(low), shown(high)];
+}
+
 /** What to say of a side: [state, headline, detail]. */
 export function verdict(side, about, restart, mode) {
   const far = share(side.error);
@@ -48,7 +55,8 @@ export function verdict(side, about, restart, mode) {
   const living = side.state.reduce((sum, s) => sum + (s !== 2), 0);
   if (!Number.isFinite(side.error)) return ["wait", "Waiting.", "No answer has come yet."];
   if (side.error < 1e-3) {
-    return ["right", "Right.", `Every node is within ${far} of the model’s answer in step.`];
+    return ["right", "Right.", side.error === 0 ? "Every node gives the model’s answer in step."
+      : `Every node is within ${far} of the model’s answer in step.`];
   }
   if (about.ends && done === living) {
     const left = Math.max(0, Math.round(restart - side.since));
@@ -62,19 +70,33 @@ export function verdict(side, about, restart, mode) {
   return ["wait", "Finding out.", `${far} away from the model’s answer in step.`];
 }
 
+/** What a viewer can do to nodes. */
+export function keys(movable, mode) {
+  if (mode === "replay") return "A replay cannot be changed. By keyboard: arrows choose a node.";
+  return movable
+    ? "Click or tap a node to kill or revive it. Drag it to change the graph. By keyboard: arrows choose a node, Enter kills or revives it, Shift with arrows moves it."
+    : "Click or tap a node to kill or revive it. By keyboard: arrows choose a node, Enter kills or revives it.";
+}
+
 export function onTask(value, inStep, classes) {
   if (!Number.isFinite(value)) return "–";
   const shown = (v) => (classes ? `${Math.round(100 * v)} % wrong` : `error ${v.toFixed(2)}`);
   return inStep === null ? shown(value) : `${shown(value)}, in step ${classes ? `${Math.round(100 * inStep)} %` : inStep.toFixed(2)}`;
 }
 
-/** What to say of a swarm of real processes. */
-export function swarmVerdict(side) {
+/** What to say of a swarm of real processes; `known`: whether their answer in step is. */
+export function swarmVerdict(side, known) {
   const far = share(side.error);
   const done = side.state.reduce((sum, s) => sum + (s === 1), 0);
-  if (!Number.isFinite(side.error)) return ["wait", "Waiting for the agents.", "They have said nothing yet."];
   const living = side.state.reduce((sum, s) => sum + (s !== 2), 0);
   const settled = `${done} of ${living} agents say that they are settled.`;
+  if (!living) return ["wrong", "Nobody speaks.", "No agent has said anything for some seconds."];
+  if (known === false) {
+    return done === living
+      ? ["right", "Settled.", `${settled} Their answer in step is not known here.`]
+      : ["wait", "Finding out.", `${settled} The largest residual is ${small(side.residual)}.`];
+  }
+  if (!Number.isFinite(side.error)) return ["wait", "Waiting for the agents.", "They have said nothing yet."];
   if (side.error < 1e-3) return ["right", "Right.", `Every agent is within ${far} of the answer in step. ${settled}`];
   return ["wait", "Finding out.", `${far} away from the answer in step. ${settled}`];
 }

@@ -1,13 +1,14 @@
-r"""The problem of one part of a graph for a given halo: the nodes of the halo are pinned.
+r"""A problem in which some nodes are pinned: they stay where they are while others are solved for.
 
-A part holds its *owned* nodes and a *halo*, the nodes of other parts that the owned nodes depend
-on. For the embeddings :math:`h_B` of the halo as last received, the part solves
+A part of a graph holds its *owned* nodes A and a *halo* B, the nodes of other parts that the owned
+nodes depend on; a node of a network holds its ball A and the rim B of the ball
+(:mod:`hogwild.rules.balls`). For the embeddings :math:`h_B` as last received they solve
 
 .. math:: \min_{h_A} E(h_A, h_B) \qquad \text{or} \qquad h_A = F_A(h_A, h_B).
 
-Both are problems on all local nodes, in which the halo does not move. With P the projection on the
-owned nodes, their gradient is :math:`P \nabla E`, their Hessian :math:`P \nabla^2 E P + (I - P)`,
-and their map :math:`P F(h) + (I - P) h_B`. Every solver of the library solves them.
+Both are problems on all nodes at hand, in which those of B do not move. With P the projection on
+the nodes of A, their gradient is :math:`P \nabla E`, their Hessian :math:`P \nabla^2 E P + (I -
+P)`, and their map :math:`P F(h) + (I - P) h_B`. Every solver of the library solves them.
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ from hogwild_node.local import LocalEnergy
 from hogwild_node.tree import FIXED, NODES, SHARED, over
 
 
-def pinned(problem: Problem, owned: int, h: Tensor) -> Problem:
-    """The problem in which only the first ``owned`` nodes move; the others stay at ``h``
+def pinned(problem: Problem, free: Tensor, h: Tensor) -> Problem:
+    """The problem in which only the nodes in ``free``, a mask [N], move; the others stay at ``h``
     [R, k, N]."""
-    free = torch.arange(problem.graph.num_nodes, device=h.device) < owned
     if isinstance(problem, Objective):
         return PinnedObjective(problem.graph, problem, free)
     assert isinstance(problem, FixedPoint)

@@ -1,0 +1,85 @@
+"""Solves of many small pieces of a problem at once, in which some nodes are held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hogwild.graph import Graph
+from hogwild.kernels.energy import EnergyKernel, Tensors
+from hogwild.linalg.solution import Solution
+from hogwild.problems.base import FixedPoint, Objective, Problem
+from hogwild.problems.pinned import pinned
+from hogwild.solvers.anderson import Anderson
+from hogwild.solvers.loop import Solver, solve
+from hogwild.solvers.newton import Newton
+from hogwild.solvers.picard import Picard
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Copies of some nodes and edges of a problem, as a batch of graphs.
+
+    Attributes:
+        graph: The graphs.
+        nodes: The node of which each node is a copy, [n].
+        edges: The edge of which each edge is a copy, [e].
+        free: Which nodes move, [n]; the others are held.
+    """
+
+    graph: Graph
+    nodes: Tensor
+    edges: Tensor
+    free: Tensor
+
+
+class HeldSolver:
+    """Solves pieces of one problem, in compiled code where the problem has some.
+
+    Args:
+        problem: The whole problem, without gradients.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        # Balls change from turn to turn: a factorisation would have to be planned every time.
+        self.solver: Solver = Anderson(max_iter=2000)
+        if isinstance(problem, Objective):
+            self.solver = Newton(linear="cg")
+        elif isinstance(problem, FixedPoint) and problem.monotone:
+            self.solver = Picard(max_iter=10_000)  # maxima have no use for differences
+        kernel = problem.kernel()
+        self.kernel = kernel if type(kernel) is EnergyKernel else None
+        if self.kernel is not None:
+            self.tensors = self.kernel.tensors.detach()
+
+    def solve(self, piece: Piece, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The embeddings [R, k, n] after a solve from ``h``, and which graphs of the piece have
+        an answer, [G]: of an energy a finite one, since any descent is welcome, and of a map a
+        fixed point."""
+        found = self._solved(piece, h)
+        finite = piece.graph.norm(found.value).isfinite().all(0)
+        return found.value, finite if isinstance(self.problem, Objective) else finite & (
+            found.converged.all(0)
+        )
+
+    def _solved(self, piece: Piece, h: Tensor) -> Solution:
+        if self.kernel is None:
+            part = self.problem.gathered(piece.graph, piece.nodes, piece.edges)
+            return solve(pinned(part, piece.free, h), self.solver, h)
+        t = self.tensors
+        posed = Tensors(
+            t.parameters, _some(t.nodes, piece.nodes), _maybe(t.edges, piece.edges),
+            _maybe(t.weight, piece.edges), _maybe(t.loop_weight, piece.nodes),
+        )  # fmt: skip
+        kernel = EnergyKernel(self.kernel.native, piece.graph, self.kernel.design, posed)
+        return Newton().run(kernel.holding(~piece.free), h)
+
+
+def _some(x: Tensor, index: Tensor) -> Tensor:
+    return x.index_select(-1, index)
+
+
+def _maybe(x: Tensor | None, index: Tensor) -> Tensor | None:
+    return None if x is None else _some(x, index)

@@ -1,0 +1,335 @@
+"""What a viewer watches and changes: two sides on one world, and the recording of their schedule.
+
+A stage knows no thread and no clock: whoever holds it says when it ticks
+(:mod:`hogwild.web.session`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from hogwild.asynchrony.lease import Beliefs
+from hogwild.asynchrony.scenario import Frame
+from hogwild.asynchrony.trace import Trace
+from hogwild.errors import HogwildError
+from hogwild.models.base import Model
+from hogwild.web.given import Given
+from hogwild.web.kept import Recording, Timing
+from hogwild.web.protocol import GIVEN, Command
+from hogwild.web.scene import described, limits, pairs, rounded
+from hogwild.web.shelf import trained
+from hogwild.web.side import Packets, Seen, Side, settings
+from hogwild.web.worlds import World
+
+LEASE = 20
+"""Ticks for which a node counts on a neighbour that is gone."""
+USUAL = (("energy", "auto"), ("gcn", "auto"))
+"""The models and rules to begin with."""
+TICKS_SHOWN = 40
+"""Ticks whose packets one snapshot shows at most."""
+
+
+class Stage:
+    """Two sides on one world.
+
+    Args:
+        given: A model and a graph from the command line.
+        replay: A recorded schedule of this graph.
+
+    Attributes:
+        stale: Whether there is a new scene to be shown.
+        same: Whether a replay ended in the same bits; ``None``: nothing can be said.
+    """
+
+    def __init__(self, given: Given | None = None, replay: Trace | None = None) -> None:
+        self.given, self.from_file = given, replay
+        self.timing, self.paused = Timing(), False
+        self.world: World | Given = World.make("field", 60, 3) if given is None else given
+        self.choice = list(USUAL) if given is None else given.choice
+        self.dead: set[int] = set()
+        self.version, self.stale = 0, False
+        self.recording: Recording | None = None
+        self.replaying: Recording | None = None
+        self.same: bool | None = None
+        self.sides: list[Side] = []
+        self._models: dict[tuple[str, str], Model] = {}
+
+    # -- time --------------------------------------------------------------------------------------
+
+    @property
+    def time(self) -> int:
+        """Ticks since all nodes began."""
+        return max(side.simulation.time for side in self.sides)
+
+    @property
+    def still(self) -> bool:
+        """Whether nothing moves now."""
+        return self.paused or all(side.over for side in self.sides)
+
+    def tick(self, heard: list[list[Packets]]) -> None:
+        """One tick of both sides; the packets that they heard are added to ``heard``."""
+        for side, packets in zip(self.sides, heard, strict=True):
+            if not side.over:
+                packets.append(side.step())
+                del packets[:-TICKS_SHOWN]
+        now = self.sides[0].simulation.time
+        if self.replaying is not None:
+            if all(side.over for side in self.sides):
+                self._compare()
+            return
+        if self.beliefs.due is not None and now >= self.beliefs.due:
+            believed = self.beliefs.at(now)
+            for side in self.sides:
+                side.believe(believed)
+        if self.recording is not None and self.recording.running:
+            self.recording.h = self.sides[0].simulation.h.clone()
+            if self.recording.noted() or self.sides[0].recorded is None:
+                self._stop_recording()
+                self.stale = True
+
+    def _compare(self) -> None:
+        """Whether the replay ended where the recording did."""
+        assert self.replaying is not None
+        h, same_model = self.replaying.h, self.choice[0] == self.replaying.choice[0]
+        self.same = None
+        if h is not None and same_model:
+            self.same = torch.equal(h, self.sides[0].simulation.h)
+        self.stale = True
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    def prepare(self, command: Command) -> bool:
+        """Take a command into account before all nodes begin; ``False``: it must wait."""
+        given = command.values
+        if command.name == "world" and given["task"] != GIVEN:
+            self.world = World.make(**given)
+            self.choice, self.from_file = list(USUAL), None
+        elif command.name == "speed":
+            self.timing.speed = given["ticks"]
+        elif command.name == "timing" and self.from_file is None:
+            vars(self.timing).update(given)
+        elif command.name == "side" and GIVEN not in (given["model"], self.world.task):
+            self.choice[given["side"]] = given["model"], given["rule"]
+        else:
+            return False
+        return True
+
+    def obey(self, command: Command) -> None:
+        """Carry out a command.
+
+        Raises:
+            HogwildError: It cannot be done; the text says why, for the viewer.
+        """
+        getattr(self, f"do_{command.name}")(**command.values)
+        self.stale = True
+
+    def do_world(self, task: str, nodes: int, seed: int) -> None:
+        """Another world."""
+        if task == GIVEN:
+            if self.given is None:
+                raise HogwildError("no model was given; start: hogwild serve FOLDER")
+            self.world, self.choice = self.given, self.given.choice
+        else:
+            self.world = World.make(task, nodes, seed)
+            self.choice = [
+                mine if pair[0] == GIVEN else pair
+                for mine, pair in zip(USUAL, self.choice, strict=True)
+            ]
+        self.begin()
+
+    def do_side(self, side: int, model: str, rule: str) -> None:
+        """Another model or rule on one side; all nodes begin anew."""
+        if (model == GIVEN) != isinstance(self.world, Given):
+            raise HogwildError(f"the model {model} was not trained for this task; choose another")
+        before = list(self.choice)
+        self.choice[side] = (model, rule)
+        try:
+            self.begin(keep=True)
+        except HogwildError:
+            self.choice = before
+            self.begin(keep=True)
+            raise
+        found = self.choice[side][1]
+        if rule not in ("auto", found):
+            raise HogwildError(f"this model cannot run with the rule {rule}; it runs with {found}")
+
+    def do_timing(self, stagger: int, delay: int, loss: float) -> None:
+        """What the sliders say."""
+        if self.replaying is not None:
+            raise HogwildError("a replay follows its schedule; go back to live first")
+        self.timing.stagger, self.timing.delay, self.timing.loss = stagger, delay, loss
+        self._stop_recording()
+        for side in self.sides:
+            side.retime(self._settings(side.rule))
+
+    def do_speed(self, ticks: int) -> None:
+        """Ticks a second."""
+        self.timing.speed = ticks
+
+    def do_pause(self, paused: bool) -> None:
+        """Stop time, or let it go on."""
+        self.paused = paused
+
+    def do_node(self, node: int, alive: bool) -> None:
+        """Kill or revive a node."""
+        self._require_change(node)
+        dead = self.dead - {node} if alive else self.dead | {node}
+        if len(dead) > self.world.nodes - 2:
+            raise HogwildError("two nodes must live at least; revive one first")
+        self.dead = dead
+        self._change()
+
+    def do_move(self, node: int, x: float, y: float) -> None:
+        """Put a node at another place."""
+        self._require_change(node)
+        if isinstance(self.world, Given):
+            raise HogwildError("the edges of this graph do not follow from places; kill a node")
+        self.world = self.world.move(node, x, y)
+        self._change()
+
+    def do_readings(self) -> None:
+        """Other features."""
+        self._require_change(0)
+        if isinstance(self.world, Given):
+            raise HogwildError("the features of this graph are given; choose another task")
+        self.world = self.world.again()
+        self._change()
+
+    def do_again(self) -> None:
+        """All nodes live and begin anew."""
+        self.dead = set()
+        self.begin()
+
+    def do_replay(self) -> None:
+        """Follow the recorded schedule."""
+        recording = self.recording
+        if recording is None or not recording.trace.ticks:
+            raise HogwildError("nothing has been recorded yet; start again and wait a moment")
+        recording.running = False
+        self.sides[0].recorded = None
+        self.replaying, self.world, self.dead = recording, recording.world, set()
+        self.begin(keep=True)
+
+    def do_live(self) -> None:
+        """Draw schedules again."""
+        self.replaying = None
+        self.begin()
+
+    def _require_change(self, node: int) -> None:
+        if self.replaying is not None:
+            raise HogwildError("a replay cannot be changed; go back to live first")
+        if node >= self.world.nodes:
+            raise HogwildError(f"there is no node {node}; the last one is {self.world.nodes - 1}")
+
+    # -- the world ---------------------------------------------------------------------------------
+
+    def begin(self, keep: bool = False) -> None:
+        """All nodes begin at tick 0; ``keep``: with the nodes that are dead, and the replay."""
+        self.same, self.stale = None, True
+        if not keep:
+            self.dead, self.replaying = set(), None
+        if self.from_file is not None and self.recording is None:
+            assert self.given is not None
+            self.recording = Recording(self.from_file, self.given, [], running=False)
+            self.replaying = self.recording
+        frame = self._true(0)
+        self.beliefs = Beliefs(LEASE)
+        believed = self.beliefs.see(frame)
+        self.sides = [self._side(*pair, frame, believed) for pair in self.choice]
+        self.choice = [(m, s.rule) for (m, _), s in zip(self.choice, self.sides, strict=True)]
+        if self.replaying is None and not self.dead:
+            self._record()
+
+    def _side(self, model: str, rule: str, frame: Frame, believed: Frame) -> Side:
+        """A side with this rule, or with the usual one where it does not fit the model."""
+        trace = None if self.replaying is None else self.replaying.trace
+        world = self.world
+        side = Side(
+            self._model(model), self._settings(rule), world.classes, world.nodes, trace=trace
+        )
+        try:
+            side.enter(frame, believed)
+        except HogwildError:
+            if rule == "auto":
+                raise
+            return self._side(model, "auto", frame, believed)
+        return side
+
+    def _settings(self, rule: str) -> Any:
+        t = self.timing
+        return settings(t.stagger, t.delay, t.loss, self.world.seed, rule)
+
+    def _model(self, name: str) -> Model:
+        if name == GIVEN:
+            assert self.given is not None
+            return self.given.model
+        key = self.world.task, name
+        if key not in self._models:
+            self._models[key] = trained(*key)
+        return self._models[key]
+
+    def _true(self, tick: int) -> Frame:
+        alive = np.ones(self.world.nodes, bool)
+        alive[sorted(self.dead)] = False
+        data = self.world.data(alive)
+        return Frame(tick, data, data.node_id)
+
+    def _change(self) -> None:
+        """The graph or its features have changed."""
+        self._stop_recording()
+        frame = self._true(self.sides[0].simulation.time)
+        believed = self.beliefs.see(frame)
+        for side in self.sides:
+            side.enter(frame, believed)
+
+    def _record(self) -> None:
+        side = self.sides[0]
+        about = {"bounds": side.wanted.bounds, "seed": self.world.seed}
+        trace = Trace.of(side.simulation.timetable, about)
+        side.recorded = trace
+        self.recording = Recording(trace, self.world, list(self.choice))
+
+    def _stop_recording(self) -> None:
+        if self.recording is not None and self.recording.running:
+            self.recording.running = False
+            self.sides[0].recorded = None
+
+    # -- what there is to see ----------------------------------------------------------------------
+
+    def scene(self) -> dict[str, Any]:
+        """The scene of now, under a new number."""
+        self.version, self.stale = self.version + 1, False
+        world, about = self.world, self.world.about
+        data, dead = self.sides[0].frame.data, sorted(self.dead)
+        low, high = (about.low, about.high) if about.low < about.high else limits(self.sides)
+        recording = self.recording
+        return {
+            "is": "scene", "version": self.version,
+            "mode": "live" if self.replaying is None else "replay",
+            "task": {
+                "name": world.task, "title": about.title, "question": about.question,
+                "answer": about.answer, "low": low, "high": high, "classes": about.classes,
+            },
+            "nodes": world.nodes, "seed": world.seed, "told": world.told,
+            "movable": not isinstance(world, Given),
+            "position": rounded(world.position.ravel(), 4),
+            "edges": pairs(data.edge_index, data.node_id), "dead": dead,
+            "timing": dict(vars(self.timing)), "paused": self.paused,
+            "sides": [
+                described(side, model)
+                for side, (model, _) in zip(self.sides, self.choice, strict=True)
+            ],
+            "recorded": 0 if recording is None else len(recording.trace.ticks),
+            "recording": recording is not None and recording.running,
+            "same": self.same,
+        }  # fmt: skip
+
+    def looks(self, heard: list[list[Packets]]) -> list[tuple[Seen, int, list[Packets]]]:
+        """What there is to see of every side, the ticks since its nodes began, its packets."""
+        return [
+            (side.look(), side.simulation.time - side.since, packets)
+            for side, packets in zip(self.sides, heard, strict=True)
+        ]

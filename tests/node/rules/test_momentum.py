@@ -1,0 +1,120 @@
+"""Gradient steps with momentum: the formula, fewer updates, the fallback, graphs that move."""
+
+import pytest
+import torch
+from helpers import chain, example
+
+import hogwild
+from hogwild import EnergyGNN, Inputs
+from hogwild.analysis.certify import certify
+from hogwild.asynchrony.scenarios import swarm
+from hogwild.errors import ConfigError
+from hogwild.rules import gradient_rule, guarded_rule
+from hogwild.testing import check_rule
+from hogwild_node.rules import guarded
+from hogwild_node.rules.momentum import LARGEST, PACE, MomentumRule
+
+
+def posed(size=6):
+    torch.manual_seed(0)
+    model, data = EnergyGNN(3, out_channels=2).double(), example(chain(size), size)
+    with torch.no_grad():
+        return model, data, model.problem(Inputs.of(data)).detach()
+
+
+def test_updates_are_the_formula():
+    """In step, with letters of the present, against the energy of the whole graph. The damping is
+    at its largest: no gradient reverses."""
+    _, _, problem = posed()
+    everyone, rule = problem.graph.everyone, gradient_rule(problem, "momentum")
+    assert isinstance(rule, MomentumRule)
+    h = problem.start()
+    rule.begin(h, everyone.current(h))
+    pace, moves = torch.zeros_like(h), []
+    for _ in range(4):
+        letters = rule.refresh(h, everyone.current(h), everyone)
+        mail = everyone_hears(problem.graph, letters)
+        node = problem.node.quadratic(h, everyone.current(h), everyone, majorise=1.0)
+        block = node.b.clone()
+        block.index_add_(-1, problem.graph.src, node.toward_curvature())
+        g = problem.evaluate(h).gradient
+        climbs = (g * pace).sum(1, keepdim=True) > 0
+        step = torch.linalg.solve(block.movedim(-1, 1), g.mT[..., None])[..., 0].mT
+        pace = torch.where(climbs, 0.0, PACE * pace) - LARGEST * step
+        new, _ = rule.update(h, everyone.current(h), mail, everyone)
+        torch.testing.assert_close(new, h + pace, rtol=0, atol=1e-12)
+        moves.append(float((new - h).abs().max()))
+        h = new
+    assert moves[1] > moves[0]  # nodes gather pace
+
+
+def everyone_hears(graph, letters):
+    """The letter on edge j → i is i's to j: deliver it along the edge i → j."""
+    pairs = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    back = [pairs.index((i, j)) for j, i in pairs]
+    return letters[..., torch.tensor(back)]
+
+
+def test_fewer_updates():
+    model, data, _ = posed(12)
+    usual, faster = (
+        hogwild.simulate(model, data, rule="gradient", step=step, tol=1e-3, runs=2, ticks=20_000)
+        for step in ("auto", "momentum")
+    )
+    assert usual.converged.all()
+    assert faster.converged.all()
+    assert faster.price.updates < 0.6 * usual.price.updates
+    sizes = [run.bytes.sum() / run.packets.sum() for run in (usual, faster)]
+    assert sizes[0] == sizes[1]
+
+
+def test_it_is_a_rule():
+    check_rule(lambda problem: gradient_rule(problem, "momentum"), ticks=600)
+    check_rule(lambda problem: guarded_rule(problem, "momentum", age=7), ticks=600)
+
+
+def test_guarded_steps_that_converge_are_the_same():
+    model, data, _ = posed()
+    plain, run = (
+        hogwild.simulate(model, data, rule=rule, step="momentum", ticks=200, tol=None)
+        for rule in ("gradient", "guarded")
+    )
+    assert torch.allclose(plain.h, run.h, rtol=0, atol=1e-12)
+    found = certify(model, data, rule="guarded", step="momentum")
+    assert found.guaranteed
+    assert "steps with momentum" in found.reason
+    assert not certify(model, data, rule="gradient", step="momentum").guaranteed
+
+
+def test_guarded_steps_that_diverge_fall_back_and_arrive(monkeypatch):
+    monkeypatch.setattr(guarded, "PATIENCE", 2.0)
+    monkeypatch.setattr(guarded, "FIRST", 4.0)
+    model, data, problem = posed(3)
+    rule = guarded_rule(problem, "momentum", age=1)
+    assert isinstance(rule.watched, MomentumRule)
+    rule.watched.damping, rule.watched.fall = 3.0, 1.0  # too large, for good
+    everyone, h = problem.graph.everyone, problem.start()
+    letters, far = rule.begin(h, everyone.current(h)), []
+    answer = model.embed(Inputs.of(data)).value.mT.detach()
+    for _ in range(3000):
+        h, letters = rule.update(
+            h, everyone.current(h), everyone_hears(problem.graph, letters), everyone
+        )
+        far.append(float((h - answer).abs().max()))
+    assert bool((rule.fallen > 0.0).all())
+    assert max(far) > 10.0 * far[-1]
+    assert far[-1] < 1e-3
+
+
+def test_messages_have_no_momentum():
+    model, data, _ = posed()
+    with pytest.raises(ConfigError, match="expected rule='gradient' or 'guarded'"):
+        hogwild.simulate(model, data, rule="messages", step="momentum", ticks=3)
+
+
+def test_graphs_that_move():
+    moving = swarm(6, degree=3, changes=2, every=60, seed=0)
+    model = hogwild.GSDGNN(1, out_channels=1)
+    found = hogwild.track(model, moving, rule="gradient", step="momentum")
+    assert found.error.max() > 0.3
+    assert found.error[-1].max() < 0.05

@@ -1,0 +1,250 @@
+"""Solves of balls: exact answers under loss, delay and lost memories, and what they cost."""
+
+import pytest
+import torch
+from helpers import DOUBLE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+import hogwild
+from hogwild.asynchrony.impairments import BernoulliLoss, Crashes, EventTriggered, Quantisation
+from hogwild.asynchrony.schedule import Schedule
+from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.executors.simulated import Simulation
+from hogwild.graph import Graph
+from hogwild.rules import rule_for
+from hogwild.rules.balls import LARGEST, BallsRule, usual_radius
+from hogwild.testing import check_rule
+from hogwild.testing.problems import Affine, Quadratic, random_graph
+
+
+def path(n):
+    """Nodes in a row."""
+    right = torch.stack([torch.arange(n - 1), torch.arange(1, n)])
+    return Graph.of(torch.cat([right, right.flip(0)], 1), n)
+
+
+def error(problem, h):
+    answer = problem.answer()
+    return float((h - answer).abs().max() / answer.abs().max())
+
+
+def in_step(rule, h, letters):
+    """One update of all nodes together."""
+    everyone = rule.everyone
+    inbox, mail = everyone.current(rule.broadcast(h, everyone)), letters[..., rule.graph.reverse]
+    return rule.update(h, inbox, mail, everyone)
+
+
+def simulated(problem, radius, *, ticks, impairments=(), stagger=3, delay=2, seed=0):
+    rule = BallsRule(problem, radius)
+    graph = problem.graph
+    schedule = Schedule(graph, stagger=stagger, delay=delay, seed=seed, impairments=impairments)
+    simulation = Simulation(rule, schedule, problem.start(), impairments=impairments)
+    for _ in range(ticks):
+        simulation.step()
+    return simulation
+
+
+@pytest.mark.parametrize(
+    ("kind", "radius"), [("objective", 2), ("fixed-point", 2), ("objective", None)]
+)
+def test_conforms(kind, radius):
+    check_rule(lambda problem: BallsRule(problem, radius), kind=kind, ticks=200)
+
+
+def test_steps_in_step_are_exact_after_as_many_as_there_are_hops():
+    """On a path in step, a node has heard of the far end after n − 1 turns and not before."""
+    n = 9
+    problem = Quadratic.random(path(n), channels=2)
+    rule, everyone = BallsRule(problem, None), problem.graph.everyone
+    h = problem.start()
+    letters = rule.begin(h, everyone.current(h))
+    answer = problem.answer()
+    for turn in range(1, n):
+        h, letters = in_step(rule, h, letters)
+        known = (rule.around.hops <= turn) & rule.tables.used
+        assert torch.equal(rule.tables.known, known)
+        away = (h - answer).abs().amax((0, 1))
+        middle = torch.tensor([max(i, n - 1 - i) <= turn for i in range(n)])
+        assert bool((away[middle] < 1e-7).all())
+        assert bool((away[~middle] > 1e-7).all())
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3), seed=st.integers(0, 999),
+    radius=st.sampled_from([None, 1, 2, 4]), fixed=st.booleans(),
+    rate=st.sampled_from([0.0, 0.3, 0.6]), crashes=st.booleans(),
+)  # fmt: skip
+def test_exact_answers_under_loss_and_crashes(sizes, seed, radius, fixed, rate, crashes):
+    graph = random_graph(sizes, seed=seed)
+    problem = (Affine.random(graph, kappa=0.5, seed=seed) if fixed
+               else Quadratic.random(graph, coupling=0.3, seed=seed))  # fmt: skip
+    impairments = [BernoulliLoss(rate)] if rate else []
+    if crashes:
+        impairments.append(Crashes(rate=0.5, period=40, downtime=10, rejoin="cold", until=120))
+    done = simulated(problem, radius, ticks=130, impairments=impairments, seed=seed)
+    for _ in range(400):
+        if error(problem, done.h) < 1e-6:
+            break
+        done.step()
+    assert error(problem, done.h) < 1e-6
+    assert bool((done.rule.tables.known == done.rule.tables.used).all())
+
+
+def test_a_ball_with_its_rim_at_the_answer_gives_the_answer():
+    """A solve for the exact rim is exact, whatever the radius."""
+    graph = random_graph([12], seed=3)
+    problem = Quadratic.random(graph, seed=3)
+    rule, answer = BallsRule(problem, 1), problem.answer()
+    rule.begin(problem.start(), graph.everyone.current(problem.start()))
+    tables = rule.tables
+    tables.known[:] = tables.used
+    tables.version[:] = tables.used.long()
+    tables.value[:] = answer[..., rule.around.node.clamp_min(0)]
+    found = rule._solve(torch.arange(12), problem.start())
+    torch.testing.assert_close(found, answer, rtol=0, atol=1e-7)
+
+
+def test_smaller_balls_contract_by_the_proved_factor():
+    """|h_i − h*_i| ≤ ρ^m max_B |h_b − h*_b| with m = ⌈(r + 1) / 2⌉, where the Hessian is diagonally
+    dominant with ρ."""
+    graph, coupling = path(15), 1.0
+    rng = torch.Generator().manual_seed(0)
+    b = torch.randn(1, 1, 15, generator=rng, **DOUBLE)
+    problem = Quadratic(graph, torch.ones(1, 1, 1, **DOUBLE), b, coupling)
+    answer = problem.answer()
+    rho = 4 * coupling / (1 + 4 * coupling)  # each neighbour couples twice, once an edge
+    for radius in (0, 1, 2, 3):
+        rule = BallsRule(problem, radius)
+        rule.begin(problem.start(), graph.everyone.current(problem.start()))
+        tables = rule.tables
+        tables.known[:] = tables.used
+        tables.version[:] = tables.used.long()
+        wrong = torch.randn(rule.around.node.shape, generator=rng, **DOUBLE).clamp(-1, 1)
+        tables.value[:] = answer[..., rule.around.node.clamp_min(0)] + wrong
+        found = rule._solve(torch.arange(15), problem.start())
+        power = (radius + 2) // 2
+        assert float((found - answer).abs().max()) <= rho**power + 1e-7
+
+
+def test_compiled_solves_equal_those_on_torch():
+    torch.manual_seed(0)
+    graph = random_graph([7, 9], seed=1)
+    for options in ({}, {"heads": 2}, {"message": "node"}):
+        model = hogwild.EnergyConv(3, **options).to(**DOUBLE)
+        x = torch.randn(16, 3, **DOUBLE)
+        data = hogwild.Inputs(x, torch.stack([graph.src, graph.dst]), None, graph.batch)
+        with torch.no_grad():
+            problem = model.problem(data).detach()
+            answer = model.embed(data).value.mT
+        for radius in (2, None):
+            found = []
+            for compiled in (True, False):
+                rule = BallsRule(problem, radius)
+                if not compiled:
+                    rule.solver.kernel = None
+                schedule = Schedule(problem.graph, stagger=3, delay=1, seed=0)
+                simulation = Simulation(rule, schedule, problem.start())
+                for _ in range(120 if radius else 60):
+                    simulation.step()
+                found.append(simulation.h)
+            torch.testing.assert_close(*found, rtol=0, atol=1e-6)
+            if radius is None:
+                torch.testing.assert_close(found[0][0], answer, rtol=0, atol=1e-6)
+
+
+def test_what_a_packet_costs():
+    """Two nodes: each sends three numbers at the head and its own profile until it is confirmed."""
+    problem = Quadratic.random(path(2), channels=2)  # described by b, two numbers
+    rule, everyone = BallsRule(problem, None), problem.graph.everyone
+    h = problem.start()
+    letters = rule.begin(h, everyone.current(h))
+    sizes = []
+    for _ in range(3):
+        h, letters = in_step(rule, h, letters)
+        sizes.append(rule.numbers(everyone).tolist())
+    # identity, two numbers, number of edges, one edge
+    profile = 1 + 2 + 1 + 1
+    assert sizes == [[3 + profile] * 2, [3 + profile] * 2, [3] * 2]
+
+
+def test_neighbours_of_the_teller_hear_it_from_the_teller():
+    """In a complete graph every profile crosses its own edges only."""
+    n = 5
+    edges = torch.combinations(torch.arange(n)).T
+    graph = Graph.of(torch.cat([edges, edges.flip(0)], 1), n)
+    problem = Quadratic.random(graph, channels=2)
+    done = simulated(problem, None, ticks=100, stagger=1, delay=0)
+    profile = 1 + 2 + 1 + (n - 1)
+    heads = done.tally.packets * 3
+    # twice: what is sent in the first turn is confirmed in the second and seen so in the third
+    assert torch.equal(done.tally.numbers - heads, torch.full((n,), 2 * (n - 1) * profile))
+
+
+def test_embeddings_are_sent_only_where_there_is_a_rim():
+    problem = Quadratic.random(path(9), coupling=0.3)
+    whole, wide, narrow = (simulated(problem, r, ticks=150) for r in (None, 8, 2))
+    assert torch.equal(whole.h, wide.h)
+    assert torch.equal(whole.tally.numbers, wide.tally.numbers)
+    assert int(wide.rule.tables.version.max()) == 0
+    assert int(narrow.rule.tables.version.max()) > 0
+    assert error(problem, narrow.h) < 1e-5
+
+
+def test_nothing_is_sent_at_rest_with_an_event_trigger():
+    problem = Quadratic.random(path(6), coupling=0.1)
+    done = simulated(problem, 1, ticks=250, impairments=[EventTriggered(1e-9)])
+    before = done.tally.packets.clone()
+    for _ in range(50):
+        done.step()
+    assert torch.equal(done.tally.packets, before)
+    assert error(problem, done.h) < 1e-5
+
+
+def test_rounding_leaves_versions_alone():
+    problem = Quadratic.random(path(9), coupling=0.3)
+    done = simulated(problem, 1, ticks=300, impairments=[Quantisation(0.25)])
+    assert bool((done.rule.tables.known == done.rule.tables.used).all())
+    assert error(problem, done.h) < 0.2
+    exact = simulated(problem, None, ticks=100, impairments=[Quantisation(0.25)])
+    assert error(problem, exact.h) < 1e-7
+
+
+def test_simulate_counts_work_and_knows_the_radius():
+    torch.manual_seed(0)
+    graph = random_graph([8], seed=1)
+    model = hogwild.EnergyGNN(3, out_channels=1)
+    data = Data(x=torch.randn(8, 3), edge_index=torch.stack([graph.src, graph.dst]))
+    run = hogwild.simulate(model, data, rule="balls", runs=3, ticks=200)
+    assert bool(run.converged.all())
+    assert run.price.solved > run.price.updates
+    assert "solves for" in str(run.price)
+    small = hogwild.simulate(model, data, rule="balls", radius=1, runs=3, ticks=2000)
+    assert bool(small.converged.all())
+    plain = hogwild.simulate(model, data, runs=3)
+    assert plain.price.solved == plain.price.updates
+    assert "solves for" not in str(plain.price)
+
+
+def test_the_usual_radius():
+    assert usual_radius(Quadratic.random(path(9))) is None
+    long = path(LARGEST + 50)
+    # 2 (r + c) + 1 entries in a table
+    assert usual_radius(Quadratic.random(long)) == (LARGEST - 1) // 2 - 2
+    assert usual_radius(Affine.random(long)) == (LARGEST - 1) // 2 - 1
+
+
+def test_refusals():
+    problem = Quadratic.random(path(4))
+    with pytest.raises(ConfigError, match="radius=2 was given with rule='messages'"):
+        hogwild.executors.settings.Settings(rule="messages", radius=2)
+    with pytest.raises(ConfigError, match="radius"):
+        hogwild.executors.settings.Settings(rule="balls", radius=-1)
+    with pytest.raises(ConfigError, match="whose problems move"):
+        rule_for(problem, "balls", moving=True)
+    one_way = Affine.random(Graph.of(torch.tensor([[0, 1], [1, 2]]), 3))
+    with pytest.raises(AsynchronyError, match="way back"):
+        BallsRule(one_way, 1)
