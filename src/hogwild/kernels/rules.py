@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, Star, kept
+from hogwild.kernels.alike import alike
 from hogwild.kernels.energy import Design, Sizes
 from hogwild.kernels.native import Library, Missing, found, large_pages
 from hogwild_node.activations import ACTIVATIONS
@@ -52,7 +53,8 @@ MEMORY = (
 MARKS = ("known", "lost", "quiet")
 _RULE: list[tuple[str, Any]] = [
     ("sizes", _AT), *((name, _INT) for name in ("replicas", "nodes", "edges")),
-    *((name, _AT) for name in ("begin", "order", "variable", "weights", "of_edges", "of_nodes")),
+    *((name, _AT) for name in ("begin", "order", "variable", "weights", "of_edges", "of_nodes",
+                              "alike")),
     ("messages", _INT), ("step", _INT), ("rates", _AT), *((name, _REAL) for name in NUMBERS),
     *((f"m_{name}", _Field) for name in MEMORY), *((f"m_{name}", _AT) for name in MARKS),
 ]  # fmt: skip
@@ -263,7 +265,8 @@ class RuleKernel:
             step, rates = 1, gradient.rate.expand(shape).contiguous()
         self._alive: list[Any] = [rows, variable, rates]
         at = {"begin": self.begin, "order": order, "variable": variable, "rates": rates,
-              "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes}  # fmt: skip
+              "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes,
+              "alike": alike(rows.nodes, rows.edges, self.begin)}  # fmt: skip
         remembered = _memory(rule, gradient)
         for name in MARKS:
             if name in remembered:

@@ -69,16 +69,17 @@ struct Unrolled {
             }
     }
 
-    /// f(y) [O], and the slopes s [2 W] of the hidden units.
-    HOG_INLINE void forward(const double* weights, const V* q, const V* y, V* s, V* value) {
-        V x[W], z[W];
-        rise<0>(weights, q, y, z, x);
-        softplus_of<W>(x, s);
-        HOG_ALL(i, W) z[i] = x[i];
-        rise<1>(weights, q, y, z, x);
-        softplus_of<W>(x, s + W);
-        HOG_ALL(i, W) z[i] = x[i];
-        rise<2>(weights, q, y, z, value);
+    /// f(y) [O], and the slopes s [2 W] of the hidden units; for B rows side by side, because the
+    /// activations of one row are too few to keep a processor busy. Row b of q, y, s and value lies at
+    /// b times the given distance.
+    template <int B>
+    HOG_INLINE void forward(const double* weights, const V* q, int q_row, const V* y, V* s, V* value) {
+        V x[B * W], z[B * W];
+        HOG_ALL(b, B) rise<0>(weights, q + b * q_row, y + b * D, z, x + b * W);
+        HOG_ALL(i, B * W) z[i] = softplus(x[i], s[i / W * 2 * W + i % W]);
+        HOG_ALL(b, B) rise<1>(weights, q + b * q_row, y + b * D, z + b * W, x + b * W);
+        HOG_ALL(i, B * W) z[i] = softplus(x[i], s[i / W * 2 * W + W + i % W]);
+        HOG_ALL(b, B) rise<2>(weights, q + b * q_row, y + b * D, z + b * W, value + b * O);
     }
 
     /// What the pre-activations c of layer l send back to y, and to the layer below (times its slopes).
@@ -105,11 +106,6 @@ struct Unrolled {
         sink<2>(weights, q, s, p, g, c);
         sink<1>(weights, q, s, c, g, below);
         sink<0>(weights, q, s, below, g, c);
-    }
-
-    template <int n>
-    HOG_INLINE void softplus_of(V* x, V* s) {
-        HOG_ALL(i, n) x[i] = softplus(x[i], s[i]);
     }
 };
 
@@ -150,8 +146,8 @@ class FixedSteps {
         for (int l = 0; l < count; ++l) {
             const int64_t a = slots[l], i = turn_.nodes[a];
             next_first_[l] = turn_.first[a], next_degree_[l] = turn_.first[a + 1] - turn_.first[a];
-            next_edges_[l] = f_.of_edges + (replica_ * f_.edges + f_.begin[i]) * EDGE;
-            next_nodes_[l] = f_.of_nodes + (replica_ * f_.nodes + i) * NODE;
+            next_edges_[l] = f_.edge_contexts(i, replica_, EDGE);
+            next_nodes_[l] = f_.node_context(i, replica_, NODE);
         }
     }
 
@@ -167,7 +163,7 @@ class FixedSteps {
             degrees[l] = degree;
             first[l] = like == l ? turn_.first[a] : first[0];
             last[l] = like == l ? degree - 1 : last[0];
-            contexts[l] = like == l ? f_.of_edges + (replica_ * f_.edges + f_.begin[i]) * EDGE : contexts[0];
+            contexts[l] = like == l ? f_.edge_contexts(i, replica_, EDGE) : contexts[0];
         }
         const int most = (int)degrees[0];
         // The step, with the gradients of the node and of its neighbours at the last packets.
@@ -201,29 +197,20 @@ class FixedSteps {
             h[c] = h[c] - rate * g[c];
         }
         // The gradients of the nodes' energies at the new embeddings.
-        for (int l = 0; l < LANES; ++l) rows[l] = f_.of_nodes + (replica_ * f_.nodes + node[l]) * NODE;
+        for (int l = 0; l < LANES; ++l) rows[l] = f_.node_context(node[l], replica_, NODE);
         HOG_ALL(i, NODE / LANES) transpose(rows, i * LANES, qn_ + i * LANES);
         const double *loop = weights_ + Message::N::weights(), *up = loop + Loop::N::weights();
         const V *q_up = qn_ + Loop::N::context(), share = q_up[Update::N::context()];
         V y[2 * K > C + K ? 2 * K : C + K], m[C], value[C], sl[2 * W], su[2 * W], bar[C + K], own[K], p_[C];
-        Loop::forward(loop, qn_, h, sl, value);
+        Loop::template forward<1>(loop, qn_, 0, h, sl, value);
         HOG_ALL(c, C) m[c] = share * value[c];
-        for (int p = 0; p < most; ++p) {
-            for (int l = 0; l < LANES; ++l)
-                rows[l] = contexts[l] + plain(std::min<int64_t>(p, last[l])) * EDGE;
-            V* q = q_ + p * EDGE;
-            HOG_ALL(i, EDGE / LANES) transpose(rows, i * LANES, q + i * LANES);
-            V& weight = q[Message::N::context()];
-            weight = degrees > p ? weight : wide(0.0);
-            HOG_ALL(c, K) y[2 * c] = h[c], y[2 * c + 1] = views_[p * K + c];
-            Message::forward(weights_, q, y, s_ + p * 2 * W, value);
-            HOG_ALL(c, C) m[c] += weight * value[c];
-            ask_for_edges(p);
-        }
-        for (int p = most; coming_ && p < next_degree_[0]; ++p) ask_for_edges(p);
+        int p = 0;
+        for (; p + 1 < most; p += 2) listen<2>(p, contexts, last, degrees, h, m);
+        if (p < most) listen<1>(p, contexts, last, degrees, h, m);
+        for (p = most; coming_ && p < next_degree_[0]; ++p) ask_for_edges(p);
         HOG_ALL(c, C) y[c] = m[c];
         HOG_ALL(c, K) y[C + c] = h[c];
-        Update::forward(up, q_up, y, su, value);
+        Update::template forward<1>(up, q_up, 0, y, su, value);
         const V one = wide(1.0);
         Update::backward(up, q_up, su, &one, bar);
         HOG_ALL(c, C) p_[c] = share * bar[c];
@@ -268,6 +255,29 @@ class FixedSteps {
     int coming_ = 0;
     int64_t next_first_[LANES], next_degree_[LANES];
     const double *next_edges_[LANES], *next_nodes_[LANES];
+
+    /// Add the messages at B positions to m [C].
+    template <int B>
+    HOG_METHOD void listen(int p, const double* const* contexts, const int64_t* last, const Mask& degrees,
+                           const V* h, V* m) {
+        V y[B * 2 * K], value[B * C];
+        V* q = q_ + p * EDGE;
+        HOG_ALL(b, B) {
+            const double* rows[LANES];
+            for (int l = 0; l < LANES; ++l)
+                rows[l] = contexts[l] + plain(std::min<int64_t>(p + b, last[l])) * EDGE;
+            HOG_ALL(i, EDGE / LANES) transpose(rows, i * LANES, q + b * EDGE + i * LANES);
+            V& weight = q[b * EDGE + Message::N::context()];
+            weight = degrees > p + b ? weight : wide(0.0);
+            HOG_ALL(c, K) y[b * 2 * K + 2 * c] = h[c], y[b * 2 * K + 2 * c + 1] = views_[(p + b) * K + c];
+        }
+        Message::template forward<B>(weights_, q, EDGE, y, s_ + p * 2 * W, value);
+        HOG_ALL(b, B) {
+            const V weight = q[b * EDGE + Message::N::context()];
+            HOG_ALL(c, C) m[c] += weight * value[b * C + c];
+            ask_for_edges(p + b);
+        }
+    }
 
     HOG_METHOD void ask_for_edges(int p) const {
         for (int l = 0; l < coming_ && p < next_degree_[l]; ++l) {

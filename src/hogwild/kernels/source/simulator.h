@@ -12,7 +12,7 @@
 
 namespace hog {
 
-constexpr int64_t CHUNK = 64;   // nodes of a task
+constexpr int64_t CHUNK = 256;  // nodes of a task
 constexpr int AGES = 64;        // ages that a task counts by itself
 
 /// When nodes update, and how old their views are. Edges are in the order by receiver.

@@ -36,6 +36,15 @@ struct Filled {
     const double* weights;   // [R, weights of the H message networks, the self message, the update]
     const double* of_edges;  // [R, E, edge_row]: contexts of all heads, then the weights of the heads
     const double* of_nodes;  // [R, N, node_row]: contexts of self message and update, weight of the former
+    const int64_t* alike;    // [N] the first node with the same rows; nullptr: nodes have their own
+
+    /// The contexts of a node, and of the edges into it.
+    const double* node_context(int64_t i, int64_t replica, int64_t row) const {
+        return of_nodes + (replica * nodes + (alike ? alike[i] : i)) * row;
+    }
+    const double* edge_contexts(int64_t i, int64_t replica, int64_t row) const {
+        return of_edges + (replica * edges + begin[alike ? alike[i] : i]) * row;
+    }
 
     static int64_t padded(int64_t x) { return (x + LANES - 1) / LANES * LANES; }
     int64_t edge_row() const { return padded(sizes->heads() * (sizes->message().context() + 1)); }
@@ -141,12 +150,14 @@ class Stars : public S::Dims {
     void fill() {
         const double* rows[LANES];
         for (int l = 0; l < LANES; ++l)
-            rows[l] = f.of_nodes + (replica * f.nodes + node[l]) * f.node_row();
+            rows[l] = f.node_context(node[l], replica, f.node_row());
         for (int64_t i = 0; i < f.node_row(); i += LANES) transpose(rows, i, qn + i);
         const int weights = H * s.message().context();
         for (int p = 0; p < most; ++p) {
             for (int l = 0; l < LANES; ++l)
-                rows[l] = f.of_edges + (replica * f.edges + place(p, l)) * f.edge_row();
+                rows[l] = degree[l] ? f.edge_contexts(node[l], replica, f.edge_row()) +
+                                          std::min(p, degree[l] - 1) * f.edge_row()
+                                    : f.of_edges;
             V* to = q + p * f.edge_row();
             for (int64_t i = 0; i < f.edge_row(); i += LANES) transpose(rows, i, to + i);
             const Mask m = there(p);
