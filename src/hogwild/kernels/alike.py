@@ -1,7 +1,7 @@
 """Nodes whose networks have the same features: several runs of one graph are copies of it.
 
-Compiled updates read the features' part of a node's networks in every update. Where nodes are alike,
-all of them read the rows of the first one, which then stay in the processor's cache.
+Compiled updates read the features' part of a node's networks in every update. Where nodes are
+alike, all of them read the rows of the first one, which then stay in the processor's cache.
 """
 
 from __future__ import annotations

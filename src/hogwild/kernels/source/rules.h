@@ -123,7 +123,7 @@ class Steps : public Stars<S> {
     /// Ask for the contexts of the nodes at these slots, which a later pack will read.
     void expect(const int32_t* slots, int count, int64_t replica_) const {
 #if !HOG_GPU
-        for (int l = 0; l < count; ++l) {
+        for (int l = 0; l < count && !f.lane_weights; ++l) {
             const int64_t i = turn_.nodes[slots[l]];
             const int64_t many = turn_.first[slots[l] + 1] - turn_.first[slots[l]];
             const double* at = f.node_context(i, replica_, f.node_row());
