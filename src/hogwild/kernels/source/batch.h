@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 #ifdef HOG_POISON
@@ -151,20 +152,62 @@ class Arena {
     /// Room for so many vectors; what was there before is lost.
     V* room(size_t vectors) {
 #ifdef HOG_POISON
-        const bool fits = room_.size() == (vectors + 1) * LANES;  // sanitizers see the end
+        const bool fits = size_ == vectors;  // sanitizers see the end
 #else
-        const bool fits = room_.size() >= (vectors + 1) * LANES;
+        const bool fits = size_ >= vectors;
 #endif
         if (!fits) {
-            std::vector<double>().swap(room_);
-            room_.resize((vectors + 1) * LANES);
+            size_ = 0;
+            room_.reset();
+            room_.reset(new double[(vectors + 1) * LANES]);  // not set: pages are touched when needed
+            size_ = vectors;
         }
-        const size_t address = (size_t)room_.data();
+        const size_t address = (size_t)room_.get();
         return (V*)((address + sizeof(V) - 1) / sizeof(V) * sizeof(V));
     }
+    size_t size() const { return size_; }
 
   private:
-    std::vector<double> room_;
+    std::unique_ptr<double[]> room_;
+    size_t size_ = 0;
+};
+
+/// The arenas of a call, one a thread. Small ones are kept for later calls: memory that the system has
+/// to hand out anew is expensive.
+class Arenas {
+  public:
+    explicit Arenas(int64_t threads) : used_(std::max<int64_t>(threads, 1)) {
+        const std::lock_guard<std::mutex> lock(mutex());
+        for (Arena& each : used_) {
+            if (kept().empty()) break;
+            each = std::move(kept().back());
+            kept().pop_back();
+        }
+    }
+    ~Arenas() {
+        const std::lock_guard<std::mutex> lock(mutex());
+        for (Arena& each : used_)
+            if (each.size() && each.size() <= LARGEST && kept().size() < MOST)
+                kept().push_back(std::move(each));
+    }
+    Arena& operator[](int64_t thread) { return used_[thread]; }
+
+  private:
+    static constexpr size_t LARGEST = (size_t)1 << 17, MOST = 16;  // 8 MB each
+    std::vector<Arena> used_;
+    static std::mutex& mutex() {
+        static std::mutex one;
+        return one;
+    }
+    static std::vector<Arena>& kept() {
+        static std::vector<Arena>* all = new std::vector<Arena>(reserved());  // outlives all threads
+        return *all;
+    }
+    static std::vector<Arena> reserved() {
+        std::vector<Arena> out;
+        out.reserve(MOST);  // so that keeping an arena never throws
+        return out;
+    }
 };
 
 /// For the address sanitizer: memory that is read before it is written gives NaN, and nobody may
@@ -352,7 +395,7 @@ inline void solve_batch(const Posed& posed, const Options& options, const double
     const std::vector<double> used = effective_parameters(posed, nullptr);
     const std::vector<int64_t> order = largest_first(p);
     const int64_t one = (int64_t)posed.sizes->k() * p.nodes;
-    std::vector<Arena> arenas(std::max<int64_t>(threads, 1));
+    Arenas arenas(threads);
     const Krylov how{nullptr, 0.0, 0.1 * options.atol, 2000};
     auto solve = [&](int64_t g, int64_t r, auto& task, bool tell) {
         const int64_t at = r * p.graphs + g;
@@ -384,7 +427,7 @@ inline void gradient_batch(const Posed& posed, const double* h, int64_t threads,
     const Plan& p = *posed.plan;
     const std::vector<double> used = effective_parameters(posed, nullptr);
     const int64_t one = (int64_t)posed.sizes->k() * p.nodes;
-    std::vector<Arena> arenas(std::max<int64_t>(threads, 1));
+    Arenas arenas(threads);
     const Krylov how{nullptr, 0.0, 0.0, 0};
     Posed plain = posed;
     plain.direct = false;  // no blocks of the Hessian
@@ -419,11 +462,12 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
     std::vector<double> slopes;
     const std::vector<double> used = effective_parameters(posed, &slopes);
     const int64_t count = s.parameters(), one = (int64_t)s.k() * p.nodes;
-    // A task is a run of graphs of one replica. Its length does not depend on the number of threads,
-    // so that sums over graphs do not, either.
-    const int64_t length = 16, runs = (p.graphs + length - 1) / length;
+    // A task is a set of graphs of one replica. Their number does not depend on the number of threads,
+    // so that sums over graphs do not, either. Graphs of all sizes are dealt out to all sets.
+    const int64_t runs = std::min<int64_t>(p.graphs, 64);
+    const std::vector<int64_t> order = largest_first(p);
     std::vector<double> sums(posed.replicas * runs * count, 0.0);
-    std::vector<Arena> arenas(std::max<int64_t>(threads, 1)), adders(arenas.size());
+    Arenas arenas(threads);
     const Krylov how{nullptr, rtol, 0.0, 2000};
     auto cotangents = [&](int64_t r) {
         return Cotangents{out.nodes + r * s.node_rows() * p.nodes,
@@ -455,17 +499,18 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
                           });
                 for (int64_t i = 0; i < count; ++i)
                     for (int64_t t = 0; t < threads; ++t)
-                        sums[(r * runs + g / length) * count + i] +=
+                        sums[(r * runs + g % runs) * count + i] +=
                             sum_lanes(adding[t].room(count)[i]);
             }
     } else {
+        Arenas adders(threads);
         each_task(runs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
             const int64_t run = t / posed.replicas, r = t % posed.replicas;
             V* sum = adders[thread].room(count);
             for (int64_t i = 0; i < count; ++i) sum[i] = wide(0.0);
-            for (int64_t g = run * length; g < std::min(p.graphs, (run + 1) * length); ++g)
-                with_task(posed, g, r, used.data(), how, arenas[thread],
-                          [&](auto task) { differentiate(g, r, task, sum, true); });
+            for (int64_t at = run; at < p.graphs; at += runs)
+                with_task(posed, order[at], r, used.data(), how, arenas[thread],
+                          [&](auto task) { differentiate(order[at], r, task, sum, true); });
             for (int64_t i = 0; i < count; ++i)
                 sums[(r * runs + run) * count + i] = sum_lanes(sum[i]);
         });
