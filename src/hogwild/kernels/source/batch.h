@@ -305,6 +305,20 @@ void with_crew(const Posed& posed, int64_t graph, int64_t replica, const double*
     for (auto& other : others) other.join();
 }
 
+/// How many products with the Hessian of a graph one linear system may take: as many as cost about
+/// three times its factorisation, and no fewer than `least`. Infinitely many where the fronts would be
+/// too large.
+inline double affordable_products(const Posed& posed, int64_t graph, double least) {
+    constexpr double LARGEST = (double)(1 << 25);  // numbers in the fronts of a graph
+    const Sizes& s = *posed.sizes;
+    const GraphPlan& g = *posed.plan->of[graph];
+    const double k = s.k();
+    if (!g.fronts || g.ones * k * k > LARGEST) return INFINITY;
+    const double product = (double)g.e * s.heads() * s.message().weights() +
+                           (double)g.n * (s.loop().weights() + s.update().weights());
+    return std::max(least, g.work * k * k * k / std::max(product, 1.0));
+}
+
 /// Whether several threads compute one graph: a graph is large, and there are fewer tasks than
 /// threads. Graphs that are factorised are computed by one thread.
 inline bool crewed(const Posed& posed, int64_t threads) {
@@ -396,28 +410,39 @@ inline void solve_batch(const Posed& posed, const Options& options, const double
     const std::vector<int64_t> order = largest_first(p);
     const int64_t one = (int64_t)posed.sizes->k() * p.nodes;
     Arenas arenas(threads);
-    const Krylov how{nullptr, 0.0, 0.1 * options.atol, 2000};
-    auto solve = [&](int64_t g, int64_t r, auto& task, bool tell) {
+    Krylov how{nullptr, 0.0, 0.1 * options.atol, 2000, INFINITY};
+    auto solve = [&](int64_t g, int64_t r, auto& task, bool tell, const double* from,
+                     const Options& limits) {
         const int64_t at = r * p.graphs + g;
         task.fill_contexts();
-        task.read(h0 ? h0 + r * one : nullptr, task.h);
+        task.read(from ? from + r * one : nullptr, task.h);
         long long count;
-        const int ended = task.newton(options, count);
+        const int ended = task.newton(limits, count);
         task.write(task.h, h + r * one);
-        if (tell) status[at] = ended, iterations[at] = count, residual[at] = task.residual;
+        if (tell) status[at] = ended, iterations[at] += count, residual[at] = task.residual;
     };
+    std::fill(iterations, iterations + p.graphs * posed.replicas, 0);
+    Posed factorised = posed;
+    factorised.direct = true;
     if (crewed(posed, threads)) {
         for (int64_t t = 0; t < p.graphs * posed.replicas; ++t) {
             const int64_t g = order[t / posed.replicas], r = t % posed.replicas;
             with_crew(posed, g, r, used.data(), how, threads, arenas[0],
-                      [&](CrewTask task, int rank) { solve(g, r, task, rank == 0); });
+                      [&](CrewTask task, int rank) { solve(g, r, task, rank == 0, h0, options); });
         }
         return;
     }
     each_task(p.graphs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
-        const int64_t g = order[t / posed.replicas], r = t % posed.replicas;
-        with_task(posed, g, r, used.data(), how, arenas[thread],
-                  [&](auto task) { solve(g, r, task, true); });
+        const int64_t g = order[t / posed.replicas], r = t % posed.replicas, at = r * p.graphs + g;
+        Krylov mine = how;
+        mine.allowed = affordable_products(posed, g, 100);
+        with_task(posed, g, r, used.data(), mine, arenas[thread],
+                  [&](auto task) { solve(g, r, task, true, h0, options); });
+        if (status[at] != GAVE_UP) return;
+        Options rest = options;  // an ill-conditioned energy: go on with factorisations
+        rest.max_iter -= (int)iterations[at];
+        with_task(factorised, g, r, used.data(), how, arenas[thread],
+                  [&](auto task) { solve(g, r, task, true, h, rest); });
     });
 }
 
@@ -428,7 +453,7 @@ inline void gradient_batch(const Posed& posed, const double* h, int64_t threads,
     const std::vector<double> used = effective_parameters(posed, nullptr);
     const int64_t one = (int64_t)posed.sizes->k() * p.nodes;
     Arenas arenas(threads);
-    const Krylov how{nullptr, 0.0, 0.0, 0};
+    const Krylov how{nullptr, 0.0, 0.0, 0, INFINITY};
     Posed plain = posed;
     plain.direct = false;  // no blocks of the Hessian
     auto differentiate = [&](int64_t t, auto& task, bool tell) {
@@ -468,7 +493,9 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
     const std::vector<int64_t> order = largest_first(p);
     std::vector<double> sums(posed.replicas * runs * count, 0.0);
     Arenas arenas(threads);
-    const Krylov how{nullptr, rtol, 0.0, 2000};
+    const Krylov how{nullptr, rtol, 0.0, 2000, INFINITY};
+    Posed factorised = posed;
+    factorised.direct = true;
     auto cotangents = [&](int64_t r) {
         return Cotangents{out.nodes + r * s.node_rows() * p.nodes,
                           out.edges ? out.edges + r * s.edge_rows() * p.edges : nullptr,
@@ -483,7 +510,9 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
         task.read(gradient + r * one, task.trial);
         task.hold(task.trial);
         const bool sound = task.solve_linear(task.trial, 1.0, task.d);
-        if (tell) status[r * p.graphs + g] = sound ? CONVERGED : NOT_FINITE;
+        const bool spent = !sound && task.exhausted();
+        if (tell) status[r * p.graphs + g] = sound ? CONVERGED : spent ? GAVE_UP : NOT_FINITE;
+        if (spent) return;
         task.reverse(cotangents(r), Adder{sum});
     };
     if (crewed(posed, threads)) {
@@ -508,9 +537,15 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
             const int64_t run = t / posed.replicas, r = t % posed.replicas;
             V* sum = adders[thread].room(count);
             for (int64_t i = 0; i < count; ++i) sum[i] = wide(0.0);
-            for (int64_t at = run; at < p.graphs; at += runs)
-                with_task(posed, order[at], r, used.data(), how, arenas[thread],
-                          [&](auto task) { differentiate(order[at], r, task, sum, true); });
+            for (int64_t at = run; at < p.graphs; at += runs) {
+                const int64_t g = order[at];
+                Krylov mine = how;
+                mine.allowed = affordable_products(posed, g, 400);
+                const auto work = [&](auto task) { differentiate(g, r, task, sum, true); };
+                with_task(posed, g, r, used.data(), mine, arenas[thread], work);
+                if (status[r * p.graphs + g] == GAVE_UP)
+                    with_task(factorised, g, r, used.data(), how, arenas[thread], work);
+            }
             for (int64_t i = 0; i < count; ++i)
                 sums[(r * runs + run) * count + i] = sum_lanes(sum[i]);
         });

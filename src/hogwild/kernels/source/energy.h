@@ -231,6 +231,12 @@ class Task {
         return fronts_.solve(*this, from, sign, x);
     }
 
+    /// Whether the linear solver should be another one.
+    HOG_METHOD bool exhausted() const {
+        if constexpr (F::matrix_free) return fronts_.exhausted();
+        return false;
+    }
+
     /// Newton's method from h; the answer replaces h. The same rules as hogwild/solvers: Armijo's
     /// condition, the slope where rounding hides the decrease, secant curvature after `patience`.
     HOG_METHOD int newton(const Options& o, long long& iterations) {
@@ -261,6 +267,8 @@ class Task {
                 late = iterations >= o.patience;
                 if (late) differentiate(h, reach);
                 const bool sound = solve_linear(g, -1.0, d);
+                if constexpr (F::matrix_free)
+                    if (fronts_.exhausted()) return GAVE_UP;
                 slope = sound ? dot(g, d) : 1.0;
                 if (!(slope < 0)) {  // rounding broke the linear solve
                     HOG_PACKS(i, v.n)
@@ -390,7 +398,8 @@ class Task {
         return sum;
     }
     HOG_METHOD double back(int q, int hd, int x) const {
-        return qm.at((q / LANES * H() + hd) * LANES + q % LANES, x);
+        const unsigned row = (unsigned)q;
+        return qm.at((int)((row / LANES * H() + hd) * LANES + row % LANES), x);
     }
     HOG_METHOD double dot(const double* x, const double* y) const {
         double sum = 0, none = 0;

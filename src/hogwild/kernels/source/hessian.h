@@ -22,7 +22,8 @@ struct Grid {
     int fields;
     P* pack(int b) const { return data + (size_t)b * fields; }
     T& at(int i, int f) const {
-        return ((T*)data)[((size_t)(i / lanes) * fields + f) * lanes + i % lanes];
+        const unsigned row = (unsigned)i;
+        return ((T*)data)[((size_t)(row / lanes) * fields + f) * lanes + row % lanes];
     }
 };
 
