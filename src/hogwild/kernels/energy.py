@@ -1,7 +1,7 @@
 """The compiled solve of energies of one round, and its adjoint.
 
-An energy is posed by a few tensors (:mod:`hogwild.kernels.posing`). The compiled code does the rest:
-every (graph, replica) has its own Newton iteration, line search and stop, and
+An energy is posed by a few tensors (:mod:`hogwild.kernels.posing`). The compiled code does the
+rest: every (graph, replica) has its own Newton iteration, line search and stop, and
 :meth:`EnergyKernel.adjoint` computes the gradients of the posed tensors in closed form.
 """
 
