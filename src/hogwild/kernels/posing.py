@@ -186,8 +186,10 @@ class Posing:
         sender = self._first[..., p * (1 if two else 0) : p * (2 if two else 1)].double()
         features: list[Tensor | None] = [_back(self._weight, nodes, x) if x.requires_grad else None]
         for given, part in ((heard, sender), (attr, self._first[..., 2 * p :])):
-            needed = given is not None and edges is not None and given.requires_grad
-            features.append(_back(part.double(), edges, given) if needed else None)
+            if given is None or edges is None or not given.requires_grad:
+                features.append(None)
+            else:
+                features.append(_back(part.double(), edges, given))
         return *features, weight, loop_weight, *out
 
     def _parts(self, parameters: Tensor, r: int) -> list[Sequence[Tensor]]:
