@@ -88,7 +88,7 @@ class EnergyKernel:
     def of(cls, native: Library, graph: Graph, design: Design, posing: Posing) -> EnergyKernel:
         """The kernel of a problem that was posed from networks and features."""
         made = cls(native, graph, design, posing.tensors)
-        made.posing = posing
+        made.posing = posing if torch.is_grad_enabled() else None  # it keeps features alive
         return made
 
     def holding(self, held: Tensor) -> EnergyKernel:
