@@ -13,8 +13,10 @@ from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.simulated import Simulation
 from hogwild.graph import Graph
+from hogwild.problems import streamed
 from hogwild.rules import rule_for
 from hogwild.rules.balls import LARGEST, BallsRule, usual_radius
+from hogwild.solvers import Newton
 from hogwild.testing import check_rule
 from hogwild.testing.problems import Affine, Quadratic, random_graph
 
@@ -156,6 +158,65 @@ def test_compiled_solves_equal_those_on_torch():
                 torch.testing.assert_close(found[0][0], answer, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (hogwild.EnergyGNN, {"heads": 2, "start": "learned"}),
+        (hogwild.EnergyGNN, {"message": "node", "normalize": True, "replicas": 2}),
+        (hogwild.GSDGNN, {}),
+        (hogwild.EIGNN, {}),
+        (hogwild.MaxGNN, {}),
+        (hogwild.ScarselliGNN, {}),
+    ],
+)
+def test_models_of_one_layer(model, options):
+    torch.manual_seed(0)
+    graph = random_graph([6, 4], seed=1)
+    data = Data(x=torch.randn(10, 3), edge_index=torch.stack([graph.src, graph.dst]))
+    trained = model(3, out_channels=1, **options)
+    for radius in (None, 1):
+        run = hogwild.simulate(trained, data, rule="balls", radius=radius, ticks=2000)
+        assert bool(run.converged.all())
+
+
+def test_problems_whose_pieces_are_not_known_are_refused():
+    class Odd(Quadratic):
+        def select(self, replicas, graphs):
+            return super().select(replicas, graphs)
+
+    problem = Odd(*vars(Quadratic.random(path(3))).values())
+    with pytest.raises(AsynchronyError, match="has a select"):
+        simulated(problem, None, ticks=5)
+
+
+def test_a_graph_that_is_evaluated_in_blocks(monkeypatch):
+    """The pieces of a large energy are those of the same energy in memory."""
+    monkeypatch.setattr(streamed, "LARGE", {"cpu": 0})
+    torch.manual_seed(0)
+    graph = random_graph([9], seed=1)
+    conv = hogwild.EnergyConv(3, solver=Newton(linear="cg")).to(**DOUBLE)
+    inputs = hogwild.Inputs(torch.randn(9, 3, **DOUBLE), torch.stack([graph.src, graph.dst]))
+    with torch.no_grad():
+        problem = conv.problem(inputs).detach()
+        answer = conv.embed(inputs).value.mT
+    assert isinstance(problem, streamed.StreamedEnergy)
+    assert problem.described == (3, 0)
+    done = simulated(problem, None, ticks=40)
+    torch.testing.assert_close(done.h[0], answer, rtol=0, atol=1e-6)
+
+
+def test_a_change_of_the_graph_begins_the_flood_anew():
+    torch.manual_seed(0)
+    model = hogwild.EnergyGNN(3, out_channels=1)
+    pair = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    first = Data(x=torch.randn(4, 3), edge_index=pair)
+    later = Data(x=torch.randn(4, 3), edge_index=pair[:, :4])
+    scenario = hogwild.Scenario([first, later], times=[0, 60], length=120)
+    seen = hogwild.track(model, scenario, rule="balls", runs=2)
+    for tick in (59, 119):
+        assert float(seen.error[tick].max()) < 1e-5
+
+
 def test_what_a_packet_costs():
     """Two nodes: each sends three numbers at the head and its own profile until it is confirmed."""
     problem = Quadratic.random(path(2), channels=2)  # described by b, two numbers
@@ -188,7 +249,7 @@ def test_embeddings_are_sent_only_where_there_is_a_rim():
     problem = Quadratic.random(path(9), coupling=0.3)
     whole, wide, narrow = (simulated(problem, r, ticks=150) for r in (None, 8, 2))
     assert torch.equal(whole.h, wide.h)
-    assert torch.equal(whole.tally.numbers, wide.tally.numbers)
+    assert torch.equal(whole.tally.numbers + wide.tally.packets, wide.tally.numbers)
     assert int(wide.rule.tables.version.max()) == 0
     assert int(narrow.rule.tables.version.max()) > 0
     assert error(problem, narrow.h) < 1e-5

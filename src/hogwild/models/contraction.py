@@ -117,6 +117,9 @@ class Contraction(FixedPoint):
         sub, nodes = super().select(replicas, graphs)
         return replace(sub, kept=[]), nodes
 
+    def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> Self:
+        return replace(super().gathered(graph, nodes, edges), kept=[])
+
 
 @dataclass
 class ContractionTangent(Tangent):

@@ -151,6 +151,9 @@ class EIGNNProblem(Contraction):
             sub = replace(sub, spectrum=Spectrum.of(sub.graph, sub.adjacency))
         return sub, nodes
 
+    def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> Self:
+        return replace(super().gathered(graph, nodes, edges), spectrum=None)
+
 
 @dataclass
 class ClosedTangent(ContractionTangent):

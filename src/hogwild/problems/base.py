@@ -23,7 +23,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from hogwild.errors import GraphError
+from hogwild.errors import AsynchronyError, GraphError
 from hogwild.graph import Graph
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.operator import Hessian, Tangent
@@ -136,6 +136,12 @@ class Solvable(OnGraph, ABC):
             nodes: Of which node each node there is a copy, [n].
             edges: Of which edge each edge there is a copy, [e].
         """
+        kind = type(self)
+        if kind.select is not Solvable.select and kind.gathered is Solvable.gathered:
+            raise AsynchronyError(
+                f"a {kind.__name__} has a select() of its own and no gathered(), so that its "
+                f"pieces are not known; expected both, or another rule than 'balls'"
+            )
         out = self.cut(self.replicas, None, nodes, edges)
         out.graph = graph
         return out

@@ -107,6 +107,7 @@ class StreamedEnergy(Objective):
     shape: tuple[int, int] = over(FIXED)  # replicas and channels
     like: Tensor = over(FIXED)  # any tensor of the solve's dtype and device
     begin: Tensor | None = over(NODES, default=None)  # [R, k, N] where nodes start; None: at zero
+    widths: tuple[int, int] | None = over(FIXED, default=None)  # of features, on nodes and edges
 
     @property
     def replicas(self) -> int:
@@ -128,7 +129,15 @@ class StreamedEnergy(Objective):
         index = torch.arange(graph.num_edges, device=graph.src.device)
         nodes = torch.arange(graph.num_nodes, device=graph.src.device)
         star = Star(graph.num_nodes, graph.dst, nodes, index)
-        return EnergyProblem(graph, self.beta, [self.pose(star, graph.src)], self.begin)
+        rounds = [self.pose(star, graph.src)]
+        return EnergyProblem(graph, self.beta, rounds, self.begin, self.widths)
+
+    def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> EnergyProblem:  # type: ignore[override]
+        return self.whole.gathered(graph, nodes, edges)
+
+    @property
+    def described(self) -> tuple[int, int]:
+        return self.whole.described
 
     def evaluate(self, h: Tensor) -> StreamedEvaluation:
         return StreamedEvaluation(self, h)
@@ -173,7 +182,8 @@ class StreamedEnergy(Objective):
 
         shape = (replicas.numel(), self.channels)
         begin = None if self.begin is None else self.begin[replicas][..., nodes]
-        return StreamedEnergy(graph, self.beta, pose, shape, self.like, begin), nodes
+        found = StreamedEnergy(graph, self.beta, pose, shape, self.like, begin, self.widths)
+        return found, nodes
 
     @cached_property
     def _kept(self) -> dict[int, Round]:

@@ -8,11 +8,11 @@ since number b, and up to which number its sender has all news of j. News are
 * embeddings that i has heard since: identity, version and k numbers (only where there is a rim).
 
 The number b is the last that j has confirmed, so a lost packet costs nothing but time: the next one
-holds its news, too. j confirms n if it has confirmed b; a node that has lost its memory confirms
-nothing, and hears everything again. Two kinds of news are left out. What came from j, j knows. What
-came from a neighbour u of j, j hears from u: i knows the edges of u, and u sends until j confirms.
-(News come to u from somebody else, and so on back to the node that they are about, which tells all
-its neighbours. So somebody tells j.)
+holds its news, too. j confirms n if it has confirmed b. A node that has lost its memory confirms
+nothing, and hears everything again; also its own last version, from which it counts on. Two kinds
+of news are left out. What came from j, j knows. What came from a neighbour u of j, j hears from u:
+i knows the edges of u, and u sends until j confirms. (News come to u from somebody else, and so on
+back to the node that they are about, which tells all its neighbours. So somebody tells j.)
 
 The simulator's packets [R, ·, N] hold the number, whether a node is known and the version for every
 slot, and the embeddings. Letters [R, ·, E] hold what is confirmed, b, and for every slot whether
@@ -28,7 +28,8 @@ from hogwild.graph import Graph, Star
 from hogwild.rules.surroundings import Surroundings
 
 HEAD = 3
-"""Numbers at the head of a packet: its own, b, and what it confirms."""
+"""Numbers at the head of a packet: its own, b, and what it confirms; where there are rims, also the
+version of its sender's embedding."""
 MARK = 2
 """Numbers of an embedding's entry beside the embedding: whose it is, and its version."""
 
@@ -66,6 +67,7 @@ class Tables:
         self.passed = around.hops < around.reach  # [W, N] what neighbours may need, too
         self.links = torch.unique(graph.src * graph.num_nodes + graph.dst)  # sorted
         self.edges = torch.arange(graph.num_edges, device=graph.src.device)
+        self.teller = (around.heard == 0).long().argmax(0)  # [E] the slot of an edge's sender
 
     def begin(self, h: Tensor) -> None:
         """Everybody knows itself and nothing else."""
@@ -76,6 +78,7 @@ class Tables:
         self.origin = torch.full(shape, -1, device=device)  # edge that brought the profile
         if self.bounded:
             self.version = torch.zeros_like(self.learned)  # 0: no embedding was heard
+            self.behind = torch.zeros(h.size(-1), dtype=torch.bool, device=device)
             self.value = h.new_zeros(*h.shape[:2], *shape)  # [R, k, W, N]
             self.changed, self.source = torch.zeros_like(self.learned), self.origin.clone()
         self.number = torch.zeros(h.size(-1), dtype=torch.long, device=device)
@@ -130,9 +133,12 @@ class Tables:
             return learns, nothing
         versions = self._told(count[1 + w :] * letter[2 + w :], place, 0)
         own = self.version[:, nodes]
-        # A node that hears a newer word of itself than it remembers counts on from there.
-        self.version[0, nodes] = own[0].scatter_reduce(0, at.slot, versions[0], "amax")
         hears, by = self._newest(versions, own, at)
+        # A node that hears a newer word of itself than it remembers counts on from there.
+        self.behind[nodes] |= hears[0]
+        self.version[0, nodes] = torch.maximum(
+            own[0], own[0].scatter_reduce(0, at.slot, versions[0], "amax")
+        )
         hears[0] = False
         slot, node = hears.nonzero(as_tuple=True)
         here, edge = (slot, nodes[node]), by[slot, node]
@@ -140,6 +146,10 @@ class Tables:
         self.value[:, :, slot, nodes[node]] = values[:, :, place[slot, edge], edge]
         self.version[here] = versions[slot, edge]
         self.changed[here], self.source[here] = self.number[nodes[node]], edges[edge]
+        # Who says less of itself than is known has lost its memory, and must hear it.
+        less = count[1 + w] < self.version[self.teller[edges], nodes[at.slot]]
+        here = (self.teller[edges[less]], nodes[at.slot[less]])
+        self.changed[here], self.source[here] = self.number[nodes[at.slot[less]]], -1
         return learns, hears
 
     def _number(self, nodes: Tensor, edges: Tensor, confirmed: Tensor, at: Star) -> None:
@@ -183,9 +193,10 @@ class Tables:
     def speak(self, nodes: Tensor, h: Tensor, speaks: Tensor) -> None:
         """The nodes in ``speaks``, a mask [A], tell their embeddings [R, k, A] from now on, where
         they have moved."""
-        first = self.version[0, nodes] == 0
+        first = (self.version[0, nodes] == 0) | self.behind[nodes]
         moved = speaks & ((h != self.value[:, :, 0, nodes]).any(0).any(0) | first)
         some = nodes[moved]
+        self.behind[some] = False
         self.value[:, :, 0, some] = h[..., moved]
         self.version[0, some] += 1
         self.changed[0, some] = self.number[some]
@@ -200,7 +211,7 @@ class Tables:
         here = nodes[at.slot]
         self.base[edges] = self.confirmed[edges]
         profile = self._news(self.known, self.learned, self.origin, here, edges)
-        numbers = HEAD + (profile * self.profile[:, here]).sum(0)
+        numbers = HEAD + self.bounded + (profile * self.profile[:, here]).sum(0)
         self.flags[:w, edges] = profile
         if self.bounded:
             entry = self._news(self.version > 0, self.changed, self.source, here, edges)
@@ -217,7 +228,8 @@ class Tables:
         graph, around = self.graph, self.around
         receiver = graph.src[edges]
         news = held[:, here] & self.passed[:, here] & (since[:, here] > self.confirmed[edges])
-        news &= around.node[:, here] != receiver  # who knows itself best
+        if held is self.known:
+            news &= around.node[:, here] != receiver  # who knows itself best
         slot, edge = news.nonzero(as_tuple=True)
         by = origin[slot, here[edge]]
         teller, to = graph.src[by.clamp_min(0)], receiver[edge]
