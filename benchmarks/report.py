@@ -173,6 +173,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "summary": summary,
     "scaling": written("scaling"),
     "fronts": written("fronts"),
+    "budget": written("budget"),
     "ensemble": written("ensemble"),
     "asynchrony": written("asynchrony"),
     "ticks": written("ticks"),

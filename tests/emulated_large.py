@@ -38,7 +38,7 @@ class EmulatedLargeKernel(large.LargeEnergyKernel):
     turns = 500
 
     @staticmethod
-    def pays(native, graph, design):
+    def pays(native, graph, design, replicas=1):
         return True
 
     def _load(self):

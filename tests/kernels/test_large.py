@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kernel_cases import assert_alike, layer, needs_library, odd_graph, solved
 
 from hogwild import Inputs
-from hogwild.kernels import large
+from hogwild.kernels import cuda, large
 from hogwild.kernels.native import library
 from hogwild.linalg.capture import Replay
 from hogwild.linalg.solution import Status
@@ -113,15 +113,22 @@ def test_where_it_pays(monkeypatch):
     monkeypatch.setattr(large, "room", lambda graph: 10_000_000)
     native = library()
 
-    def pays(edge_index, n, copies=1, **options):
+    def pays(edge_index, n, copies=1, replicas=1, **options):
         edge_index = torch.cat([edge_index + n * copy for copy in range(copies)], 1)
         batch = torch.arange(copies).repeat_interleave(n)
         inputs = Inputs(torch.randn(n * copies, 3, **DOUBLE), edge_index, batch=batch)
         with torch.no_grad():
             design = layer(**options).kernel(inputs).design
-        return large.LargeEnergyKernel.pays(native, inputs.graph(), design)
+        return large.LargeEnergyKernel.pays(native, inputs.graph(), design, replicas)
 
+    work = 4e5  # of a grid's factorisation
+    monkeypatch.setattr(large, "MOST_WORK", 2 * work)
+    assert not pays(grid(10, 10), 100)  # a block of threads is fast
+    monkeypatch.setattr(large, "MOST_WORK", work / 4)
     assert pays(grid(10, 10), 100)
+    assert not pays(grid(10, 10), 100, replicas=9)  # blocks run side by side
+    monkeypatch.setattr(cuda, "MOST_ROWS", 50)
+    assert pays(grid(10, 10), 100, replicas=9)
     assert not pays(grid(4, 5), 20)
     assert not pays(grid(4, 5), 20, copies=8)
     assert pays(grid(10, 10), 100, copies=3)

@@ -324,7 +324,7 @@ class CudaEnergyKernel(EnergyKernel):
         return self._shape[1]
 
     @staticmethod
-    def pays(native: Library, graph: Graph, design: Design) -> bool:
+    def pays(native: Library, graph: Graph, design: Design, replicas: int = 1) -> bool:
         """Whether a block of threads a graph is faster than batched operations on all graphs: for
         small graphs and narrow embeddings."""
         if design.channels > MOST_CHANNELS or graph.num_edges > MOST_EDGES:

@@ -120,7 +120,7 @@ class EnergyKernel:
             raise FeatureError("features of senders are missing; expected them on nodes or edges")
 
     @staticmethod
-    def pays(native: Library, graph: Graph, design: Design) -> bool:
+    def pays(native: Library, graph: Graph, design: Design, replicas: int = 1) -> bool:
         """Whether the compiled solve is cheaper than batched operations on all graphs."""
         edges = max(graph.num_edges, graph.num_nodes)
         return edges <= MOST_EDGES and edges <= LARGEST * graph.num_graphs

@@ -21,6 +21,7 @@ from hogwild.kernels.build import SOURCE
 from hogwild.kernels.cuda import (
     HEADERS,
     MOST_CHANNELS,
+    CudaEnergyKernel,
     Options,
     argument_addresses,
     launch_together,
@@ -30,6 +31,7 @@ from hogwild.kernels.cuda import (
 )
 from hogwild.kernels.energy import Design, EnergyKernel, Sizes, Tensors
 from hogwild.kernels.native import Library
+from hogwild.kernels.plan import plan_of
 from hogwild.linalg.solution import Solution
 
 THREADS, RESIDENT = 256, 2
@@ -37,6 +39,12 @@ THREADS, RESIDENT = 256, 2
 FEWEST_ROWS = 4_096
 """Mean number of edges (or nodes) of a graph below which waiting for each other costs more than
 computing: one graph is computed after the other."""
+MOST_WORK = 3e6
+"""Multiplications of a graph's factorisation, for every (graph, replica) of a batch, above which
+all threads together are faster than a block of threads for each of them. On an H200 a factorisation
+of random geometric graphs took 0.45 ns a multiplication, an iteration with conjugate gradients
+0.32 ms, and the choice asks for a gain of four: ill-conditioned energies need more turns (trials
+without a record, at 1,000 to 10,000 nodes)."""
 MOST_DEGREE = 1_024
 """Edges of a node above which the one thread that computes a node is too slow."""
 MOST_MEMORY = 0.5
@@ -156,14 +164,19 @@ class LargeEnergyKernel(EnergyKernel):
         self.functions = functions(self.design, self.device, THREADS, RESIDENT)
 
     @staticmethod
-    def pays(native: Library, graph: Graph, design: Design) -> bool:
-        """Whether all threads together solve one graph after the other faster than batched
-        operations on all graphs do: for few large graphs without hubs, and narrow embeddings."""
+    def pays(native: Library, graph: Graph, design: Design, replicas: int = 1) -> bool:
+        """Whether all threads together solve one graph after the other faster than a block of
+        threads a graph, or than batched operations on all graphs: for few large graphs without
+        hubs, and narrow embeddings."""
         rows = max(graph.num_edges, graph.num_nodes)
         if design.channels > MOST_CHANNELS or rows < FEWEST_ROWS * graph.num_graphs:
             return False
         if rows * design.heads >= 1 << 31:
             return False
+        if CudaEnergyKernel.pays(native, graph, design):
+            work = plan_of(graph, native, design.channels).work * design.channels**3
+            if work <= MOST_WORK * replicas * graph.num_graphs**2:
+                return False
         found = connectivity(graph)
         numbers = memory_numbers(design, Sizes.of(native, design), found.nodes, found.edges)
         return found.degree <= MOST_DEGREE and 8 * numbers <= room(graph)

@@ -62,7 +62,7 @@ def message_gain(rounds: int, message: str) -> float:
 
 
 KERNELS: dict[str, tuple[type[EnergyKernel], ...]] = {
-    "cpu": (EnergyKernel,), "cuda": (CudaEnergyKernel, LargeEnergyKernel),
+    "cpu": (EnergyKernel,), "cuda": (LargeEnergyKernel, CudaEnergyKernel),
 }  # fmt: skip
 """The compiled solves, by the kind of device; the first one that pays is used."""
 
@@ -314,8 +314,8 @@ class EnergyConv(ImplicitConv):
         design = self._design(heard is None)
         if not design.fits:
             return "the networks have more layers, units or inputs than the compiled solve takes"
-        kinds = KERNELS[x.device.type]
-        kernel = next((kind for kind in kinds if kind.pays(native, graph, design)), None)
+        given = native, graph, design, self.replicas or 1
+        kernel = next((kind for kind in KERNELS[x.device.type] if kind.pays(*given)), None)
         if kernel is None:
             return "the graph is large or has no small separators: other methods are cheaper there"
         weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
