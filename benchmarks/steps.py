@@ -11,6 +11,7 @@ embedding after ten light cones (a smaller one is better also where classes hide
 * ``corrected``: momentum whose neighbours' parts are corrected, by the curvature that they sent,
   for what the node has moved since the neighbours heard of it (they send g − B h instead of g);
 * ``no restart``: momentum without restarts; ``half restart``: a restart halves the pace;
+* ``no watch``: momentum that does not watch its swings;
 * ``less pace``, ``more pace``: β of 0.6 and 0.9; ``small steps``, ``large steps``: ω of 0.6 and 1.
 
 Run ``PYTHONPATH=. python benchmarks/steps.py --work FOLDER --output
@@ -37,7 +38,7 @@ from hogwild.ops import mv
 from hogwild.problems.base import Objective
 from hogwild.rules import register
 from hogwild_node.rules.base import to_self
-from hogwild_node.rules.momentum import FALL, LARGEST, PACE, RISE, MomentumRule
+from hogwild_node.rules.momentum import FALL, LARGEST, LEAST, PACE, RISE, SHRINK, MomentumRule
 from hogwild_node.star import Star
 
 TASKS = ("coordinates", "terrain", "mutag", "robots")
@@ -52,15 +53,16 @@ class Way:
     restart: float = 1.0  # the share of the pace that a restart takes
     fresh: bool = True
     corrected: bool = False
-    factors: tuple[float, float] = (FALL, RISE)
+    fall: float = FALL
 
 
 WAYS = {
-    "fresh": Way(pace=0.0, damping=0.6, factors=(0.5, 1.1)),
+    "fresh": Way(pace=0.0, damping=0.6),
     "old part": Way(fresh=False),
     "corrected": Way(corrected=True),
     "no restart": Way(restart=0.0),
     "half restart": Way(restart=0.5),
+    "no watch": Way(fall=1.0),
     "less pace": Way(pace=0.6),
     "more pace": Way(pace=0.9),
     "small steps": Way(damping=0.6),
@@ -74,7 +76,6 @@ class Variant(MomentumRule):
     def __init__(self, problem: Objective, way: Way) -> None:
         super().__init__(problem.node, problem.graph.everyone, problem.channels)
         self.way, self.damping = way, way.damping
-        self.fall, self.rise = way.factors
 
     def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         letters: Tensor = super().refresh(h, inbox, at)
@@ -95,11 +96,19 @@ class Variant(MomentumRule):
         g = own + heard[:, :k]
         if self.way.corrected:
             g = g + mv(heard[:, k:].unflatten(1, (k, k)), h)
-        pace = self.way.pace * at.at_nodes(self.pace)
+        step = self.solved(g, heard[:, k:], at)
+        height = (g * step).sum(1)[:, None]
+        pace, peak, before = (at.at_nodes(x) for x in (self.pace, self.peak, self.before))
         climbs = (g * pace).sum(1)[:, None] > 0.0
-        pace = torch.where(climbs, (1.0 - self.way.restart) * pace, pace)
-        pace = pace - self._scaled(g, heard[:, k:], at, None)
-        self.pace = at.put(self.pace, pace)
+        high = climbs & (peak > SHRINK * before)
+        trust = at.at_nodes(self.trust)
+        trust = torch.where(high, self.way.fall * trust, RISE * trust)
+        trust = trust.clamp(LEAST * self.damping, self.damping)
+        kept = self.way.pace / self.damping * trust * pace
+        pace = torch.where(climbs, (1.0 - self.way.restart) * kept, kept) - trust * step
+        self.trust, self.pace = at.put(self.trust, trust), at.put(self.pace, pace)
+        self.before = at.put(self.before, torch.where(climbs, peak, before))
+        self.peak = at.put(self.peak, torch.where(climbs, height, torch.maximum(peak, height)))
         return h + pace, self.refresh(h + pace, inbox, at)
 
 

@@ -6,7 +6,7 @@ Needs Chromium and the extra ``test``. Writes into docs/figures:
 
 * ``swarm.webp``: the picture of the README that moves; ``swarm.png``: its last frame, for readers
   who want no motion.
-* ``serve.png``, ``serve-dark.png``: the whole page after two nodes were killed.
+* ``serve.png``: the whole page after two nodes were killed.
 """
 
 from __future__ import annotations
@@ -97,17 +97,15 @@ def moving(browser: Any, where: str) -> None:
     frames[-1].save(FIGURES / "swarm.png", optimize=True)
 
 
-def whole(browser: Any, where: str, scheme: str) -> None:
+def whole(browser: Any, where: str) -> None:
     """The whole page."""
-    name = {"light": "serve.png", "dark": "serve-dark.png"}[scheme]
     state = "task=field&nodes=60&speed=20&seed=3&loss=0.2"
-    options = {"viewport": {"width": 1400, "height": 1000}, "color_scheme": scheme}
-    with page_of(browser, where, state, **options) as page:
+    with page_of(browser, where, state, viewport={"width": 1400, "height": 1000}) as page:
         page.wait_for_selector('[data-side="0"] .verdict[data-state="right"]')
         kill(page, (22, 31))
         page.wait_for_selector('[data-side="0"] .verdict[data-state="wait"]')
         page.wait_for_timeout(2500)
-        page.screenshot(path=FIGURES / name, full_page=True)
+        page.screenshot(path=FIGURES / "serve.png", full_page=True)
 
 
 def main() -> None:
@@ -124,8 +122,7 @@ def main() -> None:
                 executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
             )
             moving(browser, where)
-            for scheme in ("light", "dark"):
-                whole(browser, where, scheme)
+            whole(browser, where)
             browser.close()
     finally:
         server.terminate()

@@ -33,6 +33,7 @@ def open_page(running, program):
 
     def call(state="task=field&nodes=20&speed=60", width=1280, height=900, **options):
         context = program.new_context(viewport={"width": width, "height": height}, **options)
+        context.set_default_timeout(120_000)  # other tests may need the processor
         page = context.new_page()
         wrong, asked = [], []
         page.on("pageerror", lambda error: wrong.append(str(error)))

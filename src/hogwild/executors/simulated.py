@@ -141,9 +141,12 @@ class Simulation:
         self._compile()
 
     def _compile(self) -> None:
-        """Ask for compiled updates and ticks, once."""
-        self.kernel = kernel_of(self.rule, self.graph, self.h)
-        self._post = self._posted()
+        """Ask for compiled updates, once; and for compiled ticks, unless something happens to
+        packets that those do not know."""
+        plain = all(type(i).send is Impairment.send and not i.triggers for i in self.impairments)
+        ticks = plain and not self.exact and self.held is None
+        self.kernel = kernel_of(self.rule, self.graph, self.h, ticks=ticks)
+        self._post = self._posted() if ticks else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: x for name, x in vars(self).items() if name not in ("kernel", "_post")}
@@ -153,10 +156,8 @@ class Simulation:
         self._compile()  # compiled code knows addresses, and a copy has its own
 
     def _posted(self) -> Post | None:
-        """The outbox and the tally for compiled ticks; ``None`` if something happens to packets
-        that compiled ticks do not know."""
-        plain = all(type(i).send is Impairment.send and not i.triggers for i in self.impairments)
-        if isinstance(self.kernel, str) or self.exact or self.held is not None or not plain:
+        """The outbox and the tally for compiled ticks; ``None`` without a compiled update."""
+        if isinstance(self.kernel, str):
             return None
         outbox, tally = self.outbox, self.tally
         assert outbox.edge is not None

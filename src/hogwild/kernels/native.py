@@ -134,7 +134,9 @@ PAGE, WORTH = 1 << 21, 1 << 20
 """Bytes of a large page, and of an array that is worth one."""
 
 
-def large_pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+def large_pages(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None
+) -> Tensor:
     """An empty tensor in large pages, where the system has them: random reads of a large array then
     wait less for addresses. The memory is fresh: pages that were written once stay small."""
     count = math.prod(shape)

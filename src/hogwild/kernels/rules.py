@@ -16,20 +16,24 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, Star, kept
+from hogwild.kernels.alike import alike
 from hogwild.kernels.energy import Design, Sizes
 from hogwild.kernels.native import Library, Missing, found, large_pages
 from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.energy import Energy
 from hogwild_node.picnn import Context
-from hogwild_node.rules import messages, mode, retreat, trust
+from hogwild_node.rules import messages, mode, momentum, retreat, trust
 from hogwild_node.rules.base import Rule
 from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.messages import MessageRule
+from hogwild_node.rules.momentum import MomentumRule
 from hogwild_node.tree import arrays
 
 MOST_CHANNELS, MOST_MERGED, MOST_DEGREE = 8, 16, 4096
 """Widths of embeddings and of sums of messages, and degree, up to which nodes' quadratic models are
 computed in compiled code: its work grows with their cubes, and its memory with the degree."""
+LANES = 8
+"""Numbers that compiled code computes side by side."""
 _INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
 
@@ -44,15 +48,17 @@ class _Field(ctypes.Structure):
 NUMBERS = (
     "hold", "reach", "passes", "enough", "arrived", "window", "margin", "strikes", "credit", "turn",
     "swing", "ease", "doubt", "floor", "memory", "rest", "most", "leash", "damping", "rate",
+    "fall", "rise", "shrink", "pace", "least",
 )  # fmt: skip
 MEMORY = (
     "gradient", "block", "damped", "last", "own", "near", "sent", "move", "share", "before",
-    "count", "score", "turns", "favour", "failures", "peak", "home", "left", "times",
+    "count", "score", "turns", "favour", "failures", "peak", "home", "left", "times", "pace",
 )  # fmt: skip
 MARKS = ("known", "lost", "quiet")
 _RULE: list[tuple[str, Any]] = [
     ("sizes", _AT), *((name, _INT) for name in ("replicas", "nodes", "edges")),
-    *((name, _AT) for name in ("begin", "order", "variable", "weights", "of_edges", "of_nodes")),
+    *((name, _AT) for name in ("begin", "order", "variable", "weights", "of_edges", "of_nodes",
+                              "alike", "lane_weights")),
     ("messages", _INT), ("step", _INT), ("rates", _AT), *((name, _REAL) for name in NUMBERS),
     *((f"m_{name}", _Field) for name in MEMORY), *((f"m_{name}", _AT) for name in MARKS),
 ]  # fmt: skip
@@ -78,6 +84,8 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
         "turn": trust.TURN, "swing": trust.SWING, "ease": trust.EASE, "doubt": trust.DOUBT,
         "floor": trust.FLOOR, "memory": trust.MEMORY, "rest": retreat.REST,
         "most": retreat.MOST, "leash": retreat.LEASH, "damping": gradient.damping, "rate": rate,
+        "fall": momentum.FALL, "rise": momentum.RISE, "shrink": momentum.SHRINK,
+        "pace": momentum.PACE, "least": momentum.LEAST,
     }  # fmt: skip
 
 
@@ -87,6 +95,8 @@ def _memory(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
     if gradient.auto:
         parts = {"block": "block", "damped": "trust", "last": "last"}
         kept |= {name: (gradient, attribute) for name, attribute in parts.items()}
+    if isinstance(gradient, MomentumRule):
+        kept |= {name: (gradient, name) for name in ("pace", "peak", "before")}
     if isinstance(rule, MessageRule):
         kept |= {name: (rule, name) for name in ("own", "near", "sent", "known")}
         names = ("share", "before", "count", "score", "turns", "favour", "failures", "peak", "lost")
@@ -146,9 +156,10 @@ class _Rows:
     weights: Tensor  # [R, ·] of the message networks, the self message and the update
     edges: Tensor  # [R, E, ·] contexts of all heads and their weights, by receiver
     nodes: Tensor  # [R, N, ·] contexts of self message and update, weight of the self message
+    beside: Tensor | None  # [R / 8, ·, 8] weights where eight replicas lie side by side
 
     @classmethod
-    def of(cls, model: Energy, order: Tensor) -> _Rows:
+    def of(cls, model: Energy, order: Tensor, beside: bool) -> _Rows:
         rnd = model.round
         replicas, heads = rnd.loop.layers[0].wy.shape[0], rnd.heads
         share = 1.0 if rnd.concat else 1.0 / heads
@@ -163,8 +174,14 @@ class _Rows:
         of_nodes = [_context(rnd.loop), _context(rnd.update), loop.expand(replicas, 1, n)]
         weights = [_weights(rnd.message).reshape(replicas, -1), _weights(rnd.loop),
                    _weights(rnd.update)]  # fmt: skip
+        together = torch.cat(weights, 1).contiguous()
+        lanes = None
+        if beside:
+            lanes = torch.zeros(-(-replicas // LANES), together.shape[1], LANES, dtype=torch.float64)
+            for r in range(replicas):
+                lanes[r // LANES, :, r % LANES] = together[r]
         return cls(
-            torch.cat(weights, 1).contiguous(), _rows(of_edges, order), _rows(of_nodes, None)
+            together, _rows(of_edges, order, beside), _rows(of_nodes, None, beside), lanes
         )
 
 
@@ -184,17 +201,29 @@ def _weights(net: Context) -> Tensor:
     return torch.cat([part.flatten(1) for part in parts], 1)
 
 
-def _rows(parts: list[Tensor], order: Tensor | None) -> Tensor:
-    """[R, ·, n] parts side by side as rows [R, n, ·] of a multiple of eight numbers."""
+def _rows(parts: list[Tensor], order: Tensor | None, beside: bool) -> Tensor:
+    """[R, ·, n] parts side by side as rows [R, n, ·] of a multiple of eight numbers; with replicas
+    side by side [R / 8, n, · 8]."""
     replicas, count = parts[0].shape[0], parts[0].shape[-1]
     width = sum(part.shape[1] for part in parts)
-    out = large_pages((replicas, count, -(-width // 8) * 8), torch.float64)
-    out[..., width:] = 0.0
-    at = 0
-    for part in parts:
-        part = part if order is None else part[..., order]
-        out[..., at : at + part.shape[1]] = part.mT
-        at += part.shape[1]
+    padded, blocks = -(-width // LANES) * LANES, -(-replicas // LANES)
+    if beside:
+        out = large_pages((blocks, count, padded * LANES), torch.float64)
+        to = out.view(blocks, count, padded, LANES).permute(0, 3, 1, 2).unbind()
+        rows = [row for block in to for row in block.unbind()]  # [n, ·] of each replica
+    else:
+        out = large_pages((replicas, count, padded), torch.float64)
+        rows = list(out.unbind())
+    for r, row in enumerate(rows):
+        row[:, width:] = 0.0
+        at = 0
+        for part in parts:
+            to_ = row[:, at : at + part.shape[1]]
+            if r < replicas:
+                to_[:] = (part[r] if order is None else part[r][..., order]).mT
+            else:  # lanes without a replica compute with zeros
+                to_[:] = 0.0
+            at += part.shape[1]
     return out
 
 
@@ -209,13 +238,25 @@ def _design(model: Energy, channels: int) -> Design:
     )  # fmt: skip
 
 
-def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
-    """The compiled update of a rule that has begun at ``h`` [R, k, N]; or why there is none."""
+def _usual(design: Design) -> bool:
+    """Whether the networks are the paper's, which are compiled for these sizes (``fixed.h``)."""
+    kinds = (design.heads, design.both_ends, design.act, design.channels, design.message_channels)
+    widths = ((4, 4, 2), (4, 4, 2), (4, 4, 1))
+    return kinds == (1, True, "softplus", 2, 2) and design.widths == widths
+
+
+def kernel_of(rule: Rule, graph: Graph, h: Tensor, *, ticks: bool = False) -> RuleKernel | str:
+    """The compiled update of a rule that has begun at ``h`` [R, k, N]; or why there is none.
+
+    Args:
+        ticks: Most updates will be those of compiled ticks (:meth:`RuleKernel.turn`).
+    """
     native = found()
     if isinstance(native, Missing):
         return f"there is no compiled library ({native.reason})"
-    gradient = rule.gradient if isinstance(rule, MessageRule) else rule
-    if type(gradient) is not GradientRule or type(gradient.model) is not Energy:
+    gradient: Any = rule.gradient if isinstance(rule, MessageRule) else rule
+    known = (GradientRule,) if isinstance(rule, MessageRule) else (GradientRule, MomentumRule)
+    if type(gradient) not in known or type(gradient.model) is not Energy:
         return "only gradient steps and messages of energies of one round are compiled"
     model = gradient.model
     if torch.is_grad_enabled() and any(x.requires_grad for x, _ in arrays(model)):
@@ -236,7 +277,7 @@ def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
         return f"a node has more than {MOST_DEGREE} edges"
     if not int(h.shape[0]) * (graph.num_edges + graph.num_nodes) > 0:
         return "there are no nodes"
-    return RuleKernel(native, rule, gradient, graph, design, int(h.shape[0]))
+    return RuleKernel(native, rule, gradient, graph, design, int(h.shape[0]), ticks)
 
 
 class RuleKernel:
@@ -250,20 +291,26 @@ class RuleKernel:
         graph: Graph,
         design: Design,
         replicas: int,
+        ticks: bool,
     ) -> None:
         self.native, self.rule, self.graph, self.replicas = native, rule, graph, replicas
         self.gradient, self.model = gradient, gradient.model
         self.begin, order, variable = by_receiver(graph)
         self.order = order
         assert isinstance(self.model, Energy)
-        rows, sizes = _Rows.of(self.model, order), Sizes.of(native, design)
+        # Where replicas are many, and steps are plain, lanes are replicas and not nodes.
+        many = replicas >= LANES and variable is None and not gradient.auto
+        beside = ticks and many and rule is gradient and _usual(design)
+        rows, sizes = _Rows.of(self.model, order, beside), Sizes.of(native, design)
         step, rates = 2 if gradient.auto else 0, None
         if isinstance(gradient.rate, Tensor):
             shape = (replicas, rule.channels, graph.num_nodes)
             step, rates = 1, gradient.rate.expand(shape).contiguous()
         self._alive: list[Any] = [rows, variable, rates]
         at = {"begin": self.begin, "order": order, "variable": variable, "rates": rates,
-              "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes}  # fmt: skip
+              "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes,
+              "alike": alike(rows.nodes, rows.edges, self.begin),
+              "lane_weights": rows.beside}  # fmt: skip
         remembered = _memory(rule, gradient)
         for name in MARKS:
             if name in remembered:

@@ -45,8 +45,9 @@ def guarded_rule(
             "rule='messages' or rule='gradient', or a model with num_layers=1"
         )
     certified = gradient_rule(problem, "certified", age=age).rate
-    make = gradient_rule if step == "momentum" else message_rule
-    return GuardedRule(make(problem, step, age=age), certified)
+    if step == "momentum":
+        return GuardedRule(gradient_rule(problem, step), certified)
+    return GuardedRule(message_rule(problem, step, age=age), certified)
 
 
 def balls_rule(problem: Problem, *, moving: bool = False, radius: int | None = None) -> BallsRule:

@@ -7,7 +7,7 @@ r"""Step sizes of gradient steps, by name.
 * ``"auto"``: the inverse of the node's own curvature block, damped
   (:mod:`hogwild_node.rules.gradient`).
 * ``"momentum"``: the same, and a node keeps part of its last move
-  (:mod:`hogwild_node.rules.momentum`). Three to ten times fewer updates on trained models.
+  (:mod:`hogwild_node.rules.momentum`). Two to five times fewer updates on trained models.
 """
 
 from __future__ import annotations

@@ -99,6 +99,11 @@ def from_pair(model: Any, graph: Any, title: str, classes: bool = False) -> Give
             f"the model answers {list(out.shape)} on a graph of {given.nodes} nodes ({title}); "
             f"expected a row for every node: the page shows what nodes answer"
         )
+    if not bool(out.isfinite().all()):
+        raise ConfigError(
+            f"the model answers NaN or infinity on the graph ({title}); expected finite numbers: "
+            f"were its parameters trained?"
+        )
     problem = found.problem(Inputs.of(given.data()))
     names = [name for name in fitting(problem) if _runs(problem, name)]
     given.rules = (names[0], names[1] if len(names) > 1 else names[0])

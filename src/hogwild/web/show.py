@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 import webbrowser
 from collections.abc import Collection
 from contextlib import suppress
@@ -14,8 +16,9 @@ from hogwild.web.server import Home, address, listen, serve
 
 def show(
     model: Any, data: Any, *, title: str = "your own", port: int = 8765, open: bool = False
-) -> None:
+) -> str:
     """Serve a page on which the nodes of a graph run a model, each at its own pace, until Ctrl-C.
+    In a notebook, the page is served beside the other cells until the kernel ends.
 
     Args:
         model: A model of the library, or a trained GNN of PyG's convolutions, which answers for
@@ -25,21 +28,44 @@ def show(
         port: Port of 127.0.0.1; 0: any free one.
         open: Open the page in a browser.
 
+    Returns:
+        The address of the page.
+
     Raises:
         ConfigError: The model or the graph cannot be shown, or the port is in use.
     """
-    until_ended(home(from_pair(model, data, title)), "127.0.0.1", port, open=open)
+    found = home(from_pair(model, data, title))
+    return until_ended(found, "127.0.0.1", port, open=open, beside=_in_a_notebook())
 
 
 def until_ended(
-    found: Home, host: str, port: int, names: Collection[str] = (), open: bool = False
+    found: Home,
+    host: str,
+    port: int,
+    names: Collection[str] = (),
+    open: bool = False,
+    beside: bool = False,
 ) -> str:
-    """Say where the page is and serve it until Ctrl-C; returns its address."""
+    """Say where the page is and serve it until Ctrl-C, or, ``beside``, in a thread; returns its
+    address."""
     made = listen(host, port)
     where = address(made)
-    print(f"Open {where} in a browser. Ctrl-C ends it.", file=sys.stderr, flush=True)
+    ends = "It ends with this program." if beside else "Ctrl-C ends it."
+    print(f"Open {where} in a browser. {ends}", file=sys.stderr, flush=True)
     if open:
         webbrowser.open(where)
-    with suppress(KeyboardInterrupt):
-        serve(found, made, names)
+    if beside:
+        threading.Thread(target=serve, args=(found, made, names), daemon=True).start()
+    else:
+        with suppress(KeyboardInterrupt):
+            serve(found, made, names)
     return where
+
+
+def _in_a_notebook() -> bool:
+    """Whether an event loop runs in this thread already, in which no other can run."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -25,6 +25,8 @@ from hogwild.web.worlds import MOST
 
 LONGEST = 64_000
 """Bytes at the end of a file that are looked at, and bytes of a line at most."""
+LARGEST = 1e30
+"""Numbers in status lines are smaller: a page draws them in single precision."""
 SILENCE = 3.0
 """Seconds without news after which an agent, or a swarm, counts as silent."""
 
@@ -54,8 +56,8 @@ class Words:
             found = cls(answer, stale, said["state"] == "settled", tuple(spent), residual)
         except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
             raise ValueError(f"no status line of an agent ({error})") from error
-        if not all(map(math.isfinite, (answer, stale, residual, *spent))):
-            raise ValueError("a status line with numbers that are not finite")
+        if not all(abs(value) < LARGEST for value in (answer, stale, residual, *spent)):
+            raise ValueError("a status line with numbers that are not finite, or too large")
         return found
 
 
@@ -182,6 +184,7 @@ class Agents:
     def __init__(self, folder: Path) -> None:
         self.folder, self.begun = folder, time.monotonic()
         self.neighbours: dict[str, frozenset[str]] = {}
+        self.lines: dict[Path, tuple[tuple[int, int], dict[str, Any] | None]] = {}
         self.ground = Ground([], np.zeros((0, 2), np.int64), np.zeros(0), np.zeros((0, 2)))
 
     def look(self) -> Sight:
@@ -189,10 +192,9 @@ class Agents:
         said: dict[str, Words] = {}
         known = dict(self.neighbours)
         for path in sorted(self.folder.glob("*.jsonl"))[:MOST]:
-            found = last_line(path)
-            if found is None:
+            line, age = self._last(path)
+            if line is None:
                 continue
-            line, age = found
             try:
                 words, name = Words.of(line), str(line["id"])[:40]
                 near = frozenset(str(other)[:40] for other in line.get("neighbours", []))
@@ -207,6 +209,17 @@ class Agents:
         agents = {row[name]: words for name, words in said.items() if name in row}
         how = "runs" if said else "silent"
         return Sight(self.ground, time.monotonic() - self.begun, agents, how=how)
+
+    def _last(self, path: Path) -> tuple[dict[str, Any] | None, float]:
+        """The last line of a file, which is read only if it has changed, and the line's age."""
+        try:
+            about = path.stat()
+        except OSError:
+            return None, 0.0
+        stamp = about.st_mtime_ns, about.st_size
+        if path not in self.lines or self.lines[path][0] != stamp:
+            self.lines[path] = stamp, last_line(path)
+        return self.lines[path][1], time.time() - about.st_mtime
 
 
 def _ground(neighbours: dict[str, frozenset[str]]) -> Ground:
@@ -233,14 +246,13 @@ def _natural(name: str) -> list[Any]:
 _PARTS = re.compile(r"(\d{1,15})")
 
 
-def last_line(path: Path) -> tuple[dict[str, Any], float] | None:
-    """The last whole line of JSON in a file, and the seconds since the file grew."""
+def last_line(path: Path) -> dict[str, Any] | None:
+    """The last whole line in a file that is a JSON object; ``None``: there is none."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - LONGEST))
             lines = file.read(LONGEST).split(b"\n")
-            age = max(0.0, time.time() - path.stat().st_mtime)
     except OSError:
         return None
     for raw in reversed(lines[:-1]):  # what follows the last newline is not whole
@@ -249,5 +261,5 @@ def last_line(path: Path) -> tuple[dict[str, Any], float] | None:
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict):
-            return found, age
+            return found
     return None

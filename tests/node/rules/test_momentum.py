@@ -11,7 +11,7 @@ from hogwild.asynchrony.scenarios import swarm
 from hogwild.errors import ConfigError
 from hogwild.rules import gradient_rule, guarded_rule
 from hogwild.testing import check_rule
-from hogwild_node.rules import guarded
+from hogwild_node.rules import guarded, momentum
 from hogwild_node.rules.momentum import LARGEST, PACE, MomentumRule
 
 
@@ -68,6 +68,26 @@ def test_fewer_updates():
     assert sizes[0] == sizes[1]
 
 
+def test_swings_that_do_not_shrink_cost_trust():
+    """Gradients of a pendulum: every third one reverses the pace."""
+    _, _, problem = posed(2)
+    everyone, rule = problem.graph.everyone, gradient_rule(problem, "momentum")
+    h = problem.start()
+    rule.begin(h, everyone.current(h))
+    block = torch.eye(2, dtype=torch.float64).flatten()[:, None]
+    seen, size = [], 1e3
+    for turn in range(24):
+        if turn % 3 == 0 and turn >= 12:
+            size *= 0.5  # from here on swings shrink
+        push = torch.full((2, 2), size * (-1.0) ** (turn // 3), dtype=torch.float64)
+        mail = torch.cat([push, block.expand(4, 2)])[None]
+        h = rule.update(h, everyone.current(h), mail, everyone)[0]
+        seen.append(float(rule.trust.min()))
+    assert seen[0] == seen[5] == LARGEST  # there is nothing to compare the first swing with
+    assert seen[12] < seen[6] < LARGEST
+    assert seen[-1] > seen[14]
+
+
 def test_it_is_a_rule():
     check_rule(lambda problem: gradient_rule(problem, "momentum"), ticks=600)
     check_rule(lambda problem: guarded_rule(problem, "momentum", age=7), ticks=600)
@@ -92,7 +112,8 @@ def test_guarded_steps_that_diverge_fall_back_and_arrive(monkeypatch):
     model, data, problem = posed(3)
     rule = guarded_rule(problem, "momentum", age=1)
     assert isinstance(rule.watched, MomentumRule)
-    rule.watched.damping, rule.watched.fall = 3.0, 1.0  # too large, for good
+    rule.watched.damping = 3.0  # too large, and for good:
+    monkeypatch.setattr(momentum, "FALL", 1.0)
     everyone, h = problem.graph.everyone, problem.start()
     letters, far = rule.begin(h, everyone.current(h)), []
     answer = model.embed(Inputs.of(data)).value.mT.detach()

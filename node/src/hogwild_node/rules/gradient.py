@@ -47,9 +47,6 @@ class GradientRule(Rule):
         damping: Largest factor on the ``"auto"`` step.
     """
 
-    fall, rise = 0.5, 1.1
-    """Factors on the damping of a node whose gradient reversed and grew, and of other nodes."""
-
     def __init__(
         self,
         model: LocalEnergy,
@@ -144,7 +141,7 @@ class GradientRule(Rule):
 
     def _scaled(self, g: Array, blocks: Array, at: Star, who: Array | None) -> Array:
         """The ``"auto"`` step times the gradient; updates the damping of each node."""
-        xp, k = namespace(g), self.channels
+        xp = namespace(g)
         last, before = at.at_nodes(self.last), at.at_nodes(self.trust)
 
         def dot(x: Array, y: Array) -> Array:
@@ -152,7 +149,7 @@ class GradientRule(Rule):
 
         # Neighbours may make a gradient grow, but if it also reverses, the step was too large.
         overshot = (dot(g, last) < 0.0) & (dot(g, g) > dot(last, last))
-        trust = xp.where(overshot, self.fall * before, self.rise * before)
+        trust = xp.where(overshot, 0.5 * before, 1.1 * before)
         trust = xp.clip(trust, 1e-3 * self.damping, self.damping)
         if who is None:
             self.trust, self.last = at.put(self.trust, trust), at.put(self.last, g)
@@ -160,6 +157,13 @@ class GradientRule(Rule):
             mine = who[:, None]
             self.trust = at.put(self.trust, xp.where(mine, trust, before))
             self.last = at.put(self.last, xp.where(mine, g, last))
+        return trust * self.solved(g, blocks, at)
+
+    def solved(self, g: Array, blocks: Array, at: Star) -> Array:
+        """The inverse of the nodes' blocks, whose neighbours' parts are ``blocks`` [R, k², A],
+        times the gradients."""
+        xp, k = namespace(g), self.channels
         block = at.at_nodes(self.block) + blocks
         block = xp.moveaxis(xp.reshape(block, (block.shape[0], k, k, at.size)), -1, 1)
-        return trust * xp.solve(block, g.mT[..., None])[..., 0].mT
+        found: Array = xp.solve(block, g.mT[..., None])[..., 0].mT
+        return found

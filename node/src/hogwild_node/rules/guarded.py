@@ -23,11 +23,12 @@ A run in which messages halve their error within about a thousand updates does n
 
 from __future__ import annotations
 
+from typing import Any
+
 from hogwild_node.ops import Array, namespace
 from hogwild_node.rules.base import Kept, Rule, carry
 from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.messages import MessageRule
-from hogwild_node.rules.momentum import MomentumRule
 from hogwild_node.star import Star
 
 FIRST = 16.0
@@ -44,12 +45,11 @@ class GuardedRule(Rule):
         rate: Steps [R, k, N] of certified size.
     """
 
-    def __init__(self, watched: MessageRule | MomentumRule, rate: Array) -> None:
+    def __init__(self, watched: MessageRule | GradientRule, rate: Array) -> None:
         self.watched, self.rate = watched, rate
         self.everyone, self.channels = watched.everyone, watched.channels
         self.letter = watched.letter + 1
-        is_messages = isinstance(watched, MessageRule)
-        self.steps: GradientRule = watched.gradient if is_messages else watched
+        self.steps = watched.gradient if isinstance(watched, MessageRule) else watched
         self.width = watched.letter - self.steps.letter  # of a message
 
     def begin(self, h: Array, inbox: Array) -> Array:
@@ -70,7 +70,8 @@ class GuardedRule(Rule):
         self.end[:, nodes], self.before[:, nodes] = FIRST, float("inf")
 
     def keep(self, before: GuardedRule, kept: Kept) -> None:
-        self.watched.keep(before.watched, kept)
+        inner: Any = before.watched
+        self.watched.keep(inner, kept)
         self.start = carry(self.start, before.start, kept.nodes)
         for name in ("count", "failures", "fallen", "peak", "end", "before"):
             setattr(self, name, carry(getattr(self, name), getattr(before, name), kept.nodes))

@@ -6,15 +6,22 @@ energy at node i, as far as word has come, and :math:`B_i` the node's block of t
 majorising curvatures (both as in :mod:`hogwild_node.rules.gradient`), an update is
 
 .. math::
-    p_i &\leftarrow \beta\, p_i \;\text{ if } g_i^\top p_i \le 0, \text{ else } 0, \\
+    p_i &\leftarrow \beta_i\, p_i \;\text{ if } g_i^\top p_i \le 0, \text{ else } 0, \\
     p_i &\leftarrow p_i - \omega_i B_i^{-1} g_i, \qquad h_i \leftarrow h_i + p_i.
 
 This is heavy-ball momentum with the restart of O'Donoghue and Candès (2015), node by node: a node
-that would climb drops its pace. Two more things differ from the ``"auto"`` step. The node's own
-part of :math:`g_i` is computed anew at its turn, from the present inbox, and not after its last
-step; an old part makes pace unstable. And the damping :math:`\omega_i` is larger, and falls and
-recovers by smaller factors. A packet is that of the ``"auto"`` step; an update costs one more
-gradient of the node's own energy.
+that would climb drops its pace. The node's own part of :math:`g_i` is computed anew at its turn,
+from the present inbox, and not after its last step as in the ``"auto"`` step: an old part makes
+pace unstable.
+
+**Oscillations.** Word is late, so that too much pace lets nodes swing around the answer for ever. A
+swing ends with a restart. Its height is the largest :math:`g_i^\top B_i^{-1} g_i` since the restart
+before. If a swing is higher than ``SHRINK`` times the swing before it, the node's *trust*
+:math:`s_i` falls by the factor ``FALL``; at every other update it rises by ``RISE``, up to 1. The
+damping is :math:`\omega_i = s_i` ``LARGEST``, and :math:`\beta_i = s_i` ``PACE``: with little trust
+the steps are like those of ``"auto"``.
+
+A packet is that of the ``"auto"`` step; an update costs one more gradient of the node's own energy.
 
 Without a safeguard convergence is observed, but not proved. ``rule="guarded"`` with this step
 watches it, and falls back to steps of certified size (:mod:`hogwild_node.rules.guarded`), which is
@@ -30,11 +37,15 @@ from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.star import Star
 
 PACE = 0.8
-"""β, the share of its last move that a node keeps."""
+"""Largest β, the share of its last move that a node keeps."""
 LARGEST = 0.8
 """Largest damping ω."""
-FALL, RISE = 0.7, 1.2
-"""Factors on the damping of a node whose gradient reversed and grew, and of other nodes."""
+FALL, RISE = 0.7, 1.04
+"""Factors on the trust of a node after a swing that is too high, and at other updates."""
+SHRINK = 0.7
+"""A swing should be at most so many times as high as the one before it."""
+LEAST = 1e-3
+"""The least trust."""
 
 
 class MomentumRule(GradientRule):
@@ -46,35 +57,50 @@ class MomentumRule(GradientRule):
         channels: Width k of an embedding.
     """
 
-    fall, rise = FALL, RISE
-
     def __init__(self, model: LocalEnergy, everyone: Star, channels: int) -> None:
         super().__init__(model, everyone, channels, damping=LARGEST)
 
+    # -- private memory: the damping, the pace, the heights of the last two swings -----------------
+
     def begin(self, h: Array, inbox: Array) -> Array:
-        self.pace = namespace(h).zeros_like(h)
+        xp, (r, _, n) = namespace(h), h.shape
+        self.pace = xp.zeros_like(h)
+        self.peak = xp.filled((r, 1, n), 0.0, h)
+        self.before = xp.filled((r, 1, n), float("inf"), h)
         return super().begin(h, inbox)
 
     def forget(self, nodes: Array) -> None:
         super().forget(nodes)
         self.pace[..., nodes] = 0.0
+        self.peak[..., nodes], self.before[..., nodes] = 0.0, float("inf")
 
     def keep(self, before: GradientRule, kept: Kept) -> None:
-        # A node whose energy has changed stops first.
+        # A node whose energy has changed stops first, and does not compare swings across a change.
         assert isinstance(before, MomentumRule)
         super().keep(before, kept)
-        self.pace = carry(self.pace, before.pace, kept.same)
+        for name in ("pace", "peak", "before"):
+            setattr(self, name, carry(getattr(self, name), getattr(before, name), kept.same))
+
+    # -- the rule ----------------------------------------------------------------------------------
 
     def update(self, h: Array, inbox: Array, mail: Array | None, at: Star) -> tuple[Array, Array]:
         assert mail is not None, "the neighbours' letters"
-        xp = namespace(h)
+        xp, k = namespace(h), self.channels
         own, _ = to_self(*self.model.local(h, at.own_view(h, inbox), at), at)
         heard = at.collect(mail)
-        g = own + heard[:, : self.channels]
-        pace = at.at_nodes(self.pace)
+        g = own + heard[:, :k]
+        step = self.solved(g, heard[:, k:], at)
+        height = (g * step).sum(1)[:, None]
+        pace, peak, before = (at.at_nodes(x) for x in (self.pace, self.peak, self.before))
         climbs = (g * pace).sum(1)[:, None] > 0.0
-        pace = xp.where(climbs, 0.0, PACE * pace)
-        pace = pace - self._scaled(g, heard[:, self.channels :], at, None)
-        self.pace = at.put(self.pace, pace)
+        high = climbs & (peak > SHRINK * before)
+        trust = at.at_nodes(self.trust)
+        trust = xp.where(high, FALL * trust, RISE * trust)
+        trust = xp.clip(trust, LEAST * self.damping, self.damping)
+        kept = xp.where(climbs, 0.0, PACE / self.damping * trust * pace)
+        pace = kept - trust * step
+        self.trust, self.pace = at.put(self.trust, trust), at.put(self.pace, pace)
+        self.before = at.put(self.before, xp.where(climbs, peak, before))
+        self.peak = at.put(self.peak, xp.where(climbs, height, xp.maximum(peak, height)))
         new = h + pace
         return new, self.refresh(new, inbox, at)

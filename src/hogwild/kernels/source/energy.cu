@@ -4,7 +4,7 @@
 // hogwild/kernels/cuda.py compiles this file for one model: it defines HOG_SIZES, the types
 // MessageNet, LoopNet and UpdateNet, and the numbers of the model.
 #include "fronts_gpu.h"
-#include "parameters_gpu.h"
+#include "posed_gpu.h"
 #include "sizes_gpu.h"
 
 namespace hog {
@@ -37,26 +37,12 @@ HOG_FN BlockTask make(const Batch& b, int graph, int replica, double* shared, in
     double* room = shared;  // what Block describes
     int* broken = (int*)(shared + 128);
     double* parameters = shared + HOG_ROOM;
-    const double* raw = b.parameters + (long long)replica * s.parameters();
-    for (int i = threadIdx.x; i < s.parameters(); i += blockDim.x) {
-        double slope;
-        parameters[i] = used(i, raw[i], slope);
-    }
+    const Place place = placed(b, graph, replica, parameters);
     double* own = b.memory + replica * b.room_replica + b.room[graph];
     double* near = parameters + s.parameters();
     double* fronts = b.shared ? near : own;
     if (b.shared == 2) own = near + plan.numbers;
     else if (!b.shared) own += plan.numbers;
-    Place place;
-    place.n0 = b.first[graph], place.e0 = b.edge_first[graph], place.N = b.nodes, place.E = b.edges;
-    place.edge = b.edge + place.e0;
-    place.parameters = parameters;
-    place.nodes = b.o_nodes + (long long)replica * s.node_rows() * b.nodes;
-    place.edges = b.o_edges ? b.o_edges + (long long)replica * s.edge_rows() * b.edges : nullptr;
-    place.weight = b.weight ? b.weight + replica * b.weight_replica : nullptr;
-    place.weight_head = b.weight_head;
-    place.loop_weight = b.loop_weight;
-    __syncthreads();
     return BlockTask(s, plan.view, place, BlockFronts{plan, fronts, broken}, Block{room, flip}, own);
 }
 
@@ -103,9 +89,6 @@ hog_adjoint(const __grid_constant__ Batch b, const double* h, const double* grad
     task.read(gradient + replica * one, task.trial);
     const bool sound = task.solve_linear(task.trial, 1.0, task.d);
     if (threadIdx.x == 0) status[at] = sound ? CONVERGED : NOT_FINITE;
-    const Cotangents out{nodes + (long long)replica * s.node_rows() * b.nodes,
-                         edges ? edges + (long long)replica * s.edge_rows() * b.edges : nullptr,
-                         weight ? weight + (long long)replica * HOG_HEADS * b.edges : nullptr,
-                         loop_weight ? loop_weight + replica * b.nodes : nullptr};
+    const Cotangents out = replica_of(Cotangents{nodes, edges, weight, loop_weight}, b, replica);
     task.reverse(out, WarpSum{mine});
 }

@@ -5,7 +5,7 @@
 // UpdateNet, and the numbers of the model.
 #include "energy.h"
 #include "krylov_gpu.h"
-#include "parameters_gpu.h"
+#include "posed_gpu.h"
 #include "sizes_gpu.h"
 
 namespace hog {
@@ -32,28 +32,13 @@ struct Large {
 HOG_FN GridTask make(const Large& b, int graph, int replica, double* shared, double rtol, double atol,
                      int* flip, unsigned* passed) {
     constexpr StaticSizes s{};
-    double* parameters = shared + HOG_ROOM;
-    const double* raw = b.parameters + (long long)replica * s.parameters();
-    for (int i = threadIdx.x; i < s.parameters(); i += blockDim.x) {
-        double slope;
-        parameters[i] = used(i, raw[i], slope);
-    }
-    Place place;
-    place.n0 = b.first[graph], place.e0 = b.edge_first[graph], place.N = b.nodes, place.E = b.edges;
-    place.edge = b.edge + place.e0;
-    place.parameters = parameters;
-    place.nodes = b.o_nodes + (long long)replica * s.node_rows() * b.nodes;
-    place.edges = b.o_edges ? b.o_edges + (long long)replica * s.edge_rows() * b.edges : nullptr;
-    place.weight = b.weight ? b.weight + replica * b.weight_replica : nullptr;
-    place.weight_head = b.weight_head;
-    place.loop_weight = b.loop_weight;
+    const Place place = placed(b, graph, replica, shared + HOG_ROOM);
     GraphView view;
     view.n = (int)(b.first[graph + 1] - place.n0), view.e = (int)(b.edge_first[graph + 1] - place.e0);
     view.ptr = b.ptr + place.n0 + graph, view.out_ptr = b.out_ptr + place.n0 + graph;
     view.src = b.src + place.e0, view.dst = b.dst + place.e0, view.out_edge = b.out_edge + place.e0;
     view.own = view.slot = nullptr;
     const size_t own = GridTask::vectors(s, view.n, view.e);
-    __syncthreads();
     return GridTask(s, view, place, GridKrylov{b.memory + (own + 1) / 2 * 2, rtol, atol},
                     Grid{shared, b.found, b.arrived, flip, passed}, b.memory);
 }
@@ -113,11 +98,8 @@ hog_adjoint_large(const __grid_constant__ Large b, const double* h, const double
         task.read(gradient + replica * one, task.trial);
         const bool sound = task.solve_linear(task.trial, 1.0, task.d);
         if (rank == 0) status[t] = sound ? CONVERGED : NOT_FINITE;
-        const Cotangents out{nodes + (long long)replica * s.node_rows() * b.nodes,
-                             edges ? edges + (long long)replica * s.edge_rows() * b.edges : nullptr,
-                             weight ? weight + (long long)replica * HOG_HEADS * b.edges : nullptr,
-                             loop_weight ? loop_weight + replica * b.nodes : nullptr};
-        task.reverse(out, WarpSum{mine});
+        const Cotangents all{nodes, edges, weight, loop_weight};
+        task.reverse(replica_of(all, b, replica), WarpSum{mine});
         task.team.sync();
         if (graph + 1 < b.graphs) continue;
         for (int i = rank / 32; i < P; i += warps) {  // a warp adds up one parameter

@@ -10,6 +10,7 @@ struct Numbers {
     double window, margin, strikes, credit, turn, swing, ease, doubt, floor, memory;  // trust
     double rest, most, leash;                                          // retreat
     double damping, rate;                                              // gradient
+    double fall, rise, shrink, pace, least;                            // momentum
 };
 
 /// What nodes remember, of nodes or of edges; empty where a rule has none.
@@ -18,6 +19,7 @@ struct Memory {
     Field own, near, sent;                // of messages: [k], edges' [k], edges' [width]
     Field move, share, before, count, score, turns, favour, failures, peak;  // trust; move: [k]
     Field home, left, times;              // retreat: [k], [1], [1]
+    Field pace;                           // of gradient steps with momentum: [k]
     unsigned char *known, *lost, *quiet;  // [R, N], [R, N], [R, E]
 };
 
@@ -123,12 +125,12 @@ class Steps : public Stars<S> {
     /// Ask for the contexts of the nodes at these slots, which a later pack will read.
     void expect(const int32_t* slots, int count, int64_t replica_) const {
 #if !HOG_GPU
-        for (int l = 0; l < count; ++l) {
-            const int64_t i = turn_.nodes[slots[l]], from = f.begin[i];
+        for (int l = 0; l < count && !f.lane_weights; ++l) {
+            const int64_t i = turn_.nodes[slots[l]];
             const int64_t many = turn_.first[slots[l] + 1] - turn_.first[slots[l]];
-            const double* at = f.of_nodes + (replica_ * f.nodes + i) * f.node_row();
+            const double* at = f.node_context(i, replica_, f.node_row());
             for (int64_t x = 0; x < f.node_row(); x += 8) __builtin_prefetch(at + x);
-            at = f.of_edges + (replica_ * f.edges + from) * f.edge_row();
+            at = f.edge_contexts(i, replica_, f.edge_row());
             for (int64_t x = 0; x < many * f.edge_row(); x += 8) __builtin_prefetch(at + x);
         }
 #endif
@@ -147,7 +149,16 @@ class Steps : public Stars<S> {
         read(turn_.h, h);
         read_views();
         hear(0);
-        step(h, now, Mask{} - 1);
+        if (m_.pace.at) {  // the gradient of the node's own energy is of this turn
+            own_views(h);
+            V* own = blocks;
+            A::local(h, views, tape, own, toward);
+            to_self(K, own, toward);
+            keep(m_.gradient, K, own);
+            stride(h, now);
+        } else {
+            step(h, now, Mask{} - 1);
+        }
         refresh(now, 0);
         write(turn_.out, now);
         if (turn_.also.at) write(turn_.also, now);
@@ -284,12 +295,47 @@ class Steps : public Stars<S> {
         HOG_EACH(c, K) to[c] = from[c] - trust * g[c];
     }
 
-    /// The gradients and blocks of the nodes' energies at `at` and the inbox; the letters begin at
-    /// number `from` of what is sent.
-    void refresh(const V* at, int from) {
+    /// The same with momentum (hogwild_node/rules/momentum.py).
+    void stride(const V* from, V* to) {
+        V *g = blocks, *pace = pad, *block = pace + K, *solved = block + K * K;
+        V trust, peak, before, climb = wide(0.0), height = wide(0.0);
+        recall(m_.gradient, K, g);
+        recall(m_.pace, K, pace);
+        recall(m_.block, K * K, block);
+        recall(m_.damped, 1, &trust);
+        recall(m_.peak, 1, &peak);
+        recall(m_.before, 1, &before);
+        HOG_EACH(c, K) g[c] += heard[c], climb += g[c] * pace[c], solved[c] = g[c];
+        HOG_EACH(i, K * K) block[i] += heard[K + i];
+        eliminate(K, block, solved, 1);
+        HOG_EACH(c, K) height += g[c] * solved[c];
+        const Mask climbs = climb > 0.0, high = climbs & (peak > x_.shrink * before);
+        trust = high ? x_.fall * trust : x_.rise * trust;
+        trust = smaller(larger(trust, wide(x_.least * x_.damping)), wide(x_.damping));
+        const V kept = climbs ? wide(0.0) : x_.pace / x_.damping * trust;
+        HOG_EACH(c, K) {
+            pace[c] = (climbs ? wide(0.0) : kept * pace[c]) - trust * solved[c];
+            to[c] = from[c] + pace[c];
+        }
+        before = climbs ? peak : before;
+        peak = climbs ? height : larger(peak, height);
+        keep(m_.pace, K, pace);
+        keep(m_.damped, 1, &trust);
+        keep(m_.peak, 1, &peak);
+        keep(m_.before, 1, &before);
+    }
+
+    /// Along self-loops a node hears itself, as it is now.
+    void own_views(const V* at) {
         if (f.variable)
             HOG_EACH(p, most) for (int l = 0; l < LANES; ++l)
                 if (is_loop(p, l)) HOG_EACH(c, K) lane(views[p * K + c], l) = part(at[c], l);
+    }
+
+    /// The gradients and blocks of the nodes' energies at `at` and the inbox; the letters begin at
+    /// number `from` of what is sent.
+    void refresh(const V* at, int from) {
+        own_views(at);
         if (rule_.step != BLOCKS) {
             V* own = blocks;
             A::local(at, views, tape, own, toward);

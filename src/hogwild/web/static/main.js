@@ -211,7 +211,7 @@ function recorded() {
 function aboutNode(graph, about) {
   const i = graph.chosen;
   const side = graph.last;
-  if (i < 0 || i >= scene.nodes) return "Point at a node to read its answer.";
+  if (i < 0 || i >= scene.nodes) return "Choose a node to read its answer.";
   const name = scene.names ? `Agent ${scene.names[i]}` : `Node ${i}`;
   if (side.state[i] === 2) return scene.names ? `${name} cannot be heard.` : `${name} is dead. Its neighbours counted on it for ${hello.lease} more ticks.`;
   const links = scene.edges.reduce((sum, end) => sum + (end === i), 0);
