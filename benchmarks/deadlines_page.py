@@ -247,6 +247,25 @@ def goals(every: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def balls(every: dict[str, dict[str, Any]]) -> str:
+    """What balls cost until within 5 %, beside messages, and the errors after one light cone."""
+    head = ["task", "light cones: messages", "balls", "bytes: messages", "balls",
+            "nodes solved for", "error at 1 cone: messages", "balls"]  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for task, record in every.items():
+        names = ("energy-edge messages", "energy-edge balls")
+        runs = [record["runs"].get(name) for name in names]
+        if any(run is None for run in runs):
+            continue
+        prices = [in_time(run, record) for run in runs]
+        bytes_ = ["–" if price is None else size(price["bytes"]) for price in prices]
+        solved = "–" if prices[1] is None else shown(prices[1]["solved"])
+        errors = [show(run["at_cones"]["1"]["error"], record) for run in runs]
+        cells = [task, *(cones(run, record) for run in runs), *bytes_, solved, *errors]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def lengths(sizes: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Light cones until within 5 %, and the error in step, of the usual energy at every length of
     training."""
@@ -317,6 +336,7 @@ def main() -> None:
     parts = {"frontiers": frontiers(every), "goals": goals(every)}
     sizes = {"quick": records("quick"), "medium": records("medium"), "full": every}
     parts["lengths"] = lengths(sizes)
+    parts["balls"] = balls(every)
     parts["tables"] = "\n\n".join(table(task, record) for task, record in every.items())
     before = text = PAGE.read_text("utf-8")
     for name, part in parts.items():
