@@ -13,7 +13,7 @@ same random schedules, S = 5 and D = 2, robots with 30 % of all packets lost, th
   where a task has some);
 * GCN and GAT by the paper's rule (overwriting), trained in step and trained under schedules;
   resending (waiting, with retransmission); caching all layers;
-* IGNN.
+* IGNN by its fixed-point rule and by solves of balls.
 
 The record of a task holds, for each of them, the error by deadline (``Run.deadlines``: ticks,
 updates, packets and bytes of a node, error), the light cone, the error in step, what it costs to
@@ -83,7 +83,7 @@ MEDIUM: dict[str, dict[str, Any]] = {
 RULES: dict[str, tuple[str, ...]] = {
     "energy-edge": ("messages", "gradient", "momentum", "balls", "balls:3"),
     "gcn": ("overwriting", "resending", "caching"),
-    "ignn": ("fixed-point",),
+    "ignn": ("fixed-point", "balls"),
     "gat": ("overwriting", "resending", "caching"),
     "energy-deadline": ("messages", "gradient", "momentum"),
     "gcn-scheduled": ("overwriting",),

@@ -36,6 +36,7 @@ NAMES = {
     "energy-deadline momentum": "energy for a deadline, momentum",
     "energy-deadline gradient": "energy for a deadline, gradient steps",
     "ignn fixed-point": "IGNN",
+    "ignn balls": "IGNN, balls",
     "gcn overwriting": "GCN",
     "gcn-scheduled overwriting": "GCN, trained under schedules",
     "gcn resending": "GCN, resending",
@@ -47,7 +48,7 @@ NAMES = {
 }
 DRAWN = ("energy-edge messages", "energy-edge momentum", "energy-edge gradient",
          "energy-edge balls", "energy-deadline messages", "energy-deadline momentum",
-         "ignn fixed-point", "gcn caching", "gat caching")  # fmt: skip
+         "ignn fixed-point", "ignn balls", "gcn caching", "gat caching")  # fmt: skip
 LOOKS = {  # colour, mark, dashes
     "energy-edge messages": (CYCLE[0], "o", "solid"),
     "energy-edge momentum": (CYCLE[0], "s", (0, (4, 1.5))),
@@ -56,6 +57,7 @@ LOOKS = {  # colour, mark, dashes
     "energy-deadline messages": (CYCLE[2], "^", "solid"),
     "energy-deadline momentum": (CYCLE[2], "v", (0, (4, 1.5))),
     "ignn fixed-point": (CYCLE[3], "D", (0, (1, 1))),
+    "ignn balls": (CYCLE[3], "*", "solid"),
     "gcn caching": (CYCLE[1], "P", "solid"),
     "gat caching": (CYCLE[4], "X", (0, (4, 1, 1, 1))),
 }
