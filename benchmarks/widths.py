@@ -103,6 +103,7 @@ def main() -> None:
     )
     parser.add_argument("--sets", default="ENZYMES", help="default: %(default)s")
     parser.add_argument("--channels", default="8,32", help="k; default: %(default)s")
+    parser.add_argument("--hidden", help="w; default: 4, k/4 and k")
     parser.add_argument("--epochs", type=int, default=30, help="default: %(default)s")
     parser.add_argument("--seeds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--threads", type=int)
@@ -115,7 +116,8 @@ def main() -> None:
     began = time.perf_counter()
     for name in arguments.sets.split(","):
         for k in map(int, arguments.channels.split(",")):
-            for w in sorted({4, max(4, k // 4), k}):
+            asked = {int(w) for w in (arguments.hidden or "").split(",") if w}
+            for w in sorted(asked or {4, max(4, k // 4), k}):
                 runs = [
                     trained(name, k, w, arguments.epochs, seed, arguments.clock)
                     for seed in range(arguments.seeds)

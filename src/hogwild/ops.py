@@ -20,6 +20,7 @@ function               computes, for each replica and each row n   shapes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -34,6 +35,13 @@ _CACHE_ELEMENTS = 1 << 16
 # For sums with at least this many terms, a GPU moves less memory if it copies the matrices row by
 # row and multiplies them than if it writes and reads all products (counted, not timed).
 _TERMS = 8
+
+
+def precise(device: str) -> AbstractContextManager[object]:
+    """A context without autocast on this kind of device: bfloat16 is too coarse for a solve."""
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def as_field(x: Tensor, dtype: torch.dtype) -> Tensor:

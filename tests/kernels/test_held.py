@@ -114,8 +114,9 @@ def test_gradients_in_parameters(options, direct):
     over = [inputs.x.requires_grad_(), *conv.parameters()]
     residual = conv.problem(inputs).residual(h)
     expected = torch.autograd.grad(residual, over, -dual, allow_unused=True)
-    tensors = conv.kernel(inputs).tensors.every()
-    pairs = [(x, g) for x, g in zip(tensors, gradients, strict=True) if x is not None]
+    attached = conv.kernel(inputs)
+    seeds = attached.posing.back(gradients)
+    pairs = [(x, g) for x, g in zip(attached.sources, seeds, strict=True) if x is not None]
     pairs = [(x, g) for x, g in pairs if x.requires_grad]
     outputs, seeds = zip(*pairs, strict=True)
     found = torch.autograd.grad(outputs, over, seeds, allow_unused=True)

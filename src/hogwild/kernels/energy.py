@@ -1,32 +1,27 @@
 """The compiled solve of energies of one round, and its adjoint.
 
-An energy is posed by its parameters and by the first layer of its networks' feature paths, which
-one matrix product computes (:func:`pose`). The compiled code does the rest: every (graph,
-replica) has its own Newton iteration, line search and stop. Autograd sees one function of the posed
-tensors, whose gradients :meth:`EnergyKernel.adjoint` computes in closed form.
+An energy is posed by a few tensors (:mod:`hogwild.kernels.posing`). The compiled code does the
+rest: every (graph, replica) has its own Newton iteration, line search and stop, and
+:meth:`EnergyKernel.adjoint` computes the gradients of the posed tensors in closed form.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from hogwild.errors import FeatureError
 from hogwild.graph import Graph
 from hogwild.kernels.native import Library
 from hogwild.kernels.plan import address, plan_of
+from hogwild.kernels.posing import Design, Posing, Tensors
 from hogwild.linalg.solution import Solution
-from hogwild.nn.picnn import PICNN
 
 ACTIVATIONS = ("softplus", "squareplus")
 
@@ -42,30 +37,6 @@ torch on two threads: between random geometric graphs of 50,000 and of 100,000 n
 without a record)."""
 MOST_EDGES = 2_000_000
 """Edges of a batch above which no plan is made."""
-
-
-@dataclass(frozen=True)
-class Design:
-    """Everything about a model that is not a tensor."""
-
-    channels: int
-    message_channels: int
-    heads: int
-    concat: bool
-    both_ends: bool
-    sent_at_nodes: bool
-    beta: float
-    act: str
-    gate: str
-    widths: tuple[tuple[int, ...], ...]
-    monotone: tuple[tuple[bool, ...], ...]
-
-    @property
-    def fits(self) -> bool:
-        """Whether the compiled library has room for such networks (``source/library.cpp``)."""
-        deepest, inputs = max(map(len, self.widths)), max(map(len, self.monotone))
-        widest = max(w for some in self.widths for w in some)
-        return deepest <= 12 and inputs <= 256 and widest <= 4096 and self.heads <= 1024
 
 
 class Sizes:
@@ -99,198 +70,6 @@ class Sizes:
         return cls._known[key]
 
 
-@dataclass(frozen=True)
-class Tensors:
-    """The tensors that pose a problem, in float64.
-
-    Attributes:
-        parameters: All parameters behind the first layer of the feature paths, [R, P].
-        nodes: The first layer of the feature paths on nodes, [R, T, N].
-        edges: The same on edges, [R, H·rows, E], or ``None``.
-        weight: Weights of the messages, [R or 1, H or 1, E], or ``None``.
-        loop_weight: Weights of the self messages, [N], or ``None``.
-    """
-
-    parameters: Tensor
-    nodes: Tensor
-    edges: Tensor | None
-    weight: Tensor | None
-    loop_weight: Tensor | None
-
-    def every(self) -> tuple[Tensor | None, ...]:
-        return self.parameters, self.nodes, self.edges, self.weight, self.loop_weight
-
-    def detach(self) -> Tensors:
-        """The same tensors without autograd, contiguous."""
-
-        def plain(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.detach().contiguous()
-
-        return Tensors(
-            self.parameters.detach().contiguous(), self.nodes.detach().contiguous(),
-            plain(self.edges), plain(self.weight), plain(self.loop_weight),
-        )  # fmt: skip
-
-
-def pose(
-    networks: Sequence[PICNN],
-    design: Design,
-    x: Tensor,
-    heard: Tensor | None,
-    edge_attr: Tensor | None,
-    weight: Tensor | None,
-    loop_weight: Tensor | None,
-) -> Tensors:
-    """Pose a problem from its networks (message, self message, update) and from features
-    [1 or R, p, N]."""
-    edge_attr = edge_attr if design.both_ends else None  # node-wise messages do not read it
-    given = [_parameters(net) for net in networks]
-    counts = tuple(map(len, given))
-    flat, nodes, edges = _Pose.apply(design, counts, x, heard, edge_attr, *chain(*given))
-    weight = None if weight is None else weight[:, :, 0]
-    return Tensors(flat, nodes, edges, weight, loop_weight)
-
-
-def _parameters(net: PICNN) -> list[Tensor]:
-    """The parameters of a network: of the feature path's first layer, then all others layer by
-    layer, as ``source/picnn.h`` reads them."""
-    weights, biases, wy, wz = (
-        [p for p in group._parameters.values() if p is not None]
-        for group in (net.feature_weight, net.feature_bias, net.wy, net.wz)
-    )
-    rest = [wy[0], *(p for pair in zip(wy[1:], wz, strict=True) for p in pair)]
-    path = [p for pair in zip(weights[1:], biases[1:], strict=True) for p in pair]
-    return [weights[0], biases[0], *rest, *path]
-
-
-class _Pose(torch.autograd.Function):
-    """Lay out the parameters, and compute the first layer of all feature paths with one product.
-
-    One function instead of a few dozen operations: on small graphs autograd's bookkeeping of these
-    would take as long as the solve.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        design: Design,
-        counts: tuple[int, ...],
-        x: Tensor,
-        heard: Tensor | None,
-        edge_attr: Tensor | None,
-        *given: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        heads, two = design.heads, design.both_ends
-        (first, bias, *message), (loop_w, loop_b, *loop), (update_w, update_b, *update) = _split(
-            given, counts
-        )
-        lead = loop_b.dim() - 1  # whether parameters have a dimension of replicas
-        r = loop_b.size(0) if lead else 1
-
-        def flat(parts: Sequence[Tensor], sets: int = 1) -> Tensor:
-            """[R, …] parameters, or ``sets`` of them for each replica, side by side."""
-            return torch.cat([p.reshape(r * sets, -1) for p in parts], 1).reshape(r, -1)
-
-        parameters = torch.cat([flat(message, heads), flat(loop), flat(update)], 1).double()
-        p, rows = x.size(-2), bias.size(-1)
-        first = first.reshape(r, heads * rows, -1).double()
-        ends = [first[..., :p], first[..., p : 2 * p]] if two else [first[..., :p]]
-        shift = bias.reshape(r, heads * rows).double()
-        shifts = [shift, torch.zeros_like(shift)][: len(ends)]
-        sender = ends[-1]
-        if heard is not None:
-            ends, shifts = ends[:-1], shifts[:-1]
-        rest = [t.reshape(r, -1, p).double() for t in (loop_w, update_w)]
-        weight = torch.cat([*ends, *rest], 1)  # [R, T, p]
-        shifts += [t.reshape(r, -1).double() for t in (loop_b, update_b)]
-        nodes = _project(weight, x) + torch.cat(shifts, 1)[..., None]
-        edges = None
-        if heard is not None:
-            edges = _project(sender, heard)
-            edges = edges if two else edges + shift[..., None]
-        if edge_attr is not None:
-            more = _project(first[..., 2 * p :], edge_attr)
-            edges = more if edges is None else edges + more
-        ctx.save_for_backward(x, heard, edge_attr, weight, first, *given)
-        ctx.design, ctx.counts = design, counts
-        return parameters, nodes, edges
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, parameters: Tensor, nodes: Tensor, edges: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        x, heard, edge_attr, weight, first, *given = ctx.saved_tensors
-        needs_x, needs_heard, needs_attr = ctx.needs_input_grad[2:5]
-        heads, two = ctx.design.heads, ctx.design.both_ends
-        message, loop, update = _split(given, ctx.counts)
-        r, p, rows = weight.size(0), x.size(-2), message[1].size(-1)
-        to_nodes, sums = _outer(nodes, x), nodes.sum(-1)
-        # Rows of o_0 on nodes: own, sent (unless it is on edges), self message, update.
-        at = heads * rows
-        slots = [to_nodes[:, :at]] if two else []
-        start, bias = at if two else 0, sums[:, :at]
-        if heard is None:
-            slots.append(to_nodes[:, start : start + at])
-            start += at
-        elif edges is not None:
-            slots.append(_outer(edges, heard))
-            bias = bias if two else edges.sum(-1)
-        if edge_attr is not None and edges is not None:
-            slots.append(_outer(edges, edge_attr))
-        middle = start + loop[1].size(-1)
-        groups = (
-            (message, heads, torch.cat(slots, -1), bias),
-            (loop, 1, to_nodes[:, start:middle], sums[:, start:middle]),
-            (update, 1, to_nodes[:, middle:], sums[:, middle:]),
-        )
-        out: list[Tensor] = []
-        offset = 0
-        for (fw, fb, *rest), sets, dw, db in groups:
-            sizes = [t.numel() // (r * sets) for t in rest]
-            width = sum(sizes)
-            mine = parameters[:, offset : offset + sets * width].reshape(r * sets, width)
-            offset += sets * width
-            out += [dw.reshape(fw.shape).to(fw.dtype), db.reshape(fb.shape).to(fb.dtype)]
-            parts = mine.split(sizes, 1)
-            out += [g.reshape(t.shape).to(t.dtype) for g, t in zip(parts, rest, strict=True)]
-        sender = first[..., p * (1 if two else 0) : p * (2 if two else 1)]
-        back = [_back(weight, nodes, x) if needs_x else None, None, None]
-        if edges is not None and needs_heard:
-            back[1] = _back(sender, edges, heard)
-        if edges is not None and needs_attr:
-            back[2] = _back(first[..., 2 * p :], edges, edge_attr)
-        return None, None, *back, *out
-
-
-def _split(given: Sequence[Tensor], counts: Sequence[int]) -> list[Sequence[Tensor]]:
-    """Consecutive parts of these lengths."""
-    ends = list(accumulate(counts))
-    return [given[end - count : end] for end, count in zip(ends, counts, strict=True)]
-
-
-def _project(weight: Tensor, x: Tensor) -> Tensor:
-    """[R, T, p] @ [1 or R, p, n] -> [R, T, n]."""
-    x = x.contiguous()  # the rounding of a product must not depend on how the caller stored x
-    if x.size(0) > 1:
-        return weight @ x
-    return (weight.flatten(0, 1) @ x[0]).unflatten(0, weight.shape[:2])
-
-
-def _outer(found: Tensor, x: Tensor) -> Tensor:
-    """Gradient of the weights of :func:`_project`: [R, T, n] and [1 or R, p, n] -> [R, T, p]."""
-    if x.size(0) > 1:
-        return found @ x.mT
-    return (found.flatten(0, 1) @ x[0].T).unflatten(0, found.shape[:2])
-
-
-def _back(weight: Tensor, found: Tensor, x: Tensor) -> Tensor:
-    """Gradient of the features of :func:`_project`, in their shape."""
-    if x.size(0) > 1:
-        return weight.mT @ found
-    return (weight.flatten(0, 1).T @ found.flatten(0, 1)).unsqueeze(0)
-
-
 class EnergyKernel:
     """A posed problem on a batch of graphs, ready for the compiled library."""
 
@@ -302,7 +81,15 @@ class EnergyKernel:
         self.plan = plan_of(graph, native, design.channels)
         self.sizes = Sizes.of(native, design)
         self.held: Tensor | None = None
+        self.posing: Posing | None = None
         self._check()
+
+    @classmethod
+    def of(cls, native: Library, graph: Graph, design: Design, posing: Posing) -> EnergyKernel:
+        """The kernel of a problem that was posed from networks and features."""
+        made = cls(native, graph, design, posing.tensors)
+        made.posing = posing if torch.is_grad_enabled() else None  # it keeps features alive
+        return made
 
     def holding(self, held: Tensor) -> EnergyKernel:
         """The same problem, in which some nodes [N] stay where a solve begins."""
@@ -455,6 +242,16 @@ class EnergyKernel:
         if loop is not None:
             loop = loop.sum(0)
         return ended, (out.parameters, out.nodes, out.edges, weight, loop)
+
+    @property
+    def sources(self) -> tuple[Tensor | None, ...]:
+        """The tensors that :meth:`gradients` computes gradients of."""
+        return self.tensors.every() if self.posing is None else self.posing.sources
+
+    def gradients(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
+        """As :meth:`adjoint`, with the gradients of :attr:`sources`."""
+        ended, found = self.adjoint(h, gradient)
+        return ended, found if self.posing is None else self.posing.back(found)
 
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         """Write all gradients; those of weights for every replica and head."""

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from hogwild.graph import Graph, Star, kept
 from hogwild.kernels.alike import alike
-from hogwild.kernels.energy import Design, Sizes
+from hogwild.kernels.energy import Sizes
 from hogwild.kernels.native import Library, Missing, found, large_pages
+from hogwild.kernels.posing import Design
 from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.energy import Energy
 from hogwild_node.picnn import Context
@@ -177,12 +178,12 @@ class _Rows:
         together = torch.cat(weights, 1).contiguous()
         lanes = None
         if beside:
-            lanes = torch.zeros(-(-replicas // LANES), together.shape[1], LANES, dtype=torch.float64)
+            lanes = torch.zeros(
+                -(-replicas // LANES), together.shape[1], LANES, dtype=torch.float64
+            )
             for r in range(replicas):
                 lanes[r // LANES, :, r % LANES] = together[r]
-        return cls(
-            together, _rows(of_edges, order, beside), _rows(of_nodes, None, beside), lanes
-        )
+        return cls(together, _rows(of_edges, order, beside), _rows(of_nodes, None, beside), lanes)
 
 
 def _context(net: Context) -> Tensor:

@@ -122,7 +122,7 @@ class Solution:
         if unreadable(self.status):
             postpone(~self.converged)
             return False
-        return not bool(self.converged.all())
+        return bool(self.status.any())  # CONVERGED is zero
 
     def check(
         self,

@@ -24,9 +24,10 @@ from hogwild.errors import (
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.cuda import CudaEnergyKernel
-from hogwild.kernels.energy import Design, EnergyKernel, pose
+from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.large import LargeEnergyKernel
 from hogwild.kernels.native import Missing, found
+from hogwild.kernels.posing import Design, Posing
 from hogwild.linalg.linear import LinearSolver
 from hogwild.models.adjacency import renormalised
 from hogwild.models.base import Kind
@@ -182,6 +183,7 @@ class EnergyConv(ImplicitConv):
         self.message, self.message_channels = message, message_channels
         self.heads, self.concat, self.aggr, self.normalize = heads, concat, aggr, normalize
         self.edge_dim, self.rounds, self.beta = edge_dim, rounds, float(beta)
+        self._designs: dict[tuple[bool, float], Design] = {}
 
         k, h = hidden_channels, heads or 1
         lead = () if self.replicas is None else (self.replicas,)
@@ -309,11 +311,7 @@ class EnergyConv(ImplicitConv):
             return "the solve runs in float32, and the compiled solve in float64"
         if x.device.type not in KERNELS:
             return f"the features are on {x.device}; expected one of {', '.join(KERNELS)}"
-        design = Design(
-            self.hidden_channels, self.message_channels, self.heads or 1, self.concat,
-            self.message == "edge", heard is None, self.beta, act.name, nets[0].gate,
-            tuple(net.channels for net in nets), tuple(net.mask for net in nets),
-        )  # fmt: skip
+        design = self._design(heard is None)
         if not design.fits:
             return "the networks have more layers, units or inputs than the compiled solve takes"
         kinds = KERNELS[x.device.type]
@@ -321,13 +319,25 @@ class EnergyConv(ImplicitConv):
         if kernel is None:
             return "the graph is large or has no small separators: other methods are cheaper there"
         weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
-        tensors = pose(nets, design, x, heard, edge_attr, *weights)
-        made = kernel(native, graph, design, tensors)
+        posing = Posing(nets, design, x, heard, edge_attr, *weights)
+        made = kernel.of(native, graph, design, posing)
         if self.solver.adjoint_rtol is not None:
             made.rtol = self.solver.adjoint_rtol
         elif nets[0].wy[0].dtype != torch.float64:
-            made.rtol = 1e-8  # gradients in float32 have no more digits
+            made.rtol = 1e-7  # gradients in float32 have no more digits
         return made
+
+    def _design(self, sent_at_nodes: bool) -> Design:
+        """The sizes of the only round, for the compiled solve."""
+        known = self._designs.get((sent_at_nodes, self.beta))
+        if known is None:
+            nets = next(self._networks())
+            known = self._designs[sent_at_nodes, self.beta] = Design(
+                self.hidden_channels, self.message_channels, self.heads or 1, self.concat,
+                self.message == "edge", sent_at_nodes, self.beta, nets[0].act.name, nets[0].gate,
+                tuple(net.channels for net in nets), tuple(net.mask for net in nets),
+            )  # fmt: skip
+        return known
 
     def _networks_in(self, dtype: torch.dtype) -> Iterator[tuple[PICNNParameters, ...]]:
         """Parameters of (message, self message, update) of every round."""

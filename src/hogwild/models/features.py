@@ -51,7 +51,10 @@ class Features(nn.Module):
         layers raise the error."""
         if self.advises and self.training and not torch.compiler.is_compiling():
             self._advise(inputs)
-        return replace(inputs, x=self.nodes(inputs.x), edge_attr=self._edge_attr(inputs))
+        x, edge_attr = self.nodes(inputs.x), self._edge_attr(inputs)
+        if x is inputs.x and edge_attr is inputs.edge_attr:
+            return inputs
+        return replace(inputs, x=x, edge_attr=edge_attr)
 
     def _advise(self, inputs: Inputs) -> None:
         """Look at the features of the first batch of a training, once: they may be large."""

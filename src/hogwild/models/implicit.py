@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypedDict
 
@@ -29,7 +29,7 @@ from hogwild.models.base import Conv
 from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.mode import opaque
 from hogwild.models.validation import first_parameter, large_features
-from hogwild.ops import as_field
+from hogwild.ops import as_field, precise
 from hogwild.problems.base import Problem
 from hogwild.solvers.adjoint import attach, differentiable
 from hogwild.solvers.loop import Solver, solve
@@ -125,8 +125,7 @@ class ImplicitConv(Conv):
                 found = self.solver.run(kernel, self._start(kernel, h0))
                 h = checked(found)
                 if torch.is_grad_enabled():
-                    backward = partial(kernel.adjoint, h)
-                    h = attach(h, kernel.tensors.every(), backward, self.on_failure)
+                    h = attach(h, kernel.sources, partial(kernel.gradients, h), self.on_failure)
             else:
                 attached = self.problem(inputs)
                 with torch.no_grad():
@@ -137,10 +136,10 @@ class ImplicitConv(Conv):
                 h = checked(found)
                 if torch.is_grad_enabled():
                     h = differentiable(attached, h, self.solver.adjoint, self.on_failure)
-            found = replace(found, value=h.mT.to(x.dtype))
+            h = h.mT.to(x.dtype)
         if self.replicas is not None:
-            return found
-        return Solution(found.value[0], found.status[0], found.iterations[0], found.residual[0])
+            return Solution(h, found.status, found.iterations, found.residual)
+        return Solution(h[0], found.status[0], found.iterations[0], found.residual[0])
 
     def kernel(self, inputs: Inputs) -> EnergyKernel | str:
         """The compiled solve of these inputs, or why there is none: torch solves then."""
@@ -154,10 +153,10 @@ class ImplicitConv(Conv):
             return [f"compiled ({kernel.name})"]
         return [f"torch: {kernel}"]
 
-    def _precise(self, inputs: Inputs) -> torch.autocast:
-        """A context without autocast: bfloat16 is too coarse for a solve."""
-        like = first_parameter(self, inputs.x)
-        return torch.autocast(getattr(like, "device", torch.device("cpu")).type, enabled=False)
+    def _precise(self, inputs: Inputs) -> AbstractContextManager[object]:
+        """A context without autocast."""
+        like = inputs.x if isinstance(inputs.x, Tensor) else first_parameter(self, None)
+        return precise(getattr(like, "device", torch.device("cpu")).type)
 
     def fields(self, inputs: Inputs) -> tuple[Graph, Tensor, Tensor | None, Tensor | None]:
         """Check the inputs; return their graph and, in the precision of the solve, the features

@@ -11,11 +11,15 @@ from torch_geometric.data.data import BaseData
 
 from hogwild.errors import DeviceError, DTypeError, FeatureError, GraphError, InputError
 from hogwild.graph.inputs import Inputs, graphs_of
+from hogwild.graph.recent import Recent
 from hogwild.linalg.recording import unreadable
 
 if TYPE_CHECKING:
     from hogwild.models.base import Conv
 
+_FINITE: Recent[bool] = Recent(64)
+"""Tensors whose values were found finite, while they live unchanged: in a loop over the same graphs
+they are checked once."""
 LARGE = 50.0
 """Absolute value above which a feature counts as large. Standardised features rarely reach it."""
 
@@ -44,7 +48,11 @@ def refuse_batch(edge_attr: object) -> None:
 
 def require_finite(name: str, value: Tensor | None) -> None:
     """Raise if a tensor holds NaN or infinite values."""
-    if value is not None and not bool(torch.isfinite(value).all()):
+    if value is None or _FINITE.get((value,)):
+        return
+    if bool(torch.isfinite(value).all()):
+        _FINITE.put(True, (value,))
+    else:
         bad = (~torch.isfinite(value)).nonzero()
         raise FeatureError(
             f"{name} holds {len(bad)} values that are NaN or infinite (first at "

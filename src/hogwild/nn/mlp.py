@@ -64,7 +64,9 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.replicas is not None and x.dim() == 2:
             x = x.expand(self.replicas, *x.shape)
-        out: Tensor = mlp(x, list(self.weight), list(self.bias), self.negative_slope)
+        # Not the lists' own iterators, which look every parameter up by its number's name.
+        weight, bias = ([*some._parameters.values()] for some in (self.weight, self.bias))
+        out: Tensor = mlp(x, weight, bias, self.negative_slope)
         return out
 
     def extra_repr(self) -> str:

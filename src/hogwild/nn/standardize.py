@@ -63,7 +63,7 @@ class Standardize(nn.Module):
         shape = (channels,) if replicas is None else (replicas, channels)
         self.register_buffer("offset", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
-        self._compared: tuple[object, bool] | None = None  # see _alike
+        self._compared: tuple[object, bool, bool] | None = None  # see _compare
 
     @property
     def fitted(self) -> bool:
@@ -125,21 +125,23 @@ class Standardize(nn.Module):
         ):
             return x
         offset, scale = self.offset, self.scale
+        if x.device.type == "cpu" and not torch.compiler.is_compiling() and self._compare()[1]:
+            return x
         if self.replicas is not None:
             offset, scale = offset.unsqueeze(1), scale.unsqueeze(1)  # [R, 1, p]
-            if self._alike():
+            if self._compare()[0]:
                 offset, scale = offset[0], scale[0]
         return (x - offset.to(x)) / scale.to(x)
 
-    def _alike(self) -> bool:
-        """Whether all replicas standardise alike; computed again only after a change, because the
-        comparison waits for the device."""
+    def _compare(self) -> tuple[bool, bool]:
+        """Whether all replicas standardise alike, and whether the module is the identity; computed
+        again only after a change, because the comparison waits for the device."""
         both = (self.offset, self.scale)
         state = tuple((t.data_ptr(), t._version) for t in both)
         if self._compared is None or self._compared[0] != state:
             alike = all(bool((t == t[:1]).all()) for t in both)
-            self._compared = state, alike
-        return self._compared[1]
+            self._compared = state, alike, not self.fitted
+        return self._compared[1:]
 
     def extra_repr(self) -> str:
         replicas = "" if self.replicas is None else f", replicas={self.replicas}"

@@ -27,6 +27,7 @@ from hogwild.errors import ON_FAILURE, ConvergenceError, require_one_of
 from hogwild.linalg.capture import replay
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution
+from hogwild.ops import precise
 from hogwild.problems.base import FixedPoint, Objective, Problem
 
 DualSolve = Callable[[Tensor], Solution]
@@ -134,7 +135,7 @@ class _Attach(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors
-        with torch.autocast(grad.device.type, enabled=False):
+        with precise(grad.device.type):
             found, gradients = ctx.solved(grad)
         failed = ctx.on_failure == "raise" and found.failed
         if failed and not bool(torch.isfinite(grad).all()):

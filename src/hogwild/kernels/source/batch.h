@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 #ifdef HOG_POISON
@@ -151,20 +152,62 @@ class Arena {
     /// Room for so many vectors; what was there before is lost.
     V* room(size_t vectors) {
 #ifdef HOG_POISON
-        const bool fits = room_.size() == (vectors + 1) * LANES;  // sanitizers see the end
+        const bool fits = size_ == vectors;  // sanitizers see the end
 #else
-        const bool fits = room_.size() >= (vectors + 1) * LANES;
+        const bool fits = size_ >= vectors;
 #endif
         if (!fits) {
-            std::vector<double>().swap(room_);
-            room_.resize((vectors + 1) * LANES);
+            size_ = 0;
+            room_.reset();
+            room_.reset(new double[(vectors + 1) * LANES]);  // not set: pages are touched when needed
+            size_ = vectors;
         }
-        const size_t address = (size_t)room_.data();
+        const size_t address = (size_t)room_.get();
         return (V*)((address + sizeof(V) - 1) / sizeof(V) * sizeof(V));
     }
+    size_t size() const { return size_; }
 
   private:
-    std::vector<double> room_;
+    std::unique_ptr<double[]> room_;
+    size_t size_ = 0;
+};
+
+/// The arenas of a call, one a thread. Small ones are kept for later calls: memory that the system has
+/// to hand out anew is expensive.
+class Arenas {
+  public:
+    explicit Arenas(int64_t threads) : used_(std::max<int64_t>(threads, 1)) {
+        const std::lock_guard<std::mutex> lock(mutex());
+        for (Arena& each : used_) {
+            if (kept().empty()) break;
+            each = std::move(kept().back());
+            kept().pop_back();
+        }
+    }
+    ~Arenas() {
+        const std::lock_guard<std::mutex> lock(mutex());
+        for (Arena& each : used_)
+            if (each.size() && each.size() <= LARGEST && kept().size() < MOST)
+                kept().push_back(std::move(each));
+    }
+    Arena& operator[](int64_t thread) { return used_[thread]; }
+
+  private:
+    static constexpr size_t LARGEST = (size_t)1 << 17, MOST = 16;  // 8 MB each
+    std::vector<Arena> used_;
+    static std::mutex& mutex() {
+        static std::mutex one;
+        return one;
+    }
+    static std::vector<Arena>& kept() {
+        static std::vector<Arena>* all = new std::vector<Arena>(reserved());  // outlives all threads
+        return *all;
+    }
+    static std::vector<Arena> reserved() {
+        std::vector<Arena> out;
+        out.reserve(MOST);  // so that keeping an arena never throws
+        return out;
+    }
 };
 
 /// For the address sanitizer: memory that is read before it is written gives NaN, and nobody may
@@ -262,6 +305,20 @@ void with_crew(const Posed& posed, int64_t graph, int64_t replica, const double*
     for (auto& other : others) other.join();
 }
 
+/// How many products with the Hessian of a graph one linear system may take: as many as cost about
+/// three times its factorisation, and no fewer than `least`. Infinitely many where the fronts would be
+/// too large.
+inline double affordable_products(const Posed& posed, int64_t graph, double least) {
+    constexpr double LARGEST = (double)(1 << 25);  // numbers in the fronts of a graph
+    const Sizes& s = *posed.sizes;
+    const GraphPlan& g = *posed.plan->of[graph];
+    const double k = s.k();
+    if (!g.fronts || g.ones * k * k > LARGEST) return INFINITY;
+    const double product = (double)g.e * s.heads() * s.message().weights() +
+                           (double)g.n * (s.loop().weights() + s.update().weights());
+    return std::max(least, g.work * k * k * k / std::max(product, 1.0));
+}
+
 /// Whether several threads compute one graph: a graph is large, and there are fewer tasks than
 /// threads. Graphs that are factorised are computed by one thread.
 inline bool crewed(const Posed& posed, int64_t threads) {
@@ -352,29 +409,40 @@ inline void solve_batch(const Posed& posed, const Options& options, const double
     const std::vector<double> used = effective_parameters(posed, nullptr);
     const std::vector<int64_t> order = largest_first(p);
     const int64_t one = (int64_t)posed.sizes->k() * p.nodes;
-    std::vector<Arena> arenas(std::max<int64_t>(threads, 1));
-    const Krylov how{nullptr, 0.0, 0.1 * options.atol, 2000};
-    auto solve = [&](int64_t g, int64_t r, auto& task, bool tell) {
+    Arenas arenas(threads);
+    Krylov how{nullptr, 0.0, 0.1 * options.atol, 2000, INFINITY};
+    auto solve = [&](int64_t g, int64_t r, auto& task, bool tell, const double* from,
+                     const Options& limits) {
         const int64_t at = r * p.graphs + g;
         task.fill_contexts();
-        task.read(h0 ? h0 + r * one : nullptr, task.h);
+        task.read(from ? from + r * one : nullptr, task.h);
         long long count;
-        const int ended = task.newton(options, count);
+        const int ended = task.newton(limits, count);
         task.write(task.h, h + r * one);
-        if (tell) status[at] = ended, iterations[at] = count, residual[at] = task.residual;
+        if (tell) status[at] = ended, iterations[at] += count, residual[at] = task.residual;
     };
+    std::fill(iterations, iterations + p.graphs * posed.replicas, 0);
+    Posed factorised = posed;
+    factorised.direct = true;
     if (crewed(posed, threads)) {
         for (int64_t t = 0; t < p.graphs * posed.replicas; ++t) {
             const int64_t g = order[t / posed.replicas], r = t % posed.replicas;
             with_crew(posed, g, r, used.data(), how, threads, arenas[0],
-                      [&](CrewTask task, int rank) { solve(g, r, task, rank == 0); });
+                      [&](CrewTask task, int rank) { solve(g, r, task, rank == 0, h0, options); });
         }
         return;
     }
     each_task(p.graphs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
-        const int64_t g = order[t / posed.replicas], r = t % posed.replicas;
-        with_task(posed, g, r, used.data(), how, arenas[thread],
-                  [&](auto task) { solve(g, r, task, true); });
+        const int64_t g = order[t / posed.replicas], r = t % posed.replicas, at = r * p.graphs + g;
+        Krylov mine = how;
+        mine.allowed = affordable_products(posed, g, 100);
+        with_task(posed, g, r, used.data(), mine, arenas[thread],
+                  [&](auto task) { solve(g, r, task, true, h0, options); });
+        if (status[at] != GAVE_UP) return;
+        Options rest = options;  // an ill-conditioned energy: go on with factorisations
+        rest.max_iter -= (int)iterations[at];
+        with_task(factorised, g, r, used.data(), how, arenas[thread],
+                  [&](auto task) { solve(g, r, task, true, h, rest); });
     });
 }
 
@@ -384,8 +452,8 @@ inline void gradient_batch(const Posed& posed, const double* h, int64_t threads,
     const Plan& p = *posed.plan;
     const std::vector<double> used = effective_parameters(posed, nullptr);
     const int64_t one = (int64_t)posed.sizes->k() * p.nodes;
-    std::vector<Arena> arenas(std::max<int64_t>(threads, 1));
-    const Krylov how{nullptr, 0.0, 0.0, 0};
+    Arenas arenas(threads);
+    const Krylov how{nullptr, 0.0, 0.0, 0, INFINITY};
     Posed plain = posed;
     plain.direct = false;  // no blocks of the Hessian
     auto differentiate = [&](int64_t t, auto& task, bool tell) {
@@ -419,12 +487,15 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
     std::vector<double> slopes;
     const std::vector<double> used = effective_parameters(posed, &slopes);
     const int64_t count = s.parameters(), one = (int64_t)s.k() * p.nodes;
-    // A task is a run of graphs of one replica. Its length does not depend on the number of threads,
-    // so that sums over graphs do not, either.
-    const int64_t length = 16, runs = (p.graphs + length - 1) / length;
+    // A task is a set of graphs of one replica. Their number does not depend on the number of threads,
+    // so that sums over graphs do not, either. Graphs of all sizes are dealt out to all sets.
+    const int64_t runs = std::min<int64_t>(p.graphs, 64);
+    const std::vector<int64_t> order = largest_first(p);
     std::vector<double> sums(posed.replicas * runs * count, 0.0);
-    std::vector<Arena> arenas(std::max<int64_t>(threads, 1)), adders(arenas.size());
-    const Krylov how{nullptr, rtol, 0.0, 2000};
+    Arenas arenas(threads);
+    const Krylov how{nullptr, rtol, 0.0, 2000, INFINITY};
+    Posed factorised = posed;
+    factorised.direct = true;
     auto cotangents = [&](int64_t r) {
         return Cotangents{out.nodes + r * s.node_rows() * p.nodes,
                           out.edges ? out.edges + r * s.edge_rows() * p.edges : nullptr,
@@ -439,7 +510,9 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
         task.read(gradient + r * one, task.trial);
         task.hold(task.trial);
         const bool sound = task.solve_linear(task.trial, 1.0, task.d);
-        if (tell) status[r * p.graphs + g] = sound ? CONVERGED : NOT_FINITE;
+        const bool spent = !sound && task.exhausted();
+        if (tell) status[r * p.graphs + g] = sound ? CONVERGED : spent ? GAVE_UP : NOT_FINITE;
+        if (spent) return;
         task.reverse(cotangents(r), Adder{sum});
     };
     if (crewed(posed, threads)) {
@@ -455,17 +528,24 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
                           });
                 for (int64_t i = 0; i < count; ++i)
                     for (int64_t t = 0; t < threads; ++t)
-                        sums[(r * runs + g / length) * count + i] +=
+                        sums[(r * runs + g % runs) * count + i] +=
                             sum_lanes(adding[t].room(count)[i]);
             }
     } else {
+        Arenas adders(threads);
         each_task(runs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
             const int64_t run = t / posed.replicas, r = t % posed.replicas;
             V* sum = adders[thread].room(count);
             for (int64_t i = 0; i < count; ++i) sum[i] = wide(0.0);
-            for (int64_t g = run * length; g < std::min(p.graphs, (run + 1) * length); ++g)
-                with_task(posed, g, r, used.data(), how, arenas[thread],
-                          [&](auto task) { differentiate(g, r, task, sum, true); });
+            for (int64_t at = run; at < p.graphs; at += runs) {
+                const int64_t g = order[at];
+                Krylov mine = how;
+                mine.allowed = affordable_products(posed, g, 400);
+                const auto work = [&](auto task) { differentiate(g, r, task, sum, true); };
+                with_task(posed, g, r, used.data(), mine, arenas[thread], work);
+                if (status[r * p.graphs + g] == GAVE_UP)
+                    with_task(factorised, g, r, used.data(), how, arenas[thread], work);
+            }
             for (int64_t i = 0; i < count; ++i)
                 sums[(r * runs + run) * count + i] = sum_lanes(sum[i]);
         });

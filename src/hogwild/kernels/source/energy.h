@@ -232,6 +232,12 @@ class Task {
         return fronts_.solve(*this, from, sign, x);
     }
 
+    /// Whether the linear solver should be another one.
+    HOG_METHOD bool exhausted() const {
+        if constexpr (F::matrix_free) return fronts_.exhausted();
+        return false;
+    }
+
     /// Newton's method from h; the answer replaces h. The same rules as hogwild/solvers: Armijo's
     /// condition, the slope where rounding hides the decrease, secant curvature after `patience`.
     HOG_METHOD int newton(const Options& o, long long& iterations) {
@@ -262,6 +268,8 @@ class Task {
                 late = iterations >= o.patience;
                 if (late) differentiate(h, reach);
                 const bool sound = solve_linear(g, -1.0, d);
+                if constexpr (F::matrix_free)
+                    if (fronts_.exhausted()) return GAVE_UP;
                 slope = sound ? dot(g, d) : 1.0;
                 if (!(slope < 0)) {  // rounding broke the linear solve
                     HOG_PACKS(i, v.n)
@@ -391,7 +399,8 @@ class Task {
         return sum;
     }
     HOG_METHOD double back(int q, int hd, int x) const {
-        return qm.at((q / LANES * H() + hd) * LANES + q % LANES, x);
+        const unsigned row = (unsigned)q;
+        return qm.at((int)((row / LANES * H() + hd) * LANES + row % LANES), x);
     }
     HOG_METHOD double dot(const double* x, const double* y) const {
         double sum = 0, none = 0;
@@ -404,28 +413,38 @@ class Task {
     /// Rows of o_0 for a pack of nodes. Lanes behind the last node repeat it.
     HOG_METHOD void read_nodes(int row, int rows, int b, V* o0) const {
         const double* from = at_.nodes + row * at_.N + at_.n0;
-        for (int l = 0; l < LANES; ++l) {
-            const int i = b * LANES + l < v.n ? b * LANES + l : v.n - 1;
-            HOG_EACH(x, rows) lane(o0[x], l) = from[x * at_.N + i];
-        }
+        HOG_EACH(x, rows)  // lanes within rows: the nodes of a row lie side by side
+            for (int l = 0; l < LANES; ++l)
+                lane(o0[x], l) = from[x * at_.N + (b * LANES + l < v.n ? b * LANES + l : v.n - 1)];
     }
     HOG_METHOD void write_nodes(double* nodes, int row, int rows, int b, const V* o0b) const {
+        HOG_EACH(x, rows)
         for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
-            HOG_EACH(x, rows) nodes[(row + x) * at_.N + at_.n0 + b * LANES + l] = get(o0b[x], l);
+            nodes[(row + x) * at_.N + at_.n0 + b * LANES + l] = get(o0b[x], l);
     }
     /// The same for a pack of edges and one head.
     HOG_METHOD void read_edges(int b, int hd, V* o0) const {
         const int own = hd * s().message().rows0(), sent = s().own_rows() + own;
+        int i[LANES], j[LANES];
         for (int l = 0; l < LANES; ++l) {
             const int q = b * LANES + l < v.e ? b * LANES + l : v.e - 1;
-            const long long i = at_.n0 + v.dst[q], j = at_.n0 + v.src[q], number = at_.edge[q];
-            HOG_EACH(x, s().message().rows0()) {
-                double z = 0;
-                if (s().ends() == 2) z += at_.nodes[(own + x) * at_.N + i];
-                if (s().sent()) z += at_.nodes[(sent + x) * at_.N + j];
-                if (at_.edges) z += at_.edges[(own + x) * at_.E + number];
-                lane(o0[x], l) = z;
+            i[l] = v.dst[q], j[l] = v.src[q];
+        }
+        HOG_EACH(x, s().message().rows0()) {
+            const double *mine = at_.nodes + (own + x) * at_.N + at_.n0,
+                         *theirs = at_.nodes + (sent + x) * at_.N + at_.n0;
+            V z = wide(0.0);
+            for (int l = 0; l < LANES; ++l) {
+                if (s().ends() == 2) lane(z, l) += mine[i[l]];
+                if (s().sent()) lane(z, l) += theirs[j[l]];
             }
+            o0[x] = z;
+        }
+        if (!at_.edges) return;
+        for (int l = 0; l < LANES; ++l) {
+            const int q = b * LANES + l < v.e ? b * LANES + l : v.e - 1;
+            HOG_EACH(x, s().message().rows0())
+            lane(o0[x], l) += at_.edges[(own + x) * at_.E + at_.edge[q]];
         }
     }
     template <class Pass>

@@ -6,12 +6,6 @@
 namespace hog {
 
 #if !HOG_GPU
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define HOG_SHUFFLE 1
-#endif
-#endif
-
 /// 64 bytes of numbers of type T.
 template <class T>
 struct Wide {
@@ -28,37 +22,13 @@ struct Grid {
     int fields;
     P* pack(int b) const { return data + (size_t)b * fields; }
     T& at(int i, int f) const {
-        return ((T*)data)[((size_t)(i / lanes) * fields + f) * lanes + i % lanes];
+        const unsigned row = (unsigned)i;
+        return ((T*)data)[((size_t)(row / lanes) * fields + f) * lanes + row % lanes];
     }
 };
 
 /// Eight packs as an 8 x 8 matrix of columns; every eight lanes are transposed for themselves.
-inline void transpose_eight(Wide<double>::type* a) {
-#ifdef HOG_SHUFFLE
-    Wide<double>::type b[8];
-    for (int i = 0; i < 8; i += 2) {
-        b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-        b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-    }
-    for (int i = 0; i < 8; i += 4)
-        for (int j = i; j < i + 2; ++j) {
-            a[j] = __builtin_shufflevector(b[j], b[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-            a[j + 2] = __builtin_shufflevector(b[j], b[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        }
-    for (int j = 0; j < 4; ++j) {
-        const auto x = a[j], y = a[j + 4];
-        a[j] = __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11);
-        a[j + 4] = __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-#else
-    for (int i = 0; i < 8; ++i)
-        for (int j = 0; j < i; ++j) {
-            const double x = a[i][j];
-            a[i][j] = a[j][i];
-            a[j][i] = x;
-        }
-#endif
-}
+inline void transpose_eight(Wide<double>::type* a) { transpose((V*)a); }
 inline void transpose_eight(Wide<float>::type* a) {
 #ifdef HOG_SHUFFLE
     Wide<float>::type b[8];

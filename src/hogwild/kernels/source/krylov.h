@@ -107,11 +107,17 @@ struct Krylov {
     V* memory;          // krylov_packs
     double rtol, atol;  // relative to the right-hand side, in the largest entry; rtol 0: adapt
     int most;           // iterations
+    double allowed;     // products for each linear system; more of them cost more than a factorisation
     mutable bool begun = false, scaled = false;
+    mutable int systems = 0;
+    mutable double spent = 0;  // products; one in single precision is half a product
 
     static constexpr double QUICK = 1e-5;  // what single precision is asked for
     static constexpr int PATIENCE = 100;   // turns until the diagonal preconditions in any case
     static constexpr double SPREAD = 8;    // of the nodes' weights above which it always does
+
+    /// Whether the systems so far took more products than their factorisations would have cost.
+    bool exhausted() const { return spent >= allowed * systems; }
 
     /// x = sign H^-1 from; false where that does not converge or is not finite. Within Newton's
     /// method (rtol = 0) the tolerance follows the residual, which keeps the convergence fast.
@@ -126,6 +132,7 @@ struct Krylov {
         const Iteration<double, Task> fine(exact, team, wide, memory);
         const Iteration<float, Task> fast(quick, team, narrow, single);
         const int stride = exact.stride;
+        ++systems;
         if (!begun) {
             quick.copy_contexts();
             precondition(task, fine, fast, fine.hessian.spread() > SPREAD);
@@ -169,6 +176,12 @@ struct Krylov {
     }
 
   private:
+    /// So many turns, or those that are left of what is allowed.
+    int affordable(int turns, double price) const {
+        const double left = std::fmax((allowed * systems - spent) / price, 0.0);
+        return left < turns ? (int)left + 1 : turns;
+    }
+
     /// fine.x += H^-1 fine.r, where the largest entry of fine.r is `worst`.
     template <class Task, class Fine, class Fast>
     bool refine(Task& task, const Fine& fine, const Fast& fast, double worst, double limit) const {
@@ -186,10 +199,12 @@ struct Krylov {
             });
             team.sync();
             double left;
-            int turns = fast.run(goal, PATIENCE, left);
+            int turns = fast.run(goal, affordable(PATIENCE, 0.5), left);
+            spent += 0.5 * std::max(turns, 0);
             if (turns >= 0 && left > goal) {
                 if (!scaled) precondition(task, fine, fast, true);
-                turns = fast.run(goal, 4 * PATIENCE, left);
+                turns = fast.run(goal, affordable(4 * PATIENCE, 0.5), left);
+                spent += 0.5 * std::max(turns, 0);
             }
             if (turns < 0 || left > goal) break;
             fine.each([&](int i) {
@@ -209,7 +224,8 @@ struct Krylov {
         }
         if (worst <= limit) return true;
         // Single precision does not suffice. Within Newton's method any direction of descent helps.
-        const int turns = fine.run(limit, most, worst);
+        const int turns = fine.run(limit, affordable(most, 1.0), worst);
+        spent += std::max(turns, 0);
         return turns >= 0 && (worst <= limit || rtol == 0);
     }
 

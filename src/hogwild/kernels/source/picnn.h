@@ -439,33 +439,28 @@ HOG_FN void cotangents(HOG_NET net, const double* W, In q, In s, In a, const V* 
     HOG_EACH(l, net.L()) {
         const int at = net.q(l), width = net.w(l), before = net.before(l), low = unit - before;
         const double *Wy = W + net.p(l), *Wz = Wy + width * D;
-        HOG_EACH(j, D) {
-            gy[j] = q[at + j] * y[j];
-            gt[j] = q[at + j] * t[j];
-        }
         HOG_EACH(j, before) {
             const V gate = q[at + D + width + j];
             v[j] = gate * z[low + j];
             vt[j] = gate * zt[low + j];
         }
-        HOG_EACH(i, width) {
-            V x = q[at + D + i], xt = wide(0.0);
-            HOG_EACH(j, D) {
-                x += Wy[i * D + j] * gy[j];
-                xt += Wy[i * D + j] * gt[j];
+        HOG_EACH(i, width) ga[i] = wide(0.0);
+        add_rows(Wy, width, D, [&](int j) { return q[at + j] * t[j]; }, ga);
+        add_rows(Wz, width, before, [&](int j) { return vt[j]; }, ga);
+        if (l + 1 == net.L()) {
+            HOG_EACH(i, width) {
+                al[i] = q[at + D + i];
+                moved[i] = ga[i];
             }
-            HOG_EACH(j, before) {
-                x += Wz[i * before + j] * v[j];
-                xt += Wz[i * before + j] * vt[j];
-            }
-            if (l + 1 == net.L()) {
-                value[i] = x;
-                moved[i] = xt;
-            } else {
+            add_rows(Wy, width, D, [&](int j) { return q[at + j] * y[j]; }, al);
+            add_rows(Wz, width, before, [&](int j) { return v[j]; }, al);
+            HOG_EACH(i, width) value[i] = al[i];
+        } else {
+            HOG_EACH(i, width) {
                 V slope;
-                z[unit + i] = activate(net.act(), x, slope);
-                zt[unit + i] = slope * xt;
-                at_[unit + i] = xt;
+                z[unit + i] = activate(net.act(), a[unit + i], slope);
+                zt[unit + i] = slope * ga[i];
+                at_[unit + i] = ga[i];
             }
         }
         unit += width;
@@ -481,20 +476,24 @@ HOG_FN void cotangents(HOG_NET net, const double* W, In q, In s, In a, const V* 
         const int first = net.p(l), low = net.unit(l) - before;
         HOG_EACH(i, width) qb[at + D + i] = al[i];
         HOG_EACH(j, D) {
-            const V gate = q[at + j], gyj = gate * y[j], gtj = gate * t[j];
-            V sum = wide(0.0);
+            V sum = wide(0.0), sum_t = wide(0.0);
             HOG_EACH(i, width) {
-                wb.add(first + i * D + j, al[i] * gyj + ga[i] * gtj);
-                sum += Wy[i * D + j] * (al[i] * y[j] + ga[i] * t[j]);
+                sum += Wy[i * D + j] * al[i];
+                sum_t += Wy[i * D + j] * ga[i];
             }
-            qb[at + j] = sum;
+            qb[at + j] = sum * y[j] + sum_t * t[j];
+            gy[j] = q[at + j] * y[j];
+            gt[j] = q[at + j] * t[j];
+        }
+        HOG_EACH(i, width) {  // row by row: columns would lie a page apart in the caches
+            HOG_EACH(j, D) wb.add(first + i * D + j, al[i] * gy[j] + ga[i] * gt[j]);
         }
         HOG_EACH(m, before) {
             const V gate = q[at + D + width + m], slope = s[low + m];
             V ca = wide(0.0), cg = wide(0.0);
+            const V gz = gate * z[low + m], gzt = gate * zt[low + m];
             HOG_EACH(i, width) {
-                wb.add(first + width * D + i * before + m,
-                       gate * (al[i] * z[low + m] + ga[i] * zt[low + m]));
+                wb.add(first + width * D + i * before + m, al[i] * gz + ga[i] * gzt);
                 ca += Wz[i * before + m] * al[i];
                 cg += Wz[i * before + m] * ga[i];
             }

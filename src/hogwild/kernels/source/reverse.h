@@ -147,16 +147,17 @@ HOG_METHOD void Task<S, F, T>::reverse(const Cotangents& out, Sum sums) {
         }
     }
     team.sync();
-    HOG_PACKS(i, v.n)
     for (int hd = 0; hd < H(); ++hd)
         for (int x = 0; x < s().message().rows0(); ++x) {
             const int row = hd * s().message().rows0() + x;
-            double own = 0, sent = 0;
-            for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q) own += back(q, hd, x);
-            for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
-                sent += back(v.out_edge[o], hd, x);
-            if (s().ends() == 2) out.nodes[row * at_.N + at_.n0 + i] = own;
-            if (s().sent()) out.nodes[(s().own_rows() + row) * at_.N + at_.n0 + i] = sent;
+            HOG_PACKS(i, v.n) {
+                double own = 0, sent = 0;
+                for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q) own += back(q, hd, x);
+                for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
+                    sent += back(v.out_edge[o], hd, x);
+                if (s().ends() == 2) out.nodes[row * at_.N + at_.n0 + i] = own;
+                if (s().sent()) out.nodes[(s().own_rows() + row) * at_.N + at_.n0 + i] = sent;
+            }
         }
 }
 

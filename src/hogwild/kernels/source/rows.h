@@ -5,34 +5,10 @@
 
 namespace hog {
 
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define HOG_SHUFFLE 1
-#endif
-#endif
-
 /// Eight rows of eight numbers, transposed.
 HOG_INLINE void transpose(const double* const* rows, int64_t from, V* out) {
-#if defined(HOG_SHUFFLE) && !HOG_GPU
-    V a[8], b[8];
-    for (int i = 0; i < 8; ++i) std::memcpy(&a[i], rows[i] + from, sizeof(V));
-    for (int i = 0; i < 8; i += 2) {
-        b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-        b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-    }
-    for (int i = 0; i < 8; i += 4)
-        for (int j = 0; j < 2; ++j) {
-            a[i + j] = __builtin_shufflevector(b[i + j], b[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-            a[i + j + 2] = __builtin_shufflevector(b[i + j], b[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        }
-    for (int j = 0; j < 4; ++j) {
-        out[j] = __builtin_shufflevector(a[j], a[j + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        out[j + 4] = __builtin_shufflevector(a[j], a[j + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-#else
-    for (int i = 0; i < LANES; ++i)
-        for (int l = 0; l < LANES; ++l) lane(out[i], l) = rows[l][from + i];
-#endif
+    for (int i = 0; i < LANES; ++i) std::memcpy(&out[i], rows[i] + from, sizeof(V));
+    transpose(out);
 }
 
 /// One lane, to read.

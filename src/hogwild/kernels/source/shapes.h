@@ -36,7 +36,8 @@
 
 namespace hog {
 
-enum Status { CONVERGED = 0, MAX_ITERATIONS = 1, STALLED = 2, NOT_FINITE = 3 };
+/// GAVE_UP: another linear solver must go on; no caller sees it.
+enum Status { CONVERGED = 0, MAX_ITERATIONS = 1, STALLED = 2, NOT_FINITE = 3, GAVE_UP = 4 };
 
 /// The sizes of a model that follow from its networks. Parameters of one replica: `heads` message
 /// networks, the self message, the update; each has its weights and then its feature path (Net).
@@ -206,7 +207,8 @@ struct Rows {
 #else
     Fields pack(int b) const { return data + (size_t)b * fields; }
     double& at(int i, int f) const {
-        return ((double*)data)[((size_t)(i / LANES) * fields + f) * LANES + i % LANES];
+        const unsigned row = (unsigned)i;  // division by a power of two is a shift
+        return ((double*)data)[((size_t)(row / LANES) * fields + f) * LANES + row % LANES];
     }
 #endif
 };

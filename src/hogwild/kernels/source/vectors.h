@@ -53,6 +53,38 @@ HOG_FN double get(V x, int l) { return x[l]; }
 HOG_FN double sum_lanes(V x) {
     return ((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7]));
 }
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HOG_SHUFFLE 1
+#endif
+#endif
+/// An 8 x 8 matrix of rows, transposed.
+HOG_INLINE void transpose(V* a) {
+#ifdef HOG_SHUFFLE
+    V b[8];
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+        b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = i; j < i + 2; ++j) {
+            a[j] = __builtin_shufflevector(b[j], b[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            a[j + 2] = __builtin_shufflevector(b[j], b[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int j = 0; j < 4; ++j) {
+        const V x = a[j], y = a[j + 4];
+        a[j] = __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11);
+        a[j + 4] = __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+#else
+    for (int i = 0; i < LANES; ++i)
+        for (int j = 0; j < i; ++j) {
+            const double x = a[i][j];
+            a[i][j] = a[j][i];
+            a[j][i] = x;
+        }
+#endif
+}
 HOG_FN V absolute(V x) { return (V)((Mask)x & 0x7fffffffffffffffLL); }
 HOG_FN V root(V x) {
     for (int l = 0; l < LANES; ++l) x[l] = std::sqrt(x[l]);
