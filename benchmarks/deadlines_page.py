@@ -234,8 +234,9 @@ def frontiers(every: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def goals(every: dict[str, dict[str, Any]]) -> str:
-    """Light cones until within 5 %, by the rules of energies."""
+def goals(every: dict[str, dict[str, Any]], *, steps: bool = False) -> str:
+    """Light cones until within 5 %, by the rules of energies; with ``steps`` beside the error in
+    step."""
     names = [n for n in NAMES if n.startswith("energy")]
     used = [n for n in names if any(n in r["runs"] for r in every.values())]
     lines = [
@@ -245,6 +246,11 @@ def goals(every: dict[str, dict[str, Any]]) -> str:
     for task, record in every.items():
         runs = [record["runs"].get(name) for name in used]
         cells = ["–" if run is None else cones(run, record) for run in runs]
+        if steps:
+            pairs = zip(cells, runs, strict=True)
+            cells = [
+                c if r is None else f"{c} ({show(r['synchronous'], record)})" for c, r in pairs
+            ]
         lines.append(f"| {task} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -294,9 +300,9 @@ def cones(run: dict[str, Any], record: dict[str, Any]) -> str:
 
 
 def number(every: dict[str, dict[str, Any]], task: str, name: str, what: str) -> str:
-    """One number of a sentence: ``cones`` until within 5 %, the error in ``step``, the error
-    ``at3`` cones (or ``at1``, ``at10``), the ``price`` of a training for a deadline, or its
-    ``weight``."""
+    """One number of a sentence, of a task (``robots``, or ``quick/robots``): ``cones`` until within
+    5 %, the error in ``step``, the error ``at3`` cones (or ``at1``, ``at10``), the ``price`` of a
+    training for a deadline, or its ``weight``."""
     record = every[task]
     run = record["runs"][name]
     if what == "cones":
@@ -339,6 +345,8 @@ def main() -> None:
     sizes = {"quick": records("quick"), "medium": records("medium"), "full": every}
     parts["lengths"] = lengths(sizes)
     parts["balls"] = balls(every)
+    aimed = {t: r for t, r in sizes["quick"].items() if "energy-deadline messages" in r["runs"]}
+    parts["quick"] = goals(aimed, steps=True)
     parts["tables"] = "\n\n".join(table(task, record) for task, record in every.items())
     before = text = PAGE.read_text("utf-8")
     for name, part in parts.items():
@@ -346,7 +354,8 @@ def main() -> None:
         text, count = re.subn(pattern, lambda m, p=part: m[1] + p + m[2], text, flags=re.S)
         if count != 1:
             raise SystemExit(f"{PAGE} has {count} places for {name}; expected one")
-    text = sentences(text, every)
+    named = every | {f"{size}/{t}": r for size in sizes for t, r in sizes[size].items()}
+    text = sentences(text, named)
     if not check:
         write_atomically(PAGE, text.encode())
     elif text != before:
