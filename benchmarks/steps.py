@@ -29,10 +29,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from deadlines import runs, trained, works
 from torch import Tensor
 
-from hogwild.executors.price import aligned
 from hogwild.files import write_atomically
 from hogwild.ops import mv
 from hogwild.problems.base import Objective
@@ -42,6 +40,7 @@ from hogwild_node.rules.momentum import FALL, LARGEST, LEAST, PACE, RISE, SHRINK
 from hogwild_node.star import Star
 
 TASKS = ("coordinates", "terrain", "mutag", "robots")
+RECORD = Path(__file__).parent / "results" / "cpu" / "steps.json"
 
 
 @dataclass(frozen=True)
@@ -114,6 +113,8 @@ class Variant(MomentumRule):
 
 def measured(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """All ways on a task."""
+    from deadlines import runs, trained, works  # which need the root of the repository
+
     result = trained(works(arguments.work, "quick", task), task, "energy-edge")
     names = {"auto": "gradient", "momentum": "momentum"} | {way: f"steps: {way}" for way in WAYS}
     out = {}
@@ -132,15 +133,15 @@ def measured(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(record: dict[str, Any]) -> str:
-    """A row for each way."""
-    rows = [["way", *(f"{task}: cones, deviation" for task in record)]]
+    """A row for each way, for Markdown."""
+    heads = ["way", *(f"{task}: light cones, deviation" for task in record)]
+    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for way in next(iter(record.values())):
         cells = [record[task][way] for task in record]
         texts = ["never" if c["cones"] is None else f"{c['cones']:.1f}" for c in cells]
-        rows.append(
-            [way, *(f"{t}, {c['deviation']:.2g}" for t, c in zip(texts, cells, strict=True))]
-        )
-    return aligned(rows)
+        found = [f"{t}, {c['deviation']:.2g}" for t, c in zip(texts, cells, strict=True)]
+        lines.append("| " + " | ".join([way, *found]) + " |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -151,7 +152,11 @@ def main() -> None:
     parser.add_argument("--ticks", type=int, default=600)
     parser.add_argument("--work", type=Path, help="folder of trained models, to go on with later")
     parser.add_argument("--output", type=Path, help="file of the record")
+    parser.add_argument("--table", action="store_true", help="print the committed record only")
     arguments = parser.parse_args()
+    if arguments.table:
+        print(table(json.loads(RECORD.read_text())))
+        return
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for name, way in WAYS.items():

@@ -77,8 +77,9 @@ def test_deadlines_match_the_results():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_table_of_ways_to_train_for_a_deadline():
-    place = ROOT / "benchmarks" / "deadline_training.py"
+@pytest.mark.parametrize("name", ["deadline_training.py", "steps.py"])
+def test_tables_of_ways_are_those_of_the_page(name):
+    place = ROOT / "benchmarks" / name
     done = subprocess.run(
         [sys.executable, place, "--table"], capture_output=True, text=True, check=True
     )

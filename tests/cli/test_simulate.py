@@ -19,6 +19,21 @@ def test_simulate(printed):
     assert found["converged"] == [[False, False]] * 2
 
 
+def test_balls_have_a_radius(printed, trained, capsys):
+    flags = ["--runs", "2", "--rule", "balls"]
+    code, found = printed("simulate", *flags)
+    assert code == 0
+    assert (found["rule"], found["options"]["radius"]) == ("balls", None)
+    assert found["solved"] > found["updates"]
+    code, small = printed("simulate", *flags, "--radius", "1")
+    assert code == 0
+    assert small["options"]["radius"] == 1
+    assert small["ticks"] > found["ticks"]
+    assert printed("certify", "--rule", "balls")[1]["guaranteed"]
+    assert main(["simulate", trained, "--task", TASK, "--radius", "1"]) == 2
+    assert "--radius 1 was given with --rule 'auto'" in capsys.readouterr().err
+
+
 def test_ticks_have_a_length(printed, trained, capsys):
     _, found = printed("simulate", "--tick", "0.05")
     looks = found["deadlines"]["looks"]

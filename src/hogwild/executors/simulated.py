@@ -260,7 +260,7 @@ class Simulation:
     @property
     def solved(self) -> Tensor:
         """For how many nodes each node has solved so far, [N]."""
-        return self.tally.updates if self.rule.solved is None else self.rule.solved
+        return self.tally.updates if self.rule.solved_for is None else self.rule.solved_for
 
     def retire(self, nodes: Tensor) -> None:
         """These nodes are done."""

@@ -63,7 +63,7 @@ class BallsRule(Rule):
     """
 
     follows = False
-    solved: Tensor  # [N]
+    solved_for: Tensor  # [N]
 
     def __init__(self, problem: Problem, radius: int | None = None) -> None:
         graph = problem.graph
@@ -87,7 +87,7 @@ class BallsRule(Rule):
     def begin(self, h: Tensor, inbox: Tensor) -> Tensor:
         self.tables.begin(h)
         self.begun = torch.zeros(h.size(-1), dtype=torch.bool, device=h.device)
-        self.solved = torch.zeros(h.size(-1), dtype=torch.long, device=h.device)
+        self.solved_for = torch.zeros(h.size(-1), dtype=torch.long, device=h.device)
         return self.tables.letters(h, self.everyone)
 
     def forget(self, nodes: Tensor) -> None:
@@ -140,7 +140,7 @@ class BallsRule(Rule):
     def _solve(self, nodes: Tensor, h: Tensor) -> Tensor:
         """The embeddings [R, k, B] of these nodes after a solve of their balls."""
         piece, (ball, slot), first = self._pieces(nodes)
-        self.solved[nodes] += piece.graph.sum(piece.free.long())
+        self.solved_for[nodes] += piece.graph.sum(piece.free.long())
         start = self._start(nodes, h, ball, slot)
         found, good = self.solver.solve(piece, start)
         return torch.where(good, found[..., first], h)

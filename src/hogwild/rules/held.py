@@ -11,10 +11,10 @@ from hogwild.kernels.energy import EnergyKernel, Tensors
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.problems.pinned import pinned
-from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.loop import Solver, solve
 from hogwild.solvers.newton import Newton
 from hogwild.solvers.picard import Picard
+from hogwild.solvers.semismooth import SemismoothNewton
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class HeldSolver:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         # Balls change from turn to turn: a factorisation would have to be planned every time.
-        self.solver: Solver = Anderson(max_iter=2000)
+        self.solver: Solver = SemismoothNewton(linear="cg")
         if isinstance(problem, Objective):
             self.solver = Newton(linear="cg")
         elif isinstance(problem, FixedPoint) and problem.monotone:

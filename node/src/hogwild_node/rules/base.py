@@ -61,7 +61,7 @@ class Rule(ABC):
     """Whether nodes stop by themselves, after their last layer."""
     waited: Array | None = None
     """Which nodes of the last update computed nothing and waited; ``None``: none."""
-    solved: Array | None = None
+    solved_for: Array | None = None
     """For how many nodes each node has solved so far, [N]; ``None``: for itself, once an update."""
     silent: Array | None = None
     """Which nodes of the last update have nothing to send; ``None``: none."""
