@@ -11,7 +11,7 @@ from torch_geometric.data import Batch
 from hogwild import load, simulate, train
 from hogwild.cli import main
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.training import loop
+from hogwild.training import in_time
 from hogwild.training.deadline import METHODS, Deadline, seed_of
 from hogwild.training.predict import inputs_of
 
@@ -112,7 +112,7 @@ def test_terms_without_finite_gradients_are_counted_and_said(monkeypatch):
         result = train(Chains(), **options)
     assert not result.failed
     assert [row["left_out"] for row in result.history] == [[0, n] for n in range(1, 6)]
-    monkeypatch.setattr(loop, "LEAVE", 3)
+    monkeypatch.setattr(in_time, "LEAVE", 3)
     with pytest.warns(UserWarning, match="in 3 training steps"):
         result = train(Chains(), **options)
     assert result.failed == [1]

@@ -30,8 +30,8 @@ from hogwild.models.scarselli import ScarselliGNN
 from hogwild.models.warm import Memory
 from hogwild.progress import bar
 from hogwild.tasks.base import Task
-from hogwild.training import checkpoint, state
-from hogwild.training.deadline import Deadline, seed_of
+from hogwild.training import checkpoint, in_time, state
+from hogwild.training.deadline import Deadline
 from hogwild.training.diagnosis import diagnose, failed_adjoints
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
@@ -45,8 +45,6 @@ from hogwild.training.task import of_nodes, one_mean_each
 
 FEW = 64
 """Graphs of a replica, at most, on which nodes answer at the deadline when an epoch is judged."""
-LEAVE = 20
-"""Terms of a deadline without a finite gradient, in a row, after which a replica stops."""
 
 
 class Loop:
@@ -140,7 +138,7 @@ class Loop:
             if self.judged != self.epoch:
                 self.judge()
         self._warn_unchosen()
-        self._warn_left_out()
+        in_time.warn(self)
         self._restore(torch.ones_like(self.alive))
         self.model.eval()
 
@@ -174,7 +172,7 @@ class Loop:
         losses = losses.detach()
         if self.deadline is not None:
             answer = found.value.detach()
-            late, more = self._in_time(self.deadline, taken, mask, answer, number)
+            late, more = in_time.gradients(self, self.deadline, taken, mask, answer, number)
             losses, gradients = losses + late, gradients + more
         self._pass_on(caught)
         failures = ~found.converged & mask, failed_adjoints(caught[count:], mask) & mask
@@ -182,7 +180,7 @@ class Loop:
             failures = torch.zeros_like(mask), torch.zeros_like(mask)
         for r, reason in diagnose(losses, gradients, found, *failures).items():
             if bool(learning[r]):
-                self._stop(r, True, reason)
+                self.stop(r, True, reason)
         self.update(gradients, self.alive & counts, config.lr_at(self.epoch))
         if self.implicit and config.warm_start:
             self.warm.put(h, taken.nodes, self.alive.unsqueeze(1))
@@ -196,7 +194,7 @@ class Loop:
         embeddings of all levels side by side [R, N, K]."""
         data = taken.data
         out, found, h = predict_levels(self.model, data, h0)
-        losses = self._loss(out, data, mask)
+        losses = self.task_loss(out, data, mask)
         if not losses.requires_grad:
             raise InputError(
                 f"the loss of {self.task.name!r} has no gradient; expected a differentiable "
@@ -217,56 +215,7 @@ class Loop:
         if project is not None:  # moves parameters back into their bounds
             project(warn=False)
 
-    def late(
-        self, deadline: Deadline, taken: Taken, mask: Tensor, h: Tensor, number: int = 0
-    ) -> Tensor:
-        """The term of the deadline, [R], without its weight; ``h`` [R, N, k] are the answers in the
-        limit, and ``number`` is that of the mini-batch."""
-        data = taken.data
-        if deadline.method == "stiffness":
-            each = deadline.penalty(self.model, data, h)
-            return (each * mask).sum(1) / mask.sum(1)
-        if deadline.method == "synchronous":
-            out = deadline.synchronous(self.model, data)
-        else:
-            seed = seed_of(self.config.data_seed, self.epoch, number)
-            out = deadline.answers(self.model, data, seed, taken.nodes)
-        return self._loss(out, data, mask)
-
-    def _in_time(
-        self, deadline: Deadline, taken: Taken, mask: Tensor, h: Tensor, number: int
-    ) -> tuple[Tensor, Tensor]:
-        """The term of the deadline [R], and its gradients [R, P], both weighted.
-
-        A long run may have very large gradients, or none that are finite. The norm is therefore
-        clipped like that of the loss itself. Where a term or its gradient is not finite, it is left
-        out, and :attr:`left_out` counts it; a replica for which this happens :data:`LEAVE` times in
-        a row stops.
-        """
-        self.model.zero_grad(set_to_none=True)
-        losses = self.late(deadline, taken, mask, h, number)
-        torch.where(self.alive, losses, 0.0).sum().backward()
-        gradients, losses = self.rows.gradients(), losses.detach()
-        good = torch.isfinite(losses) & torch.isfinite(gradients).all(1)
-        self._count(good | ~self.alive)
-        gradients = torch.where(good.unsqueeze(1), gradients, 0.0)
-        weight = deadline.weight
-        return weight * torch.where(good, losses, 0.0), weight * clip(gradients, self.config.clip)
-
-    def _count(self, good: Tensor) -> None:
-        """Count the terms of a deadline that are left out: those that are not ``good`` [R]."""
-        self.left_out = self.left_out + (~good).long()
-        self.in_a_row = torch.where(good, 0, self.in_a_row + 1)
-        for r in (self.in_a_row >= LEAVE).nonzero()[:, 0].tolist():
-            if bool(self.alive[r]):
-                self._stop(
-                    r, True,
-                    f"the term of the deadline was not finite in {LEAVE} training steps in a row: "
-                    f"take a smaller deadline, a smaller unroll or tail (deadline_options), or "
-                    f"method='stiffness'",
-                )  # fmt: skip
-
-    def _loss(self, out: Tensor, data: Batch, mask: Tensor) -> Tensor:
+    def task_loss(self, out: Tensor, data: Batch, mask: Tensor) -> Tensor:
         """The task's loss of every replica [R]. Rows that do not count for a replica get no
         gradient. A mask in the loss is not enough: where a target is NaN, it leaves 0 · NaN."""
         keep = (mask[:, data.batch] if of_nodes(self.task, out, data) else mask).unsqueeze(-1)
@@ -389,10 +338,10 @@ class Loop:
             waited = self.epoch - self.best_epoch
             for r in ((waited >= patience) & self.alive).nonzero()[:, 0].tolist():
                 name = self.task.metric_name
-                self._stop(r, False, f"no better {name} on validation for {int(waited[r])} epochs")
+                self.stop(r, False, f"no better {name} on validation for {int(waited[r])} epochs")
         return others
 
-    def _stop(self, r: int, failed: bool, reason: str) -> None:
+    def stop(self, r: int, failed: bool, reason: str) -> None:
         self.stops[r] = Stop(self.epoch, failed, reason)
         self.alive[r] = False
         row = torch.zeros_like(self.alive)
@@ -429,16 +378,6 @@ class Loop:
                 f"validation graphs (the last {self.task.metric_name}: {float(self.score[r])}), so "
                 f"it keeps its initial parameters; expected finite numbers: look at the task's "
                 f"metric, the targets and the learning rate",
-                stacklevel=4,
-            )
-
-    def _warn_left_out(self) -> None:
-        """Warn about terms of a deadline that were left out."""
-        for r in self.left_out.nonzero()[:, 0].tolist():
-            warnings.warn(
-                f"replica {r} learned nothing from the deadline in {int(self.left_out[r])} "
-                f"training steps, whose term had no finite gradient; expected none: take a smaller "
-                f"deadline, unroll or tail (deadline_options), or a smaller learning rate",
                 stacklevel=4,
             )
 

@@ -24,6 +24,7 @@ from hogwild.linalg.recording import postponed
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
 from hogwild.models.explicit import GCN
+from hogwild.training import in_time
 from hogwild.training.optimiser import clip
 from hogwild.training.predict import inputs_of
 from hogwild.training.shelf import Taken
@@ -149,11 +150,11 @@ class RecordedStep:
         if deadline is not None:
             answer = found.value.detach()
 
-            def in_time() -> tuple[Tensor, Tensor]:
-                late = loop.late(deadline, self.taken, self.mask, answer)
+            def late_total() -> tuple[Tensor, Tensor]:
+                late = in_time.term(loop, deadline, self.taken, self.mask, answer)
                 return torch.where(loop.alive, late, 0.0).sum(), late.detach()
 
-            parts, late = gradients_of(loop.model, in_time)
+            parts, late = gradients_of(loop.model, late_total)
             more = clip(loop.rows.joined(parts), loop.config.clip)
             losses = losses + deadline.weight * late
             gradients = gradients + deadline.weight * more

@@ -1,0 +1,82 @@
+"""The term of a deadline in a training step: its value, its gradients, and what is left out.
+
+A long run may have very large gradients, or none that are finite. The norm of the term's gradient
+is therefore clipped like that of the loss itself. Where a term or its gradient is not finite, it is
+left out, and ``loop.left_out`` counts it; a replica for which this happens :data:`LEAVE` times in a
+row stops.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hogwild.training.deadline import Deadline, seed_of
+from hogwild.training.optimiser import clip
+from hogwild.training.shelf import Taken
+
+if TYPE_CHECKING:
+    from hogwild.training.loop import Loop
+
+LEAVE = 20
+"""Terms of a deadline without a finite gradient, in a row, after which a replica stops."""
+
+
+def term(
+    loop: Loop, deadline: Deadline, taken: Taken, mask: Tensor, h: Tensor, number: int = 0
+) -> Tensor:
+    """The term of the deadline, [R], without its weight; ``h`` [R, N, k] are the answers in the
+    limit, and ``number`` is that of the mini-batch."""
+    data = taken.data
+    if deadline.method == "stiffness":
+        each = deadline.penalty(loop.model, data, h)
+        return (each * mask).sum(1) / mask.sum(1)
+    if deadline.method == "synchronous":
+        out = deadline.synchronous(loop.model, data)
+    else:
+        seed = seed_of(loop.config.data_seed, loop.epoch, number)
+        out = deadline.answers(loop.model, data, seed, taken.nodes)
+    return loop.task_loss(out, data, mask)
+
+
+def gradients(
+    loop: Loop, deadline: Deadline, taken: Taken, mask: Tensor, h: Tensor, number: int
+) -> tuple[Tensor, Tensor]:
+    """The term of the deadline [R], and its gradients [R, P], both weighted."""
+    loop.model.zero_grad(set_to_none=True)
+    losses = term(loop, deadline, taken, mask, h, number)
+    torch.where(loop.alive, losses, 0.0).sum().backward()
+    found, losses = loop.rows.gradients(), losses.detach()
+    good = torch.isfinite(losses) & torch.isfinite(found).all(1)
+    _count(loop, good | ~loop.alive)
+    found = torch.where(good.unsqueeze(1), found, 0.0)
+    weight = deadline.weight
+    return weight * torch.where(good, losses, 0.0), weight * clip(found, loop.config.clip)
+
+
+def _count(loop: Loop, good: Tensor) -> None:
+    """Count the terms that are left out: those that are not ``good`` [R]."""
+    loop.left_out = loop.left_out + (~good).long()
+    loop.in_a_row = torch.where(good, 0, loop.in_a_row + 1)
+    for r in (loop.in_a_row >= LEAVE).nonzero()[:, 0].tolist():
+        if bool(loop.alive[r]):
+            loop.stop(
+                r, True,
+                f"the term of the deadline was not finite in {LEAVE} training steps in a row: "
+                f"take a smaller deadline, a smaller unroll or tail (deadline_options), or "
+                f"method='stiffness'",
+            )  # fmt: skip
+
+
+def warn(loop: Loop) -> None:
+    """Warn about terms that were left out."""
+    for r in loop.left_out.nonzero()[:, 0].tolist():
+        warnings.warn(
+            f"replica {r} learned nothing from the deadline in {int(loop.left_out[r])} "
+            f"training steps, whose term had no finite gradient; expected none: take a smaller "
+            f"deadline, unroll or tail (deadline_options), or a smaller learning rate",
+            stacklevel=5,
+        )
