@@ -11,6 +11,7 @@ import torch
 
 from hogwild.kernels import cuda
 from hogwild.kernels.build import SOURCE, compiler
+from hogwild.kernels.ticks_cuda import CudaTicks
 
 THREADS = 64
 LAUNCHERS = """
@@ -32,13 +33,18 @@ extern "C" void run_parameters(int x, int y, Batch* b, const double* sums, doubl
 """
 
 
+RUN_TICK = """
+extern "C" void run_tick(int x, int y, double* shared, Ticks* t, Weights* w, long long time, int what) {
+    emulate(x, y, HOG_THREADS, shared, [=] { hog_tick(*t, *w, time, what); });
+}
+"""
+
+
 @cache
-def compiled(design, folder):
-    """The kernels for one model."""
-    body = (SOURCE.parent / "energy.cu").read_text()
-    text = '#include "emulated_gpu.h"\n' + cuda.prelude(design, THREADS, 1) + body + LAUNCHERS
-    source = folder / f"energy_{len(list(folder.iterdir()))}.cpp"
-    source.write_text(text)
+def compiled(text, folder):
+    """A library with the kernels of this source."""
+    source = folder / f"kernels_{len(list(folder.iterdir()))}.cpp"
+    source.write_text('#include "emulated_gpu.h"\n' + text)
     out = source.with_suffix(".so")
     call = [*compiler().split(), "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-DHOG_EMULATED"]
     places = [f"-I{SOURCE.parent}", f"-I{Path(__file__).parent}"]
@@ -53,7 +59,9 @@ class EmulatedKernel(cuda.CudaEnergyKernel):
     threads, resident = THREADS, 1
 
     def _load(self):
-        self.library = compiled(self.design, self.folder)
+        body = (SOURCE.parent / "energy.cu").read_text()
+        text = cuda.prelude(self.design, THREADS, 1) + body + LAUNCHERS
+        self.library = compiled(text, self.folder)
 
     @property
     def name(self):
@@ -72,3 +80,29 @@ class EmulatedKernel(cuda.CudaEnergyKernel):
                     run(x, y, *given)
             else:
                 run(x, ctypes.c_void_p(room.data_ptr()), *given)
+
+
+class EmulatedTicks(CudaTicks):
+    """The ticks of a GPU, on a CPU: blocks of few threads, one after the other."""
+
+    folder: Path
+    name = "emulated"
+
+    @staticmethod
+    def room_on(device):
+        return 20_000 if EmulatedTicks.narrow else 200_000
+
+    narrow = False
+
+    def _load(self):
+        self.library = compiled(self.shape.text() + RUN_TICK, self.folder)
+
+    def _blocks(self, nodes):
+        return -(-nodes // 8), 8
+
+    def _launch(self, replicas):
+        room = torch.zeros(self.shape.shared // 8 + 1, dtype=torch.float64)
+        given = [ctypes.c_void_p(room.data_ptr()), *map(ctypes.byref, (self._ticks, self._weights))]
+        for y in range(replicas):
+            for x in range(self.blocks):
+                self.library.run_tick(x, y, *given, self._time, self._what)

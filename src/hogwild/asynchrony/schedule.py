@@ -145,14 +145,21 @@ class Schedule(Timetable):
         self.next = begin + self._interval(everyone, begin)
         self._compile()
 
+    def clock(self) -> tuple[int, int, Tensor, Tensor, Tensor, Tensor] | None:
+        """What compiled draws need: S, D, the keys of nodes and edges, next turns and views, the
+        last two of which change; ``None``: something changes turns or views that compiled draws do
+        not know."""
+        if self.silent is not None or self.impairments or type(self) is not Schedule:
+            return None
+        keys = self.nodes.key("schedule"), self.edges.key("delay")
+        return self.stagger, self.delay, *keys, self.next, self.view
+
     def _compile(self) -> None:
         """Ask for compiled draws, once; ``None``: ticks are drawn by torch."""
         self._clock: Clock | None = None
-        plain = self.silent is None and not self.impairments
-        if plain and library() is not None and self.view.device.type == "cpu":
-            keys = self.nodes.key("schedule"), self.edges.key("delay")
-            bound = self.stagger, self.delay
-            self._clock = Clock(self.graph, *bound, *keys, self.next, self.view)
+        clock = self.clock()
+        if clock is not None and library() is not None and self.view.device.type == "cpu":
+            self._clock = Clock(self.graph, *clock)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: x for name, x in vars(self).items() if name != "_clock"}

@@ -50,7 +50,7 @@ MOST_ROWS = 8_192
 """Edges (or nodes) of a graph above which one block of threads is too slow."""
 HEADERS = (
     "vectors.h", "picnn.h", "shapes.h", "energy.h", "blocks.h", "products.h", "reverse.h",
-    "terms.h", "fronts_gpu.h",
+    "terms.h", "fronts_gpu.h", "sizes_gpu.h",
 )  # fmt: skip
 
 
@@ -110,23 +110,24 @@ def _check(code: int, what: str) -> None:
         raise CudaError(f"{what} failed with CUDA error {code}")
 
 
-def compile_cubin(design: Design, capability: tuple[int, int], *shape: int) -> bytes:
-    """Machine code of the kernels for one model, from the cache or from NVRTC."""
+def compile_cubin(
+    text: str, name: str, headers: tuple[str, ...], capability: tuple[int, int]
+) -> bytes:
+    """Machine code of a source file with these headers, from the cache or from NVRTC."""
     folder = SOURCE.parent
-    text = prelude(design, *shape) + (folder / "energy.cu").read_text()
-    headers = {name: (folder / name).read_text() for name in HEADERS}
+    included = {header: (folder / header).read_text() for header in headers}
     flags = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
-    parts = [text, *headers.values(), *flags, torch.version.cuda or ""]
+    parts = [text, *included.values(), *flags, torch.version.cuda or ""]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     kept_at = cache_folder() / f"{digest}.cubin"
     if kept_at.exists():
         return kept_at.read_bytes()
     nvrtc, program = _nvrtc(), ctypes.c_void_p()
-    many = ctypes.c_char_p * len(headers)
-    sources = many(*(h.encode() for h in headers.values()))
-    names = many(*(n.encode() for n in headers))
+    many = ctypes.c_char_p * len(included)
+    sources = many(*(h.encode() for h in included.values()))
+    names = many(*(n.encode() for n in included))
     created = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), text.encode(), b"energy.cu", len(headers), sources, names
+        ctypes.byref(program), text.encode(), name.encode(), len(included), sources, names
     )
     _check(created, "nvrtcCreateProgram")
     try:
@@ -149,24 +150,44 @@ def compile_cubin(design: Design, capability: tuple[int, int], *shape: int) -> b
     return code.raw
 
 
-@cache
-def functions(design: Design, device: int, *shape: int) -> dict[str, ctypes.c_void_p]:
-    """The loaded kernels of one model on one GPU."""
+def load(
+    text: str, name: str, headers: tuple[str, ...], device: int, wanted: tuple[str, ...]
+) -> dict[str, ctypes.c_void_p]:
+    """The loaded kernels of a source file on one GPU; their blocks may have all shared memory."""
     with torch.cuda.device(device):
         torch.cuda.current_stream().synchronize()  # makes the context of this GPU current
-        code = compile_cubin(design, torch.cuda.get_device_capability(device), *shape)
+        code = compile_cubin(text, name, headers, torch.cuda.get_device_capability(device))
         module = ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         found = {}
-        for name in ("hog_solve", "hog_adjoint", "hog_parameters"):
+        for kernel in wanted:
             one = ctypes.c_void_p()
-            _check(_driver().cuModuleGetFunction(ctypes.byref(one), module, name.encode()), name)
-            if name != "hog_parameters":  # 8: the most dynamic shared memory of a block
-                _check(
-                    _driver().cuFuncSetAttribute(one, 8, most_shared(device)), "cuFuncSetAttribute"
-                )
-            found[name] = one
+            got = _driver().cuModuleGetFunction(ctypes.byref(one), module, kernel.encode())
+            _check(got, kernel)
+            # 8: the most dynamic shared memory of a block
+            set_ = _driver().cuFuncSetAttribute(one, 8, most_shared(device))
+            _check(set_, "cuFuncSetAttribute")
+            found[kernel] = one
     return found
+
+
+def launch(
+    function: ctypes.c_void_p, grid: tuple[int, int], threads: int, shared: int, stream: int,
+    arguments: Any,
+) -> None:  # fmt: skip
+    """Start a kernel; ``arguments`` are the addresses of its arguments."""
+    code = _driver().cuLaunchKernel(
+        function, *grid, 1, threads, 1, 1, shared, ctypes.c_void_p(stream), arguments, None
+    )
+    _check(code, "the launch of a kernel")
+
+
+@cache
+def functions(design: Design, device: int, *shape: int) -> dict[str, ctypes.c_void_p]:
+    """The loaded kernels of one model on one GPU."""
+    text = prelude(design, *shape) + (SOURCE.parent / "energy.cu").read_text()
+    wanted = ("hog_solve", "hog_adjoint", "hog_parameters")
+    return load(text, "energy.cu", HEADERS, device, wanted)
 
 
 class _Batch(ctypes.Structure):
@@ -337,12 +358,9 @@ class CudaEnergyKernel(EnergyKernel):
         pointers = (ctypes.c_void_p * len(holders))(
             *(ctypes.cast(ctypes.byref(h), ctypes.c_void_p) for h in holders)
         )
-        stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
+        stream = torch.cuda.current_stream(self.device).cuda_stream
         with torch.cuda.device(self.device):
-            code = _driver().cuLaunchKernel(
-                self.functions[name], *grid, 1, threads, 1, 1, shared, stream, pointers, None
-            )
-        _check(code, f"the launch of {name}")
+            launch(self.functions[name], grid, threads, shared, stream, pointers)
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         batch, shared, _alive = self._batch()

@@ -3,7 +3,7 @@
 :func:`kernel_of` says whether a rule has a compiled update. The rule keeps its memory, in tensors
 of its own, which the compiled code reads and writes; what the rule does besides updates (a new
 start, a crash, a second exchange) works on the same memory. The features' part of all networks is
-copied once, row by row (:class:`_Rows`), so that a node with its edges is read in one piece.
+copied once, row by row (:class:`Rows`), so that a node with its edges is read in one piece.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _memory(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
+def memory_of(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
     """Where each part of the memory is kept: an object and the name of its attribute."""
     kept: dict[str, tuple[Any, str]] = {"gradient": (gradient, "own")}
     if gradient.auto:
@@ -92,7 +92,7 @@ def _memory(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
     return kept
 
 
-def _side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Field], list[Tensor]]:
+def side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Field], list[Tensor]]:
     """Lay the memory of nodes, and that of edges, side by side: all numbers of a node and replica
     are then read in one piece. The rule's tensors become views of these rows."""
     found: dict[str, _Field] = {}
@@ -105,7 +105,7 @@ def _side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Fi
             continue
         replicas, _, count = tensors[0].shape
         width = sum(x.shape[1] for x in tensors)
-        room = large_pages(torch.empty(count, replicas, width, dtype=torch.float64))
+        room = large_pages(tensors[0].new_empty(count, replicas, width))
         at = 0
         for name, x in zip(group, tensors, strict=True):
             owner, attribute = remembered[name]
@@ -137,7 +137,7 @@ def by_receiver(graph: Graph) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """The networks of an energy with their features, as the compiled code reads them."""
 
     weights: Tensor  # [R, ·] of the message networks, the self message and the update
@@ -145,15 +145,15 @@ class _Rows:
     nodes: Tensor  # [R, N, ·] contexts of self message and update, weight of the self message
 
     @classmethod
-    def of(cls, model: Energy, order: Tensor) -> _Rows:
+    def of(cls, model: Energy, order: Tensor) -> Rows:
         rnd = model.round
         replicas, heads = rnd.loop.layers[0].wy.shape[0], rnd.heads
         share = 1.0 if rnd.concat else 1.0 / heads
         e, n = order.numel(), rnd.loop.layers[0].gy.shape[-1]
-        weight = torch.full((1, 1, e), share, dtype=torch.float64)
+        weight = order.new_full((1, 1, e), share, dtype=torch.float64)
         if rnd.weight is not None:
             weight = share * rnd.weight[:, :, 0]
-        loop = torch.ones(n, dtype=torch.float64) if rnd.loop_weight is None else rnd.loop_weight
+        loop = order.new_ones(n, dtype=torch.float64) if rnd.loop_weight is None else rnd.loop_weight
         message = _context(rnd.message)
         message = message.reshape(replicas, heads * message.shape[1], e)
         of_edges = [message, weight.expand(replicas, heads, e)]
@@ -161,7 +161,7 @@ class _Rows:
         weights = [_weights(rnd.message).reshape(replicas, -1), _weights(rnd.loop),
                    _weights(rnd.update)]  # fmt: skip
         return cls(
-            torch.cat(weights, 1).contiguous(), _rows(of_edges, order), _rows(of_nodes, None)
+            torch.cat(weights, 1).contiguous(), _laid(of_edges, order), _laid(of_nodes, None)
         )
 
 
@@ -181,11 +181,11 @@ def _weights(net: Context) -> Tensor:
     return torch.cat([part.flatten(1) for part in parts], 1)
 
 
-def _rows(parts: list[Tensor], order: Tensor | None) -> Tensor:
+def _laid(parts: list[Tensor], order: Tensor | None) -> Tensor:
     """[R, ·, n] parts side by side as rows [R, n, ·] of a multiple of eight numbers."""
     replicas, count = parts[0].shape[0], parts[0].shape[-1]
     width = sum(part.shape[1] for part in parts)
-    out = large_pages(torch.empty(replicas, count, -(-width // 8) * 8, dtype=torch.float64))
+    out = large_pages(parts[0].new_empty(replicas, count, -(-width // 8) * 8))
     out[..., width:] = 0.0
     at = 0
     for part in parts:
@@ -195,7 +195,7 @@ def _rows(parts: list[Tensor], order: Tensor | None) -> Tensor:
     return out
 
 
-def _design(model: Energy, channels: int) -> Design:
+def design_of(model: Energy, channels: int) -> Design:
     rnd = model.round
     nets = (rnd.message, rnd.loop, rnd.update)
     widths = tuple(tuple(int(layer.wy.shape[-2]) for layer in net.layers) for net in nets)
@@ -206,12 +206,9 @@ def _design(model: Energy, channels: int) -> Design:
     )  # fmt: skip
 
 
-def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
-    """The compiled update of a rule that has begun at ``h`` [R, k, N]; or why there is none."""
-    native = found()
-    if isinstance(native, Missing):
-        return f"there is no compiled library ({native.reason})"
-    gradient = rule.gradient if isinstance(rule, MessageRule) else rule
+def refusal(rule: Rule, gradient: Any, graph: Graph, h: Tensor) -> str | None:
+    """Why a rule with these gradient steps, which has begun at ``h`` [R, k, N], has no compiled
+    update on any device; ``None``: it has one."""
     if type(gradient) is not GradientRule or type(gradient.model) is not Energy:
         return "only gradient steps and messages of energies of one round are compiled"
     model = gradient.model
@@ -219,20 +216,36 @@ def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
         return "the run has gradients, and compiled updates have none"
     if gradient.bounded:
         return "steps with bounds that neighbours send are not compiled"
-    if h.dtype != torch.float64 or h.device.type != "cpu":
-        return f"the run is in {h.dtype} on {h.device}; compiled updates are in float64 on a CPU"
+    if h.dtype != torch.float64:
+        return f"the run is in {h.dtype}; compiled updates are in float64"
     act = model.round.message.act
     if ACTIVATIONS.get(act.name) != act:
         return f"the activation {act.name!r} is not one of {', '.join(ACTIVATIONS)}"
-    design = _design(model, rule.channels)
+    design = design_of(model, rule.channels)
     merged = design.message_channels * (design.heads if design.concat else 1)
     curved = gradient.auto or isinstance(rule, MessageRule)
     if not design.fits or (curved and (rule.channels > MOST_CHANNELS or merged > MOST_MERGED)):
         return "the model is wider than compiled updates are"
-    if graph.num_edges and int(graph.in_degree.max()) > MOST_DEGREE:
-        return f"a node has more than {MOST_DEGREE} edges"
     if not int(h.shape[0]) * (graph.num_edges + graph.num_nodes) > 0:
         return "there are no nodes"
+    return None
+
+
+def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
+    """The compiled update on a CPU of a rule that has begun at ``h`` [R, k, N]; or why there is
+    none."""
+    native = found()
+    if isinstance(native, Missing):
+        return f"there is no compiled library ({native.reason})"
+    gradient: Any = rule.gradient if isinstance(rule, MessageRule) else rule
+    why = refusal(rule, gradient, graph, h)
+    if why is not None:
+        return why
+    if h.device.type != "cpu":
+        return f"the run is on {h.device}; these compiled updates are for a CPU"
+    if graph.num_edges and int(graph.in_degree.max()) > MOST_DEGREE:
+        return f"a node has more than {MOST_DEGREE} edges"
+    design = design_of(gradient.model, rule.channels)
     return RuleKernel(native, rule, gradient, graph, design, int(h.shape[0]))
 
 
@@ -253,7 +266,7 @@ class RuleKernel:
         self.begin, order, variable = by_receiver(graph)
         self.order = order
         assert isinstance(self.model, Energy)
-        rows, sizes = _Rows.of(self.model, order), Sizes.of(native, design)
+        rows, sizes = Rows.of(self.model, order), Sizes.of(native, design)
         step, rates = 2 if gradient.auto else 0, None
         if isinstance(gradient.rate, Tensor):
             shape = (replicas, rule.channels, graph.num_nodes)
@@ -261,13 +274,13 @@ class RuleKernel:
         self._alive: list[Any] = [rows, variable, rates]
         at = {"begin": self.begin, "order": order, "variable": variable, "rates": rates,
               "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes}  # fmt: skip
-        remembered = _memory(rule, gradient)
+        remembered = memory_of(rule, gradient)
         for name in MARKS:
             if name in remembered:
                 owner, attribute = remembered.pop(name)
                 setattr(owner, attribute, getattr(owner, attribute).contiguous())
                 at[f"m_{name}"] = getattr(owner, attribute)
-        memory, rows_of_memory = _side_by_side(remembered)
+        memory, rows_of_memory = side_by_side(remembered)
         self._alive += [*at.values(), rows_of_memory]
         self._rule = _Rule(
             sizes=sizes.handle, replicas=replicas, nodes=graph.num_nodes, edges=graph.num_edges,

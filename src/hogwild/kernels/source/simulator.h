@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #endif
 
+#include "draws.h"
 #include "messages.h"
 
 namespace hog {
@@ -36,18 +37,6 @@ struct Post {
     int64_t *packet_ages, *content_ages, *oldest_ages;  // counts; the largest age of both kinds
     int64_t *where, *letters, *to_node, *to_letters;    // room for one tick
 };
-
-inline uint64_t mix(uint64_t z) {
-    z += 0x9E3779B97F4A7C15ULL;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    return z ^ (z >> 31);
-}
-/// A whole number in 0 ... high.
-inline int64_t draw(int64_t key, int64_t time, int64_t high) {
-    const double x = (double)(int64_t)(mix((uint64_t)key ^ (uint64_t)time) >> 11) * 0x1p-53;
-    return (int64_t)(x * (double)(high + 1));
-}
 
 /// The next tick of a schedule without impairments; returns the number of nodes.
 inline int64_t draw_tick(const Clock& c, int64_t time, int64_t* nodes, int64_t* first,

@@ -1,0 +1,588 @@
+// A tick of gradient steps on a GPU, in one launch: whose turn it is, what they hear, their updates,
+// what they send. Nothing is read back.
+//
+// hogwild/kernels/ticks_cuda.py compiles this file for one model. simulator.h and stars.h have the same
+// arithmetic for a CPU, hogwild/asynchrony/history.py has the meaning of the arrays. A block of threads
+// takes a range of nodes. It lists those whose turn it is, and works through the list in batches: as
+// many nodes as have at most one edge for every thread. A thread computes an edge; the first threads
+// also compute a node each. They exchange what they found through shared memory. A node with more edges
+// than there are threads is a batch of its own, whose edges are computed in several rounds.
+#include "draws.h"
+#include "elimination.h"
+#include "sizes_gpu.h"
+
+namespace hog {
+
+enum What { DRAW = 1, FIND = 2, UPDATE = 4 };
+enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
+
+#define HOG_AGES 64  // ages that a block counts by itself
+#define HOG_M (HOG_CHANNELS * (HOG_CONCAT ? HOG_HEADS : 1))
+#define HOG_D (HOG_ENDS * HOG_K)
+#define HOG_UN (HOG_M + HOG_K)
+#define HOG_KK (HOG_STEP == 2 ? HOG_K * HOG_K : 0)
+#define HOG_MK (HOG_STEP == 2 ? HOG_M * HOG_K : 0)
+#define HOG_MM (HOG_STEP == 2 ? HOG_M * HOG_M : 0)
+#define HOG_LETTER (HOG_K + HOG_KK)
+// What a node remembers: its gradient; its block, damping and last gradient. HOG_MEMORY is the sum.
+#define HOG_MEMORY (HOG_K + (HOG_STEP == 2 ? HOG_KK + 1 + HOG_K : 0))
+#define HOG_SUMS (HOG_K + HOG_KK + HOG_MK)  // what an edge adds to sums of its receiver
+#define HOG_GATHER (HOG_SUMS > HOG_M ? HOG_SUMS : HOG_M)
+#define HOG_TELL (HOG_K + HOG_M + HOG_MM)
+
+/// A simulation in the memory of the GPU. Edges are numbered by receiver, `order` has their numbers in
+/// the graph.
+struct Ticks {
+    long long nodes, edges, replicas, range;            // range: nodes of a block
+    long long rows, versions, numbers, stagger, delay;  // rows: ticks whose packets are known
+    const long long *begin, *node_keys, *edge_keys, *out_degree;
+    const int *order, *src, *reverse;
+    const unsigned char* loops;                         // whether an edge is a self-loop; nullptr: none is
+    long long *next, *turn, *view;                      // turn: a node's last tick, if it was given
+    double *node, *edge, *h;                            // packets as in Outbox; h: [R, k, N]
+    long long *content, *latest, *current;
+    long long *updates, *packets, *sent, *last, *gap, *packet_ages, *content_ages, *oldest_ages;
+    const double *weights, *of_edges, *of_nodes, *rates;
+    double* memory;                                     // [N, R, HOG_MEMORY]
+    double rate, damping;
+};
+
+/// Weights of one replica as an argument of the kernel: instructions read them at no cost.
+struct Weights {
+    double at[HOG_ARGUMENTS ? HOG_WEIGHTS : 1];
+};
+
+/// Copy a number to shared memory without waiting for it.
+HOG_FN void copy_later(double* to, const double* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(at), "l"(from) : "memory");
+#else
+    *to = *from;
+#endif
+}
+HOG_FN void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+HOG_FN void add_count(long long* at, long long x) {
+    atomicAdd((unsigned long long*)at, (unsigned long long)x);
+}
+
+/// An edge of a batch, which its thread knows.
+struct Edge {
+    bool on;        // whether the thread has an edge
+    bool loop;
+    int owner;      // its receiver in the batch
+    long long q;    // its number, by receiver
+    int number;     // its number in the graph
+    double view[HOG_K];
+    double slopes[HOG_HEADS * MessageNet::hidden() + 1], units[HOG_HEADS * MessageNet::hidden() + 1];
+};
+
+class Team {
+  public:
+    HOG_METHOD Team(const Ticks& t_, const double* weights, long long time_, int what_, double* shared)
+        : t(t_), w(weights), time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
+        share = 1.0 / (double)t.nodes;
+        row_now = (int)(time % t.rows);
+        double* at = shared;
+        rows = at, at += HOG_THREADS * (HOG_ROW + 1);
+        of_nodes = at, at += HOG_NODES * (HOG_NODE_ROW + 1);
+        gather = at, at += HOG_THREADS * HOG_GATHER;
+        tell = at, at += HOG_NODES * HOG_TELL;
+        base = (long long*)at, at += HOG_NODES;
+        letters = (long long*)at, at += HOG_NODES;
+        taus = (long long*)at, at += HOG_THREADS;
+        int* whole = (int*)at;
+        who = whole, whole += HOG_RANGE;
+        first = whole, whole += HOG_RANGE + 1;
+        owner = whole, whole += HOG_THREADS;
+        counts = whole, whole += 2 * HOG_AGES;
+        most = whole, whole += 3;   // the largest age of packets and of content, the largest gap
+        found = whole;              // nodes that each warp found
+    }
+
+    HOG_METHOD void run() {
+        const long long from = blockIdx.x * t.range;
+        start = from;
+        for (int i = me; i < 2 * HOG_AGES + 3; i += HOG_THREADS) counts[i] = 0;
+        list(from, from + t.range < t.nodes ? from + t.range : t.nodes);
+        for (int a = 0; a < listed; a += nodes) {
+            seat(a);
+            hear();
+            if (what & UPDATE) {
+                step();
+                send();
+            } else {
+                __syncthreads();
+            }
+        }
+        if (what & FIND) report();
+    }
+
+  private:
+    const Ticks& t;
+    const double* w;
+    long long time, start;
+    int what, me, replica, row_now;  // row_now: of this tick in `current`
+    double share;
+    double *rows, *of_nodes, *gather, *tell;
+    long long *base, *letters, *taus;  // letters: where those of a node's new packet begin
+    int *who, *first, *owner, *counts, *most, *found;
+    int listed, seated, nodes, edges;  // seated: the batch's first node in the list
+    bool several;                      // whether the batch takes several rounds
+    long long i, mine;                 // of the first threads: their node; where its packet goes
+    double now[HOG_K];
+    Edge edge;
+
+    HOG_METHOD static constexpr StaticSizes s() { return StaticSizes{}; }
+    HOG_METHOD bool has_node() const { return me < nodes; }
+    HOG_METHOD long long version(long long place) const {  // place / nodes
+        return (long long)(((double)place + 0.5) * share);
+    }
+    HOG_METHOD int first_edge(int a) const { return first[seated + a] - first[seated]; }
+
+    // -- whose turn it is --------------------------------------------------------------------------
+
+    HOG_METHOD bool has_turn(long long node) const {
+        return (what & DRAW ? t.next[node] : t.turn[node]) == time;
+    }
+
+    /// List the nodes whose turn it is, and where their edges begin.
+    HOG_METHOD void list(long long from, long long to) {
+        const int lane_ = me % 32, warp = me / 32, warps = HOG_THREADS / 32;
+        listed = 0;
+        for (long long at = from; at < to; at += HOG_THREADS) {
+            const bool turn = at + me < to && has_turn(at + me);
+            const unsigned all = __ballot_sync(~0u, turn);
+            if (lane_ == 0) found[warp] = __popc(all);
+            __syncthreads();
+            int before = listed;
+            for (int v = 0; v < warps; ++v) {
+                if (v < warp) before += found[v];
+                listed += found[v];
+            }
+            if (turn) who[before + __popc(all & ((1u << lane_) - 1))] = (int)(at + me - from);
+            __syncthreads();
+        }
+        if (warp == 0) {
+            int sum = 0;
+            for (int at = 0; at < listed; at += 32) {
+                const int a = at + lane_;
+                const long long node = start + who[a < listed ? a : 0];
+                int x = a < listed ? (int)(t.begin[node + 1] - t.begin[node]) : 0;
+                for (int o = 1; o < 32; o *= 2) {
+                    const int other = __shfl_up_sync(~0u, x, o);
+                    if (lane_ >= o) x += other;
+                }
+                if (a < listed) first[a + 1] = sum + x;
+                sum += __shfl_sync(~0u, x, 31);
+            }
+            if (lane_ == 0) first[0] = 0;
+        }
+        __syncthreads();
+    }
+
+    /// The next batch.
+    HOG_METHOD void seat(int a) {
+        seated = a;
+        const int left = listed - a, limit = left < HOG_NODES ? left : HOG_NODES;
+        nodes = __syncthreads_count(me < limit && first[a + me + 1] - first[a] <= HOG_THREADS);
+        several = nodes == 0;
+        if (several) nodes = 1;
+        edges = first_edge(nodes);
+        if (has_node()) {
+            i = start + who[a + me];
+            const int from = first_edge(me), to = first_edge(me + 1);
+            base[me] = t.begin[i] - from;
+            if (!several)
+                for (int e = from; e < to; ++e) owner[e] = me;
+        }
+        __syncthreads();
+    }
+
+    // -- what they hear ----------------------------------------------------------------------------
+
+    /// Fetch the features of the edges of a round, and of the nodes.
+    HOG_METHOD void fetch_edges(int round) const {
+        const int left = edges - round, count = left < HOG_THREADS ? left : HOG_THREADS;
+        const double* from = t.of_edges + replica * t.edges * HOG_ROW;
+        for (int x = me; x < count * HOG_ROW; x += HOG_THREADS) {
+            const int e = x / HOG_ROW, f = x % HOG_ROW;
+            const long long q = base[several ? 0 : owner[e]] + round + e;
+            copy_later(rows + e * (HOG_ROW + 1) + f, from + q * HOG_ROW + f);
+        }
+    }
+    HOG_METHOD void fetch_nodes() const {
+        const double* from = t.of_nodes + replica * t.nodes * HOG_NODE_ROW;
+        for (int x = me; x < nodes * HOG_NODE_ROW; x += HOG_THREADS) {
+            const int a = x / HOG_NODE_ROW, f = x % HOG_NODE_ROW;
+            const long long node = start + who[seated + a];
+            copy_later(of_nodes + a * (HOG_NODE_ROW + 1) + f, from + node * HOG_NODE_ROW + f);
+        }
+    }
+
+    HOG_METHOD void count_age(int kind, long long age) const {
+        atomicMax(most + kind, (int)age);
+        if (age < HOG_AGES) atomicAdd(counts + kind * HOG_AGES + (int)age, 1);
+        else add_count((kind ? t.content_ages : t.packet_ages) + age, 1);
+    }
+
+    /// The edge of this thread in a round; `fresh`: the packets are looked for the first time.
+    HOG_METHOD void locate(int round, bool fresh) {
+        edge.on = round + me < edges;
+        if (!edge.on) return;
+        edge.owner = several ? 0 : owner[me];
+        edge.q = base[edge.owner] + round + me;
+        edge.loop = t.loops && t.loops[edge.q];
+        const int number = t.order[edge.q];
+        const long long key = t.edge_keys[edge.q];
+        const int sender = t.src[edge.q], back = t.reverse[edge.q];
+        long long tau = t.view[number];
+        if (fresh && (what & FIND)) {
+            if (what & DRAW) {
+                const long long limit = time - tau;
+                tau = time - draw(key, time, limit < t.delay ? limit : t.delay);
+                t.view[number] = tau;
+            }
+            taus[me] = tau;
+        }
+        edge.number = number;
+        int row = row_now - (int)(time - tau);
+        if (row < 0) row += (int)t.rows;
+        const long long there = t.current[row * t.nodes + sender];
+        if (fresh && (what & FIND)) {
+            const long long content = t.content[there];
+            count_age(0, time - tau);
+            count_age(1, time - (tau < content ? tau : content));
+        }
+        if (!(what & UPDATE)) return;
+        const double* packet = t.node + (there * t.replicas + replica) * HOG_K;
+        if (fresh) {
+            const long long place = version(there) * t.edges + back;
+            const double* letter = t.edge + (place * t.replicas + replica) * HOG_LETTER;
+            HOG_EACH(f, HOG_LETTER) gather[f * HOG_THREADS + me] = letter[f];
+        }
+        HOG_EACH(c, HOG_K) edge.view[c] = packet[c];
+    }
+
+    /// The sums over the edges of this thread's node in a round, of what the edges' threads gathered.
+    template <int FIELDS>
+    HOG_METHOD void add_gathered(int round, double* to) const {
+        const int from = first_edge(me) - round, until = first_edge(me + 1) - round;
+        const int end = until < HOG_THREADS ? until : HOG_THREADS;
+        for (int e = from > 0 ? from : 0; e < end; ++e)
+            HOG_EACH(f, FIELDS) to[f] += gather[f * HOG_THREADS + e];
+    }
+
+    double heard[HOG_LETTER];
+
+    /// Read the packets and count them; file that the nodes send.
+    HOG_METHOD void hear() {
+        long long oldest = time;
+        HOG_EACH(f, HOG_LETTER) heard[f] = 0.0;
+        if (what & UPDATE) {
+            fetch_nodes();
+            if (!several) fetch_edges(0);
+        }
+        int round = 0;
+        do {
+            locate(round, true);
+            __syncthreads();
+            if (has_node()) {
+                if (what & UPDATE) add_gathered<HOG_LETTER>(round, heard);
+                if (what & FIND) {
+                    const int from = first_edge(me) - round, until = first_edge(me + 1) - round;
+                    const int end = until < HOG_THREADS ? until : HOG_THREADS;
+                    for (int e = from > 0 ? from : 0; e < end; ++e)
+                        oldest = taus[e] < oldest ? taus[e] : oldest;
+                }
+            }
+            if (several) __syncthreads();
+            round += HOG_THREADS;
+        } while (round < edges);
+        if (!has_node()) return;
+        mine = t.latest[i];
+        if (what & FIND) mine = mine + t.nodes < t.versions * t.nodes ? mine + t.nodes : i;
+        letters[me] = version(mine) * t.edges;
+        if (!(what & FIND)) return;
+        const long long last = t.last[i], out = t.out_degree[i];
+        t.latest[i] = mine;
+        t.content[mine] = oldest;
+        t.updates[i] += 1;
+        t.packets[i] += out;
+        t.sent[i] += out * t.numbers;
+        t.last[i] = time;
+        atomicMax(most + 2, (int)(time - last));
+        if (!(what & DRAW)) return;
+        t.next[i] = time + 1 + draw(t.node_keys[i], time, t.stagger - 1);
+        if (!(what & UPDATE)) t.turn[i] = time;  // a second launch updates the node
+    }
+
+    // -- the updates -------------------------------------------------------------------------------
+
+    HOG_METHOD double* remembered() const { return t.memory + (i * t.replicas + replica) * HOG_MEMORY; }
+
+    /// The nodes make their steps, and tell them to the threads of their edges.
+    HOG_METHOD void step() {
+        if (has_node()) {
+            double *h = t.h + replica * HOG_K * t.nodes + i, *memory = remembered();
+            double* packet = t.node + (mine * t.replicas + replica) * HOG_K;
+            double g[HOG_K];
+            HOG_EACH(c, HOG_K) g[c] = memory[c] + heard[c];
+#if HOG_STEP == 2
+            double *block_ = memory + HOG_K, *last = block_ + HOG_KK + 1, block[HOG_KK];
+            double trust = block_[HOG_KK], turned = 0.0, size = 0.0, before = 0.0;
+            HOG_EACH(c, HOG_K) {
+                turned += g[c] * last[c], size += g[c] * g[c], before += last[c] * last[c];
+                last[c] = g[c];
+            }
+            trust = turned < 0.0 && size > before ? 0.5 * trust : 1.1 * trust;
+            trust = smaller(larger(trust, 1e-3 * t.damping), t.damping);
+            block_[HOG_KK] = trust;
+            HOG_EACH(x, HOG_KK) block[x] = block_[x] + heard[HOG_K + x];
+            eliminate<HOG_K>(HOG_K, block, g, 1);
+#endif
+            HOG_EACH(c, HOG_K) {
+#if HOG_STEP == 0
+                const double rate = t.rate;
+#elif HOG_STEP == 1
+                const double rate = t.rates[(replica * HOG_K + c) * t.nodes + i];
+#else
+                const double rate = trust;
+#endif
+                now[c] = h[c * t.nodes] - rate * g[c];
+                h[c * t.nodes] = now[c];
+                packet[c] = now[c];
+                tell[c * HOG_NODES + me] = now[c];
+            }
+        }
+        wait_for_copies();
+        __syncthreads();
+    }
+
+    HOG_METHOD const double* head(int hd) const { return w + hd * MessageNet::weights(); }
+    HOG_METHOD const double* context(int hd) const {
+        return rows + me * (HOG_ROW + 1) + hd * MessageNet::context();
+    }
+    HOG_METHOD double weight(int hd) const {
+        return rows[me * (HOG_ROW + 1) + HOG_HEADS * MessageNet::context() + hd];
+    }
+
+    /// The message along this thread's edge, to be added up by its receiver.
+    HOG_METHOD void message(double* sums) {
+        double y[HOG_D], value[HOG_CHANNELS];
+        HOG_EACH(c, HOG_K) {
+            const double at = tell[c * HOG_NODES + edge.owner];
+            if (HOG_ENDS == 2) y[2 * c] = at;
+            y[HOG_ENDS * c + HOG_ENDS - 1] = edge.loop ? at : edge.view[c];
+        }
+        HOG_EACH(c, HOG_M) sums[c] = 0.0;
+        HOG_EACH(hd, HOG_HEADS) {
+            forward(s().message(), head(hd), context(hd), y, edge.slopes + hd * MessageNet::hidden(),
+                    edge.units + hd * MessageNet::hidden(), value, (V*)nullptr);
+            HOG_EACH(c, HOG_CHANNELS) sums[(HOG_CONCAT ? hd * HOG_CHANNELS : 0) + c] += weight(hd) * value[c];
+        }
+    }
+
+    /// Fetch the edges of a round again, with what their threads knew of them.
+    HOG_METHOD void again(int round) {
+        __syncthreads();
+        fetch_edges(round);
+        locate(round, false);
+        wait_for_copies();
+        __syncthreads();
+    }
+
+    /// What a node's energy sends back to its edges.
+    struct Own {
+        double gradient[HOG_K];
+#if HOG_STEP == 2
+        double block[HOG_KK], A[HOG_MK], U[HOG_UN * HOG_UN];
+#endif
+    };
+
+    /// The networks of this thread's node, from the sum of all messages.
+    HOG_METHOD void evaluate(double* sums, Own& own) const {
+        constexpr LoopNet lo{};
+        constexpr UpdateNet up{};
+        const double *w_loop = head(HOG_HEADS), *w_up = w_loop + lo.weights();
+        const double *q_loop = of_nodes + me * (HOG_NODE_ROW + 1), *q_up = q_loop + lo.context();
+        const double weight = q_up[up.context()];
+        double y[HOG_UN], value[HOG_M > 1 ? HOG_M : 1], bar[HOG_UN], p[HOG_M], g[HOG_K];
+        double sl[lo.hidden() + 1], al[lo.hidden() + 1], su[up.hidden() + 1], au[up.hidden() + 1];
+        const double one = 1.0;
+        forward(lo, w_loop, q_loop, now, (V*)sl, (V*)al, value, (V*)nullptr);
+        HOG_EACH(c, HOG_M) y[c] = sums[c] + weight * value[c];
+        HOG_EACH(c, HOG_K) y[HOG_M + c] = now[c];
+        forward(up, w_up, q_up, y, (V*)su, (V*)au, value, (V*)nullptr);
+#if HOG_STEP == 2
+        double J[HOG_UN];
+        const auto bend = [&](int m) { return majoriser(au[m], su[m]); };
+        expand(up, w_up, q_up, (const V*)su, &one, bend, J, bar, own.U, (V*)nullptr);
+        HOG_EACH(r, HOG_UN) HOG_EACH(c, r) own.U[c * HOG_UN + r] = own.U[r * HOG_UN + c];
+        HOG_EACH(c, HOG_M) p[c] = weight * bar[c];
+        const auto bend_loop = [&](int m) { return majoriser(al[m], sl[m]); };
+        expand(lo, w_loop, q_loop, (const V*)sl, p, bend_loop, own.A, g, own.block, (V*)nullptr);
+        HOG_EACH(r, HOG_K) HOG_EACH(c, r) own.block[c * HOG_K + r] = own.block[r * HOG_K + c];
+        HOG_EACH(x, HOG_MK) own.A[x] *= weight;
+        HOG_EACH(r, HOG_M) HOG_EACH(c, HOG_M)
+            tell[(HOG_K + HOG_M + r * HOG_M + c) * HOG_NODES + me] = own.U[r * HOG_UN + c];
+#else
+        const auto go_on = [](int, V, V below) { return below; };
+        pull(up, w_up, q_up, (const V*)su, &one, go_on, bar, (V*)nullptr);
+        HOG_EACH(c, HOG_M) p[c] = weight * bar[c];
+        pull(lo, w_loop, q_loop, (const V*)sl, (const V*)p, go_on, g, (V*)nullptr);
+#endif
+        HOG_EACH(c, HOG_K) own.gradient[c] = bar[HOG_M + c] + g[c] + HOG_BETA * now[c];
+        HOG_EACH(c, HOG_M) tell[(HOG_K + c) * HOG_NODES + me] = bar[c];
+    }
+
+    /// What this thread's edge adds to its receiver's sums, and the letter to its sender.
+    HOG_METHOD void reply() const {
+        double p[HOG_CHANNELS], g[HOG_D], sums[HOG_SUMS], letter[HOG_LETTER];
+        HOG_EACH(c, HOG_SUMS) sums[c] = 0.0;
+        HOG_EACH(c, HOG_LETTER) letter[c] = 0.0;
+#if HOG_STEP == 2
+        double far[HOG_MK];  // the Jacobian in the sender
+        HOG_EACH(x, HOG_MK) far[x] = 0.0;
+#endif
+        HOG_EACH(hd, HOG_HEADS) {
+            const int row = HOG_CONCAT ? hd * HOG_CHANNELS : 0, z = HOG_ENDS - 1;
+            const V* slopes = edge.slopes + hd * MessageNet::hidden();
+            HOG_EACH(c, HOG_CHANNELS) p[c] = weight(hd) * tell[(HOG_K + row + c) * HOG_NODES + edge.owner];
+#if HOG_STEP == 2
+            double J[HOG_CHANNELS * HOG_D], curved[HOG_D * HOG_D];
+            const V* units = edge.units + hd * MessageNet::hidden();
+            const auto bend = [&](int m) { return majoriser(units[m], slopes[m]); };
+            expand(s().message(), head(hd), context(hd), slopes, p, bend, J, g, curved, (V*)nullptr);
+            HOG_EACH(c, HOG_CHANNELS) HOG_EACH(x, HOG_K) {
+                far[(row + c) * HOG_K + x] += weight(hd) * J[c * HOG_D + HOG_ENDS * x + z];
+                if (z) sums[HOG_K + HOG_KK + (row + c) * HOG_K + x] += weight(hd) * J[c * HOG_D + 2 * x];
+            }
+            HOG_EACH(x, HOG_K) HOG_EACH(l, HOG_K) {
+                const int r = x > l ? x : l, c = x > l ? l : x;  // the lower triangle is there
+                letter[HOG_K + x * HOG_K + l] += curved[(HOG_ENDS * r + z) * HOG_D + HOG_ENDS * c + z];
+                if (z) sums[HOG_K + x * HOG_K + l] += curved[2 * r * HOG_D + 2 * c];
+            }
+#else
+            pull(s().message(), head(hd), context(hd), slopes, (const V*)p,
+                 [](int, V, V below) { return below; }, g, (V*)nullptr);
+#endif
+            HOG_EACH(c, HOG_K) {
+                if (z) sums[c] += g[2 * c];
+                letter[c] += g[HOG_ENDS * c + z];
+            }
+        }
+#if HOG_STEP == 2
+        HOG_EACH(l, HOG_K) {  // the sender's block: + J' U J
+            double half[HOG_M];
+            HOG_EACH(c, HOG_M) {
+                half[c] = 0.0;
+                HOG_EACH(d, HOG_M)
+                    half[c] += tell[(HOG_K + HOG_M + c * HOG_M + d) * HOG_NODES + edge.owner] * far[d * HOG_K + l];
+            }
+            HOG_EACH(x, HOG_K) HOG_EACH(c, HOG_M) letter[HOG_K + x * HOG_K + l] += far[c * HOG_K + x] * half[c];
+        }
+#endif
+        const long long place = letters[edge.owner] + edge.number;
+        double* to = t.edge + (place * t.replicas + replica) * HOG_LETTER;
+        HOG_EACH(f, HOG_LETTER) {  // letters along self-loops arrive at once
+            if (edge.loop) sums[f] += letter[f];
+            to[f] = edge.loop ? 0.0 : letter[f];
+        }
+        HOG_EACH(f, HOG_SUMS) gather[f * HOG_THREADS + me] = sums[f];
+    }
+
+    /// The nodes compute the gradients of their energies; their letters go out.
+    HOG_METHOD void send() {
+        double sums[HOG_M];
+        int round = 0;
+        HOG_EACH(c, HOG_M) sums[c] = 0.0;
+        do {
+            if (several) again(round);
+            if (edge.on) {
+                double message_[HOG_M];
+                message(message_);
+                HOG_EACH(c, HOG_M) gather[c * HOG_THREADS + me] = message_[c];
+            }
+            __syncthreads();
+            if (has_node()) add_gathered<HOG_M>(round, sums);
+            round += HOG_THREADS;
+        } while (round < edges);
+        Own own;
+        if (has_node()) evaluate(sums, own);
+        __syncthreads();
+        double added[HOG_SUMS];
+        HOG_EACH(c, HOG_SUMS) added[c] = 0.0;
+        round = 0;
+        do {
+            if (several) {
+                again(round);
+                double ignored[HOG_M];
+                if (edge.on) message(ignored);
+            }
+            if (edge.on) reply();
+            __syncthreads();
+            if (has_node()) add_gathered<HOG_SUMS>(round, added);
+            round += HOG_THREADS;
+        } while (round < edges);
+        if (has_node()) remember(own, added);
+    }
+
+    HOG_METHOD void remember(Own& own, double* added) const {
+        double* memory = remembered();
+        HOG_EACH(c, HOG_K) memory[c] = own.gradient[c] + added[c];
+#if HOG_STEP == 2
+        HOG_EACH(x, HOG_MK) own.A[x] += added[HOG_K + HOG_KK + x];
+        HOG_EACH(l, HOG_K) {  // B + U_hh + A' (U_mm A + U_mh) + U_hm A + beta
+            double half[HOG_M];
+            HOG_EACH(c, HOG_M) {
+                half[c] = own.U[c * HOG_UN + HOG_M + l];
+                HOG_EACH(d, HOG_M) half[c] += own.U[c * HOG_UN + d] * own.A[d * HOG_K + l];
+            }
+            HOG_EACH(x, HOG_K) {
+                double sum = own.block[x * HOG_K + l] + added[HOG_K + x * HOG_K + l] +
+                             own.U[(HOG_M + x) * HOG_UN + HOG_M + l];
+                HOG_EACH(c, HOG_M)
+                    sum += own.A[c * HOG_K + x] * half[c] +
+                           own.U[c * HOG_UN + HOG_M + x] * own.A[c * HOG_K + l];
+                memory[HOG_K + x * HOG_K + l] = x == l ? sum + HOG_BETA : sum;
+            }
+        }
+#endif
+    }
+
+    /// Add this block's counts to those of the simulation.
+    HOG_METHOD void report() const {
+        __syncthreads();
+        for (int x = me; x < 2 * HOG_AGES; x += HOG_THREADS)
+            if (counts[x])
+                add_count((x < HOG_AGES ? t.packet_ages : t.content_ages) + x % HOG_AGES, counts[x]);
+        if (me < 3) {
+            long long* at = me < 2 ? t.oldest_ages + me : t.gap;
+            if (*at < most[me]) atomicMax(at, (long long)most[me]);
+        }
+    }
+};
+
+}  // namespace hog
+
+using namespace hog;
+
+extern "C" __global__ void __launch_bounds__(HOG_THREADS, HOG_RESIDENT)
+hog_tick(const __grid_constant__ Ticks t, const __grid_constant__ Weights given, long long time, int what) {
+    HOG_SHARED(shared);
+#if HOG_ARGUMENTS
+    Team team(t, given.at, time, what, shared);
+#else
+    const double* from = t.weights + (long long)blockIdx.y * HOG_WEIGHTS;
+    for (int i = threadIdx.x; i < HOG_WEIGHTS; i += HOG_THREADS) shared[i] = from[i];
+    __syncthreads();
+    Team team(t, shared, time, what, shared + HOG_WEIGHTS);
+#endif
+    team.run();
+}

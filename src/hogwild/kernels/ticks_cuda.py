@@ -1,0 +1,336 @@
+"""Ticks of gradient steps on a GPU: one launch a tick, and nothing is read back between ticks.
+
+``source/ticks.cu`` is compiled for one model by NVRTC. The kernel draws whose turn it is, finds the
+packets, computes the updates and files what the nodes send, in the arrays of the simulation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hogwild.graph import Graph
+from hogwild.kernels import cuda
+from hogwild.kernels.build import SOURCE
+from hogwild.kernels.energy import Design
+from hogwild.kernels.native import SWITCH
+from hogwild.kernels.rules import Rows, design_of, memory_of, refusal, side_by_side
+from hogwild_node.energy import Energy
+from hogwild_node.rules.base import Rule
+from hogwild_node.rules.gradient import GradientRule
+
+DRAW, FIND, UPDATE = 1, 2, 4
+RANGE = 256
+"""Most nodes of a block."""
+AGES = 64
+"""Ages that a block counts by itself."""
+MOST_ARGUMENTS = 3_400
+"""Bytes of weights that are passed as an argument of the kernel; a launch has 4096 bytes."""
+MOST_WEIGHTS = 2_000
+"""Weights of a model, for each of which the compiler writes instructions, without loops."""
+REGISTERS = 128
+"""Registers of a thread."""
+HEADERS = (*cuda.HEADERS, "draws.h", "elimination.h", "sizes_gpu.h")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The constants that a kernel is compiled for, beside the model's.
+
+    Attributes:
+        design: The model.
+        step: 0: a number, 1: one for every node, 2: ``"auto"``.
+        replicas: Whether there are several replicas.
+        threads: Threads of a block, and most edges of a batch.
+        nodes: Most nodes of a batch.
+    """
+
+    design: Design
+    step: int
+    replicas: bool
+    threads: int
+    nodes: int
+
+    def _sizes(self) -> tuple[tuple[int, int], ...]:
+        """Numbers in the context, and in the weights, of the three networks."""
+        found = []
+        for widths, inputs in zip(self.design.widths, self.design.monotone, strict=True):
+            pairs = list(zip(widths, (0, *widths[:-1]), strict=True))
+            d = len(inputs)
+            found.append((sum(d + w + b for w, b in pairs), sum(w * (d + b) for w, b in pairs)))
+        return tuple(found)
+
+    @property
+    def row(self) -> int:
+        """Numbers in the row of an edge."""
+        return _padded(self.design.heads * (self._sizes()[0][0] + 1))
+
+    @property
+    def node_row(self) -> int:
+        """Numbers in the row of a node."""
+        return _padded(self._sizes()[1][0] + self._sizes()[2][0] + 1)
+
+    @property
+    def weights(self) -> int:
+        """Weights of all networks."""
+        message, loop, update = (weights for _, weights in self._sizes())
+        return self.design.heads * message + loop + update
+
+    @property
+    def arguments(self) -> bool:
+        """Whether the weights are an argument of the kernel."""
+        return not self.replicas and 8 * self.weights <= MOST_ARGUMENTS
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block: what ``Team`` of ``ticks.cu`` lays out."""
+        d, t = self.design, self.threads
+        k, m = d.channels, d.message_channels * (d.heads if d.concat else 1)
+        curved = self.step == 2
+        gather = max(k + (k * k + m * k if curved else 0), m)
+        tell = k + m + (m * m if curved else 0)
+        numbers = t * (self.row + 1 + gather + 1)
+        numbers += self.nodes * (self.node_row + 1 + tell + 2)
+        numbers += 0 if self.arguments else self.weights
+        whole = 2 * RANGE + 1 + t + 2 * AGES + 3 + t // 32
+        return 8 * numbers + 4 * whole + 16
+
+    @property
+    def resident(self) -> int:
+        """Blocks that share a multiprocessor, as far as registers and shared memory go."""
+        return max(min(cuda.REGISTERS // (REGISTERS * self.threads), 233_000 // self.shared), 1)
+
+    def text(self) -> str:
+        """The source for these constants."""
+        numbers = {
+            "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": RANGE,
+            "WEIGHTS": self.weights, "ARGUMENTS": int(self.arguments), "NODES": self.nodes,
+        }  # fmt: skip
+        lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
+        body = (SOURCE.parent / "ticks.cu").read_text()
+        return cuda.prelude(self.design, self.threads, self.resident) + "\n".join([*lines, body])
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def _padded(x: int) -> int:
+    return -(-x // 8) * 8
+
+
+def shape_of(design: Design, step: int, replicas: int, graph: Graph, room: int) -> Shape | None:
+    """The constants for a model on a graph, with ``room`` bytes of shared memory; ``None``: there
+    are none, because the model is too wide."""
+    degree = graph.num_edges / max(graph.num_nodes, 1)
+    for threads in (128, 64, 32):
+        nodes = 32
+        while nodes < threads and nodes * degree < 1.3 * threads:
+            nodes *= 2
+        shape = Shape(design, step, replicas > 1, threads, nodes)
+        if shape.shared <= room:
+            return shape
+    return None
+
+
+# The structure of source/ticks.cu, in its order.
+_WHOLE = "nodes edges replicas range rows versions numbers stagger delay"
+_ARRAYS = (
+    "begin node_keys edge_keys out_degree order src reverse loops next turn view node edge h "
+    "content latest current updates packets sent last gap packet_ages content_ages oldest_ages "
+    "weights of_edges of_nodes rates memory"
+)
+
+
+class _Ticks(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_longlong) for name in _WHOLE.split()),
+        *((name, ctypes.c_void_p) for name in _ARRAYS.split()),
+        *((name, ctypes.c_double) for name in ("rate", "damping")),
+    )
+
+
+@cache
+def _function(shape: Shape, device: int) -> ctypes.c_void_p:
+    """The loaded kernel on one GPU."""
+    return cuda.load(shape.text(), "ticks.cu", HEADERS, device, ("hog_tick",))["hog_tick"]
+
+
+class CudaTicks:
+    """The ticks of one simulation. Make it after :meth:`Rule.begin`.
+
+    Args:
+        rule: The gradient steps.
+        graph: The graph.
+        clock: Stagger, delay, keys of the nodes and of the edges, next turns of the nodes and times
+            of the edges' packets, of a schedule without impairments; ``None``: all ticks are given.
+        depth: Ticks whose packets are known, less one.
+        ages: How often packets, and their content, had each age so far.
+        arrays: The arrays of the simulation, embeddings ``h`` [R, k, N] among them, by their names in ``source/ticks.cu``.
+    """
+
+    def __init__(
+        self,
+        rule: GradientRule,
+        graph: Graph,
+        clock: Sequence[Any] | None,
+        depth: int,
+        ages: Sequence[Tensor],
+        arrays: Mapping[str, Tensor],
+    ) -> None:
+        assert isinstance(rule.model, Energy)
+        h = arrays["h"]
+        self.rule, self.model, self.graph, self.device = rule, rule.model, graph, h.device
+        replicas, k, n = h.shape
+        self.draws, e = clock is not None, graph.num_edges
+        order, begin = graph._rows
+        rows = Rows.of(rule.model, order)
+        step, rates = 2 if rule.auto else 0, None
+        if isinstance(rule.rate, Tensor):
+            step, rates = 1, rule.rate.expand(h.shape).contiguous()
+        shape = shape_of(design_of(rule.model, k), step, replicas, graph, self.room_on(h.device))
+        assert shape is not None, "a model that fits"
+        self.shape = shape
+        _, (memory, *_) = side_by_side(memory_of(rule, rule))
+        whole = torch.zeros(n, dtype=torch.long, device=h.device)
+        stagger, delay, node_keys, edge_keys, following, view = (
+            clock if clock is not None else (1, 0, whole, whole.new_zeros(e), whole, None)
+        )
+        self.turn = torch.full_like(whole, -1)
+        self.view = whole.new_zeros(e) if view is None else view
+        loops = graph.src == graph.dst
+        self._alive: dict[str, Tensor | None] = {
+            **arrays, "begin": begin, "node_keys": node_keys,
+            "edge_keys": edge_keys[order].contiguous(), "order": order.int(),
+            "src": graph.src[order].int(), "reverse": graph.reverse[order].int(),
+            "loops": loops[order].contiguous() if bool(loops.any()) else None, "next": following,
+            "turn": self.turn, "view": self.view, "weights": rows.weights, "of_edges": rows.edges,
+            "of_nodes": rows.nodes, "rates": rates, "memory": memory,
+        }  # fmt: skip
+        assert all(x is None or x.is_contiguous() for x in self._alive.values())
+        self.oldest = whole.new_tensor([counts.numel() - 1 for counts in ages])
+        self._alive["oldest_ages"] = self.oldest
+        self.ages, self.room = [counts.to(h.device).clone() for counts in ages], 0
+        self.blocks, size = self._blocks(n)
+        self._ticks = _Ticks(
+            nodes=n, edges=e, replicas=replicas, range=size, rows=depth + 1,
+            versions=arrays["content"].numel() // max(n, 1), numbers=k + rule.letter,
+            stagger=stagger, delay=delay, damping=rule.damping,
+            rate=rule.rate if isinstance(rule.rate, float) else 0.0,
+            **{name: None if x is None else x.data_ptr() for name, x in self._alive.items()},
+        )  # fmt: skip
+        given = rows.weights[0].tolist() if shape.arguments else [0.0]
+        self._weights = (ctypes.c_double * len(given))(*given)
+        self._time, self._what = ctypes.c_longlong(), ctypes.c_int()
+        holders = (self._ticks, self._weights, self._time, self._what)
+        self._arguments = (ctypes.c_void_p * 4)(*(ctypes.addressof(x) for x in holders))
+        self._load()
+
+    # -- what differs in an emulation --------------------------------------------------------------
+
+    @staticmethod
+    def room_on(device: torch.device) -> int:
+        """Bytes of shared memory that a block may have."""
+        return cuda.most_shared(_index(device))
+
+    def _load(self) -> None:
+        self._function = _function(self.shape, _index(self.device))
+
+    def _blocks(self, nodes: int) -> tuple[int, int]:
+        """Blocks of a launch, and nodes of a block: enough blocks for all multiprocessors."""
+        wanted = 2 * cuda.multiprocessors(_index(self.device)) * self.shape.resident
+        size = RANGE
+        while size > 8 and nodes < size * wanted:
+            size //= 2
+        return -(-nodes // size), size
+
+    def _launch(self, replicas: int) -> None:
+        stream = torch.cuda.current_stream(_index(self.device)).cuda_stream
+        with torch.cuda.device(_index(self.device)):
+            cuda.launch(
+                self._function, (self.blocks, replicas), self.shape.threads, self.shape.shared,
+                stream, self._arguments,
+            )  # fmt: skip
+
+    # -- ticks -------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return "CUDA sm_{}{}".format(*torch.cuda.get_device_capability(_index(self.device)))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the rule still has the energy that the kernel was made of."""
+        return self.rule.model is self.model
+
+    def draw(self, time: int) -> None:
+        """Draw a tick and make it."""
+        assert self.draws
+        self._make(time, DRAW)
+
+    def given(self, time: int, nodes: Tensor, edges: Tensor, view: Tensor) -> None:
+        """Make the tick at which these nodes hold packets of the times ``view`` on these edges."""
+        self.turn[nodes] = time
+        self.view[edges] = view
+        self._make(time, 0)
+
+    def _make(self, time: int, draw: int) -> None:
+        self._make_room(time)
+        self._time.value = time
+        replicas = self._ticks.replicas
+        if replicas == 1:
+            self._what.value = draw | FIND | UPDATE
+            self._launch(1)
+            return
+        self._what.value = draw | FIND  # all replicas have the same schedule
+        self._launch(1)
+        self._what.value = UPDATE
+        self._launch(replicas)
+
+    def _make_room(self, time: int) -> None:
+        """Make room to count ages up to ``time``."""
+        if self.room <= time:
+            self.room = max(2 * time, 1024)
+            for kind, name in enumerate(("packet_ages", "content_ages")):
+                old = self.ages[kind]
+                self.ages[kind] = old.new_zeros(self.room)
+                self.ages[kind][: old.numel()] = old
+                setattr(self._ticks, name, self.ages[kind].data_ptr())
+
+    def counts(self, kind: int) -> Tensor:
+        """How often packets (0), or their content (1), had each age."""
+        return self.ages[kind][: int(self.oldest[kind]) + 1]
+
+
+TICKS: dict[str, type[CudaTicks]] = {"cuda": CudaTicks}
+"""The ticks of each kind of device that has them."""
+
+
+def ticks_of(rule: Rule, graph: Graph, h: Tensor) -> type[CudaTicks] | str:
+    """How ticks of a rule that has begun at ``h`` [R, k, N] are made on its device; or why they are
+    not made in one launch."""
+    made = TICKS.get(h.device.type)
+    if made is None:
+        return f"there are no ticks in one launch on {h.device}"
+    if os.environ.get(SWITCH, "").lower() == "off":
+        return f"{SWITCH}=off"
+    if type(rule) is not GradientRule:
+        return "on a GPU only gradient steps of energies of one round are compiled"
+    why = refusal(rule, rule, graph, h)
+    if why is not None:
+        return why
+    if graph.num_edges >= 2**31:
+        return "the graph has more than 2³¹ edges"
+    assert isinstance(rule.model, Energy)
+    design, step = design_of(rule.model, rule.channels), 2 if rule.auto else 0
+    shape = shape_of(design, step, int(h.shape[0]), graph, made.room_on(h.device))
+    if shape is None or shape.weights > MOST_WEIGHTS:
+        return "the model is wider than compiled updates on a GPU are"
+    return made
