@@ -66,8 +66,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hogwild"
 
 
-def prelude(design: Design, threads: int, resident: int) -> str:
-    """The constants and types of one model, for ``energy.cu``."""
+def prelude(design: Design, threads: int, resident: int, header: str = "energy.h") -> str:
+    """The constants and types of one model, behind a header."""
     numbers = {
         "K": design.channels, "CHANNELS": design.message_channels, "HEADS": design.heads,
         "CONCAT": int(design.concat), "ENDS": 2 if design.both_ends else 1,
@@ -75,7 +75,7 @@ def prelude(design: Design, threads: int, resident: int) -> str:
         "RESIDENT": resident,
     }  # fmt: skip
     lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
-    lines += ['#include "energy.h"', "namespace hog {"]
+    lines += [f'#include "{header}"', "namespace hog {"]
     act, relu = ACTIVATIONS.index(design.act), int(design.gate == "relu")
     nets = zip(("Message", "Loop", "Update"), design.widths, design.monotone, strict=True)
     for name, widths, monotone in nets:

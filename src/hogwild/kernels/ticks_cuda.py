@@ -37,7 +37,9 @@ MOST_WEIGHTS = 2_000
 """Weights of a model, for each of which the compiler writes instructions, without loops."""
 REGISTERS = 128
 """Registers of a thread."""
-HEADERS = (*cuda.HEADERS, "draws.h", "elimination.h", "sizes_gpu.h")
+HEADERS = (
+    "vectors.h", "picnn.h", "shapes.h", "draws.h", "elimination.h", "sizes_gpu.h",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ class Shape:
         }  # fmt: skip
         lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
         body = (SOURCE.parent / "ticks.cu").read_text()
-        return cuda.prelude(self.design, self.threads, self.resident) + "\n".join([*lines, body])
+        constants = cuda.prelude(self.design, self.threads, self.resident, "shapes.h")
+        return constants + "\n".join([*lines, body])
 
 
 def _index(device: torch.device) -> int:
