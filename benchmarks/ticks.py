@@ -46,7 +46,7 @@ WARM = 5
 """Ticks before the clock starts: after S ticks every node has updated."""
 
 
-OPERATIONS = 0
+OPERATIONS = 39
 """Instructions in double precision of one activation on a GPU: ``softplus`` of
 ``kernels/source/vectors.h``, counted in what ``nvcc -ptx`` makes of it."""
 INSTRUCTIONS = {"NVIDIA H200": 17e12}

@@ -11,6 +11,7 @@
 #endif
 
 #include "draws.h"
+#include "fixed.h"
 #include "messages.h"
 
 namespace hog {
@@ -119,15 +120,31 @@ inline void find_packets(const Post& p, int64_t time, const Turn& turn, const in
     }
 }
 
+/// The slots `from` ... `to` of a turn, nodes with many edges first.
+inline int by_degree(const Turn& turn, int64_t from, int64_t to, int32_t* slots) {
+    constexpr int FEW = 64;  // degrees from here on are sorted by comparing them
+    const int count = (int)(to - from);
+    auto degree = [&](int32_t a) { return turn.first[a + 1] - turn.first[a]; };
+    int32_t begin[FEW + 1] = {};
+    for (int32_t a = (int32_t)from; a < to; ++a) ++begin[FEW - 1 - std::min<int64_t>(degree(a), FEW - 1)];
+    int many = begin[0], sum = 0;
+    for (int d = 0; d < FEW; ++d) {
+        const int here = begin[d];
+        begin[d] = sum, sum += here;
+    }
+    for (int32_t a = (int32_t)from; a < to; ++a)
+        slots[begin[FEW - 1 - std::min<int64_t>(degree(a), FEW - 1)]++] = a;
+    std::stable_sort(slots, slots + many, [&](int32_t a, int32_t b) { return degree(a) > degree(b); });
+    return count;
+}
+
 /// Update the nodes `from` ... `to` of a turn in one replica.
 template <class S>
 void update_nodes(const Rule& rule, const Turn& turn, int64_t from, int64_t to,
                          int64_t replica, Arena& arena) {
     int32_t slots[CHUNK];
-    const int count = (int)(to - from);
-    std::iota(slots, slots + count, (int32_t)from);
+    const int count = by_degree(turn, from, to, slots);
     auto degree = [&](int32_t a) { return turn.first[a + 1] - turn.first[a]; };
-    std::stable_sort(slots, slots + count, [&](int32_t a, int32_t b) { return degree(a) > degree(b); });
     auto run = [&](auto& pack) {
         for (int at = 0; at < count; at += LANES) {
             if (at == 0 || degree(slots[at]) * 2 < pack.most)
@@ -144,6 +161,21 @@ void update_nodes(const Rule& rule, const Turn& turn, int64_t from, int64_t to,
     } else {
         Steps<S> pack(rule, turn);
         run(pack);
+    }
+}
+
+/// The same with a model of constant sizes.
+template <class Pack>
+void update_fixed(const Rule& rule, const Turn& turn, int64_t from, int64_t to, int64_t replica,
+                  Arena& arena) {
+    int32_t slots[CHUNK];
+    const int count = by_degree(turn, from, to, slots);
+    Pack pack(rule, turn, replica);
+    pack.lay_out(arena, (int)(turn.first[slots[0] + 1] - turn.first[slots[0]]));
+    for (int at = 0; at < count; at += LANES) {
+        const int next = at + LANES;
+        if (next < count) pack.expect(slots + next, std::min(LANES, count - next));
+        pack.update(slots + at, std::min(LANES, count - at));
     }
 }
 
@@ -188,13 +220,15 @@ HOG_API int hog_turn(const void* rule_, void* turn_, const void* post_, int64_t 
         threads = std::max<int64_t>(1, std::min(threads, size * replicas / worth));
         std::vector<Arena> own(threads);
         typedef FixedModel<2, 2, 4> Usual;
-        const bool usual = Usual::is(*rule.filled.sizes);
+        typedef FixedSteps<2, 2, 4> Quick;
+        const bool usual = Usual::is(*rule.filled.sizes), unrolled = Quick::serves(rule, turn);
         const bool together = post && replicas == 1;
         if (post && !together) find_packets(*post, time, turn, edges, views, 0, size);
         each_task(chunks * replicas, threads, [&](int64_t t, int64_t thread) {
             const int64_t from = t / replicas * CHUNK, to = std::min(size, from + CHUNK);
             if (together) find_packets(*post, time, turn, edges, views, from, to);
-            if (usual) update_nodes<Usual>(rule, turn, from, to, t % replicas, own[thread]);
+            if (unrolled) update_fixed<Quick>(rule, turn, from, to, t % replicas, own[thread]);
+            else if (usual) update_nodes<Usual>(rule, turn, from, to, t % replicas, own[thread]);
             else update_nodes<AnyModel>(rule, turn, from, to, t % replicas, own[thread]);
         });
         return 0;

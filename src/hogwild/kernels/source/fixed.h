@@ -1,0 +1,276 @@
+// Gradient steps of nodes whose networks have sizes known when this is compiled, one node a lane.
+//
+// The arithmetic is that of Steps (rules.h), which serves models of any size. Here sizes are constants:
+// loops are unrolled, and a layer's numbers stay in registers. A step is the plain one (a rate for all
+// nodes, or one for each), packets have their numbers side by side, and no edge is a self-loop.
+#pragma once
+#include "rules.h"
+
+namespace hog {
+
+#if defined(__GNUC__) && !defined(__clang__)
+#define HOG_FULLY _Pragma("GCC unroll 16")
+#else
+#define HOG_FULLY _Pragma("unroll")
+#endif
+#define HOG_ALL(i, n) HOG_FULLY for (int i = 0; i < (n); ++i)
+
+/// Two numbers of each lane, which lie side by side in memory.
+HOG_FN void read_pairs(const double* const* at, V& first, V& second) {
+#if defined(HOG_SHUFFLE)
+    typedef double V2 __attribute__((vector_size(16)));
+    typedef double V4 __attribute__((vector_size(32)));
+    V2 x[LANES];
+    HOG_ALL(l, LANES) std::memcpy(&x[l], at[l], sizeof(V2));
+    const V4 a = __builtin_shufflevector(x[0], x[2], 0, 1, 2, 3),
+             b = __builtin_shufflevector(x[4], x[6], 0, 1, 2, 3),
+             c = __builtin_shufflevector(x[1], x[3], 0, 1, 2, 3),
+             d = __builtin_shufflevector(x[5], x[7], 0, 1, 2, 3);
+    const V even = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7),
+            odd = __builtin_shufflevector(c, d, 0, 1, 2, 3, 4, 5, 6, 7);
+    first = __builtin_shufflevector(even, odd, 0, 8, 2, 10, 4, 12, 6, 14);
+    second = __builtin_shufflevector(even, odd, 1, 9, 3, 11, 5, 13, 7, 15);
+#else
+    for (int l = 0; l < LANES; ++l) lane(first, l) = at[l][0], lane(second, l) = at[l][1];
+#endif
+}
+HOG_FN void write_pairs(V first, V second, double* const* at, int lanes) {
+    double x[2 * LANES] __attribute__((aligned(64)));
+#if defined(HOG_SHUFFLE)
+    const V low = __builtin_shufflevector(first, second, 0, 8, 1, 9, 2, 10, 3, 11),
+            high = __builtin_shufflevector(first, second, 4, 12, 5, 13, 6, 14, 7, 15);
+    std::memcpy(x, &low, sizeof(V));
+    std::memcpy(x + LANES, &high, sizeof(V));
+#else
+    for (int l = 0; l < LANES; ++l) x[2 * l] = part(first, l), x[2 * l + 1] = part(second, l);
+#endif
+    for (int l = 0; l < lanes; ++l) std::memcpy(at[l], x + 2 * l, 2 * sizeof(double));
+}
+
+/// A network of constant sizes: one layer of it, forward and backward.
+template <int D, int W, int O>
+struct Unrolled {
+    typedef FixedNet<D, W, O> N;
+
+    /// Pre-activations x of layer l; z are the activations below it.
+    template <int l>
+    static void rise(const double* weights, const V* q, const V* y, const V* z, V* x) {
+        constexpr int width = N::w(l), at = N::q(l);
+        const double *Wy = weights + N::p(l), *Wz = Wy + width * D;
+        HOG_ALL(i, width) x[i] = q[at + D + i];
+        HOG_ALL(j, D) {
+            const V in = q[at + j] * y[j];
+            HOG_ALL(i, width) x[i] += Wy[i * D + j] * in;
+        }
+        if (l)
+            HOG_ALL(m, W) {
+                const V in = q[at + D + width + m] * z[m];
+                HOG_ALL(i, width) x[i] += Wz[i * W + m] * in;
+            }
+    }
+
+    /// f(y) [O], and the slopes s [2 W] of the hidden units.
+    static void forward(const double* weights, const V* q, const V* y, V* s, V* value) {
+        V x[W], z[W];
+        rise<0>(weights, q, y, z, x);
+        softplus_of<W>(x, s);
+        HOG_ALL(i, W) z[i] = x[i];
+        rise<1>(weights, q, y, z, x);
+        softplus_of<W>(x, s + W);
+        HOG_ALL(i, W) z[i] = x[i];
+        rise<2>(weights, q, y, z, value);
+    }
+
+    /// What the pre-activations c of layer l send back to y, and to the layer below (times its slopes).
+    template <int l>
+    static void sink(const double* weights, const V* q, const V* s, const V* c, V* g, V* below) {
+        constexpr int width = N::w(l), at = N::q(l);
+        const double *Wy = weights + N::p(l), *Wz = Wy + width * D;
+        HOG_ALL(j, D) {
+            V sum = Wy[j] * c[0];
+            HOG_ALL(i, width) if (i) sum += Wy[i * D + j] * c[i];
+            g[j] = l == 2 ? q[at + j] * sum : g[j] + q[at + j] * sum;
+        }
+        if (l)
+            HOG_ALL(m, W) {
+                V sum = Wz[m] * c[0];
+                HOG_ALL(i, width) if (i) sum += Wz[i * W + m] * c[i];
+                below[m] = q[at + D + width + m] * s[(l - 1) * W + m] * sum;
+            }
+    }
+
+    /// J' p [D].
+    static void backward(const double* weights, const V* q, const V* s, const V* p, V* g) {
+        V c[W], below[W];
+        sink<2>(weights, q, s, p, g, c);
+        sink<1>(weights, q, s, c, g, below);
+        sink<0>(weights, q, s, below, g, c);
+    }
+
+    template <int n>
+    static void softplus_of(V* x, V* s) {
+        HOG_ALL(i, n) x[i] = softplus(x[i], s[i]);
+    }
+};
+
+/// A pack of nodes that take gradient steps in a model of constant sizes.
+template <int K, int C, int W>
+class FixedSteps {
+  public:
+    typedef FixedModel<K, C, W> Model;
+    typedef Unrolled<2 * K, W, C> Message;
+    typedef Unrolled<K, W, C> Loop;
+    typedef Unrolled<C + K, W, 1> Update;
+    static constexpr int EDGE = (Message::N::context() + 1 + LANES - 1) / LANES * LANES;
+    static constexpr int NODE =
+        (Loop::N::context() + Update::N::context() + 1 + LANES - 1) / LANES * LANES;
+
+    /// Whether these nodes can be updated here.
+    static bool serves(const Rule& rule, const Turn& turn) {
+        return !rule.messages && rule.step != BLOCKS && !rule.filled.variable && turn.also.at &&
+               turn.inbox.channel == 1 && turn.mail.channel == 1 && turn.letters.channel == 1 &&
+               turn.also.channel == 1 && Model::is(*rule.filled.sizes);
+    }
+
+    FixedSteps(const Rule& rule, const Turn& turn, int64_t replica)
+        : rule_(rule), f_(rule.filled), turn_(turn), replica_(replica) {
+        weights_ = f_.weights + replica * f_.all_weights();
+    }
+
+    /// Memory for packs of nodes with up to so many edges.
+    void lay_out(Arena& arena, int positions) {
+        V* at = arena.room((size_t)positions * (EDGE + 2 * W + K) + NODE);
+        qn_ = at, q_ = at + NODE, s_ = q_ + positions * EDGE, views_ = s_ + positions * 2 * W;
+    }
+
+    /// Ask for the contexts of the nodes at these slots, which a later pack will read.
+    void expect(const int32_t* slots, int count) const {
+        for (int l = 0; l < count; ++l) {
+            const int64_t i = turn_.nodes[slots[l]], from = f_.begin[i];
+            const int64_t many = turn_.first[slots[l] + 1] - turn_.first[slots[l]];
+            const double* at = f_.of_nodes + (replica_ * f_.nodes + i) * NODE;
+            for (int x = 0; x < NODE; x += 8) __builtin_prefetch(at + x);
+            at = f_.of_edges + (replica_ * f_.edges + from) * EDGE;
+            for (int64_t x = 0; x < many * EDGE; x += 8) __builtin_prefetch(at + x);
+        }
+    }
+
+    /// Update the nodes at these slots of the turn; the first one has the most edges.
+    void update(const int32_t* slots, int count) {
+        int64_t slot[LANES], node[LANES], first[LANES], place[LANES];
+        Mask degrees;
+        for (int l = 0; l < LANES; ++l) {
+            slot[l] = slots[l < count ? l : 0];
+            node[l] = turn_.nodes[slot[l]];
+            first[l] = turn_.first[slot[l]];
+            place[l] = f_.begin[node[l]];
+            degrees[l] = turn_.first[slot[l] + 1] - first[l];
+        }
+        const int most = (int)degrees[0];
+        const double* rows[LANES];
+        const double* more[LANES];
+        // The step, with the gradients of the node and of its neighbours at the last packets.
+        V h[K], g[K];
+        for (int l = 0; l < LANES; ++l) {
+            const double* at = turn_.h.of(slot[l], replica_);
+            const double* mine = rule_.memory.gradient.of(node[l], replica_);
+            HOG_ALL(c, K) {
+                lane(h[c], l) = at[c * turn_.h.channel];
+                lane(g[c], l) = mine[c * rule_.memory.gradient.channel];
+            }
+        }
+        for (int p = 0; p < most; ++p) {
+            const Mask m = degrees > p;
+            for (int l = 0; l < LANES; ++l) {
+                const int64_t e = degrees[l] > p ? first[l] + p : first[0] + p;
+                rows[l] = turn_.mail.of(e, replica_), more[l] = turn_.inbox.of(e, replica_);
+            }
+            V letter[K], view[K];
+            read_rows(rows, letter), read_rows(more, view);
+            HOG_ALL(c, K) {
+                g[c] += m ? letter[c] : wide(0.0);
+                views_[p * K + c] = m ? view[c] : wide(0.0);
+            }
+        }
+        HOG_ALL(c, K) {
+            V rate = wide(rule_.numbers.rate);
+            if (rule_.step == GIVEN)
+                for (int l = 0; l < LANES; ++l)
+                    lane(rate, l) = rule_.rates[(replica_ * K + c) * f_.nodes + node[l]];
+            h[c] = h[c] - rate * g[c];
+        }
+        // The gradients of the nodes' energies at the new embeddings.
+        for (int l = 0; l < LANES; ++l) rows[l] = f_.of_nodes + (replica_ * f_.nodes + node[l]) * NODE;
+        HOG_ALL(i, NODE / LANES) transpose(rows, i * LANES, qn_ + i * LANES);
+        const double *loop = weights_ + Message::N::weights(), *up = loop + Loop::N::weights();
+        const V *q_up = qn_ + Loop::N::context(), share = q_up[Update::N::context()];
+        V y[2 * K > C + K ? 2 * K : C + K], m[C], value[C], sl[2 * W], su[2 * W], bar[C + K], own[K], p_[C];
+        Loop::forward(loop, qn_, h, sl, value);
+        HOG_ALL(c, C) m[c] = share * value[c];
+        for (int p = 0; p < most; ++p) {
+            for (int l = 0; l < LANES; ++l) {
+                const int64_t e = degrees[l] > p ? place[l] + p : place[0] + p;
+                rows[l] = f_.of_edges + (replica_ * f_.edges + e) * EDGE;
+            }
+            V* q = q_ + p * EDGE;
+            HOG_ALL(i, EDGE / LANES) transpose(rows, i * LANES, q + i * LANES);
+            V& weight = q[Message::N::context()];
+            weight = degrees > p ? weight : wide(0.0);
+            HOG_ALL(c, K) y[2 * c] = h[c], y[2 * c + 1] = views_[p * K + c];
+            Message::forward(weights_, q, y, s_ + p * 2 * W, value);
+            HOG_ALL(c, C) m[c] += weight * value[c];
+        }
+        HOG_ALL(c, C) y[c] = m[c];
+        HOG_ALL(c, K) y[C + c] = h[c];
+        Update::forward(up, q_up, y, su, value);
+        const V one = wide(1.0);
+        Update::backward(up, q_up, su, &one, bar);
+        HOG_ALL(c, C) p_[c] = share * bar[c];
+        Loop::backward(loop, qn_, sl, p_, own);
+        HOG_ALL(c, K) own[c] += bar[C + c] + f_.sizes->beta() * h[c];
+        double* to[LANES];
+        for (int p = 0; p < most; ++p) {
+            const V* q = q_ + p * EDGE;
+            const V weight = q[Message::N::context()];
+            HOG_ALL(c, C) p_[c] = weight * bar[c];
+            V both[2 * K], toward[K];
+            Message::backward(weights_, q, s_ + p * 2 * W, p_, both);
+            HOG_ALL(c, K) own[c] += both[2 * c], toward[c] = both[2 * c + 1];
+            int lanes = 0;  // nodes with more edges come first
+            while (lanes < count && degrees[lanes] > p) {
+                to[lanes] = turn_.letters.of(first[lanes] + p, replica_);
+                ++lanes;
+            }
+            write_rows(toward, to, lanes);
+        }
+        for (int l = 0; l < count; ++l) {
+            double* at = turn_.out.of(slot[l], replica_);
+            double* mine = rule_.memory.gradient.of(node[l], replica_);
+            HOG_ALL(c, K) {
+                at[c * turn_.out.channel] = part(h[c], l);
+                mine[c * rule_.memory.gradient.channel] = part(own[c], l);
+            }
+            to[l] = turn_.also.of(slot[l], replica_);
+        }
+        write_rows(h, to, count);
+    }
+
+  private:
+    const Rule& rule_;
+    const Filled& f_;
+    const Turn& turn_;
+    const int64_t replica_;
+    const double* weights_;
+    V *qn_, *q_, *s_, *views_;
+
+    static void read_rows(const double* const* at, V* to) {
+        if (K == 2) return read_pairs(at, to[0], to[K - 1]);
+        for (int l = 0; l < LANES; ++l) HOG_ALL(c, K) lane(to[c], l) = at[l][c];
+    }
+    static void write_rows(const V* from, double* const* at, int lanes) {
+        if (K == 2) return write_pairs(from[0], from[K - 1], at, lanes);
+        for (int l = 0; l < lanes; ++l) HOG_ALL(c, K) at[l][c] = part(from[c], l);
+    }
+};
+
+}  // namespace hog
