@@ -35,10 +35,13 @@ MOST_ARGUMENTS = 3_400
 """Bytes of weights that are passed as an argument of the kernel; a launch has 4096 bytes."""
 MOST_WEIGHTS = 2_000
 """Weights of a model, for each of which the compiler writes instructions, without loops."""
+THREADS = (128, 64, 32)
+"""Threads of a block: as many as the shared memory has room for."""
 REGISTERS = 128
 """Registers of a thread."""
 HEADERS = (
     "vectors.h", "picnn.h", "shapes.h", "draws.h", "elimination.h", "sizes_gpu.h",
+    "layers_gpu.h",
 )  # fmt: skip
 
 
@@ -133,7 +136,7 @@ def shape_of(design: Design, step: int, replicas: int, graph: Graph, room: int) 
     """The constants for a model on a graph, with ``room`` bytes of shared memory; ``None``: there
     are none, because the model is too wide."""
     degree = graph.num_edges / max(graph.num_nodes, 1)
-    for threads in (128, 64, 32):
+    for threads in THREADS:
         nodes = 32
         while nodes < threads and nodes * degree < 1.3 * threads:
             nodes *= 2

@@ -9,7 +9,7 @@
 // than there are threads is a batch of its own, whose edges are computed in several rounds.
 #include "draws.h"
 #include "elimination.h"
-#include "sizes_gpu.h"
+#include "layers_gpu.h"
 
 namespace hog {
 
@@ -79,8 +79,9 @@ struct Edge {
     long long q;    // its number, by receiver
     int number;     // its number in the graph
     double view[HOG_K];
-    double slopes[HOG_HEADS * MessageNet::hidden() + 1], units[HOG_HEADS * MessageNet::hidden() + 1];
 };
+
+#define HOG_UNITS (HOG_HEADS * MessageNet::hidden())  // hidden units of all messages along an edge
 
 class Team {
   public:
@@ -138,7 +139,6 @@ class Team {
     double now[HOG_K];
     Edge edge;
 
-    HOG_METHOD static constexpr StaticSizes s() { return StaticSizes{}; }
     HOG_METHOD bool has_node() const { return me < nodes; }
     HOG_METHOD long long version(long long place) const {  // place / nodes
         return (long long)(((double)place + 0.5) * share);
@@ -373,7 +373,7 @@ class Team {
     }
 
     /// The message along this thread's edge, to be added up by its receiver.
-    HOG_METHOD void message(double* sums) {
+    HOG_METHOD void message(double* sums, double* slopes, double* units) const {
         double y[HOG_D], value[HOG_CHANNELS];
         HOG_EACH(c, HOG_K) {
             const double at = tell[c * HOG_NODES + edge.owner];
@@ -382,8 +382,8 @@ class Team {
         }
         HOG_EACH(c, HOG_M) sums[c] = 0.0;
         HOG_EACH(hd, HOG_HEADS) {
-            forward(s().message(), head(hd), context(hd), y, edge.slopes + hd * MessageNet::hidden(),
-                    edge.units + hd * MessageNet::hidden(), value, (V*)nullptr);
+            forward_from<MessageNet>(head(hd), context(hd), y, nullptr, slopes + hd * MessageNet::hidden(),
+                                     units + hd * MessageNet::hidden(), value);
             HOG_EACH(c, HOG_CHANNELS) sums[(HOG_CONCAT ? hd * HOG_CHANNELS : 0) + c] += weight(hd) * value[c];
         }
     }
@@ -407,42 +407,38 @@ class Team {
 
     /// The networks of this thread's node, from the sum of all messages.
     HOG_METHOD void evaluate(double* sums, Own& own) const {
-        constexpr LoopNet lo{};
-        constexpr UpdateNet up{};
-        const double *w_loop = head(HOG_HEADS), *w_up = w_loop + lo.weights();
-        const double *q_loop = of_nodes + me * (HOG_NODE_ROW + 1), *q_up = q_loop + lo.context();
-        const double weight = q_up[up.context()];
+        const double *w_loop = head(HOG_HEADS), *w_up = w_loop + LoopNet::weights();
+        const double *q_loop = of_nodes + me * (HOG_NODE_ROW + 1), *q_up = q_loop + LoopNet::context();
+        const double weight = q_up[UpdateNet::context()];
         double y[HOG_UN], value[HOG_M > 1 ? HOG_M : 1], bar[HOG_UN], p[HOG_M], g[HOG_K];
-        double sl[lo.hidden() + 1], al[lo.hidden() + 1], su[up.hidden() + 1], au[up.hidden() + 1];
+        double sl[LoopNet::hidden() + 1], al[LoopNet::hidden() + 1];
+        double su[UpdateNet::hidden() + 1], au[UpdateNet::hidden() + 1];
         const double one = 1.0;
-        forward(lo, w_loop, q_loop, now, (V*)sl, (V*)al, value, (V*)nullptr);
+        forward_from<LoopNet>(w_loop, q_loop, now, nullptr, sl, al, value);
         HOG_EACH(c, HOG_M) y[c] = sums[c] + weight * value[c];
         HOG_EACH(c, HOG_K) y[HOG_M + c] = now[c];
-        forward(up, w_up, q_up, y, (V*)su, (V*)au, value, (V*)nullptr);
+        forward_from<UpdateNet>(w_up, q_up, y, nullptr, su, au, value);
 #if HOG_STEP == 2
         double J[HOG_UN];
-        const auto bend = [&](int m) { return majoriser(au[m], su[m]); };
-        expand(up, w_up, q_up, (const V*)su, &one, bend, J, bar, own.U, (V*)nullptr);
+        expand_majorised<UpdateNet>(w_up, q_up, su, au, &one, J, bar, own.U);
         HOG_EACH(r, HOG_UN) HOG_EACH(c, r) own.U[c * HOG_UN + r] = own.U[r * HOG_UN + c];
         HOG_EACH(c, HOG_M) p[c] = weight * bar[c];
-        const auto bend_loop = [&](int m) { return majoriser(al[m], sl[m]); };
-        expand(lo, w_loop, q_loop, (const V*)sl, p, bend_loop, own.A, g, own.block, (V*)nullptr);
+        expand_majorised<LoopNet>(w_loop, q_loop, sl, al, p, own.A, g, own.block);
         HOG_EACH(r, HOG_K) HOG_EACH(c, r) own.block[c * HOG_K + r] = own.block[r * HOG_K + c];
         HOG_EACH(x, HOG_MK) own.A[x] *= weight;
         HOG_EACH(r, HOG_M) HOG_EACH(c, HOG_M)
             tell[(HOG_K + HOG_M + r * HOG_M + c) * HOG_NODES + me] = own.U[r * HOG_UN + c];
 #else
-        const auto go_on = [](int, V, V below) { return below; };
-        pull(up, w_up, q_up, (const V*)su, &one, go_on, bar, (V*)nullptr);
+        gradient_by<UpdateNet>(w_up, q_up, su, &one, bar);
         HOG_EACH(c, HOG_M) p[c] = weight * bar[c];
-        pull(lo, w_loop, q_loop, (const V*)sl, (const V*)p, go_on, g, (V*)nullptr);
+        gradient_by<LoopNet>(w_loop, q_loop, sl, p, g);
 #endif
         HOG_EACH(c, HOG_K) own.gradient[c] = bar[HOG_M + c] + g[c] + HOG_BETA * now[c];
         HOG_EACH(c, HOG_M) tell[(HOG_K + c) * HOG_NODES + me] = bar[c];
     }
 
     /// What this thread's edge adds to its receiver's sums, and the letter to its sender.
-    HOG_METHOD void reply() const {
+    HOG_METHOD void reply(const double* all_slopes, const double* all_units) const {
         double p[HOG_CHANNELS], g[HOG_D], sums[HOG_SUMS], letter[HOG_LETTER];
         HOG_EACH(c, HOG_SUMS) sums[c] = 0.0;
         HOG_EACH(c, HOG_LETTER) letter[c] = 0.0;
@@ -452,13 +448,12 @@ class Team {
 #endif
         HOG_EACH(hd, HOG_HEADS) {
             const int row = HOG_CONCAT ? hd * HOG_CHANNELS : 0, z = HOG_ENDS - 1;
-            const V* slopes = edge.slopes + hd * MessageNet::hidden();
+            const V* slopes = all_slopes + hd * MessageNet::hidden();
             HOG_EACH(c, HOG_CHANNELS) p[c] = weight(hd) * tell[(HOG_K + row + c) * HOG_NODES + edge.owner];
 #if HOG_STEP == 2
             double J[HOG_CHANNELS * HOG_D], curved[HOG_D * HOG_D];
-            const V* units = edge.units + hd * MessageNet::hidden();
-            const auto bend = [&](int m) { return majoriser(units[m], slopes[m]); };
-            expand(s().message(), head(hd), context(hd), slopes, p, bend, J, g, curved, (V*)nullptr);
+            const V* units = all_units + hd * MessageNet::hidden();
+            expand_majorised<MessageNet>(head(hd), context(hd), slopes, units, p, J, g, curved);
             HOG_EACH(c, HOG_CHANNELS) HOG_EACH(x, HOG_K) {
                 far[(row + c) * HOG_K + x] += weight(hd) * J[c * HOG_D + HOG_ENDS * x + z];
                 if (z) sums[HOG_K + HOG_KK + (row + c) * HOG_K + x] += weight(hd) * J[c * HOG_D + 2 * x];
@@ -469,8 +464,7 @@ class Team {
                 if (z) sums[HOG_K + x * HOG_K + l] += curved[2 * r * HOG_D + 2 * c];
             }
 #else
-            pull(s().message(), head(hd), context(hd), slopes, (const V*)p,
-                 [](int, V, V below) { return below; }, g, (V*)nullptr);
+            gradient_by<MessageNet>(head(hd), context(hd), slopes, p, g);
 #endif
             HOG_EACH(c, HOG_K) {
                 if (z) sums[c] += g[2 * c];
@@ -499,14 +493,14 @@ class Team {
 
     /// The nodes compute the gradients of their energies; their letters go out.
     HOG_METHOD void send() {
-        double sums[HOG_M];
+        double sums[HOG_M], slopes[HOG_UNITS + 1], units[HOG_UNITS + 1];
         int round = 0;
         HOG_EACH(c, HOG_M) sums[c] = 0.0;
         do {
             if (several) again(round);
             if (edge.on) {
                 double message_[HOG_M];
-                message(message_);
+                message(message_, slopes, units);
                 HOG_EACH(c, HOG_M) gather[c * HOG_THREADS + me] = message_[c];
             }
             __syncthreads();
@@ -523,9 +517,9 @@ class Team {
             if (several) {
                 again(round);
                 double ignored[HOG_M];
-                if (edge.on) message(ignored);
+                if (edge.on) message(ignored, slopes, units);
             }
-            if (edge.on) reply();
+            if (edge.on) reply(slopes, units);
             __syncthreads();
             if (has_node()) add_gathered<HOG_SUMS>(round, added);
             round += HOG_THREADS;
