@@ -163,6 +163,8 @@ class Simulation:
         self._post = self._posted()
 
     def __getstate__(self) -> dict[str, Any]:
+        if isinstance(self.ticks, CudaTicks):
+            self.ticks.give_back(self.time)
         return {name: x for name, x in vars(self).items() if name not in ("kernel", "ticks", "_post")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -195,7 +197,7 @@ class Simulation:
 
     def _launched(self) -> CudaTicks | str:
         """Ticks in one launch on a GPU; or why there are none."""
-        made = ticks_of(self.rule, self.graph, self.h)
+        made = ticks_of(self.rule, self.graph, self.h, self.outbox.depth)
         if isinstance(made, str):
             return made
         if not self._plain():
@@ -204,7 +206,9 @@ class Simulation:
         assert isinstance(rule, GradientRule)
         clock = timetable.clock() if isinstance(timetable, Schedule) else None
         ages = (tally.packet_age.counts, tally.content_age.counts)
-        ticks = made(rule, self.graph, clock, self.outbox.depth, ages, self._arrays())
+        ticks = made(
+            rule, self.graph, clock, self.outbox.depth, self.time, ages, self._arrays()
+        )
         tally.packet_age.counts = partial(ticks.counts, 0)  # type: ignore[assignment]
         tally.content_age.counts = partial(ticks.counts, 1)  # type: ignore[assignment]
         return ticks
@@ -227,15 +231,17 @@ class Simulation:
 
     def step(self) -> Tick:
         """One tick."""
-        self.outbox.open(self.time)
+        ticks = self._ready()
+        if ticks is None:
+            self.outbox.open(self.time)
         tick = self.timetable.tick(self.time)
-        if tick.nodes.numel():
+        if ticks is not None:
+            ticks.given(self.time, tick.nodes, tick.edges, tick.view)
+            self.idle = 0
+        elif tick.nodes.numel():
             kernel = self._fitting()
-            plain, ticks = tick.reset is None and tick.lost is None, self._ready()
-            if ticks is not None and plain:
-                ticks.given(self.time, tick.nodes, tick.edges, tick.view)
-                self.idle = 0
-            elif kernel is not None and self._post is not None and plain:
+            plain = tick.reset is None and tick.lost is None
+            if kernel is not None and self._post is not None and plain:
                 self._turn(tick, kernel, self._post)
             else:
                 self._update(tick)
@@ -250,7 +256,6 @@ class Simulation:
         if ticks is None or not ticks.draws:
             self.step()
             return
-        self.outbox.open(self.time)
         ticks.draw(self.time)
         self.idle = 0
         self.time += 1
@@ -258,7 +263,10 @@ class Simulation:
 
     def _ready(self) -> CudaTicks | None:
         """Ticks in one launch, if the rule still has the energy that they were compiled for."""
-        return self.ticks if isinstance(self.ticks, CudaTicks) and self.ticks.fits else None
+        if isinstance(self.ticks, CudaTicks) and not self.ticks.fits:
+            self.ticks.give_back(self.time)
+            self.ticks = "the rule has another energy than at the start"
+        return self.ticks if isinstance(self.ticks, CudaTicks) else None
 
     def _fitting(self) -> RuleKernel | None:
         """The compiled update, if the rule still has the energy that it was compiled for."""

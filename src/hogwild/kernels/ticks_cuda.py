@@ -33,6 +33,8 @@ AGES = 64
 """Ages that a block counts by itself."""
 MOST_ARGUMENTS = 3_400
 """Bytes of weights that are passed as an argument of the kernel; a launch has 4096 bytes."""
+MOST_DEPTH = 253
+"""Age of the oldest packet: a version of a packet is kept in eight bits."""
 MOST_WEIGHTS = 2_000
 """Weights of a model, for each of which the compiler writes instructions, without loops."""
 THREADS = (128, 64, 32)
@@ -150,7 +152,7 @@ def shape_of(design: Design, step: int, replicas: int, graph: Graph, room: int) 
 _WHOLE = "nodes edges replicas range rows versions numbers stagger delay"
 _ARRAYS = (
     "begin node_keys edge_keys out_degree order src reverse loops next turn view node edge h "
-    "content latest current updates packets sent last gap packet_ages content_ages oldest_ages "
+    "ring content latest updates packets sent last gap packet_ages content_ages oldest_ages "
     "weights of_edges of_nodes rates memory"
 )
 
@@ -177,7 +179,8 @@ class CudaTicks:
         graph: The graph.
         clock: Stagger, delay, keys of the nodes and of the edges, next turns of the nodes and times
             of the edges' packets, of a schedule without impairments; ``None``: all ticks are given.
-        depth: Ticks whose packets are known, less one.
+        depth: Age of the oldest packet that is asked for.
+        time: The next tick.
         ages: How often packets, and their content, had each age so far.
         arrays: The arrays of the simulation, embeddings ``h`` [R, k, N] among them, by their names in ``source/ticks.cu``.
     """
@@ -188,6 +191,7 @@ class CudaTicks:
         graph: Graph,
         clock: Sequence[Any] | None,
         depth: int,
+        time: int,
         ages: Sequence[Tensor],
         arrays: Mapping[str, Tensor],
     ) -> None:
@@ -221,12 +225,16 @@ class CudaTicks:
             "of_nodes": rows.nodes, "rates": rates, "memory": memory,
         }  # fmt: skip
         assert all(x is None or x.is_contiguous() for x in self._alive.values())
+        self.arrays = arrays
         self.oldest = whole.new_tensor([counts.numel() - 1 for counts in ages])
         self._alive["oldest_ages"] = self.oldest
         self.ages, self.room = [counts.to(h.device).clone() for counts in ages], 0
         self.blocks, size = self._blocks(n)
+        self.depth = depth
+        del self._alive["current"]  # the ring takes its place
+        self._alive["ring"] = self.ring = self._packed(time)
         self._ticks = _Ticks(
-            nodes=n, edges=e, replicas=replicas, range=size, rows=depth + 1,
+            nodes=n, edges=e, replicas=replicas, range=size, rows=depth + 2,
             versions=arrays["content"].numel() // max(n, 1), numbers=k + rule.letter,
             stagger=stagger, delay=delay, damping=rule.damping,
             rate=rule.rate if isinstance(rule.rate, float) else 0.0,
@@ -238,6 +246,31 @@ class CudaTicks:
         holders = (self._ticks, self._weights, self._time, self._what)
         self._arguments = (ctypes.c_void_p * 4)(*(ctypes.addressof(x) for x in holders))
         self._load()
+
+    def _packed(self, time: int) -> Tensor:
+        """The ring of ``source/ticks.cu`` before a tick, from that of the outbox; it has a row more,
+        so that a tick can write the row of the next one."""
+        n, latest, content = self.graph.num_nodes, self.arrays["latest"], self.arrays["content"]
+        ring = torch.zeros(self.depth + 2, n, dtype=torch.int32, device=self.device)
+        for age in range(self.depth + 1):
+            before = time - age
+            if before < 0:
+                break
+            row = before % (self.depth + 1) * n
+            packet = latest if age == 0 else self.arrays["current"][row : row + n]
+            # The lowest 32 bits: the content modulo 2²⁴, and the version.
+            bits = ((content[packet] & 0xFFFFFF) << 8) | torch.div(packet, n, rounding_mode="floor")
+            ring[before % (self.depth + 2)] = torch.where(bits < 2**31, bits, bits - 2**32).int()
+        return ring
+
+    def give_back(self, time: int) -> None:
+        """Write the outbox's ring as it is before this tick: torch goes on."""
+        n = self.graph.num_nodes
+        node = torch.arange(n, device=self.device)
+        for before in range(max(time - self.depth - 1, 0), time):
+            version = (self.ring[before % (self.depth + 2)] & 255).long()
+            row = before % (self.depth + 1) * n
+            self.arrays["current"][row : row + n] = version * n + node
 
     # -- what differs in an emulation --------------------------------------------------------------
 
@@ -319,9 +352,9 @@ TICKS: dict[str, type[CudaTicks]] = {"cuda": CudaTicks}
 """The ticks of each kind of device that has them."""
 
 
-def ticks_of(rule: Rule, graph: Graph, h: Tensor) -> type[CudaTicks] | str:
-    """How ticks of a rule that has begun at ``h`` [R, k, N] are made on its device; or why they are
-    not made in one launch."""
+def ticks_of(rule: Rule, graph: Graph, h: Tensor, depth: int) -> type[CudaTicks] | str:
+    """How ticks of a rule that has begun at ``h`` [R, k, N] are made on its device, with packets up to
+    an age of ``depth``; or why they are not made in one launch."""
     made = TICKS.get(h.device.type)
     if made is None:
         return f"there are no ticks in one launch on {h.device}"
@@ -332,6 +365,8 @@ def ticks_of(rule: Rule, graph: Graph, h: Tensor) -> type[CudaTicks] | str:
     why = refusal(rule, rule, graph, h)
     if why is not None:
         return why
+    if depth > MOST_DEPTH:
+        return f"packets are up to {depth} ticks old; ticks in one launch know {MOST_DEPTH}"
     if graph.num_edges >= 2**31:
         return "the graph has more than 2³¹ edges"
     assert isinstance(rule.model, Energy)

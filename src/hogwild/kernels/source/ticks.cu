@@ -34,13 +34,14 @@ enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 /// the graph.
 struct Ticks {
     long long nodes, edges, replicas, range;            // range: nodes of a block
-    long long rows, versions, numbers, stagger, delay;  // rows: ticks whose packets are known
+    long long rows, versions, numbers, stagger, delay;  // rows: of `ring`
     const long long *begin, *node_keys, *edge_keys, *out_degree;
     const int *order, *src, *reverse;
     const unsigned char* loops;                         // whether an edge is a self-loop; nullptr: none is
     long long *next, *turn, *view;                      // turn: a node's last tick, if it was given
     double *node, *edge, *h;                            // packets as in Outbox; h: [R, k, N]
-    long long *content, *latest, *current;
+    unsigned* ring;                                     // [rows, N] the packet of each node at a tick: pack()
+    long long *content, *latest;
     long long *updates, *packets, *sent, *last, *gap, *packet_ages, *content_ages, *oldest_ages;
     const double *weights, *of_edges, *of_nodes, *rates;
     double* memory;                                     // [N, R, HOG_MEMORY]
@@ -67,6 +68,22 @@ HOG_FN void wait_for_copies() {
 #endif
 }
 
+/// Ask for a piece of memory that will be read soon.
+HOG_FN void expect(const void* at) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
+
+// A packet in the ring: its version, and the time of its oldest content modulo 2^24.
+HOG_FN unsigned pack(long long content, int version) {
+    return ((unsigned)content & 0xffffffu) << 8 | (unsigned)version;
+}
+HOG_FN int version_of(unsigned packet) { return (int)(packet & 255u); }
+HOG_FN int content_age(unsigned packet, long long time) {
+    return (int)(((unsigned)time - (packet >> 8)) & 0xffffffu);
+}
+
 HOG_FN void add_count(long long* at, long long x) {
     atomicAdd((unsigned long long*)at, (unsigned long long)x);
 }
@@ -87,8 +104,8 @@ class Team {
   public:
     HOG_METHOD Team(const Ticks& t_, const double* weights, long long time_, int what_, double* shared)
         : t(t_), w(weights), time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
-        share = 1.0 / (double)t.nodes;
-        row_now = (int)(time % t.rows);
+        const int row = (int)(time % t.rows);
+        row_now = row, row_next = row + 1 < (int)t.rows ? row + 1 : 0;
         double* at = shared;
         rows = at, at += HOG_THREADS * (HOG_ROW + 1);
         of_nodes = at, at += HOG_NODES * (HOG_NODE_ROW + 1);
@@ -128,8 +145,7 @@ class Team {
     const Ticks& t;
     const double* w;
     long long time, start;
-    int what, me, replica, row_now;  // row_now: of this tick in `current`
-    double share;
+    int what, me, replica, row_now, row_next;  // rows of this tick and of the next one in the ring
     double *rows, *of_nodes, *gather, *tell;
     long long *base, *letters, *taus;  // letters: where those of a node's new packet begin
     int *who, *first, *owner, *counts, *most, *found;
@@ -140,9 +156,7 @@ class Team {
     Edge edge;
 
     HOG_METHOD bool has_node() const { return me < nodes; }
-    HOG_METHOD long long version(long long place) const {  // place / nodes
-        return (long long)(((double)place + 0.5) * share);
-    }
+    HOG_METHOD unsigned& ring(int row, long long node) const { return t.ring[row * t.nodes + node]; }
     HOG_METHOD int first_edge(int a) const { return first[seated + a] - first[seated]; }
 
     // -- whose turn it is --------------------------------------------------------------------------
@@ -157,6 +171,7 @@ class Team {
         listed = 0;
         for (long long at = from; at < to; at += HOG_THREADS) {
             const bool turn = at + me < to && has_turn(at + me);
+            if ((what & FIND) && !turn && at + me < to) ring(row_next, at + me) = ring(row_now, at + me);
             const unsigned all = __ballot_sync(~0u, turn);
             if (lane_ == 0) found[warp] = __popc(all);
             __syncthreads();
@@ -201,7 +216,22 @@ class Team {
             if (!several)
                 for (int e = from; e < to; ++e) owner[e] = me;
         }
+        if (what & UPDATE) expect_next(a + nodes);
         __syncthreads();
+    }
+
+    /// Ask for the features of the next batch.
+    HOG_METHOD void expect_next(int a) const {
+        const int mine_ = a + me;
+        if (me >= HOG_NODES || mine_ >= listed || first[mine_ + 1] - first[a] > HOG_THREADS) return;
+        const long long node = start + who[mine_], from = t.begin[node];
+        const int bytes = 8 * HOG_ROW * (first[mine_ + 1] - first[mine_]);
+        const char* at = (const char*)(t.of_edges + (replica * t.edges + from) * HOG_ROW);
+        for (int x = 0; x < bytes; x += 128) expect(at + x);
+        at = (const char*)(t.of_nodes + (replica * t.nodes + node) * HOG_NODE_ROW);
+        for (int x = 0; x < 8 * HOG_NODE_ROW; x += 128) expect(at + x);
+        expect(t.order + from), expect(t.src + from), expect(t.reverse + from);
+        expect(t.edge_keys + from);
     }
 
     // -- what they hear ----------------------------------------------------------------------------
@@ -225,9 +255,9 @@ class Team {
         }
     }
 
-    HOG_METHOD void count_age(int kind, long long age) const {
-        atomicMax(most + kind, (int)age);
-        if (age < HOG_AGES) atomicAdd(counts + kind * HOG_AGES + (int)age, 1);
+    HOG_METHOD void count_age(int kind, int age) const {
+        if (age > most[kind]) atomicMax(most + kind, age);
+        if (age < HOG_AGES) atomicAdd(counts + kind * HOG_AGES + age, 1);
         else add_count((kind ? t.content_ages : t.packet_ages) + age, 1);
     }
 
@@ -251,18 +281,18 @@ class Team {
             taus[me] = tau;
         }
         edge.number = number;
-        int row = row_now - (int)(time - tau);
-        if (row < 0) row += (int)t.rows;
-        const long long there = t.current[row * t.nodes + sender];
+        const int age = (int)(time - tau);
+        const unsigned packet_ = ring(row_now >= age ? row_now - age : row_now - age + (int)t.rows, sender);
         if (fresh && (what & FIND)) {
-            const long long content = t.content[there];
-            count_age(0, time - tau);
-            count_age(1, time - (tau < content ? tau : content));
+            const int inside = content_age(packet_, time);
+            count_age(0, age);
+            count_age(1, inside > age ? inside : age);
         }
         if (!(what & UPDATE)) return;
+        const long long version = version_of(packet_), there = version * t.nodes + sender;
         const double* packet = t.node + (there * t.replicas + replica) * HOG_K;
         if (fresh) {
-            const long long place = version(there) * t.edges + back;
+            const long long place = version * t.edges + back;
             const double* letter = t.edge + (place * t.replicas + replica) * HOG_LETTER;
             HOG_EACH(f, HOG_LETTER) gather[f * HOG_THREADS + me] = letter[f];
         }
@@ -305,11 +335,13 @@ class Team {
             round += HOG_THREADS;
         } while (round < edges);
         if (!has_node()) return;
-        mine = t.latest[i];
-        if (what & FIND) mine = mine + t.nodes < t.versions * t.nodes ? mine + t.nodes : i;
-        letters[me] = version(mine) * t.edges;
+        int version = version_of(ring(what & FIND ? row_now : row_next, i));
+        if (what & FIND) version = version + 1 < (int)t.versions ? version + 1 : 0;
+        mine = version * t.nodes + i;
+        letters[me] = version * t.edges;
         if (!(what & FIND)) return;
         const long long last = t.last[i], out = t.out_degree[i];
+        ring(row_next, i) = pack(oldest, version);
         t.latest[i] = mine;
         t.content[mine] = oldest;
         t.updates[i] += 1;
