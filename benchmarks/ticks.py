@@ -1,7 +1,7 @@
 r"""Node updates a second of the simulator, in compiled code and on torch.
 
 The model is an untrained ``EnergyGNN`` of the paper's size on random geometric graphs of mean
-degree 6, in float64, with S = 5 and D = 2. A cell is a graph, a number of runs and a number of
+degree 6, in float64 (``--dtype``), with S = 5 and D = 2. A cell is a graph, a number of runs and a number of
 replicas; an update of one node in one replica counts as one. Every cell runs twice, in processes of
 their own: with the compiled library, and with ``HOGWILD_KERNELS=off``. Both begin at the same start
 and make ticks for the same time.
@@ -56,11 +56,16 @@ CHUNK = 20
 """Ticks between two looks at the clock on a GPU, which must be waited for."""
 
 
-def pose(nodes: int, runs: int, replicas: int, device: str) -> Objective:
+def pose(
+    nodes: int, runs: int, replicas: int, device: str, dtype: torch.dtype = torch.float64
+) -> Objective:
     task = rgg(nodes)
     torch.manual_seed(0)
     model = EnergyGNN(
-        task.x.size(1), out_channels=1, replicas=replicas if replicas > 1 else None
+        task.x.size(1),
+        out_channels=1,
+        replicas=replicas if replicas > 1 else None,
+        solve_dtype=dtype,
     )
     with torch.no_grad():
         inputs = Inputs(task.x, task.edge_index).repeat(runs).to(device)
@@ -74,7 +79,8 @@ def least_bytes(problem: Objective) -> float:
     its packets, read and written."""
     n, e, k = problem.graph.num_nodes, problem.graph.num_edges, problem.channels
     features = sum(x.nbytes for x, what in arrays(problem.node) if what in (NODES, EDGES))
-    return features / n / problem.replicas + 8 * k * (2 + 3 * e / n)
+    number = problem.start().element_size()
+    return features / n / problem.replicas + number * k * (2 + 3 * e / n)
 
 
 RULES: dict[str, Callable[[Objective], Rule]] = {
@@ -101,10 +107,10 @@ def copied(clock: Callable[[], float], device: str) -> float:
 @torch.no_grad()
 def measure(
     rule: str, nodes: int, runs: int, replicas: int, seconds: float, clock: Callable[[], float],
-    device: str = "cpu",
+    device: str = "cpu", dtype: torch.dtype = torch.float64,
 ) -> dict[str, Any]:  # fmt: skip
     """Updates a second of one cell, in this process."""
-    problem = pose(nodes, runs, replicas, device)
+    problem = pose(nodes, runs, replicas, device, dtype)
     made = RULES[rule](problem)
     simulation = Simulation(made, Schedule(problem.graph, runs=runs), problem.start())
     for _ in range(WARM):
@@ -152,6 +158,7 @@ def main() -> None:
     rules = "gradient,messages"
     parser.add_argument("--rules", default=rules, help=f"of {', '.join(RULES)} (%(default)s)")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--dtype", default="float64", choices=("float64", "float32"))
     parser.add_argument("--threads", type=int, help=THREADS)
     parser.add_argument("--seconds", type=float, default=3.0, help="for each measurement")
     parser.add_argument(
@@ -161,6 +168,7 @@ def main() -> None:
     parser.add_argument("--one", action="store_true", help="measure here, and print JSON")
     arguments = parser.parse_args()
     limit_threads(arguments.threads)
+    dtype = getattr(torch, arguments.dtype)
     rows, found, text, on_gpu = [], [], "", arguments.device == "cuda"
     for rule in arguments.rules.split(","):
         for cell in arguments.cells.split(","):
@@ -168,12 +176,13 @@ def main() -> None:
             if arguments.one:
                 clock = CLOCKS[arguments.clock]
                 one = measure(
-                    rule, nodes, runs, replicas, arguments.seconds, clock, arguments.device
+                    rule, nodes, runs, replicas, arguments.seconds, clock, arguments.device, dtype
                 )
                 print(json.dumps(one))
                 continue
             flags = ["--one", "--rules", rule, "--cells", cell, "--seconds", str(arguments.seconds)]
             flags += ["--clock", arguments.clock, "--device", arguments.device]
+            flags += ["--dtype", arguments.dtype]
             if arguments.threads:
                 flags += ["--threads", str(arguments.threads)]
             torch_, ours = apart(flags, "off"), apart(flags, "")

@@ -79,16 +79,35 @@ def follow(one, two, ticks=25, tolerance=1e-12):
 
 @needs_compiler
 @pytest.mark.parametrize("rule", STEPS)
-@pytest.mark.parametrize(("edge_index", "n"), [(SIMPLE, 12), (ODD, 14)], ids=["simple", "odd"])
-@pytest.mark.parametrize("options", [{}, {"replicas": 2}], ids=str)
-def test_runs_are_the_same(rule, edge_index, n, options, emulated):
-    problem, h = pose(edge_index, n, scale=0.3, **options)
-    one, two = (simulation(problem, rule, h) for _ in range(2))
+def test_runs_are_the_same(rule, emulated):
+    for edge_index, n in ((SIMPLE, 12), (ODD, 14)):
+        problem, h = pose(edge_index, n, scale=0.3)
+        one, two = (simulation(problem, rule, h) for _ in range(2))
+        assert isinstance(one.ticks, EmulatedTicks), one.ticks
+        follow(one, on_torch(two))
+
+
+@needs_compiler
+@pytest.mark.parametrize("options", [{"replicas": 2}, {"heads": 3}], ids=str)
+def test_replicas_and_heads(options, emulated):
+    problem, h = pose(ODD, 14, scale=0.3, **options)
+    one, two = (simulation(problem, "auto", h) for _ in range(2))
     assert isinstance(one.ticks, EmulatedTicks), one.ticks
     follow(one, on_torch(two))
 
 
 @needs_compiler
+@pytest.mark.parametrize("rule", ["constant", "auto"])
+def test_single_precision(rule, emulated):
+    problem, h = pose(ODD, 14, scale=0.3, solve_dtype=torch.float32)
+    assert h.dtype == torch.float64
+    one, two = (simulation(problem, rule, h.float()) for _ in range(2))
+    assert isinstance(one.ticks, EmulatedTicks), one.ticks
+    follow(one, on_torch(two), 15, 1e-5)
+
+
+@needs_compiler
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS[1:], ids=str)
 def test_every_kind_of_model(options, emulated):
     problem, h = pose(ODD, 14, scale=0.3, **options)
@@ -202,7 +221,7 @@ def test_constants_of_a_shape_are_those_of_the_rows():
         rule = RULES["constant"](problem)
         rule.begin(h, problem.graph.everyone.current(h))
         design = ticks_cuda.design_of(rule.model, rule.channels)
-        shape = ticks_cuda.shape_of(design, 0, 1, problem.graph, 10**6)
+        shape = ticks_cuda.shape_of(design, 0, h, problem.graph, 10**6)
         rows = ticks_cuda.Rows.of(rule.model, problem.graph._rows[0])
         found = rows.edges.shape[-1], rows.nodes.shape[-1], rows.weights.shape[-1]
         assert (shape.row, shape.node_row, shape.weights) == found

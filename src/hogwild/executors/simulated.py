@@ -29,6 +29,7 @@ from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.schedule import Schedule, Tick, Timetable
 from hogwild.graph import Star
+from hogwild.kernels.cuda import CudaError
 from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.kernels.ticks import Post
 from hogwild.kernels.ticks_cuda import CudaTicks, ticks_of
@@ -206,9 +207,12 @@ class Simulation:
         assert isinstance(rule, GradientRule)
         clock = timetable.clock() if isinstance(timetable, Schedule) else None
         ages = (tally.packet_age.counts, tally.content_age.counts)
-        ticks = made(
-            rule, self.graph, clock, self.outbox.depth, self.time, ages, self._arrays()
-        )
+        try:
+            ticks = made(
+                rule, self.graph, clock, self.outbox.depth, self.time, ages, self._arrays()
+            )
+        except CudaError as error:  # no compiler for the GPU: torch makes the ticks
+            return str(error)
         tally.packet_age.counts = partial(ticks.counts, 0)  # type: ignore[assignment]
         tally.content_age.counts = partial(ticks.counts, 1)  # type: ignore[assignment]
         return ticks

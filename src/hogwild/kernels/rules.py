@@ -150,10 +150,11 @@ class Rows:
         replicas, heads = rnd.loop.layers[0].wy.shape[0], rnd.heads
         share = 1.0 if rnd.concat else 1.0 / heads
         e, n = order.numel(), rnd.loop.layers[0].gy.shape[-1]
-        weight = order.new_full((1, 1, e), share, dtype=torch.float64)
+        like = rnd.loop.layers[0].gy
+        weight = like.new_full((1, 1, e), share)
         if rnd.weight is not None:
             weight = share * rnd.weight[:, :, 0]
-        loop = order.new_ones(n, dtype=torch.float64) if rnd.loop_weight is None else rnd.loop_weight
+        loop = like.new_ones(n) if rnd.loop_weight is None else rnd.loop_weight
         message = _context(rnd.message)
         message = message.reshape(replicas, heads * message.shape[1], e)
         of_edges = [message, weight.expand(replicas, heads, e)]
@@ -206,9 +207,12 @@ def design_of(model: Energy, channels: int) -> Design:
     )  # fmt: skip
 
 
-def refusal(rule: Rule, gradient: Any, graph: Graph, h: Tensor) -> str | None:
+def refusal(
+    rule: Rule, gradient: Any, graph: Graph, h: Tensor,
+    precisions: tuple[torch.dtype, ...] = (torch.float64,),
+) -> str | None:  # fmt: skip
     """Why a rule with these gradient steps, which has begun at ``h`` [R, k, N], has no compiled
-    update on any device; ``None``: it has one."""
+    update in one of these precisions; ``None``: it has one."""
     if type(gradient) is not GradientRule or type(gradient.model) is not Energy:
         return "only gradient steps and messages of energies of one round are compiled"
     model = gradient.model
@@ -216,8 +220,8 @@ def refusal(rule: Rule, gradient: Any, graph: Graph, h: Tensor) -> str | None:
         return "the run has gradients, and compiled updates have none"
     if gradient.bounded:
         return "steps with bounds that neighbours send are not compiled"
-    if h.dtype != torch.float64:
-        return f"the run is in {h.dtype}; compiled updates are in float64"
+    if h.dtype not in precisions:
+        return f"the run is in {h.dtype}; compiled updates are in {', '.join(map(str, precisions))}"
     act = model.round.message.act
     if ACTIVATIONS.get(act.name) != act:
         return f"the activation {act.name!r} is not one of {', '.join(ACTIVATIONS)}"

@@ -57,6 +57,7 @@ class Shape:
         replicas: Whether there are several replicas.
         threads: Threads of a block, and most edges of a batch.
         nodes: Most nodes of a batch.
+        single: Whether numbers are in single precision.
     """
 
     design: Design
@@ -64,6 +65,7 @@ class Shape:
     replicas: bool
     threads: int
     nodes: int
+    single: bool = False
 
     def _sizes(self) -> tuple[tuple[int, int], ...]:
         """Numbers in the context, and in the weights, of the three networks."""
@@ -93,7 +95,12 @@ class Shape:
     @property
     def arguments(self) -> bool:
         """Whether the weights are an argument of the kernel."""
-        return not self.replicas and 8 * self.weights <= MOST_ARGUMENTS
+        return not self.replicas and self.bytes * self.weights <= MOST_ARGUMENTS
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a number."""
+        return 4 if self.single else 8
 
     @property
     def shared(self) -> int:
@@ -103,11 +110,10 @@ class Shape:
         curved = self.step == 2
         gather = max(k + (k * k + m * k if curved else 0), m)
         tell = k + m + (m * m if curved else 0)
-        numbers = t * (self.row + 1 + gather + 1)
-        numbers += self.nodes * (self.node_row + 1 + tell + 2)
-        numbers += 0 if self.arguments else self.weights
+        numbers = t * (self.row + 1 + gather) + self.nodes * (self.node_row + 1 + tell)
+        long = t + 2 * self.nodes + (0 if self.arguments else self.weights)
         whole = 2 * RANGE + 1 + t + 2 * AGES + 3 + t // 32
-        return 8 * numbers + 4 * whole + 16
+        return self.bytes * numbers + 8 * long + 4 * whole + 16
 
     @property
     def resident(self) -> int:
@@ -119,6 +125,7 @@ class Shape:
         numbers = {
             "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": RANGE,
             "WEIGHTS": self.weights, "ARGUMENTS": int(self.arguments), "NODES": self.nodes,
+            "REAL": "float" if self.single else "double",
         }  # fmt: skip
         lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
         body = (SOURCE.parent / "ticks.cu").read_text()
@@ -134,15 +141,15 @@ def _padded(x: int) -> int:
     return -(-x // 8) * 8
 
 
-def shape_of(design: Design, step: int, replicas: int, graph: Graph, room: int) -> Shape | None:
-    """The constants for a model on a graph, with ``room`` bytes of shared memory; ``None``: there
-    are none, because the model is too wide."""
+def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> Shape | None:
+    """The constants for a model on a graph with embeddings like ``h`` [R, k, N], with ``room`` bytes
+    of shared memory; ``None``: there are none, because the model is too wide."""
     degree = graph.num_edges / max(graph.num_nodes, 1)
     for threads in THREADS:
         nodes = 32
         while nodes < threads and nodes * degree < 1.3 * threads:
             nodes *= 2
-        shape = Shape(design, step, replicas > 1, threads, nodes)
+        shape = Shape(design, step, h.shape[0] > 1, threads, nodes, h.dtype == torch.float32)
         if shape.shared <= room:
             return shape
     return None
@@ -205,7 +212,7 @@ class CudaTicks:
         step, rates = 2 if rule.auto else 0, None
         if isinstance(rule.rate, Tensor):
             step, rates = 1, rule.rate.expand(h.shape).contiguous()
-        shape = shape_of(design_of(rule.model, k), step, replicas, graph, self.room_on(h.device))
+        shape = shape_of(design_of(rule.model, k), step, h, graph, self.room_on(h.device))
         assert shape is not None, "a model that fits"
         self.shape = shape
         _, (memory, *_) = side_by_side(memory_of(rule, rule))
@@ -241,7 +248,8 @@ class CudaTicks:
             **{name: None if x is None else x.data_ptr() for name, x in self._alive.items()},
         )  # fmt: skip
         given = rows.weights[0].tolist() if shape.arguments else [0.0]
-        self._weights = (ctypes.c_double * len(given))(*given)
+        number = ctypes.c_float if shape.single else ctypes.c_double
+        self._weights = (number * len(given))(*given)
         self._time, self._what = ctypes.c_longlong(), ctypes.c_int()
         holders = (self._ticks, self._weights, self._time, self._what)
         self._arguments = (ctypes.c_void_p * 4)(*(ctypes.addressof(x) for x in holders))
@@ -362,7 +370,7 @@ def ticks_of(rule: Rule, graph: Graph, h: Tensor, depth: int) -> type[CudaTicks]
         return f"{SWITCH}=off"
     if type(rule) is not GradientRule:
         return "on a GPU only gradient steps of energies of one round are compiled"
-    why = refusal(rule, rule, graph, h)
+    why = refusal(rule, rule, graph, h, (torch.float64, torch.float32))
     if why is not None:
         return why
     if depth > MOST_DEPTH:
@@ -371,7 +379,7 @@ def ticks_of(rule: Rule, graph: Graph, h: Tensor, depth: int) -> type[CudaTicks]
         return "the graph has more than 2³¹ edges"
     assert isinstance(rule.model, Energy)
     design, step = design_of(rule.model, rule.channels), 2 if rule.auto else 0
-    shape = shape_of(design, step, int(h.shape[0]), graph, made.room_on(h.device))
+    shape = shape_of(design, step, h, graph, made.room_on(h.device))
     if shape is None or shape.weights > MOST_WEIGHTS:
         return "the model is wider than compiled updates on a GPU are"
     return made

@@ -39,25 +39,26 @@ struct Ticks {
     const int *order, *src, *reverse;
     const unsigned char* loops;                         // whether an edge is a self-loop; nullptr: none is
     long long *next, *turn, *view;                      // turn: a node's last tick, if it was given
-    double *node, *edge, *h;                            // packets as in Outbox; h: [R, k, N]
+    Real *node, *edge, *h;                            // packets as in Outbox; h: [R, k, N]
     unsigned* ring;                                     // [rows, N] the packet of each node at a tick: pack()
     long long *content, *latest;
     long long *updates, *packets, *sent, *last, *gap, *packet_ages, *content_ages, *oldest_ages;
-    const double *weights, *of_edges, *of_nodes, *rates;
-    double* memory;                                     // [N, R, HOG_MEMORY]
+    const Real *weights, *of_edges, *of_nodes, *rates;
+    Real* memory;                                     // [N, R, HOG_MEMORY]
     double rate, damping;
 };
 
 /// Weights of one replica as an argument of the kernel: instructions read them at no cost.
 struct Weights {
-    double at[HOG_ARGUMENTS ? HOG_WEIGHTS : 1];
+    Real at[HOG_ARGUMENTS ? HOG_WEIGHTS : 1];
 };
 
 /// Copy a number to shared memory without waiting for it.
-HOG_FN void copy_later(double* to, const double* from) {
+HOG_FN void copy_later(Real* to, const Real* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(at), "l"(from) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(sizeof(Real))
+                 : "memory");
 #else
     *to = *from;
 #endif
@@ -95,26 +96,23 @@ struct Edge {
     int owner;      // its receiver in the batch
     long long q;    // its number, by receiver
     int number;     // its number in the graph
-    double view[HOG_K];
+    Real view[HOG_K];
 };
 
 #define HOG_UNITS (HOG_HEADS * MessageNet::hidden())  // hidden units of all messages along an edge
 
 class Team {
   public:
-    HOG_METHOD Team(const Ticks& t_, const double* weights, long long time_, int what_, double* shared)
+    HOG_METHOD Team(const Ticks& t_, const Real* weights, long long time_, int what_, double* shared)
         : t(t_), w(weights), time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
         const int row = (int)(time % t.rows);
         row_now = row, row_next = row + 1 < (int)t.rows ? row + 1 : 0;
-        double* at = shared;
-        rows = at, at += HOG_THREADS * (HOG_ROW + 1);
-        of_nodes = at, at += HOG_NODES * (HOG_NODE_ROW + 1);
-        gather = at, at += HOG_THREADS * HOG_GATHER;
-        tell = at, at += HOG_NODES * HOG_TELL;
-        base = (long long*)at, at += HOG_NODES;
-        letters = (long long*)at, at += HOG_NODES;
-        taus = (long long*)at, at += HOG_THREADS;
-        int* whole = (int*)at;
+        base = (long long*)shared, letters = base + HOG_NODES, taus = letters + HOG_NODES;
+        rows = (Real*)(taus + HOG_THREADS);
+        of_nodes = rows + HOG_THREADS * (HOG_ROW + 1);
+        gather = of_nodes + HOG_NODES * (HOG_NODE_ROW + 1);
+        tell = gather + HOG_THREADS * HOG_GATHER;
+        int* whole = (int*)(tell + HOG_NODES * HOG_TELL);
         who = whole, whole += HOG_RANGE;
         first = whole, whole += HOG_RANGE + 1;
         owner = whole, whole += HOG_THREADS;
@@ -143,16 +141,16 @@ class Team {
 
   private:
     const Ticks& t;
-    const double* w;
+    const Real* w;
     long long time, start;
     int what, me, replica, row_now, row_next;  // rows of this tick and of the next one in the ring
-    double *rows, *of_nodes, *gather, *tell;
+    Real *rows, *of_nodes, *gather, *tell;
     long long *base, *letters, *taus;  // letters: where those of a node's new packet begin
     int *who, *first, *owner, *counts, *most, *found;
     int listed, seated, nodes, edges;  // seated: the batch's first node in the list
     bool several;                      // whether the batch takes several rounds
     long long i, mine;                 // of the first threads: their node; where its packet goes
-    double now[HOG_K];
+    Real now[HOG_K];
     Edge edge;
 
     HOG_METHOD bool has_node() const { return me < nodes; }
@@ -239,7 +237,7 @@ class Team {
     /// Fetch the features of the edges of a round, and of the nodes.
     HOG_METHOD void fetch_edges(int round) const {
         const int left = edges - round, count = left < HOG_THREADS ? left : HOG_THREADS;
-        const double* from = t.of_edges + replica * t.edges * HOG_ROW;
+        const Real* from = t.of_edges + replica * t.edges * HOG_ROW;
         for (int x = me; x < count * HOG_ROW; x += HOG_THREADS) {
             const int e = x / HOG_ROW, f = x % HOG_ROW;
             const long long q = base[several ? 0 : owner[e]] + round + e;
@@ -247,7 +245,7 @@ class Team {
         }
     }
     HOG_METHOD void fetch_nodes() const {
-        const double* from = t.of_nodes + replica * t.nodes * HOG_NODE_ROW;
+        const Real* from = t.of_nodes + replica * t.nodes * HOG_NODE_ROW;
         for (int x = me; x < nodes * HOG_NODE_ROW; x += HOG_THREADS) {
             const int a = x / HOG_NODE_ROW, f = x % HOG_NODE_ROW;
             const long long node = start + who[seated + a];
@@ -290,10 +288,10 @@ class Team {
         }
         if (!(what & UPDATE)) return;
         const long long version = version_of(packet_), there = version * t.nodes + sender;
-        const double* packet = t.node + (there * t.replicas + replica) * HOG_K;
+        const Real* packet = t.node + (there * t.replicas + replica) * HOG_K;
         if (fresh) {
             const long long place = version * t.edges + back;
-            const double* letter = t.edge + (place * t.replicas + replica) * HOG_LETTER;
+            const Real* letter = t.edge + (place * t.replicas + replica) * HOG_LETTER;
             HOG_EACH(f, HOG_LETTER) gather[f * HOG_THREADS + me] = letter[f];
         }
         HOG_EACH(c, HOG_K) edge.view[c] = packet[c];
@@ -301,19 +299,19 @@ class Team {
 
     /// The sums over the edges of this thread's node in a round, of what the edges' threads gathered.
     template <int FIELDS>
-    HOG_METHOD void add_gathered(int round, double* to) const {
+    HOG_METHOD void add_gathered(int round, Real* to) const {
         const int from = first_edge(me) - round, until = first_edge(me + 1) - round;
         const int end = until < HOG_THREADS ? until : HOG_THREADS;
         for (int e = from > 0 ? from : 0; e < end; ++e)
             HOG_EACH(f, FIELDS) to[f] += gather[f * HOG_THREADS + e];
     }
 
-    double heard[HOG_LETTER];
+    Real heard[HOG_LETTER];
 
     /// Read the packets and count them; file that the nodes send.
     HOG_METHOD void hear() {
         long long oldest = time;
-        HOG_EACH(f, HOG_LETTER) heard[f] = 0.0;
+        HOG_EACH(f, HOG_LETTER) heard[f] = 0;
         if (what & UPDATE) {
             fetch_nodes();
             if (!several) fetch_edges(0);
@@ -356,26 +354,26 @@ class Team {
 
     // -- the updates -------------------------------------------------------------------------------
 
-    HOG_METHOD double* remembered() const { return t.memory + (i * t.replicas + replica) * HOG_MEMORY; }
+    HOG_METHOD Real* remembered() const { return t.memory + (i * t.replicas + replica) * HOG_MEMORY; }
 
     /// The nodes make their steps, and tell them to the threads of their edges.
     HOG_METHOD void step() {
         if (has_node()) {
-            double *h = t.h + replica * HOG_K * t.nodes + i, *memory = remembered();
-            double* packet = t.node + (mine * t.replicas + replica) * HOG_K;
+            Real *h = t.h + replica * HOG_K * t.nodes + i, *memory = remembered();
+            Real* packet = t.node + (mine * t.replicas + replica) * HOG_K;
             double g[HOG_K];
             HOG_EACH(c, HOG_K) g[c] = memory[c] + heard[c];
 #if HOG_STEP == 2
-            double *block_ = memory + HOG_K, *last = block_ + HOG_KK + 1, block[HOG_KK];
-            double trust = block_[HOG_KK], turned = 0.0, size = 0.0, before = 0.0;
+            Real *block_ = memory + HOG_K, *last = block_ + HOG_KK + 1;
+            double trust = block_[HOG_KK], turned = 0.0, size = 0.0, before = 0.0, block[HOG_KK];
             HOG_EACH(c, HOG_K) {
-                turned += g[c] * last[c], size += g[c] * g[c], before += last[c] * last[c];
-                last[c] = g[c];
+                turned += g[c] * last[c], size += g[c] * g[c], before += (double)last[c] * last[c];
+                last[c] = (Real)g[c];
             }
             trust = turned < 0.0 && size > before ? 0.5 * trust : 1.1 * trust;
             trust = smaller(larger(trust, 1e-3 * t.damping), t.damping);
-            block_[HOG_KK] = trust;
-            HOG_EACH(x, HOG_KK) block[x] = block_[x] + heard[HOG_K + x];
+            block_[HOG_KK] = (Real)trust;
+            HOG_EACH(x, HOG_KK) block[x] = (double)block_[x] + heard[HOG_K + x];
             eliminate<HOG_K>(HOG_K, block, g, 1);
 #endif
             HOG_EACH(c, HOG_K) {
@@ -386,7 +384,7 @@ class Team {
 #else
                 const double rate = trust;
 #endif
-                now[c] = h[c * t.nodes] - rate * g[c];
+                now[c] = (Real)(h[c * t.nodes] - rate * g[c]);
                 h[c * t.nodes] = now[c];
                 packet[c] = now[c];
                 tell[c * HOG_NODES + me] = now[c];
@@ -396,23 +394,23 @@ class Team {
         __syncthreads();
     }
 
-    HOG_METHOD const double* head(int hd) const { return w + hd * MessageNet::weights(); }
-    HOG_METHOD const double* context(int hd) const {
+    HOG_METHOD const Real* head(int hd) const { return w + hd * MessageNet::weights(); }
+    HOG_METHOD const Real* context(int hd) const {
         return rows + me * (HOG_ROW + 1) + hd * MessageNet::context();
     }
-    HOG_METHOD double weight(int hd) const {
+    HOG_METHOD Real weight(int hd) const {
         return rows[me * (HOG_ROW + 1) + HOG_HEADS * MessageNet::context() + hd];
     }
 
     /// The message along this thread's edge, to be added up by its receiver.
-    HOG_METHOD void message(double* sums, double* slopes, double* units) const {
-        double y[HOG_D], value[HOG_CHANNELS];
+    HOG_METHOD void message(Real* sums, Real* slopes, Real* units) const {
+        Real y[HOG_D], value[HOG_CHANNELS];
         HOG_EACH(c, HOG_K) {
-            const double at = tell[c * HOG_NODES + edge.owner];
+            const Real at = tell[c * HOG_NODES + edge.owner];
             if (HOG_ENDS == 2) y[2 * c] = at;
             y[HOG_ENDS * c + HOG_ENDS - 1] = edge.loop ? at : edge.view[c];
         }
-        HOG_EACH(c, HOG_M) sums[c] = 0.0;
+        HOG_EACH(c, HOG_M) sums[c] = 0;
         HOG_EACH(hd, HOG_HEADS) {
             forward_from<MessageNet>(head(hd), context(hd), y, nullptr, slopes + hd * MessageNet::hidden(),
                                      units + hd * MessageNet::hidden(), value);
@@ -431,27 +429,27 @@ class Team {
 
     /// What a node's energy sends back to its edges.
     struct Own {
-        double gradient[HOG_K];
+        Real gradient[HOG_K];
 #if HOG_STEP == 2
-        double block[HOG_KK], A[HOG_MK], U[HOG_UN * HOG_UN];
+        Real block[HOG_KK], A[HOG_MK], U[HOG_UN * HOG_UN];
 #endif
     };
 
     /// The networks of this thread's node, from the sum of all messages.
-    HOG_METHOD void evaluate(double* sums, Own& own) const {
-        const double *w_loop = head(HOG_HEADS), *w_up = w_loop + LoopNet::weights();
-        const double *q_loop = of_nodes + me * (HOG_NODE_ROW + 1), *q_up = q_loop + LoopNet::context();
-        const double weight = q_up[UpdateNet::context()];
-        double y[HOG_UN], value[HOG_M > 1 ? HOG_M : 1], bar[HOG_UN], p[HOG_M], g[HOG_K];
-        double sl[LoopNet::hidden() + 1], al[LoopNet::hidden() + 1];
-        double su[UpdateNet::hidden() + 1], au[UpdateNet::hidden() + 1];
-        const double one = 1.0;
+    HOG_METHOD void evaluate(Real* sums, Own& own) const {
+        const Real *w_loop = head(HOG_HEADS), *w_up = w_loop + LoopNet::weights();
+        const Real *q_loop = of_nodes + me * (HOG_NODE_ROW + 1), *q_up = q_loop + LoopNet::context();
+        const Real weight = q_up[UpdateNet::context()];
+        Real y[HOG_UN], value[HOG_M > 1 ? HOG_M : 1], bar[HOG_UN], p[HOG_M], g[HOG_K];
+        Real sl[LoopNet::hidden() + 1], al[LoopNet::hidden() + 1];
+        Real su[UpdateNet::hidden() + 1], au[UpdateNet::hidden() + 1];
+        const Real one = 1;
         forward_from<LoopNet>(w_loop, q_loop, now, nullptr, sl, al, value);
         HOG_EACH(c, HOG_M) y[c] = sums[c] + weight * value[c];
         HOG_EACH(c, HOG_K) y[HOG_M + c] = now[c];
         forward_from<UpdateNet>(w_up, q_up, y, nullptr, su, au, value);
 #if HOG_STEP == 2
-        double J[HOG_UN];
+        Real J[HOG_UN];
         expand_majorised<UpdateNet>(w_up, q_up, su, au, &one, J, bar, own.U);
         HOG_EACH(r, HOG_UN) HOG_EACH(c, r) own.U[c * HOG_UN + r] = own.U[r * HOG_UN + c];
         HOG_EACH(c, HOG_M) p[c] = weight * bar[c];
@@ -465,26 +463,26 @@ class Team {
         HOG_EACH(c, HOG_M) p[c] = weight * bar[c];
         gradient_by<LoopNet>(w_loop, q_loop, sl, p, g);
 #endif
-        HOG_EACH(c, HOG_K) own.gradient[c] = bar[HOG_M + c] + g[c] + HOG_BETA * now[c];
+        HOG_EACH(c, HOG_K) own.gradient[c] = bar[HOG_M + c] + g[c] + (Real)HOG_BETA * now[c];
         HOG_EACH(c, HOG_M) tell[(HOG_K + c) * HOG_NODES + me] = bar[c];
     }
 
     /// What this thread's edge adds to its receiver's sums, and the letter to its sender.
-    HOG_METHOD void reply(const double* all_slopes, const double* all_units) const {
-        double p[HOG_CHANNELS], g[HOG_D], sums[HOG_SUMS], letter[HOG_LETTER];
-        HOG_EACH(c, HOG_SUMS) sums[c] = 0.0;
-        HOG_EACH(c, HOG_LETTER) letter[c] = 0.0;
+    HOG_METHOD void reply(const Real* all_slopes, const Real* all_units) const {
+        Real p[HOG_CHANNELS], g[HOG_D], sums[HOG_SUMS], letter[HOG_LETTER];
+        HOG_EACH(c, HOG_SUMS) sums[c] = 0;
+        HOG_EACH(c, HOG_LETTER) letter[c] = 0;
 #if HOG_STEP == 2
-        double far[HOG_MK];  // the Jacobian in the sender
-        HOG_EACH(x, HOG_MK) far[x] = 0.0;
+        Real far[HOG_MK];  // the Jacobian in the sender
+        HOG_EACH(x, HOG_MK) far[x] = 0;
 #endif
         HOG_EACH(hd, HOG_HEADS) {
             const int row = HOG_CONCAT ? hd * HOG_CHANNELS : 0, z = HOG_ENDS - 1;
-            const V* slopes = all_slopes + hd * MessageNet::hidden();
+            const Real* slopes = all_slopes + hd * MessageNet::hidden();
             HOG_EACH(c, HOG_CHANNELS) p[c] = weight(hd) * tell[(HOG_K + row + c) * HOG_NODES + edge.owner];
 #if HOG_STEP == 2
-            double J[HOG_CHANNELS * HOG_D], curved[HOG_D * HOG_D];
-            const V* units = all_units + hd * MessageNet::hidden();
+            Real J[HOG_CHANNELS * HOG_D], curved[HOG_D * HOG_D];
+            const Real* units = all_units + hd * MessageNet::hidden();
             expand_majorised<MessageNet>(head(hd), context(hd), slopes, units, p, J, g, curved);
             HOG_EACH(c, HOG_CHANNELS) HOG_EACH(x, HOG_K) {
                 far[(row + c) * HOG_K + x] += weight(hd) * J[c * HOG_D + HOG_ENDS * x + z];
@@ -505,9 +503,9 @@ class Team {
         }
 #if HOG_STEP == 2
         HOG_EACH(l, HOG_K) {  // the sender's block: + J' U J
-            double half[HOG_M];
+            Real half[HOG_M];
             HOG_EACH(c, HOG_M) {
-                half[c] = 0.0;
+                half[c] = 0;
                 HOG_EACH(d, HOG_M)
                     half[c] += tell[(HOG_K + HOG_M + c * HOG_M + d) * HOG_NODES + edge.owner] * far[d * HOG_K + l];
             }
@@ -515,23 +513,23 @@ class Team {
         }
 #endif
         const long long place = letters[edge.owner] + edge.number;
-        double* to = t.edge + (place * t.replicas + replica) * HOG_LETTER;
+        Real* to = t.edge + (place * t.replicas + replica) * HOG_LETTER;
         HOG_EACH(f, HOG_LETTER) {  // letters along self-loops arrive at once
             if (edge.loop) sums[f] += letter[f];
-            to[f] = edge.loop ? 0.0 : letter[f];
+            to[f] = edge.loop ? (Real)0 : letter[f];
         }
         HOG_EACH(f, HOG_SUMS) gather[f * HOG_THREADS + me] = sums[f];
     }
 
     /// The nodes compute the gradients of their energies; their letters go out.
     HOG_METHOD void send() {
-        double sums[HOG_M], slopes[HOG_UNITS + 1], units[HOG_UNITS + 1];
+        Real sums[HOG_M], slopes[HOG_UNITS + 1], units[HOG_UNITS + 1];
         int round = 0;
-        HOG_EACH(c, HOG_M) sums[c] = 0.0;
+        HOG_EACH(c, HOG_M) sums[c] = 0;
         do {
             if (several) again(round);
             if (edge.on) {
-                double message_[HOG_M];
+                Real message_[HOG_M];
                 message(message_, slopes, units);
                 HOG_EACH(c, HOG_M) gather[c * HOG_THREADS + me] = message_[c];
             }
@@ -542,13 +540,13 @@ class Team {
         Own own;
         if (has_node()) evaluate(sums, own);
         __syncthreads();
-        double added[HOG_SUMS];
-        HOG_EACH(c, HOG_SUMS) added[c] = 0.0;
+        Real added[HOG_SUMS];
+        HOG_EACH(c, HOG_SUMS) added[c] = 0;
         round = 0;
         do {
             if (several) {
                 again(round);
-                double ignored[HOG_M];
+                Real ignored[HOG_M];
                 if (edge.on) message(ignored, slopes, units);
             }
             if (edge.on) reply(slopes, units);
@@ -559,24 +557,24 @@ class Team {
         if (has_node()) remember(own, added);
     }
 
-    HOG_METHOD void remember(Own& own, double* added) const {
-        double* memory = remembered();
+    HOG_METHOD void remember(Own& own, Real* added) const {
+        Real* memory = remembered();
         HOG_EACH(c, HOG_K) memory[c] = own.gradient[c] + added[c];
 #if HOG_STEP == 2
         HOG_EACH(x, HOG_MK) own.A[x] += added[HOG_K + HOG_KK + x];
         HOG_EACH(l, HOG_K) {  // B + U_hh + A' (U_mm A + U_mh) + U_hm A + beta
-            double half[HOG_M];
+            Real half[HOG_M];
             HOG_EACH(c, HOG_M) {
                 half[c] = own.U[c * HOG_UN + HOG_M + l];
                 HOG_EACH(d, HOG_M) half[c] += own.U[c * HOG_UN + d] * own.A[d * HOG_K + l];
             }
             HOG_EACH(x, HOG_K) {
-                double sum = own.block[x * HOG_K + l] + added[HOG_K + x * HOG_K + l] +
+                Real sum = own.block[x * HOG_K + l] + added[HOG_K + x * HOG_K + l] +
                              own.U[(HOG_M + x) * HOG_UN + HOG_M + l];
                 HOG_EACH(c, HOG_M)
                     sum += own.A[c * HOG_K + x] * half[c] +
                            own.U[c * HOG_UN + HOG_M + x] * own.A[c * HOG_K + l];
-                memory[HOG_K + x * HOG_K + l] = x == l ? sum + HOG_BETA : sum;
+                memory[HOG_K + x * HOG_K + l] = x == l ? sum + (Real)HOG_BETA : sum;
             }
         }
 #endif
@@ -605,10 +603,11 @@ hog_tick(const __grid_constant__ Ticks t, const __grid_constant__ Weights given,
 #if HOG_ARGUMENTS
     Team team(t, given.at, time, what, shared);
 #else
-    const double* from = t.weights + (long long)blockIdx.y * HOG_WEIGHTS;
-    for (int i = threadIdx.x; i < HOG_WEIGHTS; i += HOG_THREADS) shared[i] = from[i];
+    const Real* from = t.weights + (long long)blockIdx.y * HOG_WEIGHTS;
+    Real* weights = (Real*)shared;
+    for (int i = threadIdx.x; i < HOG_WEIGHTS; i += HOG_THREADS) weights[i] = from[i];
     __syncthreads();
-    Team team(t, shared, time, what, shared + HOG_WEIGHTS);
+    Team team(t, weights, time, what, shared + HOG_WEIGHTS);
 #endif
     team.run();
 }
