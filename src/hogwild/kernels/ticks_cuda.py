@@ -43,7 +43,7 @@ REGISTERS = 128
 """Registers of a thread."""
 HEADERS = (
     "vectors.h", "picnn.h", "shapes.h", "draws.h", "elimination.h", "sizes_gpu.h",
-    "layers_gpu.h",
+    "layers_gpu.h", "turns_gpu.h",
 )  # fmt: skip
 
 

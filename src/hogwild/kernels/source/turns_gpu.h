@@ -1,0 +1,336 @@
+// The turns of nodes in a tick on a GPU: whose turn it is, which packets they hold, what is counted.
+// ticks.cu has the updates.
+#pragma once
+#include "draws.h"
+#include "elimination.h"
+#include "layers_gpu.h"
+
+namespace hog {
+
+enum What { DRAW = 1, FIND = 2, UPDATE = 4 };
+enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
+
+#define HOG_AGES 64  // ages that a block counts by itself
+#define HOG_M (HOG_CHANNELS * (HOG_CONCAT ? HOG_HEADS : 1))
+#define HOG_D (HOG_ENDS * HOG_K)
+#define HOG_UN (HOG_M + HOG_K)
+#define HOG_KK (HOG_STEP == 2 ? HOG_K * HOG_K : 0)
+#define HOG_MK (HOG_STEP == 2 ? HOG_M * HOG_K : 0)
+#define HOG_MM (HOG_STEP == 2 ? HOG_M * HOG_M : 0)
+#define HOG_LETTER (HOG_K + HOG_KK)
+// What a node remembers: its gradient; its block, damping and last gradient. HOG_MEMORY is the sum.
+#define HOG_MEMORY (HOG_K + (HOG_STEP == 2 ? HOG_KK + 1 + HOG_K : 0))
+#define HOG_SUMS (HOG_K + HOG_KK + HOG_MK)  // what an edge adds to sums of its receiver
+#define HOG_GATHER (HOG_SUMS > HOG_M ? HOG_SUMS : HOG_M)
+#define HOG_TELL (HOG_K + HOG_M + HOG_MM)
+
+/// A simulation in the memory of the GPU. Edges are numbered by receiver, `order` has their numbers in
+/// the graph.
+struct Ticks {
+    long long nodes, edges, replicas, range;            // range: nodes of a block
+    long long rows, versions, numbers, stagger, delay;  // rows: of `ring`
+    const long long *begin, *node_keys, *edge_keys, *out_degree;
+    const int *order, *src, *reverse;
+    const unsigned char* loops;                         // whether an edge is a self-loop; nullptr: none is
+    long long *next, *turn, *view;                      // turn: a node's last tick, if it was given
+    Real *node, *edge, *h;                            // packets as in Outbox; h: [R, k, N]
+    unsigned* ring;                                     // [rows, N] the packet of each node at a tick: pack()
+    long long *content, *latest;
+    long long *updates, *packets, *sent, *last, *gap, *packet_ages, *content_ages, *oldest_ages;
+    const Real *weights, *of_edges, *of_nodes, *rates;
+    Real* memory;                                     // [N, R, HOG_MEMORY]
+    double rate, damping;
+};
+
+/// Copy a number to shared memory without waiting for it.
+HOG_FN void copy_later(Real* to, const Real* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(sizeof(Real))
+                 : "memory");
+#else
+    *to = *from;
+#endif
+}
+HOG_FN void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+/// Ask for a piece of memory that will be read soon.
+HOG_FN void expect(const void* at) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
+
+// A packet in the ring: its version, and the time of its oldest content modulo 2^24.
+HOG_FN unsigned pack(long long content, int version) {
+    return ((unsigned)content & 0xffffffu) << 8 | (unsigned)version;
+}
+HOG_FN int version_of(unsigned packet) { return (int)(packet & 255u); }
+HOG_FN int content_age(unsigned packet, long long time) {
+    return (int)(((unsigned)time - (packet >> 8)) & 0xffffffu);
+}
+
+HOG_FN void add_count(long long* at, long long x) {
+    atomicAdd((unsigned long long*)at, (unsigned long long)x);
+}
+
+/// An edge of a batch, which its thread knows.
+struct Edge {
+    bool on;        // whether the thread has an edge
+    bool loop;
+    int owner;      // its receiver in the batch
+    long long q;    // its number, by receiver
+    int number;     // its number in the graph
+    Real view[HOG_K];
+};
+
+/// Whose turn it is, and what the nodes hear.
+class Turns {
+  public:
+    HOG_METHOD Turns(const Ticks& t_, long long time_, int what_, double* shared)
+        : t(t_), time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
+        const int row = (int)(time % t.rows);
+        row_now = row, row_next = row + 1 < (int)t.rows ? row + 1 : 0;
+        base = (long long*)shared, letters = base + HOG_NODES, taus = letters + HOG_NODES;
+        rows = (Real*)(taus + HOG_THREADS);
+        of_nodes = rows + HOG_THREADS * (HOG_ROW + 1);
+        gather = of_nodes + HOG_NODES * (HOG_NODE_ROW + 1);
+        tell = gather + HOG_THREADS * HOG_GATHER;
+        int* whole = (int*)(tell + HOG_NODES * HOG_TELL);
+        who = whole, whole += HOG_RANGE;
+        first = whole, whole += HOG_RANGE + 1;
+        owner = whole, whole += HOG_THREADS;
+        counts = whole, whole += 2 * HOG_AGES;
+        most = whole, whole += 3;   // the largest age of packets and of content, the largest gap
+        found = whole;              // nodes that each warp found
+    }
+
+  protected:
+    const Ticks& t;
+    long long time, start;
+    int what, me, replica, row_now, row_next;  // rows of this tick and of the next one in the ring
+    Real *rows, *of_nodes, *gather, *tell;
+    long long *base, *letters, *taus;  // letters: where those of a node's new packet begin
+    int *who, *first, *owner, *counts, *most, *found;
+    int listed, seated, nodes, edges;  // seated: the batch's first node in the list
+    bool several;                      // whether the batch takes several rounds
+    long long i, mine;                 // of the first threads: their node; where its packet goes
+    Edge edge;
+
+    HOG_METHOD bool has_node() const { return me < nodes; }
+    HOG_METHOD unsigned& ring(int row, long long node) const { return t.ring[row * t.nodes + node]; }
+    HOG_METHOD int first_edge(int a) const { return first[seated + a] - first[seated]; }
+
+    // -- whose turn it is --------------------------------------------------------------------------
+
+    HOG_METHOD bool has_turn(long long node) const {
+        return (what & DRAW ? t.next[node] : t.turn[node]) == time;
+    }
+
+    /// List the nodes whose turn it is, and where their edges begin.
+    HOG_METHOD void list(long long from, long long to) {
+        const int lane_ = me % 32, warp = me / 32, warps = HOG_THREADS / 32;
+        listed = 0;
+        for (long long at = from; at < to; at += HOG_THREADS) {
+            const bool turn = at + me < to && has_turn(at + me);
+            if ((what & FIND) && !turn && at + me < to) ring(row_next, at + me) = ring(row_now, at + me);
+            const unsigned all = __ballot_sync(~0u, turn);
+            if (lane_ == 0) found[warp] = __popc(all);
+            __syncthreads();
+            int before = listed;
+            for (int v = 0; v < warps; ++v) {
+                if (v < warp) before += found[v];
+                listed += found[v];
+            }
+            if (turn) who[before + __popc(all & ((1u << lane_) - 1))] = (int)(at + me - from);
+            __syncthreads();
+        }
+        if (warp == 0) {
+            int sum = 0;
+            for (int at = 0; at < listed; at += 32) {
+                const int a = at + lane_;
+                const long long node = start + who[a < listed ? a : 0];
+                int x = a < listed ? (int)(t.begin[node + 1] - t.begin[node]) : 0;
+                for (int o = 1; o < 32; o *= 2) {
+                    const int other = __shfl_up_sync(~0u, x, o);
+                    if (lane_ >= o) x += other;
+                }
+                if (a < listed) first[a + 1] = sum + x;
+                sum += __shfl_sync(~0u, x, 31);
+            }
+            if (lane_ == 0) first[0] = 0;
+        }
+        __syncthreads();
+    }
+
+    /// The next batch.
+    HOG_METHOD void seat(int a) {
+        seated = a;
+        const int left = listed - a, limit = left < HOG_NODES ? left : HOG_NODES;
+        nodes = __syncthreads_count(me < limit && first[a + me + 1] - first[a] <= HOG_THREADS);
+        several = nodes == 0;
+        if (several) nodes = 1;
+        edges = first_edge(nodes);
+        if (has_node()) {
+            i = start + who[a + me];
+            const int from = first_edge(me), to = first_edge(me + 1);
+            base[me] = t.begin[i] - from;
+            if (!several)
+                for (int e = from; e < to; ++e) owner[e] = me;
+        }
+        if (what & UPDATE) expect_next(a + nodes);
+        __syncthreads();
+    }
+
+    /// Ask for the features of the next batch.
+    HOG_METHOD void expect_next(int a) const {
+        const int mine_ = a + me;
+        if (me >= HOG_NODES || mine_ >= listed || first[mine_ + 1] - first[a] > HOG_THREADS) return;
+        const long long node = start + who[mine_], from = t.begin[node];
+        const int bytes = 8 * HOG_ROW * (first[mine_ + 1] - first[mine_]);
+        const char* at = (const char*)(t.of_edges + (replica * t.edges + from) * HOG_ROW);
+        for (int x = 0; x < bytes; x += 128) expect(at + x);
+        at = (const char*)(t.of_nodes + (replica * t.nodes + node) * HOG_NODE_ROW);
+        for (int x = 0; x < 8 * HOG_NODE_ROW; x += 128) expect(at + x);
+        expect(t.order + from), expect(t.src + from), expect(t.reverse + from);
+        expect(t.edge_keys + from);
+    }
+
+    // -- what they hear ----------------------------------------------------------------------------
+
+    /// Fetch the features of the edges of a round, and of the nodes.
+    HOG_METHOD void fetch_edges(int round) const {
+        const int left = edges - round, count = left < HOG_THREADS ? left : HOG_THREADS;
+        const Real* from = t.of_edges + replica * t.edges * HOG_ROW;
+        for (int x = me; x < count * HOG_ROW; x += HOG_THREADS) {
+            const int e = x / HOG_ROW, f = x % HOG_ROW;
+            const long long q = base[several ? 0 : owner[e]] + round + e;
+            copy_later(rows + e * (HOG_ROW + 1) + f, from + q * HOG_ROW + f);
+        }
+    }
+    HOG_METHOD void fetch_nodes() const {
+        const Real* from = t.of_nodes + replica * t.nodes * HOG_NODE_ROW;
+        for (int x = me; x < nodes * HOG_NODE_ROW; x += HOG_THREADS) {
+            const int a = x / HOG_NODE_ROW, f = x % HOG_NODE_ROW;
+            const long long node = start + who[seated + a];
+            copy_later(of_nodes + a * (HOG_NODE_ROW + 1) + f, from + node * HOG_NODE_ROW + f);
+        }
+    }
+
+    HOG_METHOD void count_age(int kind, int age) const {
+        if (age > most[kind]) atomicMax(most + kind, age);
+        if (age < HOG_AGES) atomicAdd(counts + kind * HOG_AGES + age, 1);
+        else add_count((kind ? t.content_ages : t.packet_ages) + age, 1);
+    }
+
+    /// The edge of this thread in a round; `fresh`: the packets are looked for the first time.
+    HOG_METHOD void locate(int round, bool fresh) {
+        edge.on = round + me < edges;
+        if (!edge.on) return;
+        edge.owner = several ? 0 : owner[me];
+        edge.q = base[edge.owner] + round + me;
+        edge.loop = t.loops && t.loops[edge.q];
+        const int number = t.order[edge.q];
+        const long long key = t.edge_keys[edge.q];
+        const int sender = t.src[edge.q], back = t.reverse[edge.q];
+        long long tau = t.view[number];
+        if (fresh && (what & FIND)) {
+            if (what & DRAW) {
+                const long long limit = time - tau;
+                tau = time - draw(key, time, limit < t.delay ? limit : t.delay);
+                t.view[number] = tau;
+            }
+            taus[me] = tau;
+        }
+        edge.number = number;
+        const int age = (int)(time - tau);
+        const unsigned packet_ = ring(row_now >= age ? row_now - age : row_now - age + (int)t.rows, sender);
+        if (fresh && (what & FIND)) {
+            const int inside = content_age(packet_, time);
+            count_age(0, age);
+            count_age(1, inside > age ? inside : age);
+        }
+        if (!(what & UPDATE)) return;
+        const long long version = version_of(packet_), there = version * t.nodes + sender;
+        const Real* packet = t.node + (there * t.replicas + replica) * HOG_K;
+        if (fresh) {
+            const long long place = version * t.edges + back;
+            const Real* letter = t.edge + (place * t.replicas + replica) * HOG_LETTER;
+            HOG_EACH(f, HOG_LETTER) gather[f * HOG_THREADS + me] = letter[f];
+        }
+        HOG_EACH(c, HOG_K) edge.view[c] = packet[c];
+    }
+
+    /// The sums over the edges of this thread's node in a round, of what the edges' threads gathered.
+    template <int FIELDS>
+    HOG_METHOD void add_gathered(int round, Real* to) const {
+        const int from = first_edge(me) - round, until = first_edge(me + 1) - round;
+        const int end = until < HOG_THREADS ? until : HOG_THREADS;
+        for (int e = from > 0 ? from : 0; e < end; ++e)
+            HOG_EACH(f, FIELDS) to[f] += gather[f * HOG_THREADS + e];
+    }
+
+    Real heard[HOG_LETTER];
+
+    /// Read the packets and count them; file that the nodes send.
+    HOG_METHOD void hear() {
+        long long oldest = time;
+        HOG_EACH(f, HOG_LETTER) heard[f] = 0;
+        if (what & UPDATE) {
+            fetch_nodes();
+            if (!several) fetch_edges(0);
+        }
+        int round = 0;
+        do {
+            locate(round, true);
+            __syncthreads();
+            if (has_node()) {
+                if (what & UPDATE) add_gathered<HOG_LETTER>(round, heard);
+                if (what & FIND) {
+                    const int from = first_edge(me) - round, until = first_edge(me + 1) - round;
+                    const int end = until < HOG_THREADS ? until : HOG_THREADS;
+                    for (int e = from > 0 ? from : 0; e < end; ++e)
+                        oldest = taus[e] < oldest ? taus[e] : oldest;
+                }
+            }
+            if (several) __syncthreads();
+            round += HOG_THREADS;
+        } while (round < edges);
+        if (!has_node()) return;
+        int version = version_of(ring(what & FIND ? row_now : row_next, i));
+        if (what & FIND) version = version + 1 < (int)t.versions ? version + 1 : 0;
+        mine = version * t.nodes + i;
+        letters[me] = version * t.edges;
+        if (!(what & FIND)) return;
+        const long long last = t.last[i], out = t.out_degree[i];
+        ring(row_next, i) = pack(oldest, version);
+        t.latest[i] = mine;
+        t.content[mine] = oldest;
+        t.updates[i] += 1;
+        t.packets[i] += out;
+        t.sent[i] += out * t.numbers;
+        t.last[i] = time;
+        atomicMax(most + 2, (int)(time - last));
+        if (!(what & DRAW)) return;
+        t.next[i] = time + 1 + draw(t.node_keys[i], time, t.stagger - 1);
+        if (!(what & UPDATE)) t.turn[i] = time;  // a second launch updates the node
+    }
+
+    /// Add this block's counts to those of the simulation.
+    HOG_METHOD void report() const {
+        __syncthreads();
+        for (int x = me; x < 2 * HOG_AGES; x += HOG_THREADS)
+            if (counts[x])
+                add_count((x < HOG_AGES ? t.packet_ages : t.content_ages) + x % HOG_AGES, counts[x]);
+        if (me < 3) {
+            long long* at = me < 2 ? t.oldest_ages + me : t.gap;
+            if (*at < most[me]) atomicMax(at, (long long)most[me]);
+        }
+    }
+};
+
+}  // namespace hog
