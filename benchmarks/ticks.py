@@ -1,10 +1,10 @@
 r"""Node updates a second of the simulator, in compiled code and on torch.
 
 The model is an untrained ``EnergyGNN`` of the paper's size on random geometric graphs of mean
-degree 6, in float64 (``--dtype``), with S = 5 and D = 2. A cell is a graph, a number of runs and a number of
-replicas; an update of one node in one replica counts as one. Every cell runs twice, in processes of
-their own: with the compiled library, and with ``HOGWILD_KERNELS=off``. Both begin at the same start
-and make ticks for the same time.
+degree 6, in float64 (or as ``--dtype`` says), with S = 5 and D = 2. A cell is a graph, a number of
+runs and a number of replicas; an update of one node in one replica counts as one. Every cell runs
+twice, in processes of their own: with compiled code, and with ``HOGWILD_KERNELS=off``. Both begin
+at the same start and make ticks for the same time.
 
 The table also says how near compiled gradient steps come to two limits: the numbers that an update
 must at least read and write, a second, as a share of what copying a large array moves, a second;
@@ -128,8 +128,9 @@ def measure(
     units = [sum(layer.wy.shape[-2] for layer in net.layers[:-1])
              for net in (rnd.message, rnd.loop, rnd.update)]  # fmt: skip
     share = problem.graph.num_edges / problem.graph.num_nodes
+    compiled = not (isinstance(simulation.ticks, str) and isinstance(simulation.kernel, str))
     return {
-        "rate": updates / spent, "ticks": ticks,
+        "rate": updates / spent, "ticks": ticks, "compiled": compiled,
         "bytes": least_bytes(problem), "copied": copied(clock, device),
         "activations": share * units[0] + units[1] + units[2],
     }  # fmt: skip
@@ -186,6 +187,8 @@ def main() -> None:
             if arguments.threads:
                 flags += ["--threads", str(arguments.threads)]
             torch_, ours = apart(flags, "off"), apart(flags, "")
+            if not ours["compiled"]:
+                sys.exit(f"{rule} in {arguments.dtype} on {arguments.device} is not compiled")
             gradient = rule == "gradient"  # messages evaluate a node's networks several times
             moved = ours["rate"] * ours["bytes"] / ours["copied"]
             rows.append([

@@ -166,7 +166,9 @@ class Simulation:
     def __getstate__(self) -> dict[str, Any]:
         if isinstance(self.ticks, CudaTicks):
             self.ticks.give_back(self.time)
-        return {name: x for name, x in vars(self).items() if name not in ("kernel", "ticks", "_post")}
+        return {
+            name: x for name, x in vars(self).items() if name not in ("kernel", "ticks", "_post")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
