@@ -34,7 +34,8 @@ extern "C" void run_parameters(int x, int y, Batch* b, const double* sums, doubl
 
 
 RUN_TICK = """
-extern "C" void run_tick(int x, int y, double* shared, Ticks* t, Weights* w, long long time, int what) {
+extern "C" void run_tick(int x, int y, double* shared, Ticks* t, Weights* w, long long time,
+                         int what) {
     emulate(x, y, HOG_THREADS, shared, [=] { hog_tick(*t, *w, time, what); });
 }
 """

@@ -166,9 +166,8 @@ class Simulation:
     def __getstate__(self) -> dict[str, Any]:
         if isinstance(self.ticks, CudaTicks):
             self.ticks.give_back(self.time)
-        return {
-            name: x for name, x in vars(self).items() if name not in ("kernel", "ticks", "_post")
-        }
+        compiled = ("kernel", "ticks", "_post")
+        return {name: x for name, x in vars(self).items() if name not in compiled}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -215,8 +214,8 @@ class Simulation:
             )
         except CudaError as error:  # no compiler for the GPU: torch makes the ticks
             return str(error)
-        tally.packet_age.counts = partial(ticks.counts, 0)  # type: ignore[assignment]
-        tally.content_age.counts = partial(ticks.counts, 1)  # type: ignore[assignment]
+        tally.packet_age.counts = partial(ticks.counts, 0)
+        tally.content_age.counts = partial(ticks.counts, 1)
         return ticks
 
     def _follow(self, after: After) -> None:

@@ -183,9 +183,11 @@ def launch(
 
 
 @cache
-def functions(design: Design, device: int, *shape: int) -> dict[str, ctypes.c_void_p]:
+def functions(
+    design: Design, device: int, threads: int, resident: int
+) -> dict[str, ctypes.c_void_p]:
     """The loaded kernels of one model on one GPU."""
-    text = prelude(design, *shape) + (SOURCE.parent / "energy.cu").read_text()
+    text = prelude(design, threads, resident) + (SOURCE.parent / "energy.cu").read_text()
     wanted = ("hog_solve", "hog_adjoint", "hog_parameters")
     return load(text, "energy.cu", HEADERS, device, wanted)
 

@@ -104,7 +104,7 @@ class Shape:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory of a block: what ``Team`` of ``ticks.cu`` lays out."""
+        """Bytes of shared memory of a block: what ``Turns`` of ``turns_gpu.h`` lays out."""
         d, t = self.design, self.threads
         k, m = d.channels, d.message_channels * (d.heads if d.concat else 1)
         curved = self.step == 2
@@ -142,7 +142,7 @@ def _padded(x: int) -> int:
 
 
 def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> Shape | None:
-    """The constants for a model on a graph with embeddings like ``h`` [R, k, N], with ``room`` bytes
+    """The constants for a model on a graph with embeddings like ``h`` [R, k, N] and ``room`` bytes
     of shared memory; ``None``: there are none, because the model is too wide."""
     degree = graph.num_edges / max(graph.num_nodes, 1)
     for threads in THREADS:
@@ -155,7 +155,7 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
     return None
 
 
-# The structure of source/ticks.cu, in its order.
+# The structure of source/turns_gpu.h, in its order.
 _WHOLE = "nodes edges replicas range rows versions numbers stagger delay"
 _ARRAYS = (
     "begin node_keys edge_keys out_degree order src reverse loops next turn view node edge h "
@@ -189,7 +189,8 @@ class CudaTicks:
         depth: Age of the oldest packet that is asked for.
         time: The next tick.
         ages: How often packets, and their content, had each age so far.
-        arrays: The arrays of the simulation, embeddings ``h`` [R, k, N] among them, by their names in ``source/ticks.cu``.
+        arrays: The arrays of the simulation by their names in ``source/turns_gpu.h``; embeddings
+            ``h`` [R, k, N] are among them, and the outbox's ``current``.
     """
 
     def __init__(
@@ -256,8 +257,8 @@ class CudaTicks:
         self._load()
 
     def _packed(self, time: int) -> Tensor:
-        """The ring of ``source/ticks.cu`` before a tick, from that of the outbox; it has a row more,
-        so that a tick can write the row of the next one."""
+        """The ring of ``source/turns_gpu.h`` before a tick, from that of the outbox. It has a row
+        more, so that a tick can write the row of the next one."""
         n, latest, content = self.graph.num_nodes, self.arrays["latest"], self.arrays["content"]
         ring = torch.zeros(self.depth + 2, n, dtype=torch.int32, device=self.device)
         for age in range(self.depth + 1):
@@ -361,8 +362,8 @@ TICKS: dict[str, type[CudaTicks]] = {"cuda": CudaTicks}
 
 
 def ticks_of(rule: Rule, graph: Graph, h: Tensor, depth: int) -> type[CudaTicks] | str:
-    """How ticks of a rule that has begun at ``h`` [R, k, N] are made on its device, with packets up to
-    an age of ``depth``; or why they are not made in one launch."""
+    """How ticks of a rule that has begun at ``h`` [R, k, N] are made on its device, with packets up
+    to an age of ``depth``; or why they are not made in one launch."""
     made = TICKS.get(h.device.type)
     if made is None:
         return f"there are no ticks in one launch on {h.device}"
