@@ -48,17 +48,15 @@ class Team : public Turns {
 
     // -- the updates -------------------------------------------------------------------------------
 
-    HOG_METHOD Real* remembered() const { return t.memory + (i * t.replicas + replica) * HOG_MEMORY; }
-
     /// The nodes make their steps, and tell them to the threads of their edges.
     HOG_METHOD void step() {
         if (has_node()) {
-            Real *h = t.h + replica * HOG_K * t.nodes + i, *memory = remembered();
+            Real* h = t.h + replica * HOG_K * t.nodes + i;
             Real* packet = t.node + (mine * t.replicas + replica) * HOG_K;
             double g[HOG_K];
-            HOG_EACH(c, HOG_K) g[c] = memory[c] + heard[c];
+            HOG_EACH(c, HOG_K) g[c] = own[c] + heard[c];
 #if HOG_STEP == 2
-            Real *block_ = memory + HOG_K, *last = block_ + HOG_KK + 1;
+            Real *block_ = remembered() + HOG_K, *last = block_ + HOG_KK + 1;
             double trust = block_[HOG_KK], turned = 0.0, size = 0.0, before = 0.0, block[HOG_KK];
             HOG_EACH(c, HOG_K) {
                 turned += g[c] * last[c], size += g[c] * g[c], before += (double)last[c] * last[c];
@@ -78,7 +76,7 @@ class Team : public Turns {
 #else
                 const double rate = trust;
 #endif
-                now[c] = (Real)(h[c * t.nodes] - rate * g[c]);
+                now[c] = (Real)(at[c] - rate * g[c]);
                 h[c * t.nodes] = now[c];
                 packet[c] = now[c];
                 tell[c * HOG_NODES + me] = now[c];
@@ -231,8 +229,8 @@ class Team : public Turns {
             if (has_node()) add_gathered<HOG_M>(round, sums);
             round += HOG_THREADS;
         } while (round < edges);
-        Own own;
-        if (has_node()) evaluate(sums, own);
+        Own mine_;
+        if (has_node()) evaluate(sums, mine_);
         __syncthreads();
         Real added[HOG_SUMS];
         HOG_EACH(c, HOG_SUMS) added[c] = 0;
@@ -248,7 +246,7 @@ class Team : public Turns {
             if (has_node()) add_gathered<HOG_SUMS>(round, added);
             round += HOG_THREADS;
         } while (round < edges);
-        if (has_node()) remember(own, added);
+        if (has_node()) remember(mine_, added);
     }
 
     HOG_METHOD void remember(Own& own, Real* added) const {

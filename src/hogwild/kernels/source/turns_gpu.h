@@ -274,12 +274,23 @@ class Turns {
             HOG_EACH(f, FIELDS) to[f] += gather[f * HOG_THREADS + e];
     }
 
-    Real heard[HOG_LETTER];
+    Real heard[HOG_LETTER], at[HOG_K], own[HOG_K];  // of this thread's node: its h and its gradient
+
+    HOG_METHOD Real* remembered() const { return t.memory + (i * t.replicas + replica) * HOG_MEMORY; }
 
     /// Read the packets and count them; file that the nodes send.
     HOG_METHOD void hear() {
-        long long oldest = time;
+        long long oldest = time, last = 0, out = 0;
+        unsigned packet = 0;
         HOG_EACH(f, HOG_LETTER) heard[f] = 0;
+        if (has_node()) {  // read early what is used behind the next barrier
+            packet = ring(what & FIND ? row_now : row_next, i);
+            if (what & FIND) last = t.last[i], out = t.out_degree[i];
+            if (what & UPDATE) {
+                HOG_EACH(c, HOG_K) at[c] = t.h[(replica * HOG_K + c) * t.nodes + i];
+                HOG_EACH(c, HOG_K) own[c] = remembered()[c];
+            }
+        }
         if (what & UPDATE) {
             fetch_nodes();
             if (!several) fetch_edges(0);
@@ -301,18 +312,17 @@ class Turns {
             round += HOG_THREADS;
         } while (round < edges);
         if (!has_node()) return;
-        int version = version_of(ring(what & FIND ? row_now : row_next, i));
+        int version = version_of(packet);
         if (what & FIND) version = version + 1 < (int)t.versions ? version + 1 : 0;
         mine = version * t.nodes + i;
         letters[me] = version * t.edges;
         if (!(what & FIND)) return;
-        const long long last = t.last[i], out = t.out_degree[i];
         ring(row_next, i) = pack(oldest, version);
         t.latest[i] = mine;
         t.content[mine] = oldest;
-        t.updates[i] += 1;
-        t.packets[i] += out;
-        t.sent[i] += out * t.numbers;
+        add_count(t.updates + i, 1);  // without waiting for the old values
+        add_count(t.packets + i, out);
+        add_count(t.sent + i, out * t.numbers);
         t.last[i] = time;
         atomicMax(most + 2, (int)(time - last));
         if (!(what & DRAW)) return;
