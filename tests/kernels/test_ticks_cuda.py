@@ -23,7 +23,7 @@ from hogwild.asynchrony.trace import Replay
 from hogwild.executors.simulated import Simulation
 from hogwild.kernels import ticks_cuda
 from hogwild.kernels.build import compiler
-from hogwild.kernels.native import SWITCH
+from hogwild.kernels.native import SWITCH, library
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 STEPS = ("constant", "certified", "auto")
@@ -162,7 +162,10 @@ def test_what_stays_on_torch_says_why(emulated, monkeypatch):
         {"impairments": [Quantisation(1e-3)]},
         {"impairments": [EventTriggered(1e-3)]},
     ):
-        assert "on torch" in simulation(problem, "constant", h, **options).ticks
+        found = simulation(problem, "constant", h, **options)
+        assert "on torch" in found.ticks
+        assert found.path == ("torch: " + found.kernel if library() is None else
+                              f"compiled ({library().instructions}, packets on torch)")  # fmt: skip
     for impairments in (HARSH, [BernoulliLoss(0.3)]):
         schedule = Schedule(problem.graph, impairments=impairments)
         found = simulation(problem, "constant", h, schedule, impairments=impairments)
@@ -208,6 +211,8 @@ def test_simulate_counts_the_same(emulated, monkeypatch):
     ours = simulate(model, data, **options)
     monkeypatch.delitem(ticks_cuda.TICKS, "cpu")
     theirs = simulate(model, data, **options)
+    assert ours.path == "compiled (emulated)"
+    assert theirs.path.startswith("compiled (") != (library() is None)
     assert gap(ours.h, theirs.h) <= 1e-9
     assert str(ours.staleness) == str(theirs.staleness)
     assert ours.price == theirs.price

@@ -273,6 +273,16 @@ class Simulation:
             self.ticks = "the rule has another energy than at the start"
         return self.ticks if isinstance(self.ticks, CudaTicks) else None
 
+    @property
+    def path(self) -> str:
+        """How ticks are made: ``compiled (…)``, or ``torch: …`` with the reason."""
+        if isinstance(self.ticks, CudaTicks):
+            return f"compiled ({self.ticks.name})"
+        if isinstance(self.kernel, RuleKernel):
+            ticks = "" if self._post is not None else ", packets on torch"
+            return f"compiled ({self.kernel.native.instructions}{ticks})"
+        return f"torch: {self.kernel if self.h.device.type == 'cpu' else self.ticks}"
+
     def _fitting(self) -> RuleKernel | None:
         """The compiled update, if the rule still has the energy that it was compiled for."""
         return self.kernel if isinstance(self.kernel, RuleKernel) and self.kernel.fits else None
