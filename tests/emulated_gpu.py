@@ -38,6 +38,9 @@ extern "C" void run_tick(int x, int y, double* shared, Ticks* t, Weights* w, lon
                          int what) {
     emulate(x, y, HOG_THREADS, shared, [=] { hog_tick(*t, *w, time, what); });
 }
+extern "C" void run_find(int x, double* shared, Ticks* t, long long time, int what, int blocks) {
+    emulate(x, 0, HOG_FINDERS, shared, [=] { hog_find(*t, time, what, blocks); });
+}
 """
 
 
@@ -101,9 +104,16 @@ class EmulatedTicks(CudaTicks):
     def _blocks(self, nodes):
         return -(-nodes // 8), 8
 
-    def _launch(self, replicas):
-        room = torch.zeros(self.shape.shared // 8 + 1, dtype=torch.float64)
-        given = [ctypes.c_void_p(room.data_ptr()), *map(ctypes.byref, (self._ticks, self._weights))]
+    def _blocks_of_finders(self, edges):
+        return 2 if edges > 100 else 1
+
+    def _launch(self, name, blocks, replicas, threads, shared):
+        room = torch.zeros(shared // 8 + 1, dtype=torch.float64)
+        at, ticks, when = ctypes.c_void_p(room.data_ptr()), ctypes.byref(self._ticks), self._time
         for y in range(replicas):
-            for x in range(self.blocks):
-                self.library.run_tick(x, y, *given, self._time, self._what)
+            for x in range(blocks):
+                if name == "hog_find":
+                    self.library.run_find(x, at, ticks, when, self._what, self._finders)
+                else:
+                    weights = ctypes.byref(self._weights)
+                    self.library.run_tick(x, y, at, ticks, weights, when, self._what)

@@ -1,7 +1,8 @@
-"""Ticks of gradient steps on a GPU: one launch a tick, and nothing is read back between ticks.
+"""Ticks of gradient steps on a GPU: two launches a tick, and nothing is read back between ticks.
 
-``source/ticks.cu`` is compiled for one model by NVRTC. The kernel draws whose turn it is, finds the
-packets, computes the updates and files what the nodes send, in the arrays of the simulation.
+``source/ticks.cu`` is compiled for one model by NVRTC. The first kernel draws the packets that the
+nodes hold whose turn it is. The second one computes the updates and files what the nodes send, in
+the arrays of the simulation.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ RANGE = 256
 """Most nodes of a block."""
 AGES = 64
 """Ages that a block counts by itself."""
+FINDERS = 256
+"""Threads of a block that draws packets."""
 MOST_ARGUMENTS = 3_400
 """Bytes of weights that are passed as an argument of the kernel; a launch has 4096 bytes."""
 MOST_DEPTH = 253
@@ -111,8 +114,8 @@ class Shape:
         gather = max(k + (k * k + m * k if curved else 0), m)
         tell = k + m + (m * m if curved else 0)
         numbers = t * (self.row + 1 + gather) + self.nodes * (self.node_row + 1 + tell)
-        long = t + 2 * self.nodes + (0 if self.arguments else self.weights)
-        whole = 2 * RANGE + 1 + t + 2 * AGES + 3 + t // 32
+        long = 2 * self.nodes + (0 if self.arguments else self.weights)
+        whole = 2 * RANGE + 1 + 2 * t + 1 + t // 32
         return self.bytes * numbers + 8 * long + 4 * whole + 16
 
     @property
@@ -123,7 +126,7 @@ class Shape:
     def text(self) -> str:
         """The source for these constants."""
         numbers = {
-            "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": RANGE,
+            "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": RANGE, "FINDERS": FINDERS,
             "WEIGHTS": self.weights, "ARGUMENTS": int(self.arguments), "NODES": self.nodes,
             "REAL": "float" if self.single else "double",
         }  # fmt: skip
@@ -131,6 +134,11 @@ class Shape:
         body = (SOURCE.parent / "ticks.cu").read_text()
         constants = cuda.prelude(self.design, self.threads, self.resident, "shapes.h")
         return constants + "\n".join([*lines, body])
+
+
+def _addresses(*holders: Any) -> Any:
+    """The addresses of a kernel's arguments."""
+    return (ctypes.c_void_p * len(holders))(*(ctypes.addressof(x) for x in holders))
 
 
 def _index(device: torch.device) -> int:
@@ -158,7 +166,7 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
 # The structure of source/turns_gpu.h, in its order.
 _WHOLE = "nodes edges replicas range rows versions numbers stagger delay"
 _ARRAYS = (
-    "begin node_keys edge_keys out_degree order src reverse loops next turn view node edge h "
+    "begin node_keys edge_keys out_degree order src dst reverse held loops next turn view node edge h "
     "ring content latest updates packets sent last gap packet_ages content_ages oldest_ages "
     "weights of_edges of_nodes rates memory"
 )
@@ -173,9 +181,9 @@ class _Ticks(ctypes.Structure):
 
 
 @cache
-def _function(shape: Shape, device: int) -> ctypes.c_void_p:
-    """The loaded kernel on one GPU."""
-    return cuda.load(shape.text(), "ticks.cu", HEADERS, device, ("hog_tick",))["hog_tick"]
+def _functions(shape: Shape, device: int) -> dict[str, ctypes.c_void_p]:
+    """The loaded kernels on one GPU."""
+    return cuda.load(shape.text(), "ticks.cu", HEADERS, device, ("hog_find", "hog_tick"))
 
 
 class CudaTicks:
@@ -227,7 +235,8 @@ class CudaTicks:
         self._alive: dict[str, Tensor | None] = {
             **arrays, "begin": begin, "node_keys": node_keys,
             "edge_keys": edge_keys[order].contiguous(), "order": order.int(),
-            "src": graph.src[order].int(), "reverse": graph.reverse[order].int(),
+            "src": graph.src[order].int(), "dst": graph.dst[order].int(),
+            "held": torch.zeros(e, dtype=torch.int32, device=h.device), "reverse": graph.reverse[order].int(),
             "loops": loops[order].contiguous() if bool(loops.any()) else None, "next": following,
             "turn": self.turn, "view": self.view, "weights": rows.weights, "of_edges": rows.edges,
             "of_nodes": rows.nodes, "rates": rates, "memory": memory,
@@ -252,8 +261,12 @@ class CudaTicks:
         number = ctypes.c_float if shape.single else ctypes.c_double
         self._weights = (number * len(given))(*given)
         self._time, self._what = ctypes.c_longlong(), ctypes.c_int()
-        holders = (self._ticks, self._weights, self._time, self._what)
-        self._arguments = (ctypes.c_void_p * 4)(*(ctypes.addressof(x) for x in holders))
+        self._finders = ctypes.c_int(self._blocks_of_finders(e))
+        when = (self._time, self._what)
+        self._arguments = {
+            "hog_find": _addresses(self._ticks, *when, self._finders),
+            "hog_tick": _addresses(self._ticks, self._weights, *when),
+        }
         self._load()
 
     def _packed(self, time: int) -> Tensor:
@@ -289,7 +302,10 @@ class CudaTicks:
         return cuda.most_shared(_index(device))
 
     def _load(self) -> None:
-        self._function = _function(self.shape, _index(self.device))
+        self._functions = _functions(self.shape, _index(self.device))
+
+    def _blocks_of_finders(self, edges: int) -> int:
+        return max(min(-(-edges // FINDERS), 8 * cuda.multiprocessors(_index(self.device))), 1)
 
     def _blocks(self, nodes: int) -> tuple[int, int]:
         """Blocks of a launch, and nodes of a block: enough blocks for all multiprocessors."""
@@ -299,13 +315,14 @@ class CudaTicks:
             size //= 2
         return -(-nodes // size), size
 
-    def _launch(self, replicas: int) -> None:
-        stream = torch.cuda.current_stream(_index(self.device)).cuda_stream
-        with torch.cuda.device(_index(self.device)):
+    def _launch(self, name: str, blocks: int, replicas: int, threads: int, shared: int) -> None:
+        index = _index(self.device)
+        stream = torch.cuda.current_stream(index).cuda_stream
+        arguments = self._arguments[name]
+        with torch.cuda.device(index):
             cuda.launch(
-                self._function, (self.blocks, replicas), self.shape.threads, self.shape.shared,
-                stream, self._arguments,
-            )  # fmt: skip
+                self._functions[name], (blocks, replicas), threads, shared, stream, arguments
+            )
 
     # -- ticks -------------------------------------------------------------------------------------
 
@@ -331,16 +348,14 @@ class CudaTicks:
 
     def _make(self, time: int, draw: int) -> None:
         self._make_room(time)
-        self._time.value = time
-        replicas = self._ticks.replicas
-        if replicas == 1:
-            self._what.value = draw | FIND | UPDATE
-            self._launch(1)
-            return
-        self._what.value = draw | FIND  # all replicas have the same schedule
-        self._launch(1)
-        self._what.value = UPDATE
-        self._launch(replicas)
+        self._time.value, self._what.value = time, draw
+        self._launch("hog_find", self._finders.value, 1, FINDERS, 8 * (AGES + 1))
+        replicas, shape = self._ticks.replicas, self.shape
+        # All replicas have the same schedule: with several, one launch files it for all of them.
+        parts = ((draw | FIND | UPDATE, 1),)
+        for what, count in parts if replicas == 1 else ((draw | FIND, 1), (UPDATE, replicas)):
+            self._what.value = what
+            self._launch("hog_tick", self.blocks, count, shape.threads, shape.shared)
 
     def _make_room(self, time: int) -> None:
         """Make room to count ages up to ``time``."""

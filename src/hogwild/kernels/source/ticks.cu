@@ -1,5 +1,5 @@
-// A tick of gradient steps on a GPU, in one launch: whose turn it is, what they hear, their updates,
-// what they send. Nothing is read back.
+// A tick of gradient steps on a GPU, in two launches: one draws the packets that nodes hold, the other one
+// computes the updates and files what is sent. Nothing is read back.
 //
 // hogwild/kernels/ticks_cuda.py compiles this file for one model. simulator.h and stars.h have the same
 // arithmetic for a CPU, hogwild/asynchrony/history.py has the meaning of the arrays. A block of threads
@@ -27,7 +27,7 @@ class Team : public Turns {
     HOG_METHOD void run() {
         const long long from = blockIdx.x * t.range;
         start = from;
-        for (int i = me; i < 2 * HOG_AGES + 3; i += HOG_THREADS) counts[i] = 0;
+        if (me == 0) *most = 0;
         list(from, from + t.range < t.nodes ? from + t.range : t.nodes);
         for (int a = 0; a < listed; a += nodes) {
             seat(a);
@@ -277,6 +277,12 @@ class Team : public Turns {
 }  // namespace hog
 
 using namespace hog;
+
+extern "C" __global__ void __launch_bounds__(HOG_FINDERS, 8)
+hog_find(const __grid_constant__ Ticks t, long long time, int what, int blocks) {
+    HOG_SHARED(shared);
+    Finder(t, time, what, (int*)shared).run(HOG_FINDERS, blocks);
+}
 
 extern "C" __global__ void __launch_bounds__(HOG_THREADS, HOG_RESIDENT)
 hog_tick(const __grid_constant__ Ticks t, const __grid_constant__ Weights given, long long time, int what) {

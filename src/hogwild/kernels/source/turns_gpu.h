@@ -30,7 +30,8 @@ struct Ticks {
     long long nodes, edges, replicas, range;            // range: nodes of a block
     long long rows, versions, numbers, stagger, delay;  // rows: of `ring`
     const long long *begin, *node_keys, *edge_keys, *out_degree;
-    const int *order, *src, *reverse;
+    const int *order, *src, *dst, *reverse;
+    unsigned* held;                                     // the packets that edges' receivers hold now: age, version
     const unsigned char* loops;                         // whether an edge is a self-loop; nullptr: none is
     long long *next, *turn, *view;                      // turn: a node's last tick, if it was given
     Real *node, *edge, *h;                            // packets as in Outbox; h: [R, k, N]
@@ -58,13 +59,6 @@ HOG_FN void wait_for_copies() {
 #endif
 }
 
-/// Ask for a piece of memory that will be read soon.
-HOG_FN void expect(const void* at) {
-#if defined(__CUDA_ARCH__)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-#endif
-}
-
 // A packet in the ring: its version, and the time of its oldest content modulo 2^24.
 HOG_FN unsigned pack(long long content, int version) {
     return ((unsigned)content & 0xffffffu) << 8 | (unsigned)version;
@@ -77,6 +71,53 @@ HOG_FN int content_age(unsigned packet, long long time) {
 HOG_FN void add_count(long long* at, long long x) {
     atomicAdd((unsigned long long*)at, (unsigned long long)x);
 }
+
+/// The packets that the receivers of some edges hold now: the edges of a thread are a grid apart.
+class Finder {
+  public:
+    HOG_METHOD Finder(const Ticks& t_, long long time_, int what_, int* shared)
+        : t(t_), time(time_), what(what_), counts(shared), most(shared + 2 * HOG_AGES) {}
+
+    HOG_METHOD void run(int threads, int blocks) {
+        for (int x = threadIdx.x; x < 2 * HOG_AGES + 2; x += threads) counts[x] = 0;
+        __syncthreads();
+        const int row = (int)(time % t.rows);
+        for (long long q = blockIdx.x * threads + threadIdx.x; q < t.edges; q += threads * blocks) {
+            const int node = t.dst[q];
+            if ((what & DRAW ? t.next[node] : t.turn[node]) != time) continue;
+            const int number = t.order[q], sender = t.src[q];
+            long long tau = t.view[number];
+            if (what & DRAW) {
+                const long long limit = time - tau;
+                tau = time - draw(t.edge_keys[q], time, limit < t.delay ? limit : t.delay);
+                t.view[number] = tau;
+            }
+            const int age = (int)(time - tau);
+            const unsigned packet = t.ring[(row >= age ? row - age : row - age + t.rows) * t.nodes + sender];
+            const int inside = content_age(packet, time);
+            t.held[q] = (unsigned)age << 8 | version_of(packet);
+            count_age(0, age);
+            count_age(1, inside > age ? inside : age);
+        }
+        __syncthreads();
+        for (int x = threadIdx.x; x < 2 * HOG_AGES; x += threads)
+            if (counts[x]) add_count((x < HOG_AGES ? t.packet_ages : t.content_ages) + x % HOG_AGES, counts[x]);
+        if (threadIdx.x < 2 && t.oldest_ages[threadIdx.x] < most[threadIdx.x])
+            atomicMax(t.oldest_ages + threadIdx.x, (long long)most[threadIdx.x]);
+    }
+
+  private:
+    const Ticks& t;
+    long long time;
+    int what;
+    int *counts, *most;  // most: the largest age of packets and of content
+
+    HOG_METHOD void count_age(int kind, int age) const {
+        if (age > most[kind]) atomicMax(most + kind, age);
+        if (age < HOG_AGES) atomicAdd(counts + kind * HOG_AGES + age, 1);
+        else add_count((kind ? t.content_ages : t.packet_ages) + age, 1);
+    }
+};
 
 /// An edge of a batch, which its thread knows.
 struct Edge {
@@ -95,8 +136,8 @@ class Turns {
         : t(t_), time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
         const int row = (int)(time % t.rows);
         row_now = row, row_next = row + 1 < (int)t.rows ? row + 1 : 0;
-        base = (long long*)shared, letters = base + HOG_NODES, taus = letters + HOG_NODES;
-        rows = (Real*)(taus + HOG_THREADS);
+        base = (long long*)shared, letters = base + HOG_NODES;
+        rows = (Real*)(letters + HOG_NODES);
         of_nodes = rows + HOG_THREADS * (HOG_ROW + 1);
         gather = of_nodes + HOG_NODES * (HOG_NODE_ROW + 1);
         tell = gather + HOG_THREADS * HOG_GATHER;
@@ -104,9 +145,9 @@ class Turns {
         who = whole, whole += HOG_RANGE;
         first = whole, whole += HOG_RANGE + 1;
         owner = whole, whole += HOG_THREADS;
-        counts = whole, whole += 2 * HOG_AGES;
-        most = whole, whole += 3;   // the largest age of packets and of content, the largest gap
-        found = whole;              // nodes that each warp found
+        ages = whole, whole += HOG_THREADS;  // of the packets
+        most = whole, whole += 1;            // the largest gap
+        found = whole;                       // nodes that each warp found
     }
 
   protected:
@@ -114,8 +155,8 @@ class Turns {
     long long time, start;
     int what, me, replica, row_now, row_next;  // rows of this tick and of the next one in the ring
     Real *rows, *of_nodes, *gather, *tell;
-    long long *base, *letters, *taus;  // letters: where those of a node's new packet begin
-    int *who, *first, *owner, *counts, *most, *found;
+    long long *base, *letters;  // letters: where those of a node's new packet begin
+    int *who, *first, *owner, *ages, *most, *found;
     int listed, seated, nodes, edges;  // seated: the batch's first node in the list
     bool several;                      // whether the batch takes several rounds
     long long i, mine;                 // of the first threads: their node; where its packet goes
@@ -182,22 +223,7 @@ class Turns {
             if (!several)
                 for (int e = from; e < to; ++e) owner[e] = me;
         }
-        if (what & UPDATE) expect_next(a + nodes);
         __syncthreads();
-    }
-
-    /// Ask for the features of the next batch.
-    HOG_METHOD void expect_next(int a) const {
-        const int mine_ = a + me;
-        if (me >= HOG_NODES || mine_ >= listed || first[mine_ + 1] - first[a] > HOG_THREADS) return;
-        const long long node = start + who[mine_], from = t.begin[node];
-        const int bytes = 8 * HOG_ROW * (first[mine_ + 1] - first[mine_]);
-        const char* at = (const char*)(t.of_edges + (replica * t.edges + from) * HOG_ROW);
-        for (int x = 0; x < bytes; x += 128) expect(at + x);
-        at = (const char*)(t.of_nodes + (replica * t.nodes + node) * HOG_NODE_ROW);
-        for (int x = 0; x < 8 * HOG_NODE_ROW; x += 128) expect(at + x);
-        expect(t.order + from), expect(t.src + from), expect(t.reverse + from);
-        expect(t.edge_keys + from);
     }
 
     // -- what they hear ----------------------------------------------------------------------------
@@ -221,12 +247,6 @@ class Turns {
         }
     }
 
-    HOG_METHOD void count_age(int kind, int age) const {
-        if (age > most[kind]) atomicMax(most + kind, age);
-        if (age < HOG_AGES) atomicAdd(counts + kind * HOG_AGES + age, 1);
-        else add_count((kind ? t.content_ages : t.packet_ages) + age, 1);
-    }
-
     /// The edge of this thread in a round; `fresh`: the packets are looked for the first time.
     HOG_METHOD void locate(int round, bool fresh) {
         edge.on = round + me < edges;
@@ -234,28 +254,12 @@ class Turns {
         edge.owner = several ? 0 : owner[me];
         edge.q = base[edge.owner] + round + me;
         edge.loop = t.loops && t.loops[edge.q];
-        const int number = t.order[edge.q];
-        const long long key = t.edge_keys[edge.q];
+        edge.number = t.order[edge.q];
+        const unsigned held = t.held[edge.q];
         const int sender = t.src[edge.q], back = t.reverse[edge.q];
-        long long tau = t.view[number];
-        if (fresh && (what & FIND)) {
-            if (what & DRAW) {
-                const long long limit = time - tau;
-                tau = time - draw(key, time, limit < t.delay ? limit : t.delay);
-                t.view[number] = tau;
-            }
-            taus[me] = tau;
-        }
-        edge.number = number;
-        const int age = (int)(time - tau);
-        const unsigned packet_ = ring(row_now >= age ? row_now - age : row_now - age + (int)t.rows, sender);
-        if (fresh && (what & FIND)) {
-            const int inside = content_age(packet_, time);
-            count_age(0, age);
-            count_age(1, inside > age ? inside : age);
-        }
+        const long long version = held & 255u, there = version * t.nodes + sender;
+        if (fresh) ages[me] = (int)(held >> 8);
         if (!(what & UPDATE)) return;
-        const long long version = version_of(packet_), there = version * t.nodes + sender;
         const Real* packet = t.node + (there * t.replicas + replica) * HOG_K;
         if (fresh) {
             const long long place = version * t.edges + back;
@@ -278,9 +282,10 @@ class Turns {
 
     HOG_METHOD Real* remembered() const { return t.memory + (i * t.replicas + replica) * HOG_MEMORY; }
 
-    /// Read the packets and count them; file that the nodes send.
+    /// Read the packets; file that the nodes send.
     HOG_METHOD void hear() {
-        long long oldest = time, last = 0, out = 0;
+        long long last = 0, out = 0;
+        int oldest = 0;  // age
         unsigned packet = 0;
         HOG_EACH(f, HOG_LETTER) heard[f] = 0;
         if (has_node()) {  // read early what is used behind the next barrier
@@ -305,7 +310,7 @@ class Turns {
                     const int from = first_edge(me) - round, until = first_edge(me + 1) - round;
                     const int end = until < HOG_THREADS ? until : HOG_THREADS;
                     for (int e = from > 0 ? from : 0; e < end; ++e)
-                        oldest = taus[e] < oldest ? taus[e] : oldest;
+                        oldest = ages[e] > oldest ? ages[e] : oldest;
                 }
             }
             if (several) __syncthreads();
@@ -317,29 +322,23 @@ class Turns {
         mine = version * t.nodes + i;
         letters[me] = version * t.edges;
         if (!(what & FIND)) return;
-        ring(row_next, i) = pack(oldest, version);
+        ring(row_next, i) = pack(time - oldest, version);
         t.latest[i] = mine;
-        t.content[mine] = oldest;
+        t.content[mine] = time - oldest;
         add_count(t.updates + i, 1);  // without waiting for the old values
         add_count(t.packets + i, out);
         add_count(t.sent + i, out * t.numbers);
         t.last[i] = time;
-        atomicMax(most + 2, (int)(time - last));
+        atomicMax(most, (int)(time - last));
         if (!(what & DRAW)) return;
         t.next[i] = time + 1 + draw(t.node_keys[i], time, t.stagger - 1);
         if (!(what & UPDATE)) t.turn[i] = time;  // a second launch updates the node
     }
 
-    /// Add this block's counts to those of the simulation.
+    /// Tell the simulation this block's longest gap.
     HOG_METHOD void report() const {
         __syncthreads();
-        for (int x = me; x < 2 * HOG_AGES; x += HOG_THREADS)
-            if (counts[x])
-                add_count((x < HOG_AGES ? t.packet_ages : t.content_ages) + x % HOG_AGES, counts[x]);
-        if (me < 3) {
-            long long* at = me < 2 ? t.oldest_ages + me : t.gap;
-            if (*at < most[me]) atomicMax(at, (long long)most[me]);
-        }
+        if (me == 0 && *t.gap < *most) atomicMax(t.gap, (long long)*most);
     }
 };
 
