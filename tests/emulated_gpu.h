@@ -15,6 +15,7 @@
 #define __forceinline__ inline
 #define __noinline__ inline
 #define __grid_constant__
+#define __constant__
 #define __launch_bounds__(threads, blocks)
 using std::fabs;
 using std::fma;

@@ -34,12 +34,15 @@ extern "C" void run_parameters(int x, int y, Batch* b, const double* sums, doubl
 
 
 RUN_TICK = """
-extern "C" void run_tick(int x, int y, double* shared, Ticks* t, Weights* w, long long time,
-                         int what) {
-    emulate(x, y, HOG_THREADS, shared, [=] { hog_tick(*t, *w, time, what); });
+extern "C" void set_constants(const Ticks* ticks, const Real* weights) {
+    hog_ticks = *ticks;
+    memcpy(hog_weights, weights, sizeof hog_weights);
 }
-extern "C" void run_find(int x, double* shared, Ticks* t, long long time, int what, int blocks) {
-    emulate(x, 0, HOG_FINDERS, shared, [=] { hog_find(*t, time, what, blocks); });
+extern "C" void run_tick(int x, int y, double* shared, long long time, int what) {
+    emulate(x, y, HOG_THREADS, shared, [=] { hog_tick(time, what); });
+}
+extern "C" void run_find(int x, double* shared, long long time, int what, int blocks) {
+    emulate(x, 0, HOG_FINDERS, shared, [=] { hog_find(time, what, blocks); });
 }
 """
 
@@ -107,13 +110,16 @@ class EmulatedTicks(CudaTicks):
     def _blocks_of_finders(self, edges):
         return 2 if edges > 100 else 1
 
+    def _write(self):
+        pass  # before every launch: a library has one set of constants
+
     def _launch(self, name, blocks, replicas, threads, shared):
         room = torch.zeros(shared // 8 + 1, dtype=torch.float64)
-        at, ticks, when = ctypes.c_void_p(room.data_ptr()), ctypes.byref(self._ticks), self._time
+        at = ctypes.c_void_p(room.data_ptr())
+        self.library.set_constants(ctypes.byref(self._ticks), ctypes.byref(self._weights))
         for y in range(replicas):
             for x in range(blocks):
                 if name == "hog_find":
-                    self.library.run_find(x, at, ticks, when, self._what, self._finders)
+                    self.library.run_find(x, at, self._time, self._what, self._finders)
                 else:
-                    weights = ctypes.byref(self._weights)
-                    self.library.run_tick(x, y, at, ticks, weights, when, self._what)
+                    self.library.run_tick(x, y, at, self._time, self._what)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -34,8 +35,6 @@ AGES = 64
 """Ages that a block counts by itself."""
 FINDERS = 256
 """Threads of a block that draws packets."""
-MOST_ARGUMENTS = 3_400
-"""Bytes of weights that are passed as an argument of the kernel; a launch has 4096 bytes."""
 MOST_DEPTH = 253
 """Age of the oldest packet: a version of a packet is kept in eight bits."""
 MOST_WEIGHTS = 2_000
@@ -61,6 +60,7 @@ class Shape:
         threads: Threads of a block, and most edges of a batch.
         nodes: Most nodes of a batch.
         single: Whether numbers are in single precision.
+        hubs: Whether a node has more edges than a block has threads.
     """
 
     design: Design
@@ -69,6 +69,7 @@ class Shape:
     threads: int
     nodes: int
     single: bool = False
+    hubs: bool = True
 
     def _sizes(self) -> tuple[tuple[int, int], ...]:
         """Numbers in the context, and in the weights, of the three networks."""
@@ -96,11 +97,6 @@ class Shape:
         return self.design.heads * message + loop + update
 
     @property
-    def arguments(self) -> bool:
-        """Whether the weights are an argument of the kernel."""
-        return not self.replicas and self.bytes * self.weights <= MOST_ARGUMENTS
-
-    @property
     def bytes(self) -> int:
         """Bytes of a number."""
         return 4 if self.single else 8
@@ -114,7 +110,7 @@ class Shape:
         gather = max(k + (k * k + m * k if curved else 0), m)
         tell = k + m + (m * m if curved else 0)
         numbers = t * (self.row + 1 + gather) + self.nodes * (self.node_row + 1 + tell)
-        long = 2 * self.nodes + (0 if self.arguments else self.weights)
+        long = 2 * self.nodes + (self.weights if self.replicas else 0)
         whole = 2 * RANGE + 1 + 2 * t + 1 + t // 32
         return self.bytes * numbers + 8 * long + 4 * whole + 16
 
@@ -127,8 +123,8 @@ class Shape:
         """The source for these constants."""
         numbers = {
             "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": RANGE, "FINDERS": FINDERS,
-            "WEIGHTS": self.weights, "ARGUMENTS": int(self.arguments), "NODES": self.nodes,
-            "REAL": "float" if self.single else "double",
+            "WEIGHTS": self.weights, "FEW": int(not self.replicas), "NODES": self.nodes,
+            "HUBS": int(self.hubs), "REAL": "float" if self.single else "double",
         }  # fmt: skip
         lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
         body = (SOURCE.parent / "ticks.cu").read_text()
@@ -153,11 +149,13 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
     """The constants for a model on a graph with embeddings like ``h`` [R, k, N] and ``room`` bytes
     of shared memory; ``None``: there are none, because the model is too wide."""
     degree = graph.num_edges / max(graph.num_nodes, 1)
+    most = int(graph.in_degree.max()) if graph.num_nodes else 0
+    single, several = h.dtype == torch.float32, h.shape[0] > 1
     for threads in THREADS:
         nodes = 32
         while nodes < threads and nodes * degree < 1.3 * threads:
             nodes *= 2
-        shape = Shape(design, step, h.shape[0] > 1, threads, nodes, h.dtype == torch.float32)
+        shape = Shape(design, step, several, threads, nodes, single, most > threads)
         if shape.shared <= room:
             return shape
     return None
@@ -181,9 +179,8 @@ class _Ticks(ctypes.Structure):
 
 
 @cache
-def _functions(shape: Shape, device: int) -> dict[str, ctypes.c_void_p]:
-    """The loaded kernels on one GPU."""
-    return cuda.load(shape.text(), "ticks.cu", HEADERS, device, ("hog_find", "hog_tick"))
+def _code(shape: Shape, capability: tuple[int, int]) -> bytes:
+    return cuda.compile_cubin(shape.text(), "ticks.cu", HEADERS, capability)
 
 
 class CudaTicks:
@@ -257,15 +254,14 @@ class CudaTicks:
             rate=rule.rate if isinstance(rule.rate, float) else 0.0,
             **{name: None if x is None else x.data_ptr() for name, x in self._alive.items()},
         )  # fmt: skip
-        given = rows.weights[0].tolist() if shape.arguments else [0.0]
+        given = [0.0] if shape.replicas else rows.weights[0].tolist()
         number = ctypes.c_float if shape.single else ctypes.c_double
         self._weights = (number * len(given))(*given)
         self._time, self._what = ctypes.c_longlong(), ctypes.c_int()
         self._finders = ctypes.c_int(self._blocks_of_finders(e))
         when = (self._time, self._what)
         self._arguments = {
-            "hog_find": _addresses(self._ticks, *when, self._finders),
-            "hog_tick": _addresses(self._ticks, self._weights, *when),
+            "hog_find": _addresses(*when, self._finders), "hog_tick": _addresses(*when)
         }
         self._load()
 
@@ -302,7 +298,15 @@ class CudaTicks:
         return cuda.most_shared(_index(device))
 
     def _load(self) -> None:
-        self._functions = _functions(self.shape, _index(self.device))
+        index = _index(self.device)
+        code = _code(self.shape, torch.cuda.get_device_capability(index))
+        self._module = cuda.Module(code, index, ("hog_find", "hog_tick"))  # with constants of its own
+        weakref.finalize(self, self._module.unload)
+        self._module.write("hog_weights", self._weights)
+
+    def _write(self) -> None:
+        """Tell the kernels where the arrays are."""
+        self._module.write("hog_ticks", self._ticks)
 
     def _blocks_of_finders(self, edges: int) -> int:
         return max(min(-(-edges // FINDERS), 8 * cuda.multiprocessors(_index(self.device))), 1)
@@ -321,7 +325,7 @@ class CudaTicks:
         arguments = self._arguments[name]
         with torch.cuda.device(index):
             cuda.launch(
-                self._functions[name], (blocks, replicas), threads, shared, stream, arguments
+                self._module.functions[name], (blocks, replicas), threads, shared, stream, arguments
             )
 
     # -- ticks -------------------------------------------------------------------------------------
@@ -366,6 +370,7 @@ class CudaTicks:
                 self.ages[kind] = old.new_zeros(self.room)
                 self.ages[kind][: old.numel()] = old
                 setattr(self._ticks, name, self.ages[kind].data_ptr())
+            self._write()
 
     def counts(self, kind: int) -> Tensor:
         """How often packets (0), or their content (1), had each age."""

@@ -8,6 +8,13 @@ namespace hog {
 
 typedef HOG_REAL Real;  // double or float: what the networks compute in
 
+/// What was read before is read again: registers need not hold it.
+HOG_FN void read_again() {
+#if !defined(HOG_EMULATED)
+    asm volatile("" ::: "memory");
+#endif
+}
+
 /// log(1 + exp(a)), or the other activation, and its slope, in single precision.
 HOG_FN float activate(int act, float a, float& slope) {
     if (act == SOFTPLUS) {

@@ -11,36 +11,35 @@
 
 namespace hog {
 
-/// Weights of one replica as an argument of the kernel: instructions read them at no cost.
-struct Weights {
-    Real at[HOG_ARGUMENTS ? HOG_WEIGHTS : 1];
-};
-
 #define HOG_UNITS (HOG_HEADS * MessageNet::hidden())  // hidden units of all messages along an edge
 
 /// The turns with the updates.
 class Team : public Turns {
   public:
-    HOG_METHOD Team(const Ticks& t_, const Real* weights, long long time_, int what_, double* shared)
-        : Turns(t_, time_, what_, shared), w(weights) {}
+    HOG_METHOD Team(long long time_, int what_, double* shared)
+        : Turns(time_, what_, shared + (HOG_FEW ? 0 : HOG_WEIGHTS)),
+          w(HOG_FEW ? hog_weights : (const Real*)shared) {}
 
-    HOG_METHOD void run() {
-        const long long from = blockIdx.x * t.range;
-        start = from;
+    /// List the nodes whose turn it is; returns how many there are.
+    HOG_METHOD int begin() {
         if (me == 0) *most = 0;
-        list(from, from + t.range < t.nodes ? from + t.range : t.nodes);
-        for (int a = 0; a < listed; a += nodes) {
-            seat(a);
-            hear();
-            if (what & UPDATE) {
-                step();
-                send();
-            } else {
-                __syncthreads();
-            }
-        }
-        if (what & FIND) report();
+        list();
+        return listed;
     }
+
+    /// The batch that begins at place `a` of the list; returns its nodes.
+    HOG_METHOD int batch(int a, int listed_) {
+        listed = listed_;
+        seat(a);
+        hear();
+        if (what & UPDATE) {
+            step();
+            send();
+        }
+        return nodes;
+    }
+
+    using Turns::report;
 
   private:
     const Real* w;
@@ -51,8 +50,8 @@ class Team : public Turns {
     /// The nodes make their steps, and tell them to the threads of their edges.
     HOG_METHOD void step() {
         if (has_node()) {
-            Real* h = t.h + replica * HOG_K * t.nodes + i;
-            Real* packet = t.node + (mine * t.replicas + replica) * HOG_K;
+            Real* h = hog_ticks.h + replica * HOG_K * hog_ticks.nodes + i;
+            Real* packet = hog_ticks.node + (mine * hog_ticks.replicas + replica) * HOG_K;
             double g[HOG_K];
             HOG_EACH(c, HOG_K) g[c] = own[c] + heard[c];
 #if HOG_STEP == 2
@@ -63,21 +62,21 @@ class Team : public Turns {
                 last[c] = (Real)g[c];
             }
             trust = turned < 0.0 && size > before ? 0.5 * trust : 1.1 * trust;
-            trust = smaller(larger(trust, 1e-3 * t.damping), t.damping);
+            trust = smaller(larger(trust, 1e-3 * hog_ticks.damping), hog_ticks.damping);
             block_[HOG_KK] = (Real)trust;
             HOG_EACH(x, HOG_KK) block[x] = (double)block_[x] + heard[HOG_K + x];
             eliminate<HOG_K>(HOG_K, block, g, 1);
 #endif
             HOG_EACH(c, HOG_K) {
 #if HOG_STEP == 0
-                const double rate = t.rate;
+                const double rate = hog_ticks.rate;
 #elif HOG_STEP == 1
-                const double rate = t.rates[(replica * HOG_K + c) * t.nodes + i];
+                const double rate = hog_ticks.rates[(replica * HOG_K + c) * hog_ticks.nodes + i];
 #else
                 const double rate = trust;
 #endif
                 now[c] = (Real)(at[c] - rate * g[c]);
-                h[c * t.nodes] = now[c];
+                h[c * hog_ticks.nodes] = now[c];
                 packet[c] = now[c];
                 tell[c * HOG_NODES + me] = now[c];
             }
@@ -137,9 +136,11 @@ class Team : public Turns {
         Real su[UpdateNet::hidden() + 1], au[UpdateNet::hidden() + 1];
         const Real one = 1;
         forward_from<LoopNet>(w_loop, q_loop, now, nullptr, sl, al, value);
+        read_again();
         HOG_EACH(c, HOG_M) y[c] = sums[c] + weight * value[c];
         HOG_EACH(c, HOG_K) y[HOG_M + c] = now[c];
         forward_from<UpdateNet>(w_up, q_up, y, nullptr, su, au, value);
+        read_again();
 #if HOG_STEP == 2
         Real J[HOG_UN];
         expand_majorised<UpdateNet>(w_up, q_up, su, au, &one, J, bar, own.U);
@@ -152,6 +153,7 @@ class Team : public Turns {
             tell[(HOG_K + HOG_M + r * HOG_M + c) * HOG_NODES + me] = own.U[r * HOG_UN + c];
 #else
         gradient_by<UpdateNet>(w_up, q_up, su, &one, bar);
+        read_again();
         HOG_EACH(c, HOG_M) p[c] = weight * bar[c];
         gradient_by<LoopNet>(w_loop, q_loop, sl, p, g);
 #endif
@@ -205,7 +207,7 @@ class Team : public Turns {
         }
 #endif
         const long long place = letters[edge.owner] + edge.number;
-        Real* to = t.edge + (place * t.replicas + replica) * HOG_LETTER;
+        Real* to = hog_ticks.edge + (place * hog_ticks.replicas + replica) * HOG_LETTER;
         HOG_EACH(f, HOG_LETTER) {  // letters along self-loops arrive at once
             if (edge.loop) sums[f] += letter[f];
             to[f] = edge.loop ? (Real)0 : letter[f];
@@ -271,30 +273,33 @@ class Team : public Turns {
         }
 #endif
     }
-
 };
+
+/// A batch as a function of its own: in a loop the compiler would read all weights once, before the loop,
+/// and keep them in registers.
+HOG_LARGE int make_batch(long long time, int what, int a, int listed) {
+    HOG_SHARED(shared);
+    return Team(time, what, shared).batch(a, listed);
+}
 
 }  // namespace hog
 
 using namespace hog;
 
-extern "C" __global__ void __launch_bounds__(HOG_FINDERS, 8)
-hog_find(const __grid_constant__ Ticks t, long long time, int what, int blocks) {
+extern "C" __global__ void __launch_bounds__(HOG_FINDERS, 8) hog_find(long long time, int what, int blocks) {
     HOG_SHARED(shared);
-    Finder(t, time, what, (int*)shared).run(HOG_FINDERS, blocks);
+    Finder(time, what, (int*)shared).run(HOG_FINDERS, blocks);
 }
 
-extern "C" __global__ void __launch_bounds__(HOG_THREADS, HOG_RESIDENT)
-hog_tick(const __grid_constant__ Ticks t, const __grid_constant__ Weights given, long long time, int what) {
+extern "C" __global__ void __launch_bounds__(HOG_THREADS, HOG_RESIDENT) hog_tick(long long time, int what) {
     HOG_SHARED(shared);
-#if HOG_ARGUMENTS
-    Team team(t, given.at, time, what, shared);
-#else
-    const Real* from = t.weights + (long long)blockIdx.y * HOG_WEIGHTS;
-    Real* weights = (Real*)shared;
-    for (int i = threadIdx.x; i < HOG_WEIGHTS; i += HOG_THREADS) weights[i] = from[i];
+#if !HOG_FEW
+    const Real* from = hog_ticks.weights + (long long)blockIdx.y * HOG_WEIGHTS;
+    for (int i = threadIdx.x; i < HOG_WEIGHTS; i += HOG_THREADS) ((Real*)shared)[i] = from[i];
     __syncthreads();
-    Team team(t, weights, time, what, shared + HOG_WEIGHTS);
 #endif
-    team.run();
+    Team team(time, what, shared);
+    const int listed = team.begin();
+    for (int a = 0; a < listed;) a += make_batch(time, what, a, listed);
+    if (what & FIND) team.report();
 }

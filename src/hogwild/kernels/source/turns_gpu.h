@@ -43,6 +43,13 @@ struct Ticks {
     double rate, damping;
 };
 
+// The simulation that this module was loaded for, and the weights of its only replica: instructions read
+// them at no cost. With several replicas, the weights are copied to shared memory.
+extern "C" {
+__constant__ Ticks hog_ticks;
+__constant__ Real hog_weights[HOG_FEW ? HOG_WEIGHTS : 1];
+}
+
 /// Copy a number to shared memory without waiting for it.
 HOG_FN void copy_later(Real* to, const Real* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -75,39 +82,38 @@ HOG_FN void add_count(long long* at, long long x) {
 /// The packets that the receivers of some edges hold now: the edges of a thread are a grid apart.
 class Finder {
   public:
-    HOG_METHOD Finder(const Ticks& t_, long long time_, int what_, int* shared)
-        : t(t_), time(time_), what(what_), counts(shared), most(shared + 2 * HOG_AGES) {}
+    HOG_METHOD Finder(long long time_, int what_, int* shared)
+        : time(time_), what(what_), counts(shared), most(shared + 2 * HOG_AGES) {}
 
     HOG_METHOD void run(int threads, int blocks) {
         for (int x = threadIdx.x; x < 2 * HOG_AGES + 2; x += threads) counts[x] = 0;
         __syncthreads();
-        const int row = (int)(time % t.rows);
-        for (long long q = blockIdx.x * threads + threadIdx.x; q < t.edges; q += threads * blocks) {
-            const int node = t.dst[q];
-            if ((what & DRAW ? t.next[node] : t.turn[node]) != time) continue;
-            const int number = t.order[q], sender = t.src[q];
-            long long tau = t.view[number];
+        const int row = (int)(time % hog_ticks.rows);
+        for (long long q = blockIdx.x * threads + threadIdx.x; q < hog_ticks.edges; q += threads * blocks) {
+            const int node = hog_ticks.dst[q];
+            if ((what & DRAW ? hog_ticks.next[node] : hog_ticks.turn[node]) != time) continue;
+            const int number = hog_ticks.order[q], sender = hog_ticks.src[q];
+            long long tau = hog_ticks.view[number];
             if (what & DRAW) {
                 const long long limit = time - tau;
-                tau = time - draw(t.edge_keys[q], time, limit < t.delay ? limit : t.delay);
-                t.view[number] = tau;
+                tau = time - draw(hog_ticks.edge_keys[q], time, limit < hog_ticks.delay ? limit : hog_ticks.delay);
+                hog_ticks.view[number] = tau;
             }
             const int age = (int)(time - tau);
-            const unsigned packet = t.ring[(row >= age ? row - age : row - age + t.rows) * t.nodes + sender];
+            const unsigned packet = hog_ticks.ring[(row >= age ? row - age : row - age + hog_ticks.rows) * hog_ticks.nodes + sender];
             const int inside = content_age(packet, time);
-            t.held[q] = (unsigned)age << 8 | version_of(packet);
+            hog_ticks.held[q] = (unsigned)age << 8 | version_of(packet);
             count_age(0, age);
             count_age(1, inside > age ? inside : age);
         }
         __syncthreads();
         for (int x = threadIdx.x; x < 2 * HOG_AGES; x += threads)
-            if (counts[x]) add_count((x < HOG_AGES ? t.packet_ages : t.content_ages) + x % HOG_AGES, counts[x]);
-        if (threadIdx.x < 2 && t.oldest_ages[threadIdx.x] < most[threadIdx.x])
-            atomicMax(t.oldest_ages + threadIdx.x, (long long)most[threadIdx.x]);
+            if (counts[x]) add_count((x < HOG_AGES ? hog_ticks.packet_ages : hog_ticks.content_ages) + x % HOG_AGES, counts[x]);
+        if (threadIdx.x < 2 && hog_ticks.oldest_ages[threadIdx.x] < most[threadIdx.x])
+            atomicMax(hog_ticks.oldest_ages + threadIdx.x, (long long)most[threadIdx.x]);
     }
 
   private:
-    const Ticks& t;
     long long time;
     int what;
     int *counts, *most;  // most: the largest age of packets and of content
@@ -115,7 +121,7 @@ class Finder {
     HOG_METHOD void count_age(int kind, int age) const {
         if (age > most[kind]) atomicMax(most + kind, age);
         if (age < HOG_AGES) atomicAdd(counts + kind * HOG_AGES + age, 1);
-        else add_count((kind ? t.content_ages : t.packet_ages) + age, 1);
+        else add_count((kind ? hog_ticks.content_ages : hog_ticks.packet_ages) + age, 1);
     }
 };
 
@@ -132,10 +138,11 @@ struct Edge {
 /// Whose turn it is, and what the nodes hear.
 class Turns {
   public:
-    HOG_METHOD Turns(const Ticks& t_, long long time_, int what_, double* shared)
-        : t(t_), time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
-        const int row = (int)(time % t.rows);
-        row_now = row, row_next = row + 1 < (int)t.rows ? row + 1 : 0;
+    HOG_METHOD Turns(long long time_, int what_, double* shared)
+        : time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
+        start = blockIdx.x * hog_ticks.range;
+        const int row = (int)(time % hog_ticks.rows);
+        row_now = row, row_next = row + 1 < (int)hog_ticks.rows ? row + 1 : 0;
         base = (long long*)shared, letters = base + HOG_NODES;
         rows = (Real*)(letters + HOG_NODES);
         of_nodes = rows + HOG_THREADS * (HOG_ROW + 1);
@@ -151,29 +158,34 @@ class Turns {
     }
 
   protected:
-    const Ticks& t;
     long long time, start;
     int what, me, replica, row_now, row_next;  // rows of this tick and of the next one in the ring
     Real *rows, *of_nodes, *gather, *tell;
     long long *base, *letters;  // letters: where those of a node's new packet begin
     int *who, *first, *owner, *ages, *most, *found;
     int listed, seated, nodes, edges;  // seated: the batch's first node in the list
+#if HOG_HUBS
     bool several;                      // whether the batch takes several rounds
+#else
+    static constexpr bool several = false;
+#endif
     long long i, mine;                 // of the first threads: their node; where its packet goes
     Edge edge;
 
     HOG_METHOD bool has_node() const { return me < nodes; }
-    HOG_METHOD unsigned& ring(int row, long long node) const { return t.ring[row * t.nodes + node]; }
+    HOG_METHOD unsigned& ring(int row, long long node) const { return hog_ticks.ring[row * hog_ticks.nodes + node]; }
     HOG_METHOD int first_edge(int a) const { return first[seated + a] - first[seated]; }
 
     // -- whose turn it is --------------------------------------------------------------------------
 
     HOG_METHOD bool has_turn(long long node) const {
-        return (what & DRAW ? t.next[node] : t.turn[node]) == time;
+        return (what & DRAW ? hog_ticks.next[node] : hog_ticks.turn[node]) == time;
     }
 
     /// List the nodes whose turn it is, and where their edges begin.
-    HOG_METHOD void list(long long from, long long to) {
+    HOG_METHOD void list() {
+        const long long from = start, end = from + hog_ticks.range;
+        const long long to = end < hog_ticks.nodes ? end : hog_ticks.nodes;
         const int lane_ = me % 32, warp = me / 32, warps = HOG_THREADS / 32;
         listed = 0;
         for (long long at = from; at < to; at += HOG_THREADS) {
@@ -195,7 +207,7 @@ class Turns {
             for (int at = 0; at < listed; at += 32) {
                 const int a = at + lane_;
                 const long long node = start + who[a < listed ? a : 0];
-                int x = a < listed ? (int)(t.begin[node + 1] - t.begin[node]) : 0;
+                int x = a < listed ? (int)(hog_ticks.begin[node + 1] - hog_ticks.begin[node]) : 0;
                 for (int o = 1; o < 32; o *= 2) {
                     const int other = __shfl_up_sync(~0u, x, o);
                     if (lane_ >= o) x += other;
@@ -213,13 +225,15 @@ class Turns {
         seated = a;
         const int left = listed - a, limit = left < HOG_NODES ? left : HOG_NODES;
         nodes = __syncthreads_count(me < limit && first[a + me + 1] - first[a] <= HOG_THREADS);
+#if HOG_HUBS
         several = nodes == 0;
         if (several) nodes = 1;
+#endif
         edges = first_edge(nodes);
         if (has_node()) {
             i = start + who[a + me];
             const int from = first_edge(me), to = first_edge(me + 1);
-            base[me] = t.begin[i] - from;
+            base[me] = hog_ticks.begin[i] - from;
             if (!several)
                 for (int e = from; e < to; ++e) owner[e] = me;
         }
@@ -231,7 +245,7 @@ class Turns {
     /// Fetch the features of the edges of a round, and of the nodes.
     HOG_METHOD void fetch_edges(int round) const {
         const int left = edges - round, count = left < HOG_THREADS ? left : HOG_THREADS;
-        const Real* from = t.of_edges + replica * t.edges * HOG_ROW;
+        const Real* from = hog_ticks.of_edges + replica * hog_ticks.edges * HOG_ROW;
         for (int x = me; x < count * HOG_ROW; x += HOG_THREADS) {
             const int e = x / HOG_ROW, f = x % HOG_ROW;
             const long long q = base[several ? 0 : owner[e]] + round + e;
@@ -239,7 +253,7 @@ class Turns {
         }
     }
     HOG_METHOD void fetch_nodes() const {
-        const Real* from = t.of_nodes + replica * t.nodes * HOG_NODE_ROW;
+        const Real* from = hog_ticks.of_nodes + replica * hog_ticks.nodes * HOG_NODE_ROW;
         for (int x = me; x < nodes * HOG_NODE_ROW; x += HOG_THREADS) {
             const int a = x / HOG_NODE_ROW, f = x % HOG_NODE_ROW;
             const long long node = start + who[seated + a];
@@ -253,17 +267,17 @@ class Turns {
         if (!edge.on) return;
         edge.owner = several ? 0 : owner[me];
         edge.q = base[edge.owner] + round + me;
-        edge.loop = t.loops && t.loops[edge.q];
-        edge.number = t.order[edge.q];
-        const unsigned held = t.held[edge.q];
-        const int sender = t.src[edge.q], back = t.reverse[edge.q];
-        const long long version = held & 255u, there = version * t.nodes + sender;
+        edge.loop = hog_ticks.loops && hog_ticks.loops[edge.q];
+        edge.number = hog_ticks.order[edge.q];
+        const unsigned held = hog_ticks.held[edge.q];
+        const int sender = hog_ticks.src[edge.q], back = hog_ticks.reverse[edge.q];
+        const long long version = held & 255u, there = version * hog_ticks.nodes + sender;
         if (fresh) ages[me] = (int)(held >> 8);
         if (!(what & UPDATE)) return;
-        const Real* packet = t.node + (there * t.replicas + replica) * HOG_K;
+        const Real* packet = hog_ticks.node + (there * hog_ticks.replicas + replica) * HOG_K;
         if (fresh) {
-            const long long place = version * t.edges + back;
-            const Real* letter = t.edge + (place * t.replicas + replica) * HOG_LETTER;
+            const long long place = version * hog_ticks.edges + back;
+            const Real* letter = hog_ticks.edge + (place * hog_ticks.replicas + replica) * HOG_LETTER;
             HOG_EACH(f, HOG_LETTER) gather[f * HOG_THREADS + me] = letter[f];
         }
         HOG_EACH(c, HOG_K) edge.view[c] = packet[c];
@@ -280,7 +294,7 @@ class Turns {
 
     Real heard[HOG_LETTER], at[HOG_K], own[HOG_K];  // of this thread's node: its h and its gradient
 
-    HOG_METHOD Real* remembered() const { return t.memory + (i * t.replicas + replica) * HOG_MEMORY; }
+    HOG_METHOD Real* remembered() const { return hog_ticks.memory + (i * hog_ticks.replicas + replica) * HOG_MEMORY; }
 
     /// Read the packets; file that the nodes send.
     HOG_METHOD void hear() {
@@ -290,9 +304,9 @@ class Turns {
         HOG_EACH(f, HOG_LETTER) heard[f] = 0;
         if (has_node()) {  // read early what is used behind the next barrier
             packet = ring(what & FIND ? row_now : row_next, i);
-            if (what & FIND) last = t.last[i], out = t.out_degree[i];
+            if (what & FIND) last = hog_ticks.last[i], out = hog_ticks.out_degree[i];
             if (what & UPDATE) {
-                HOG_EACH(c, HOG_K) at[c] = t.h[(replica * HOG_K + c) * t.nodes + i];
+                HOG_EACH(c, HOG_K) at[c] = hog_ticks.h[(replica * HOG_K + c) * hog_ticks.nodes + i];
                 HOG_EACH(c, HOG_K) own[c] = remembered()[c];
             }
         }
@@ -318,27 +332,27 @@ class Turns {
         } while (round < edges);
         if (!has_node()) return;
         int version = version_of(packet);
-        if (what & FIND) version = version + 1 < (int)t.versions ? version + 1 : 0;
-        mine = version * t.nodes + i;
-        letters[me] = version * t.edges;
+        if (what & FIND) version = version + 1 < (int)hog_ticks.versions ? version + 1 : 0;
+        mine = version * hog_ticks.nodes + i;
+        letters[me] = version * hog_ticks.edges;
         if (!(what & FIND)) return;
         ring(row_next, i) = pack(time - oldest, version);
-        t.latest[i] = mine;
-        t.content[mine] = time - oldest;
-        add_count(t.updates + i, 1);  // without waiting for the old values
-        add_count(t.packets + i, out);
-        add_count(t.sent + i, out * t.numbers);
-        t.last[i] = time;
+        hog_ticks.latest[i] = mine;
+        hog_ticks.content[mine] = time - oldest;
+        add_count(hog_ticks.updates + i, 1);  // without waiting for the old values
+        add_count(hog_ticks.packets + i, out);
+        add_count(hog_ticks.sent + i, out * hog_ticks.numbers);
+        hog_ticks.last[i] = time;
         atomicMax(most, (int)(time - last));
         if (!(what & DRAW)) return;
-        t.next[i] = time + 1 + draw(t.node_keys[i], time, t.stagger - 1);
-        if (!(what & UPDATE)) t.turn[i] = time;  // a second launch updates the node
+        hog_ticks.next[i] = time + 1 + draw(hog_ticks.node_keys[i], time, hog_ticks.stagger - 1);
+        if (!(what & UPDATE)) hog_ticks.turn[i] = time;  // a second launch updates the node
     }
 
     /// Tell the simulation this block's longest gap.
     HOG_METHOD void report() const {
         __syncthreads();
-        if (me == 0 && *t.gap < *most) atomicMax(t.gap, (long long)*most);
+        if (me == 0 && *hog_ticks.gap < *most) atomicMax(hog_ticks.gap, (long long)*most);
     }
 };
 
