@@ -66,7 +66,7 @@ class Outbox:
     def _versions(self, packets: Tensor) -> Tensor:
         """Packets [R, w, n] in every slot, [slots · n, R · w]."""
         rows = _rows(packets)
-        room = large_pages(rows.new_empty(self.slots, *rows.shape))
+        room = large_pages((self.slots, *rows.shape), rows.dtype, rows.device)
         room.copy_(rows)
         return room.flatten(0, 1)
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -64,6 +65,23 @@ class Tick:
     def edges(self) -> Tensor:
         """The edges into them, [E']."""
         return places(self.at)[1]
+
+
+class Drawn(Tick):
+    """A tick of a schedule without impairments. Compiled updates need its nodes and views only:
+    the star is made when somebody asks for it."""
+
+    def __init__(self, time: int, graph: Graph, nodes: Tensor, first: Tensor, view: Tensor) -> None:
+        self.time, self.view, self.graph, self.whose = time, view, graph, nodes
+        self.first = first  # [A + 1] where each node's edges begin
+
+    @cached_property
+    def at(self) -> Star:  # type: ignore[override]
+        return self.graph.star(self.whose)
+
+    @property
+    def nodes(self) -> Tensor:
+        return self.whose
 
 
 class Timetable(ABC):
@@ -138,6 +156,7 @@ class Schedule(Timetable):
         self.of_nodes = [Memory() for _ in self.impairments]
         self.of_edges = [Memory() for _ in self.impairments]
         self.silent, self.begin = silent, begin
+        self._clock: Clock | None = None
         self.view = torch.full((graph.num_edges,), begin, dtype=torch.long, device=device)
         self.born = self.view.clone()  # no packet is older than its link
         # First updates are drawn from 1 … S as well.
@@ -145,24 +164,41 @@ class Schedule(Timetable):
         self.next = begin + self._interval(everyone, begin)
         self._compile()
 
-    def clock(self) -> tuple[int, int, Tensor, Tensor, Tensor, Tensor] | None:
-        """What compiled draws need: S, D, the keys of nodes and edges, next turns and views, the
-        last two of which change; ``None``: something changes turns or views that compiled draws do
-        not know."""
-        if self.silent is not None or self.impairments or type(self) is not Schedule:
+    def _drawable(self) -> tuple[int, int, Tensor, Tensor, Tensor, Tensor] | None:
+        """What compiled draws need: S, D, the keys of nodes and edges, next turns and views;
+        ``None``: something changes turns or views that compiled draws do not know."""
+        if self.silent is not None or self.impairments:
             return None
         keys = self.nodes.key("schedule"), self.edges.key("delay")
-        return self.stagger, self.delay, *keys, self.next, self.view
+        return self.stagger, self.delay, *keys, self.next, self._view
+
+    def hand_over(self) -> tuple[int, int, Tensor, Tensor, Tensor, Tensor] | None:
+        """What compiled draws need, for somebody who changes next turns and views in place from now
+        on; ``None``: nobody can."""
+        self._view, self._clock = self.view, None
+        return self._drawable()
 
     def _compile(self) -> None:
         """Ask for compiled draws, once; ``None``: ticks are drawn by torch."""
-        self._clock: Clock | None = None
-        clock = self.clock()
-        if clock is not None and library() is not None and self.view.device.type == "cpu":
-            self._clock = Clock(self.graph, *clock)
+        self._clock = None
+        drawable = self._drawable()
+        if drawable is not None and library() is not None and self._view.device.type == "cpu":
+            self._clock = Clock(self.graph, *drawable)
+
+    @property
+    def view(self) -> Tensor:
+        """The time of the packet that each edge's receiver holds, [E]."""
+        return self._view if self._clock is None else self._clock.view
+
+    @view.setter
+    def view(self, view: Tensor) -> None:
+        self._view = view
+        if self._clock is not None:
+            self._compile()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: x for name, x in vars(self).items() if name != "_clock"}
+        state = {name: x for name, x in vars(self).items() if name != "_clock"}
+        return state | {"_view": self.view}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -173,7 +209,9 @@ class Schedule(Timetable):
         they keep their next turns, their views, and what impairments remember of them."""
         (here, there), (edges, old) = kept.nodes, kept.edges
         self.next[here] = before.next[there]
-        self.view[edges], self.born[edges] = before.view[old], before.born[old]
+        view = self.view
+        view[edges], self.born[edges] = before.view[old], before.born[old]
+        self.view = view
         for mine, theirs, pairs, streams in (
             (self.of_nodes, before.of_nodes, kept.nodes, self.nodes),
             (self.of_edges, before.of_edges, kept.edges, self.edges),
@@ -217,8 +255,7 @@ class Schedule(Timetable):
 
     def tick(self, time: int) -> Tick:
         if self._clock is not None:
-            nodes, edges, slot, view = self._clock.tick(time)
-            return Tick(time, self.graph.star_of(nodes, edges, slot), view)
+            return Drawn(time, self.graph, *self._clock.tick(time))
         nodes, reset = self._running((self.next == time).nonzero()[:, 0], time)
         at = self.graph.star(nodes)
         edges = places(at)[1]

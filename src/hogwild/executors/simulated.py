@@ -27,7 +27,7 @@ from torch import Tensor
 
 from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
-from hogwild.asynchrony.schedule import Schedule, Tick, Timetable
+from hogwild.asynchrony.schedule import Drawn, Schedule, Tick, Timetable
 from hogwild.graph import Star
 from hogwild.kernels.cuda import CudaError
 from hogwild.kernels.rules import RuleKernel, kernel_of
@@ -160,7 +160,9 @@ class Simulation:
     def _compile(self) -> None:
         """Ask for compiled updates and ticks, once."""
         self.ticks = self._launched()
-        self.kernel = kernel_of(self.rule, self.graph, self.h)
+        self.kernel: RuleKernel | str = "ticks are launched on a GPU"
+        if isinstance(self.ticks, str):
+            self.kernel = kernel_of(self.rule, self.graph, self.h)
         self._post = self._posted()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -206,7 +208,7 @@ class Simulation:
             return "packets that stay, or that impairments change, are on torch"
         tally, timetable, rule = self.tally, self.timetable, self.rule
         assert isinstance(rule, GradientRule)
-        clock = timetable.clock() if isinstance(timetable, Schedule) else None
+        clock = timetable.hand_over() if isinstance(timetable, Schedule) else None
         ages = (tally.packet_age.counts, tally.content_age.counts)
         try:
             ticks = made(
@@ -290,8 +292,8 @@ class Simulation:
     def _turn(self, tick: Tick, kernel: RuleKernel, post: Post) -> None:
         """An update in compiled code."""
         post.make_room(tick.time)
-        first = kernel.first(tick.nodes)
-        kernel.turn(tick.nodes, first, tick.edges, tick.view, tick.time, post.at)
+        first = tick.first if isinstance(tick, Drawn) else kernel.first(tick.nodes)
+        kernel.turn(tick.nodes, first, tick.view, tick.time, post.at)
         self.idle = 0
         self.tally.packet_age.counts, self.tally.content_age.counts = post.counts()
 

@@ -7,13 +7,17 @@ compiled library every solve runs on torch, with the same answers.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import math
+import mmap
 import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hogwild.kernels.build import COMPILED, LEVELS, NATIVE, digest, mark
@@ -52,9 +56,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tiling_count": (_INT, [_AT]),
     "tiling_gather": (ctypes.c_int, [_AT, *[_INT] * 4, _AT, _AT, _INT]),
     "tiling_copy": (None, [_AT] * 6),
-    "large_pages": (None, [_AT, _INT]),
-    "draw": (_INT, [_AT, _INT, *[_AT] * 5]),
-    "turn": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _AT, _INT, _AT, _INT]),
+    "draw": (_INT, [_AT, _INT, *[_AT] * 3]),
+    "turn": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _INT, _AT, _INT]),
 }  # fmt: skip
 
 
@@ -127,10 +130,23 @@ def library() -> Library | None:
     return one if isinstance(one, Library) else None
 
 
-def large_pages(x: Tensor) -> Tensor:
-    """``x``, which was not written yet, in large pages, where the system has them: random reads of
-    a large array then wait less for addresses."""
-    one = library()
-    if one is not None and x.device.type == "cpu":
-        one.large_pages(x.data_ptr(), x.nbytes)
-    return x
+PAGE, WORTH = 1 << 21, 1 << 20
+"""Bytes of a large page, and of an array that is worth one."""
+
+
+def large_pages(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None
+) -> Tensor:
+    """An empty tensor in large pages, where the system has them: random reads of a large array then
+    wait less for addresses. The memory is fresh: pages that were written once stay small."""
+    count = math.prod(shape)
+    size = count * dtype.itemsize
+    cpu = device is None or device.type == "cpu"
+    if not cpu or size < WORTH or library() is None or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape, dtype=dtype, device=device)
+    room = mmap.mmap(-1, size + 2 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # the system has none
+        room.madvise(mmap.MADV_HUGEPAGE)
+    bytes_ = torch.frombuffer(room, dtype=torch.uint8)
+    begin = -bytes_.data_ptr() % PAGE
+    return bytes_[begin : begin + size].view(dtype).view(shape)

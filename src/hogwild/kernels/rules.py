@@ -34,7 +34,10 @@ _INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
 
 class _Field(ctypes.Structure):
-    _fields_ = (("at", _AT), ("rows", _AT), ("item", _INT), ("replica", _INT), ("channel", _INT))
+    _fields_ = (
+        ("at", _AT), ("rows", _AT),
+        *((name, _INT) for name in ("item", "replica", "channel", "begin")),
+    )  # fmt: skip
 
 
 # The structures of source/stars.h and rules.h, in their order.
@@ -105,7 +108,7 @@ def side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Fie
             continue
         replicas, _, count = tensors[0].shape
         width = sum(x.shape[1] for x in tensors)
-        room = large_pages(tensors[0].new_empty(count, replicas, width))
+        room = large_pages((count, replicas, width), tensors[0].dtype, tensors[0].device)
         at = 0
         for name, x in zip(group, tensors, strict=True):
             owner, attribute = remembered[name]
@@ -186,7 +189,8 @@ def _laid(parts: list[Tensor], order: Tensor | None) -> Tensor:
     """[R, ·, n] parts side by side as rows [R, n, ·] of a multiple of eight numbers."""
     replicas, count = parts[0].shape[0], parts[0].shape[-1]
     width = sum(part.shape[1] for part in parts)
-    out = large_pages(parts[0].new_empty(replicas, count, -(-width // 8) * 8))
+    like, padded = parts[0], -(-width // 8) * 8
+    out = large_pages((replicas, count, padded), like.dtype, like.device)
     out[..., width:] = 0.0
     at = 0
     for part in parts:
@@ -300,13 +304,11 @@ class RuleKernel:
         """Whether the rule still has the energy that the kernel was made of."""
         return self.gradient.model is self.model
 
-    def turn(
-        self, nodes: Tensor, first: Tensor, edges: Tensor, view: Tensor, time: int, post: int
-    ) -> None:
+    def turn(self, nodes: Tensor, first: Tensor, view: Tensor, time: int, post: int) -> None:
         """Update the nodes of a tick, which read and write packets at the address ``post``."""
         turn = self._turn
         turn.size, turn.nodes, turn.first = nodes.numel(), nodes.data_ptr(), first.data_ptr()
-        self._call(post, time, edges.data_ptr(), view.data_ptr())
+        self._call(post, time, view.data_ptr())
 
     def update(
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
@@ -328,7 +330,7 @@ class RuleKernel:
             where = None if index is None else index.data_ptr()
             setattr(turn, name, _Field(x.data_ptr(), where, 1, fields * count, count))
         turn.also = _Field()
-        self._call(None, 0, None, None)
+        self._call(None, 0, None)
         return out, letters
 
     def first(self, nodes: Tensor) -> Tensor:
@@ -337,10 +339,10 @@ class RuleKernel:
         torch.cumsum(self.graph.in_degree[nodes], 0, out=first[1:])
         return first
 
-    def _call(self, post: int | None, time: int, edges: int | None, view: int | None) -> None:
+    def _call(self, post: int | None, time: int, view: int | None) -> None:
         failed = self.native.turn(
-            self._rule_at, self._turn_at, post, time, edges, view, torch.get_num_threads(),
-            self._why, len(self._why),
+            self._rule_at, self._turn_at, post, time, view, torch.get_num_threads(), self._why,
+            len(self._why),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"the compiled update failed: {self._why.value.decode()}")

@@ -28,7 +28,7 @@ def _fields(kinds: Mapping[Any, str]) -> tuple[tuple[str, Any], ...]:
 
 class _Clock(ctypes.Structure):
     _fields_ = _fields({
-        _INT: "nodes edges stagger delay", _AT: "begin order node_keys edge_keys next view",
+        _INT: "nodes edges stagger delay", _AT: "begin node_keys edge_keys next view",
     })  # fmt: skip
 
 
@@ -36,7 +36,7 @@ class _Post(ctypes.Structure):
     _fields_ = _fields({
         _INT: "nodes edges versions depth numbers",
         _AT: "src reverse out_degree node edge content latest current h updates packets sent last "
-        "gap packet_ages content_ages oldest_ages where letters to_node to_letters",
+        "gap packet_ages content_ages oldest_ages",
     })  # fmt: skip
 
 
@@ -50,7 +50,7 @@ class Clock:
         node_keys: Keys of the nodes' random stream, [N].
         edge_keys: Keys of the edges' random stream, [E].
         next: The next turn of every node, [N]; changed in place.
-        view: The time of the packet that each edge's receiver holds, [E]; changed in place.
+        view: The time of the packet that each edge's receiver holds, [E]; copied.
     """
 
     def __init__(
@@ -60,21 +60,27 @@ class Clock:
         native = library()
         assert native is not None, "a compiled library"
         self._draw, n, e = native.draw, graph.num_nodes, graph.num_edges
-        begin, order, _ = by_receiver(graph)
-        self._alive = (begin, order, node_keys, edge_keys, next, view)
+        begin, self._order, _ = by_receiver(graph)
+        # What is drawn for edges lies in the order in which it is read.
+        self._view, edge_keys = view[self._order], edge_keys[self._order]
+        self._alive = (begin, node_keys, edge_keys, next, self._view)
         self._clock = _Clock(n, e, stagger, delay, *(x.data_ptr() for x in self._alive))
-        self._room = [torch.empty(size, dtype=torch.long) for size in (n, n + 1, e, e, e)]
+        # One more than there are nodes: the last one that was looked at is written, too.
+        self._room = [torch.empty(size, dtype=torch.long) for size in (n + 1, n + 1, e)]
         self._at = (ctypes.addressof(self._clock), *(x.data_ptr() for x in self._room))
 
-    def tick(self, time: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The nodes whose turn it is [A], the edges into them [E'], the receiver of each edge (as
-        an index into the nodes), and the time of the packet that it holds now."""
+    def tick(self, time: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The nodes whose turn it is [A], where each one's edges begin among the edges into these
+        nodes [A + 1], and the times of the packets that the nodes hold on these edges now."""
         at, *room = self._at
         count = self._draw(at, time, *room)
-        nodes, first, *edges = self._room
-        heard = int(first[count])
-        found = (nodes[:count], *(x[:heard] for x in edges))
-        return tuple(x.clone() for x in found)  # type: ignore[return-value]
+        nodes, first, view = self._room
+        return nodes[:count].clone(), first[: count + 1].clone(), view[: int(first[count])].clone()
+
+    @property
+    def view(self) -> Tensor:
+        """The time of the packet that each edge's receiver holds, [E]."""
+        return torch.empty_like(self._view).index_copy_(0, self._order, self._view)
 
 
 class Post:
@@ -93,12 +99,11 @@ class Post:
         arrays: Mapping[str, Tensor],
     ) -> None:  # fmt: skip
         n, e = graph.num_nodes, graph.num_edges
-        room = {name: torch.empty(size, dtype=torch.long) for name, size in
-                (("where", e), ("letters", e), ("to_node", n), ("to_letters", e))}  # fmt: skip
+        _, order, _ = by_receiver(graph)
         self.oldest = torch.tensor([counts.numel() - 1 for counts in ages])
         self.ages, self.room = [counts.clone() for counts in ages], 0
-        given = {**arrays, **room, "oldest_ages": self.oldest, "src": graph.src,
-                 "reverse": graph.reverse}  # fmt: skip
+        given = {**arrays, "oldest_ages": self.oldest, "src": graph.src[order],
+                 "reverse": graph.reverse[order]}  # fmt: skip
         assert all(x.is_contiguous() for x in given.values())
         versions = arrays["content"].numel() // max(n, 1)
         self._alive = given

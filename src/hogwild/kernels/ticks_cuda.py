@@ -261,7 +261,8 @@ class CudaTicks:
         self._finders = ctypes.c_int(self._blocks_of_finders(e))
         when = (self._time, self._what)
         self._arguments = {
-            "hog_find": _addresses(*when, self._finders), "hog_tick": _addresses(*when)
+            "hog_find": _addresses(*when, self._finders),
+            "hog_tick": _addresses(*when),
         }
         self._load()
 
@@ -300,7 +301,9 @@ class CudaTicks:
     def _load(self) -> None:
         index = _index(self.device)
         code = _code(self.shape, torch.cuda.get_device_capability(index))
-        self._module = cuda.Module(code, index, ("hog_find", "hog_tick"))  # with constants of its own
+        self._module = cuda.Module(
+            code, index, ("hog_find", "hog_tick")
+        )  # with constants of its own
         weakref.finalize(self, self._module.unload)
         self._module.write("hog_weights", self._weights)
 

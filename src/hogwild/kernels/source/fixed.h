@@ -16,7 +16,7 @@ namespace hog {
 #define HOG_ALL(i, n) HOG_FULLY for (int i = 0; i < (n); ++i)
 
 /// Two numbers of each lane, which lie side by side in memory.
-HOG_FN void read_pairs(const double* const* at, V& first, V& second) {
+HOG_INLINE void read_pairs(const double* const* at, V& first, V& second) {
 #if defined(HOG_SHUFFLE)
     typedef double V2 __attribute__((vector_size(16)));
     typedef double V4 __attribute__((vector_size(32)));
@@ -34,7 +34,7 @@ HOG_FN void read_pairs(const double* const* at, V& first, V& second) {
     for (int l = 0; l < LANES; ++l) lane(first, l) = at[l][0], lane(second, l) = at[l][1];
 #endif
 }
-HOG_FN void write_pairs(V first, V second, double* const* at, int lanes) {
+HOG_INLINE void write_pairs(V first, V second, double* const* at, int lanes) {
     double x[2 * LANES] __attribute__((aligned(64)));
 #if defined(HOG_SHUFFLE)
     const V low = __builtin_shufflevector(first, second, 0, 8, 1, 9, 2, 10, 3, 11),
@@ -54,7 +54,7 @@ struct Unrolled {
 
     /// Pre-activations x of layer l; z are the activations below it.
     template <int l>
-    static void rise(const double* weights, const V* q, const V* y, const V* z, V* x) {
+    HOG_INLINE void rise(const double* weights, const V* q, const V* y, const V* z, V* x) {
         constexpr int width = N::w(l), at = N::q(l);
         const double *Wy = weights + N::p(l), *Wz = Wy + width * D;
         HOG_ALL(i, width) x[i] = q[at + D + i];
@@ -70,7 +70,7 @@ struct Unrolled {
     }
 
     /// f(y) [O], and the slopes s [2 W] of the hidden units.
-    static void forward(const double* weights, const V* q, const V* y, V* s, V* value) {
+    HOG_INLINE void forward(const double* weights, const V* q, const V* y, V* s, V* value) {
         V x[W], z[W];
         rise<0>(weights, q, y, z, x);
         softplus_of<W>(x, s);
@@ -83,7 +83,7 @@ struct Unrolled {
 
     /// What the pre-activations c of layer l send back to y, and to the layer below (times its slopes).
     template <int l>
-    static void sink(const double* weights, const V* q, const V* s, const V* c, V* g, V* below) {
+    HOG_INLINE void sink(const double* weights, const V* q, const V* s, const V* c, V* g, V* below) {
         constexpr int width = N::w(l), at = N::q(l);
         const double *Wy = weights + N::p(l), *Wz = Wy + width * D;
         HOG_ALL(j, D) {
@@ -100,7 +100,7 @@ struct Unrolled {
     }
 
     /// J' p [D].
-    static void backward(const double* weights, const V* q, const V* s, const V* p, V* g) {
+    HOG_INLINE void backward(const double* weights, const V* q, const V* s, const V* p, V* g) {
         V c[W], below[W];
         sink<2>(weights, q, s, p, g, c);
         sink<1>(weights, q, s, c, g, below);
@@ -108,7 +108,7 @@ struct Unrolled {
     }
 
     template <int n>
-    static void softplus_of(V* x, V* s) {
+    HOG_INLINE void softplus_of(V* x, V* s) {
         HOG_ALL(i, n) x[i] = softplus(x[i], s[i]);
     }
 };
@@ -143,36 +143,37 @@ class FixedSteps {
         qn_ = at, q_ = at + NODE, s_ = q_ + positions * EDGE, views_ = s_ + positions * 2 * W;
     }
 
-    /// Ask for the contexts of the nodes at these slots, which a later pack will read.
-    void expect(const int32_t* slots, int count) const {
+    /// The nodes at these slots are updated next: the pack before them asks for their packets and contexts
+    /// between its own computations, so that memory has time to answer.
+    void expect(const int32_t* slots, int count) {
+        coming_ = count;
         for (int l = 0; l < count; ++l) {
-            const int64_t i = turn_.nodes[slots[l]], from = f_.begin[i];
-            const int64_t many = turn_.first[slots[l] + 1] - turn_.first[slots[l]];
-            const double* at = f_.of_nodes + (replica_ * f_.nodes + i) * NODE;
-            for (int x = 0; x < NODE; x += 8) __builtin_prefetch(at + x);
-            at = f_.of_edges + (replica_ * f_.edges + from) * EDGE;
-            for (int64_t x = 0; x < many * EDGE; x += 8) __builtin_prefetch(at + x);
+            const int64_t a = slots[l], i = turn_.nodes[a];
+            next_first_[l] = turn_.first[a], next_degree_[l] = turn_.first[a + 1] - turn_.first[a];
+            next_edges_[l] = f_.of_edges + (replica_ * f_.edges + f_.begin[i]) * EDGE;
+            next_nodes_[l] = f_.of_nodes + (replica_ * f_.nodes + i) * NODE;
         }
     }
 
     /// Update the nodes at these slots of the turn; the first one has the most edges.
     void update(const int32_t* slots, int count) {
-        int64_t slot[LANES], node[LANES], first[LANES], place[LANES];
+        int64_t slot[LANES], node[LANES], first[LANES], last[LANES];
+        const double *rows[LANES], *more[LANES], *contexts[LANES];
         Mask degrees;
         for (int l = 0; l < LANES; ++l) {
-            slot[l] = slots[l < count ? l : 0];
-            node[l] = turn_.nodes[slot[l]];
-            first[l] = turn_.first[slot[l]];
-            place[l] = f_.begin[node[l]];
-            degrees[l] = turn_.first[slot[l] + 1] - first[l];
+            const int64_t a = slot[l] = plain(slots[l < count ? l : 0]), i = node[l] = turn_.nodes[a];
+            const int64_t degree = turn_.first[a + 1] - turn_.first[a];
+            const int like = degree ? l : 0;  // a lane without edges reads those of the first one
+            degrees[l] = degree;
+            first[l] = like == l ? turn_.first[a] : first[0];
+            last[l] = like == l ? degree - 1 : last[0];
+            contexts[l] = like == l ? f_.of_edges + (replica_ * f_.edges + f_.begin[i]) * EDGE : contexts[0];
         }
         const int most = (int)degrees[0];
-        const double* rows[LANES];
-        const double* more[LANES];
         // The step, with the gradients of the node and of its neighbours at the last packets.
         V h[K], g[K];
         for (int l = 0; l < LANES; ++l) {
-            const double* at = turn_.h.of(slot[l], replica_);
+            const double* at = turn_.h.of(plain(slot[l]), replica_);
             const double* mine = rule_.memory.gradient.of(node[l], replica_);
             HOG_ALL(c, K) {
                 lane(h[c], l) = at[c * turn_.h.channel];
@@ -182,7 +183,7 @@ class FixedSteps {
         for (int p = 0; p < most; ++p) {
             const Mask m = degrees > p;
             for (int l = 0; l < LANES; ++l) {
-                const int64_t e = degrees[l] > p ? first[l] + p : first[0] + p;
+                const int64_t e = plain(first[l] + std::min<int64_t>(p, last[l]));
                 rows[l] = turn_.mail.of(e, replica_), more[l] = turn_.inbox.of(e, replica_);
             }
             V letter[K], view[K];
@@ -208,10 +209,8 @@ class FixedSteps {
         Loop::forward(loop, qn_, h, sl, value);
         HOG_ALL(c, C) m[c] = share * value[c];
         for (int p = 0; p < most; ++p) {
-            for (int l = 0; l < LANES; ++l) {
-                const int64_t e = degrees[l] > p ? place[l] + p : place[0] + p;
-                rows[l] = f_.of_edges + (replica_ * f_.edges + e) * EDGE;
-            }
+            for (int l = 0; l < LANES; ++l)
+                rows[l] = contexts[l] + plain(std::min<int64_t>(p, last[l])) * EDGE;
             V* q = q_ + p * EDGE;
             HOG_ALL(i, EDGE / LANES) transpose(rows, i * LANES, q + i * LANES);
             V& weight = q[Message::N::context()];
@@ -219,7 +218,9 @@ class FixedSteps {
             HOG_ALL(c, K) y[2 * c] = h[c], y[2 * c + 1] = views_[p * K + c];
             Message::forward(weights_, q, y, s_ + p * 2 * W, value);
             HOG_ALL(c, C) m[c] += weight * value[c];
+            ask_for_edges(p);
         }
+        for (int p = most; coming_ && p < next_degree_[0]; ++p) ask_for_edges(p);
         HOG_ALL(c, C) y[c] = m[c];
         HOG_ALL(c, K) y[C + c] = h[c];
         Update::forward(up, q_up, y, su, value);
@@ -242,7 +243,9 @@ class FixedSteps {
                 ++lanes;
             }
             write_rows(toward, to, lanes);
+            if (p < coming_) ask_for_node(p);
         }
+        for (int l = most; l < coming_; ++l) ask_for_node(l);
         for (int l = 0; l < count; ++l) {
             double* at = turn_.out.of(slot[l], replica_);
             double* mine = rule_.memory.gradient.of(node[l], replica_);
@@ -262,12 +265,34 @@ class FixedSteps {
     const int64_t replica_;
     const double* weights_;
     V *qn_, *q_, *s_, *views_;
+    int coming_ = 0;
+    int64_t next_first_[LANES], next_degree_[LANES];
+    const double *next_edges_[LANES], *next_nodes_[LANES];
 
-    static void read_rows(const double* const* at, V* to) {
+    HOG_METHOD void ask_for_edges(int p) const {
+        for (int l = 0; l < coming_ && p < next_degree_[l]; ++l) {
+            const double* at = next_edges_[l] + p * EDGE;
+            const int64_t e = next_first_[l] + p;
+            HOG_ALL(x, EDGE / 8) __builtin_prefetch(at + 8 * x, 0, 2);
+            __builtin_prefetch(turn_.inbox.of(e, replica_));
+            __builtin_prefetch(turn_.mail.of(e, replica_));
+            __builtin_prefetch(turn_.letters.of(e, replica_), 1);
+        }
+    }
+    HOG_METHOD void ask_for_node(int l) const {
+        HOG_ALL(x, NODE / 8) __builtin_prefetch(next_nodes_[l] + 8 * x, 0, 2);
+    }
+
+    /// x, which the compiler does not gather together with its neighbours: gathers are slow.
+    HOG_INLINE int64_t plain(int64_t x) {
+        asm("" : "+r"(x));
+        return x;
+    }
+    HOG_INLINE void read_rows(const double* const* at, V* to) {
         if (K == 2) return read_pairs(at, to[0], to[K - 1]);
         for (int l = 0; l < LANES; ++l) HOG_ALL(c, K) lane(to[c], l) = at[l][c];
     }
-    static void write_rows(const V* from, double* const* at, int lanes) {
+    HOG_INLINE void write_rows(const V* from, double* const* at, int lanes) {
         if (K == 2) return write_pairs(from[0], from[K - 1], at, lanes);
         for (int l = 0; l < lanes; ++l) HOG_ALL(c, K) at[l][c] = part(from[c], l);
     }

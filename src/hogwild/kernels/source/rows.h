@@ -12,7 +12,7 @@ namespace hog {
 #endif
 
 /// Eight rows of eight numbers, transposed.
-HOG_FN void transpose(const double* const* rows, int64_t from, V* out) {
+HOG_INLINE void transpose(const double* const* rows, int64_t from, V* out) {
 #if defined(HOG_SHUFFLE) && !HOG_GPU
     V a[8], b[8];
     for (int i = 0; i < 8; ++i) std::memcpy(&a[i], rows[i] + from, sizeof(V));

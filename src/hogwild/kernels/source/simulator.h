@@ -6,9 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 #include "draws.h"
 #include "fixed.h"
@@ -19,10 +16,10 @@ namespace hog {
 constexpr int64_t CHUNK = 64;   // nodes of a task
 constexpr int AGES = 64;        // ages that a task counts by itself
 
-/// When nodes update, and how old their views are.
+/// When nodes update, and how old their views are. Edges are in the order by receiver.
 struct Clock {
     int64_t nodes, edges, stagger, delay;
-    const int64_t *begin, *order;          // edges by receiver
+    const int64_t* begin;                  // [N + 1] where the edges into a node begin
     const int64_t *node_keys, *edge_keys;  // of the random streams
     int64_t *next, *view;                  // of every node and edge; they change
 };
@@ -30,31 +27,48 @@ struct Clock {
 /// Packets of the last ticks, and what a simulation counts.
 struct Post {
     int64_t nodes, edges, versions, depth, numbers;  // numbers: in a packet
-    const int64_t *src, *reverse, *out_degree;
+    const int64_t *src, *reverse;     // of the edges by receiver
+    const int64_t* out_degree;
     double *node, *edge;              // [versions * N, R * k], [versions * E, R * letter]
     int64_t *content, *latest, *current;
     double* h;                        // [R, k, N]
     int64_t *updates, *packets, *sent, *last, *gap;
     int64_t *packet_ages, *content_ages, *oldest_ages;  // counts; the largest age of both kinds
-    int64_t *where, *letters, *to_node, *to_letters;    // room for one tick
 };
 
 /// The next tick of a schedule without impairments; returns the number of nodes.
 inline int64_t draw_tick(const Clock& c, int64_t time, int64_t* nodes, int64_t* first,
-                         int64_t* edges, int64_t* slots, int64_t* views) {
+                         int64_t* views) {
     int64_t count = 0, e = 0;
-    for (int64_t i = 0; i < c.nodes; ++i)
-        if (c.next[i] == time) nodes[count++] = i;
-    for (int64_t a = 0; a < count; ++a) {
-        const int64_t i = nodes[a];
-        first[a] = e;
-        for (int64_t q = c.begin[i]; q < c.begin[i + 1]; ++q, ++e) {
-            const int64_t number = c.order[q], limit = time - c.view[number];
-            const int64_t age = draw(c.edge_keys[number], time, std::min(limit, c.delay));
-            edges[e] = number, slots[e] = a;
-            views[e] = c.view[number] = time - age;
+    for (int64_t i = 0; i < c.nodes; ++i) {  // without a jump: turns come at random
+        nodes[count] = i;
+        count += c.next[i] == time;
+    }
+    std::vector<int64_t> keys;
+    for (int64_t from = 0; from < count; from += CHUNK) {
+        const int64_t to = std::min(count, from + CHUNK), begun = e;
+        for (int64_t a = from; a < to; ++a) {
+            first[a] = e;
+            e += c.begin[nodes[a] + 1] - c.begin[nodes[a]];
         }
-        c.next[i] = time + 1 + draw(c.node_keys[i], time, c.stagger - 1);
+        keys.resize(std::max<size_t>(keys.size(), e - begun));
+        for (int64_t a = from, at = begun; a < to; ++a) {
+            const int64_t i = nodes[a], q = c.begin[i], many = c.begin[i + 1] - q;
+            for (int64_t p = 0; p < many; ++p) {
+                views[at + p] = c.view[q + p];
+                keys[at - begun + p] = c.edge_keys[q + p];
+            }
+            at += many;
+            c.next[i] = time + 1 + draw(c.node_keys[i], time, c.stagger - 1);
+        }
+        const int64_t* key = keys.data() - begun;
+        for (int64_t x = begun; x < e; ++x)
+            views[x] = time - draw(key[x], time, std::min(time - views[x], c.delay));
+        for (int64_t a = from, at = begun; a < to; ++a) {
+            const int64_t q = c.begin[nodes[a]], many = c.begin[nodes[a] + 1] - q;
+            for (int64_t p = 0; p < many; ++p) c.view[q + p] = views[at + p];
+            at += many;
+        }
     }
     first[count] = e;
     return count;
@@ -67,43 +81,67 @@ inline void raise(int64_t* at, int64_t x) {
     }
 }
 
-/// Where the packets of some nodes of a tick lie, those heard and those sent; counts them.
-inline void find_packets(const Post& p, int64_t time, const Turn& turn, const int64_t* edges,
-                         const int64_t* views, int64_t from, int64_t to) {
-    const int64_t width = turn.inbox.item, mail = turn.mail.item;
+/// Where the packets of some nodes lie: those heard and the letters in them, those sent.
+struct Places {
+    std::vector<int64_t> heard, letters, to_letters, to_node;
+    void make_room(int64_t edges, int64_t nodes) {
+        if ((int64_t)heard.size() < edges) heard.resize(edges), letters.resize(edges), to_letters.resize(edges);
+        if ((int64_t)to_node.size() < nodes) to_node.resize(nodes);
+    }
+};
+
+/// How often each age occurred, and the largest one.
+class Counter {
+  public:
+    explicit Counter(int64_t* ages) : ages_(ages) {}
+    void add(int64_t age) {
+        if (age < AGES) ++few_[age];
+        else __atomic_fetch_add(ages_ + age, 1, __ATOMIC_RELAXED);
+        most_ = std::max(most_, age);
+    }
+    void finish(int64_t* most) const {
+        raise(most, most_);
+        for (int age = 0; age < AGES; ++age)
+            if (few_[age]) __atomic_fetch_add(ages_ + age, few_[age], __ATOMIC_RELAXED);
+    }
+
+  private:
+    int64_t *ages_, few_[AGES] = {}, most_ = 0;
+};
+
+/// Find the packets of the nodes `from` ... `to` of a turn, and count them.
+inline void find_packets(const Post& p, const Filled& f, int64_t time, const Turn& turn,
+                         const int64_t* views, int64_t from, int64_t to, Places& found) {
+    const int64_t begun = turn.first[from];
     const int64_t n = p.nodes, m = p.depth + 1, shift = time % m - time, size = p.versions * n;
-    int64_t ages[2][AGES] = {}, most[2] = {0, 0}, gap = 0;
+    found.make_room(turn.first[to] - begun, to - from);
+    int64_t *heard = found.heard.data(), *letters = found.letters.data(),
+            *to_letters = found.to_letters.data(), *to_node = found.to_node.data();
     const double share = 1.0 / (double)n;
     auto version = [&](int64_t x) { return (int64_t)(((double)x + 0.5) * share); };  // x / n
-    auto count = [&](int kind, int64_t age) {
-        most[kind] = std::max(most[kind], age);
-        if (age < AGES) ++ages[kind][age];
-        else __atomic_fetch_add((kind ? p.content_ages : p.packet_ages) + age, 1, __ATOMIC_RELAXED);
-    };
-    for (int64_t a = from; a < to; ++a) {
-        const int64_t i = turn.nodes[a];
-        int64_t oldest = time, mine = p.latest[i] + n;
-        if (mine >= size) mine -= size;
-        __builtin_prefetch(p.node + mine * width, 1);
-        const int64_t base = version(mine) * p.edges;
-        for (int64_t e = turn.first[a]; e < turn.first[a + 1]; ++e) {
-            const int64_t number = edges[e], tau = views[e];
-            int64_t row = tau + shift;
-            if (row < 0) row += m;
-            const int64_t there = p.current[row * n + p.src[number]];
-            p.where[e] = there;
-            p.letters[e] = version(there) * p.edges + p.reverse[number];
-            p.to_letters[e] = base + number;
-            __builtin_prefetch(p.node + there * width);
-            __builtin_prefetch(p.edge + p.letters[e] * mail);
-            __builtin_prefetch(p.edge + p.to_letters[e] * mail, 1);
-            count(0, time - tau);
-            count(1, time - std::min(tau, p.content[there]));
-            oldest = std::min(oldest, tau);
+    // Three rounds over the edges: memory answers the requests of one while others are made.
+    for (int64_t a = from, e = 0; a < to; ++a) {
+        const int64_t i = turn.nodes[a], many = turn.first[a + 1] - turn.first[a];
+        for (int64_t q = f.begin[i]; q < f.begin[i] + many; ++q, ++e) {
+            int64_t row = views[begun + e] + shift;
+            row += row < 0 ? m : 0;
+            heard[e] = row * n + p.src[q];
+            __builtin_prefetch(p.current + heard[e]);
         }
-        p.to_node[a] = mine;
-        p.content[mine] = oldest;
-        p.latest[i] = mine;
+    }
+    int64_t gap = 0;
+    for (int64_t a = from, e = 0; a < to; ++a) {
+        const int64_t i = turn.nodes[a], many = turn.first[a + 1] - turn.first[a];
+        int64_t mine = p.latest[i] + n;
+        if (mine >= size) mine -= size;
+        to_node[a - from] = p.latest[i] = mine;
+        const int64_t base = version(mine) * p.edges;
+        for (int64_t q = f.begin[i]; q < f.begin[i] + many; ++q, ++e) {
+            const int64_t there = heard[e] = p.current[heard[e]];
+            letters[e] = version(there) * p.edges + p.reverse[q];
+            to_letters[e] = base + f.order[q];
+            __builtin_prefetch(p.content + there);
+        }
         p.updates[i] += 1;
         p.packets[i] += p.out_degree[i];
         p.sent[i] += p.out_degree[i] * p.numbers;
@@ -111,13 +149,23 @@ inline void find_packets(const Post& p, int64_t time, const Turn& turn, const in
         p.last[i] = time;
     }
     raise(p.gap, gap);
-    for (int kind = 0; kind < 2; ++kind) {
-        if (turn.first[to] > turn.first[from]) raise(p.oldest_ages + kind, most[kind]);
-        for (int age = 0; age < AGES; ++age)
-            if (ages[kind][age])
-                __atomic_fetch_add((kind ? p.content_ages : p.packet_ages) + age, ages[kind][age],
-                                   __ATOMIC_RELAXED);
+    if (turn.first[to] == begun) {
+        for (int64_t a = from; a < to; ++a) p.content[to_node[a - from]] = time;
+        return;
     }
+    Counter packets(p.packet_ages), contents(p.content_ages);
+    for (int64_t a = from, e = 0; a < to; ++a) {
+        const int64_t many = turn.first[a + 1] - turn.first[a];
+        int64_t oldest = time;
+        for (int64_t last = e + many; e < last; ++e) {
+            const int64_t tau = views[begun + e];
+            packets.add(time - tau);
+            contents.add(time - std::min(tau, p.content[heard[e]]));
+            oldest = std::min(oldest, tau);
+        }
+        p.content[to_node[a - from]] = oldest;
+    }
+    packets.finish(p.oldest_ages), contents.finish(p.oldest_ages + 1);
 }
 
 /// The slots `from` ... `to` of a turn, nodes with many edges first.
@@ -174,7 +222,7 @@ void update_fixed(const Rule& rule, const Turn& turn, int64_t from, int64_t to, 
     pack.lay_out(arena, (int)(turn.first[slots[0] + 1] - turn.first[slots[0]]));
     for (int at = 0; at < count; at += LANES) {
         const int next = at + LANES;
-        if (next < count) pack.expect(slots + next, std::min(LANES, count - next));
+        pack.expect(slots + next, std::max(0, std::min(LANES, count - next)));
         pack.update(slots + at, std::min(LANES, count - at));
     }
 }
@@ -183,53 +231,53 @@ void update_fixed(const Rule& rule, const Turn& turn, int64_t from, int64_t to, 
 
 extern "C" {
 
-/// Ask for large pages in fresh memory, where the system has them: fewer addresses to look up.
-HOG_API void hog_large_pages(void* at, int64_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    const uintptr_t page = 1 << 21, from = ((uintptr_t)at + page - 1) / page * page,
-                    to = ((uintptr_t)at + bytes) / page * page;
-    if (to > from) madvise((void*)from, to - from, MADV_HUGEPAGE);
-#endif
-}
-
 HOG_API int64_t hog_draw(const void* clock, int64_t time, int64_t* nodes, int64_t* first,
-                         int64_t* edges, int64_t* slots, int64_t* views) {
-    return draw_tick(*(const Clock*)clock, time, nodes, first, edges, slots, views);
+                         int64_t* views) {
+    return draw_tick(*(const Clock*)clock, time, nodes, first, views);
 }
 
-/// Update the nodes of a turn. With `post`, the nodes read and write packets there.
-HOG_API int hog_turn(const void* rule_, void* turn_, const void* post_, int64_t time,
-                     const int64_t* edges, const int64_t* views, int64_t threads, char* why,
-                     int64_t why_size) {
+/// Update the nodes of a turn. With `post`, the nodes read and write packets there, those that `views`
+/// tells the times of.
+HOG_API int hog_turn(const void* rule_, const void* turn_, const void* post_, int64_t time,
+                     const int64_t* views, int64_t threads, char* why, int64_t why_size) {
     try {
         const Rule& rule = *(const Rule*)rule_;
         const Post* post = (const Post*)post_;
-        Turn turn = *(const Turn*)turn_;
-        const int64_t replicas = rule.filled.replicas, size = turn.size;
-        const int64_t chunks = (size + CHUNK - 1) / CHUNK, k = rule.filled.sizes->k();
-        if (post) {
-            const int64_t n = post->nodes, letter = post->numbers - k;
-            turn.h = turn.out = Field{post->h, turn.nodes, 1, k * n, n};
-            turn.inbox = Field{post->node, post->where, replicas * k, k, 1};
-            turn.also = Field{post->node, post->to_node, replicas * k, k, 1};
-            turn.mail = Field{post->edge, post->letters, replicas * letter, letter, 1};
-            turn.letters = Field{post->edge, post->to_letters, replicas * letter, letter, 1};
-        }
+        const Turn& given = *(const Turn*)turn_;
+        const int64_t replicas = rule.filled.replicas, size = given.size;
+        const int64_t k = rule.filled.sizes->k();
         // A thread is worth starting for some hundred gradient steps, or some ten messages.
         const int64_t worth = rule.messages ? 32 : 256;
         threads = std::max<int64_t>(1, std::min(threads, size * replicas / worth));
+        const int64_t each = std::min(CHUNK, (size + threads - 1) / threads + LANES - 1) / LANES * LANES;
+        const int64_t chunk = std::max<int64_t>(LANES, each), chunks = (size + chunk - 1) / chunk;
         std::vector<Arena> own(threads);
+        std::vector<Places> places(threads);
         typedef FixedModel<2, 2, 4> Usual;
         typedef FixedSteps<2, 2, 4> Quick;
-        const bool usual = Usual::is(*rule.filled.sizes), unrolled = Quick::serves(rule, turn);
-        const bool together = post && replicas == 1;
-        if (post && !together) find_packets(*post, time, turn, edges, views, 0, size);
-        each_task(chunks * replicas, threads, [&](int64_t t, int64_t thread) {
-            const int64_t from = t / replicas * CHUNK, to = std::min(size, from + CHUNK);
-            if (together) find_packets(*post, time, turn, edges, views, from, to);
-            if (unrolled) update_fixed<Quick>(rule, turn, from, to, t % replicas, own[thread]);
-            else if (usual) update_nodes<Usual>(rule, turn, from, to, t % replicas, own[thread]);
-            else update_nodes<AnyModel>(rule, turn, from, to, t % replicas, own[thread]);
+        const bool usual = Usual::is(*rule.filled.sizes);
+        each_task(chunks, threads, [&](int64_t t, int64_t thread) {
+            const int64_t from = t * chunk, to = std::min(size, from + chunk);
+            Turn turn = given;
+            if (post) {  // rows of the chunk's own items, counted from its first ones
+                const int64_t n = post->nodes, letter = post->numbers - k, begun = given.first[from];
+                Places& at = places[thread];
+                turn.h = turn.out = Field{post->h, turn.nodes, 1, k * n, n};
+                turn.inbox = Field{post->node, nullptr, replicas * k, k, 1};
+                turn.mail = Field{post->edge, nullptr, replicas * letter, letter, 1};
+                turn.also = turn.inbox, turn.letters = turn.mail;
+                find_packets(*post, rule.filled, time, turn, views, from, to, at);
+                turn.inbox.rows = at.heard.data(), turn.mail.rows = at.letters.data();
+                turn.letters.rows = at.to_letters.data(), turn.also.rows = at.to_node.data();
+                turn.inbox.begin = turn.mail.begin = turn.letters.begin = begun;
+                turn.also.begin = from;
+            }
+            const bool quick = Quick::serves(rule, turn);
+            for (int64_t r = 0; r < replicas; ++r) {
+                if (quick) update_fixed<Quick>(rule, turn, from, to, r, own[thread]);
+                else if (usual) update_nodes<Usual>(rule, turn, from, to, r, own[thread]);
+                else update_nodes<AnyModel>(rule, turn, from, to, r, own[thread]);
+            }
         });
         return 0;
     } catch (const std::exception& error) {

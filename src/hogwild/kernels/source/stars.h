@@ -17,11 +17,11 @@ namespace hog {
 /// at[row(i) * item + r * replica + c * channel].
 struct Field {
     double* at;
-    const int64_t* rows;  // row of every item; nullptr: item i has row i
-    int64_t item, replica, channel;
+    const int64_t* rows;  // row of every item from `begin` on; nullptr: item i has row i
+    int64_t item, replica, channel, begin;
 
     double* of(int64_t i, int64_t r) const {
-        return at + (rows ? rows[i] : i) * item + r * replica;
+        return at + (rows ? rows[i - begin] : i) * item + r * replica;
     }
 };
 

@@ -6,10 +6,12 @@
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__) || defined(HOG_EMULATED)
 #define HOG_GPU 1
 #define HOG_FN __device__ __forceinline__
+#define HOG_INLINE HOG_FN
 #define HOG_METHOD __device__ __forceinline__
 #else
 #define HOG_GPU 0
 #define HOG_FN static inline
+#define HOG_INLINE static inline __attribute__((always_inline))
 #define HOG_METHOD inline
 #include <cmath>
 #include <cstring>
@@ -104,7 +106,7 @@ HOG_FN V smaller(V a, V b) { return a < b ? a : b; }
 
 /// exp(x) for x <= 0, to about two units in the last place; zero below -700. NaN stays NaN. The
 /// coefficients make the largest error on |r| <= log(2) / 2 as small as it gets (3e-16).
-HOG_FN V exp_negative(V x) {
+HOG_INLINE V exp_negative(V x) {
     x = not_below(-700.0, x);
     const V shifted = x * 1.4426950408889634 + 6755399441055744.0, n = shifted - 6755399441055744.0;
     // One constant for log(2) is enough: where n is large, exp(x) is small, and so is its error.
@@ -125,7 +127,7 @@ HOG_FN V exp_negative(V x) {
 
 /// 2 atanh(t) / t for 0 <= t <= 1/3; log1p(e) is 2 atanh(t) with t = e / (2 + e) and 0 <= e <= 1.
 /// The largest error is 5e-17.
-HOG_FN V twice_atanh_over(V t) {
+HOG_INLINE V twice_atanh_over(V t) {
     const V q = t * t;
     V p = wide(0.17749122702530654);
     p = p * q + 0.09898163403826027;
@@ -140,7 +142,7 @@ HOG_FN V twice_atanh_over(V t) {
 }
 
 /// log(1 + exp(a)) and its derivative, from one exponential and one division.
-HOG_FN V softplus(V a, V& slope) {
+HOG_INLINE V softplus(V a, V& slope) {
     const V e = exp_negative(minus_absolute(a));
     const V one = 1.0 + e, two = 2.0 + e;
     const V inverse = reciprocal(one * two);
