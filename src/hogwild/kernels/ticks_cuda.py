@@ -122,7 +122,8 @@ class Shape:
     def text(self) -> str:
         """The source for these constants."""
         numbers = {
-            "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": RANGE, "FINDERS": FINDERS,
+            "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": RANGE,
+            "FINDERS": FINDERS,
             "WEIGHTS": self.weights, "FEW": int(not self.replicas), "NODES": self.nodes,
             "HUBS": int(self.hubs), "REAL": "float" if self.single else "double",
         }  # fmt: skip
@@ -164,9 +165,9 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
 # The structure of source/turns_gpu.h, in its order.
 _WHOLE = "nodes edges replicas range rows versions numbers stagger delay"
 _ARRAYS = (
-    "begin node_keys edge_keys out_degree order src dst reverse held loops next turn view node edge h "
-    "ring content latest updates packets sent last gap packet_ages content_ages oldest_ages "
-    "weights of_edges of_nodes rates memory"
+    "begin node_keys edge_keys out_degree order src dst reverse held loops next turn view "
+    "node edge h ring content latest updates packets sent last gap packet_ages content_ages "
+    "oldest_ages weights of_edges of_nodes rates memory"
 )
 
 
@@ -233,7 +234,7 @@ class CudaTicks:
             **arrays, "begin": begin, "node_keys": node_keys,
             "edge_keys": edge_keys[order].contiguous(), "order": order.int(),
             "src": graph.src[order].int(), "dst": graph.dst[order].int(),
-            "held": torch.zeros(e, dtype=torch.int32, device=h.device), "reverse": graph.reverse[order].int(),
+            "reverse": graph.reverse[order].int(), "held": torch.zeros_like(order).int(),
             "loops": loops[order].contiguous() if bool(loops.any()) else None, "next": following,
             "turn": self.turn, "view": self.view, "weights": rows.weights, "of_edges": rows.edges,
             "of_nodes": rows.nodes, "rates": rates, "memory": memory,
