@@ -1,4 +1,4 @@
-"""Ticks in one launch: emulated on a CPU everywhere, and themselves where there is a GPU."""
+"""Launched ticks: emulated on a CPU everywhere, and themselves where there is a GPU."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_other_schedules(stagger, delay, emulated):
 
 @needs_compiler
 def test_ticks_that_are_given(emulated):
-    """A schedule with impairments, and a trace, say whose turn it is; the rest is one launch."""
+    """A schedule with impairments, and a trace, say whose turn it is; the rest is launched."""
     problem, h = pose(ODD, 14, scale=0.3)
     impaired = [GeometricDelay(0.5, cap=6), Stragglers(0.2, slowdown=3)]
     trace = record(Schedule(problem.graph, seed=3), 25)

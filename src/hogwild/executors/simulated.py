@@ -200,7 +200,7 @@ class Simulation:
         return Post(self.graph, self.outbox.depth, numbers, ages, self._arrays())
 
     def _launched(self) -> CudaTicks | str:
-        """Ticks in one launch on a GPU; or why there are none."""
+        """Ticks in two launches on a GPU; or why there are none."""
         made = ticks_of(self.rule, self.graph, self.h, self.outbox.depth)
         if isinstance(made, str):
             return made
@@ -257,7 +257,7 @@ class Simulation:
         return tick
 
     def advance(self) -> None:
-        """One tick, without saying what happened: if it is one launch on a GPU, nothing is read
+        """One tick, without saying what happened: if it is launched on a GPU, nothing is read
         back."""
         ticks = self._ready()
         if ticks is None or not ticks.draws:
@@ -269,7 +269,7 @@ class Simulation:
         self.tally.ticks += 1
 
     def _ready(self) -> CudaTicks | None:
-        """Ticks in one launch, if the rule still has the energy that they were compiled for."""
+        """Launched ticks, if the rule still has the energy that they were compiled for."""
         if isinstance(self.ticks, CudaTicks) and not self.ticks.fits:
             self.ticks.give_back(self.time)
             self.ticks = "the rule has another energy than at the start"

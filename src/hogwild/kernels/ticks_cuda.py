@@ -387,10 +387,10 @@ TICKS: dict[str, type[CudaTicks]] = {"cuda": CudaTicks}
 
 def ticks_of(rule: Rule, graph: Graph, h: Tensor, depth: int) -> type[CudaTicks] | str:
     """How ticks of a rule that has begun at ``h`` [R, k, N] are made on its device, with packets up
-    to an age of ``depth``; or why they are not made in one launch."""
+    to an age of ``depth``; or why they are made by torch."""
     made = TICKS.get(h.device.type)
     if made is None:
-        return f"there are no ticks in one launch on {h.device}"
+        return f"there are no launched ticks on {h.device}"
     if os.environ.get(SWITCH, "").lower() == "off":
         return f"{SWITCH}=off"
     if type(rule) is not GradientRule:
@@ -399,7 +399,7 @@ def ticks_of(rule: Rule, graph: Graph, h: Tensor, depth: int) -> type[CudaTicks]
     if why is not None:
         return why
     if depth > MOST_DEPTH:
-        return f"packets are up to {depth} ticks old; ticks in one launch know {MOST_DEPTH}"
+        return f"packets are up to {depth} ticks old; launched ticks know {MOST_DEPTH}"
     if graph.num_edges >= 2**31:
         return "the graph has more than 2³¹ edges"
     assert isinstance(rule.model, Energy)
