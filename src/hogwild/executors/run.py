@@ -85,6 +85,7 @@ class Run:
             cone.
         settings: The settings of the runs, with the name of the rule that nodes followed.
         seconds: Wall-clock time of the simulation.
+        path: How ticks were made: ``compiled (…)``, or ``torch: …`` with the reason.
     """
 
     predictions: Tensor
@@ -110,6 +111,7 @@ class Run:
     deadlines: Deadlines
     settings: Settings
     seconds: float
+    path: str = ""
 
     @property
     def rule(self) -> str:
@@ -244,4 +246,5 @@ def report(
         ),
         settings=settings,
         seconds=seconds,
+        path=simulation.path,
     )

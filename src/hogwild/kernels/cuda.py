@@ -50,7 +50,7 @@ MOST_ROWS = 8_192
 """Edges (or nodes) of a graph above which one block of threads is too slow."""
 HEADERS = (
     "vectors.h", "picnn.h", "shapes.h", "energy.h", "blocks.h", "products.h", "reverse.h",
-    "terms.h", "fronts_gpu.h",
+    "terms.h", "fronts_gpu.h", "sizes_gpu.h",
 )  # fmt: skip
 
 
@@ -66,8 +66,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hogwild"
 
 
-def prelude(design: Design, threads: int, resident: int) -> str:
-    """The constants and types of one model, for ``energy.cu``."""
+def prelude(design: Design, threads: int, resident: int, header: str = "energy.h") -> str:
+    """The constants and types of one model, behind a header."""
     numbers = {
         "K": design.channels, "CHANNELS": design.message_channels, "HEADS": design.heads,
         "CONCAT": int(design.concat), "ENDS": 2 if design.both_ends else 1,
@@ -75,7 +75,7 @@ def prelude(design: Design, threads: int, resident: int) -> str:
         "RESIDENT": resident,
     }  # fmt: skip
     lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
-    lines += ['#include "energy.h"', "namespace hog {"]
+    lines += [f'#include "{header}"', "namespace hog {"]
     act, relu = ACTIVATIONS.index(design.act), int(design.gate == "relu")
     nets = zip(("Message", "Loop", "Update"), design.widths, design.monotone, strict=True)
     for name, widths, monotone in nets:
@@ -110,23 +110,24 @@ def _check(code: int, what: str) -> None:
         raise CudaError(f"{what} failed with CUDA error {code}")
 
 
-def compile_cubin(design: Design, capability: tuple[int, int], *shape: int) -> bytes:
-    """Machine code of the kernels for one model, from the cache or from NVRTC."""
+def compile_cubin(
+    text: str, name: str, headers: tuple[str, ...], capability: tuple[int, int]
+) -> bytes:
+    """Machine code of a source file with these headers, from the cache or from NVRTC."""
     folder = SOURCE.parent
-    text = prelude(design, *shape) + (folder / "energy.cu").read_text()
-    headers = {name: (folder / name).read_text() for name in HEADERS}
+    included = {header: (folder / header).read_text() for header in headers}
     flags = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
-    parts = [text, *headers.values(), *flags, torch.version.cuda or ""]
+    parts = [text, *included.values(), *flags, torch.version.cuda or ""]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     kept_at = cache_folder() / f"{digest}.cubin"
     if kept_at.exists():
         return kept_at.read_bytes()
     nvrtc, program = _nvrtc(), ctypes.c_void_p()
-    many = ctypes.c_char_p * len(headers)
-    sources = many(*(h.encode() for h in headers.values()))
-    names = many(*(n.encode() for n in headers))
+    many = ctypes.c_char_p * len(included)
+    sources = many(*(h.encode() for h in included.values()))
+    names = many(*(n.encode() for n in included))
     created = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), text.encode(), b"energy.cu", len(headers), sources, names
+        ctypes.byref(program), text.encode(), name.encode(), len(included), sources, names
     )
     _check(created, "nvrtcCreateProgram")
     try:
@@ -149,24 +150,70 @@ def compile_cubin(design: Design, capability: tuple[int, int], *shape: int) -> b
     return code.raw
 
 
+class Module:
+    """Loaded kernels, and constants of their own.
+
+    Args:
+        code: Machine code of this GPU.
+        device: The GPU.
+        kernels: Names of the kernels; their blocks may have all shared memory.
+    """
+
+    def __init__(self, code: bytes, device: int, kernels: tuple[str, ...]) -> None:
+        self.device, self.handle = device, ctypes.c_void_p()
+        self.functions: dict[str, ctypes.c_void_p] = {}
+        with torch.cuda.device(device):
+            torch.cuda.current_stream().synchronize()  # makes the context of this GPU current
+            loaded = _driver().cuModuleLoadData(ctypes.byref(self.handle), code)
+            _check(loaded, "cuModuleLoadData")
+            for name in kernels:
+                one = ctypes.c_void_p()
+                got = _driver().cuModuleGetFunction(ctypes.byref(one), self.handle, name.encode())
+                _check(got, name)
+                # 8: the most dynamic shared memory of a block
+                granted = _driver().cuFuncSetAttribute(one, 8, most_shared(device))
+                _check(granted, "cuFuncSetAttribute")
+                self.functions[name] = one
+
+    def write(self, name: str, value: ctypes.Structure | ctypes.Array[Any]) -> None:
+        """Write a constant, after all work that was given to the current stream."""
+        at, size = ctypes.c_void_p(), ctypes.c_size_t()
+        with torch.cuda.device(self.device):
+            got = _driver().cuModuleGetGlobal_v2(
+                ctypes.byref(at), ctypes.byref(size), self.handle, name.encode()
+            )
+            _check(got, name)
+            assert size.value == ctypes.sizeof(value), name
+            torch.cuda.current_stream().synchronize()
+            copied = _driver().cuMemcpyHtoD_v2(at, ctypes.byref(value), size)
+            _check(copied, "cuMemcpyHtoD")
+
+    def unload(self) -> None:
+        """Give the memory back; the kernels must not run any more."""
+        with torch.cuda.device(self.device):
+            torch.cuda.synchronize()
+            _driver().cuModuleUnload(self.handle)
+
+
+def launch(
+    function: ctypes.c_void_p, grid: tuple[int, int], threads: int, shared: int, stream: int,
+    arguments: Any,
+) -> None:  # fmt: skip
+    """Start a kernel; ``arguments`` are the addresses of its arguments."""
+    code = _driver().cuLaunchKernel(
+        function, *grid, 1, threads, 1, 1, shared, ctypes.c_void_p(stream), arguments, None
+    )
+    _check(code, "the launch of a kernel")
+
+
 @cache
-def functions(design: Design, device: int, *shape: int) -> dict[str, ctypes.c_void_p]:
+def functions(
+    design: Design, device: int, threads: int, resident: int
+) -> dict[str, ctypes.c_void_p]:
     """The loaded kernels of one model on one GPU."""
-    with torch.cuda.device(device):
-        torch.cuda.current_stream().synchronize()  # makes the context of this GPU current
-        code = compile_cubin(design, torch.cuda.get_device_capability(device), *shape)
-        module = ctypes.c_void_p()
-        _check(_driver().cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
-        found = {}
-        for name in ("hog_solve", "hog_adjoint", "hog_parameters"):
-            one = ctypes.c_void_p()
-            _check(_driver().cuModuleGetFunction(ctypes.byref(one), module, name.encode()), name)
-            if name != "hog_parameters":  # 8: the most dynamic shared memory of a block
-                _check(
-                    _driver().cuFuncSetAttribute(one, 8, most_shared(device)), "cuFuncSetAttribute"
-                )
-            found[name] = one
-    return found
+    text = prelude(design, threads, resident) + (SOURCE.parent / "energy.cu").read_text()
+    code = compile_cubin(text, "energy.cu", HEADERS, torch.cuda.get_device_capability(device))
+    return Module(code, device, ("hog_solve", "hog_adjoint", "hog_parameters")).functions
 
 
 class _Batch(ctypes.Structure):
@@ -337,12 +384,9 @@ class CudaEnergyKernel(EnergyKernel):
         pointers = (ctypes.c_void_p * len(holders))(
             *(ctypes.cast(ctypes.byref(h), ctypes.c_void_p) for h in holders)
         )
-        stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
+        stream = torch.cuda.current_stream(self.device).cuda_stream
         with torch.cuda.device(self.device):
-            code = _driver().cuLaunchKernel(
-                self.functions[name], *grid, 1, threads, 1, 1, shared, stream, pointers, None
-            )
-        _check(code, f"the launch of {name}")
+            launch(self.functions[name], grid, threads, shared, stream, pointers)
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         batch, shared, _alive = self._batch()

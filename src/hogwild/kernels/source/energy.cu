@@ -4,29 +4,11 @@
 // hogwild/kernels/cuda.py compiles this file for one model: it defines HOG_SIZES, the types
 // MessageNet, LoopNet and UpdateNet, and the numbers of the model.
 #include "fronts_gpu.h"
-
-#ifdef HOG_EMULATED
-#define HOG_SHARED(name) double* const name = emulated_shared
-#else
-#define HOG_SHARED(name) extern __shared__ double name[]
-#endif
+#include "sizes_gpu.h"
 
 namespace hog {
 
 #define HOG_ROOM (130 + HOG_THREADS)  // numbers of shared memory for sums, a flag and columns
-
-struct StaticSizes : Model<StaticSizes> {
-    HOG_METHOD constexpr int k() const { return HOG_K; }
-    HOG_METHOD constexpr int channels() const { return HOG_CHANNELS; }
-    HOG_METHOD constexpr int heads() const { return HOG_HEADS; }
-    HOG_METHOD constexpr bool concat() const { return HOG_CONCAT; }
-    HOG_METHOD constexpr int ends() const { return HOG_ENDS; }
-    HOG_METHOD constexpr bool sent() const { return HOG_SENT; }
-    HOG_METHOD constexpr double beta() const { return HOG_BETA; }
-    HOG_METHOD constexpr MessageNet message() const { return MessageNet{}; }
-    HOG_METHOD constexpr LoopNet loop() const { return LoopNet{}; }
-    HOG_METHOD constexpr UpdateNet update() const { return UpdateNet{}; }
-};
 
 typedef Task<StaticSizes, BlockFronts, Block> BlockTask;
 
