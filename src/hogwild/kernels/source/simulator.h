@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "draws.h"
-#include "fixed.h"
+#include "beside.h"
 #include "messages.h"
 
 namespace hog {
