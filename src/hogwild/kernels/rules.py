@@ -223,7 +223,7 @@ def _laid(parts: list[Tensor], order: Tensor | None, beside: bool) -> Tensor:
 
 
 def design_of(model: Energy, channels: int) -> Design:
-    """The design of an energy with embeddings of so many numbers."""
+    """The sizes of an energy with embeddings of width ``channels``."""
     rnd = model.round
     nets = (rnd.message, rnd.loop, rnd.update)
     widths = tuple(tuple(int(layer.wy.shape[-2]) for layer in net.layers) for net in nets)
