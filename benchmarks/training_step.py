@@ -289,10 +289,11 @@ def publish(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     cells: Sequence[object],
+    device: str = "cpu",
 ) -> str:
     """The Markdown of a table, written with its cells where a folder is given; ``{}`` in the title
     stands for the machine."""
-    where = environment("cpu")
+    where = environment(device)
     markdown = title.format(described(where)) + "\n\n" + table(head, rows)
     write(folder, name, {"environment": where, "cells": cells}, markdown)
     return markdown

@@ -1,6 +1,6 @@
 // Blocks of a GPU's threads on a CPU: every thread is a fiber, which runs until it has to wait for its
-// warp, its block or all blocks. With it the kernels of energy.cu and large.cu run unchanged, a few
-// thousand times slower.
+// warp, its block or all blocks. With it the kernels of energy.cu, large.cu and ticks.cu run unchanged, a
+// few thousand times slower.
 #pragma once
 #include <ucontext.h>
 
@@ -16,6 +16,7 @@
 #define __forceinline__ inline
 #define __noinline__ inline
 #define __grid_constant__
+#define __constant__
 #define __launch_bounds__(threads, blocks)
 using std::fabs;
 using std::fma;
@@ -78,6 +79,40 @@ inline double emulated_read(double x, int from) {
 inline double __shfl_sync(unsigned, double x, int from) { return emulated_read(x, from & 31); }
 inline double __shfl_xor_sync(unsigned, double x, int mask) {
     return emulated_read(x, (current % 32) ^ mask);
+}
+inline int __shfl_sync(unsigned, int x, int from) { return (int)emulated_read(x, from & 31); }
+inline int __shfl_up_sync(unsigned, int x, int by) {
+    const int lane = current % 32;
+    return (int)emulated_read(x, lane < by ? lane : lane - by);
+}
+inline unsigned __ballot_sync(unsigned, bool yes) {
+    exchanged[current] = yes;
+    __syncwarp();
+    unsigned out = 0;
+    for (int l = 0; l < 32; ++l) out |= (unsigned)(exchanged[current / 32 * 32 + l] != 0) << l;
+    __syncwarp();
+    return out;
+}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __syncthreads_count(bool yes) {
+    exchanged[current] = yes;
+    __syncthreads();
+    int out = 0;
+    for (int t = 0; t < blockDim.x; ++t) out += exchanged[t] != 0;
+    __syncthreads();
+    return out;
+}
+template <class T>
+inline T atomicAdd(T* at, T x) {
+    const T old = *at;
+    *at += x;
+    return old;
+}
+template <class T>
+inline T atomicMax(T* at, T x) {
+    const T old = *at;
+    if (old < x) *at = x;
+    return old;
 }
 inline long long __double_as_longlong(double x) {
     long long out;

@@ -11,6 +11,7 @@ import torch
 
 from hogwild.kernels import cuda
 from hogwild.kernels.build import SOURCE, compiler
+from hogwild.kernels.ticks_cuda import CudaTicks
 
 THREADS = 64
 LAUNCHERS = """
@@ -29,6 +30,20 @@ extern "C" void run_adjoint(int x, double* shared, Batch* b, const double* h,
 extern "C" void run_parameters(int x, int y, const double* parameters, const double* sums,
                                long long runs, double* out) {
     emulate(x, y, 128, nullptr, [=] { hog_parameters(parameters, sums, runs, out); });
+}
+"""
+
+
+RUN_TICK = """
+extern "C" void set_constants(const Ticks* ticks, const Real* weights) {
+    hog_ticks = *ticks;
+    memcpy(hog_weights, weights, sizeof hog_weights);
+}
+extern "C" void run_tick(int x, int y, double* shared, long long time, int what) {
+    emulate(x, y, HOG_THREADS, shared, [=] { hog_tick(time, what); });
+}
+extern "C" void run_find(int x, double* shared, long long time, int what, int blocks) {
+    emulate(x, 0, HOG_FINDERS, shared, [=] { hog_find(time, what, blocks); });
 }
 """
 
@@ -81,3 +96,39 @@ class EmulatedKernel(cuda.CudaEnergyKernel):
                     run(x, y, *given)
             else:
                 run(x, ctypes.c_void_p(room.data_ptr()), *given)
+
+
+class EmulatedTicks(CudaTicks):
+    """The ticks of a GPU, on a CPU: blocks of few threads, one after the other."""
+
+    folder: Path
+    name = "emulated"
+
+    room = 200_000
+
+    @classmethod
+    def room_on(cls, device):
+        return cls.room
+
+    def _load(self):
+        self.library = compiled(self.shape.text() + RUN_TICK, self.folder, "-O0")
+
+    def _blocks(self, nodes):
+        return -(-nodes // 8), 8
+
+    def _blocks_of_finders(self, edges):
+        return 2 if edges > 100 else 1
+
+    def _write(self):
+        pass  # before every launch: a library has one set of constants
+
+    def _launch(self, name, blocks, replicas, threads, shared):
+        room = torch.zeros(shared // 8 + 1, dtype=torch.float64)
+        at = ctypes.c_void_p(room.data_ptr())
+        self.library.set_constants(ctypes.byref(self._ticks), ctypes.byref(self._weights))
+        for y in range(replicas):
+            for x in range(blocks):
+                if name == "hog_find":
+                    self.library.run_find(x, at, self._time, self._what, self._finders)
+                else:
+                    self.library.run_tick(x, y, at, self._time, self._what)

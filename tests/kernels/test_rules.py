@@ -48,14 +48,15 @@ ODD = torch.cat(
 SIMPLE = undirected((0, 1), (1, 2), (2, 0), (2, 3), *((3, i) for i in range(4, 11)))
 
 
-def pose(edge_index, n, seed=0, scale=0.7, weight=True, **options):
+def pose(edge_index, n, seed=0, scale=0.7, weight=True, device="cpu", **options):
     """An energy with random parameters, far from linear, and embeddings to start at."""
     model = randomise(EnergyGNN(2, out_channels=1, **options).double(), scale, seed)
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 2, generator=rng, **DOUBLE)
     weights = 0.5 + torch.rand(edge_index.size(1), generator=rng, **DOUBLE) if weight else None
     with torch.no_grad():
-        problem = model.problem(Inputs(x, edge_index, edge_weight=weights)).detach()
+        inputs = Inputs(x, edge_index, edge_weight=weights).to(device)
+        problem = model.to(device).problem(inputs).detach()
     return problem, 0.5 * torch.randn(problem.start().shape, generator=rng, **DOUBLE)
 
 

@@ -218,7 +218,7 @@ def test_simulate_counts_the_same(monkeypatch):
     ours = simulate(model, data, runs=3, ticks=150, impairments=bounded(0.1)[:1])
     import hogwild.executors.simulated as module
 
-    monkeypatch.setattr(module, "kernel_of", lambda *_: "switched off")
+    monkeypatch.setattr(module, "kernel_of", lambda *_, **__: "switched off")
     theirs = simulate(model, data, runs=3, ticks=150, impairments=bounded(0.1)[:1])
     assert gap(ours.h, theirs.h) <= 1e-6
     assert str(ours.staleness) == str(theirs.staleness)

@@ -164,14 +164,26 @@ class Schedule(Timetable):
         self.next = begin + self._interval(everyone, begin)
         self._compile()
 
+    def _drawable(self) -> tuple[int, int, Tensor, Tensor, Tensor, Tensor] | None:
+        """What compiled draws need: S, D, the keys of nodes and edges, next turns and views;
+        ``None``: something changes turns or views that compiled draws do not know."""
+        if self.silent is not None or self.impairments:
+            return None
+        keys = self.nodes.key("schedule"), self.edges.key("delay")
+        return self.stagger, self.delay, *keys, self.next, self._view
+
+    def hand_over(self) -> tuple[int, int, Tensor, Tensor, Tensor, Tensor] | None:
+        """What compiled draws need, for somebody who changes next turns and views in place from now
+        on; ``None``: nobody can."""
+        self._view, self._clock = self.view, None
+        return self._drawable()
+
     def _compile(self) -> None:
         """Ask for compiled draws, once; ``None``: ticks are drawn by torch."""
         self._clock = None
-        plain = self.silent is None and not self.impairments
-        if plain and library() is not None and self._view.device.type == "cpu":
-            keys = self.nodes.key("schedule"), self.edges.key("delay")
-            bound = self.stagger, self.delay
-            self._clock = Clock(self.graph, *bound, *keys, self.next, self._view)
+        drawable = self._drawable()
+        if drawable is not None and library() is not None and self._view.device.type == "cpu":
+            self._clock = Clock(self.graph, *drawable)
 
     @property
     def view(self) -> Tensor:

@@ -86,6 +86,7 @@ class Run:
             cone.
         settings: The settings of the runs, with the name of the rule that nodes followed.
         seconds: Wall-clock time of the simulation.
+        path: How ticks were made: ``compiled (…)``, or ``torch: …`` with the reason.
     """
 
     predictions: Tensor
@@ -112,6 +113,7 @@ class Run:
     deadlines: Deadlines
     settings: Settings
     seconds: float
+    path: str = ""
 
     @property
     def rule(self) -> str:
@@ -247,4 +249,5 @@ def report(
         ),
         settings=settings,
         seconds=seconds,
+        path=simulation.path,
     )

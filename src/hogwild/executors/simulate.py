@@ -206,10 +206,11 @@ def _tick(watch: Watch, trace: Trace | None, progress: bool) -> None:
     total = ticks if watch.goal is None and not simulation.rule.ends else None
     with bar(total, progress, "tick", "simulating") as shown:
         for t in range(ticks):
-            tick = simulation.step()
+            if trace is None:
+                simulation.advance()
+            else:
+                trace.append(simulation.step())
             shown.update()
-            if trace is not None:
-                trace.append(tick)
             if watch.look(t):
                 break
             if progress and looks(t):

@@ -17,8 +17,9 @@ Two exchanges (``exchange``):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,22 +27,38 @@ from torch import Tensor
 
 from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
-from hogwild.asynchrony.schedule import Drawn, Tick, Timetable
+from hogwild.asynchrony.schedule import Drawn, Schedule, Tick, Timetable
 from hogwild.graph import Star
+from hogwild.kernels.cuda import CudaError
 from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.kernels.ticks import Post
+from hogwild.kernels.ticks_cuda import CudaTicks, ticks_of
 from hogwild_node.rules.base import Kept, Rule, carry
+from hogwild_node.rules.gradient import GradientRule
 
 STUCK = 1000
 """A run is given up after this many ticks in a row at which nodes could only wait. In
 ``benchmarks/baselines.py`` runs with ``rule="waiting"`` and lost packets end so."""
 
 
-@dataclass
 class Ages:
     """Ages of what nodes used: how often each age occurred."""
 
-    counts: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    def __init__(self) -> None:
+        self._counts: Tensor | Callable[[], Tensor] = torch.zeros(0, dtype=torch.long)
+
+    @property
+    def counts(self) -> Tensor:
+        """How often each age occurred, [largest age + 1]."""
+        return self._counts if isinstance(self._counts, Tensor) else self._counts()
+
+    @counts.setter
+    def counts(self, counts: Tensor | Callable[[], Tensor]) -> None:
+        """A function is asked when somebody wants to know."""
+        self._counts = counts
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_counts": self.counts}
 
     def add(self, ages: Tensor) -> None:
         if ages.numel():
@@ -143,32 +160,66 @@ class Simulation:
     def _compile(self) -> None:
         """Ask for compiled updates, once; and for compiled ticks, unless something happens to
         packets that those do not know."""
-        plain = all(type(i).send is Impairment.send and not i.triggers for i in self.impairments)
-        ticks = plain and not self.exact and self.held is None
-        self.kernel = kernel_of(self.rule, self.graph, self.h, ticks=ticks)
-        self._post = self._posted() if ticks else None
+        self.ticks = self._launched()
+        self.kernel: RuleKernel | str = "ticks are launched on a GPU"
+        if isinstance(self.ticks, str):
+            self.kernel = kernel_of(self.rule, self.graph, self.h, ticks=self._plain())
+        self._post = self._posted()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: x for name, x in vars(self).items() if name not in ("kernel", "_post")}
+        if isinstance(self.ticks, CudaTicks):
+            self.ticks.give_back(self.time)
+        compiled = ("kernel", "ticks", "_post")
+        return {name: x for name, x in vars(self).items() if name not in compiled}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._compile()  # compiled code knows addresses, and a copy has its own
 
-    def _posted(self) -> Post | None:
-        """The outbox and the tally for compiled ticks; ``None`` without a compiled update."""
-        if isinstance(self.kernel, str):
-            return None
+    def _plain(self) -> bool:
+        """Whether nothing happens to packets that compiled ticks do not know."""
+        known = all(type(i).send is Impairment.send and not i.triggers for i in self.impairments)
+        return known and not self.exact and self.held is None
+
+    def _arrays(self) -> dict[str, Tensor]:
+        """The outbox and the tally for compiled ticks."""
         outbox, tally = self.outbox, self.tally
         assert outbox.edge is not None
-        arrays = {
+        return {
             "out_degree": self.out_degree, "node": outbox.node, "edge": outbox.edge,
             "content": outbox.content, "latest": outbox.latest, "current": outbox.current,
             "h": self.h, "updates": tally.updates, "packets": tally.packets,
             "sent": tally.numbers, "last": self.last, "gap": self.gap,
         }  # fmt: skip
+
+    def _posted(self) -> Post | None:
+        """Ticks in compiled code on a CPU, if there are any."""
+        if isinstance(self.kernel, str) or not self._plain():
+            return None
+        ages = (self.tally.packet_age.counts, self.tally.content_age.counts)
+        numbers = self.rule.channels + self.rule.letter
+        return Post(self.graph, self.outbox.depth, numbers, ages, self._arrays())
+
+    def _launched(self) -> CudaTicks | str:
+        """Ticks in two launches on a GPU; or why there are none."""
+        made = ticks_of(self.rule, self.graph, self.h, self.outbox.depth)
+        if isinstance(made, str):
+            return made
+        if not self._plain():
+            return "packets that stay, or that impairments change, are on torch"
+        tally, timetable, rule = self.tally, self.timetable, self.rule
+        assert isinstance(rule, GradientRule)
+        clock = timetable.hand_over() if isinstance(timetable, Schedule) else None
         ages = (tally.packet_age.counts, tally.content_age.counts)
-        return Post(self.graph, outbox.depth, self.rule.channels + self.rule.letter, ages, arrays)
+        try:
+            ticks = made(
+                rule, self.graph, clock, self.outbox.depth, self.time, ages, self._arrays()
+            )
+        except CudaError as error:  # no compiler for the GPU: torch makes the ticks
+            return str(error)
+        tally.packet_age.counts = partial(ticks.counts, 0)
+        tally.content_age.counts = partial(ticks.counts, 1)
+        return ticks
 
     def _follow(self, after: After) -> None:
         """What nodes hold on the edges that stay, and which of the nodes were done."""
@@ -193,9 +244,14 @@ class Simulation:
 
     def step(self) -> Tick:
         """One tick."""
-        self.outbox.open(self.time)
+        ticks = self._ready()
+        if ticks is None:
+            self.outbox.open(self.time)
         tick = self.timetable.tick(self.time)
-        if tick.nodes.numel():
+        if ticks is not None:
+            ticks.given(self.time, tick.nodes, tick.edges, tick.view)
+            self.idle = 0
+        elif tick.nodes.numel():
             kernel = self._fitting()
             plain = tick.reset is None and tick.lost is None
             if kernel is not None and self._post is not None and plain:
@@ -205,6 +261,35 @@ class Simulation:
         self.time += 1
         self.tally.ticks += 1
         return tick
+
+    def advance(self) -> None:
+        """One tick, without saying what happened: if it is launched on a GPU, nothing is read
+        back."""
+        ticks = self._ready()
+        if ticks is None or not ticks.draws:
+            self.step()
+            return
+        ticks.draw(self.time)
+        self.idle = 0
+        self.time += 1
+        self.tally.ticks += 1
+
+    def _ready(self) -> CudaTicks | None:
+        """Launched ticks, if the rule still has the energy that they were compiled for."""
+        if isinstance(self.ticks, CudaTicks) and not self.ticks.fits:
+            self.ticks.give_back(self.time)
+            self.ticks = "the rule has another energy than at the start"
+        return self.ticks if isinstance(self.ticks, CudaTicks) else None
+
+    @property
+    def path(self) -> str:
+        """How ticks are made: ``compiled (…)``, or ``torch: …`` with the reason."""
+        if isinstance(self.ticks, CudaTicks):
+            return f"compiled ({self.ticks.name})"
+        if isinstance(self.kernel, RuleKernel):
+            ticks = "" if self._post is not None else ", packets on torch"
+            return f"compiled ({self.kernel.native.instructions}{ticks})"
+        return f"torch: {self.kernel if self.h.device.type == 'cpu' else self.ticks}"
 
     def _fitting(self) -> RuleKernel | None:
         """The compiled update, if the rule still has the energy that it was compiled for."""

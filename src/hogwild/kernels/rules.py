@@ -3,7 +3,7 @@
 :func:`kernel_of` says whether a rule has a compiled update. The rule keeps its memory, in tensors
 of its own, which the compiled code reads and writes; what the rule does besides updates (a new
 start, a crash, a second exchange) works on the same memory. The features' part of all networks is
-copied once, row by row (:class:`_Rows`), so that a node with its edges is read in one piece.
+copied once, row by row (:class:`Rows`), so that a node with its edges is read in one piece.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _memory(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
+def memory_of(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
     """Where each part of the memory is kept: an object and the name of its attribute."""
     kept: dict[str, tuple[Any, str]] = {"gradient": (gradient, "own")}
     if gradient.auto:
@@ -106,7 +106,7 @@ def _memory(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
     return kept
 
 
-def _side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Field], list[Tensor]]:
+def side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Field], list[Tensor]]:
     """Lay the memory of nodes, and that of edges, side by side: all numbers of a node and replica
     are then read in one piece. The rule's tensors become views of these rows."""
     found: dict[str, _Field] = {}
@@ -119,7 +119,7 @@ def _side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Fi
             continue
         replicas, _, count = tensors[0].shape
         width = sum(x.shape[1] for x in tensors)
-        room = large_pages((count, replicas, width), torch.float64)
+        room = large_pages((count, replicas, width), tensors[0].dtype, tensors[0].device)
         at = 0
         for name, x in zip(group, tensors, strict=True):
             owner, attribute = remembered[name]
@@ -151,7 +151,7 @@ def by_receiver(graph: Graph) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """The networks of an energy with their features, as the compiled code reads them."""
 
     weights: Tensor  # [R, ·] of the message networks, the self message and the update
@@ -160,15 +160,16 @@ class _Rows:
     beside: Tensor | None  # [R / 8, ·, 8] weights where eight replicas lie side by side
 
     @classmethod
-    def of(cls, model: Energy, order: Tensor, beside: bool) -> _Rows:
+    def of(cls, model: Energy, order: Tensor, beside: bool = False) -> Rows:
         rnd = model.round
         replicas, heads = rnd.loop.layers[0].wy.shape[0], rnd.heads
         share = 1.0 if rnd.concat else 1.0 / heads
         e, n = order.numel(), rnd.loop.layers[0].gy.shape[-1]
-        weight = torch.full((1, 1, e), share, dtype=torch.float64)
+        like = rnd.loop.layers[0].gy
+        weight = like.new_full((1, 1, e), share)
         if rnd.weight is not None:
             weight = share * rnd.weight[:, :, 0]
-        loop = torch.ones(n, dtype=torch.float64) if rnd.loop_weight is None else rnd.loop_weight
+        loop = like.new_ones(n) if rnd.loop_weight is None else rnd.loop_weight
         message = _context(rnd.message)
         message = message.reshape(replicas, heads * message.shape[1], e)
         of_edges = [message, weight.expand(replicas, heads, e)]
@@ -183,7 +184,7 @@ class _Rows:
             )
             for r in range(replicas):
                 lanes[r // LANES, :, r % LANES] = together[r]
-        return cls(together, _rows(of_edges, order, beside), _rows(of_nodes, None, beside), lanes)
+        return cls(together, _laid(of_edges, order, beside), _laid(of_nodes, None, beside), lanes)
 
 
 def _context(net: Context) -> Tensor:
@@ -202,18 +203,18 @@ def _weights(net: Context) -> Tensor:
     return torch.cat([part.flatten(1) for part in parts], 1)
 
 
-def _rows(parts: list[Tensor], order: Tensor | None, beside: bool) -> Tensor:
+def _laid(parts: list[Tensor], order: Tensor | None, beside: bool) -> Tensor:
     """[R, ·, n] parts side by side as rows [R, n, ·] of a multiple of eight numbers; with replicas
     side by side [R / 8, n, · 8]."""
     replicas, count = parts[0].shape[0], parts[0].shape[-1]
     width = sum(part.shape[1] for part in parts)
-    padded, blocks = -(-width // LANES) * LANES, -(-replicas // LANES)
+    padded, blocks, like = -(-width // LANES) * LANES, -(-replicas // LANES), parts[0]
     if beside:
-        out = large_pages((blocks, count, padded * LANES), torch.float64)
+        out = large_pages((blocks, count, padded * LANES), like.dtype, like.device)
         to = out.view(blocks, count, padded, LANES).permute(0, 3, 1, 2).unbind()
         rows = [row for block in to for row in block.unbind()]  # [n, ·] of each replica
     else:
-        out = large_pages((replicas, count, padded), torch.float64)
+        out = large_pages((replicas, count, padded), like.dtype, like.device)
         rows = list(out.unbind())
     for r, row in enumerate(rows):
         row[:, width:] = 0.0
@@ -228,7 +229,8 @@ def _rows(parts: list[Tensor], order: Tensor | None, beside: bool) -> Tensor:
     return out
 
 
-def _design(model: Energy, channels: int) -> Design:
+def design_of(model: Energy, channels: int) -> Design:
+    """The sizes of an energy with embeddings of width ``channels``."""
     rnd = model.round
     nets = (rnd.message, rnd.loop, rnd.update)
     widths = tuple(tuple(int(layer.wy.shape[-2]) for layer in net.layers) for net in nets)
@@ -246,16 +248,12 @@ def _usual(design: Design) -> bool:
     return kinds == (1, True, "softplus", 2, 2) and design.widths == widths
 
 
-def kernel_of(rule: Rule, graph: Graph, h: Tensor, *, ticks: bool = False) -> RuleKernel | str:
-    """The compiled update of a rule that has begun at ``h`` [R, k, N]; or why there is none.
-
-    Args:
-        ticks: Most updates will be those of compiled ticks (:meth:`RuleKernel.turn`).
-    """
-    native = found()
-    if isinstance(native, Missing):
-        return f"there is no compiled library ({native.reason})"
-    gradient: Any = rule.gradient if isinstance(rule, MessageRule) else rule
+def refusal(
+    rule: Rule, gradient: Any, graph: Graph, h: Tensor,
+    precisions: tuple[torch.dtype, ...] = (torch.float64,),
+) -> str | None:  # fmt: skip
+    """Why a rule with these gradient steps, which has begun at ``h`` [R, k, N], has no compiled
+    update in one of these precisions; ``None``: it has one."""
     known = (GradientRule,) if isinstance(rule, MessageRule) else (GradientRule, MomentumRule)
     if type(gradient) not in known or type(gradient.model) is not Energy:
         return "only gradient steps and messages of energies of one round are compiled"
@@ -264,20 +262,40 @@ def kernel_of(rule: Rule, graph: Graph, h: Tensor, *, ticks: bool = False) -> Ru
         return "the run has gradients, and compiled updates have none"
     if gradient.bounded:
         return "steps with bounds that neighbours send are not compiled"
-    if h.dtype != torch.float64 or h.device.type != "cpu":
-        return f"the run is in {h.dtype} on {h.device}; compiled updates are in float64 on a CPU"
+    if h.dtype not in precisions:
+        return f"the run is in {h.dtype}; compiled updates are in {', '.join(map(str, precisions))}"
     act = model.round.message.act
     if ACTIVATIONS.get(act.name) != act:
         return f"the activation {act.name!r} is not one of {', '.join(ACTIVATIONS)}"
-    design = _design(model, rule.channels)
+    design = design_of(model, rule.channels)
     merged = design.message_channels * (design.heads if design.concat else 1)
     curved = gradient.auto or isinstance(rule, MessageRule)
     if not design.fits or (curved and (rule.channels > MOST_CHANNELS or merged > MOST_MERGED)):
         return "the model is wider than compiled updates are"
-    if graph.num_edges and int(graph.in_degree.max()) > MOST_DEGREE:
-        return f"a node has more than {MOST_DEGREE} edges"
     if not int(h.shape[0]) * (graph.num_edges + graph.num_nodes) > 0:
         return "there are no nodes"
+    return None
+
+
+def kernel_of(rule: Rule, graph: Graph, h: Tensor, *, ticks: bool = False) -> RuleKernel | str:
+    """The compiled update on a CPU of a rule that has begun at ``h`` [R, k, N]; or why there is
+    none.
+
+    Args:
+        ticks: Most updates will be those of compiled ticks (:meth:`RuleKernel.turn`).
+    """
+    native = found()
+    if isinstance(native, Missing):
+        return f"there is no compiled library ({native.reason})"
+    gradient: Any = rule.gradient if isinstance(rule, MessageRule) else rule
+    why = refusal(rule, gradient, graph, h)
+    if why is not None:
+        return why
+    if h.device.type != "cpu":
+        return f"the run is on {h.device}; these compiled updates are for a CPU"
+    if graph.num_edges and int(graph.in_degree.max()) > MOST_DEGREE:
+        return f"a node has more than {MOST_DEGREE} edges"
+    design = design_of(gradient.model, rule.channels)
     return RuleKernel(native, rule, gradient, graph, design, int(h.shape[0]), ticks)
 
 
@@ -302,7 +320,7 @@ class RuleKernel:
         # Where replicas are many, and steps are plain, lanes are replicas and not nodes.
         many = replicas >= LANES and variable is None and not gradient.auto
         beside = ticks and many and rule is gradient and _usual(design)
-        rows, sizes = _Rows.of(self.model, order, beside), Sizes.of(native, design)
+        rows, sizes = Rows.of(self.model, order, beside), Sizes.of(native, design)
         step, rates = 2 if gradient.auto else 0, None
         if isinstance(gradient.rate, Tensor):
             shape = (replicas, rule.channels, graph.num_nodes)
@@ -312,13 +330,13 @@ class RuleKernel:
               "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes,
               "alike": alike(rows.nodes, rows.edges, self.begin),
               "lane_weights": rows.beside}  # fmt: skip
-        remembered = _memory(rule, gradient)
+        remembered = memory_of(rule, gradient)
         for name in MARKS:
             if name in remembered:
                 owner, attribute = remembered.pop(name)
                 setattr(owner, attribute, getattr(owner, attribute).contiguous())
                 at[f"m_{name}"] = getattr(owner, attribute)
-        memory, rows_of_memory = _side_by_side(remembered)
+        memory, rows_of_memory = side_by_side(remembered)
         self._alive += [*at.values(), rows_of_memory]
         self._rule = _Rule(
             sizes=sizes.handle, replicas=replicas, nodes=graph.num_nodes, edges=graph.num_edges,

@@ -20,14 +20,8 @@ HOG_FN V pick(Mask m, double yes, V no) { return m ? wide(yes) : no; }
 /// The larger number; NaN if one is NaN.
 HOG_FN V largest(V a, V b) { return (a > b) | (a != a) ? a : b; }
 
-/// The curvature of a parabola that touches g at a and lies above g everywhere.
-HOG_FN V majoriser(V a, V slope) {
-    const Mask near = absolute(a) < 1e-4;
-    return near ? wide(0.25) : (slope - 0.5) / (near ? wide(1.0) : a);
-}
-
-/// The same up to the distance `reach` (`Activation.growth` in hogwild_node); a reach of NaN counts
-/// as zero.
+/// The curvature of a parabola that touches g at a and lies above g up to the distance `reach`
+/// (`Activation.growth` in hogwild_node); a reach of NaN counts as zero.
 HOG_FN V growth_within(int act, V a, V slope, V reach) {
     const V truth = curvature(act, a, slope), most = majoriser(a, slope), twice = 2.0 * absolute(a);
     const V distance = reach <= twice ? reach : (reach == reach ? twice : wide(0.0));

@@ -5,9 +5,11 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <ctime>
 #include <numeric>
 
-#include "fixed.h"
+#include "draws.h"
+#include "beside.h"
 #include "messages.h"
 
 namespace hog {
@@ -34,18 +36,6 @@ struct Post {
     int64_t *updates, *packets, *sent, *last, *gap;
     int64_t *packet_ages, *content_ages, *oldest_ages;  // counts; the largest age of both kinds
 };
-
-inline uint64_t mix(uint64_t z) {
-    z += 0x9E3779B97F4A7C15ULL;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    return z ^ (z >> 31);
-}
-/// A whole number in 0 ... high.
-inline int64_t draw(int64_t key, int64_t time, int64_t high) {
-    const double x = (double)(int64_t)(mix((uint64_t)key ^ (uint64_t)time) >> 11) * 0x1p-53;
-    return (int64_t)(x * (double)(high + 1));
-}
 
 /// The next tick of a schedule without impairments; returns the number of nodes.
 inline int64_t draw_tick(const Clock& c, int64_t time, int64_t* nodes, int64_t* first,
@@ -241,6 +231,24 @@ void update_fixed(const Rule& rule, const Turn& turn, int64_t from, int64_t to, 
 }  // namespace hog
 
 extern "C" {
+
+/// Softplus with its slope, of so many packs of numbers in the first cache, in a loop that does nothing
+/// else: activations a second of this thread (benchmarks/ticks.py).
+HOG_API double hog_activations(int64_t packs) {
+    constexpr int FEW = 64;
+    std::vector<double> numbers(3 * FEW * LANES + LANES);
+    V* x = (V*)(((uintptr_t)numbers.data() + sizeof(V) - 1) / sizeof(V) * sizeof(V));
+    V *value = x + FEW, *slope = value + FEW;
+    for (int i = 0; i < FEW; ++i)
+        for (int l = 0; l < LANES; ++l) lane(x[i], l) = 0.01 * ((37 * i + l) % 1000 - 500);
+    const std::clock_t begun = std::clock();
+    for (int64_t turn = 0; turn * FEW < packs; ++turn) {
+        for (int i = 0; i < FEW; ++i) value[i] = softplus(x[i], slope[i]);
+        asm volatile("" ::"r"(value) : "memory");  // the results are wanted
+    }
+    const double seconds = (double)(std::clock() - begun) / CLOCKS_PER_SEC;
+    return (double)((packs + FEW - 1) / FEW * FEW * LANES) / (seconds > 0 ? seconds : 1e-9);
+}
 
 HOG_API int64_t hog_draw(const void* clock, int64_t time, int64_t* nodes, int64_t* first,
                          int64_t* views) {

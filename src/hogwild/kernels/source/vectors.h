@@ -201,6 +201,12 @@ HOG_FN V curvature(int act, V a, V slope) {
     return 2.0 / (square * root(square));
 }
 
+/// The curvature of a parabola that touches g at a and lies above g everywhere.
+HOG_FN V majoriser(V a, V slope) {
+    const Mask near = absolute(a) < 1e-4;
+    return near ? wide(0.25) : (slope - 0.5) / (near ? wide(1.0) : a);
+}
+
 /// The curvature of the parabola that touches g at a and lies above g up to the distance `reach`;
 /// the same formula as `Activation.growth` in hogwild_node.
 HOG_FN V growth(int act, V a, V slope, double reach) {

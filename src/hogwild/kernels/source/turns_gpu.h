@@ -1,0 +1,359 @@
+// The turns of nodes in a tick on a GPU: whose turn it is, which packets they hold, what is counted.
+// ticks.cu has the updates.
+#pragma once
+#include "draws.h"
+#include "elimination.h"
+#include "layers_gpu.h"
+
+namespace hog {
+
+enum What { DRAW = 1, FIND = 2, UPDATE = 4 };
+enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
+
+#define HOG_AGES 64  // ages that a block counts by itself
+#define HOG_M (HOG_CHANNELS * (HOG_CONCAT ? HOG_HEADS : 1))
+#define HOG_D (HOG_ENDS * HOG_K)
+#define HOG_UN (HOG_M + HOG_K)
+#define HOG_KK (HOG_STEP == 2 ? HOG_K * HOG_K : 0)
+#define HOG_MK (HOG_STEP == 2 ? HOG_M * HOG_K : 0)
+#define HOG_MM (HOG_STEP == 2 ? HOG_M * HOG_M : 0)
+#define HOG_LETTER (HOG_K + HOG_KK)
+// What a node remembers: its gradient; its block, damping and last gradient. HOG_MEMORY is the sum.
+#define HOG_MEMORY (HOG_K + (HOG_STEP == 2 ? HOG_KK + 1 + HOG_K : 0))
+#define HOG_SUMS (HOG_K + HOG_KK + HOG_MK)  // what an edge adds to sums of its receiver
+#define HOG_GATHER (HOG_SUMS > HOG_M ? HOG_SUMS : HOG_M)
+#define HOG_TELL (HOG_K + HOG_M + HOG_MM)
+
+/// A simulation in the memory of the GPU. Edges are numbered by receiver, `order` has their numbers in
+/// the graph.
+struct Ticks {
+    long long nodes, edges, replicas, range;            // range: nodes of a block
+    long long rows, versions, numbers, stagger, delay;  // rows: of `ring`
+    const long long *begin, *node_keys, *edge_keys, *out_degree;
+    const int *order, *src, *dst, *reverse;
+    unsigned* held;                                     // the packets that edges' receivers hold now: age, version
+    const unsigned char* loops;                         // whether an edge is a self-loop; nullptr: none is
+    long long *next, *turn, *view;                      // turn: a node's last tick, if it was given
+    Real *node, *edge, *h;                            // packets as in Outbox; h: [R, k, N]
+    unsigned* ring;                                     // [rows, N] the packet of each node at a tick: pack()
+    long long *content, *latest;
+    long long *updates, *packets, *sent, *last, *gap, *packet_ages, *content_ages, *oldest_ages;
+    const Real *weights, *of_edges, *of_nodes, *rates;
+    Real* memory;                                     // [N, R, HOG_MEMORY]
+    double rate, damping;
+};
+
+// The simulation that this module was loaded for, and the weights of its only replica: instructions read
+// them at no cost. With several replicas, the weights are copied to shared memory.
+extern "C" {
+__constant__ Ticks hog_ticks;
+__constant__ Real hog_weights[HOG_FEW ? HOG_WEIGHTS : 1];
+}
+
+/// Copy a number to shared memory without waiting for it.
+HOG_FN void copy_later(Real* to, const Real* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(sizeof(Real))
+                 : "memory");
+#else
+    *to = *from;
+#endif
+}
+HOG_FN void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// A packet in the ring: its version, and the time of its oldest content modulo 2^24.
+HOG_FN unsigned pack(long long content, int version) {
+    return ((unsigned)content & 0xffffffu) << 8 | (unsigned)version;
+}
+HOG_FN int version_of(unsigned packet) { return (int)(packet & 255u); }
+HOG_FN int content_age(unsigned packet, long long time) {
+    return (int)(((unsigned)time - (packet >> 8)) & 0xffffffu);
+}
+
+HOG_FN void add_count(long long* at, long long x) {
+    atomicAdd((unsigned long long*)at, (unsigned long long)x);
+}
+
+/// The packets that the receivers of some edges hold now: the edges of a thread are a grid apart.
+class Finder {
+  public:
+    HOG_METHOD Finder(long long time_, int what_, int* shared)
+        : time(time_), what(what_), counts(shared), most(shared + 2 * HOG_AGES) {}
+
+    HOG_METHOD void run(int threads, int blocks) {
+        for (int x = threadIdx.x; x < 2 * HOG_AGES + 2; x += threads) counts[x] = 0;
+        __syncthreads();
+        const int row = (int)(time % hog_ticks.rows);
+        for (long long q = blockIdx.x * threads + threadIdx.x; q < hog_ticks.edges; q += threads * blocks) {
+            const int node = hog_ticks.dst[q];
+            if ((what & DRAW ? hog_ticks.next[node] : hog_ticks.turn[node]) != time) continue;
+            const int number = hog_ticks.order[q], sender = hog_ticks.src[q];
+            long long tau = hog_ticks.view[number];
+            if (what & DRAW) {
+                const long long limit = time - tau;
+                tau = time - draw(hog_ticks.edge_keys[q], time, limit < hog_ticks.delay ? limit : hog_ticks.delay);
+                hog_ticks.view[number] = tau;
+            }
+            const int age = (int)(time - tau);
+            const unsigned packet = hog_ticks.ring[(row >= age ? row - age : row - age + hog_ticks.rows) * hog_ticks.nodes + sender];
+            const int inside = content_age(packet, time);
+            hog_ticks.held[q] = (unsigned)age << 8 | version_of(packet);
+            count_age(0, age);
+            count_age(1, inside > age ? inside : age);
+        }
+        __syncthreads();
+        for (int x = threadIdx.x; x < 2 * HOG_AGES; x += threads)
+            if (counts[x]) add_count((x < HOG_AGES ? hog_ticks.packet_ages : hog_ticks.content_ages) + x % HOG_AGES, counts[x]);
+        if (threadIdx.x < 2 && hog_ticks.oldest_ages[threadIdx.x] < most[threadIdx.x])
+            atomicMax(hog_ticks.oldest_ages + threadIdx.x, (long long)most[threadIdx.x]);
+    }
+
+  private:
+    long long time;
+    int what;
+    int *counts, *most;  // most: the largest age of packets and of content
+
+    HOG_METHOD void count_age(int kind, int age) const {
+        if (age > most[kind]) atomicMax(most + kind, age);
+        if (age < HOG_AGES) atomicAdd(counts + kind * HOG_AGES + age, 1);
+        else add_count((kind ? hog_ticks.content_ages : hog_ticks.packet_ages) + age, 1);
+    }
+};
+
+/// An edge of a batch, which its thread knows.
+struct Edge {
+    bool on;        // whether the thread has an edge
+    bool loop;
+    int owner;      // its receiver in the batch
+    long long q;    // its number, by receiver
+    int number;     // its number in the graph
+    Real view[HOG_K];
+};
+
+/// Whose turn it is, and what the nodes hear.
+class Turns {
+  public:
+    HOG_METHOD Turns(long long time_, int what_, double* shared)
+        : time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
+        start = blockIdx.x * hog_ticks.range;
+        const int row = (int)(time % hog_ticks.rows);
+        row_now = row, row_next = row + 1 < (int)hog_ticks.rows ? row + 1 : 0;
+        base = (long long*)shared, letters = base + HOG_NODES;
+        rows = (Real*)(letters + HOG_NODES);
+        of_nodes = rows + HOG_THREADS * (HOG_ROW + 1);
+        gather = of_nodes + HOG_NODES * (HOG_NODE_ROW + 1);
+        tell = gather + HOG_THREADS * HOG_GATHER;
+        int* whole = (int*)(tell + HOG_NODES * HOG_TELL);
+        who = whole, whole += HOG_RANGE;
+        first = whole, whole += HOG_RANGE + 1;
+        owner = whole, whole += HOG_THREADS;
+        ages = whole, whole += HOG_THREADS;  // of the packets
+        most = whole, whole += 1;            // the largest gap
+        found = whole;                       // nodes that each warp found
+    }
+
+  protected:
+    long long time, start;
+    int what, me, replica, row_now, row_next;  // rows of this tick and of the next one in the ring
+    Real *rows, *of_nodes, *gather, *tell;
+    long long *base, *letters;  // letters: where those of a node's new packet begin
+    int *who, *first, *owner, *ages, *most, *found;
+    int listed, seated, nodes, edges;  // seated: the batch's first node in the list
+#if HOG_HUBS
+    bool several;                      // whether the batch takes several rounds
+#else
+    static constexpr bool several = false;
+#endif
+    long long i, mine;                 // of the first threads: their node; where its packet goes
+    Edge edge;
+
+    HOG_METHOD bool has_node() const { return me < nodes; }
+    HOG_METHOD unsigned& ring(int row, long long node) const { return hog_ticks.ring[row * hog_ticks.nodes + node]; }
+    HOG_METHOD int first_edge(int a) const { return first[seated + a] - first[seated]; }
+
+    // -- whose turn it is --------------------------------------------------------------------------
+
+    HOG_METHOD bool has_turn(long long node) const {
+        return (what & DRAW ? hog_ticks.next[node] : hog_ticks.turn[node]) == time;
+    }
+
+    /// List the nodes whose turn it is, and where their edges begin.
+    HOG_METHOD void list() {
+        const long long from = start, end = from + hog_ticks.range;
+        const long long to = end < hog_ticks.nodes ? end : hog_ticks.nodes;
+        const int lane_ = me % 32, warp = me / 32, warps = HOG_THREADS / 32;
+        listed = 0;
+        for (long long at = from; at < to; at += HOG_THREADS) {
+            const bool turn = at + me < to && has_turn(at + me);
+            if ((what & FIND) && !turn && at + me < to) ring(row_next, at + me) = ring(row_now, at + me);
+            const unsigned all = __ballot_sync(~0u, turn);
+            if (lane_ == 0) found[warp] = __popc(all);
+            __syncthreads();
+            int before = listed;
+            for (int v = 0; v < warps; ++v) {
+                if (v < warp) before += found[v];
+                listed += found[v];
+            }
+            if (turn) who[before + __popc(all & ((1u << lane_) - 1))] = (int)(at + me - from);
+            __syncthreads();
+        }
+        if (warp == 0) {
+            int sum = 0;
+            for (int at = 0; at < listed; at += 32) {
+                const int a = at + lane_;
+                const long long node = start + who[a < listed ? a : 0];
+                int x = a < listed ? (int)(hog_ticks.begin[node + 1] - hog_ticks.begin[node]) : 0;
+                for (int o = 1; o < 32; o *= 2) {
+                    const int other = __shfl_up_sync(~0u, x, o);
+                    if (lane_ >= o) x += other;
+                }
+                if (a < listed) first[a + 1] = sum + x;
+                sum += __shfl_sync(~0u, x, 31);
+            }
+            if (lane_ == 0) first[0] = 0;
+        }
+        __syncthreads();
+    }
+
+    /// The next batch.
+    HOG_METHOD void seat(int a) {
+        seated = a;
+        const int left = listed - a, limit = left < HOG_NODES ? left : HOG_NODES;
+        nodes = __syncthreads_count(me < limit && first[a + me + 1] - first[a] <= HOG_THREADS);
+#if HOG_HUBS
+        several = nodes == 0;
+        if (several) nodes = 1;
+#endif
+        edges = first_edge(nodes);
+        if (has_node()) {
+            i = start + who[a + me];
+            const int from = first_edge(me), to = first_edge(me + 1);
+            base[me] = hog_ticks.begin[i] - from;
+            if (!several)
+                for (int e = from; e < to; ++e) owner[e] = me;
+        }
+        __syncthreads();
+    }
+
+    // -- what they hear ----------------------------------------------------------------------------
+
+    /// Fetch the features of the edges of a round, and of the nodes.
+    HOG_METHOD void fetch_edges(int round) const {
+        const int left = edges - round, count = left < HOG_THREADS ? left : HOG_THREADS;
+        const Real* from = hog_ticks.of_edges + replica * hog_ticks.edges * HOG_ROW;
+        for (int x = me; x < count * HOG_ROW; x += HOG_THREADS) {
+            const int e = x / HOG_ROW, f = x % HOG_ROW;
+            const long long q = base[several ? 0 : owner[e]] + round + e;
+            copy_later(rows + e * (HOG_ROW + 1) + f, from + q * HOG_ROW + f);
+        }
+    }
+    HOG_METHOD void fetch_nodes() const {
+        const Real* from = hog_ticks.of_nodes + replica * hog_ticks.nodes * HOG_NODE_ROW;
+        for (int x = me; x < nodes * HOG_NODE_ROW; x += HOG_THREADS) {
+            const int a = x / HOG_NODE_ROW, f = x % HOG_NODE_ROW;
+            const long long node = start + who[seated + a];
+            copy_later(of_nodes + a * (HOG_NODE_ROW + 1) + f, from + node * HOG_NODE_ROW + f);
+        }
+    }
+
+    /// The edge of this thread in a round; `fresh`: the packets are looked for the first time.
+    HOG_METHOD void locate(int round, bool fresh) {
+        edge.on = round + me < edges;
+        if (!edge.on) return;
+        edge.owner = several ? 0 : owner[me];
+        edge.q = base[edge.owner] + round + me;
+        edge.loop = hog_ticks.loops && hog_ticks.loops[edge.q];
+        edge.number = hog_ticks.order[edge.q];
+        const unsigned held = hog_ticks.held[edge.q];
+        const int sender = hog_ticks.src[edge.q], back = hog_ticks.reverse[edge.q];
+        const long long version = held & 255u, there = version * hog_ticks.nodes + sender;
+        if (fresh) ages[me] = (int)(held >> 8);
+        if (!(what & UPDATE)) return;
+        const Real* packet = hog_ticks.node + (there * hog_ticks.replicas + replica) * HOG_K;
+        if (fresh) {
+            const long long place = version * hog_ticks.edges + back;
+            const Real* letter = hog_ticks.edge + (place * hog_ticks.replicas + replica) * HOG_LETTER;
+            HOG_EACH(f, HOG_LETTER) gather[f * HOG_THREADS + me] = letter[f];
+        }
+        HOG_EACH(c, HOG_K) edge.view[c] = packet[c];
+    }
+
+    /// The sums over the edges of this thread's node in a round, of what the edges' threads gathered.
+    template <int FIELDS>
+    HOG_METHOD void add_gathered(int round, Real* to) const {
+        const int from = first_edge(me) - round, until = first_edge(me + 1) - round;
+        const int end = until < HOG_THREADS ? until : HOG_THREADS;
+        for (int e = from > 0 ? from : 0; e < end; ++e)
+            HOG_EACH(f, FIELDS) to[f] += gather[f * HOG_THREADS + e];
+    }
+
+    Real heard[HOG_LETTER], at[HOG_K], own[HOG_K];  // of this thread's node: its h and its gradient
+
+    HOG_METHOD Real* remembered() const { return hog_ticks.memory + (i * hog_ticks.replicas + replica) * HOG_MEMORY; }
+
+    /// Read the packets; file that the nodes send.
+    HOG_METHOD void hear() {
+        long long last = 0, out = 0;
+        int oldest = 0;  // age
+        unsigned packet = 0;
+        HOG_EACH(f, HOG_LETTER) heard[f] = 0;
+        if (has_node()) {  // read early what is used behind the next barrier
+            packet = ring(what & FIND ? row_now : row_next, i);
+            if (what & FIND) last = hog_ticks.last[i], out = hog_ticks.out_degree[i];
+            if (what & UPDATE) {
+                HOG_EACH(c, HOG_K) at[c] = hog_ticks.h[(replica * HOG_K + c) * hog_ticks.nodes + i];
+                HOG_EACH(c, HOG_K) own[c] = remembered()[c];
+            }
+        }
+        if (what & UPDATE) {
+            fetch_nodes();
+            if (!several) fetch_edges(0);
+        }
+        int round = 0;
+        do {
+            locate(round, true);
+            __syncthreads();
+            if (has_node()) {
+                if (what & UPDATE) add_gathered<HOG_LETTER>(round, heard);
+                if (what & FIND) {
+                    const int from = first_edge(me) - round, until = first_edge(me + 1) - round;
+                    const int end = until < HOG_THREADS ? until : HOG_THREADS;
+                    for (int e = from > 0 ? from : 0; e < end; ++e)
+                        oldest = ages[e] > oldest ? ages[e] : oldest;
+                }
+            }
+            if (several) __syncthreads();
+            round += HOG_THREADS;
+        } while (round < edges);
+        if (!has_node()) return;
+        int version = version_of(packet);
+        if (what & FIND) version = version + 1 < (int)hog_ticks.versions ? version + 1 : 0;
+        mine = version * hog_ticks.nodes + i;
+        letters[me] = version * hog_ticks.edges;
+        if (!(what & FIND)) return;
+        ring(row_next, i) = pack(time - oldest, version);
+        hog_ticks.latest[i] = mine;
+        hog_ticks.content[mine] = time - oldest;
+        add_count(hog_ticks.updates + i, 1);  // without waiting for the old values
+        add_count(hog_ticks.packets + i, out);
+        add_count(hog_ticks.sent + i, out * hog_ticks.numbers);
+        hog_ticks.last[i] = time;
+        atomicMax(most, (int)(time - last));
+        if (!(what & DRAW)) return;
+        hog_ticks.next[i] = time + 1 + draw(hog_ticks.node_keys[i], time, hog_ticks.stagger - 1);
+        if (!(what & UPDATE)) hog_ticks.turn[i] = time;  // a second launch updates the node
+    }
+
+    /// Tell the simulation this block's longest gap.
+    HOG_METHOD void report() const {
+        __syncthreads();
+        if (me == 0 && *hog_ticks.gap < *most) atomicMax(hog_ticks.gap, (long long)*most);
+    }
+};
+
+}  // namespace hog
