@@ -39,7 +39,7 @@ extern "C" void set_constants(const Ticks* ticks, const Real* weights) {
     memcpy(hog_weights, weights, sizeof hog_weights);
 }
 extern "C" void run_tick(int x, int y, double* shared, long long time, int what) {
-    emulate(x, y, HOG_THREADS, shared, [=] { hog_tick(time, what); });
+    emulate(x, y, HOG_ALL, shared, [=] { hog_tick(time, what); });
 }
 extern "C" void run_find(int x, double* shared, long long time, int what, int blocks) {
     emulate(x, 0, HOG_FINDERS, shared, [=] { hog_find(time, what, blocks); });

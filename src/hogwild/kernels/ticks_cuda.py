@@ -40,7 +40,7 @@ MOST_DEPTH = 253
 MOST_WEIGHTS = 2_000
 """Weights of a model, for each of which the compiler writes instructions, without loops."""
 THREADS = (128, 64, 32)
-"""Threads of a block: as many as the shared memory has room for."""
+"""Threads of a block with an edge: as many as the shared memory has room for."""
 REGISTERS = 128
 """Registers of a thread."""
 HEADERS = (
@@ -57,8 +57,8 @@ class Shape:
         design: The model.
         step: 0: a number, 1: one for every node, 2: ``"auto"``.
         replicas: Whether there are several replicas.
-        threads: Threads of a block, and most edges of a batch.
-        nodes: Most nodes of a batch.
+        threads: Threads of a block with an edge: most edges of a batch.
+        nodes: Threads of a block with a node: most nodes of a batch.
         single: Whether numbers are in single precision.
         hubs: Whether a node has more edges than a block has threads.
     """
@@ -111,13 +111,18 @@ class Shape:
         tell = k + m + (m * m if curved else 0)
         numbers = t * (self.row + 1 + gather) + self.nodes * (self.node_row + 1 + tell)
         long = 2 * self.nodes + (self.weights if self.replicas else 0)
-        whole = 2 * RANGE + 1 + 2 * t + 1 + t // 32
+        whole = 2 * RANGE + 1 + 2 * t + 1 + self.all // 32
         return self.bytes * numbers + 8 * long + 4 * whole + 16
+
+    @property
+    def all(self) -> int:
+        """Threads of a block."""
+        return self.threads + self.nodes
 
     @property
     def resident(self) -> int:
         """Blocks that share a multiprocessor, as far as registers and shared memory go."""
-        return max(min(cuda.REGISTERS // (REGISTERS * self.threads), 233_000 // self.shared), 1)
+        return max(min(cuda.REGISTERS // (REGISTERS * self.all), 232_000 // (self.shared + 1024)), 1)
 
     def text(self) -> str:
         """The source for these constants."""
@@ -363,7 +368,7 @@ class CudaTicks:
         parts = ((draw | FIND | UPDATE, 1),)
         for what, count in parts if replicas == 1 else ((draw | FIND, 1), (UPDATE, replicas)):
             self._what.value = what
-            self._launch("hog_tick", self.blocks, count, shape.threads, shape.shared)
+            self._launch("hog_tick", self.blocks, count, shape.all, shape.shared)
 
     def _make_room(self, time: int) -> None:
         """Make room to count ages up to ``time``."""
