@@ -135,7 +135,7 @@ class Shape:
         lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
         body = (SOURCE.parent / "ticks.cu").read_text()
         constants = cuda.prelude(self.design, self.threads, self.resident, "shapes.h")
-        return constants + "\n".join([*lines, body])
+        return "#define HOG_SHORT_CHAINS 1\n" + constants + "\n".join([*lines, body])
 
 
 def _addresses(*holders: Any) -> Any:
