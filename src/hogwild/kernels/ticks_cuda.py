@@ -58,7 +58,7 @@ class Shape:
         step: 0: a number, 1: one for every node, 2: ``"auto"``.
         replicas: Whether there are several replicas.
         threads: Threads of a block with an edge: most edges of a batch.
-        nodes: Threads of a block with a node: most nodes of a batch.
+        nodes: Most nodes of a batch.
         single: Whether numbers are in single precision.
         hubs: Whether a node has more edges than a block has threads.
     """
@@ -116,13 +116,15 @@ class Shape:
 
     @property
     def all(self) -> int:
-        """Threads of a block."""
-        return self.threads + self.nodes
+        """Threads of a block: those with an edge, then those with a node, in warps of their own."""
+        return self.threads + -(-self.nodes // 32) * 32
 
     @property
     def resident(self) -> int:
         """Blocks that share a multiprocessor, as far as registers and shared memory go."""
-        return max(min(cuda.REGISTERS // (REGISTERS * self.all), 232_000 // (self.shared + 1024)), 1)
+        return max(
+            min(cuda.REGISTERS // (REGISTERS * self.all), 232_000 // (self.shared + 1024)), 1
+        )
 
     def text(self) -> str:
         """The source for these constants."""
@@ -158,7 +160,7 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
     most = int(graph.in_degree.max()) if graph.num_nodes else 0
     single, several = h.dtype == torch.float32, h.shape[0] > 1
     for threads in THREADS:
-        nodes = 32
+        nodes = 8
         while nodes < threads and nodes * degree < 1.3 * threads:
             nodes *= 2
         shape = Shape(design, step, several, threads, nodes, single, most > threads)

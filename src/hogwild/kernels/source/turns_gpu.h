@@ -10,7 +10,8 @@ namespace hog {
 enum What { DRAW = 1, FIND = 2, UPDATE = 4 };
 enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 
-#define HOG_ALL (HOG_THREADS + HOG_NODES)  // threads of a block: those with an edge, then those with a node
+// Threads of a block: those with an edge, then those with a node, in warps of their own.
+#define HOG_ALL (HOG_THREADS + (HOG_NODES + 31) / 32 * 32)
 #define HOG_AGES 64  // ages that a block counts by itself
 #define HOG_M (HOG_CHANNELS * (HOG_CONCAT ? HOG_HEADS : 1))
 #define HOG_D (HOG_ENDS * HOG_K)
