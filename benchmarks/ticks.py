@@ -10,7 +10,7 @@ The table also says how near compiled gradient steps come to two limits: the num
 must at least read and write, a second, as a share of what copying a large array moves, a second;
 and the activations (an exponential, a logarithm and a division each) a second.
 
-``--device cuda`` measures a GPU, where a tick of gradient steps is two launches. The activations are
+``--device cuda`` measures a GPU: two launches a tick of gradient steps. The activations are
 then also a share of what the GPU's units for double precision could compute if they did nothing
 else: an activation takes ``OPERATIONS`` of them.
 """
