@@ -8,10 +8,11 @@ at the same start and make ticks for the same time.
 
 The table also says how near compiled gradient steps come to two limits: the numbers that an update
 must at least read and write, a second, as a share of what copying a large array moves, a second;
-and the activations (an exponential, a logarithm and a division each) a second.
+and the activations (an exponential, a logarithm and a division each) a second, on a CPU also as a
+share of what a loop of the same function reaches that does nothing else, on one thread.
 
-``--device cuda`` measures a GPU: two launches a tick of gradient steps. The activations are
-then also a share of what the GPU's units for double precision could compute if they did nothing
+``--device cuda`` measures a GPU, where a tick of gradient steps is two launches. The activations
+are then also a share of what the GPU's units for double precision could compute if they did nothing
 else: an activation takes ``OPERATIONS`` of them.
 """
 
@@ -36,7 +37,7 @@ from hogwild import EnergyGNN
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulated import Simulation
 from hogwild.graph.inputs import Inputs
-from hogwild.kernels.native import SWITCH
+from hogwild.kernels.native import SWITCH, library
 from hogwild.problems.base import Objective
 from hogwild.rules import gradient_rule, message_rule
 from hogwild_node.rules.base import Rule
@@ -128,11 +129,13 @@ def measure(
     units = [sum(layer.wy.shape[-2] for layer in net.layers[:-1])
              for net in (rnd.message, rnd.loop, rnd.update)]  # fmt: skip
     share = problem.graph.num_edges / problem.graph.num_nodes
+    native = library()
+    bare = native.activations(1 << 18) if native is not None and device == "cpu" else 0.0
     compiled = not (isinstance(simulation.ticks, str) and isinstance(simulation.kernel, str))
     return {
         "rate": updates / spent, "ticks": ticks, "compiled": compiled,
         "bytes": least_bytes(problem), "copied": copied(clock, device),
-        "activations": share * units[0] + units[1] + units[2],
+        "activations": share * units[0] + units[1] + units[2], "bare": bare,
     }  # fmt: skip
 
 
@@ -147,6 +150,7 @@ def apart(flags: list[str], switch: str) -> dict[str, Any]:
 
 HEAD = ("rule", "nodes × runs × replicas", "on torch, updates/s", "compiled, updates/s", "faster",
         "compiled, of copying", "compiled, activations/s")  # fmt: skip
+ON_A_CPU = ("of a bare loop of activations",)
 ON_A_GPU = ("of the bandwidth", "of the double-precision units")
 
 
@@ -202,11 +206,15 @@ def main() -> None:
                 used = ours["rate"] * ours["activations"] * OPERATIONS
                 shares = (ours["rate"] * ours["bytes"] / BANDWIDTH[chip], used / INSTRUCTIONS[chip])
                 rows[-1] += [f"{100 * share:.0f} %" if gradient else "" for share in shares]
+            else:
+                threads = torch.get_num_threads() if arguments.clock == "wall" else 1
+                part = ours["rate"] * ours["activations"] / (ours["bare"] * threads)
+                rows[-1].append(f"{100 * part:.0f} %" if gradient else "")
             found.append({"rule": rule, "cell": cell, "torch": torch_, "compiled": ours})
             print(rows[-1], flush=True)
             text = publish(
                 arguments.output, "ticks", "Node updates a second of the simulator ({}).",
-                (*HEAD, *ON_A_GPU) if on_gpu else HEAD, rows, found, arguments.device,
+                (*HEAD, *(ON_A_GPU if on_gpu else ON_A_CPU)), rows, found, arguments.device,
             )  # fmt: skip
     if text:
         print(text)

@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from helpers import HARSH, bounded, energy, graphs, on_torch, record
+from helpers import DOUBLE, HARSH, bounded, energy, graphs, on_torch, randomise, record
 from kernels.test_rules import ODD, RULES, SIMPLE, gap, pose
 
-from hogwild import simulate
+from hogwild import EnergyGNN, Inputs, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -83,6 +83,35 @@ def test_runs_are_the_same(rule, edge_index, n):
         one, two = pair(problem, rule, h, seed=2)
         assert one._post is not None
         same(one, two, 40, 1e-12 if tight else 1e-6)
+
+
+def crowd(n=300, seed=0):
+    """Degrees 0 to 100: several packs of nodes, some with a few lanes only, and nodes alone."""
+    rng = torch.Generator().manual_seed(seed)
+    pairs = torch.randint(n - 4, (2, 3 * n), generator=rng).sort(0).values.unique(dim=1)
+    hub = torch.stack([torch.zeros(100, dtype=torch.long), torch.arange(1, 101)])
+    pairs = torch.cat([pairs[:, pairs[0] < pairs[1]], hub], 1).unique(dim=1)
+    return torch.cat([pairs, pairs.flip(0)], 1)
+
+
+@pytest.mark.parametrize("rule", ["constant", "certified"])
+@pytest.mark.parametrize("options", [{}, {"replicas": 3}, {"replicas": 17}], ids=str)
+def test_many_nodes_with_many_degrees_are_the_same(rule, options):
+    problem, h = pose(crowd(), 300, scale=0.3, weight=True, **options)
+    one, two = pair(problem, rule, h, seed=2)
+    assert one._post is not None
+    same(one, two, 15, 1e-12)
+
+
+@pytest.mark.parametrize("rule", ["constant", "auto", "messages"])
+def test_runs_of_one_graph_read_the_features_of_the_first(rule):
+    model = randomise(EnergyGNN(2, out_channels=1).double(), 0.3, 0)
+    x = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), **DOUBLE)
+    with torch.no_grad():
+        problem = model.problem(Inputs(x, SIMPLE).repeat(5)).detach()
+    one, two = pair(problem, rule, problem.start(), seed=2, runs=5)
+    assert one.kernel._rule.alike
+    same(one, two, 30, 1e-12 if rule == "constant" else 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +218,7 @@ def test_simulate_counts_the_same(monkeypatch):
     ours = simulate(model, data, runs=3, ticks=150, impairments=bounded(0.1)[:1])
     import hogwild.executors.simulated as module
 
-    monkeypatch.setattr(module, "kernel_of", lambda *_: "switched off")
+    monkeypatch.setattr(module, "kernel_of", lambda *_, **__: "switched off")
     theirs = simulate(model, data, runs=3, ticks=150, impairments=bounded(0.1)[:1])
     assert gap(ours.h, theirs.h) <= 1e-6
     assert str(ours.staleness) == str(theirs.staleness)

@@ -158,11 +158,12 @@ class Simulation:
         self._compile()
 
     def _compile(self) -> None:
-        """Ask for compiled updates and ticks, once."""
+        """Ask for compiled updates, once; and for compiled ticks, unless something happens to
+        packets that those do not know."""
         self.ticks = self._launched()
         self.kernel: RuleKernel | str = "ticks are launched on a GPU"
         if isinstance(self.ticks, str):
-            self.kernel = kernel_of(self.rule, self.graph, self.h)
+            self.kernel = kernel_of(self.rule, self.graph, self.h, ticks=self._plain())
         self._post = self._posted()
 
     def __getstate__(self) -> dict[str, Any]:

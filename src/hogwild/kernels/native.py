@@ -57,6 +57,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tiling_gather": (ctypes.c_int, [_AT, *[_INT] * 4, _AT, _AT, _INT]),
     "tiling_copy": (None, [_AT] * 6),
     "draw": (_INT, [_AT, _INT, *[_AT] * 3]),
+    "activations": (_REAL, [_INT]),
     "turn": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _INT, _AT, _INT]),
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, Star, kept
+from hogwild.kernels.alike import alike
 from hogwild.kernels.energy import Design, Sizes
 from hogwild.kernels.native import Library, Missing, found, large_pages
 from hogwild_node.activations import ACTIVATIONS
@@ -30,6 +31,8 @@ from hogwild_node.tree import arrays
 MOST_CHANNELS, MOST_MERGED, MOST_DEGREE = 8, 16, 4096
 """Widths of embeddings and of sums of messages, and degree, up to which nodes' quadratic models are
 computed in compiled code: its work grows with their cubes, and its memory with the degree."""
+LANES = 8
+"""Numbers that compiled code computes side by side."""
 _INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
 
@@ -52,7 +55,8 @@ MEMORY = (
 MARKS = ("known", "lost", "quiet")
 _RULE: list[tuple[str, Any]] = [
     ("sizes", _AT), *((name, _INT) for name in ("replicas", "nodes", "edges")),
-    *((name, _AT) for name in ("begin", "order", "variable", "weights", "of_edges", "of_nodes")),
+    *((name, _AT) for name in ("begin", "order", "variable", "weights", "of_edges", "of_nodes",
+                              "alike", "lane_weights")),
     ("messages", _INT), ("step", _INT), ("rates", _AT), *((name, _REAL) for name in NUMBERS),
     *((f"m_{name}", _Field) for name in MEMORY), *((f"m_{name}", _AT) for name in MARKS),
 ]  # fmt: skip
@@ -146,9 +150,10 @@ class Rows:
     weights: Tensor  # [R, ·] of the message networks, the self message and the update
     edges: Tensor  # [R, E, ·] contexts of all heads and their weights, by receiver
     nodes: Tensor  # [R, N, ·] contexts of self message and update, weight of the self message
+    beside: Tensor | None  # [R / 8, ·, 8] weights where eight replicas lie side by side
 
     @classmethod
-    def of(cls, model: Energy, order: Tensor) -> Rows:
+    def of(cls, model: Energy, order: Tensor, beside: bool = False) -> Rows:
         rnd = model.round
         replicas, heads = rnd.loop.layers[0].wy.shape[0], rnd.heads
         share = 1.0 if rnd.concat else 1.0 / heads
@@ -164,9 +169,15 @@ class Rows:
         of_nodes = [_context(rnd.loop), _context(rnd.update), loop.expand(replicas, 1, n)]
         weights = [_weights(rnd.message).reshape(replicas, -1), _weights(rnd.loop),
                    _weights(rnd.update)]  # fmt: skip
-        return cls(
-            torch.cat(weights, 1).contiguous(), _laid(of_edges, order), _laid(of_nodes, None)
-        )
+        together = torch.cat(weights, 1).contiguous()
+        lanes = None
+        if beside:
+            lanes = torch.zeros(
+                -(-replicas // LANES), together.shape[1], LANES, dtype=torch.float64
+            )
+            for r in range(replicas):
+                lanes[r // LANES, :, r % LANES] = together[r]
+        return cls(together, _laid(of_edges, order, beside), _laid(of_nodes, None, beside), lanes)
 
 
 def _context(net: Context) -> Tensor:
@@ -185,18 +196,29 @@ def _weights(net: Context) -> Tensor:
     return torch.cat([part.flatten(1) for part in parts], 1)
 
 
-def _laid(parts: list[Tensor], order: Tensor | None) -> Tensor:
-    """[R, ·, n] parts side by side as rows [R, n, ·] of a multiple of eight numbers."""
+def _laid(parts: list[Tensor], order: Tensor | None, beside: bool) -> Tensor:
+    """[R, ·, n] parts side by side as rows [R, n, ·] of a multiple of eight numbers; with replicas
+    side by side [R / 8, n, · 8]."""
     replicas, count = parts[0].shape[0], parts[0].shape[-1]
     width = sum(part.shape[1] for part in parts)
-    like, padded = parts[0], -(-width // 8) * 8
-    out = large_pages((replicas, count, padded), like.dtype, like.device)
-    out[..., width:] = 0.0
-    at = 0
-    for part in parts:
-        part = part if order is None else part[..., order]
-        out[..., at : at + part.shape[1]] = part.mT
-        at += part.shape[1]
+    padded, blocks, like = -(-width // LANES) * LANES, -(-replicas // LANES), parts[0]
+    if beside:
+        out = large_pages((blocks, count, padded * LANES), like.dtype, like.device)
+        to = out.view(blocks, count, padded, LANES).permute(0, 3, 1, 2).unbind()
+        rows = [row for block in to for row in block.unbind()]  # [n, ·] of each replica
+    else:
+        out = large_pages((replicas, count, padded), like.dtype, like.device)
+        rows = list(out.unbind())
+    for r, row in enumerate(rows):
+        row[:, width:] = 0.0
+        at = 0
+        for part in parts:
+            to_ = row[:, at : at + part.shape[1]]
+            if r < replicas:
+                to_[:] = (part[r] if order is None else part[r][..., order]).mT
+            else:  # lanes without a replica compute with zeros
+                to_[:] = 0.0
+            at += part.shape[1]
     return out
 
 
@@ -209,6 +231,13 @@ def design_of(model: Energy, channels: int) -> Design:
         channels, widths[0][-1], rnd.heads, rnd.concat, rnd.both_ends, True, model.beta,
         rnd.message.act.name, "softplus", widths, inputs,
     )  # fmt: skip
+
+
+def _usual(design: Design) -> bool:
+    """Whether the networks are the paper's, which are compiled for these sizes (``fixed.h``)."""
+    kinds = (design.heads, design.both_ends, design.act, design.channels, design.message_channels)
+    widths = ((4, 4, 2), (4, 4, 2), (4, 4, 1))
+    return kinds == (1, True, "softplus", 2, 2) and design.widths == widths
 
 
 def refusal(
@@ -239,9 +268,13 @@ def refusal(
     return None
 
 
-def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
+def kernel_of(rule: Rule, graph: Graph, h: Tensor, *, ticks: bool = False) -> RuleKernel | str:
     """The compiled update on a CPU of a rule that has begun at ``h`` [R, k, N]; or why there is
-    none."""
+    none.
+
+    Args:
+        ticks: Most updates will be those of compiled ticks (:meth:`RuleKernel.turn`).
+    """
     native = found()
     if isinstance(native, Missing):
         return f"there is no compiled library ({native.reason})"
@@ -254,7 +287,7 @@ def kernel_of(rule: Rule, graph: Graph, h: Tensor) -> RuleKernel | str:
     if graph.num_edges and int(graph.in_degree.max()) > MOST_DEGREE:
         return f"a node has more than {MOST_DEGREE} edges"
     design = design_of(gradient.model, rule.channels)
-    return RuleKernel(native, rule, gradient, graph, design, int(h.shape[0]))
+    return RuleKernel(native, rule, gradient, graph, design, int(h.shape[0]), ticks)
 
 
 class RuleKernel:
@@ -268,20 +301,26 @@ class RuleKernel:
         graph: Graph,
         design: Design,
         replicas: int,
+        ticks: bool,
     ) -> None:
         self.native, self.rule, self.graph, self.replicas = native, rule, graph, replicas
         self.gradient, self.model = gradient, gradient.model
         self.begin, order, variable = by_receiver(graph)
         self.order = order
         assert isinstance(self.model, Energy)
-        rows, sizes = Rows.of(self.model, order), Sizes.of(native, design)
+        # Where replicas are many, and steps are plain, lanes are replicas and not nodes.
+        many = replicas >= LANES and variable is None and not gradient.auto
+        beside = ticks and many and rule is gradient and _usual(design)
+        rows, sizes = Rows.of(self.model, order, beside), Sizes.of(native, design)
         step, rates = 2 if gradient.auto else 0, None
         if isinstance(gradient.rate, Tensor):
             shape = (replicas, rule.channels, graph.num_nodes)
             step, rates = 1, gradient.rate.expand(shape).contiguous()
         self._alive: list[Any] = [rows, variable, rates]
         at = {"begin": self.begin, "order": order, "variable": variable, "rates": rates,
-              "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes}  # fmt: skip
+              "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes,
+              "alike": alike(rows.nodes, rows.edges, self.begin),
+              "lane_weights": rows.beside}  # fmt: skip
         remembered = memory_of(rule, gradient)
         for name in MARKS:
             if name in remembered:

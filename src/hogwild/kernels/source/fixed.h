@@ -47,16 +47,16 @@ HOG_INLINE void write_pairs(V first, V second, double* const* at, int lanes) {
     for (int l = 0; l < lanes; ++l) std::memcpy(at[l], x + 2 * l, 2 * sizeof(double));
 }
 
-/// A network of constant sizes: one layer of it, forward and backward.
+/// A network of constant sizes, forward and backward. Weights are numbers, or one number for each lane.
 template <int D, int W, int O>
 struct Unrolled {
     typedef FixedNet<D, W, O> N;
 
     /// Pre-activations x of layer l; z are the activations below it.
-    template <int l>
-    HOG_INLINE void rise(const double* weights, const V* q, const V* y, const V* z, V* x) {
+    template <int l, class T>
+    HOG_INLINE void rise(const T* weights, const V* q, const V* y, const V* z, V* x) {
         constexpr int width = N::w(l), at = N::q(l);
-        const double *Wy = weights + N::p(l), *Wz = Wy + width * D;
+        const T *Wy = weights + N::p(l), *Wz = Wy + width * D;
         HOG_ALL(i, width) x[i] = q[at + D + i];
         HOG_ALL(j, D) {
             const V in = q[at + j] * y[j];
@@ -69,23 +69,24 @@ struct Unrolled {
             }
     }
 
-    /// f(y) [O], and the slopes s [2 W] of the hidden units.
-    HOG_INLINE void forward(const double* weights, const V* q, const V* y, V* s, V* value) {
-        V x[W], z[W];
-        rise<0>(weights, q, y, z, x);
-        softplus_of<W>(x, s);
-        HOG_ALL(i, W) z[i] = x[i];
-        rise<1>(weights, q, y, z, x);
-        softplus_of<W>(x, s + W);
-        HOG_ALL(i, W) z[i] = x[i];
-        rise<2>(weights, q, y, z, value);
+    /// f(y) [O], and the slopes s [2 W] of the hidden units; for B rows side by side, because the
+    /// activations of one row are too few to keep a processor busy. Row b of q, y, s and value lies at
+    /// b times the given distance.
+    template <int B, class T>
+    HOG_INLINE void forward(const T* weights, const V* q, int q_row, const V* y, V* s, V* value) {
+        V x[B * W], z[B * W];
+        HOG_ALL(b, B) rise<0>(weights, q + b * q_row, y + b * D, z, x + b * W);
+        HOG_ALL(i, B * W) z[i] = softplus(x[i], s[i / W * 2 * W + i % W]);
+        HOG_ALL(b, B) rise<1>(weights, q + b * q_row, y + b * D, z + b * W, x + b * W);
+        HOG_ALL(i, B * W) z[i] = softplus(x[i], s[i / W * 2 * W + W + i % W]);
+        HOG_ALL(b, B) rise<2>(weights, q + b * q_row, y + b * D, z + b * W, value + b * O);
     }
 
     /// What the pre-activations c of layer l send back to y, and to the layer below (times its slopes).
-    template <int l>
-    HOG_INLINE void sink(const double* weights, const V* q, const V* s, const V* c, V* g, V* below) {
+    template <int l, class T>
+    HOG_INLINE void sink(const T* weights, const V* q, const V* s, const V* c, V* g, V* below) {
         constexpr int width = N::w(l), at = N::q(l);
-        const double *Wy = weights + N::p(l), *Wz = Wy + width * D;
+        const T *Wy = weights + N::p(l), *Wz = Wy + width * D;
         HOG_ALL(j, D) {
             V sum = Wy[j] * c[0];
             HOG_ALL(i, width) if (i) sum += Wy[i * D + j] * c[i];
@@ -100,16 +101,12 @@ struct Unrolled {
     }
 
     /// J' p [D].
-    HOG_INLINE void backward(const double* weights, const V* q, const V* s, const V* p, V* g) {
+    template <class T>
+    HOG_INLINE void backward(const T* weights, const V* q, const V* s, const V* p, V* g) {
         V c[W], below[W];
         sink<2>(weights, q, s, p, g, c);
         sink<1>(weights, q, s, c, g, below);
         sink<0>(weights, q, s, below, g, c);
-    }
-
-    template <int n>
-    HOG_INLINE void softplus_of(V* x, V* s) {
-        HOG_ALL(i, n) x[i] = softplus(x[i], s[i]);
     }
 };
 
@@ -129,7 +126,7 @@ class FixedSteps {
     static bool serves(const Rule& rule, const Turn& turn) {
         return !rule.messages && rule.step != BLOCKS && !rule.filled.variable && turn.also.at &&
                turn.inbox.channel == 1 && turn.mail.channel == 1 && turn.letters.channel == 1 &&
-               turn.also.channel == 1 && Model::is(*rule.filled.sizes);
+               turn.also.channel == 1 && !rule.filled.lane_weights && Model::is(*rule.filled.sizes);
     }
 
     FixedSteps(const Rule& rule, const Turn& turn, int64_t replica)
@@ -150,8 +147,8 @@ class FixedSteps {
         for (int l = 0; l < count; ++l) {
             const int64_t a = slots[l], i = turn_.nodes[a];
             next_first_[l] = turn_.first[a], next_degree_[l] = turn_.first[a + 1] - turn_.first[a];
-            next_edges_[l] = f_.of_edges + (replica_ * f_.edges + f_.begin[i]) * EDGE;
-            next_nodes_[l] = f_.of_nodes + (replica_ * f_.nodes + i) * NODE;
+            next_edges_[l] = f_.edge_contexts(i, replica_, EDGE);
+            next_nodes_[l] = f_.node_context(i, replica_, NODE);
         }
     }
 
@@ -167,7 +164,7 @@ class FixedSteps {
             degrees[l] = degree;
             first[l] = like == l ? turn_.first[a] : first[0];
             last[l] = like == l ? degree - 1 : last[0];
-            contexts[l] = like == l ? f_.of_edges + (replica_ * f_.edges + f_.begin[i]) * EDGE : contexts[0];
+            contexts[l] = like == l ? f_.edge_contexts(i, replica_, EDGE) : contexts[0];
         }
         const int most = (int)degrees[0];
         // The step, with the gradients of the node and of its neighbours at the last packets.
@@ -201,29 +198,20 @@ class FixedSteps {
             h[c] = h[c] - rate * g[c];
         }
         // The gradients of the nodes' energies at the new embeddings.
-        for (int l = 0; l < LANES; ++l) rows[l] = f_.of_nodes + (replica_ * f_.nodes + node[l]) * NODE;
+        for (int l = 0; l < LANES; ++l) rows[l] = f_.node_context(node[l], replica_, NODE);
         HOG_ALL(i, NODE / LANES) transpose(rows, i * LANES, qn_ + i * LANES);
         const double *loop = weights_ + Message::N::weights(), *up = loop + Loop::N::weights();
         const V *q_up = qn_ + Loop::N::context(), share = q_up[Update::N::context()];
         V y[2 * K > C + K ? 2 * K : C + K], m[C], value[C], sl[2 * W], su[2 * W], bar[C + K], own[K], p_[C];
-        Loop::forward(loop, qn_, h, sl, value);
+        Loop::template forward<1>(loop, qn_, 0, h, sl, value);
         HOG_ALL(c, C) m[c] = share * value[c];
-        for (int p = 0; p < most; ++p) {
-            for (int l = 0; l < LANES; ++l)
-                rows[l] = contexts[l] + plain(std::min<int64_t>(p, last[l])) * EDGE;
-            V* q = q_ + p * EDGE;
-            HOG_ALL(i, EDGE / LANES) transpose(rows, i * LANES, q + i * LANES);
-            V& weight = q[Message::N::context()];
-            weight = degrees > p ? weight : wide(0.0);
-            HOG_ALL(c, K) y[2 * c] = h[c], y[2 * c + 1] = views_[p * K + c];
-            Message::forward(weights_, q, y, s_ + p * 2 * W, value);
-            HOG_ALL(c, C) m[c] += weight * value[c];
-            ask_for_edges(p);
-        }
-        for (int p = most; coming_ && p < next_degree_[0]; ++p) ask_for_edges(p);
+        int p = 0;
+        for (; p + 1 < most; p += 2) listen<2>(p, contexts, last, degrees, h, m);
+        if (p < most) listen<1>(p, contexts, last, degrees, h, m);
+        for (p = most; coming_ && p < next_degree_[0]; ++p) ask_for_edges(p);
         HOG_ALL(c, C) y[c] = m[c];
         HOG_ALL(c, K) y[C + c] = h[c];
-        Update::forward(up, q_up, y, su, value);
+        Update::template forward<1>(up, q_up, 0, y, su, value);
         const V one = wide(1.0);
         Update::backward(up, q_up, su, &one, bar);
         HOG_ALL(c, C) p_[c] = share * bar[c];
@@ -269,6 +257,29 @@ class FixedSteps {
     int64_t next_first_[LANES], next_degree_[LANES];
     const double *next_edges_[LANES], *next_nodes_[LANES];
 
+    /// Add the messages at B positions to m [C].
+    template <int B>
+    HOG_METHOD void listen(int p, const double* const* contexts, const int64_t* last, const Mask& degrees,
+                           const V* h, V* m) {
+        V y[B * 2 * K], value[B * C];
+        V* q = q_ + p * EDGE;
+        HOG_ALL(b, B) {
+            const double* rows[LANES];
+            for (int l = 0; l < LANES; ++l)
+                rows[l] = contexts[l] + plain(std::min<int64_t>(p + b, last[l])) * EDGE;
+            HOG_ALL(i, EDGE / LANES) transpose(rows, i * LANES, q + b * EDGE + i * LANES);
+            V& weight = q[b * EDGE + Message::N::context()];
+            weight = degrees > p + b ? weight : wide(0.0);
+            HOG_ALL(c, K) y[b * 2 * K + 2 * c] = h[c], y[b * 2 * K + 2 * c + 1] = views_[(p + b) * K + c];
+        }
+        Message::template forward<B>(weights_, q, EDGE, y, s_ + p * 2 * W, value);
+        HOG_ALL(b, B) {
+            const V weight = q[b * EDGE + Message::N::context()];
+            HOG_ALL(c, C) m[c] += weight * value[b * C + c];
+            ask_for_edges(p + b);
+        }
+    }
+
     HOG_METHOD void ask_for_edges(int p) const {
         for (int l = 0; l < coming_ && p < next_degree_[l]; ++l) {
             const double* at = next_edges_[l] + p * EDGE;
@@ -295,6 +306,165 @@ class FixedSteps {
     HOG_INLINE void write_rows(const V* from, double* const* at, int lanes) {
         if (K == 2) return write_pairs(from[0], from[K - 1], at, lanes);
         for (int l = 0; l < lanes; ++l) HOG_ALL(c, K) at[l][c] = part(from[c], l);
+    }
+};
+
+/// One node in LANES replicas, with a gradient step in a model of constant sizes. Nothing is transposed:
+/// contexts and weights of the replicas lie side by side.
+template <int K, int C, int W>
+class FixedReplicas {
+  public:
+    typedef FixedSteps<K, C, W> One;
+    typedef typename One::Message Message;
+    typedef typename One::Loop Loop;
+    typedef typename One::Update Update;
+
+    static bool serves(const Rule& rule, const Turn& turn) {
+        return !rule.messages && rule.step != BLOCKS && !rule.filled.variable && turn.also.at &&
+               rule.filled.lane_weights && FixedModel<K, C, W>::is(*rule.filled.sizes) &&
+               beside(turn.inbox) && beside(turn.mail) && beside(turn.letters) && beside(turn.also) &&
+               beside(rule.memory.gradient);
+    }
+
+    FixedReplicas(const Rule& rule, const Turn& turn, int64_t block)
+        : rule_(rule), f_(rule.filled), turn_(turn), block_(block), replica_(block * LANES) {
+        lanes_ = (int)std::min<int64_t>(LANES, f_.replicas - replica_);
+        weights_ = (const V*)f_.lane_weights + block * f_.all_weights();
+    }
+
+    void lay_out(Arena& arena, int64_t positions) {
+        s_ = arena.room((size_t)positions * (2 * W + K));
+        views_ = s_ + positions * 2 * W;
+    }
+
+    /// The node at this slot is updated next.
+    void expect(int64_t slot) {
+        const int64_t i = turn_.nodes[slot];
+        next_ = (const V*)f_.edge_contexts(i, block_, One::EDGE * LANES);
+        next_node_ = (const V*)f_.node_context(i, block_, One::NODE * LANES);
+        next_degree_ = (int)(turn_.first[slot + 1] - turn_.first[slot]);
+        next_first_ = turn_.first[slot];
+    }
+
+    /// Update the node at a slot of the turn.
+    void update(int64_t slot) {
+        const int64_t node = turn_.nodes[slot], first = turn_.first[slot];
+        const int degree = (int)(turn_.first[slot + 1] - first);
+        const V* q = (const V*)f_.edge_contexts(node, block_, One::EDGE * LANES);
+        const V* qn = (const V*)f_.node_context(node, block_, One::NODE * LANES);
+        V h[K], g[K];
+        HOG_ALL(c, K) h[c] = wide(0.0);
+        for (int l = 0; l < lanes_; ++l)
+            HOG_ALL(c, K) lane(h[c], l) = turn_.h.of(slot, replica_ + l)[c * turn_.h.channel];
+        read(rule_.memory.gradient, node, g);
+        for (int p = 0; p < degree; ++p) {
+            V letter[K];
+            read(turn_.mail, first + p, letter), read(turn_.inbox, first + p, views_ + p * K);
+            HOG_ALL(c, K) g[c] += letter[c];
+        }
+        HOG_ALL(c, K) {
+            V rate = wide(rule_.numbers.rate);
+            if (rule_.step == GIVEN)
+                for (int l = 0; l < lanes_; ++l)
+                    lane(rate, l) = rule_.rates[((replica_ + l) * K + c) * f_.nodes + node];
+            h[c] = h[c] - rate * g[c];
+        }
+        const V *loop = weights_ + Message::N::weights(), *up = loop + Loop::N::weights();
+        const V *q_up = qn + Loop::N::context(), share = q_up[Update::N::context()];
+        V y[C + K], m[C], value[C], sl[2 * W], su[2 * W], bar[C + K], own[K], p_[C];
+        Loop::template forward<1>(loop, qn, 0, h, sl, value);
+        HOG_ALL(c, C) m[c] = share * value[c];
+        int p = 0;
+        for (; p + 1 < degree; p += 2) listen<2>(q, p, h, m);
+        if (p < degree) listen<1>(q, p, h, m);
+        for (p = degree; p < next_degree_; ++p) ask_for(p);
+        for (int i = 0; i < One::NODE; ++i) __builtin_prefetch(next_node_ + i, 0, 2);
+        HOG_ALL(c, C) y[c] = m[c];
+        HOG_ALL(c, K) y[C + c] = h[c];
+        Update::template forward<1>(up, q_up, 0, y, su, value);
+        const V one = wide(1.0);
+        Update::backward(up, q_up, su, &one, bar);
+        HOG_ALL(c, C) p_[c] = share * bar[c];
+        Loop::backward(loop, qn, sl, p_, own);
+        HOG_ALL(c, K) own[c] += bar[C + c] + f_.sizes->beta() * h[c];
+        for (p = 0; p < degree; ++p) {
+            const V *at = q + p * One::EDGE, weight = at[Message::N::context()];
+            HOG_ALL(c, C) p_[c] = weight * bar[c];
+            V both[2 * K], toward[K];
+            Message::backward(weights_, at, s_ + p * 2 * W, p_, both);
+            HOG_ALL(c, K) own[c] += both[2 * c], toward[c] = both[2 * c + 1];
+            write(toward, turn_.letters, first + p);
+        }
+        for (int l = 0; l < lanes_; ++l)
+            HOG_ALL(c, K) turn_.out.of(slot, replica_ + l)[c * turn_.out.channel] = part(h[c], l);
+        write(own, rule_.memory.gradient, node);
+        write(h, turn_.also, slot);
+    }
+
+  private:
+    const Rule& rule_;
+    const Filled& f_;
+    const Turn& turn_;
+    const int64_t block_, replica_;
+    int lanes_;
+    const V* weights_;
+    V *s_, *views_;
+    const V *next_ = nullptr, *next_node_ = nullptr;
+    int next_degree_ = 0;
+    int64_t next_first_ = 0;
+
+    /// Whether the numbers of all replicas of an item lie side by side.
+    static bool beside(const Field& field) { return field.channel == 1 && field.replica == K; }
+
+    template <int B>
+    HOG_METHOD void listen(const V* q, int p, const V* h, V* m) {
+        V y[B * 2 * K], value[B * C];
+        HOG_ALL(b, B) HOG_ALL(c, K)
+            y[b * 2 * K + 2 * c] = h[c], y[b * 2 * K + 2 * c + 1] = views_[(p + b) * K + c];
+        Message::template forward<B>(weights_, q + p * One::EDGE, One::EDGE, y, s_ + p * 2 * W, value);
+        HOG_ALL(b, B) {
+            const V weight = q[(p + b) * One::EDGE + Message::N::context()];
+            HOG_ALL(c, C) m[c] += weight * value[b * C + c];
+            ask_for(p + b);
+        }
+    }
+    HOG_METHOD void ask_for(int p) const {
+        if (p >= next_degree_) return;
+        for (int i = 0; i < One::EDGE; ++i) __builtin_prefetch(next_ + p * One::EDGE + i, 0, 2);
+        for (int x = 0; x < K * LANES; x += 8) {
+            __builtin_prefetch(turn_.inbox.of(next_first_ + p, replica_) + x);
+            __builtin_prefetch(turn_.mail.of(next_first_ + p, replica_) + x);
+        }
+    }
+    /// Numbers [replicas, K] of an item, replicas in lanes.
+    HOG_METHOD void read(const Field& field, int64_t item, V* to) const {
+        const double* at = field.of(item, replica_);
+        double some[K * LANES] __attribute__((aligned(64))) = {};
+        if (lanes_ < LANES) std::memcpy(some, at, sizeof(double) * K * lanes_), at = some;
+#if defined(HOG_SHUFFLE)
+        if (K == 2) {
+            V low, high;
+            std::memcpy(&low, at, sizeof(V)), std::memcpy(&high, at + LANES, sizeof(V));
+            to[0] = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
+            to[K - 1] = __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15);
+            return;
+        }
+#endif
+        for (int l = 0; l < LANES; ++l) HOG_ALL(c, K) lane(to[c], l) = at[l * K + c];
+    }
+    HOG_METHOD void write(const V* from, const Field& field, int64_t item) const {
+        double* at = field.of(item, replica_);
+        double some[K * LANES] __attribute__((aligned(64)));
+        double* to = lanes_ < LANES ? some : at;
+#if defined(HOG_SHUFFLE)
+        if (K == 2) {
+            const V low = __builtin_shufflevector(from[0], from[K - 1], 0, 8, 1, 9, 2, 10, 3, 11),
+                    high = __builtin_shufflevector(from[0], from[K - 1], 4, 12, 5, 13, 6, 14, 7, 15);
+            std::memcpy(to, &low, sizeof(V)), std::memcpy(to + LANES, &high, sizeof(V));
+        } else
+#endif
+            for (int l = 0; l < LANES; ++l) HOG_ALL(c, K) to[l * K + c] = part(from[c], l);
+        if (lanes_ < LANES) std::memcpy(at, some, sizeof(double) * K * lanes_);
     }
 };
 

@@ -5,6 +5,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <ctime>
 #include <numeric>
 
 #include "draws.h"
@@ -13,7 +14,7 @@
 
 namespace hog {
 
-constexpr int64_t CHUNK = 64;   // nodes of a task
+constexpr int64_t CHUNK = 256;  // nodes of a task
 constexpr int AGES = 64;        // ages that a task counts by itself
 
 /// When nodes update, and how old their views are. Edges are in the order by receiver.
@@ -231,6 +232,24 @@ void update_fixed(const Rule& rule, const Turn& turn, int64_t from, int64_t to, 
 
 extern "C" {
 
+/// Softplus with its slope, of so many packs of numbers in the first cache, in a loop that does nothing
+/// else: activations a second of this thread (benchmarks/ticks.py).
+HOG_API double hog_activations(int64_t packs) {
+    constexpr int FEW = 64;
+    std::vector<double> numbers(3 * FEW * LANES + LANES);
+    V* x = (V*)(((uintptr_t)numbers.data() + sizeof(V) - 1) / sizeof(V) * sizeof(V));
+    V *value = x + FEW, *slope = value + FEW;
+    for (int i = 0; i < FEW; ++i)
+        for (int l = 0; l < LANES; ++l) lane(x[i], l) = 0.01 * ((37 * i + l) % 1000 - 500);
+    const std::clock_t begun = std::clock();
+    for (int64_t turn = 0; turn * FEW < packs; ++turn) {
+        for (int i = 0; i < FEW; ++i) value[i] = softplus(x[i], slope[i]);
+        asm volatile("" ::"r"(value) : "memory");  // the results are wanted
+    }
+    const double seconds = (double)(std::clock() - begun) / CLOCKS_PER_SEC;
+    return (double)((packs + FEW - 1) / FEW * FEW * LANES) / (seconds > 0 ? seconds : 1e-9);
+}
+
 HOG_API int64_t hog_draw(const void* clock, int64_t time, int64_t* nodes, int64_t* first,
                          int64_t* views) {
     return draw_tick(*(const Clock*)clock, time, nodes, first, views);
@@ -249,8 +268,9 @@ HOG_API int hog_turn(const void* rule_, const void* turn_, const void* post_, in
         // A thread is worth starting for some hundred gradient steps, or some ten messages.
         const int64_t worth = rule.messages ? 32 : 256;
         threads = std::max<int64_t>(1, std::min(threads, size * replicas / worth));
-        const int64_t each = std::min(CHUNK, (size + threads - 1) / threads + LANES - 1) / LANES * LANES;
-        const int64_t chunk = std::max<int64_t>(LANES, each), chunks = (size + chunk - 1) / chunk;
+        // Some tasks a thread, of whole packs: no thread waits long for another.
+        const int64_t tasks = threads > 1 ? 4 * threads : 1, packs = (size / tasks + LANES) / LANES;
+        const int64_t chunk = std::min(CHUNK, packs * LANES), chunks = (size + chunk - 1) / chunk;
         std::vector<Arena> own(threads);
         std::vector<Places> places(threads);
         typedef FixedModel<2, 2, 4> Usual;
@@ -271,6 +291,21 @@ HOG_API int hog_turn(const void* rule_, const void* turn_, const void* post_, in
                 turn.letters.rows = at.to_letters.data(), turn.also.rows = at.to_node.data();
                 turn.inbox.begin = turn.mail.begin = turn.letters.begin = begun;
                 turn.also.begin = from;
+            }
+            typedef FixedReplicas<2, 2, 4> Beside;
+            if (Beside::serves(rule, turn)) {
+                int64_t most = 0;
+                for (int64_t a = from; a < to; ++a)
+                    most = std::max(most, turn.first[a + 1] - turn.first[a]);
+                for (int64_t block = 0; block * LANES < replicas; ++block) {
+                    Beside pack(rule, turn, block);
+                    pack.lay_out(own[thread], most);
+                    for (int64_t a = from; a < to; ++a) {
+                        pack.expect(std::min(a + 1, to - 1));
+                        pack.update(a);
+                    }
+                }
+                return;
             }
             const bool quick = Quick::serves(rule, turn);
             for (int64_t r = 0; r < replicas; ++r) {

@@ -36,6 +36,18 @@ struct Filled {
     const double* weights;   // [R, weights of the H message networks, the self message, the update]
     const double* of_edges;  // [R, E, edge_row]: contexts of all heads, then the weights of the heads
     const double* of_nodes;  // [R, N, node_row]: contexts of self message and update, weight of the former
+    const int64_t* alike;    // [N] the first node with the same rows; nullptr: nodes have their own
+    // LANES replicas side by side, where nodes take plain gradient steps in many replicas: weights
+    // [R / LANES, ., LANES]; of_edges and of_nodes are then [R / LANES, ., row, LANES]. nullptr: they are not.
+    const double* lane_weights;
+
+    /// The contexts of a node, and of the edges into it; with replicas side by side those of LANES of them.
+    const double* node_context(int64_t i, int64_t replica, int64_t row) const {
+        return of_nodes + (replica * nodes + (alike ? alike[i] : i)) * row;
+    }
+    const double* edge_contexts(int64_t i, int64_t replica, int64_t row) const {
+        return of_edges + (replica * edges + begin[alike ? alike[i] : i]) * row;
+    }
 
     static int64_t padded(int64_t x) { return (x + LANES - 1) / LANES * LANES; }
     int64_t edge_row() const { return padded(sizes->heads() * (sizes->message().context() + 1)); }
@@ -139,19 +151,44 @@ class Stars : public S::Dims {
 
     /// Read the contexts of the pack.
     void fill() {
+        if (f.lane_weights) return fill_apart();
         const double* rows[LANES];
         for (int l = 0; l < LANES; ++l)
-            rows[l] = f.of_nodes + (replica * f.nodes + node[l]) * f.node_row();
+            rows[l] = f.node_context(node[l], replica, f.node_row());
         for (int64_t i = 0; i < f.node_row(); i += LANES) transpose(rows, i, qn + i);
         const int weights = H * s.message().context();
         for (int p = 0; p < most; ++p) {
             for (int l = 0; l < LANES; ++l)
-                rows[l] = f.of_edges + (replica * f.edges + place(p, l)) * f.edge_row();
+                rows[l] = degree[l] ? f.edge_contexts(node[l], replica, f.edge_row()) +
+                                          std::min(p, degree[l] - 1) * f.edge_row()
+                                    : f.of_edges;
             V* to = q + p * f.edge_row();
             for (int64_t i = 0; i < f.edge_row(); i += LANES) transpose(rows, i, to + i);
             const Mask m = there(p);
             HOG_EACH(hd, H) w[p * H + hd] = m ? to[weights + hd] : wide(0.0);
         }
+    }
+
+    /// The same where replicas lie side by side, number by number.
+    void fill_apart() {
+        const int64_t block = replica / LANES, own = replica % LANES;
+        auto one = [&](const double* rows, int64_t row, int l, V* to) {
+            for (int64_t i = 0; i < row; ++i) lane(to[i], l) = rows[i * LANES + own];
+        };
+        for (int l = 0; l < LANES; ++l) {
+            one(f.node_context(node[l], block, f.node_row() * LANES), f.node_row(), l, qn);
+            for (int p = 0; p < most; ++p) {
+                const double* rows = degree[l] ? f.edge_contexts(node[l], block, f.edge_row() * LANES) +
+                                                     std::min(p, degree[l] - 1) * f.edge_row() * LANES
+                                               : f.of_edges;
+                one(rows, f.edge_row(), l, q + p * f.edge_row());
+            }
+        }
+        for (int p = 0; p < most; ++p)
+            HOG_EACH(hd, H) {
+                const V weight = q[p * f.edge_row() + H * s.message().context() + hd];
+                w[p * H + hd] = there(p) ? weight : wide(0.0);
+            }
     }
 
     /// Evaluate the networks at h [K] and the views [positions, K]; the energies' parts `m` [M] too.
