@@ -312,7 +312,7 @@ class CudaTicks:
         self._module = cuda.Module(
             code, index, ("hog_find", "hog_tick")
         )  # with constants of its own
-        weakref.finalize(self, self._module.unload)
+        weakref.finalize(self, self._module.unload).atexit = False
         self._module.write("hog_weights", self._weights)
 
     def _write(self) -> None:
@@ -330,14 +330,15 @@ class CudaTicks:
             size //= 2
         return -(-nodes // size), size
 
-    def _launch(self, name: str, blocks: int, replicas: int, threads: int, shared: int) -> None:
+    def _here(self) -> bool:
+        """Whether the GPU is the current one; asks for its stream."""
         index = _index(self.device)
-        stream = torch.cuda.current_stream(index).cuda_stream
-        arguments = self._arguments[name]
-        with torch.cuda.device(index):
-            cuda.launch(
-                self._module.functions[name], (blocks, replicas), threads, shared, stream, arguments
-            )
+        self._stream = torch.cuda.current_stream(index).cuda_stream
+        return torch.cuda.current_device() == index
+
+    def _launch(self, name: str, blocks: int, replicas: int, threads: int, shared: int) -> None:
+        function, arguments = self._module.functions[name], self._arguments[name]
+        cuda.launch(function, (blocks, replicas), threads, shared, self._stream, arguments)
 
     # -- ticks -------------------------------------------------------------------------------------
 
@@ -363,6 +364,13 @@ class CudaTicks:
 
     def _make(self, time: int, draw: int) -> None:
         self._make_room(time)
+        if self._here():
+            self._launch_all(time, draw)
+        else:
+            with torch.cuda.device(self.device):
+                self._launch_all(time, draw)
+
+    def _launch_all(self, time: int, draw: int) -> None:
         self._time.value, self._what.value = time, draw
         self._launch("hog_find", self._finders.value, 1, FINDERS, 8 * (AGES + 1))
         replicas, shape = self._ticks.replicas, self.shape
