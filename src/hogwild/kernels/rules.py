@@ -154,6 +154,7 @@ class Rows:
 
     @classmethod
     def of(cls, model: Energy, order: Tensor, beside: bool = False) -> Rows:
+        """The rows of an energy, with edges in this order; ``beside``: replicas lie side by side."""
         rnd = model.round
         replicas, heads = rnd.loop.layers[0].wy.shape[0], rnd.heads
         share = 1.0 if rnd.concat else 1.0 / heads
@@ -223,6 +224,7 @@ def _laid(parts: list[Tensor], order: Tensor | None, beside: bool) -> Tensor:
 
 
 def design_of(model: Energy, channels: int) -> Design:
+    """The sizes of an energy with embeddings of width ``channels``."""
     rnd = model.round
     nets = (rnd.message, rnd.loop, rnd.update)
     widths = tuple(tuple(int(layer.wy.shape[-2]) for layer in net.layers) for net in nets)
