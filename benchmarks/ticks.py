@@ -47,9 +47,9 @@ WARM = 5
 """Ticks before the clock starts: after S ticks every node has updated."""
 
 
-OPERATIONS = 39
+OPERATIONS = 47
 """Instructions in double precision of one activation on a GPU: ``softplus`` of
-``kernels/source/vectors.h``, counted in what ``nvcc -ptx`` makes of it."""
+``kernels/source/vectors.h`` with HOG_SHORT_CHAINS, counted in what ``nvcc -ptx`` makes of it."""
 INSTRUCTIONS = {"NVIDIA H200": 17e12}
 """Instructions in double precision a second: half of the operations on the data sheet, which counts
 a multiplication and an addition in one instruction as two."""
@@ -205,7 +205,11 @@ def main() -> None:
                 chip = torch.cuda.get_device_name()
                 used = ours["rate"] * ours["activations"] * OPERATIONS
                 shares = (ours["rate"] * ours["bytes"] / BANDWIDTH[chip], used / INSTRUCTIONS[chip])
-                rows[-1] += [f"{100 * share:.0f} %" if gradient else "" for share in shares]
+                known = (gradient, gradient and dtype == torch.float64)
+                rows[-1] += [
+                    f"{100 * share:.0f} %" if is_ else ""
+                    for share, is_ in zip(shares, known, strict=True)
+                ]
             else:
                 threads = torch.get_num_threads() if arguments.clock == "wall" else 1
                 part = ours["rate"] * ours["activations"] / (ours["bare"] * threads)

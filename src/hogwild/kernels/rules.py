@@ -161,6 +161,7 @@ class Rows:
 
     @classmethod
     def of(cls, model: Energy, order: Tensor, beside: bool = False) -> Rows:
+        """The rows of an energy with edges in this order; ``beside``: replicas side by side."""
         rnd = model.round
         replicas, heads = rnd.loop.layers[0].wy.shape[0], rnd.heads
         share = 1.0 if rnd.concat else 1.0 / heads

@@ -40,7 +40,7 @@ MOST_DEPTH = 253
 MOST_WEIGHTS = 2_000
 """Weights of a model, for each of which the compiler writes instructions, without loops."""
 THREADS = (128, 64, 32)
-"""Threads of a block: as many as the shared memory has room for."""
+"""Threads of a block with an edge: as many as the shared memory has room for."""
 REGISTERS = 128
 """Registers of a thread."""
 HEADERS = (
@@ -57,7 +57,7 @@ class Shape:
         design: The model.
         step: 0: a number, 1: one for every node, 2: ``"auto"``.
         replicas: Whether there are several replicas.
-        threads: Threads of a block, and most edges of a batch.
+        threads: Threads of a block with an edge: most edges of a batch.
         nodes: Most nodes of a batch.
         single: Whether numbers are in single precision.
         hubs: Whether a node has more edges than a block has threads.
@@ -111,13 +111,20 @@ class Shape:
         tell = k + m + (m * m if curved else 0)
         numbers = t * (self.row + 1 + gather) + self.nodes * (self.node_row + 1 + tell)
         long = 2 * self.nodes + (self.weights if self.replicas else 0)
-        whole = 2 * RANGE + 1 + 2 * t + 1 + t // 32
+        whole = 2 * RANGE + 1 + 2 * t + 1 + self.all // 32
         return self.bytes * numbers + 8 * long + 4 * whole + 16
+
+    @property
+    def all(self) -> int:
+        """Threads of a block: those with an edge, then those with a node, in warps of their own."""
+        return self.threads + -(-self.nodes // 32) * 32
 
     @property
     def resident(self) -> int:
         """Blocks that share a multiprocessor, as far as registers and shared memory go."""
-        return max(min(cuda.REGISTERS // (REGISTERS * self.threads), 233_000 // self.shared), 1)
+        return max(
+            min(cuda.REGISTERS // (REGISTERS * self.all), 232_000 // (self.shared + 1024)), 1
+        )
 
     def text(self) -> str:
         """The source for these constants."""
@@ -130,7 +137,7 @@ class Shape:
         lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
         body = (SOURCE.parent / "ticks.cu").read_text()
         constants = cuda.prelude(self.design, self.threads, self.resident, "shapes.h")
-        return constants + "\n".join([*lines, body])
+        return "#define HOG_SHORT_CHAINS 1\n" + constants + "\n".join([*lines, body])
 
 
 def _addresses(*holders: Any) -> Any:
@@ -153,7 +160,7 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
     most = int(graph.in_degree.max()) if graph.num_nodes else 0
     single, several = h.dtype == torch.float32, h.shape[0] > 1
     for threads in THREADS:
-        nodes = 32
+        nodes = 8
         while nodes < threads and nodes * degree < 1.3 * threads:
             nodes *= 2
         shape = Shape(design, step, several, threads, nodes, single, most > threads)
@@ -305,7 +312,7 @@ class CudaTicks:
         self._module = cuda.Module(
             code, index, ("hog_find", "hog_tick")
         )  # with constants of its own
-        weakref.finalize(self, self._module.unload)
+        weakref.finalize(self, self._module.unload).atexit = False
         self._module.write("hog_weights", self._weights)
 
     def _write(self) -> None:
@@ -323,14 +330,15 @@ class CudaTicks:
             size //= 2
         return -(-nodes // size), size
 
-    def _launch(self, name: str, blocks: int, replicas: int, threads: int, shared: int) -> None:
+    def _here(self) -> bool:
+        """Whether the GPU is the current one; asks for its stream."""
         index = _index(self.device)
-        stream = torch.cuda.current_stream(index).cuda_stream
-        arguments = self._arguments[name]
-        with torch.cuda.device(index):
-            cuda.launch(
-                self._module.functions[name], (blocks, replicas), threads, shared, stream, arguments
-            )
+        self._stream = torch.cuda.current_stream(index).cuda_stream
+        return torch.cuda.current_device() == index
+
+    def _launch(self, name: str, blocks: int, replicas: int, threads: int, shared: int) -> None:
+        function, arguments = self._module.functions[name], self._arguments[name]
+        cuda.launch(function, (blocks, replicas), threads, shared, self._stream, arguments)
 
     # -- ticks -------------------------------------------------------------------------------------
 
@@ -356,6 +364,13 @@ class CudaTicks:
 
     def _make(self, time: int, draw: int) -> None:
         self._make_room(time)
+        if self._here():
+            self._launch_all(time, draw)
+        else:
+            with torch.cuda.device(self.device):
+                self._launch_all(time, draw)
+
+    def _launch_all(self, time: int, draw: int) -> None:
         self._time.value, self._what.value = time, draw
         self._launch("hog_find", self._finders.value, 1, FINDERS, 8 * (AGES + 1))
         replicas, shape = self._ticks.replicas, self.shape
@@ -363,7 +378,7 @@ class CudaTicks:
         parts = ((draw | FIND | UPDATE, 1),)
         for what, count in parts if replicas == 1 else ((draw | FIND, 1), (UPDATE, replicas)):
             self._what.value = what
-            self._launch("hog_tick", self.blocks, count, shape.threads, shape.shared)
+            self._launch("hog_tick", self.blocks, count, shape.all, shape.shared)
 
     def _make_room(self, time: int) -> None:
         """Make room to count ages up to ``time``."""

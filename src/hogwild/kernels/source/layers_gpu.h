@@ -42,9 +42,10 @@ HOG_FN void forward_from(const Real* W, const Real* q, const Real* y, const Real
     HOG_EACH(j, D) gated[j] = q[at + j] * y[j];
     HOG_EACH(j, before) gated[D + j] = q[at + D + width + j] * z[j];
     HOG_EACH(i, width) {
-        Real x = q[at + D + i];
+        Real x = q[at + D + i], other = 0;  // two sums, which do not wait for each other
         HOG_EACH(j, D) x += Wy[i * D + j] * gated[j];
-        HOG_EACH(j, before) x += Wz[i * before + j] * gated[D + j];
+        HOG_EACH(j, before) other += Wz[i * before + j] * gated[D + j];
+        if (before) x += other;
         if constexpr (last) {
             value[i] = x;
         } else {

@@ -3,10 +3,10 @@
 //
 // hogwild/kernels/ticks_cuda.py compiles this file for one model. simulator.h and stars.h have the same
 // arithmetic for a CPU, hogwild/asynchrony/history.py has the meaning of the arrays. A block of threads
-// takes a range of nodes. It lists those whose turn it is, and works through the list in batches: as
-// many nodes as have at most one edge for every thread. A thread computes an edge; the first threads
-// also compute a node each. They exchange what they found through shared memory. A node with more edges
-// than there are threads is a batch of its own, whose edges are computed in several rounds.
+// takes a range of nodes. It lists those whose turn it is, and works through the list in batches. A thread
+// computes an edge, and the last threads compute a node each, at the same time as far as possible. They
+// exchange what they found through shared memory. A node with more edges than there are threads for edges
+// is a batch of its own, whose edges are computed in several rounds.
 #include "turns_gpu.h"
 
 namespace hog {
@@ -78,7 +78,7 @@ class Team : public Turns {
                 now[c] = (Real)(at[c] - rate * g[c]);
                 h[c * hog_ticks.nodes] = now[c];
                 packet[c] = now[c];
-                tell[c * HOG_NODES + me] = now[c];
+                tell[c * HOG_NODES + spot] = now[c];
             }
         }
         wait_for_copies();
@@ -112,53 +112,65 @@ class Team : public Turns {
     /// Fetch the edges of a round again, with what their threads knew of them.
     HOG_METHOD void again(int round) {
         __syncthreads();
+        take(round);
         fetch_edges(round);
-        locate(round, false);
+        listen(false);
         wait_for_copies();
         __syncthreads();
     }
 
-    /// What a node's energy sends back to its edges.
+    /// What a thread knows of its node.
     struct Own {
-        Real gradient[HOG_K];
+        Real message[HOG_M], gradient[HOG_K], bar[HOG_UN];  // the self message; derivatives of the energy
+        Real slopes[LoopNet::hidden() + 1], units[LoopNet::hidden() + 1];
 #if HOG_STEP == 2
         Real block[HOG_KK], A[HOG_MK], U[HOG_UN * HOG_UN];
 #endif
     };
+    HOG_METHOD const Real* w_loop() const { return head(HOG_HEADS); }
+    HOG_METHOD const Real* w_up() const { return w_loop() + LoopNet::weights(); }
+    HOG_METHOD const Real* q_loop() const { return of_nodes + spot * (HOG_NODE_ROW + 1); }
+    HOG_METHOD const Real* q_up() const { return q_loop() + LoopNet::context(); }
+    HOG_METHOD Real loop_weight() const { return q_up()[UpdateNet::context()]; }
 
-    /// The networks of this thread's node, from the sum of all messages.
-    HOG_METHOD void evaluate(Real* sums, Own& own) const {
-        const Real *w_loop = head(HOG_HEADS), *w_up = w_loop + LoopNet::weights();
-        const Real *q_loop = of_nodes + me * (HOG_NODE_ROW + 1), *q_up = q_loop + LoopNet::context();
-        const Real weight = q_up[UpdateNet::context()];
-        Real y[HOG_UN], value[HOG_M > 1 ? HOG_M : 1], bar[HOG_UN], p[HOG_M], g[HOG_K];
-        Real sl[LoopNet::hidden() + 1], al[LoopNet::hidden() + 1];
-        Real su[UpdateNet::hidden() + 1], au[UpdateNet::hidden() + 1];
+    /// The node's message to itself.
+    HOG_METHOD void message_to_self(Own& own) const {
+        forward_from<LoopNet>(w_loop(), q_loop(), now, nullptr, own.slopes, own.units, own.message);
+        HOG_EACH(c, HOG_M) own.message[c] *= loop_weight();
+    }
+
+    /// The node's energy from the sum of all messages; its derivatives are told to the edges.
+    HOG_METHOD void evaluate(const Real* sums, Own& own) const {
+        Real y[HOG_UN], value[1], s[UpdateNet::hidden() + 1], a[UpdateNet::hidden() + 1];
         const Real one = 1;
-        forward_from<LoopNet>(w_loop, q_loop, now, nullptr, sl, al, value);
-        read_again();
-        HOG_EACH(c, HOG_M) y[c] = sums[c] + weight * value[c];
+        HOG_EACH(c, HOG_M) y[c] = sums[c] + own.message[c];
         HOG_EACH(c, HOG_K) y[HOG_M + c] = now[c];
-        forward_from<UpdateNet>(w_up, q_up, y, nullptr, su, au, value);
+        forward_from<UpdateNet>(w_up(), q_up(), y, nullptr, s, a, value);
         read_again();
 #if HOG_STEP == 2
         Real J[HOG_UN];
-        expand_majorised<UpdateNet>(w_up, q_up, su, au, &one, J, bar, own.U);
+        expand_majorised<UpdateNet>(w_up(), q_up(), s, a, &one, J, own.bar, own.U);
         HOG_EACH(r, HOG_UN) HOG_EACH(c, r) own.U[c * HOG_UN + r] = own.U[r * HOG_UN + c];
-        HOG_EACH(c, HOG_M) p[c] = weight * bar[c];
-        expand_majorised<LoopNet>(w_loop, q_loop, sl, al, p, own.A, g, own.block);
-        HOG_EACH(r, HOG_K) HOG_EACH(c, r) own.block[c * HOG_K + r] = own.block[r * HOG_K + c];
-        HOG_EACH(x, HOG_MK) own.A[x] *= weight;
         HOG_EACH(r, HOG_M) HOG_EACH(c, HOG_M)
-            tell[(HOG_K + HOG_M + r * HOG_M + c) * HOG_NODES + me] = own.U[r * HOG_UN + c];
+            tell[(HOG_K + HOG_M + r * HOG_M + c) * HOG_NODES + spot] = own.U[r * HOG_UN + c];
 #else
-        gradient_by<UpdateNet>(w_up, q_up, su, &one, bar);
-        read_again();
-        HOG_EACH(c, HOG_M) p[c] = weight * bar[c];
-        gradient_by<LoopNet>(w_loop, q_loop, sl, p, g);
+        gradient_by<UpdateNet>(w_up(), q_up(), s, &one, own.bar);
 #endif
-        HOG_EACH(c, HOG_K) own.gradient[c] = bar[HOG_M + c] + g[c] + (Real)HOG_BETA * now[c];
-        HOG_EACH(c, HOG_M) tell[(HOG_K + c) * HOG_NODES + me] = bar[c];
+        HOG_EACH(c, HOG_M) tell[(HOG_K + c) * HOG_NODES + spot] = own.bar[c];
+    }
+
+    /// The derivatives of the node's energy, without what comes from its edges.
+    HOG_METHOD void reply_to_self(Own& own) const {
+        Real p[HOG_M], g[HOG_K];
+        HOG_EACH(c, HOG_M) p[c] = loop_weight() * own.bar[c];
+#if HOG_STEP == 2
+        expand_majorised<LoopNet>(w_loop(), q_loop(), own.slopes, own.units, p, own.A, g, own.block);
+        HOG_EACH(r, HOG_K) HOG_EACH(c, r) own.block[c * HOG_K + r] = own.block[r * HOG_K + c];
+        HOG_EACH(x, HOG_MK) own.A[x] *= loop_weight();
+#else
+        gradient_by<LoopNet>(w_loop(), q_loop(), own.slopes, p, g);
+#endif
+        HOG_EACH(c, HOG_K) own.gradient[c] = own.bar[HOG_M + c] + g[c] + (Real)HOG_BETA * now[c];
     }
 
     /// What this thread's edge adds to its receiver's sums, and the letter to its sender.
@@ -217,9 +229,11 @@ class Team : public Turns {
 
     /// The nodes compute the gradients of their energies; their letters go out.
     HOG_METHOD void send() {
-        Real sums[HOG_M], slopes[HOG_UNITS + 1], units[HOG_UNITS + 1];
+        Real sums[HOG_M], slopes[HOG_UNITS + 1], units[HOG_UNITS + 1], added[HOG_SUMS];
+        Own node;
         int round = 0;
         HOG_EACH(c, HOG_M) sums[c] = 0;
+        HOG_EACH(c, HOG_SUMS) added[c] = 0;
         do {
             if (several) again(round);
             if (edge.on) {
@@ -227,15 +241,13 @@ class Team : public Turns {
                 message(message_, slopes, units);
                 HOG_EACH(c, HOG_M) gather[c * HOG_THREADS + me] = message_[c];
             }
+            if (has_node() && round == 0) message_to_self(node);
             __syncthreads();
             if (has_node()) add_gathered<HOG_M>(round, sums);
             round += HOG_THREADS;
         } while (round < edges);
-        Own mine_;
-        if (has_node()) evaluate(sums, mine_);
+        if (has_node()) evaluate(sums, node);
         __syncthreads();
-        Real added[HOG_SUMS];
-        HOG_EACH(c, HOG_SUMS) added[c] = 0;
         round = 0;
         do {
             if (several) {
@@ -244,11 +256,12 @@ class Team : public Turns {
                 if (edge.on) message(ignored, slopes, units);
             }
             if (edge.on) reply(slopes, units);
+            if (has_node() && round == 0) reply_to_self(node);
             __syncthreads();
             if (has_node()) add_gathered<HOG_SUMS>(round, added);
             round += HOG_THREADS;
         } while (round < edges);
-        if (has_node()) remember(mine_, added);
+        if (has_node()) remember(node, added);
     }
 
     HOG_METHOD void remember(Own& own, Real* added) const {
@@ -291,11 +304,11 @@ extern "C" __global__ void __launch_bounds__(HOG_FINDERS, 8) hog_find(long long 
     Finder(time, what, (int*)shared).run(HOG_FINDERS, blocks);
 }
 
-extern "C" __global__ void __launch_bounds__(HOG_THREADS, HOG_RESIDENT) hog_tick(long long time, int what) {
+extern "C" __global__ void __launch_bounds__(HOG_ALL, HOG_RESIDENT) hog_tick(long long time, int what) {
     HOG_SHARED(shared);
 #if !HOG_FEW
     const Real* from = hog_ticks.weights + (long long)blockIdx.y * HOG_WEIGHTS;
-    for (int i = threadIdx.x; i < HOG_WEIGHTS; i += HOG_THREADS) ((Real*)shared)[i] = from[i];
+    for (int i = threadIdx.x; i < HOG_WEIGHTS; i += HOG_ALL) ((Real*)shared)[i] = from[i];
     __syncthreads();
 #endif
     Team team(time, what, shared);

@@ -10,6 +10,8 @@ namespace hog {
 enum What { DRAW = 1, FIND = 2, UPDATE = 4 };
 enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 
+// Threads of a block: those with an edge, then those with a node, in warps of their own.
+#define HOG_ALL (HOG_THREADS + (HOG_NODES + 31) / 32 * 32)
 #define HOG_AGES 64  // ages that a block counts by itself
 #define HOG_M (HOG_CHANNELS * (HOG_CONCAT ? HOG_HEADS : 1))
 #define HOG_D (HOG_ENDS * HOG_K)
@@ -139,7 +141,7 @@ struct Edge {
 class Turns {
   public:
     HOG_METHOD Turns(long long time_, int what_, double* shared)
-        : time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
+        : time(time_), what(what_), me(threadIdx.x), spot(threadIdx.x - HOG_THREADS), replica(blockIdx.y) {
         start = blockIdx.x * hog_ticks.range;
         const int row = (int)(time % hog_ticks.rows);
         row_now = row, row_next = row + 1 < (int)hog_ticks.rows ? row + 1 : 0;
@@ -159,7 +161,8 @@ class Turns {
 
   protected:
     long long time, start;
-    int what, me, replica, row_now, row_next;  // rows of this tick and of the next one in the ring
+    int what, me, spot, replica;  // spot: the place of a thread with a node in the batch
+    int row_now, row_next;        // rows of this tick and of the next one in the ring
     Real *rows, *of_nodes, *gather, *tell;
     long long *base, *letters;  // letters: where those of a node's new packet begin
     int *who, *first, *owner, *ages, *most, *found;
@@ -169,10 +172,10 @@ class Turns {
 #else
     static constexpr bool several = false;
 #endif
-    long long i, mine;                 // of the first threads: their node; where its packet goes
+    long long i, mine;                 // of threads with a node: the node; where its packet goes
     Edge edge;
 
-    HOG_METHOD bool has_node() const { return me < nodes; }
+    HOG_METHOD bool has_node() const { return spot >= 0 && spot < nodes; }
     HOG_METHOD unsigned& ring(int row, long long node) const { return hog_ticks.ring[row * hog_ticks.nodes + node]; }
     HOG_METHOD int first_edge(int a) const { return first[seated + a] - first[seated]; }
 
@@ -186,9 +189,9 @@ class Turns {
     HOG_METHOD void list() {
         const long long from = start, end = from + hog_ticks.range;
         const long long to = end < hog_ticks.nodes ? end : hog_ticks.nodes;
-        const int lane_ = me % 32, warp = me / 32, warps = HOG_THREADS / 32;
+        const int lane_ = me % 32, warp = me / 32, warps = HOG_ALL / 32;
         listed = 0;
-        for (long long at = from; at < to; at += HOG_THREADS) {
+        for (long long at = from; at < to; at += HOG_ALL) {
             const bool turn = at + me < to && has_turn(at + me);
             if ((what & FIND) && !turn && at + me < to) ring(row_next, at + me) = ring(row_now, at + me);
             const unsigned all = __ballot_sync(~0u, turn);
@@ -231,42 +234,50 @@ class Turns {
 #endif
         edges = first_edge(nodes);
         if (has_node()) {
-            i = start + who[a + me];
-            const int from = first_edge(me), to = first_edge(me + 1);
-            base[me] = hog_ticks.begin[i] - from;
+            i = start + who[a + spot];
+            const int from = first_edge(spot), to = first_edge(spot + 1);
+            base[spot] = hog_ticks.begin[i] - from;
             if (!several)
-                for (int e = from; e < to; ++e) owner[e] = me;
+                for (int e = from; e < to; ++e) owner[e] = spot;
         }
         __syncthreads();
     }
 
     // -- what they hear ----------------------------------------------------------------------------
 
-    /// Fetch the features of the edges of a round, and of the nodes.
+    /// Take this thread's edge of a round, if there is one.
+    HOG_METHOD void take(int round) {
+        edge.on = me < HOG_THREADS && round + me < edges;
+        if (!edge.on) return;
+        edge.owner = several ? 0 : owner[me];
+        edge.q = base[edge.owner] + round + me;
+    }
+
+    /// Fetch the features of the edges of a round: every warp fetches those of its own edges, row by row.
     HOG_METHOD void fetch_edges(int round) const {
-        const int left = edges - round, count = left < HOG_THREADS ? left : HOG_THREADS;
+        const int lane_ = me % 32, begin = me - lane_, left = edges - round - begin;
+        const int count = me >= HOG_THREADS ? 0 : left < 32 ? left : 32;
         const Real* from = hog_ticks.of_edges + replica * hog_ticks.edges * HOG_ROW;
-        for (int x = me; x < count * HOG_ROW; x += HOG_THREADS) {
-            const int e = x / HOG_ROW, f = x % HOG_ROW;
-            const long long q = base[several ? 0 : owner[e]] + round + e;
-            copy_later(rows + e * (HOG_ROW + 1) + f, from + q * HOG_ROW + f);
+        const int mine_ = edge.on ? (int)edge.q : 0;
+        for (int e = 0; e < count; ++e) {
+            const Real* row = from + (long long)__shfl_sync(~0u, mine_, e) * HOG_ROW;
+            Real* to = rows + (begin + e) * (HOG_ROW + 1);
+            HOG_UNROLL for (int f = 0; f < HOG_ROW; f += 32)
+                if (f + 32 <= HOG_ROW || f + lane_ < HOG_ROW) copy_later(to + f + lane_, row + f + lane_);
         }
     }
     HOG_METHOD void fetch_nodes() const {
         const Real* from = hog_ticks.of_nodes + replica * hog_ticks.nodes * HOG_NODE_ROW;
-        for (int x = me; x < nodes * HOG_NODE_ROW; x += HOG_THREADS) {
+        for (int x = me; x < nodes * HOG_NODE_ROW; x += HOG_ALL) {
             const int a = x / HOG_NODE_ROW, f = x % HOG_NODE_ROW;
             const long long node = start + who[seated + a];
             copy_later(of_nodes + a * (HOG_NODE_ROW + 1) + f, from + node * HOG_NODE_ROW + f);
         }
     }
 
-    /// The edge of this thread in a round; `fresh`: the packets are looked for the first time.
-    HOG_METHOD void locate(int round, bool fresh) {
-        edge.on = round + me < edges;
+    /// Read the packet of this thread's edge; `fresh`: for the first time.
+    HOG_METHOD void listen(bool fresh) {
         if (!edge.on) return;
-        edge.owner = several ? 0 : owner[me];
-        edge.q = base[edge.owner] + round + me;
         edge.loop = hog_ticks.loops && hog_ticks.loops[edge.q];
         edge.number = hog_ticks.order[edge.q];
         const unsigned held = hog_ticks.held[edge.q];
@@ -286,7 +297,7 @@ class Turns {
     /// The sums over the edges of this thread's node in a round, of what the edges' threads gathered.
     template <int FIELDS>
     HOG_METHOD void add_gathered(int round, Real* to) const {
-        const int from = first_edge(me) - round, until = first_edge(me + 1) - round;
+        const int from = first_edge(spot) - round, until = first_edge(spot + 1) - round;
         const int end = until < HOG_THREADS ? until : HOG_THREADS;
         for (int e = from > 0 ? from : 0; e < end; ++e)
             HOG_EACH(f, FIELDS) to[f] += gather[f * HOG_THREADS + e];
@@ -312,16 +323,18 @@ class Turns {
         }
         if (what & UPDATE) {
             fetch_nodes();
+            take(0);
             if (!several) fetch_edges(0);
         }
         int round = 0;
         do {
-            locate(round, true);
+            take(round);
+            listen(true);
             __syncthreads();
             if (has_node()) {
                 if (what & UPDATE) add_gathered<HOG_LETTER>(round, heard);
                 if (what & FIND) {
-                    const int from = first_edge(me) - round, until = first_edge(me + 1) - round;
+                    const int from = first_edge(spot) - round, until = first_edge(spot + 1) - round;
                     const int end = until < HOG_THREADS ? until : HOG_THREADS;
                     for (int e = from > 0 ? from : 0; e < end; ++e)
                         oldest = ages[e] > oldest ? ages[e] : oldest;
@@ -334,7 +347,7 @@ class Turns {
         int version = version_of(packet);
         if (what & FIND) version = version + 1 < (int)hog_ticks.versions ? version + 1 : 0;
         mine = version * hog_ticks.nodes + i;
-        letters[me] = version * hog_ticks.edges;
+        letters[spot] = version * hog_ticks.edges;
         if (!(what & FIND)) return;
         ring(row_next, i) = pack(time - oldest, version);
         hog_ticks.latest[i] = mine;

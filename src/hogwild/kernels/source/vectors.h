@@ -136,6 +136,27 @@ HOG_FN double inverse_root(double x) { return 1.0 / sqrt(x); }
 HOG_FN V larger(V a, V b) { return a > b ? a : b; }
 HOG_FN V smaller(V a, V b) { return a < b ? a : b; }
 
+/// c0 + c1 x + c2 x^2 + ...: as few operations as possible, or, with HOG_SHORT_CHAINS, few operations
+/// that wait for each other (Estrin's scheme).
+HOG_INLINE V polynomial(V, double c) { return wide(c); }
+template <class... C>
+HOG_INLINE V polynomial(V x, double c, C... rest) {
+    return polynomial(x, rest...) * x + c;
+}
+#if defined(HOG_SHORT_CHAINS)
+HOG_FN V polynomial(V x, double a, double b, double c, double d, double e, double f, double g, double h,
+                    double i, double j) {
+    const V y = x * x, z = y * y;
+    return ((j * x + i) * (z * z) + ((h * x + g) * y + (f * x + e)) * z) + ((d * x + c) * y + (b * x + a));
+}
+HOG_FN V polynomial(V x, double a, double b, double c, double d, double e, double f, double g, double h,
+                    double i, double j, double k) {
+    const V y = x * x, z = y * y;
+    return ((k * y + (j * x + i)) * (z * z) + ((h * x + g) * y + (f * x + e)) * z) +
+           ((d * x + c) * y + (b * x + a));
+}
+#endif
+
 /// exp(x) for x <= 0, to about two units in the last place; zero below -700. NaN stays NaN. The
 /// coefficients make the largest error on |r| <= log(2) / 2 as small as it gets (3e-16).
 HOG_INLINE V exp_negative(V x) {
@@ -143,17 +164,9 @@ HOG_INLINE V exp_negative(V x) {
     const V shifted = x * 1.4426950408889634 + 6755399441055744.0, n = shifted - 6755399441055744.0;
     // One constant for log(2) is enough: where n is large, exp(x) is small, and so is its error.
     const V r = x - n * 0.6931471805599453;
-    V p = wide(2.747677794283124e-07);
-    p = p * r + 2.7635001933754406e-06;
-    p = p * r + 2.4801931840556427e-05;
-    p = p * r + 0.00019841185212200141;
-    p = p * r + 0.001388888851604575;
-    p = p * r + 0.008333333370885883;
-    p = p * r + 0.04166666666813736;
-    p = p * r + 0.16666666666611524;
-    p = p * r + 0.49999999999998324;
-    p = p * r + 1.0;
-    p = p * r + 1.0;
+    const V p = polynomial(r, 1.0, 1.0, 0.49999999999998324, 0.16666666666611524, 0.04166666666813736,
+                           0.008333333370885883, 0.001388888851604575, 0.00019841185212200141,
+                           2.4801931840556427e-05, 2.7635001933754406e-06, 2.747677794283124e-07);
     return p * two_to(shifted);
 }
 
@@ -161,16 +174,9 @@ HOG_INLINE V exp_negative(V x) {
 /// The largest error is 5e-17.
 HOG_INLINE V twice_atanh_over(V t) {
     const V q = t * t;
-    V p = wide(0.17749122702530654);
-    p = p * q + 0.09898163403826027;
-    p = p * q + 0.13587277978903314;
-    p = p * q + 0.15364188249412764;
-    p = p * q + 0.18182821005305064;
-    p = p * q + 0.22222192643201225;
-    p = p * q + 0.28571429063465137;
-    p = p * q + 0.39999999995994145;
-    p = p * q + 0.6666666666667789;
-    return p * q + 2.0;
+    return polynomial(q, 2.0, 0.6666666666667789, 0.39999999995994145, 0.28571429063465137,
+                      0.22222192643201225, 0.18182821005305064, 0.15364188249412764,
+                      0.13587277978903314, 0.09898163403826027, 0.17749122702530654);
 }
 
 /// log(1 + exp(a)) and its derivative, from one exponential and one division.
