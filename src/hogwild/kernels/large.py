@@ -29,9 +29,10 @@ from hogwild.kernels.cuda import (
     multiprocessors,
     prelude,
 )
-from hogwild.kernels.energy import Design, EnergyKernel, Sizes, Tensors
+from hogwild.kernels.energy import EnergyKernel, Sizes
 from hogwild.kernels.native import Library
 from hogwild.kernels.plan import plan_of
+from hogwild.kernels.posing import Design, Tensors
 from hogwild.linalg.solution import Solution
 
 THREADS, RESIDENT = 256, 2

@@ -21,8 +21,8 @@ from torch import Tensor
 from hogwild.graph import Graph
 from hogwild.kernels import cuda
 from hogwild.kernels.build import SOURCE
-from hogwild.kernels.posing import Design
 from hogwild.kernels.native import SWITCH
+from hogwild.kernels.posing import Design
 from hogwild.kernels.rules import Rows, design_of, memory_of, refusal, side_by_side
 from hogwild_node.energy import Energy
 from hogwild_node.rules.base import Rule
