@@ -22,6 +22,7 @@ SHORT = {
     "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
     "epochs.py": "--sets MUTAG --widths 2 --epochs 2",
     "explicit.py": "--rounds 2 --nodes 100",
+    "budget.py": "--epochs 2 --samples 1",
     "fronts.py": "--repetitions 1",
     "gsd.py": "--nodes 100 --channels 2 --repetitions 2 --backward",
     "ignn.py": "--cells chains:5 --epochs 5 --samples 1",

@@ -64,7 +64,6 @@ PAIRS = {
         [hogwild.sweep, hogwild.robustness, hogwild.simulate],
         MEASURED
         | {"stagger": "--staggers", "delay": "--delays"}
-        | {"compare": "a sweep compares settings, hogwild robustness rules"}
         | dict.fromkeys(["record", "replay"], "every setting has a schedule of its own"),
     ),
     "certify": (
@@ -79,15 +78,16 @@ MODEL = {"json", "folder", "task", "replica", "graphs", "impair"}
 ONLY_HERE = {
     "train": {"json", "quiet"},
     "evaluate": {"json"},
-    "simulate": MODEL | {"quiet", "plot"},
+    "simulate": MODEL | {"quiet", "plot", "tick"},
     "track": (MODEL - {"graphs"})
     | {"quiet", "plot", "graph", "changes", "spacing", "animate", "rerun"},
-    "robustness": MODEL | {"quiet", "plot"},
+    "robustness": MODEL | {"quiet", "plot", "tick"},
     "sweep": MODEL | {"quiet", "plot", "value"},
     "certify": MODEL,
     "demo": {"json", "quick"},
 }
-"""Fields that are no parameter: which model, how to print, and what the result draws."""
+"""Fields that are no parameter: which model, how to print, and what the result draws
+(``tick``: how long a tick lasts, of the result's own method)."""
 OTHER_DEFAULTS = {
     ("simulate", "runs"): "a command answers a question, for which one schedule is few",
     ("simulate", "record"): "no file, where the function says False",

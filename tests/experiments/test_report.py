@@ -89,7 +89,7 @@ def test_results_match_the_data():
     assert NUMBER.search(text)
     assert render_numbers(text, Results(HERE / "results")) == text, FIX
     shown_here = pictures(HERE.parent)
-    assert {name for _, name in shown_here} == {"convergence", "fig1", "size"}
+    assert {name for _, name in shown_here} == {"convergence", "size"}
     for page, name in shown_here:
         shown = (page.parent / "figures" / f"{name}.png").read_bytes()
         assert shown == (HERE / "results" / name / f"{name}.png").read_bytes(), FIX
