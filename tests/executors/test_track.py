@@ -3,6 +3,7 @@
 import pytest
 import torch
 from motion import joining, ring
+from torch_geometric.data import Data
 
 import hogwild
 from hogwild import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, Scenario, simulate, track
@@ -172,6 +173,34 @@ def test_a_lease_delays_the_answer():
     assert float(later.spread[200]) > 10 * float(at_once.spread[200])
     assert float(later.spread[299]) < 1e-3
     assert later.node_ticks == at_once.node_ticks
+
+
+@pytest.mark.parametrize("left", [0, 2, 5])
+@pytest.mark.parametrize("name", ["messages", "gradient", "fixed-point", "caching"])
+def test_a_node_that_returns_within_the_lease_has_turns_again(name, left):
+    """Node 5 is the last one: with it the order of nodes never changes."""
+    ids = list(range(6))
+    whole, rest = ring(ids), ring(ids)
+    keep = (whole.edge_index != left).all(0)
+    rest = Data(x=whole.x, edge_index=whole.edge_index[:, keep], node_id=whole.node_id)
+    rest = rest.subgraph(torch.tensor([i for i in ids if i != left]))
+    back = whole.clone()
+    back.x = back.x + 0.5  # whoever has no turns does not notice
+    slow = name == "gradient"
+    scenario = Scenario([whole, rest, back], [0, 100, 106], length=1500 if slow else 400)
+    seen = track(model(name), scenario, lease=20, runs=2, **options(name))
+    assert float(seen.error[-1].max()) < 1e-2 * float(seen.moves.max())
+
+
+def test_a_link_that_has_gone_is_silent():
+    """Links that have gone come last, and this one was the last one before."""
+    whole = ring(list(range(6)))
+    gone = Data(x=whole.x, edge_index=whole.edge_index[:, :-1], node_id=whole.node_id)
+    given = {"lease": 20, "keep_embeddings": True}
+    net = model("fixed-point")
+    never = track(net, Scenario(whole, length=20), **given)
+    seen = track(net, Scenario([whole, gone], [0, 1], length=20), **given)
+    assert not torch.equal(seen.embeddings, never.embeddings)
 
 
 def test_layers_begin_anew():

@@ -179,8 +179,9 @@ class Course:
             self.now = self._begin(frame, names, None)
             return
         change = Change.between(before.frame, frame, (before.names, names))
-        still = torch.equal(names.nodes, before.names.nodes)
-        if still and torch.equal(names.edges, before.names.edges) and change.nothing:
+        still = torch.equal(names.nodes, before.names.nodes) and frame.gone == before.frame.gone
+        quiet = torch.equal(_silent(frame), _silent(before.frame))
+        if still and quiet and torch.equal(names.edges, before.names.edges) and change.nothing:
             self.now = replace(before, frame=frame)
             return
         self.settle(watch)
@@ -239,14 +240,17 @@ class Course:
         schedule = settings.schedule(
             problem.graph, begin=time, names=names, holds=True, silent=silent, depth=self.depth
         )
-        link = None
+        link, back = None, torch.zeros(0, dtype=torch.long)
         if after is not None:
+            drawn, back = schedule.next.clone(), _returned(after[0].frame, frame, after[1])
             schedule.follow(after[0].schedule, after[1])
+            schedule.next[back] = drawn[back]
             link = After(after[0].simulation, after[1])
         simulation = Simulation(
             rule, schedule, problem.start(), exchange=settings.exchange,
             impairments=settings.impairments, after=link,
         )  # fmt: skip
+        simulation.active[back] = True
         if frame.gone:
             n = frame.ids.numel()
             left = torch.arange(n, device=device) >= frame.present
@@ -288,3 +292,17 @@ class Course:
         runs = self.settings.runs
         none = torch.zeros(runs * n, dtype=torch.long)
         watch.add(now.names.nodes, none, packets.repeat(runs), NUMBER * numbers.repeat(runs))
+
+
+def _silent(frame: Frame) -> Tensor:
+    """Which edges [E] are silent."""
+    if frame.silent is not None:
+        return frame.silent
+    return torch.zeros(frame.data.edge_index.size(1), dtype=torch.bool)
+
+
+def _returned(before: Frame, after: Frame, kept: Kept) -> Tensor:
+    """Nodes that were gone and are back within the lease: they have turns again."""
+    here, there = kept.nodes
+    gone = there % max(before.ids.numel(), 1) >= before.present
+    return here[gone & (here % max(after.ids.numel(), 1) < after.present)]
