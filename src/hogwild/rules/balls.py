@@ -18,10 +18,10 @@ With ``radius=None`` the ball is the whole graph. Then there is no rim, and only
 **What is proved** (documentation, "Asynchrony"). If the radius reaches every node, the answer of a
 node is exact once it has heard of all nodes, with bounds S and D after hops · (S + D) ticks. With a
 smaller radius, once the tables are full, the error of a node after a solve is at most
-:math:`\rho^m` times that of its rim, :math:`m = \lceil (\text{radius} + 1) / c \rceil`, in a weighted
-maximum norm, if the Hessian is scaled diagonally dominant with factor ρ < 1 or the map contracts
-with ρ; nodes then converge under any delays. For other energies convergence with a smaller radius
-is observed.
+:math:`\rho^m` times that of its rim, :math:`m = \lceil (\text{radius} + 1) / c \rceil`, in a
+weighted maximum norm, if the Hessian is scaled diagonally dominant with factor ρ < 1 or the map
+contracts with ρ; nodes then converge under any delays. For other energies convergence with a
+smaller radius is observed.
 
 **What is sent** is in :mod:`hogwild.rules.tables`.
 """
