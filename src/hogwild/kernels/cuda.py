@@ -25,16 +25,10 @@ from hogwild.kernels.driver import (
     most_shared,
     multiprocessors,
 )
-from hogwild.kernels.energy import (
-    ACTIVATIONS,
-    MOST_EDGES,
-    MOST_NUMBERS,
-    Design,
-    EnergyKernel,
-    Tensors,
-)
+from hogwild.kernels.energy import ACTIVATIONS, MOST_EDGES, MOST_NUMBERS, EnergyKernel
 from hogwild.kernels.native import Library
 from hogwild.kernels.plan import plan_of
+from hogwild.kernels.posing import Design, Tensors
 from hogwild.linalg.solution import Solution
 
 FEW, MANY = (256, 1), (64, 8)
