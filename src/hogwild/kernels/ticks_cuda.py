@@ -309,9 +309,8 @@ class CudaTicks:
     def _load(self) -> None:
         index = _index(self.device)
         code = _code(self.shape, torch.cuda.get_device_capability(index))
-        self._module = driver.Module(
-            code, index, ("hog_find", "hog_tick")
-        )  # with constants of its own
+        # A module of its own, because constants belong to a module.
+        self._module = driver.Module(code, index, ("hog_find", "hog_tick"))
         weakref.finalize(self, self._module.unload).atexit = False
         self._module.write("hog_weights", self._weights)
 
@@ -344,6 +343,7 @@ class CudaTicks:
 
     @property
     def name(self) -> str:
+        """What computes, for ``Run.path``."""
         return "CUDA sm_{}{}".format(*torch.cuda.get_device_capability(_index(self.device)))
 
     @property
