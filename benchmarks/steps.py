@@ -36,7 +36,7 @@ from hogwild.ops import mv
 from hogwild.problems.base import Objective
 from hogwild.rules import register
 from hogwild_node.rules.base import to_self
-from hogwild_node.rules.momentum import FALL, LARGEST, LEAST, PACE, RISE, SHRINK, MomentumRule
+from hogwild_node.rules.momentum import FALL, LARGEST, PACE, MomentumRule
 from hogwild_node.star import Star
 
 TASKS = ("coordinates", "terrain", "mutag", "robots")
@@ -75,6 +75,7 @@ class Variant(MomentumRule):
     def __init__(self, problem: Objective, way: Way) -> None:
         super().__init__(problem.node, problem.graph.everyone, problem.channels)
         self.way, self.damping = way, way.damping
+        self.largest_pace, self.fall = way.pace, way.fall
 
     def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         letters: Tensor = super().refresh(h, inbox, at)
@@ -95,20 +96,11 @@ class Variant(MomentumRule):
         g = own + heard[:, :k]
         if self.way.corrected:
             g = g + mv(heard[:, k:].unflatten(1, (k, k)), h)
-        step = self.solved(g, heard[:, k:], at)
-        height = (g * step).sum(1)[:, None]
-        pace, peak, before = (at.at_nodes(x) for x in (self.pace, self.peak, self.before))
-        climbs = (g * pace).sum(1)[:, None] > 0.0
-        high = climbs & (peak > SHRINK * before)
-        trust = at.at_nodes(self.trust)
-        trust = torch.where(high, self.way.fall * trust, RISE * trust)
-        trust = trust.clamp(LEAST * self.damping, self.damping)
-        kept = self.way.pace / self.damping * trust * pace
-        pace = torch.where(climbs, (1.0 - self.way.restart) * kept, kept) - trust * step
-        self.trust, self.pace = at.put(self.trust, trust), at.put(self.pace, pace)
-        self.before = at.put(self.before, torch.where(climbs, peak, before))
-        self.peak = at.put(self.peak, torch.where(climbs, height, torch.maximum(peak, height)))
-        return h + pace, self.refresh(h + pace, inbox, at)
+        new: Tensor = self.moved(h, g, heard[:, k:], at)
+        return new, self.refresh(new, inbox, at)
+
+    def restarted(self, kept: Tensor) -> Tensor:
+        return (1.0 - self.way.restart) * kept
 
 
 def measured(task: str, arguments: argparse.Namespace) -> dict[str, Any]:

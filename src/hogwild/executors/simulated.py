@@ -29,7 +29,7 @@ from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.schedule import Drawn, Schedule, Tick, Timetable
 from hogwild.graph import Star
-from hogwild.kernels.cuda import CudaError
+from hogwild.kernels.driver import CudaError
 from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.kernels.ticks import Post
 from hogwild.kernels.ticks_cuda import CudaTicks, ticks_of

@@ -18,17 +18,8 @@ from torch import Tensor
 
 from hogwild.graph import Graph, kept
 from hogwild.kernels.build import SOURCE
-from hogwild.kernels.cuda import (
-    HEADERS,
-    MOST_CHANNELS,
-    CudaEnergyKernel,
-    Options,
-    argument_addresses,
-    launch_together,
-    load,
-    multiprocessors,
-    prelude,
-)
+from hogwild.kernels.cuda import HEADERS, MOST_CHANNELS, CudaEnergyKernel, Options, prelude
+from hogwild.kernels.driver import argument_addresses, launch_together, load, multiprocessors
 from hogwild.kernels.energy import EnergyKernel, Sizes
 from hogwild.kernels.native import Library
 from hogwild.kernels.plan import plan_of

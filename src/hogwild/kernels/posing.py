@@ -1,9 +1,16 @@
-"""How an energy of one round is posed to compiled code, and how gradients come back.
+r"""How an energy of one round is posed to compiled code, and how gradients come back.
 
 The posed tensors are all parameters behind the first layer of the networks' feature paths, and the
-first layer itself on all nodes, which one matrix product computes. Autograd sees one function, from
-features and parameters to the solution: its bookkeeping of the few dozen operations in between
-would take as long as the solve of a small graph.
+first layer itself. On the edge e from j to i it is linear in the features of both ends and of e,
+
+.. math:: o_e = (W_i x_i + b) + W_j x_j + W_e a_e,
+
+so that one matrix product computes the first two terms on all nodes, [R, T, N], and compiled code
+adds them edge by edge. Only the last term has a row for every edge (and the second one, where
+senders' features are given for every edge).
+
+Autograd sees one function, from features and parameters to the solution: its bookkeeping of the few
+dozen operations in between would take as long as the solve of a small graph.
 """
 
 from __future__ import annotations
@@ -21,7 +28,21 @@ from hogwild.nn.picnn import PICNN
 
 @dataclass(frozen=True)
 class Design:
-    """Everything about a model that is not a tensor."""
+    """Everything about a model that is not a tensor.
+
+    Attributes:
+        channels: Width k of an embedding.
+        message_channels: Width of a message, of one head.
+        heads: Heads of attention.
+        concat: Whether the heads' messages are laid side by side, or averaged.
+        both_ends: Whether messages read both ends of an edge (edge-wise) or its sender (node-wise).
+        sent_at_nodes: Whether a sender's features are those of its node, or given for every edge.
+        beta: The convexity β.
+        act: The name of the activation.
+        gate: The name of the gates' activation.
+        widths: Widths of the layers of the three networks (message, self message, update).
+        monotone: For each convex input of the three networks, whether the output rises in it.
+    """
 
     channels: int
     message_channels: int

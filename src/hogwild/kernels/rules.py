@@ -78,6 +78,7 @@ class _Turn(ctypes.Structure):
 
 def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
     rate = gradient.rate if isinstance(gradient.rate, float) else 0.0
+    keeps = gradient if isinstance(gradient, MomentumRule) else MomentumRule
     return {
         "hold": messages.HOLD, "reach": messages.REACH, "passes": mode.PASSES,
         "enough": mode.ENOUGH, "arrived": mode.ARRIVED, "window": trust.WINDOW,
@@ -85,8 +86,8 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
         "turn": trust.TURN, "swing": trust.SWING, "ease": trust.EASE, "doubt": trust.DOUBT,
         "floor": trust.FLOOR, "memory": trust.MEMORY, "rest": retreat.REST,
         "most": retreat.MOST, "leash": retreat.LEASH, "damping": gradient.damping, "rate": rate,
-        "fall": momentum.FALL, "rise": momentum.RISE, "shrink": momentum.SHRINK,
-        "pace": momentum.PACE, "least": momentum.LEAST,
+        "fall": keeps.fall, "rise": momentum.RISE, "shrink": momentum.SHRINK,
+        "pace": keeps.largest_pace, "least": momentum.LEAST,
     }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
-from hogwild.kernels import cuda
+from hogwild.kernels import cuda, driver
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.native import SWITCH
 from hogwild.kernels.posing import Design
@@ -188,7 +188,7 @@ class _Ticks(ctypes.Structure):
 
 @cache
 def _code(shape: Shape, capability: tuple[int, int]) -> bytes:
-    return cuda.compile_cubin(shape.text(), "ticks.cu", HEADERS, capability)
+    return driver.compile_cubin(shape.text(), "ticks.cu", HEADERS, capability)
 
 
 class CudaTicks:
@@ -304,14 +304,13 @@ class CudaTicks:
     @staticmethod
     def room_on(device: torch.device) -> int:
         """Bytes of shared memory that a block may have."""
-        return cuda.most_shared(_index(device))
+        return driver.most_shared(_index(device))
 
     def _load(self) -> None:
         index = _index(self.device)
         code = _code(self.shape, torch.cuda.get_device_capability(index))
-        self._module = cuda.Module(
-            code, index, ("hog_find", "hog_tick")
-        )  # with constants of its own
+        # A module of its own, because constants belong to a module.
+        self._module = driver.Module(code, index, ("hog_find", "hog_tick"))
         weakref.finalize(self, self._module.unload).atexit = False
         self._module.write("hog_weights", self._weights)
 
@@ -320,11 +319,11 @@ class CudaTicks:
         self._module.write("hog_ticks", self._ticks)
 
     def _blocks_of_finders(self, edges: int) -> int:
-        return max(min(-(-edges // FINDERS), 8 * cuda.multiprocessors(_index(self.device))), 1)
+        return max(min(-(-edges // FINDERS), 8 * driver.multiprocessors(_index(self.device))), 1)
 
     def _blocks(self, nodes: int) -> tuple[int, int]:
         """Blocks of a launch, and nodes of a block: enough blocks for all multiprocessors."""
-        wanted = 2 * cuda.multiprocessors(_index(self.device)) * self.shape.resident
+        wanted = 2 * driver.multiprocessors(_index(self.device)) * self.shape.resident
         size = RANGE
         while size > 8 and nodes < size * wanted:
             size //= 2
@@ -338,12 +337,13 @@ class CudaTicks:
 
     def _launch(self, name: str, blocks: int, replicas: int, threads: int, shared: int) -> None:
         function, arguments = self._module.functions[name], self._arguments[name]
-        cuda.launch(function, (blocks, replicas), threads, shared, self._stream, arguments)
+        driver.launch(function, (blocks, replicas), threads, shared, self._stream, arguments)
 
     # -- ticks -------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
+        """What computes, for ``Run.path``."""
         return "CUDA sm_{}{}".format(*torch.cuda.get_device_capability(_index(self.device)))
 
     @property
@@ -409,7 +409,9 @@ def ticks_of(rule: Rule, graph: Graph, h: Tensor, depth: int) -> type[CudaTicks]
     if os.environ.get(SWITCH, "").lower() == "off":
         return f"{SWITCH}=off"
     if type(rule) is not GradientRule:
-        return "on a GPU only gradient steps of energies of one round are compiled"
+        return (
+            "on a GPU only gradient steps without momentum, of energies of one round, are compiled"
+        )
     why = refusal(rule, rule, graph, h, (torch.float64, torch.float32))
     if why is not None:
         return why

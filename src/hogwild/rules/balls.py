@@ -16,11 +16,12 @@ solves the part of the graph that it knows.
 With ``radius=None`` the ball is the whole graph. Then there is no rim, and only profiles are sent.
 
 **What is proved** (documentation, "Asynchrony"). If the radius reaches every node, the answer of a
-node is exact once it has heard of all nodes: after one light cone. With a smaller radius, once the
-tables are full, the error of a node after a solve is at most :math:`\rho^m` times that of its rim,
-:math:`m = \lceil (\text{radius} + 1) / c \rceil`, in a weighted maximum norm, if the Hessian is
-scaled diagonally dominant with factor ρ < 1 or the map contracts with ρ; nodes then converge under
-any delays. For other energies convergence with a smaller radius is measured.
+node is exact once it has heard of all nodes, with bounds S and D after hops · (S + D) ticks. With a
+smaller radius, once the tables are full, the error of a node after a solve is at most
+:math:`\rho^m` times that of its rim, :math:`m = \lceil (\text{radius} + 1) / c \rceil`, in a
+weighted maximum norm, if the Hessian is scaled diagonally dominant with factor ρ < 1 or the map
+contracts with ρ; nodes then converge under any delays. For other energies convergence with a
+smaller radius is observed.
 
 **What is sent** is in :mod:`hogwild.rules.tables`.
 """
@@ -40,7 +41,7 @@ from hogwild_node.rules.base import Kept, Rule
 
 LARGEST = 256
 """Without a radius, the ball is the whole graph if it has at most so many nodes; in larger graphs
-it has the largest radius with which tables have at most so many entries."""
+it has the largest radius, and at least 1, with which tables have at most so many entries."""
 
 
 def couples(problem: Problem) -> int:

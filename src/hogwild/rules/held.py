@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hogwild.graph import Graph
-from hogwild.kernels.energy import EnergyKernel, Tensors
+from hogwild.kernels.energy import EnergyKernel
+from hogwild.kernels.posing import Tensors
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.problems.pinned import pinned

@@ -30,8 +30,6 @@ from hogwild.linalg.solution import Solution
 from hogwild.ops import precise
 from hogwild.problems.base import FixedPoint, Objective, Problem
 
-DualSolve = Callable[[Tensor], Solution]
-"""From :math:`\\partial L / \\partial h^*` [R, k, N] to a :class:`Solution` with the value λ."""
 Backward = Callable[[Tensor], tuple[Solution, tuple[Tensor | None, ...]]]
 """From :math:`\\partial L / \\partial h^*` [R, k, N] to how the adjoint solve ended, and to the
 gradients of the tensors that the solution depends on."""

@@ -11,7 +11,7 @@ from hogwild.asynchrony.scenarios import swarm
 from hogwild.errors import ConfigError
 from hogwild.rules import gradient_rule, guarded_rule
 from hogwild.testing import check_rule
-from hogwild_node.rules import guarded, momentum
+from hogwild_node.rules import guarded
 from hogwild_node.rules.momentum import LARGEST, PACE, MomentumRule
 
 
@@ -113,7 +113,7 @@ def test_guarded_steps_that_diverge_fall_back_and_arrive(monkeypatch):
     rule = guarded_rule(problem, "momentum", age=1)
     assert isinstance(rule.watched, MomentumRule)
     rule.watched.damping = 3.0  # too large, and for good:
-    monkeypatch.setattr(momentum, "FALL", 1.0)
+    rule.watched.fall = 1.0
     everyone, h = problem.graph.everyone, problem.start()
     letters, far = rule.begin(h, everyone.current(h)), []
     answer = model.embed(Inputs.of(data)).value.mT.detach()

@@ -55,7 +55,14 @@ class MomentumRule(GradientRule):
         model: The energy.
         everyone: The star of all nodes.
         channels: Width k of an embedding.
+
+    Attributes:
+        largest_pace: The largest β; together with the damping this sets how much pace nodes gather.
+        fall: The factor on a node's trust after a swing that is too high.
     """
+
+    largest_pace: float = PACE
+    fall: float = FALL
 
     def __init__(self, model: LocalEnergy, everyone: Star, channels: int) -> None:
         super().__init__(model, everyone, channels, damping=LARGEST)
@@ -85,22 +92,29 @@ class MomentumRule(GradientRule):
 
     def update(self, h: Array, inbox: Array, mail: Array | None, at: Star) -> tuple[Array, Array]:
         assert mail is not None, "the neighbours' letters"
-        xp, k = namespace(h), self.channels
         own, _ = to_self(*self.model.local(h, at.own_view(h, inbox), at), at)
-        heard = at.collect(mail)
-        g = own + heard[:, :k]
-        step = self.solved(g, heard[:, k:], at)
+        heard, k = at.collect(mail), self.channels
+        new = self.moved(h, own + heard[:, :k], heard[:, k:], at)
+        return new, self.refresh(new, inbox, at)
+
+    def moved(self, h: Array, g: Array, curvature: Array, at: Star) -> Array:
+        """The new embeddings [R, k, A], from the gradients g [R, k, A] and the sums of the
+        curvatures in the neighbours' letters [R, k², A]; changes the memory."""
+        xp, step = namespace(h), self.solved(g, curvature, at)
         height = (g * step).sum(1)[:, None]
         pace, peak, before = (at.at_nodes(x) for x in (self.pace, self.peak, self.before))
         climbs = (g * pace).sum(1)[:, None] > 0.0
         high = climbs & (peak > SHRINK * before)
         trust = at.at_nodes(self.trust)
-        trust = xp.where(high, FALL * trust, RISE * trust)
+        trust = xp.where(high, self.fall * trust, RISE * trust)
         trust = xp.clip(trust, LEAST * self.damping, self.damping)
-        kept = xp.where(climbs, 0.0, PACE / self.damping * trust * pace)
-        pace = kept - trust * step
+        kept = self.largest_pace / self.damping * trust * pace
+        pace = xp.where(climbs, self.restarted(kept), kept) - trust * step
         self.trust, self.pace = at.put(self.trust, trust), at.put(self.pace, pace)
         self.before = at.put(self.before, xp.where(climbs, peak, before))
         self.peak = at.put(self.peak, xp.where(climbs, height, xp.maximum(peak, height)))
-        new = h + pace
-        return new, self.refresh(new, inbox, at)
+        return h + pace
+
+    def restarted(self, kept: Array) -> Array | float:
+        """What a restart leaves of the moves that would be kept."""
+        return 0.0

@@ -65,8 +65,8 @@ class FixedReplicas {
             h[c] = h[c] - rate * g[c];
         }
         const V *loop = weights_ + Message::N::weights(), *up = loop + Loop::N::weights();
-        const V *q_up = qn + Loop::N::context(), share = q_up[Update::N::context()];
-        V y[C + K], m[C], value[C], sl[2 * W], su[2 * W], bar[C + K], own[K], p_[C];
+        const V share = qn[Loop::N::context() + Update::N::context()];
+        V m[C], value[C], sl[2 * W], bar[C + K], own[K], p_[C];
         Loop::template forward<1>(loop, qn, 0, h, sl, value);
         HOG_ALL(c, C) m[c] = share * value[c];
         int p = 0;
@@ -74,14 +74,7 @@ class FixedReplicas {
         if (p < degree) listen<1>(q, p, h, m);
         for (p = degree; p < next_degree_; ++p) ask_for(p);
         for (int i = 0; i < One::NODE; ++i) __builtin_prefetch(next_node_ + i, 0, 2);
-        HOG_ALL(c, C) y[c] = m[c];
-        HOG_ALL(c, K) y[C + c] = h[c];
-        Update::template forward<1>(up, q_up, 0, y, su, value);
-        const V one = wide(1.0);
-        Update::backward(up, q_up, su, &one, bar);
-        HOG_ALL(c, C) p_[c] = share * bar[c];
-        Loop::backward(loop, qn, sl, p_, own);
-        HOG_ALL(c, K) own[c] += bar[C + c] + f_.sizes->beta() * h[c];
+        One::own_gradient(loop, up, qn, f_.sizes->beta(), h, m, sl, bar, own);
         for (p = 0; p < degree; ++p) {
             const V *at = q + p * One::EDGE, weight = at[Message::N::context()];
             HOG_ALL(c, C) p_[c] = weight * bar[c];

@@ -129,6 +129,23 @@ class FixedSteps {
                turn.also.channel == 1 && !rule.filled.lane_weights && Model::is(*rule.filled.sizes);
     }
 
+    /// The gradient of a node's own energy at h [K] and the sum m [C] of its messages: bar [C + K] with
+    /// respect to m and to the node as the update network reads it, and own [K] with respect to h but
+    /// for what comes back through the messages. `slopes` are those of the loop network, at h.
+    template <class T>
+    HOG_INLINE void own_gradient(const T* loop, const T* up, const V* qn, double beta, const V* h,
+                                 const V* m, const V* slopes, V* bar, V* own) {
+        const V *q_up = qn + Loop::N::context(), share = q_up[Update::N::context()], one = wide(1.0);
+        V y[C + K], value[1], s[2 * W], p[C];
+        HOG_ALL(c, C) y[c] = m[c];
+        HOG_ALL(c, K) y[C + c] = h[c];
+        Update::template forward<1>(up, q_up, 0, y, s, value);
+        Update::backward(up, q_up, s, &one, bar);
+        HOG_ALL(c, C) p[c] = share * bar[c];
+        Loop::backward(loop, qn, slopes, p, own);
+        HOG_ALL(c, K) own[c] += bar[C + c] + beta * h[c];
+    }
+
     FixedSteps(const Rule& rule, const Turn& turn, int64_t replica)
         : rule_(rule), f_(rule.filled), turn_(turn), replica_(replica) {
         weights_ = f_.weights + replica * f_.all_weights();
@@ -201,22 +218,15 @@ class FixedSteps {
         for (int l = 0; l < LANES; ++l) rows[l] = f_.node_context(node[l], replica_, NODE);
         HOG_ALL(i, NODE / LANES) transpose(rows, i * LANES, qn_ + i * LANES);
         const double *loop = weights_ + Message::N::weights(), *up = loop + Loop::N::weights();
-        const V *q_up = qn_ + Loop::N::context(), share = q_up[Update::N::context()];
-        V y[2 * K > C + K ? 2 * K : C + K], m[C], value[C], sl[2 * W], su[2 * W], bar[C + K], own[K], p_[C];
+        const V share = qn_[Loop::N::context() + Update::N::context()];
+        V m[C], value[C], sl[2 * W], bar[C + K], own[K], p_[C];
         Loop::template forward<1>(loop, qn_, 0, h, sl, value);
         HOG_ALL(c, C) m[c] = share * value[c];
         int p = 0;
         for (; p + 1 < most; p += 2) listen<2>(p, contexts, last, degrees, h, m);
         if (p < most) listen<1>(p, contexts, last, degrees, h, m);
         for (p = most; coming_ && p < next_degree_[0]; ++p) ask_for_edges(p);
-        HOG_ALL(c, C) y[c] = m[c];
-        HOG_ALL(c, K) y[C + c] = h[c];
-        Update::template forward<1>(up, q_up, 0, y, su, value);
-        const V one = wide(1.0);
-        Update::backward(up, q_up, su, &one, bar);
-        HOG_ALL(c, C) p_[c] = share * bar[c];
-        Loop::backward(loop, qn_, sl, p_, own);
-        HOG_ALL(c, K) own[c] += bar[C + c] + f_.sizes->beta() * h[c];
+        own_gradient(loop, up, qn_, f_.sizes->beta(), h, m, sl, bar, own);
         double* to[LANES];
         for (int p = 0; p < most; ++p) {
             const V* q = q_ + p * EDGE;
