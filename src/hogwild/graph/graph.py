@@ -227,7 +227,7 @@ class Graph:
             self.require_reverse_links()
             raise AsynchronyError(
                 "some nodes are joined by more edges one way than the other; expected as many "
-                "edges i -> j as j -> i: gradients travel against every edge"
+                "edges i -> j as j -> i, since answers travel against every edge"
             )
         return torch.empty_like(ahead).scatter_(0, ahead, back)
 
