@@ -118,7 +118,7 @@ def test_rules_that_cannot_run_are_left_out_with_the_reason():
     assert list(lossy.compared) == ["messages", "gradient", "balls"]
     assert "rule='guarded' falls back" in lossy.left_out["guarded"]
     assert "Left out: guarded: rule='guarded' falls back" in str(lossy)
-    with pytest.raises(ConfigError, match="rule='guarded' falls back.*or another rule"):
+    with pytest.raises(ConfigError, match=r"rule='guarded' falls back.*or another rule"):
         hogwild.robustness(model, DATA, compare="guarded", impairments=BernoulliLoss(0.3))
     stack = hogwild.EnergyGNN(3, out_channels=2, num_layers=2).double()
     deep = hogwild.robustness(stack, DATA, runs=1, compare="all", radius=1, ticks=50)

@@ -125,7 +125,7 @@ def test_rules_that_cannot_run_everywhere_have_their_own_column():
     assert (0.3, "guarded") not in rules
     lines = str(found).splitlines()
     head = next(
-        line for line in lines if line.split()[-4:] == "messages gradient guarded balls".split()
+        line for line in lines if line.split()[-4:] == ["messages", "gradient", "guarded", "balls"]
     )
     row = lines[lines.index(head) + 2]
     assert row.startswith("30%")
