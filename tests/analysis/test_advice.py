@@ -108,6 +108,15 @@ def test_bad_rules():
         hogwild.robustness(energy(), DATA, compare=["caching"])
     with pytest.raises(ConfigError, match="compare='nothing': this rule does not fit"):
         hogwild.robustness(energy(), DATA, compare="nothing")
+    for bad in (None, 3):
+        with pytest.raises(ConfigError, match=f"compare={bad}; expected names of rules, or 'all'"):
+            hogwild.robustness(energy(), DATA, compare=bad)
+
+
+def test_all_in_a_list_is_all():
+    """As ``--compare all`` gives it."""
+    seen = hogwild.robustness(energy(), DATA, runs=1, ticks=5, compare=("all",))
+    assert list(seen.compared) == ["messages", "gradient", "guarded", "balls"]
 
 
 def test_rules_that_cannot_run_are_left_out_with_the_reason():

@@ -18,7 +18,7 @@ arrive here are an observation; that all other runs arrive needs a proof (:func:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -240,7 +240,8 @@ def robustness(
         "metric": metric, "higher_is_better": higher_is_better, "target": target, "mask": mask,
     }  # fmt: skip
     score = score_of(prediction, data, **given)
-    others = _others(model, inputs, compare)
+    names = _names(compare)
+    others = _others(model, inputs, names)
     first = _by(options.get("rule", "auto"), options) if "balls" in others else options
     run = simulate(model, data, runs=runs, **given, **first)
     size = _size(prediction).unsqueeze(-1)
@@ -263,7 +264,7 @@ def robustness(
         try:
             out.others[rule] = simulate(model, data, runs=runs, **given, **_other(rule, again))
         except (AsynchronyError, ConfigError) as error:
-            if compare != "all":
+            if names != ["all"]:
                 raise
             out.left_out[rule] = str(error)
     return out
@@ -281,15 +282,23 @@ def _other(rule: str, options: dict[str, Any]) -> dict[str, Any]:
     return _by(rule, options) | {"step": step if takes_step(rule, step) else "auto"}
 
 
-def _others(model: Model, inputs: Inputs, compare: str | Sequence[str]) -> list[str]:
+def _names(compare: object) -> list[str]:
+    """The rules to compare with as they were given; ``["all"]``: all."""
+    if isinstance(compare, str):
+        return [compare]
+    if not isinstance(compare, Collection):
+        raise ConfigError(f"compare={compare!r}; expected names of rules, or 'all'")
+    return list(dict.fromkeys(compare))
+
+
+def _others(model: Model, inputs: Inputs, names: list[str]) -> list[str]:
     """The names of the rules to compare with."""
-    names = [compare] if isinstance(compare, str) and compare != "all" else list(compare)
-    if compare != "all" and not names:
+    if not names:
         return []
     with evaluating(model), torch.no_grad():
         problem = model.problem(inputs).detach()
     fit = list(fitting(problem))
-    if compare == "all":
+    if names == ["all"]:
         return fit
     for name in names:
         if name not in fit:
@@ -297,7 +306,7 @@ def _others(model: Model, inputs: Inputs, compare: str | Sequence[str]) -> list[
                 f"compare={name!r}: this rule does not fit the model; expected some of "
                 f"{', '.join(fit)}, or 'all'"
             )
-    return list(dict.fromkeys(names))
+    return names
 
 
 def _size(prediction: Tensor) -> Tensor:
