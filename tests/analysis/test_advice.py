@@ -22,6 +22,11 @@ def exact(model):
     return data
 
 
+def worst(found, wanted):
+    """A metric that no start is near."""
+    return float((found - wanted + 0.01).abs().max()) + 1e-6
+
+
 def test_rules_are_compared():
     model = energy(beta=2.0)
     every = hogwild.robustness(model, exact(model), runs=1, compare="all")
@@ -87,7 +92,9 @@ def test_remedies():
     small = hogwild.simulate(model, exact(model), rule="balls", radius=0).deadlines
     assert small.cones(small.within().ticks) > 3
     assert "a larger radius" in remedy("balls", small)
-    quick = hogwild.simulate(energy(beta=500.0), DATA).deadlines
+    stiff = energy(beta=50.0)
+    quick = hogwild.simulate(stiff, exact(stiff), metric=worst).deadlines
+    assert quick.within().ticks > 0
     assert quick.cones(quick.within().ticks) <= 1.5
     assert "only a faster network" in remedy("messages", quick)
     lost = hogwild.simulate(model, DATA, ticks=50, impairments=BernoulliLoss(1.0)).deadlines
@@ -101,3 +108,45 @@ def test_bad_rules():
         hogwild.robustness(energy(), DATA, compare=["caching"])
     with pytest.raises(ConfigError, match="compare='nothing': this rule does not fit"):
         hogwild.robustness(energy(), DATA, compare="nothing")
+    for bad in (None, 3):
+        with pytest.raises(ConfigError, match=f"compare={bad}; expected names of rules, or 'all'"):
+            hogwild.robustness(energy(), DATA, compare=bad)
+
+
+def test_all_in_a_list_is_all():
+    """As ``--compare all`` gives it."""
+    seen = hogwild.robustness(energy(), DATA, runs=1, ticks=5, compare=("all",))
+    assert list(seen.compared) == ["messages", "gradient", "guarded", "balls"]
+
+
+def test_rules_that_cannot_run_are_left_out_with_the_reason():
+    model = energy(beta=2.0)
+    lossy = hogwild.robustness(
+        model, exact(model), runs=1, compare="all", impairments=BernoulliLoss(0.3)
+    )
+    assert list(lossy.compared) == ["messages", "gradient", "balls"]
+    assert "rule='guarded' falls back" in lossy.left_out["guarded"]
+    assert "Left out: guarded: rule='guarded' falls back" in str(lossy)
+    with pytest.raises(ConfigError, match=r"rule='guarded' falls back.*or another rule"):
+        hogwild.robustness(model, DATA, compare="guarded", impairments=BernoulliLoss(0.3))
+    stack = hogwild.EnergyGNN(3, out_channels=2, num_layers=2).double()
+    deep = hogwild.robustness(stack, DATA, runs=1, compare="all", radius=1, ticks=50)
+    assert list(deep.compared) == ["messages", "gradient"]
+    assert {*deep.left_out} == {"guarded", "balls"}
+
+
+def test_rules_that_are_compared_take_the_step_that_they_have():
+    model = energy(beta=2.0)
+    seen = hogwild.robustness(model, exact(model), runs=1, step="momentum", compare="all")
+    steps = {rule: run.settings.step for rule, run in seen.others.items()}
+    assert steps == {"messages": "auto", "guarded": "momentum", "balls": "auto"}
+    assert seen.run.settings.step == "momentum"
+
+
+def test_an_error_that_is_small_before_the_first_update_chooses_no_rule():
+    data = DATA.clone()
+    data.y = torch.full((17, 2), 1e3, **DOUBLE)
+    seen = hogwild.robustness(energy(beta=2.0), data, runs=1, compare="gradient")
+    assert all(one.within().ticks == 0 for one in seen.compared.values())
+    assert "Which of them to take, this error does not say. Nothing would help" in seen.advice
+    assert "Take " not in seen.advice

@@ -111,3 +111,25 @@ def test_numpy_numbers_mean_the_same_as_python_numbers():
     assert numpy.at(np.int64(4), 2).settings.stagger == 4
     with pytest.raises(ConfigError, match="non-empty"):
         hogwild.sweep(model, data, staggers=np.array([], int))
+
+
+def test_rules_that_cannot_run_everywhere_have_their_own_column():
+    """A guarded rule needs bounds, which unlimited loss does not have."""
+    data = example(y=torch.zeros(6, 2).double())
+    model = hogwild.EnergyGNN(3, out_channels=2, beta=2.0).double()
+    found = hogwild.sweep(
+        model, data, staggers=(2,), delays=(1,), losses=(0.0, 0.3), runs=1, compare="all"
+    )
+    rules = [(row["loss"], row["rule"]) for row in found.compared()]
+    assert (0.0, "guarded") in rules
+    assert (0.3, "guarded") not in rules
+    lines = str(found).splitlines()
+    head = next(
+        line for line in lines if line.split()[-4:] == ["messages", "gradient", "guarded", "balls"]
+    )
+    row = lines[lines.index(head) + 2]
+    assert row.startswith("30%")
+    assert row.rstrip().endswith(")")  # balls keep their column
+    assert row.index("cannot run") > head.index("gradient")
+    assert row.index("cannot run") + len("cannot run") == head.index("guarded") + len("guarded")
+    assert "Left out where it cannot run: guarded: " in str(found)

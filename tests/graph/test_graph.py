@@ -1,10 +1,11 @@
 """Graphs: reductions, selection, degrees and reverse links."""
 
+import numpy as np
 import pytest
 import torch
 from helpers import ODD, ODD_NODES, batch_of, chain, cycle, edges
 
-from hogwild.errors import AsynchronyError
+from hogwild.errors import AsynchronyError, GraphError
 from hogwild.graph import Graph
 from hogwild.testing import random_graph
 
@@ -86,3 +87,20 @@ def test_require_reverse_links():
         assert word in str(caught.value)
     for edge_index, n in ((cycle(4), 4), (edges(), 2), (edges((0, 1), (0, 1), (1, 0)), 2)):
         Graph.of(edge_index, n).require_reverse_links()
+
+
+def test_edges_that_are_written_through_numpy_or_data_are_seen():
+    """Torch counts neither: a buffer that a program fills again would be the graph before."""
+    buffer = np.array([[0, 1], [1, 0]])
+    edges, batch = torch.from_numpy(buffer), torch.tensor([0, 0, 1])
+    before = Graph.of(edges, 3, batch)
+    assert Graph.of(edges, 3, batch) is before
+    buffer[:, 1] = 1, 1
+    after = Graph.of(edges, 3, batch)
+    assert after.src.tolist() == [0, 1]
+    assert after.dst.tolist() == [1, 1]
+    assert before.dst.tolist() == [1, 0]
+    assert Graph.of(edges, 3, batch) is after
+    batch.data[1:] = 1
+    with pytest.raises(GraphError, match="join different graphs"):
+        Graph.of(edges, 3, batch)

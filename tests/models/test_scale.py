@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from hogwild import GCN, EnergyGNN
 from hogwild.errors import FeatureWarning
+from hogwild.models.validation import large_features
 from hogwild.nn.standardize import FARTHEST
 from hogwild.testing import random_graph
 
@@ -103,3 +104,15 @@ def test_no_warning(case):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(data.x, data.edge_index)
+
+
+def test_large_features_with_gradients_are_named_without_a_warning_of_torch():
+    x = torch.full((2, 1), 800.0, dtype=torch.float64, requires_grad=True)
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert "x has entries up to 800" in large_features(x=x)
+    finally:
+        torch.set_warn_always(before)

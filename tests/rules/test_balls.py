@@ -309,3 +309,12 @@ def test_refusals():
     one_way = Affine.random(Graph.of(torch.tensor([[0, 1], [1, 2]]), 3))
     with pytest.raises(AsynchronyError, match="way back"):
         BallsRule(one_way, 1)
+
+
+@pytest.mark.parametrize("step", [0.1, "momentum", "certified"])
+def test_balls_have_no_step(step):
+    model = hogwild.EnergyGNN(2, out_channels=1).double()
+    data = Data(x=torch.ones(2, 2, **DOUBLE), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    for call in (hogwild.simulate, hogwild.certify):
+        with pytest.raises(ConfigError, match="with rule='balls', whose nodes solve; expected"):
+            call(model, data, rule="balls", step=step)

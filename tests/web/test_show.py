@@ -13,7 +13,7 @@ from helpers import DOUBLE, chain
 from torch_geometric.data import Data
 
 from hogwild import EnergyGNN
-from hogwild.errors import ConfigError
+from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.web.show import show
 
 SCRIPT = """
@@ -76,3 +76,6 @@ def test_what_cannot_be_shown_is_refused():
         show(model, data)
     with pytest.raises(ConfigError, match="expected a row for every node"):
         show(EnergyGNN(3, out_channels=1, pool="mean").double(), data)
+    one_way = Data(x=data.x, edge_index=data.edge_index[:, data.edge_index[0] < data.edge_index[1]])
+    with pytest.raises(AsynchronyError, match="edges have no reverse link"):
+        show(EnergyGNN(3, out_channels=1).double(), one_way)

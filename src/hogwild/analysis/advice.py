@@ -84,6 +84,8 @@ def _choice(seen: Mapping[str, Deadlines], ready: Mapping[str, Price]) -> str:
     good = [name for name in ready if _wrong(seen[name]) <= (1 + NEAR) * least]
     quick = min(good, key=lambda name: ready[name].ticks)
     small = min(good, key=lambda name: ready[name].bytes)
+    if all(ready[name].ticks == 0 for name in good):
+        return "Which of them to take, this error does not say"
     if quick == small:
         return f"Take {quick}: least time and fewest bytes"
     return (
@@ -108,6 +110,11 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
     if price is None:
         other = f", or {BALLS}" if rule in ("gradient", "messages", "guarded") else ""
         return f"What would help {name}: more ticks, if runs still come nearer{other}"
+    if price.ticks == 0:
+        return (
+            "Nothing would help: what nodes answer before the first update is as good, so this "
+            "error says nothing about deadlines"
+        )
     cones = one.cones(price.ticks)
     if cones <= FAST:
         return (
@@ -122,7 +129,7 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
         f"{BALLS}; {aim}; training with a larger beta",
         "messages": f"{BALLS}; {aim}; training with a larger beta, the convexity of the energy",
         "guarded": f"{BALLS}; {aim}; training with a larger beta, the convexity of the energy",
-        "balls": "a larger radius, or none: then nodes solve for the whole graph",
+        "balls": "a larger radius: one that reaches every node is exact once word has crossed",
         "fixed-point": f"{BALLS}; training with a smaller kappa or modulus of contraction",
         "waiting": "rule='caching', in which nobody waits",
         "resending": "rule='caching', in which nobody waits, in larger packets",

@@ -64,8 +64,8 @@ def certify_balls(
     if ratio is None or not ratio < 1.0:
         reason = (
             f"balls of radius {rule.radius} are observed to converge; nothing is proved, since no "
-            f"contraction in a weighted maximum norm is known here. Without a radius, nodes solve "
-            f"the whole graph, which is exact"
+            f"contraction in a weighted maximum norm is known here. A radius that reaches every "
+            f"node is exact"
         )
         return replace(found, reason=reason)
     rate = ratio ** math.ceil((rule.radius + 1) / rule.couples)

@@ -134,6 +134,8 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
     """What is proved of messages."""
     if settings.hopeless:
         return replace(facts, reason=HOPELESS)
+    if settings.rule == "guarded" and settings.step == "momentum":
+        return _guarded(facts, settings)  # echoes and their rate are of messages
     echo = None
     if h[0].numel() <= LARGEST:
         echo = Echoes(problem, h.to(torch.float64)).echo()
@@ -179,7 +181,7 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
 
 
 def _guarded(facts: Certificate, settings: Settings) -> Certificate:
-    """What is proved of messages that fall back to certified steps."""
+    """What is proved of messages, or steps with momentum, that fall back to certified steps."""
     if settings.bounds is None or settings.error:
         reason = (
             "the rule falls back to gradient steps of certified size, which need a bound on the "

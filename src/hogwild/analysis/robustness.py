@@ -18,7 +18,7 @@ arrive here are an observation; that all other runs arrive needs a proof (:func:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from hogwild.analysis.advice import advice, table
 from hogwild.analysis.certificate import Certificate
 from hogwild.analysis.certify import certified
 from hogwild.analysis.verdict import schedules, verdict
-from hogwild.errors import ConfigError
+from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.deadlines import Deadlines
 from hogwild.executors.price import Price, wrapped
 from hogwild.executors.run import Run
@@ -43,10 +43,9 @@ from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.metrics import Metric, Score, cost
 from hogwild.models.base import Kind, Model
 from hogwild.models.check import runnable
-from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating
 from hogwild.models.wrapping import WrappedGNN
-from hogwild.rules import fitting
+from hogwild.rules import fitting, takes_step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,6 +74,7 @@ class Robustness:
         verdict: A summary in a few sentences, with advice where runs did not arrive.
         run: The simulation itself.
         others: Runs with other rules under the same schedules, by rule (``compare``).
+        left_out: Rules that ``compare="all"`` left out since they cannot run here, and why.
     """
 
     model: str
@@ -91,6 +91,7 @@ class Robustness:
     verdict: str
     run: Run
     others: dict[str, Run] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
@@ -167,6 +168,8 @@ class Robustness:
         lines += [f"price: {self.price}", "", str(self.deadlines), ""]
         if self.others:
             lines += [table(self.compared), ""]
+        lines += [wrapped(f"Left out: {name}: {why}.") for name, why in self.left_out.items()]
+        lines += [""] if self.left_out else []
         return "\n".join([*lines, wrapped(f"In time: {self.advice}"), "", self.verdict])
 
     def to_frame(self) -> DataFrame:
@@ -222,7 +225,8 @@ def robustness(
             predictions themselves are compared.
         mask: Which items to score, [N]; all by default. Spread and distance are of all items.
         compare: Other rules to run under the same schedules: names of rules, or ``"all"`` for all
-            that fit the model. Their cost and error are printed beside.
+            that can run here. Their cost and error are printed beside. Rules that have no use for
+            ``step`` run with ``"auto"``.
         options: All other arguments of :func:`hogwild.simulate`: ``stagger``, ``delay``, ``seed``,
             ``impairments``, ``rule``, ``step``, ``radius`` (of balls, also where they are
             compared), ``exchange``, ``ticks``, ``tol``, ``progress`` …
@@ -236,7 +240,8 @@ def robustness(
         "metric": metric, "higher_is_better": higher_is_better, "target": target, "mask": mask,
     }  # fmt: skip
     score = score_of(prediction, data, **given)
-    others = _others(model, inputs, compare)
+    names = _names(compare)
+    others = _others(model, inputs, names)
     first = _by(options.get("rule", "auto"), options) if "balls" in others else options
     run = simulate(model, data, runs=runs, **given, **first)
     size = _size(prediction).unsqueeze(-1)
@@ -253,11 +258,15 @@ def robustness(
     )  # fmt: skip
     out.verdict = verdict(out)
     again = options | {"record": False}  # the file holds the schedule of the first rule
-    out.others = {
-        rule: simulate(model, data, runs=runs, **given, **_by(rule, again))
-        for rule in others
-        if rule != run.rule
-    }
+    for rule in others:
+        if rule == run.rule:
+            continue
+        try:
+            out.others[rule] = simulate(model, data, runs=runs, **given, **_other(rule, again))
+        except (AsynchronyError, ConfigError) as error:
+            if names != ["all"]:
+                raise
+            out.left_out[rule] = str(error)
     return out
 
 
@@ -267,25 +276,37 @@ def _by(rule: str, options: dict[str, Any]) -> dict[str, Any]:
     return options | {"rule": rule, "radius": radius}
 
 
-def _others(model: Model, inputs: Inputs, compare: str | Sequence[str]) -> list[str]:
+def _other(rule: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of runs by another rule than the user's own, which may have no use for a step."""
+    step = options.get("step", "auto")
+    return _by(rule, options) | {"step": step if takes_step(rule, step) else "auto"}
+
+
+def _names(compare: object) -> list[str]:
+    """The rules to compare with as they were given; ``["all"]``: all."""
+    if isinstance(compare, str):
+        return [compare]
+    if not isinstance(compare, Collection):
+        raise ConfigError(f"compare={compare!r}; expected names of rules, or 'all'")
+    return list(dict.fromkeys(compare))
+
+
+def _others(model: Model, inputs: Inputs, names: list[str]) -> list[str]:
     """The names of the rules to compare with."""
-    names = [compare] if isinstance(compare, str) and compare != "all" else list(compare)
-    if compare != "all" and not names:
+    if not names:
         return []
     with evaluating(model), torch.no_grad():
         problem = model.problem(inputs).detach()
     fit = list(fitting(problem))
-    if compare == "all":
-        one_way = problem.graph.missing_reverse_links().numel()
-        stack = isinstance(problem, StackProblem)
-        return [name for name in fit if name != "balls" or not (one_way or stack)]
+    if names == ["all"]:
+        return fit
     for name in names:
         if name not in fit:
             raise ConfigError(
                 f"compare={name!r}: this rule does not fit the model; expected some of "
                 f"{', '.join(fit)}, or 'all'"
             )
-    return list(dict.fromkeys(names))
+    return names
 
 
 def _size(prediction: Tensor) -> Tensor:

@@ -117,14 +117,15 @@ class Sweep:
 
     def _others(self) -> str:
         """The table of :meth:`compared`: one column a rule."""
-        names = list(self.first.compared)
+        names = list(dict.fromkeys(n for result in self.results.values() for n in result.compared))
         rows = [["loss", "S", "D", *names]]
         for (loss, s, d), result in self.results.items():
-            cells = [_in_time(seen)[1:] for seen in result.compared.values()]
-            text = [f"{u} ({b})" if b != "–" else u for u, b in cells]
-            rows.append([f"{loss:.0%}", str(s), str(d), *text])
+            cells = [_by_rule(result.compared.get(name)) for name in names]
+            rows.append([f"{loss:.0%}", str(s), str(d), *cells])
         head = "Updates (and bytes) a node until within 5 % of the synchronous error, by rule:"
-        return f"{head}\n\n{aligned(rows)}"
+        left = {n: why for result in self.results.values() for n, why in result.left_out.items()}
+        out = [wrapped(f"Left out where it cannot run: {n}: {why}.") for n, why in left.items()]
+        return "\n\n".join([head, aligned(rows), *out])
 
     def to_frame(self) -> DataFrame:
         """:meth:`rows` as a table."""
@@ -233,6 +234,14 @@ def _in_time(seen: Deadlines) -> list[str]:
     cone, near = seen.cone, seen.within()
     word = shown(cone.mean) if cone.crossed else "–"
     return [word, *(["never", "–"] if near is None else [shown(near.updates), size(near.bytes)])]
+
+
+def _by_rule(seen: Deadlines | None) -> str:
+    """Updates (and bytes) of a node with one rule as text; ``None``: the rule cannot run."""
+    if seen is None:
+        return "cannot run"
+    _, updates, sent = _in_time(seen)
+    return updates if sent == "–" else f"{updates} ({sent})"
 
 
 def sweep(

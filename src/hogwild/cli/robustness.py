@@ -64,5 +64,6 @@ def run(options: Options) -> Outcome:
         "advice": seen.advice,
         **seen.summary(),
         "deadlines": {name: one.as_dict() for name, one in seen.compared.items()},
+        "left_out": seen.left_out,
     }
     return options.outcome(found, seen, data, bool(seen.run.converged.all()))

@@ -82,13 +82,21 @@ class Graph:
         """
         tensors, options = (edge_index, batch, degrees), (num_nodes, batch_size, validate)
         found = cls.recent.get(tensors, *options)
-        if found is None:
+        if found is None or not found._is_of(edge_index, batch):
             found = cls._build(edge_index, num_nodes, batch, batch_size, validate)
             if degrees is not None:
                 check_degrees(degrees, edge_index, num_nodes)
                 found.degrees = degrees.detach().mT.to(torch.float64, copy=True)
             cls.recent.put(found, tensors, *options)
         return found
+
+    def _is_of(self, edge_index: Tensor, batch: Tensor | None) -> bool:
+        """Whether these tensors still hold this graph. Torch does not count what is written through
+        NumPy or ``.data``, so on a CPU the numbers are compared."""
+        if not edge_index.is_cpu:
+            return True
+        same = torch.equal(edge_index[0], self.src) and torch.equal(edge_index[1], self.dst)
+        return same and (batch is None or torch.equal(batch, self.batch))
 
     @classmethod
     @torch.inference_mode(False)  # what is kept must serve training, too
@@ -227,7 +235,7 @@ class Graph:
             self.require_reverse_links()
             raise AsynchronyError(
                 "some nodes are joined by more edges one way than the other; expected as many "
-                "edges i -> j as j -> i: gradients travel against every edge"
+                "edges i -> j as j -> i, since answers travel against every edge"
             )
         return torch.empty_like(ahead).scatter_(0, ahead, back)
 

@@ -26,11 +26,6 @@ def fixed_point_rule(problem: FixedPoint) -> FixedPointRule:
 
 def message_rule(problem: Objective, step: str | float = "auto", **options: Any) -> MessageRule:
     """Messages, with :func:`gradient_rule` where a node cannot minimise its own energy."""
-    if step == "momentum":
-        raise ConfigError(
-            "step='momentum' was given with rule='messages', whose nodes take single steps; "
-            "expected rule='gradient' or 'guarded', or another step"
-        )
     return MessageRule(gradient_rule(problem, step, **options))
 
 
@@ -43,6 +38,12 @@ def guarded_rule(
         raise ConfigError(
             "rule='guarded' was given for a stack of several layers, whose problems move; expected "
             "rule='messages' or rule='gradient', or a model with num_layers=1"
+        )
+    if age is None:
+        raise ConfigError(
+            "rule='guarded' falls back to steps of certified size, which need a bound on the "
+            "staleness, and the impairments given have none (unlimited loss, for instance); "
+            "expected bounded impairments (burst=...), or another rule"
         )
     certified = gradient_rule(problem, "certified", age=age).rate
     if step == "momentum":
@@ -149,7 +150,22 @@ def choose(
         raise ConfigError(
             f"rule={rule!r} does not fit this model; expected one of auto, {', '.join(known)}"
         )
+    if not takes_step(rule, step):
+        raise ConfigError(f"step={step!r} was given with rule={rule!r}, {_STEPLESS[rule]}")
     return rule
+
+
+_STEPLESS = {
+    "balls": "whose nodes solve; expected step='auto'",
+    "messages": "whose nodes take single steps; expected rule='gradient' or 'guarded', or "
+    "another step",
+}
+
+
+def takes_step(rule: str, step: str | float) -> bool:
+    """Whether a rule for energies has a use for a step: balls have for none but ``"auto"``, and
+    messages have no momentum."""
+    return step == "auto" or not (rule == "balls" or (rule == "messages" and step == "momentum"))
 
 
 def rule_for(
@@ -187,5 +203,5 @@ def rule_for(
 __all__ = [
     "LAYERED", "RULES", "StackRule", "balls_rule", "choose", "fitting", "fixed_point_rule",
     "gradient_rule", "guarded_rule", "is_own", "layered_rule", "message_rule", "register",
-    "rule_for",
+    "rule_for", "takes_step",
 ]  # fmt: skip

@@ -85,6 +85,8 @@ def from_pair(model: Any, graph: Any, title: str, classes: bool = False) -> Give
 
     Raises:
         ConfigError: The model does not answer for every node, or the graph cannot be shown.
+        AsynchronyError: Nodes cannot run the model on this graph, since links lack a way back, for
+            instance.
     """
     if not isinstance(graph, Data) or graph.get("x") is None or graph.get("edge_index") is None:
         raise ConfigError(
@@ -104,7 +106,9 @@ def from_pair(model: Any, graph: Any, title: str, classes: bool = False) -> Give
             f"the model answers NaN or infinity on the graph ({title}); expected finite numbers: "
             f"were its parameters trained?"
         )
-    problem = found.problem(Inputs.of(given.data()))
+    inputs = Inputs.of(given.data())
+    found.require_asynchronous(inputs)
+    problem = found.problem(inputs)
     names = [name for name in fitting(problem) if _runs(problem, name)]
     given.rules = (names[0], names[1] if len(names) > 1 else names[0])
     return given

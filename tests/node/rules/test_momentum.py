@@ -103,6 +103,9 @@ def test_guarded_steps_that_converge_are_the_same():
     found = certify(model, data, rule="guarded", step="momentum")
     assert found.guaranteed
     assert "steps with momentum" in found.reason
+    assert found.local is None  # the rate near the answer is that of messages
+    assert "echo" not in found.constants
+    assert certify(model, data, rule="guarded").local is not None
     assert not certify(model, data, rule="gradient", step="momentum").guaranteed
 
 
@@ -131,6 +134,8 @@ def test_messages_have_no_momentum():
     model, data, _ = posed()
     with pytest.raises(ConfigError, match="expected rule='gradient' or 'guarded'"):
         hogwild.simulate(model, data, rule="messages", step="momentum", ticks=3)
+    with pytest.raises(ConfigError, match="expected rule='gradient' or 'guarded'"):
+        certify(model, data, rule="messages", step="momentum")
 
 
 def test_graphs_that_move():
