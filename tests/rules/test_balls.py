@@ -1,5 +1,7 @@
 """Solves of balls: exact answers under loss, delay and lost memories, and what they cost."""
 
+import warnings
+
 import pytest
 import torch
 from helpers import DOUBLE
@@ -288,6 +290,16 @@ def test_simulate_counts_work_and_knows_the_radius():
     plain = hogwild.simulate(model, data, runs=3)
     assert plain.price.solved == plain.price.updates
     assert "solves for" not in str(plain.price)
+
+
+def test_wide_balls_are_warned_of():
+    long = Quadratic.random(path(LARGEST + 50))
+    with pytest.warns(UserWarning, match="this is slow"):
+        rule_for(long, "balls", radius=200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rule_for(long, "balls", radius=2)
+        rule_for(Quadratic.random(path(9)), "balls", radius=50)
 
 
 def test_the_usual_radius():

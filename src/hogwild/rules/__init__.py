@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.levels import StackProblem
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.rules.balls import BallsRule, usual_radius
+from hogwild.rules.balls import LARGEST, BallsRule, usual_radius
 from hogwild.rules.layered import LAYERED, layered_rule
 from hogwild.rules.stack import StackRule
 from hogwild.rules.steps import gradient_rule
@@ -59,7 +60,15 @@ def balls_rule(problem: Problem, *, moving: bool = False, radius: int | None = N
             "rule='balls' was given for a stack of several layers, whose problems move; expected "
             "rule='messages' or rule='gradient', or a model with num_layers=1"
         )
-    return BallsRule(problem, usual_radius(problem) if radius is None else radius)
+    usual = usual_radius(problem)
+    if radius is not None and usual is not None and radius > usual:
+        warnings.warn(
+            f"radius={radius} gives tables of more than {LARGEST} nodes, and a node solves for all "
+            f"of its ball whenever it hears of another one: this is slow. Without a radius it is "
+            f"{usual} on this graph",
+            stacklevel=2,
+        )
+    return BallsRule(problem, usual if radius is None else radius)
 
 
 RULES = ("gradient", "messages", "guarded", "balls", "fixed-point", *LAYERED)
