@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from hogwild.kernels import ticks_cuda
 from hogwild.kernels.build import compiler
 from hogwild.kernels.native import SWITCH, library
 
+pytestmark = pytest.mark.skipif(os.environ.get(SWITCH) == "off", reason=f"{SWITCH}=off")
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 STEPS = ("constant", "certified", "auto")
 HUB = undirected(*((0, i) for i in range(1, 90)), (1, 2), (2, 3))
