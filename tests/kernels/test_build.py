@@ -1,6 +1,7 @@
 """The build of the compiled library, of wheels and of the source distribution."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hogwild.kernels import build
+from hogwild.kernels import build, cuda, large, ticks_cuda
+from hogwild.kernels.build import SOURCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -189,3 +191,16 @@ def test_source_distribution(source, tmp_path):
     wanted = {f"src/hogwild/kernels/source/{name}" for name in sources}
     assert wanted | {"hatch_build.py", "pyproject.toml", "src/hogwild/kernels/build.py"} <= names
     assert not [name for name in names if name.endswith(".so")]
+
+
+@pytest.mark.parametrize("name", ["energy.cu", "large.cu", "ticks.cu"])
+def test_a_gpu_gets_every_header(name):
+    """NVRTC sees the headers that it is given, and no folder."""
+    given = {"energy.cu": cuda.HEADERS, "large.cu": large.HEADERS, "ticks.cu": ticks_cuda.HEADERS}
+    folder, seen, queue = SOURCE.parent, set(), [name]
+    while queue:
+        text = (folder / queue.pop()).read_text()
+        for header in set(re.findall(r'#include "(\w+\.h)"', text)) - seen:
+            seen.add(header)
+            queue.append(header)
+    assert seen <= set(given[name])

@@ -255,3 +255,35 @@ assert torch.equal(conv.embed(inputs).value, expected)
     tests = os.path.dirname(os.path.dirname(__file__))
     path = os.pathsep.join([tests, *sys.path])
     assert run("-c", limited, code, PYTHONPATH=path, OMP_NUM_THREADS="1") == "no thread\n"
+
+
+@needs_library
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_threads_after_a_fork_and_of_several_callers():
+    """Helpers sleep between calls: a forked child has its own, and several callers share them."""
+    code = """
+import os
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from kernel_cases import layer, odd_graph
+torch.set_num_threads(1)
+conv, inputs = layer(1, 0.1), odd_graph(2, [9, 30, 1, 14, 5], 1.4, False)
+def solved():
+    with torch.no_grad():
+        return conv.embed(inputs).value
+expected = solved()
+torch.get_num_threads = lambda: 3  # threads of the library, and not of torch
+assert torch.equal(solved(), expected)
+with ThreadPoolExecutor(4) as callers:
+    for found in [callers.submit(solved) for _ in range(200)]:
+        assert torch.equal(found.result(), expected)
+child = os.fork()
+if child == 0:
+    os._exit(0 if all(torch.equal(solved(), expected) for _ in range(20)) else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert torch.equal(solved(), expected)
+print("done")
+"""
+    tests = os.path.dirname(os.path.dirname(__file__))
+    path = os.pathsep.join([tests, *sys.path])
+    assert run("-c", code, PYTHONPATH=path, OMP_NUM_THREADS="1") == "done\n"

@@ -38,6 +38,7 @@ OPTIONS = [
     {"act": "squareplus", "gate": "relu", "widths": (8, 2, 3)},
     {"hidden_channels": 1, "message_channels": 20, "widths": ()},
     {"hidden_channels": 11, "heads": 4, "message_channels": 2, "widths": (2,)},
+    {"hidden_channels": 32, "heads": 2},
 ]
 for number, options in enumerate(OPTIONS):
     conv = layer(number, 0.1, **options)

@@ -246,6 +246,10 @@ def test_missing_targets_with_a_loss_that_leaves_them_out():
         (lambda g: [], "non-empty list"),
         (lambda g: [*g, 3], "non-empty list"),
         (lambda g: [Data(x=g[0].x, edge_index=g[0].edge_index)], "graph 0 lacks y; expected x"),
+        (
+            lambda g: [Data(x=g[0].x.numpy(), edge_index=g[0].edge_index, y=g[0].y)],
+            "graph 0 has x as a ndarray; expected a tensor",
+        ),
         (lambda g: [*g, Data(x=g[0].x, edge_index=g[0].edge_index, y=torch.zeros(3))], "graph 6"),
         (lambda g: [*g, Data(**{**g[0].to_dict(), "x": torch.zeros(4, 9)})], "graph 6 has 9 feat"),
         (lambda g: [*g, Data(**{**g[0].to_dict(), "x": torch.zeros(4)})], r"x of shape \[4\]"),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import FeatureError
-from hogwild.graph import Graph
+from hogwild.graph import Graph, kept
 from hogwild.kernels.native import Library
 from hogwild.kernels.plan import address, plan_of
 from hogwild.kernels.posing import Design, Posing, Tensors
@@ -26,15 +26,13 @@ from hogwild.linalg.solution import Solution
 ACTIVATIONS = ("softplus", "squareplus")
 
 
-PRODUCTS, ADJOINT_PRODUCTS = 40.0, 150.0
+PRODUCTS, ADJOINT_PRODUCTS = 20.0, 150.0
 """Multiplications of a factorisation for each one in a product with the Hessian, above which
 conjugate gradients are cheaper: in Newton's method, and in the adjoint, which is more exact."""
 MOST_NUMBERS = float(1 << 28)
 """Numbers in the fronts of one graph above which it is not factorised."""
 LARGEST = 400_000
-"""Edges of a graph above which a factorisation on one thread is slower than conjugate gradients in
-torch on two threads: between random geometric graphs of 50,000 and of 100,000 nodes (a trial
-without a record)."""
+"""Edges of a graph above which no factorisation is planned."""
 MOST_EDGES = 2_000_000
 """Edges of a batch above which no plan is made."""
 
@@ -68,6 +66,28 @@ class Sizes:
         if key not in cls._known:
             cls._known[key] = cls(native, design)
         return cls._known[key]
+
+
+@kept
+def factorisation(graph: Graph, native: Library, design: Design) -> float:
+    """Multiplications of a factorisation for each one in a product with the Hessian."""
+    k, plan = design.channels, plan_of(graph, native, design.channels)
+    if plan.numbers * k**2 > MOST_NUMBERS:
+        return math.inf
+    message, loop, update = (
+        sum(w * (len(inputs) + before) for w, before in zip(widths, (0, *widths), strict=False))
+        for widths, inputs in zip(design.widths, design.monotone, strict=True)
+    )
+    product = graph.num_edges * design.heads * message + graph.num_nodes * (loop + update)
+    return plan.work * k**3 / max(product, 1)
+
+
+def resemble(graph: Graph, like: Graph) -> None:
+    """Plan no factorisation where it does not pay on another graph, most of whose edges are the
+    same."""
+    for key, cost in like.analyses.items():
+        if isinstance(key, tuple) and key[0] is factorisation and cost >= PRODUCTS:
+            graph.analyses.setdefault(key, cost)
 
 
 class EnergyKernel:
@@ -125,30 +145,21 @@ class EnergyKernel:
         edges = max(graph.num_edges, graph.num_nodes)
         return edges <= MOST_EDGES and edges <= LARGEST * graph.num_graphs
 
+    @staticmethod
+    def arranged(native: Library, graph: Graph, rows: Tensor) -> Tensor:
+        """Numbers of nodes [..., N] in the order in which the posed tensors have the nodes."""
+        return rows
+
     @cached_property
     def direct(self) -> bool:
         """Whether Newton's method factorises Hessians; otherwise conjugate gradients multiply with
         them."""
-        return self._factorisation < PRODUCTS
+        return factorisation(self.graph, self.native, self.design) < PRODUCTS
 
     @cached_property
     def direct_adjoint(self) -> bool:
         """The same for the adjoint."""
-        return self._factorisation < ADJOINT_PRODUCTS
-
-    @cached_property
-    def _factorisation(self) -> float:
-        """Multiplications of a factorisation for each one in a product with the Hessian."""
-        k, plan = self.design.channels, self.plan
-        if plan.numbers * k**2 > MOST_NUMBERS:
-            return math.inf
-        edges, nodes = self.graph.num_edges, self.graph.num_nodes
-        message, loop, update = (
-            sum(w * (len(inputs) + before) for w, before in zip(widths, (0, *widths), strict=False))
-            for widths, inputs in zip(self.design.widths, self.design.monotone, strict=True)
-        )
-        product = edges * self.design.heads * message + nodes * (loop + update)
-        return plan.work * k**3 / max(product, 1)
+        return factorisation(self.graph, self.native, self.design) < ADJOINT_PRODUCTS
 
     @property
     def replicas(self) -> int:
@@ -177,6 +188,10 @@ class EnergyKernel:
             address(t.loop_weight),
         ), t  # fmt: skip
 
+    def plain(self) -> Tensors:
+        """The posed tensors, detached, with the nodes in the order of the graph."""
+        return self.tensors.detach()
+
     def _arguments(self, direct: bool) -> tuple[Any, ...]:
         """The arguments that pose the problem, and whether Hessians are factorised."""
         posed, _alive = self._posed
@@ -198,25 +213,27 @@ class EnergyKernel:
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         """Solve, and write the solution."""
-        failed, why = self.native.call(
+        self._call(
             "solve", *self._arguments(self.direct), address(h0), *options, torch.get_num_threads(),
             address(into.value), address(into.status), address(into.iterations),
             address(into.residual),
         )  # fmt: skip
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the library; raise where it fails."""
+        failed, why = self.native.call(name, *arguments)
         if failed:
-            raise MemoryError(f"the compiled solve failed: {why}")
+            raise MemoryError(f"the compiled {name} failed: {why}")
 
     def gradient(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient at ``h`` [R, k, N], zero at nodes that are held, and the size of its terms
         [R, G]."""
         h = h.detach().to(torch.float64).contiguous()
         out, scale = torch.empty_like(h), h.new_empty(h.size(0), self.graph.num_graphs)
-        failed, why = self.native.call(
+        self._call(
             "gradient", *self._arguments(False), address(h), torch.get_num_threads(), address(out),
             address(scale),
         )  # fmt: skip
-        if failed:
-            raise MemoryError(f"the compiled gradient failed: {why}")
         return out, scale
 
     def adjoint(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
@@ -235,7 +252,7 @@ class EnergyKernel:
         )
         status = torch.empty(replicas, self.graph.num_graphs, dtype=torch.long, device=h.device)
         self._adjoint(h, gradient, out, status)
-        ended = Solution(gradient, status, torch.ones_like(status), 0.0 * status)
+        ended = Solution(gradient, status, torch.ones_like(status), h.new_zeros(status.shape))
         weight, loop = out.weight, out.loop_weight
         if weight is not None and t.weight is not None:
             weight = weight.sum_to_size(t.weight.shape)
@@ -255,10 +272,8 @@ class EnergyKernel:
 
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         """Write all gradients; those of weights for every replica and head."""
-        failed, why = self.native.call(
+        self._call(
             "adjoint", *self._arguments(self.direct_adjoint), address(h), address(gradient),
             self.rtol, torch.get_num_threads(), *(address(x) for x in into.every()),
             address(status),
         )  # fmt: skip
-        if failed:
-            raise MemoryError(f"the compiled adjoint failed: {why}")

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from hogwild.graph import Graph, kept
 from hogwild.kernels.build import SOURCE
-from hogwild.kernels.cuda import HEADERS, MOST_CHANNELS, CudaEnergyKernel, Options, prelude
+from hogwild.kernels.cuda import HEADERS as SHARED
+from hogwild.kernels.cuda import MOST_CHANNELS, CudaEnergyKernel, Options, prelude
 from hogwild.kernels.driver import argument_addresses, launch_together, load, multiprocessors
 from hogwild.kernels.energy import EnergyKernel, Sizes
 from hogwild.kernels.native import Library
@@ -26,6 +27,7 @@ from hogwild.kernels.plan import plan_of
 from hogwild.kernels.posing import Design, Tensors
 from hogwild.linalg.solution import Solution
 
+HEADERS = (*SHARED, "grid_gpu.h", "system.h", "krylov_gpu.h")
 THREADS, RESIDENT = 256, 2
 """Threads of a block, and blocks that share a multiprocessor."""
 FEWEST_ROWS = 4_096
@@ -109,7 +111,7 @@ class _Large(ctypes.Structure):
 
 def memory_numbers(design: Design, sizes: Sizes, nodes: int, edges: int) -> int:
     """Numbers in double precision for one graph: those of its task, and of conjugate gradients in
-    double and in single precision (``System`` in ``krylov_gpu.h``)."""
+    double and in single precision (``System`` in ``system.h``)."""
     k = design.channels
     m = design.message_channels * (design.heads if design.concat else 1)
     task = nodes * sizes.node_fields + edges * sizes.edge_fields
@@ -129,7 +131,7 @@ def functions(
     """The loaded kernels of one model on one GPU."""
     text = prelude(design, threads, resident) + (SOURCE.parent / "large.cu").read_text()
     wanted = ("hog_solve_large", "hog_adjoint_large")
-    return load(text, "large.cu", (*HEADERS, "grid_gpu.h", "krylov_gpu.h"), device, wanted)
+    return load(text, "large.cu", HEADERS, device, wanted)
 
 
 @cache

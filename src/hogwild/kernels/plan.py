@@ -24,12 +24,22 @@ def address(x: Tensor | None) -> int | None:
 class GraphPlan:
     """The order of elimination of a batch of graphs, in the compiled library's memory."""
 
-    def __init__(self, native: Library, graph: Graph, channels: int, hops: int) -> None:
+    def __init__(
+        self,
+        native: Library,
+        graph: Graph,
+        src: Tensor,
+        dst: Tensor,
+        *,
+        channels: int = 1,
+        hops: int = 2,
+        most_pairs: float = MOST_PAIRS,
+    ) -> None:
         self._free = native.plan_free
-        batch, src, dst = (x.cpu().contiguous() for x in (graph.batch, graph.src, graph.dst))
+        batch, src, dst = (x.cpu().contiguous() for x in (graph.batch, src, dst))
         self.handle, why = native.call(
             "plan", graph.num_nodes, graph.num_graphs, address(batch), graph.num_edges,
-            address(src), address(dst), max(LEAF // channels, 1), hops, MOST_PAIRS,
+            address(src), address(dst), max(LEAF // channels, 1), hops, most_pairs,
         )  # fmt: skip
         if not self.handle:
             raise GraphError(f"the compiled library refused the graph: {why}")
@@ -46,4 +56,4 @@ class GraphPlan:
 def plan_of(graph: Graph, native: Library, channels: int, hops: int = 2) -> GraphPlan:
     """The plan of this graph, which owns it: for matrices that couple all nodes of a star (two
     hops), or the two ends of an edge (one hop)."""
-    return GraphPlan(native, graph, channels, hops)
+    return GraphPlan(native, graph, graph.src, graph.dst, channels=channels, hops=hops)

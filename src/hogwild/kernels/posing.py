@@ -10,19 +10,25 @@ adds them edge by edge. Only the last term has a row for every edge (and the sec
 senders' features are given for every edge).
 
 Autograd sees one function, from features and parameters to the solution: its bookkeeping of the few
-dozen operations in between would take as long as the solve of a small graph.
+dozen operations in between would take as long as the solve of a small graph. For the same reason
+the few dozen parameters are arranged by one gather, and so are their gradients (:class:`Layout`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, chain
+from functools import cached_property, lru_cache
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from hogwild.kernels.dense import SMALL, gather, integers, project, project_back
+from hogwild.kernels.native import Library
 from hogwild.nn.picnn import PICNN
 
 
@@ -97,10 +103,126 @@ class Tensors:
         )  # fmt: skip
 
 
+class Layout:
+    """Where compiled code reads the entries of all parameters.
+
+    The arrangement is written once, for the numbers of the entries. One gather by these numbers
+    then arranges parameters, and another one brings gradients back.
+
+    Args:
+        design: The sizes of the networks.
+        replicas: Number R of parameter sets.
+        features: Width p of the node features.
+        edge_features: Width of the edge features that messages read, or 0.
+        dtype: The dtype of the parameters.
+        device: Their device.
+
+    Attributes:
+        shapes: Shapes of the arranged parts: all parameters behind the first layers [R, P]; weight
+            and shift of the first layers on nodes, [R, T, p] and [R, T]; where senders' features
+            are given for every edge, their weight [R, S, p] and, if messages read no other end, the
+            shift [R, S]; the weight of edge features [R, S, r], if there are any.
+    """
+
+    def __init__(
+        self,
+        design: Design,
+        replicas: int,
+        features: int,
+        edge_features: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        lengths: list[int] = []
+
+        def numbers(*shape: int) -> Tensor:
+            """The numbers of the next parameter's entries, [R, heads, …]."""
+            begin = sum(lengths)
+            lengths.append(replicas * math.prod(shape))
+            return torch.arange(begin, sum(lengths)).view(replicas, *shape)
+
+        two, p = design.both_ends, features
+        firsts: list[tuple[Tensor, Tensor]] = []
+        behind: list[Tensor] = []
+        for widths, inputs, n, width in zip(
+            design.widths, design.monotone, (design.heads, 1, 1),
+            (p * (1 + two) + edge_features, p, p), strict=True,
+        ):  # fmt: skip
+            d, before = len(inputs), (0, *widths[:-1])
+            rows = [
+                a + b + d + w for a, b, w in zip((*widths[:-1], 0), before, widths, strict=True)
+            ]
+            # In the order in which a PICNN has its parameters.
+            weight = [numbers(n, a, b) for a, b in zip(rows, (width, *widths), strict=False)]
+            bias = [numbers(n, a) for a in rows]
+            wy = [numbers(n, w, d) for w in widths]
+            wz = [numbers(n, w, b) for w, b in zip(widths[1:], widths, strict=False)]
+            # In the order in which source/picnn.h reads them.
+            path = [wy[0], *chain(*zip(wy[1:], wz, strict=True))]
+            path += chain(*zip(weight[1:], bias[1:], strict=True))
+            behind.append(torch.cat([t.flatten(2) for t in path], 2).flatten(1))
+            firsts.append((weight[0].flatten(1, 2), bias[0].flatten(1)))
+        (first, shift), *others = firsts
+        count = sum(lengths)
+        weights, shifts = [first[..., :p]], [shift]  # of the receiver, or the only end
+        if two:
+            weights.append(first[..., p : 2 * p])
+            shifts.append(torch.full_like(shift, count))  # the zero behind all parameters
+        sent: list[Tensor] = []
+        if not design.sent_at_nodes:
+            sent = [weights.pop()] if two else [weights.pop(), shifts[0]]
+            shifts.pop()
+        own = torch.cat([*weights, *(weight for weight, _ in others)], 1)
+        constant = torch.cat([*shifts, *(bias for _, bias in others)], 1)
+        parts = [torch.cat(behind, 1), own, constant, *sent]
+        if edge_features:
+            parts.append(first[..., 2 * p :])
+        self.shapes = [part.shape for part in parts]
+        self._sizes = [part.numel() for part in parts]
+        self._part_sizes = integers(self._sizes)
+        self._given_sizes = integers(lengths)
+        arranged = torch.cat([part.flatten() for part in parts])
+        original = torch.empty(count + 1, dtype=torch.long)
+        original[arranged] = torch.arange(arranged.numel())
+        self._arranged, self._original = arranged.to(device), original[:count].to(device)
+        self._zero = torch.zeros(1, dtype=dtype, device=device)
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    @torch.inference_mode(False)  # what is kept must serve training, too
+    def of(cls, *given: Any) -> Layout:
+        """The layout of these arguments of the constructor; the same object for the same ones."""
+        return cls(*given)
+
+    def arranged(self, given: Sequence[Tensor], native: Library | None) -> list[Tensor]:
+        """All parts, in float64, from the parameters."""
+        if native is not None and all(p.is_contiguous() for p in given):
+            flat = gather(native, given, self._given_sizes, self._arranged, torch.float64)
+        else:
+            flat = _flatten_dense_tensors([*given, self._zero])  # one call, not one a parameter
+            flat = flat.index_select(0, self._arranged).double()
+        parts = flat.split(self._sizes)
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def original(
+        self, parts: Sequence[Tensor], given: Sequence[Tensor], native: Library | None
+    ) -> tuple[Tensor, ...]:
+        """The gradients of the parameters, from those of all parts, which are contiguous."""
+        dtype = self._zero.dtype
+        if native is not None:
+            flat = gather(native, parts, self._part_sizes, self._original, dtype)
+        else:
+            flat = torch.cat([part.view(-1) for part in parts])
+            flat = flat.index_select(0, self._original).to(dtype)
+        found: tuple[Tensor, ...] = _unflatten_dense_tensors(flat, given)
+        return found
+
+
 class Posing:
     """A problem posed from its networks (message, self message, update) and from features.
 
     Args:
+        native: The compiled library.
         networks: The three networks.
         design: Their sizes.
         x: Features of the nodes, [1 or R, p, N].
@@ -116,6 +238,7 @@ class Posing:
 
     def __init__(
         self,
+        native: Library,
         networks: Sequence[PICNN],
         design: Design,
         x: Tensor,
@@ -124,51 +247,36 @@ class Posing:
         weight: Tensor | None,
         loop_weight: Tensor | None,
     ) -> None:
-        self.design = design
         edge_attr = edge_attr if design.both_ends else None  # node-wise messages do not read it
-        given = [_parameters(net) for net in networks]
-        counts = tuple(map(len, given))
         weight = None if weight is None else weight[:, :, 0]
-        self.sources = (x, heard, edge_attr, weight, loop_weight, *chain(*given))
+        # Not the parameters() of modules, which take longer than a small solve.
+        groups = [group for net in networks for group in net._modules.values() if group is not None]
+        self._given = [p for group in groups for p in group._parameters.values() if p is not None]
+        self.sources = (x, heard, edge_attr, weight, loop_weight, *self._given)
+        last = self._given[-1]  # parameters may have a dimension of replicas
+        self._layout = Layout.of(
+            design, last.size(0) if last.dim() > 2 else 1, x.size(-2),
+            0 if edge_attr is None else edge_attr.size(-2), last.dtype, last.device,
+        )  # fmt: skip
         self._x, self._heard, self._attr = x, heard, edge_attr
-        self._given, self._counts = [*chain(*given)], counts
-        flat, nodes, edges = self._forward()
+        self._native = native if x.is_cpu else None
+        nodes, edges = self._forward()
         weight = None if weight is None else weight.detach()
         loop_weight = None if loop_weight is None else loop_weight.detach()
-        self.tensors = Tensors(flat, nodes, edges, weight, loop_weight)
+        self.tensors = Tensors(self._parts[0], nodes, edges, weight, loop_weight)
 
     @torch.no_grad()
-    def _forward(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        design, x, heard = self.design, self._x, self._heard
-        heads, two = design.heads, design.both_ends
-        (first, bias, *message), (loop_w, loop_b, *loop), (update_w, update_b, *update) = _split(
-            self._given, self._counts
-        )
-        r = loop_b.size(0) if loop_b.dim() > 1 else 1  # parameters may have a dimension of replicas
-        if r * heads == 1:
-            parameters = torch.cat([t.reshape(-1) for t in (*message, *loop, *update)]).unsqueeze(0)
-        else:
-            sets = ((message, heads), (loop, 1), (update, 1))
-            flat = [torch.cat([t.reshape(r * n, -1) for t in some], 1) for some, n in sets]
-            parameters = torch.cat([t.reshape(r, -1) for t in flat], 1)
-        p, rows = x.size(-2), bias.size(-1)
-        first, shift = first.reshape(r, heads * rows, -1), bias.reshape(r, heads * rows)
-        ends = [first[..., :p], first[..., p : 2 * p]] if two else [first[..., :p]]
-        shifts = [shift, torch.zeros_like(shift)][: len(ends)]
-        sender = ends[-1]
+    def _forward(self) -> tuple[Tensor, Tensor | None]:
+        native, heard, attr = self._native, self._heard, self._attr
+        _, weight, shift, *rest = self._parts = self._layout.arranged(self._given, native)
+        nodes, edges = _project(native, weight, self._x, shift), None
         if heard is not None:
-            ends, shifts = ends[:-1], shifts[:-1]
-        own = torch.cat([*ends, loop_w.reshape(r, -1, p), update_w.reshape(r, -1, p)], 1)
-        self._weight, self._first = own.double(), first  # [R, T, p]
-        shifts += [loop_b.reshape(r, -1), update_b.reshape(r, -1)]
-        nodes = _project(self._weight, x, torch.cat(shifts, 1).double())
-        edges = None
-        if heard is not None:
-            edges = _project(sender.double(), heard, None if two else shift.double())
-        if self._attr is not None:
-            more = _project(first[..., 2 * p :].double(), self._attr)
+            on_edges = rest if attr is None else rest[:-1]
+            edges = _project(native, on_edges[0], heard, *on_edges[1:])
+        if attr is not None:
+            more = _project(native, rest[-1], attr)
             edges = more if edges is None else edges + more
-        return parameters.double(), nodes, edges
+        return nodes, edges
 
     @torch.no_grad()
     def back(self, found: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
@@ -176,81 +284,27 @@ class Posing:
         parameters, nodes, edges, weight, loop_weight = found
         assert parameters is not None
         assert nodes is not None
-        x, heard, attr = self._x, self._heard, self._attr
-        heads, two = self.design.heads, self.design.both_ends
-        message, loop, update = _split(self._given, self._counts)
-        r, p, rows = self._weight.size(0), x.size(-2), message[1].size(-1)
-        dtype = loop[1].dtype
-        to_nodes, sums = _outer(nodes, x).to(dtype), nodes.sum(-1).to(dtype)
-        # Rows of o_0 on nodes: own, sent (unless it is on edges), self message, update.
-        at = heads * rows
-        slots = [to_nodes[:, :at]] if two else []
-        start, bias = at if two else 0, sums[:, :at]
-        if heard is None:
-            slots.append(to_nodes[:, start : start + at])
-            start += at
-        elif edges is not None:
-            slots.append(_outer(edges, heard).to(dtype))
-            bias = bias if two else edges.sum(-1).to(dtype)
-        if attr is not None and edges is not None:
-            slots.append(_outer(edges, attr).to(dtype))
-        middle = start + loop[1].size(-1)
-        firsts = (
-            (torch.cat(slots, -1) if len(slots) > 1 else slots[0], bias),
-            (to_nodes[:, start:middle], sums[:, start:middle]),
-            (to_nodes[:, middle:], sums[:, middle:]),
-        )
-        parts = self._parts(parameters.to(dtype), r)
-        out: list[Tensor] = []
-        for some, pair, rest in zip((message, loop, update), firsts, parts, strict=True):
-            out += [g.reshape(t.shape) for g, t in zip((*pair, *rest), some, strict=True)]
-        sender = self._first[..., p * (1 if two else 0) : p * (2 if two else 1)].double()
-        features: list[Tensor | None] = [_back(self._weight, nodes, x) if x.requires_grad else None]
-        for given, part in ((heard, sender), (attr, self._first[..., 2 * p :])):
-            if given is None or edges is None or not given.requires_grad:
-                features.append(None)
-            else:
-                features.append(_back(part.double(), edges, given))
-        return *features, weight, loop_weight, *out
-
-    def _parts(self, parameters: Tensor, r: int) -> list[Sequence[Tensor]]:
-        """The gradients of the parameters behind the first layers, network by network."""
-        sets = (self.design.heads, 1, 1)
-        groups = [some[2:] for some in _split(self._given, self._counts)]
-        if r * self.design.heads == 1:
-            every = parameters[0].split([t.numel() for t in chain(*groups)])
-            return _split(every, tuple(map(len, groups)))
-        out: list[Sequence[Tensor]] = []
-        offset = 0
-        for some, n in zip(groups, sets, strict=True):
-            sizes = [t.numel() // (r * n) for t in some]
-            width = sum(sizes)
-            mine = parameters[:, offset : offset + n * width].reshape(r * n, width)
-            out.append(mine.split(sizes, 1))
-            offset += n * width
-        return out
+        native, x, heard, attr = self._native, self._x, self._heard, self._attr
+        features = [_back(self._parts[1], nodes, x) if x.requires_grad else None, None, None]
+        parts = [parameters, *_outer(native, nodes, x)]
+        if heard is not None:
+            assert edges is not None
+            shifted = len(self._parts) - (attr is not None) > 4
+            parts += _outer(native, edges, heard)[: 1 + shifted]
+            features[1] = _back(self._parts[3], edges, heard) if heard.requires_grad else None
+        if attr is not None:
+            assert edges is not None
+            parts += _outer(native, edges, attr)[:1]
+            features[2] = _back(self._parts[-1], edges, attr) if attr.requires_grad else None
+        return *features, weight, loop_weight, *self._layout.original(parts, self._given, native)
 
 
-def _parameters(net: PICNN) -> list[Tensor]:
-    """The parameters of a network: of the feature path's first layer, then all others layer by
-    layer, as ``source/picnn.h`` reads them."""
-    weights, biases, wy, wz = (
-        [p for p in group._parameters.values() if p is not None]
-        for group in (net.feature_weight, net.feature_bias, net.wy, net.wz)
-    )
-    rest = [wy[0], *(p for pair in zip(wy[1:], wz, strict=True) for p in pair)]
-    path = [p for pair in zip(weights[1:], biases[1:], strict=True) for p in pair]
-    return [weights[0], biases[0], *rest, *path]
-
-
-def _split(given: Sequence[Tensor], counts: Sequence[int]) -> list[Sequence[Tensor]]:
-    """Consecutive parts of these lengths."""
-    ends = list(accumulate(counts))
-    return [given[end - count : end] for end, count in zip(ends, counts, strict=True)]
-
-
-def _project(weight: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
+def _project(
+    native: Library | None, weight: Tensor, x: Tensor, shift: Tensor | None = None
+) -> Tensor:
     """[R, T, p] @ [1 or R, p, n] + [R, T] -> [R, T, n]."""
+    if native is not None and weight.numel() * x.size(-1) <= SMALL:
+        return project(native, weight, x, shift)
     x = x.contiguous()  # the rounding of a product must not depend on how the caller stored x
     if x.size(0) > 1:
         found = weight @ x
@@ -262,12 +316,15 @@ def _project(weight: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
     return found.view(r, t, -1)
 
 
-def _outer(found: Tensor, x: Tensor) -> Tensor:
-    """Gradient of the weights of :func:`_project`: [R, T, n] and [1 or R, p, n] -> [R, T, p]."""
+def _outer(native: Library | None, found: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of weight and shift of :func:`_project`: [R, T, n] and [1 or R, p, n] -> [R, T, p]
+    and [R, T]."""
+    if native is not None and found.numel() * x.size(-2) <= SMALL:
+        return project_back(native, found, x)
     if x.size(0) > 1:
-        return found @ x.mT
+        return found @ x.mT, found.sum(-1)
     r, t, n = found.shape
-    return (found.reshape(r * t, n) @ x[0].T).view(r, t, -1)
+    return (found.reshape(r * t, n) @ x[0].T).view(r, t, -1), found.sum(-1)
 
 
 def _back(weight: Tensor, found: Tensor, x: Tensor) -> Tensor:

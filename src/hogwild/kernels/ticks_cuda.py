@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -39,13 +39,15 @@ MOST_DEPTH = 253
 """Age of the oldest packet: a version of a packet is kept in eight bits."""
 MOST_WEIGHTS = 2_000
 """Weights of a model, for each of which the compiler writes instructions, without loops."""
-THREADS = (128, 64, 32)
-"""Threads of a block with an edge: as many as the shared memory has room for."""
-REGISTERS = 128
-"""Registers of a thread."""
+THREADS = {True: (192, 128, 64, 32), False: (128, 64, 32)}
+"""Threads of a block with an edge, in single precision and in double precision: as many as the
+shared memory has room for."""
+REGISTERS = {True: 72, False: 128}
+"""Registers of a thread, likewise. On an H200 with 10⁶ nodes both were the fastest of eleven trials
+(without a record)."""
 HEADERS = (
-    "vectors.h", "picnn.h", "shapes.h", "draws.h", "elimination.h", "sizes_gpu.h",
-    "layers_gpu.h", "turns_gpu.h",
+    "vectors.h", "picnn.h", "weights.h", "turned.h", "shapes.h", "draws.h", "elimination.h",
+    "sizes_gpu.h", "layers_gpu.h", "turns_gpu.h",
 )  # fmt: skip
 
 
@@ -109,8 +111,8 @@ class Shape:
         curved = self.step == 2
         gather = max(k + (k * k + m * k if curved else 0), m)
         tell = k + m + (m * m if curved else 0)
-        numbers = t * (self.row + 1 + gather) + self.nodes * (self.node_row + 1 + tell)
-        long = 2 * self.nodes + (self.weights if self.replicas else 0)
+        numbers = t * (self.row + 2 + gather) + self.nodes * (self.node_row + 2 + tell)
+        long = 2 * self.nodes + (-(-self.weights // 2) * 2 if self.replicas else 0)
         whole = 2 * RANGE + 1 + 2 * t + 1 + self.all // 32
         return self.bytes * numbers + 8 * long + 4 * whole + 16
 
@@ -123,7 +125,11 @@ class Shape:
     def resident(self) -> int:
         """Blocks that share a multiprocessor, as far as registers and shared memory go."""
         return max(
-            min(cuda.REGISTERS // (REGISTERS * self.all), 232_000 // (self.shared + 1024)), 1
+            min(
+                cuda.REGISTERS // (REGISTERS[self.single] * self.all),
+                232_000 // (self.shared + 1024),
+            ),
+            1,
         )
 
     def text(self) -> str:
@@ -149,6 +155,11 @@ def _index(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
+def _bits(x: Tensor) -> Tensor:
+    """Whole numbers below 2³² as 32 bits."""
+    return torch.where(x < 2**31, x, x - 2**32).int()
+
+
 def _padded(x: int) -> int:
     return -(-x // 8) * 8
 
@@ -159,9 +170,9 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
     degree = graph.num_edges / max(graph.num_nodes, 1)
     most = int(graph.in_degree.max()) if graph.num_nodes else 0
     single, several = h.dtype == torch.float32, h.shape[0] > 1
-    for threads in THREADS:
+    for threads in THREADS[single]:
         nodes = 8
-        while nodes < threads and nodes * degree < 1.3 * threads:
+        while nodes < threads and nodes * degree < 0.9 * threads:
             nodes *= 2
         shape = Shape(design, step, several, threads, nodes, single, most > threads)
         if shape.shared <= room:
@@ -172,7 +183,7 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
 # The structure of source/turns_gpu.h, in its order.
 _WHOLE = "nodes edges replicas range rows versions numbers stagger delay"
 _ARRAYS = (
-    "begin node_keys edge_keys out_degree order src dst reverse held loops next turn view "
+    "begin node_keys edge_keys out_degree order src reverse held loops next turn "
     "node edge h ring content latest updates packets sent last gap packet_ages content_ages "
     "oldest_ages weights of_edges of_nodes rates memory"
 )
@@ -235,16 +246,19 @@ class CudaTicks:
             clock if clock is not None else (1, 0, whole, whole.new_zeros(e), whole, None)
         )
         self.turn = torch.full_like(whole, -1)
-        self.view = whole.new_zeros(e) if view is None else view
+        self.order, self.view, self._behind = order, view, False
+        self.held = torch.zeros_like(order).int()
+        if view is not None:
+            self._hold(slice(None), view[order])
         loops = graph.src == graph.dst
         self._alive: dict[str, Tensor | None] = {
             **arrays, "begin": begin, "node_keys": node_keys,
             "edge_keys": edge_keys[order].contiguous(), "order": order.int(),
-            "src": graph.src[order].int(), "dst": graph.dst[order].int(),
-            "reverse": graph.reverse[order].int(), "held": torch.zeros_like(order).int(),
-            "loops": loops[order].contiguous() if bool(loops.any()) else None, "next": following,
-            "turn": self.turn, "view": self.view, "weights": rows.weights, "of_edges": rows.edges,
-            "of_nodes": rows.nodes, "rates": rates, "memory": memory,
+            "src": graph.src[order].int(), "reverse": graph.reverse[order].int(),
+            "held": self.held, "next": following, "turn": self.turn,
+            "loops": loops[order].contiguous() if bool(loops.any()) else None,
+            "of_edges": rows.edges, "of_nodes": rows.nodes, "weights": rows.weights,
+            "rates": rates, "memory": memory,
         }  # fmt: skip
         assert all(x is None or x.is_contiguous() for x in self._alive.values())
         self.arrays = arrays
@@ -274,6 +288,19 @@ class CudaTicks:
         }
         self._load()
 
+    def _hold(self, edges: Tensor | slice, view: Tensor) -> None:
+        """The receivers of these edges, which are numbered by receiver, hold packets of these
+        times."""
+        self.held[edges] = _bits((view & 0xFFFFFF) << 8)
+
+    def settle(self) -> None:
+        """Write the times of the edges' packets for the schedule."""
+        if self._behind and self.view is not None:
+            time = self._time.value
+            age = (time - (self.held.long() >> 8)) & 0xFFFFFF
+            self.view[self.order] = time - age
+            self._behind = False
+
     def _packed(self, time: int) -> Tensor:
         """The ring of ``source/turns_gpu.h`` before a tick, from that of the outbox. It has a row
         more, so that a tick can write the row of the next one."""
@@ -287,11 +314,12 @@ class CudaTicks:
             packet = latest if age == 0 else self.arrays["current"][row : row + n]
             # The lowest 32 bits: the content modulo 2²⁴, and the version.
             bits = ((content[packet] & 0xFFFFFF) << 8) | torch.div(packet, n, rounding_mode="floor")
-            ring[before % (self.depth + 2)] = torch.where(bits < 2**31, bits, bits - 2**32).int()
+            ring[before % (self.depth + 2)] = _bits(bits)
         return ring
 
     def give_back(self, time: int) -> None:
         """Write the outbox's ring as it is before this tick: torch goes on."""
+        self.settle()
         n = self.graph.num_nodes
         node = torch.arange(n, device=self.device)
         for before in range(max(time - self.depth - 1, 0), time):
@@ -351,15 +379,23 @@ class CudaTicks:
         """Whether the rule still has the energy that the kernel was made of."""
         return self.rule.model is self.model
 
+    @cached_property
+    def _place(self) -> Tensor:
+        """The number of every edge by receiver."""
+        place = torch.empty_like(self.order)
+        place[self.order] = torch.arange(place.numel(), device=place.device)
+        return place
+
     def draw(self, time: int) -> None:
         """Draw a tick and make it."""
         assert self.draws
         self._make(time, DRAW)
+        self._behind = True
 
     def given(self, time: int, nodes: Tensor, edges: Tensor, view: Tensor) -> None:
         """Make the tick at which these nodes hold packets of the times ``view`` on these edges."""
         self.turn[nodes] = time
-        self.view[edges] = view
+        self._hold(self._place[edges], view)
         self._make(time, 0)
 
     def _make(self, time: int, draw: int) -> None:

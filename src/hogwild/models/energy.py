@@ -23,6 +23,7 @@ from hogwild.errors import (
 )
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
+from hogwild.kernels.chunks import ChunkedEnergyKernel
 from hogwild.kernels.cuda import CudaEnergyKernel
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.large import LargeEnergyKernel
@@ -62,7 +63,7 @@ def message_gain(rounds: int, message: str) -> float:
 
 
 KERNELS: dict[str, tuple[type[EnergyKernel], ...]] = {
-    "cpu": (EnergyKernel,), "cuda": (LargeEnergyKernel, CudaEnergyKernel),
+    "cpu": (ChunkedEnergyKernel, EnergyKernel), "cuda": (LargeEnergyKernel, CudaEnergyKernel),
 }  # fmt: skip
 """The compiled solves, by the kind of device; the first one that pays is used."""
 
@@ -318,13 +319,15 @@ class EnergyConv(ImplicitConv):
         kernel = next((kind for kind in KERNELS[x.device.type] if kind.pays(*given)), None)
         if kernel is None:
             return "the graph is large or has no small separators: other methods are cheaper there"
-        weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
-        posing = Posing(nets, design, x, heard, edge_attr, *weights)
+        weight, loops = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
+        x = kernel.arranged(native, graph, x)
+        loops = None if loops is None else kernel.arranged(native, graph, loops)
+        posing = Posing(native, nets, design, x, heard, edge_attr, weight, loops)
         made = kernel.of(native, graph, design, posing)
         if self.solver.adjoint_rtol is not None:
             made.rtol = self.solver.adjoint_rtol
         elif nets[0].wy[0].dtype != torch.float64:
-            made.rtol = 1e-7  # gradients in float32 have no more digits
+            made.rtol = 1e-6  # gradients in float32 have no more digits
         return made
 
     def _design(self, sent_at_nodes: bool) -> Design:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torch_geometric.nn import global_mean_pool
 
 from hogwild.errors import ConfigError, require_positive, require_widths
+from hogwild.kernels.reading import read
 from hogwild.nn.mlp import MLP
 
 
@@ -55,9 +55,4 @@ class Readout(nn.Module):
             self.graph.reset_parameters()
 
     def forward(self, h: Tensor, batch: Tensor | None = None, size: int | None = None) -> Tensor:
-        y = self.node(h)
-        if self.graph is None:
-            return y
-        if batch is None:
-            return self.graph(y.mean(-2, keepdim=True))
-        return self.graph(global_mean_pool(y, batch, size))
+        return read(self.node, self.graph, h, batch, size)

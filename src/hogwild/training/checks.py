@@ -18,7 +18,14 @@ def check_graphs(graphs: Sequence[Data]) -> None:
     masked = [g.get("train_mask") is not None for g in graphs]
     for i, g in enumerate(graphs):
         require_whole(g)
-        lacks = [key for key in ("x", "edge_index", "y") if not isinstance(g.get(key), Tensor)]
+        needed = {key: g.get(key) for key in ("x", "edge_index", "y")}
+        for key, value in needed.items():
+            if value is not None and not isinstance(value, Tensor):
+                raise InputError(
+                    f"graph {i} has {key} as a {type(value).__name__}; expected a tensor: "
+                    f"torch.as_tensor({key}), where it holds numbers"
+                )
+        lacks = [key for key, value in needed.items() if value is None]
         if lacks:
             raise InputError(f"graph {i} lacks {' and '.join(lacks)}; expected x, edge_index and y")
         if g.x.dim() != 2:

@@ -115,7 +115,8 @@ class Result:
         if not self.named:
             raise ConfigError("only models by name can be taken apart; index parameters by hand")
         if not 0 <= r < self.replicas:
-            raise ConfigError(f"replica {r}; expected one of 0 to {self.replicas - 1}")
+            most = "0" if self.replicas == 1 else f"one of 0 to {self.replicas - 1}"
+            raise ConfigError(f"replica {r}; expected {most}")
         alone = single(self.config, self.task, self.ensemble, r)
         set_on_failure(alone, self.config.on_failure)
         return alone.eval()

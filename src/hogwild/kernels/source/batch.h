@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "arena.h"
+#include "crew.h"
 #include "energy.h"
 #include "fronts.h"
 #include "krylov.h"
+#include "pool.h"
 
 namespace hog {
 
@@ -29,68 +31,16 @@ struct Sizes : Model<Sizes> {
     const Net& message() const { return message_; }
     const Net& loop() const { return loop_; }
     const Net& update() const { return update_; }
-};
 
-/// One thread computes a graph.
-struct Alone {
-    int rank() const { return 0; }
-    int first(int) const { return 0; }
-    int last(int n) const { return n; }
-    void sync() const {}
-    void sum(double&, double&) const {}
-    void max(double&, double&) const {}
-    int inside(int b, int) const { return b; }
-};
-
-/// What the threads of a crew share.
-struct Common {
-    explicit Common(int threads) : size(threads), numbers(4 * threads) {}
-    int size;  // final before the first thread works
-    std::atomic<int> waiting{0}, round{0};
-    std::vector<double> numbers;  // two for every thread, twice over
-
-    void wait() {
-        const int now = round.load(std::memory_order_acquire);
-        if (waiting.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
-            waiting.store(0, std::memory_order_relaxed);
-            round.store(now + 1, std::memory_order_release);
-            return;
-        }
-        for (int spun = 0; round.load(std::memory_order_acquire) == now; ++spun)
-            if (spun > 2000) std::this_thread::yield();
+    /// Numbers in the columns of all networks' `Weights`; the networks in the order of the parameters.
+    int columns() const { return heads_ * message_.columns() + loop_.columns() + update_.columns(); }
+    template <class T>
+    Weights<T> head(const T* parameters, const T* columns, int hd) const {
+        return {parameters + hd * message_.parameters(), columns + hd * message_.columns()};
     }
-};
-
-/// A few threads compute one large graph, each a contiguous part of its rows.
-struct Crew {
-    Common* common;
-    int rank_;
-    mutable int turn = 0;
-
-    int rank() const { return rank_; }
-    int first(int n) const { return (int)((int64_t)n * rank_ / common->size); }
-    int last(int n) const { return (int)((int64_t)n * (rank_ + 1) / common->size); }
-    void sync() const { common->wait(); }
-    int inside(int b, int) const { return b; }
-    void sum(double& a, double& b) const { combine(a, b, false); }
-    void max(double& a, double& b) const { combine(a, b, true); }
-
-  private:
-    /// Every thread gets the same result: all add the numbers up in the same order.
-    void combine(double& a, double& b, bool largest) const {
-        double* here = common->numbers.data() + 2 * common->size * (turn ^= 1);
-        here[2 * rank_] = a, here[2 * rank_ + 1] = b;
-        sync();
-        a = here[0], b = here[1];
-        for (int t = 1; t < common->size; ++t) {
-            const double x = here[2 * t], y = here[2 * t + 1];
-            if (largest) {
-                if (x > a || x != x) a = x;  // NaN stays
-                if (y > b || y != y) b = y;
-            } else {
-                a += x, b += y;
-            }
-        }
+    template <class T>
+    Weights<T> after_loop(const Weights<T>& loop) const {
+        return {loop.rows + loop_.parameters(), loop.columns + loop_.columns()};
     }
 };
 
@@ -105,6 +55,10 @@ struct Adder {
     Adder from(int i) const { return Adder{to + i}; }
 };
 
+/// How linear systems are solved: by products with the Hessian, by factorisations, or by products with its
+/// blocks, one large graph at a time (chunks.h).
+enum class Method { PRODUCTS = 0, FACTORS = 1, BLOCKS = 2 };
+
 /// What a batch of graphs and replicas poses. Arrays are row-major with the last dimension fastest.
 struct Posed {
     const Plan* plan;
@@ -116,7 +70,7 @@ struct Posed {
     const double* weight;       // [R or 1, H or 1, E], or nullptr: all one
     int64_t weight_replica, weight_head;  // strides of the weight, zero where it is shared
     const double* loop_weight;  // [N], or nullptr
-    bool direct;                // factorise Hessians (otherwise conjugate gradients)
+    Method method;
     const unsigned char* held;  // [N] whether a node stays where it is, or nullptr
 
     /// The part of one graph and replica; `used` are the parameters as the networks use them.
@@ -126,7 +80,8 @@ struct Posed {
         out.n0 = plan->first[graph], out.e0 = plan->edge_first[graph];
         out.N = N, out.E = E;
         out.edge = (const long long*)plan->edge.data() + out.e0;
-        out.parameters = used + replica * sizes->parameters();
+        out.parameters = used + replica * (sizes->parameters() + sizes->columns());
+        out.columns = out.parameters + sizes->parameters();
         out.nodes = nodes + replica * sizes->node_rows() * N;
         out.edges = edges ? edges + replica * sizes->edge_rows() * E : nullptr;
         out.weight = weight ? weight + replica * weight_replica : nullptr;
@@ -136,6 +91,16 @@ struct Posed {
         return out;
     }
 };
+
+/// Where the gradients of one replica go.
+inline Cotangents replica_of(const Posed& posed, const Cotangents& all, int64_t r) {
+    const Sizes& s = *posed.sizes;
+    const int64_t N = posed.plan->nodes, E = posed.plan->edges;
+    return Cotangents{all.nodes + r * s.node_rows() * N,
+                      all.edges ? all.edges + r * s.edge_rows() * E : nullptr,
+                      all.weight ? all.weight + r * s.heads() * E : nullptr,
+                      all.loop_weight ? all.loop_weight + r * N : nullptr};
+}
 
 inline GraphView view(const GraphPlan& g) {
     return GraphView{g.n, g.e, g.ptr.data(), g.src.data(), g.dst.data(), g.out_ptr.data(),
@@ -182,7 +147,7 @@ inline size_t krylov_vectors(const Posed& posed, int64_t graph) {
 template <class Work>
 void with_task(const Posed& posed, int64_t graph, int64_t replica, const double* used,
                const Krylov& how, Arena& arena, const Work& work) {
-    if (posed.direct) {
+    if (posed.method == Method::FACTORS) {
         work(make_task(posed, graph, replica, used, arena));
     } else {
         const size_t all = krylov_vectors(posed, graph);
@@ -200,23 +165,11 @@ void with_crew(const Posed& posed, int64_t graph, int64_t replica, const double*
     const size_t all = own + threads * (pad + GAP);
     V* memory = poisoned(arena.room(all), all, all - GAP);
     Common common((int)threads);
-    std::atomic<bool> go{false};
-    auto run = [&](int rank) {
-        while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
+    crew(common, (int)threads, [&](int rank) {
         work(make_krylov_task<CrewTask>(posed, graph, replica, used, how, Crew{&common, rank}, memory,
                                         memory + own + rank * (pad + GAP)),
              rank);
-    };
-    std::vector<std::thread> others;
-    try {
-        for (int t = 1; t < threads; ++t) others.emplace_back(run, t);
-    } catch (const std::exception&) {
-        // The system starts no more threads: the crew is smaller.
-    }
-    common.size = (int)others.size() + 1;
-    go.store(true, std::memory_order_release);
-    run(0);
-    for (auto& other : others) other.join();
+    });
 }
 
 /// How many products with the Hessian of a graph one linear system may take: as many as cost about
@@ -236,7 +189,7 @@ inline double affordable_products(const Posed& posed, int64_t graph, double leas
 /// Whether several threads compute one graph: a graph is large, and there are fewer tasks than
 /// threads. Graphs that are factorised are computed by one thread.
 inline bool crewed(const Posed& posed, int64_t threads) {
-    return !posed.direct && threads > 1 && posed.plan->graphs * posed.replicas < 2 * threads &&
+    return posed.method == Method::PRODUCTS && threads > 1 && posed.plan->graphs * posed.replicas < 2 * threads &&
            posed.plan->edges > 20000 * posed.plan->graphs;
 }
 
@@ -261,23 +214,40 @@ inline void effective(const Net& net, const double* raw, double* out, double* sl
     }
 }
 
-/// Parameters as the networks use them, [R, parameters].
+/// Parameters as the networks use them, and the columns of their `Weights`, [R, parameters + columns];
+/// the slopes of the parameters, [R, parameters].
 inline std::vector<double> effective_parameters(const Posed& posed, std::vector<double>* slopes) {
     const Sizes& s = *posed.sizes;
-    const int count = s.parameters();
-    std::vector<double> out(posed.replicas * count);
-    if (slopes) slopes->resize(out.size());
+    const int64_t count = s.parameters(), all = count + s.columns();
+    std::vector<double> out(posed.replicas * all);
+    if (slopes) slopes->resize(posed.replicas * count);
     for (int64_t r = 0; r < posed.replicas; ++r) {
-        int64_t at = r * count;
+        int64_t at = 0, columns = count;
         auto one = [&](const Net& net) {
-            effective(net, posed.parameters + at, out.data() + at,
-                      slopes ? slopes->data() + at : nullptr);
-            at += net.parameters();
+            double* const used = out.data() + r * all;
+            effective(net, posed.parameters + r * count + at, used + at,
+                      slopes ? slopes->data() + r * count + at : nullptr);
+            write_columns(net, used + at, used + columns);
+            at += net.parameters(), columns += net.columns();
         };
         for (int hd = 0; hd < s.heads(); ++hd) one(s.message());
         one(s.loop());
         one(s.update());
     }
+    return out;
+}
+
+/// Where the sum of every parameter lies among the sums of gradients (`sum_of` in weights.h).
+inline std::vector<int> sum_order(const Sizes& s) {
+    std::vector<int> out;
+    auto one = [&](const Net& net) {
+        const int first = (int)out.size();
+        for (int i = 0; i < net.parameters(); ++i)
+            out.push_back(first + (i < net.weights() ? sum_of(net, i) : i));
+    };
+    for (int hd = 0; hd < s.heads(); ++hd) one(s.message());
+    one(s.loop());
+    one(s.update());
     return out;
 }
 
@@ -294,14 +264,11 @@ void each_task(int64_t tasks, int64_t threads, const Work& work) {
             if (!broken.exchange(true)) failed = std::current_exception();
         }
     };
-    std::vector<std::thread> others;
-    try {
-        for (int64_t t = 1; t < std::min(threads, tasks); ++t) others.emplace_back(run, t);
-    } catch (const std::exception&) {
-        // The system starts no more threads: those that run take all tasks.
-    }
-    run(0);
-    for (auto& other : others) other.join();
+    const int64_t helpers = std::min(threads, tasks) - 1;
+    if (helpers > 0)
+        Pool::shared().run(helpers, run);
+    else
+        run(0);
     if (failed) std::rethrow_exception(failed);
 }
 
@@ -331,13 +298,13 @@ inline void solve_batch(const Posed& posed, const Options& options, const double
         task.fill_contexts();
         task.read(from ? from + r * one : nullptr, task.h);
         long long count;
-        const int ended = task.newton(limits, count);
+        const int ended = newton(task, limits, count);
         task.write(task.h, h + r * one);
         if (tell) status[at] = ended, iterations[at] += count, residual[at] = task.residual;
     };
     std::fill(iterations, iterations + p.graphs * posed.replicas, 0);
     Posed factorised = posed;
-    factorised.direct = true;
+    factorised.method = Method::FACTORS;
     if (crewed(posed, threads)) {
         for (int64_t t = 0; t < p.graphs * posed.replicas; ++t) {
             const int64_t g = order[t / posed.replicas], r = t % posed.replicas;
@@ -369,7 +336,7 @@ inline void gradient_batch(const Posed& posed, const double* h, int64_t threads,
     Arenas arenas(threads);
     const Krylov how{nullptr, 0.0, 0.0, 0, INFINITY};
     Posed plain = posed;
-    plain.direct = false;  // no blocks of the Hessian
+    plain.method = Method::PRODUCTS;  // no blocks of the Hessian
     auto differentiate = [&](int64_t t, auto& task, bool tell) {
         const int64_t r = t % posed.replicas;
         task.fill_contexts();
@@ -409,13 +376,7 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
     Arenas arenas(threads);
     const Krylov how{nullptr, rtol, 0.0, 2000, INFINITY};
     Posed factorised = posed;
-    factorised.direct = true;
-    auto cotangents = [&](int64_t r) {
-        return Cotangents{out.nodes + r * s.node_rows() * p.nodes,
-                          out.edges ? out.edges + r * s.edge_rows() * p.edges : nullptr,
-                          out.weight ? out.weight + r * s.heads() * p.edges : nullptr,
-                          out.loop_weight ? out.loop_weight + r * p.nodes : nullptr};
-    };
+    factorised.method = Method::FACTORS;
     auto differentiate = [&](int64_t g, int64_t r, auto& task, V* sum, bool tell) {
         task.fill_contexts();
         task.read(h + r * one, task.h);
@@ -427,18 +388,17 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
         const bool spent = !sound && task.exhausted();
         if (tell) status[r * p.graphs + g] = sound ? CONVERGED : spent ? GAVE_UP : NOT_FINITE;
         if (spent) return;
-        task.reverse(cotangents(r), Adder{sum});
+        task.reverse(replica_of(posed, out, r), Adder{sum});
     };
     if (crewed(posed, threads)) {
         for (int64_t r = 0; r < posed.replicas; ++r)
             for (int64_t g = 0; g < p.graphs; ++g) {
                 std::vector<Arena> adding(threads);
-                for (Arena& each : adding) each.room(count);  // threads of a crew must not throw
+                // Threads of a crew must not throw, and some of them may not have come.
+                for (Arena& each : adding) std::fill_n(each.room(count), count, wide(0.0));
                 with_crew(posed, g, r, used.data(), how, threads, arenas[0],
                           [&](CrewTask task, int rank) {
-                              V* sum = adding[rank].room(count);
-                              for (int64_t i = 0; i < count; ++i) sum[i] = wide(0.0);
-                              differentiate(g, r, task, sum, rank == 0);
+                              differentiate(g, r, task, adding[rank].room(count), rank == 0);
                           });
                 for (int64_t i = 0; i < count; ++i)
                     for (int64_t t = 0; t < threads; ++t)
@@ -464,10 +424,11 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
                 sums[(r * runs + run) * count + i] = sum_lanes(sum[i]);
         });
     }
+    const std::vector<int> at = sum_order(s);
     for (int64_t r = 0; r < posed.replicas; ++r)
         for (int64_t i = 0; i < count; ++i) {
             double total = 0;
-            for (int64_t run = 0; run < runs; ++run) total += sums[(r * runs + run) * count + i];
+            for (int64_t run = 0; run < runs; ++run) total += sums[(r * runs + run) * count + at[i]];
             parameters[r * count + i] = total * slopes[r * count + i];
         }
 }

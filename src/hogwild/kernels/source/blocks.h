@@ -9,7 +9,6 @@ template <class S, class F, class T>
 HOG_LARGE void Task<S, F, T>::differentiate(const double* x, double reach) {
     if constexpr (F::matrix_free) {
         pull_back(x, reach);
-        gather_gradient();
         return;
     }
     HOG_PACKS(b, packs(v.n)) {

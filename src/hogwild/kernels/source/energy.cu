@@ -61,7 +61,7 @@ hog_solve(const __grid_constant__ Batch b, const double* h0, Options o, double* 
     task.fill_contexts();
     task.read(h0 ? h0 + replica * one : nullptr, task.h);
     long long count;
-    const int ended = task.newton(o, count);
+    const int ended = newton(task, o, count);
     task.write(task.h, h + replica * one);
     if (threadIdx.x == 0) {
         status[at] = ended;

@@ -12,6 +12,7 @@
 // what rows write from what other rows read. Sums over edges are gathered by nodes: nothing depends on the
 // order in which threads run.
 #pragma once
+#include "newton.h"
 #include "shapes.h"
 
 namespace hog {
@@ -39,8 +40,17 @@ class Task {
     HOG_METHOD static size_t vectors(const S& s, int n, int e) {
         const size_t numbers = ((size_t)n * s.k() + LANES - 1) / LANES;
         return (size_t)packs(n) * s.node_fields(F::matrix_free) +
-               (size_t)packs(e) * s.edge_fields(F::matrix_free) + 5 * numbers +
+               (size_t)packs(e) * s.edge_fields(F::matrix_free) + 5 * numbers + turned(s, n) +
                scratch(s);
+    }
+
+    /// Vectors of memory for the rows of o_0 that messages read, node by node, on a CPU.
+    HOG_METHOD static size_t turned(const S& s, int n) {
+#if HOG_GPU
+        return 0;
+#else
+        return ((size_t)n * s.loop_row() + LANES - 1) / LANES;
+#endif
     }
 
     /// Scratch memory that suffices for every function above: the sum of everything that any of them
@@ -61,15 +71,57 @@ class Task {
         const size_t context = most(me.context(), lo.context(), up.context());
         const size_t first = me.rows0() + lo.rows0() + up.rows0();
         return (hidden + outputs) * (inputs + 8) + 2 * inputs * inputs + 12 * inputs + 16 * widest +
-               8 * outputs + context + 2 * first + M * (k + M) + 16;
+               8 * outputs + context + 2 * first + M * (k + M) + s.loop_row() + 16 + LANES;
 #endif
     }
 
     /// Use scratch memory of its own, of `scratch` vectors: threads of a crew share the rest.
     HOG_METHOD void use_scratch(V* from) { pad_ = from; }
 
+    /// Lay the rows of o_0 that messages read node by node: an edge then reads whole rows.
+    HOG_METHOD void turn_nodes() {
+#if !HOG_GPU
+        const int width = s().loop_row();
+        HOG_PACKS(b, packs(v.n)) {
+            const double* from = at_.nodes + at_.n0 + b * LANES;
+            double* const to = first_ + (size_t)b * LANES * width;
+            int x = 0;
+            if ((b + 1) * LANES <= v.n)
+                for (; x + LANES <= width; x += LANES) {
+                    V a[LANES];
+                    for (int i = 0; i < LANES; ++i) a[i] = eight(from + (x + i) * at_.N);
+                    transpose(a);
+                    for (int l = 0; l < LANES; ++l) std::memcpy(to + l * width + x, a + l, sizeof(V));
+                }
+            for (; x < width; ++x)
+                for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
+                    to[l * width + x] = from[x * at_.N + l];
+        }
+        team.sync();
+#endif
+    }
+
+    /// Read rows that were laid node by node there, [n, loop_row()], instead of laying them.
+    HOG_METHOD void use_turned(double* nodes) { first_ = nodes; }
+
+    /// Write the gradient and the size of its terms there, [n, k] each.
+    HOG_METHOD void use_gradient(double* gradient, double* size) { g = gradient, sc = size; }
+
+    /// What an edge sends back to its sender: [k] of the gradient after `differentiate`, and [heads, rows of
+    /// o_0] of the features after `reverse`.
+    HOG_METHOD void copy_back(int q, double* to) const {
+        HOG_EACH(c, K()) to[c] = G.at(q, s().ends() * c + s().ends() - 1);
+    }
+    HOG_METHOD void copy_sent(int q, double* to) const {
+#if !HOG_GPU
+        const int some = s().message().rows0();
+        for (int hd = 0; hd < H(); ++hd) std::copy(back(q, hd), back(q, hd) + some, to + hd * some);
+#endif
+    }
+
     /// Everything that no iteration changes: the contexts of all networks, and the weights.
     HOG_LARGE void fill_contexts() {
+        if (first_ == gathered_) turn_nodes();
         HOG_PACKS(b, packs(v.e)) {
             for (int hd = 0; hd < H(); ++hd) {
                 HOG_PAD;
@@ -209,6 +261,7 @@ class Task {
                     size += fabs(x);
                 }
                 g[i * K() + c] = sum;
+                sc[i * K() + c] = size;
                 if (fabs(sum) > residual || sum != sum) residual = fabs(sum);  // NaN stays
                 if (size > scale) scale = size;
             }
@@ -233,69 +286,37 @@ class Task {
     }
 
     /// Whether the linear solver should be another one.
+    HOG_METHOD bool stopped() const { return false; }
     HOG_METHOD bool exhausted() const {
         if constexpr (F::matrix_free) return fronts_.exhausted();
         return false;
     }
 
-    /// Newton's method from h; the answer replaces h. The same rules as hogwild/solvers: Armijo's
-    /// condition, the slope where rounding hides the decrease, secant curvature after `patience`.
-    HOG_METHOD int newton(const Options& o, long long& iterations) {
-        double t = 1, reach = 1, here = 0, rounding = 0, slope = 0;
-        bool late = false;
-        int tried = 0;
-        for (iterations = -1;;) {
-            const double* x = iterations < 0 ? h : trial;
-            evaluate(x);
-            bool accepted = iterations < 0 || value <= here + 1e-4 * t * slope;
-            const bool close = !accepted && value <= here + rounding;
-            if (accepted || close) differentiate(x, 0.0);
-            if (close) accepted = !(dot(g, d) > 0.8 * fabs(slope));
-            if (accepted) {
-                if (iterations >= 0) {
-                    double* other = h;
-                    h = trial;
-                    trial = other;
-                    if (late) reach = clamped(t == 1.0 ? 0.25 * reach : 16.0 * reach);
-                }
-                ++iterations;
-                here = value;
-                rounding = noise;
-                tried = 0;
-                if (residual <= o.atol + o.rtol * scale) return CONVERGED;
-                if (!(residual < 1.7976931348623157e308)) return NOT_FINITE;
-                if (iterations == o.max_iter) return MAX_ITERATIONS;
-                late = iterations >= o.patience;
-                if (late) differentiate(h, reach);
-                const bool sound = solve_linear(g, -1.0, d);
-                if constexpr (F::matrix_free)
-                    if (fronts_.exhausted()) return GAVE_UP;
-                slope = sound ? dot(g, d) : 1.0;
-                if (!(slope < 0)) {  // rounding broke the linear solve
-                    HOG_PACKS(i, v.n)
-                    HOG_EACH(c, K()) {
-                        double own = 1.0;
-                        if constexpr (!F::matrix_free) own = B.at(i, c * K() + c);
-                        d[i * K() + c] = -g[i * K() + c] / (own > 0 ? own : 1.0);
-                    }
-                    team.sync();
-                    slope = dot(g, d);
-                }
-                t = late || 4 * t > 1.0 ? 1.0 : 4 * t;
-            } else if (++tried == o.max_backtracks) {
-                ++iterations;
-                evaluate(h);
-                differentiate(h, 0.0);
-                return residual <= o.atol + o.rtol * scale ? CONVERGED : STALLED;
-            } else {
-                double share = -0.5 * slope * t / (value - here - slope * t);
-                if (!(share == share)) share = 0.1;
-                t *= share < 0.1 ? 0.1 : share > 0.5 ? 0.5 : share;
-            }
-            HOG_PACKS(i, v.n)
-            for (int c = 0; c < K(); ++c) trial[i * K() + c] = h[i * K() + c] + t * d[i * K() + c];
-            team.sync();
+    /// Replace the direction by the gradient, scaled by the Hessian's diagonal where it is known.
+    HOG_METHOD void descend() {
+        HOG_PACKS(i, v.n)
+        HOG_EACH(c, K()) {
+            double own = 1.0;
+            if constexpr (!F::matrix_free) own = B.at(i, c * K() + c);
+            d[i * K() + c] = -g[i * K() + c] / (own > 0 ? own : 1.0);
         }
+        team.sync();
+    }
+
+    /// trial = h + t d.
+    HOG_METHOD void step(double t) {
+        HOG_PACKS(i, v.n)
+        for (int c = 0; c < K(); ++c) trial[i * K() + c] = h[i * K() + c] + t * d[i * K() + c];
+        team.sync();
+    }
+
+    /// x' y, of vectors [n, k].
+    HOG_METHOD double dot(const double* x, const double* y) const {
+        double sum = 0, none = 0;
+        HOG_PACKS(i, v.n)
+        for (int c = 0; c < K(); ++c) sum += x[i * K() + c] * y[i * K() + c];
+        team.sum(sum, none);
+        return sum;
     }
 
     /// The gradient of a loss in all that the problem is made of, from lambda = H^-1 dL/dh in d. The
@@ -318,6 +339,8 @@ class Task {
     Rows qm, ql, qu, sm, am, sl, al, su, au, wt, lw, O, m, mb, A, half, Ji, Hii, G, md, mt;
     Rows bm, tm, bl, tl, bu, tu;  // of hidden units: curvatures and tangents
     double* sc;
+    double* first_;  // o_0 on nodes as far as messages read it, [n, loop_row()], on a CPU
+    double* gathered_;  // its cotangents
     V* pad_;
 
     HOG_SIZE(K, s().k())
@@ -327,9 +350,15 @@ class Task {
     HOG_SIZE(D, s().ends() * s().k())
     HOG_SIZE(U, s().merged() + s().k())
 
+#if HOG_GPU
     HOG_METHOD const double* head(int hd) const { return at_.parameters + hd * s().message().parameters(); }
     HOG_METHOD const double* loop() const { return at_.parameters + H() * s().message().parameters(); }
     HOG_METHOD const double* update() const { return loop() + s().loop().parameters(); }
+#else
+    Weights<double> head(int hd) const { return s().head(at_.parameters, at_.columns, hd); }
+    Weights<double> loop() const { return s().head(at_.parameters, at_.columns, H()); }
+    Weights<double> update() const { return s().after_loop(loop()); }
+#endif
 
     /// Hand out memory from `from` on: what `vectors` counts.
     HOG_METHOD void lay(V* from) {
@@ -385,12 +414,11 @@ class Task {
         numbers(sc);
         numbers(d);
         numbers(trial);
+        first_ = gathered_ = (double*)(from + used);
+        used += turned(s(), v.n);
         pad_ = from + used;
     }
 
-    HOG_METHOD static double clamped(double reach) {
-        return reach < 1e-3 ? 1e-3 : reach > 1e9 ? 1e9 : reach;
-    }
     HOG_METHOD V lower(const V* x, int i, int j) const { return x[i >= j ? i * D() + j : j * D() + i]; }
     /// The sum of one field over some rows.
     HOG_METHOD static double total(const Rows& rows, int from, int to, int field) {
@@ -398,84 +426,31 @@ class Task {
         for (int q = from; q < to; ++q) sum += rows.at(q, field);
         return sum;
     }
+#if !HOG_GPU
+    /// What the edge q sends back to o_0 of its ends, [rows0].
+    const double* back(int q, int hd) const {
+        const int b = q / LANES;
+        return (const double*)qm.pack(b * H() + hd) + q % LANES * qm.fields;
+    }
+#endif
     HOG_METHOD double back(int q, int hd, int x) const {
         const unsigned row = (unsigned)q;
         return qm.at((int)((row / LANES * H() + hd) * LANES + row % LANES), x);
     }
-    HOG_METHOD double dot(const double* x, const double* y) const {
-        double sum = 0, none = 0;
-        HOG_PACKS(i, v.n)
-        for (int c = 0; c < K(); ++c) sum += x[i * K() + c] * y[i * K() + c];
-        team.sum(sum, none);
-        return sum;
-    }
-
     /// Rows of o_0 for a pack of nodes. Lanes behind the last node repeat it.
-    HOG_METHOD void read_nodes(int row, int rows, int b, V* o0) const {
-        const double* from = at_.nodes + row * at_.N + at_.n0;
-        HOG_EACH(x, rows)  // lanes within rows: the nodes of a row lie side by side
-            for (int l = 0; l < LANES; ++l)
-                lane(o0[x], l) = from[x * at_.N + (b * LANES + l < v.n ? b * LANES + l : v.n - 1)];
-    }
-    HOG_METHOD void write_nodes(double* nodes, int row, int rows, int b, const V* o0b) const {
-        HOG_EACH(x, rows)
-        for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)
-            nodes[(row + x) * at_.N + at_.n0 + b * LANES + l] = get(o0b[x], l);
-    }
+    HOG_METHOD void read_nodes(int row, int rows, int b, V* o0) const;
+    HOG_METHOD void write_nodes(double* nodes, int row, int rows, int b, const V* o0b) const;
     /// The same for a pack of edges and one head.
-    HOG_METHOD void read_edges(int b, int hd, V* o0) const {
-        const int own = hd * s().message().rows0(), sent = s().own_rows() + own;
-        int i[LANES], j[LANES];
-        for (int l = 0; l < LANES; ++l) {
-            const int q = b * LANES + l < v.e ? b * LANES + l : v.e - 1;
-            i[l] = v.dst[q], j[l] = v.src[q];
-        }
-        HOG_EACH(x, s().message().rows0()) {
-            const double *mine = at_.nodes + (own + x) * at_.N + at_.n0,
-                         *theirs = at_.nodes + (sent + x) * at_.N + at_.n0;
-            V z = wide(0.0);
-            for (int l = 0; l < LANES; ++l) {
-                if (s().ends() == 2) lane(z, l) += mine[i[l]];
-                if (s().sent()) lane(z, l) += theirs[j[l]];
-            }
-            o0[x] = z;
-        }
-        if (!at_.edges) return;
-        for (int l = 0; l < LANES; ++l) {
-            const int q = b * LANES + l < v.e ? b * LANES + l : v.e - 1;
-            HOG_EACH(x, s().message().rows0())
-            lane(o0[x], l) += at_.edges[(own + x) * at_.E + at_.edge[q]];
-        }
-    }
-    template <class Pass>
-    HOG_METHOD void send_back(const Rows& from, const Pass& pass);
+    HOG_METHOD void read_edges(int b, int hd, V* o0) const;
     /// `count` fields of the receivers of a pack of edges, from the field `first` on.
-    HOG_METHOD void read_receivers(const Rows& rows, int first, int count, int b, V* out) const {
-        for (int l = 0; l < LANES; ++l) {
-            const int i = v.dst[b * LANES + l < v.e ? b * LANES + l : v.e - 1];
-            HOG_EACH(c, count) lane(out[c], l) = rows.at(i, first + c);
-        }
-    }
-    HOG_METHOD void read_own(const double* x, int b, V* y) const {
-        for (int l = 0; l < LANES; ++l) {
-            const double* row = x + (b * LANES + l < v.n ? b * LANES + l : v.n - 1) * K();
-            HOG_EACH(c, K()) lane(y[c], l) = row[c];
-        }
-    }
-    HOG_METHOD void read_ends(const double* x, int b, V* y) const {
-        for (int l = 0; l < LANES; ++l) {
-            const int q = b * LANES + l < v.e ? b * LANES + l : v.e - 1;
-            const double *own = x + v.dst[q] * K(), *other = x + v.src[q] * K();
-            HOG_EACH(c, K()) {
-                if (s().ends() == 2) lane(y[2 * c], l) = own[c];
-                lane(y[s().ends() * c + s().ends() - 1], l) = other[c];
-            }
-        }
-    }
+    HOG_METHOD void read_receivers(const Rows& rows, int first, int count, int b, V* out) const;
+    HOG_METHOD void read_own(const double* x, int b, V* y) const;
+    HOG_METHOD void read_ends(const double* x, int b, V* y) const;
 };
 
 }  // namespace hog
 
 #include "blocks.h"
 #include "products.h"
+#include "reading.h"
 #include "reverse.h"

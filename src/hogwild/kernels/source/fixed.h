@@ -8,13 +8,6 @@
 
 namespace hog {
 
-#if defined(__GNUC__) && !defined(__clang__)
-#define HOG_FULLY _Pragma("GCC unroll 16")
-#else
-#define HOG_FULLY _Pragma("unroll")
-#endif
-#define HOG_ALL(i, n) HOG_FULLY for (int i = 0; i < (n); ++i)
-
 /// Two numbers of each lane, which lie side by side in memory.
 HOG_INLINE void read_pairs(const double* const* at, V& first, V& second) {
 #if defined(HOG_SHUFFLE)
@@ -46,69 +39,6 @@ HOG_INLINE void write_pairs(V first, V second, double* const* at, int lanes) {
 #endif
     for (int l = 0; l < lanes; ++l) std::memcpy(at[l], x + 2 * l, 2 * sizeof(double));
 }
-
-/// A network of constant sizes, forward and backward. Weights are numbers, or one number for each lane.
-template <int D, int W, int O>
-struct Unrolled {
-    typedef FixedNet<D, W, O> N;
-
-    /// Pre-activations x of layer l; z are the activations below it.
-    template <int l, class T>
-    HOG_INLINE void rise(const T* weights, const V* q, const V* y, const V* z, V* x) {
-        constexpr int width = N::w(l), at = N::q(l);
-        const T *Wy = weights + N::p(l), *Wz = Wy + width * D;
-        HOG_ALL(i, width) x[i] = q[at + D + i];
-        HOG_ALL(j, D) {
-            const V in = q[at + j] * y[j];
-            HOG_ALL(i, width) x[i] += Wy[i * D + j] * in;
-        }
-        if (l)
-            HOG_ALL(m, W) {
-                const V in = q[at + D + width + m] * z[m];
-                HOG_ALL(i, width) x[i] += Wz[i * W + m] * in;
-            }
-    }
-
-    /// f(y) [O], and the slopes s [2 W] of the hidden units; for B rows side by side, because the
-    /// activations of one row are too few to keep a processor busy. Row b of q, y, s and value lies at
-    /// b times the given distance.
-    template <int B, class T>
-    HOG_INLINE void forward(const T* weights, const V* q, int q_row, const V* y, V* s, V* value) {
-        V x[B * W], z[B * W];
-        HOG_ALL(b, B) rise<0>(weights, q + b * q_row, y + b * D, z, x + b * W);
-        HOG_ALL(i, B * W) z[i] = softplus(x[i], s[i / W * 2 * W + i % W]);
-        HOG_ALL(b, B) rise<1>(weights, q + b * q_row, y + b * D, z + b * W, x + b * W);
-        HOG_ALL(i, B * W) z[i] = softplus(x[i], s[i / W * 2 * W + W + i % W]);
-        HOG_ALL(b, B) rise<2>(weights, q + b * q_row, y + b * D, z + b * W, value + b * O);
-    }
-
-    /// What the pre-activations c of layer l send back to y, and to the layer below (times its slopes).
-    template <int l, class T>
-    HOG_INLINE void sink(const T* weights, const V* q, const V* s, const V* c, V* g, V* below) {
-        constexpr int width = N::w(l), at = N::q(l);
-        const T *Wy = weights + N::p(l), *Wz = Wy + width * D;
-        HOG_ALL(j, D) {
-            V sum = Wy[j] * c[0];
-            HOG_ALL(i, width) if (i) sum += Wy[i * D + j] * c[i];
-            g[j] = l == 2 ? q[at + j] * sum : g[j] + q[at + j] * sum;
-        }
-        if (l)
-            HOG_ALL(m, W) {
-                V sum = Wz[m] * c[0];
-                HOG_ALL(i, width) if (i) sum += Wz[i * W + m] * c[i];
-                below[m] = q[at + D + width + m] * s[(l - 1) * W + m] * sum;
-            }
-    }
-
-    /// J' p [D].
-    template <class T>
-    HOG_INLINE void backward(const T* weights, const V* q, const V* s, const V* p, V* g) {
-        V c[W], below[W];
-        sink<2>(weights, q, s, p, g, c);
-        sink<1>(weights, q, s, c, g, below);
-        sink<0>(weights, q, s, below, g, c);
-    }
-};
 
 /// A pack of nodes that take gradient steps in a model of constant sizes.
 template <int K, int C, int W>

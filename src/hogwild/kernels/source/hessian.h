@@ -62,6 +62,41 @@ inline void transpose_eight(Wide<float>::type* a) {
 #endif
 }
 
+/// Eight numbers, and a pack from the eights of its rows.
+template <class T>
+struct Eight {
+    typedef T type __attribute__((vector_size(8 * sizeof(T)), aligned(sizeof(T)), may_alias));
+};
+inline Wide<double>::type joined(const double* const* rows, int i, int c) {
+    return (Wide<double>::type) * (const Eight<double>::type*)(rows[i] + c);
+}
+inline Wide<float>::type joined(const float* const* rows, int i, int c) {
+    const Eight<float>::type low = *(const Eight<float>::type*)(rows[i] + c),
+                             high = *(const Eight<float>::type*)(rows[8 + i] + c);
+#ifdef HOG_SHUFFLE
+    return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    Wide<float>::type out;
+    for (int l = 0; l < 8; ++l) out[l] = low[l], out[8 + l] = high[l];
+    return out;
+#endif
+}
+/// The reverse, for rows below `count`.
+inline void part(const Wide<double>::type& x, double* const* rows, int i, int c, int count) {
+    if (i < count) *(Eight<double>::type*)(rows[i] + c) = (Eight<double>::type)x;
+}
+inline void part(const Wide<float>::type& x, float* const* rows, int i, int c, int count) {
+    Eight<float>::type low, high;
+#ifdef HOG_SHUFFLE
+    low = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7);
+    high = __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    for (int l = 0; l < 8; ++l) low[l] = x[l], high[l] = x[8 + l];
+#endif
+    if (i < count) *(Eight<float>::type*)(rows[i] + c) = low;
+    if (8 + i < count) *(Eight<float>::type*)(rows[8 + i] + c) = high;
+}
+
 /// The numbers of a node in a vector of conjugate gradients: whole groups of eight.
 inline int padded(int k) { return (k + 7) / 8 * 8; }
 
@@ -72,11 +107,18 @@ template <class T, class Task>
 class Hessian {
   public:
     typedef typename Wide<T>::type P;
+    typedef typename Eight<T>::type E;
     static constexpr int lanes = Wide<T>::lanes;
     static constexpr bool copies = sizeof(T) < sizeof(double);
     const int stride;
 
     static int packs(int rows) { return (rows + lanes - 1) / lanes; }
+
+    /// Vectors of memory for messages, in double precision.
+    template <class S>
+    static size_t rows(const S& s, int n, int e) {
+        return (size_t)(n + e) * padded(s.merged()) / 8;
+    }
 
     /// Vectors of memory for the copies.
     template <class S>
@@ -84,16 +126,17 @@ class Hessian {
         const auto &me = s.message(), &lo = s.loop(), &up = s.update();
         return (size_t)packs(e) * s.heads() * (me.context() + 2 * me.hidden() + 1) +
                (size_t)packs(n) * (lo.context() + up.context() + 2 * (lo.hidden() + up.hidden()) + 1) +
-               packs(s.parameters());
+               packs(s.parameters() + s.columns());
     }
 
-    Hessian(Task& of, V* memory)
+    Hessian(Task& of, V* memory, V* rows)
         : stride(padded(of.s().k())), t(of), K(of.s().k()), C(of.s().channels()), H(of.s().heads()),
           M(of.s().merged()), ends(of.s().ends()), parameters((T*)of.at_.parameters),
-          G((T*)of.G.data) {
+          columns((T*)of.at_.columns), G((T*)of.G.data), across(padded(M)), sent((T*)rows),
+          bent(sent + (size_t)of.v.e * across) {
         auto same = [&](Grid<T>& to, const Rows& from) { to = Grid<T>{(P*)from.data, from.fields}; };
         same(tm, t.tm), same(tl, t.tl), same(tu, t.tu);
-        same(O, t.O), same(md, t.md), same(mt, t.mt);
+        same(md, t.md), same(mt, t.mt);
         size_t used = 0;
         auto own = [&](Grid<T>& to, const Rows& from, int fields, int count) {
             to = Grid<T>{copies ? (P*)(memory + used) : (P*)from.data, copies ? fields : from.fields};
@@ -105,7 +148,7 @@ class Hessian {
         own(sm, t.sm, me.hidden(), E), own(sl, t.sl, lo.hidden(), N), own(su, t.su, up.hidden(), N);
         own(bm, t.bm, me.hidden(), E), own(bl, t.bl, lo.hidden(), N), own(bu, t.bu, up.hidden(), N);
         own(wt, t.wt, 1, E), own(lw, t.lw, 1, N);
-        if (copies) parameters = (T*)(memory + used);
+        if (copies) parameters = (T*)(memory + used), columns = parameters + t.s().parameters();
     }
 
     /// The weight of all messages that a node hears, sends and tells itself: the largest of all nodes
@@ -135,7 +178,9 @@ class Hessian {
     void copy_contexts() const {
         if constexpr (!copies) return;
         const auto& team = t.team;
-        HOG_PACKS(i, t.s().parameters()) const_cast<T*>(parameters)[i] = (T)t.at_.parameters[i];
+        const int count = t.s().parameters();
+        HOG_PACKS(i, count) const_cast<T*>(parameters)[i] = (T)t.at_.parameters[i];
+        HOG_PACKS(i, t.s().columns()) const_cast<T*>(columns)[i] = (T)t.at_.columns[i];
         copy(t.qm, qm, H, t.v.e), copy(t.ql, ql, 1, t.v.n), copy(t.qu, qu, 1, t.v.n);
         copy(t.wt, wt, H, t.v.e), copy(t.lw, lw, 1, t.v.n);
     }
@@ -164,8 +209,8 @@ class Hessian {
                 own[l] = x + (size_t)t.v.dst[q] * stride;
                 other[l] = x + (size_t)t.v.src[q] * stride;
             }
-            if (ends == 2) read(own, y, 2);
-            read(other, y + ends - 1, ends);
+            if (ends == 2) read(own, K, y, 2);
+            read(other, K, y + ends - 1, ends);
             for (int c = 0; c < M; ++c) sum[c] = P{};
             for (int hd = 0; hd < H; ++hd) {
                 const int at = b * H + hd, first = s.concat() ? hd * C : 0;
@@ -173,8 +218,9 @@ class Hessian {
                 const P w = wt.pack(at)[0];
                 for (int c = 0; c < C; ++c) sum[first + c] += w * one[c];
             }
-            P* to = O.pack(b);
-            for (int c = 0; c < M; ++c) to[c] = sum[c];
+            T* to[lanes];
+            for (int l = 0; l < lanes; ++l) to[l] = sent + (size_t)(b * lanes + l) * across;
+            write(sum, M, 1, to, std::min(lanes, t.v.e - b * lanes));
         }
         team.sync();
         HOG_PACKS(b, packs(t.v.n)) {
@@ -183,36 +229,41 @@ class Hessian {
             HOG_LOCAL_OF(P, one, M);
             HOG_LOCAL_OF(P, back, M + K);
             HOG_LOCAL_OF(P, more, K);
+            HOG_LOCAL_OF(P, heard, M);
+            const int some = std::min(lanes, t.v.n - b * lanes);
             const T* own[lanes];
-            for (int l = 0; l < lanes; ++l)
-                own[l] = x + (size_t)std::min(b * lanes + l, t.v.n - 1) * stride;
-            read(own, y + M, 1);
+            T* to[lanes];
+            for (int l = 0; l < lanes; ++l) {
+                const int i = std::min(b * lanes + l, t.v.n - 1);
+                own[l] = x + (size_t)i * stride;
+                to[l] = bent + (size_t)i * across;
+            }
+            read(own, K, y + M, 1);
             tangent(s.loop(), loop(), ql.pack(b), sl.pack(b), y + M, tl.pack(b), one, pad);
             const P w = lw.pack(b)[0];
-            for (int c = 0; c < M; ++c) y[c] = w * one[c];
-            for (int l = 0; l < lanes && b * lanes + l < t.v.n; ++l) {
-                const int i = b * lanes + l, from = t.v.ptr[i], to = t.v.ptr[i + 1];
-                for (int c = 0; c < M; ++c) {
-                    T sum = 0;
-                    for (int q = from; q < to; ++q) sum += O.at(q, c);
-                    ((T*)(y + c))[l] += sum;
+            for (int l = 0; l < some; ++l) {
+                const int i = b * lanes + l;
+                for (int c = 0; c < across; c += 8) {
+                    E sum = E{};
+                    for (int q = t.v.ptr[i]; q < t.v.ptr[i + 1]; ++q)
+                        sum += *(const E*)(sent + (size_t)q * across + c);
+                    *(E*)(to[l] + c) = sum;
                 }
             }
+            read(to, M, heard, 1);
+            for (int c = 0; c < M; ++c) y[c] = heard[c] + w * one[c];
             tangent(s.update(), update(), qu.pack(b), su.pack(b), y, tu.pack(b), one, pad);
             one[0] = P{};
             curve(s.update(), update(), qu.pack(b), su.pack(b), bu.pack(b), tu.pack(b), one, back, pad);
-            P *moved = md.pack(b), *bent = mt.pack(b);
-            for (int c = 0; c < M; ++c) {
-                moved[c] = y[c];
-                bent[c] = back[c];
-                one[c] = w * back[c];
-            }
+            write(back, M, 1, to, some);
+            if (!copies)
+                for (int c = 0; c < M; ++c) md.pack(b)[c] = y[c], mt.pack(b)[c] = back[c];
+            for (int c = 0; c < M; ++c) one[c] = w * back[c];
             curve(s.loop(), loop(), ql.pack(b), sl.pack(b), bl.pack(b), tl.pack(b), one, more, pad);
             const T beta = (T)s.beta();
             for (int c = 0; c < K; ++c) more[c] += back[M + c] + beta * y[M + c];
-            T* to[lanes];
             for (int l = 0; l < lanes; ++l) to[l] = out + (size_t)(b * lanes + l) * stride;
-            write(more, 1, to, std::min(lanes, t.v.n - b * lanes));
+            write(more, K, 1, to, some);
         }
         team.sync();
     }
@@ -224,17 +275,18 @@ class Hessian {
         const auto& s = t.s();
         HOG_PACKS(b, packs(t.v.e)) {
             P* pad = (P*)t.pad_;
+            HOG_LOCAL_OF(P, heard, M);
             HOG_LOCAL_OF(P, weights, C);
             HOG_LOCAL_OF(P, back, ends * K);
             HOG_LOCAL_OF(P, sum, ends * K);
+            const T* from[lanes];
+            for (int l = 0; l < lanes; ++l)
+                from[l] = bent + (size_t)t.v.dst[std::min(b * lanes + l, t.v.e - 1)] * across;
+            read(from, M, heard, 1);
             for (int hd = 0; hd < H; ++hd) {
                 const int at = b * H + hd, first = s.concat() ? hd * C : 0;
                 const P w = wt.pack(at)[0];
-                for (int l = 0; l < lanes; ++l) {
-                    const int i = t.v.dst[std::min(b * lanes + l, t.v.e - 1)];
-                    for (int c = 0; c < C; ++c) ((T*)(weights + c))[l] = mt.at(i, first + c);
-                }
-                for (int c = 0; c < C; ++c) weights[c] *= w;
+                for (int c = 0; c < C; ++c) weights[c] = w * heard[first + c];
                 curve(s.message(), head(hd), qm.pack(at), sm.pack(at), bm.pack(at), tm.pack(at), weights,
                       hd ? back : sum, pad);
                 if (hd)
@@ -244,7 +296,7 @@ class Hessian {
             for (int end = 0; end < ends; ++end) {
                 for (int l = 0; l < lanes; ++l)
                     to[l] = G + ((size_t)(b * lanes + l) * ends + end) * stride;
-                write(sum + end, ends, to, std::min(lanes, t.v.e - b * lanes));
+                write(sum + end, K, ends, to, std::min(lanes, t.v.e - b * lanes));
             }
         }
         team.sync();
@@ -256,7 +308,7 @@ class Hessian {
             }
             auto add = [&](int q, int end) {
                 const T* from = G + ((size_t)q * ends + end) * stride;
-                for (int c = 0; c < stride; ++c) to[c] += from[c];
+                for (int c = 0; c < stride; c += 8) *(E*)(to + c) += *(const E*)(from + c);
             };
             if (ends == 2)
                 for (int q = t.v.ptr[i]; q < t.v.ptr[i + 1]; ++q) add(q, 0);
@@ -268,37 +320,39 @@ class Hessian {
   private:
     Task& t;
     const int K, C, H, M, ends;
-    const T* parameters;
-    T* const G;  // what the edges send to their ends, [e, ends, stride]
-    Grid<T> qm, ql, qu, sm, sl, su, bm, bl, bu, tm, tl, tu, wt, lw, O, md, mt;
+    const T *parameters, *columns;
+    T* const G;         // what the edges send to their ends, [e, ends, stride]
+    const int across;   // numbers of a message, padded
+    T *const sent, *const bent;  // tangents of the edges' messages [e, across], and mt [n, across]
+    Grid<T> qm, ql, qu, sm, sl, su, bm, bl, bu, tm, tl, tu, wt, lw, md, mt;
 
-    const T* head(int hd) const { return parameters + hd * t.s().message().parameters(); }
-    const T* loop() const { return parameters + H * t.s().message().parameters(); }
-    const T* update() const { return loop() + t.s().loop().parameters(); }
+    Weights<T> head(int hd) const { return t.s().head(parameters, columns, hd); }
+    Weights<T> loop() const { return head(H); }
+    Weights<T> update() const { return t.s().after_loop(loop()); }
 
-    /// K columns of the rows of a pack; column c goes to y[c * step].
-    void read(const T* const* rows, P* y, int step) const {
-        for (int c0 = 0; c0 < K; c0 += 8) {
+    /// `columns` columns of the rows of a pack; column c goes to y[c * step].
+    static void read(const T* const* rows, int columns, P* y, int step) {
+        for (int c0 = 0; c0 < columns; c0 += 8) {
             P a[8];
-            for (int i = 0; i < 8; ++i)
-                for (int part = 0; part < lanes; part += 8)
-                    std::memcpy((T*)(a + i) + part, rows[part + i] + c0, 8 * sizeof(T));
+            for (int i = 0; i < 8; ++i) a[i] = joined(rows, i, c0);
             transpose_eight(a);
-            const int some = std::min(8, K - c0);
-            for (int c = 0; c < some; ++c) y[(c0 + c) * step] = a[c];
+            if (c0 + 8 <= columns)
+                for (int c = 0; c < 8; ++c) y[(c0 + c) * step] = a[c];
+            else
+                for (int c = 0; c0 + c < columns; ++c) y[(c0 + c) * step] = a[c];
         }
     }
 
-    /// The reverse: `count` rows of the K columns x[c * step]; numbers behind them are zero.
-    void write(const P* x, int step, T* const* rows, int count) const {
-        for (int c0 = 0; c0 < K; c0 += 8) {
+    /// The reverse: `count` rows of the columns x[c * step]; numbers behind the columns are zero.
+    static void write(const P* x, int columns, int step, T* const* rows, int count) {
+        for (int c0 = 0; c0 < columns; c0 += 8) {
             P a[8];
-            for (int c = 0; c < 8; ++c) a[c] = c0 + c < K ? x[(c0 + c) * step] : P{};
+            for (int c = 0; c < 8; ++c) a[c] = c0 + c < columns ? x[(c0 + c) * step] : P{};
             transpose_eight(a);
-            for (int i = 0; i < 8; ++i)
-                for (int part = 0; part < lanes; part += 8)
-                    if (part + i < count)
-                        std::memcpy(rows[part + i] + c0, (const T*)(a + i) + part, 8 * sizeof(T));
+            if (count >= lanes)
+                for (int i = 0; i < 8; ++i) part(a[i], rows, i, c0, lanes);
+            else
+                for (int i = 0; i < 8; ++i) part(a[i], rows, i, c0, count);
         }
     }
 
@@ -312,10 +366,8 @@ class Hessian {
             const V* high = from.pack(std::min(2 * b + 1, last) * sets + set);
             T* into = (T*)to.pack(b * sets + set);
             for (int f = 0; f < to.fields; ++f, into += 2 * LANES)
-                for (int l = 0; l < LANES; ++l) {
-                    into[l] = (T)low[f][l];
-                    into[LANES + l] = (T)high[f][l];
-                }
+                *(E*)into = __builtin_convertvector(low[f], E),
+                *(E*)(into + LANES) = __builtin_convertvector(high[f], E);
         }
     }
 };

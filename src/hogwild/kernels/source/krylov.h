@@ -20,7 +20,7 @@ size_t krylov_length(int n, int k) {
 template <class Task, class S>
 size_t krylov_packs(const S& s, int n, int e) {
     return 5 * (krylov_length<double>(n, s.k()) / 8 + krylov_length<float>(n, s.k()) / 16) +
-           Hessian<float, Task>::vectors(s, n, e);
+           Hessian<float, Task>::vectors(s, n, e) + Hessian<double, Task>::rows(s, n, e);
 }
 
 /// The vectors of one run, and conjugate gradients with them.
@@ -112,7 +112,9 @@ struct Krylov {
     mutable int systems = 0;
     mutable double spent = 0;  // products; one in single precision is half a product
 
-    static constexpr double QUICK = 1e-5;  // what single precision is asked for
+    static constexpr double QUICK = 5e-7;  // what single precision is asked for
+    static constexpr double LOOSE = 0.1;   // what Newton's method asks for far from the solution,
+    static constexpr double HUBS = 1e-2;   // and where a hub's entry is much larger than the others
     static constexpr int PATIENCE = 100;   // turns until the diagonal preconditions in any case
     static constexpr double SPREAD = 8;    // of the nodes' weights above which it always does
 
@@ -127,8 +129,10 @@ struct Krylov {
         const int n = task.v.n, k = task.s().k();
         const size_t wide = krylov_length<double>(n, k), narrow = krylov_length<float>(n, k);
         V* const single = memory + 5 * wide / 8;
-        const Hessian<double, Task> exact(task, nullptr);
-        const Hessian<float, Task> quick(task, single + 5 * narrow / 16);
+        V* const copies = single + 5 * narrow / 16;
+        V* const rows = copies + Hessian<float, Task>::vectors(task.s(), n, task.v.e);
+        const Hessian<double, Task> exact(task, nullptr, rows);
+        const Hessian<float, Task> quick(task, copies, rows);
         const Iteration<double, Task> fine(exact, team, wide, memory);
         const Iteration<float, Task> fast(quick, team, narrow, single);
         const int stride = exact.stride;
@@ -153,7 +157,8 @@ struct Krylov {
         }
         team.max(size, none);
         if (!std::isfinite(size)) return false;
-        const double share = rtol > 0 ? rtol : std::fmin(std::fmax(size, QUICK), 1e-2);
+        const double share =
+            rtol > 0 ? rtol : std::fmin(std::fmax(size, 1e-5), scaled ? HUBS : LOOSE);
         const double limit = std::fmax(share * size, atol);
         const bool sound = refine(task, fine, fast, size, limit);
         HOG_PACKS(i, n)
@@ -167,8 +172,11 @@ struct Krylov {
     void tangents(Task& task, const double* x) const {
         const auto& team = task.team;
         const int n = task.v.n, k = task.s().k();
-        const Hessian<double, Task> exact(task, nullptr);
-        const Iteration<double, Task> fine(exact, team, krylov_length<double>(n, k), memory);
+        const size_t wide = krylov_length<double>(n, k), narrow = krylov_length<float>(n, k);
+        V* const rows = memory + 5 * (wide / 8 + narrow / 16) +
+                        Hessian<float, Task>::vectors(task.s(), n, task.v.e);
+        const Hessian<double, Task> exact(task, nullptr, rows);
+        const Iteration<double, Task> fine(exact, team, wide, memory);
         HOG_PACKS(i, n)
         for (int c = 0; c < k; ++c) ((double*)fine.p)[(size_t)i * exact.stride + c] = x[i * k + c];
         team.sync();

@@ -1,325 +1,89 @@
-// Conjugate gradients with the blocks of the Hessian: the linear solver of a Task (energy.h) where all
-// threads of a GPU compute one large graph.
-//
-// Task::assemble leaves the block B_i of every node i, and for every edge q from j to i the coupling X_q of
-// i and j, the block Hjj_q of the sender, J_q = dm_i/dh_j and UJ_q = U_i J_q, where U_i is the curvature of
-// node i's update in its message. Two senders q, r of one receiver i are coupled by J_q' U_i J_r. So
-//     (H p)_i = own_i p_i + sum over q into i of X_q p_j + sum over q out of i, to a, of X_q' p_a + J_q' w_a,
-//     w_i = U_i sum over q into i of J_q p_j,    own_i = B_i + sum over q out of i of Hjj_q - J_q' UJ_q.
-// A thread computes a node; nothing depends on the order in which threads run.
+// The linear solver of a Task (energy.h) where all threads of a GPU compute one large graph: conjugate
+// gradients with the blocks of its Hessian (system.h).
 #pragma once
 #include "grid_gpu.h"
-
-#ifndef HOG_TURNS
-#define HOG_TURNS 500  // of conjugate gradients in single precision; a test allows fewer
-#endif
+#include "system.h"
 
 namespace hog {
 
-HOG_FN bool is_finite(double x) { return fabs(x) < 1.7976931348623157e308; }
+/// The nodes of a graph, dealt out to all threads.
+struct GridNodes {
+    const Grid& team;
+    const int n;
 
-/// 16 bytes, which are read and written at once.
-template <class T>
-struct alignas(16) Chunk {
-    T x[16 / sizeof(T)];
+    HOG_METHOD void sync() const { team.sync(); }
+
+    template <class Each>
+    HOG_METHOD void each(const Each& what) const {
+        HOG_PACKS(i, n) what(i);
+    }
+    /// `what(i, a, b)` adds to a, and makes b larger; all threads get the sum and the largest one.
+    template <class Each>
+    HOG_METHOD void sum_and_max(const Each& what, double& a, double& b) const {
+        a = b = 0;
+        HOG_PACKS(i, n) what(i, a, b);
+        team.sum_and_max(a, b);
+    }
+    /// `hear(i)` for all nodes, and then `answer(i, a)`, which adds to a; all threads get the sum.
+    template <class Hear, class Answer>
+    HOG_METHOD double both_ways(const Hear& hear, const Answer& answer) const {
+        HOG_PACKS(i, n) hear(i);
+        team.sync();
+        double sum = 0, none = 0;
+        HOG_PACKS(i, n) answer(i, sum);
+        team.sum(sum, none);
+        return sum;
+    }
 };
 
-/// So many numbers fill whole chunks.
-template <class T>
-HOG_METHOD constexpr int chunked(int count) {
-    constexpr int each = 16 / sizeof(T);
-    return (count + each - 1) / each * each;
-}
-
-/// COUNT numbers, whole chunks, from `from`.
-template <int COUNT, class T>
-HOG_METHOD void load(const T* from, T* to) {
-    constexpr int each = 16 / sizeof(T);
-    HOG_EACH(c, COUNT / each) {
-        const Chunk<T> some = ((const Chunk<T>*)from)[c];
-        HOG_EACH(l, each) to[c * each + l] = some.x[l];
+/// Copy the blocks of a task's Hessian, and invert those of the nodes.
+template <class T, int K, int M, class Task>
+HOG_LARGE void fill_system(const System<T, K, M, GridNodes>& to, const Task& t) {
+    const Grid& team = t.team;
+    HOG_PACKS(e, t.v.e) {
+        T* row = to.edge + (size_t)e * to.EDGE;
+        HOG_EACH(c, M * K) row[c] = (T)t.Jj.at(e, c);
+        HOG_EACH(c, K * K) row[M * K + c] = (T)t.X.at(e, c);
     }
-}
-
-/// The inverse of the symmetric positive definite matrix a, in its place; the identity where it is not.
-template <int K>
-HOG_METHOD void invert(double (&a)[K * K]) {
-    bool sound = true;
-    HOG_EACH(c, K) {
-        const double pivot = a[c * K + c];
-        sound = sound && pivot > 0 && is_finite(pivot);
-        const double share = 1 / pivot;
-        a[c * K + c] = 1;
-        HOG_EACH(j, K) a[c * K + j] *= share;
-        HOG_EACH(i, K) {
-            if (i == c) continue;
-            const double factor = a[i * K + c];
-            a[i * K + c] = 0;
-            HOG_EACH(j, K) a[i * K + j] -= factor * a[c * K + j];
-        }
-    }
-    HOG_EACH(i, K * K) if (!sound) a[i] = i % (K + 1) ? 0.0 : 1.0;
-}
-
-/// The matrix and the vectors of conjugate gradients in one precision. The block of a node
-/// preconditions; couplings of parallel edges and of self-loops are left out of it.
-template <class T, class Task>
-struct System {
-    static constexpr int K = Task::s().k(), M = Task::s().merged();
-    static constexpr int EDGE = chunked<T>(M * K + K * K);  // J, X
-    static constexpr int NODE = chunked<T>(K * K + M * M);  // own, U
-    static constexpr int INVERSE = chunked<T>(K * K);
-    static constexpr int STATE = chunked<T>(K + M);         // p, w
-    static constexpr int VECTOR = K;                        // x, r, q
-
-    const Task& t;
-    T *edge, *node, *inverse, *state, *x, *r, *q;
-
-    HOG_METHOD System(const Task& task, T*& memory) : t(task) {
-        auto take = [&](size_t rows, int each) {
-            T* const out = memory;
-            memory += rows * each;
-            return out;
-        };
-        const size_t n = t.v.n;
-        edge = take(t.v.e, EDGE), node = take(n, NODE), inverse = take(n, INVERSE);
-        state = take(n, STATE), x = take(n, VECTOR), r = take(n, VECTOR), q = take(n, VECTOR);
-        memory = (T*)(((size_t)memory + 15) / 16 * 16);
-    }
-
-    /// Copy the blocks of the Hessian, and invert those of the nodes.
-    HOG_LARGE void fill() const {
-        const Grid& team = t.team;
-        HOG_PACKS(e, t.v.e) {
-            T* to = edge + (size_t)e * EDGE;
-            HOG_EACH(c, M * K) to[c] = (T)t.Jj.at(e, c);
-            HOG_EACH(c, K * K) to[M * K + c] = (T)t.X.at(e, c);
-        }
-        HOG_PACKS(i, t.v.n) {
-            double own[K * K], whole[K * K];
-            HOG_EACH(c, K * K) own[c] = whole[c] = t.B.at(i, c);
-            for (int o = t.v.out_ptr[i]; o < t.v.out_ptr[i + 1]; ++o) {
-                const int e = t.v.out_edge[o];
-                double J[M * K], UJ[M * K];
-                HOG_EACH(c, M * K) J[c] = t.Jj.at(e, c), UJ[c] = t.UJ.at(e, c);
-                HOG_EACH(a, K) HOG_EACH(c, K) {
-                    const double sent = t.Hjj.at(e, a * K + c);
-                    double paired = 0;
-                    HOG_EACH(m, M) paired += J[m * K + a] * UJ[m * K + c];
-                    whole[a * K + c] += sent;
-                    own[a * K + c] += sent - paired;
-                }
-            }
-            invert<K>(whole);
-            T *to = node + (size_t)i * NODE, *down = inverse + (size_t)i * INVERSE;
+    HOG_PACKS(i, t.v.n) {
+        double own[K * K], whole[K * K];
+        HOG_EACH(c, K * K) own[c] = whole[c] = t.B.at(i, c);
+        for (int o = t.v.out_ptr[i]; o < t.v.out_ptr[i + 1]; ++o) {
+            const int e = t.v.out_edge[o];
+            double J[M * K], UJ[M * K];
+            HOG_EACH(c, M * K) J[c] = t.Jj.at(e, c), UJ[c] = t.UJ.at(e, c);
             HOG_EACH(a, K) HOG_EACH(c, K) {
-                to[a * K + c] = (T)own[a * K + c];
-                down[a * K + c] = (T)whole[a >= c ? a * K + c : c * K + a];
+                const double sent = t.Hjj.at(e, a * K + c);
+                double paired = 0;
+                HOG_EACH(m, M) paired += J[m * K + a] * UJ[m * K + c];
+                whole[a * K + c] += sent;
+                own[a * K + c] += sent - paired;
             }
-            HOG_EACH(a, M) HOG_EACH(c, M) to[K * K + a * M + c] = (T)t.Um.at(i, a * (M + K) + c);
         }
-        team.sync();
+        invert<K>(whole);
+        to.put_node(i, own, whole);
+        T* const u = to.node + (size_t)i * to.NODE + K * K;
+        HOG_EACH(a, M) HOG_EACH(c, M) u[a * M + c] = (T)t.Um.at(i, a * (M + K) + c);
     }
+    team.sync();
+}
 
-    /// q = H p. Returns this thread's part of p' q; others may read q after the next barrier.
-    HOG_LARGE double product() const {
-        const Grid& team = t.team;
-        const GraphView v = t.v;
-        T *const state = this->state, *const q = this->q;
-        const T *const edge = this->edge, *const node = this->node;
-        HOG_PACKS(i, v.n) {
-            T p[STATE], mine[NODE], z[M], out[K];
-            load<STATE>(state + (size_t)i * STATE, p);
-            load<NODE>(node + (size_t)i * NODE, mine);
-            HOG_EACH(m, M) z[m] = 0;
-            HOG_EACH(a, K) {
-                out[a] = 0;
-                HOG_EACH(c, K) out[a] += mine[a * K + c] * p[c];
-            }
-            for (int e = v.ptr[i]; e < v.ptr[i + 1]; ++e) {
-                T far[STATE], row[EDGE];
-                load<STATE>(state + (size_t)v.src[e] * STATE, far);
-                load<EDGE>(edge + (size_t)e * EDGE, row);
-                HOG_EACH(m, M) HOG_EACH(c, K) z[m] += row[m * K + c] * far[c];
-                HOG_EACH(a, K) HOG_EACH(c, K) out[a] += row[M * K + a * K + c] * far[c];
-            }
-            HOG_EACH(m, M) {
-                T w = 0;
-                HOG_EACH(l, M) w += mine[K * K + m * M + l] * z[l];
-                state[(size_t)i * STATE + K + m] = w;
-            }
-            HOG_EACH(a, K) q[(size_t)i * K + a] = out[a];
-        }
-        team.sync();
-        double curved = 0;
-        HOG_PACKS(i, v.n) {
-            T p[STATE], out[K];
-            load<STATE>(state + (size_t)i * STATE, p);
-            HOG_EACH(a, K) out[a] = q[(size_t)i * K + a];
-            for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o) {
-                const int e = v.out_edge[o];
-                T far[STATE], row[EDGE];
-                load<STATE>(state + (size_t)v.dst[e] * STATE, far);
-                load<EDGE>(edge + (size_t)e * EDGE, row);
-                HOG_EACH(a, K) {
-                    HOG_EACH(m, M) out[a] += row[m * K + a] * far[K + m];
-                    HOG_EACH(c, K) out[a] += row[M * K + c * K + a] * far[c];
-                }
-            }
-            HOG_EACH(a, K) {
-                q[(size_t)i * K + a] = out[a];
-                curved += (double)p[a] * (double)out[a];
-            }
-        }
-        return curved;
-    }
-
-    /// x += H^-1 r, until r goes down to `limit` in its largest entry, `worst`, or `most` turns have
-    /// passed. The number of turns; -1 where numbers are not finite.
-    HOG_LARGE int run(double limit, int most, double& worst) const {
-        const Grid& team = t.team;
-        double rz = 0, none = 0;
-        worst = 0;
-        HOG_PACKS(i, t.v.n) step(i, 0, 0, rz, worst), descend(i, 0);
-        team.sum_and_max(rz, worst);
-        for (int turn = 0;; ++turn) {
-            if (!is_finite(rz) || !is_finite(worst)) return -1;
-            if (worst <= limit || turn == most) return turn;
-            double curved = product(), next = 0;
-            team.sum(curved, none);
-            const T length = (T)(rz / curved);
-            worst = 0;
-            HOG_PACKS(i, t.v.n) step(i, 1, length, next, worst);
-            team.sum_and_max(next, worst);
-            const T keep = (T)(next / rz);
-            HOG_PACKS(i, t.v.n) descend(i, keep);
-            rz = next;
-            team.sync();
-        }
-    }
-
-  private:
-    /// The preconditioner times the residual at node i.
-    HOG_METHOD void scale(int i, const T (&left)[K], T (&out)[K]) const {
-        T block[INVERSE];
-        load<INVERSE>(inverse + (size_t)i * INVERSE, block);
-        HOG_EACH(a, K) {
-            out[a] = 0;
-            HOG_EACH(c, K) out[a] += block[a * K + c] * left[c];
-        }
-    }
-    /// x and r of node i after a step along p, where one is made; r' M r, and the largest entry of r.
-    HOG_METHOD void step(int i, bool moves, T length, double& rz, double& worst) const {
-        T left[K], z[K];
-        HOG_EACH(c, K) left[c] = r[(size_t)i * K + c];
-        if (moves)
-            HOG_EACH(c, K) {
-                x[(size_t)i * K + c] += length * state[(size_t)i * STATE + c];
-                left[c] -= length * q[(size_t)i * K + c];
-                r[(size_t)i * K + c] = left[c];
-            }
-        scale(i, left, z);
-        HOG_EACH(c, K) {
-            rz += (double)left[c] * (double)z[c];
-            const double size = fabs((double)left[c]);
-            if (size > worst || size != size) worst = size;
-        }
-    }
-    /// The next direction at node i: p = M r + keep p.
-    HOG_METHOD void descend(int i, T keep) const {
-        T left[K], z[K];
-        HOG_EACH(c, K) left[c] = r[(size_t)i * K + c];
-        scale(i, left, z);
-        HOG_EACH(c, K) {
-            T& p = state[(size_t)i * STATE + c];
-            p = keep == 0 ? z[c] : z[c] + keep * p;
-        }
-    }
-};
-
-/// Solves with single precision, and refines the solution in double precision (as krylov.h on a CPU).
+/// Solves with single precision, and refines the solution in double precision.
 struct GridKrylov {
     static constexpr bool matrix_free = false;
     double* memory;
-    double rtol, atol;  // relative to the right-hand side, in the largest entry; rtol 0: adapt
+    double rtol, atol;  // Refined
 
-    static constexpr double QUICK = 1e-5;  // what single precision is asked for
-    static constexpr int MOST = HOG_TURNS, MOST_FINE = 2000;  // turns in single and in double precision
-
-    /// x = sign H^-1 from; false where that does not converge or is not finite. Within Newton's
-    /// method (rtol = 0) the tolerance follows the residual, which keeps the convergence fast.
     template <class Task>
     HOG_LARGE bool solve(const Task& t, const double* from, double sign, double* x) const {
-        constexpr int K = Task::s().k();
-        const Grid& team = t.team;
+        constexpr int K = Task::s().k(), M = Task::s().merged();
+        const GridNodes nodes{t.team, t.v.n};
         double* room = memory;
-        const System<double, Task> fine(t, room);
+        const System<double, K, M, GridNodes> fine(t.v, nodes, room);
         float* rest = (float*)room;
-        const System<float, Task> fast(t, rest);
-        fast.fill();
-        double worst = 0, none = 0;
-        HOG_PACKS(i, t.v.n)
-        HOG_EACH(c, K) {
-            const double entry = from[i * K + c], size = fabs(entry);
-            fine.x[i * K + c] = 0;
-            fine.r[i * K + c] = sign * entry;
-            if (size > worst || size != size) worst = size;
-        }
-        team.max(worst, none);
-        if (!is_finite(worst)) return false;
-        const double share = rtol > 0 ? rtol : fmin(fmax(worst, QUICK), 1e-2);
-        const bool sound = refine(fine, fast, worst, fmax(share * worst, atol));
-        HOG_PACKS(i, t.v.n)
-        HOG_EACH(c, K) x[i * K + c] = fine.x[i * K + c];
-        team.sync();
-        return sound;
-    }
-
-  private:
-    /// fine.x += H^-1 fine.r, where the largest entry of fine.r is `worst`.
-    template <class Fine, class Fast>
-    HOG_METHOD bool refine(const Fine& fine, const Fast& fast, double worst, double limit) const {
-        constexpr int K = Fine::K;
-        const Grid& team = fine.t.team;
-        const int n = fine.t.v.n;
-        bool filled = false;
-        double none = 0;
-        while (worst > limit) {
-            const double before = worst, down = 1 / worst;
-            const double goal = fmax((rtol > 0 ? 0.5 : 1.0) * limit / worst, QUICK);
-            HOG_PACKS(i, n)
-            HOG_EACH(c, K) {
-                fast.x[i * K + c] = 0;
-                fast.r[i * K + c] = (float)(down * fine.r[i * K + c]);
-            }
-            double left;
-            const int turns = fast.run(goal, MOST, left);
-            if (turns < 0 || left > goal) break;
-            HOG_PACKS(i, n)
-            HOG_EACH(c, K) {
-                const double found = before * (double)fast.x[i * K + c];
-                fine.state[(size_t)i * Fine::STATE + c] = found;
-                fine.x[i * K + c] += found;
-            }
-            if (rtol == 0) return true;  // Newton's method measures the residual itself
-            if (!filled) fine.fill();
-            else team.sync();
-            filled = true;
-            fine.product();
-            worst = 0;
-            HOG_PACKS(i, n)
-            HOG_EACH(c, K) {
-                const double rest = fine.r[i * K + c] -= fine.q[i * K + c];
-                if (fabs(rest) > worst || rest != rest) worst = fabs(rest);
-            }
-            team.max(worst, none);
-            if (!(worst < 0.1 * before)) break;
-        }
-        if (worst <= limit) return true;
-        // Single precision does not suffice. Within Newton's method any direction of descent helps.
-        if (!filled) fine.fill();
-        const int turns = fine.run(limit, MOST_FINE, worst);
-        return turns >= 0 && (worst <= limit || rtol == 0);
+        const System<float, K, M, GridNodes> fast(t.v, nodes, rest);
+        fill_system(fast, t);
+        return Refined{rtol, atol}.solve(fine, fast, K, from, sign, x, [&] { fill_system(fine, t); });
     }
 };
 

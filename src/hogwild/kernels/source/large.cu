@@ -61,7 +61,7 @@ hog_solve_large(const __grid_constant__ Large b, const double* h0, Options o, do
         task.fill_contexts();
         task.read(h0 ? h0 + replica * one : nullptr, task.h);
         long long count;
-        const int ended = task.newton(o, count);
+        const int ended = newton(task, o, count);
         task.write(task.h, h + replica * one);
         if (task.team.rank() == 0) {
             status[t] = ended;

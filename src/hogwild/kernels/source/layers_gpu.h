@@ -33,8 +33,8 @@ HOG_FN float majoriser(float a, float slope) {
 /// f(y) from layer l on, which reads the units z of the layer before; slopes and pre-activations of the
 /// hidden units go to `s` and `a`.
 template <class N, int l = 0>
-HOG_FN void forward_from(const Real* W, const Real* q, const Real* y, const Real* z, Real* s,
-                         Real* a, Real* value) {
+HOG_FN void forward_from(const Real* W, const Real* q, const Real* y, const Real* z, Real* s, Real* a,
+                         Real* value) {
     constexpr int D = N::D(), width = N::w(l), before = N::before(l), at = N::q(l), unit = N::unit(l);
     constexpr bool last = l + 1 == N::L();
     const Real *Wy = W + N::p(l), *Wz = Wy + width * D;
@@ -59,8 +59,8 @@ HOG_FN void forward_from(const Real* W, const Real* q, const Real* y, const Real
 /// Adds to `out` [D] what the weights `top` on the pre-activations of layer l send back to y.
 /// `visit(unit, felt)` gets the sensitivity of every hidden unit below, before its slope.
 template <class N, int l, class Visit>
-HOG_FN void pull_from(const Real* W, const Real* q, const Real* s, const Real* top,
-                      const Visit& visit, Real* out) {
+HOG_FN void pull_from(const Real* W, const Real* q, const Real* s, const Real* top, const Visit& visit,
+                      Real* out) {
     constexpr int D = N::D(), width = N::w(l), before = N::before(l), at = N::q(l);
     const Real *Wy = W + N::p(l), *Wz = Wy + width * D;
     HOG_EACH(j, D) {
@@ -84,8 +84,8 @@ HOG_FN void pull_from(const Real* W, const Real* q, const Real* s, const Real* t
 
 /// The gradient J' p.
 template <class N, class Visit>
-HOG_FN void gradient_by(const Real* W, const Real* q, const Real* s, const Real* p,
-                        const Visit& visit, Real* out) {
+HOG_FN void gradient_by(const Real* W, const Real* q, const Real* s, const Real* p, const Visit& visit,
+                        Real* out) {
     HOG_EACH(j, N::D()) out[j] = 0;
     pull_from<N, N::L() - 1>(W, q, s, p, visit, out);
 }
@@ -114,8 +114,8 @@ HOG_FN void jacobians_from(const Real* W, const Real* q, const Real* s, Real* ev
 /// J [out, D], the gradient J' p, and the lower triangle of the curvature H [D, D] of p' f, for
 /// curvatures of the activations that majorise.
 template <class N>
-HOG_FN void expand_majorised(const Real* W, const Real* q, const Real* s, const Real* a,
-                             const Real* p, Real* J, Real* gradient, Real* H) {
+HOG_FN void expand_majorised(const Real* W, const Real* q, const Real* s, const Real* a, const Real* p,
+                             Real* J, Real* gradient, Real* H) {
     constexpr int D = N::D();
     Real every[N::hidden() * D + 1], bent[N::hidden() + 1];
     jacobians_from<N>(W, q, s, every, J);

@@ -5,7 +5,11 @@
 #include <cstdio>
 #include <initializer_list>
 #include <new>
+#include <stdexcept>
 
+#include "chunks.h"
+#include "dense.h"
+#include "locality.h"
 #include "symmetric.h"
 #include "tiles.h"
 
@@ -44,16 +48,48 @@ bool describe(Net& net, const int64_t*& numbers, const unsigned char*& rising, i
 /// Why these arguments cannot be solved; nullptr where they can.
 const char* refusal(const Posed& posed, std::initializer_list<const void*> needed) {
     if (!posed.plan || !posed.sizes) return "there is no plan, or there are no sizes";
+    if (posed.method < Method::PRODUCTS || posed.method > Method::BLOCKS) return "the method is unknown";
     if (posed.replicas < 0 || posed.replicas > (1 << 24)) return "replicas is out of range";
     const Plan& plan = *posed.plan;
     for (const auto& one : plan.of)
-        if (posed.direct && one->n && !one->fronts) return "a graph is too dense to be factorised";
+        if (posed.method == Method::FACTORS && one->n && !one->fronts) return "a graph is too dense to be factorised";
     if (!plan.nodes || !posed.replicas) return nullptr;
     if (!posed.parameters || !posed.nodes) return "parameters or nodes is null";
     if (plan.edges && !posed.sizes->sent() && !posed.edges) return "edges is null";
     for (const void* each : needed)
         if (!each) return "an array of results or embeddings is null";
     return nullptr;
+}
+
+/// Run `work`, and explain a failure: 1, or 2 where an array holds a number that is out of range.
+template <class Work>
+int guarded(char* why, int64_t size, const Work& work) {
+    try {
+        work();
+        return 0;
+    } catch (const std::out_of_range& error) {
+        explain(why, size, error.what());
+        return 2;
+    } catch (const std::exception& error) {
+        explain(why, size, error.what());
+        return 1;
+    }
+}
+
+/// Run `work` on a readout of this type. `shape`: replicas, rows, graphs (-1: nodes are predicted),
+/// strides of the embeddings (replica, row, column), layers of the perceptron on nodes and on graphs,
+/// widths of both.
+template <class T, class Work>
+void with_reading(const int64_t* shape, double slope, const void* const* arrays,
+                  const int64_t* batch, const Work& work) {
+    const int64_t layers = shape[6], more = shape[7], *widths = shape + 8;
+    Reading<T> reading{shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], batch,
+                       Perceptron<T>(layers, widths, slope, arrays),
+                       Perceptron<T>(more, widths + layers + 1, slope, arrays + 2 * layers)};
+    for (int64_t n = 0; reading.graphs >= 0 && n < reading.rows; ++n)
+        if (reading.of(n) < 0 || reading.of(n) >= reading.graphs)
+            throw std::out_of_range("batch names a graph that does not exist");
+    work(reading);
 }
 
 }  // namespace
@@ -96,6 +132,23 @@ HOG_API void* hog_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int6
 }
 
 HOG_API void hog_plan_free(void* plan) { delete (Plan*)plan; }
+
+/// Ask during the calls of this thread whether they shall end (listening.h); nullptr: no more. Whether the
+/// answer to the questions before was yes.
+HOG_API int64_t hog_listen(int (*ask)()) { return Listening::here().to(ask); }
+
+/// An order of the nodes in which neighbours are near each other (locality.h): the number of the node at
+/// every place.
+HOG_API int hog_order(int64_t nodes, int64_t edges, const int64_t* src, const int64_t* dst, int64_t* order,
+                      char* why, int64_t why_size) {
+    try {
+        breadth_first(nodes, edges, src, dst, order);
+        return 0;
+    } catch (const std::exception& error) {
+        explain(why, why_size, error.what());
+        return 1;
+    }
+}
 
 /// Numbers in the largest graph's fronts, and multiplications of all factorisations, for k = 1.
 HOG_API void hog_plan_cost(const void* plan, double* most_numbers, double* work) {
@@ -173,13 +226,13 @@ HOG_API void hog_shapes(const void* sizes, int64_t* out) {
 HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, const double* parameters,
                     const double* nodes, const double* edges, const double* weight,
                     int64_t weight_replica, int64_t weight_head, const double* loop_weight,
-                    int64_t direct, const unsigned char* held, const double* h0, double atol, double rtol, int64_t max_iter,
+                    int64_t method, const unsigned char* held, const double* h0, double atol, double rtol, int64_t max_iter,
                     int64_t max_backtracks, int64_t patience, int64_t threads, double* h,
                     int64_t* status, int64_t* iterations, double* residual, char* why,
                     int64_t why_size) {
     try {
         const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight, direct != 0, held};
+                          weight, weight_replica, weight_head, loop_weight, (Method)method, held};
         const Options options{atol, rtol, (int)max_iter, (int)max_backtracks, (int)patience};
         const char* wrong = refusal(posed, {h, status, iterations, residual});
         if (!wrong && (max_iter < 0 || max_iter > INT32_MAX)) wrong = "max_iter is out of range";
@@ -188,7 +241,8 @@ HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, con
             return 1;
         }
         threads = std::min<int64_t>(threads, MOST_THREADS);
-        solve_batch(posed, options, h0, threads, h, status, iterations, residual);
+        const auto solve = posed.method == Method::BLOCKS ? solve_chunks : solve_batch;
+        solve(posed, options, h0, threads, h, status, iterations, residual);
         return 0;
     } catch (const std::exception& error) {
         explain(why, why_size, error.what());
@@ -200,17 +254,18 @@ HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, con
 HOG_API int hog_gradient(const void* plan, const void* sizes, int64_t replicas,
                        const double* parameters, const double* nodes, const double* edges,
                        const double* weight, int64_t weight_replica, int64_t weight_head,
-                       const double* loop_weight, int64_t direct, const unsigned char* held,
+                       const double* loop_weight, int64_t method, const unsigned char* held,
                        const double* h, int64_t threads, double* gradient, double* scale, char* why,
                        int64_t why_size) {
     try {
         const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight, direct != 0, held};
+                          weight, weight_replica, weight_head, loop_weight, (Method)method, held};
         if (const char* wrong = refusal(posed, {h, gradient, scale})) {
             explain(why, why_size, wrong);
             return 1;
         }
-        gradient_batch(posed, h, std::min<int64_t>(threads, MOST_THREADS), gradient, scale);
+        const auto differentiate = posed.method == Method::BLOCKS ? gradient_chunks : gradient_batch;
+        differentiate(posed, h, std::min<int64_t>(threads, MOST_THREADS), gradient, scale);
         return 0;
     } catch (const std::exception& error) {
         explain(why, why_size, error.what());
@@ -223,21 +278,22 @@ HOG_API int hog_gradient(const void* plan, const void* sizes, int64_t replicas,
 HOG_API int hog_adjoint(const void* plan, const void* sizes, int64_t replicas,
                       const double* parameters, const double* nodes, const double* edges,
                       const double* weight, int64_t weight_replica, int64_t weight_head,
-                      const double* loop_weight, int64_t direct, const unsigned char* held,
+                      const double* loop_weight, int64_t method, const unsigned char* held,
                       const double* h, const double* gradient, double rtol, int64_t threads,
                       double* parameters_out, double* nodes_out, double* edges_out,
                       double* weight_out, double* loop_weight_out, int64_t* status, char* why,
                       int64_t why_size) {
     try {
         const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight, direct != 0, held};
+                          weight, weight_replica, weight_head, loop_weight, (Method)method, held};
         const Cotangents out{nodes_out, edges_out, weight_out, loop_weight_out};
         if (const char* wrong = refusal(posed, {h, gradient, parameters_out, nodes_out, status})) {
             explain(why, why_size, wrong);
             return 1;
         }
         threads = std::min<int64_t>(threads, MOST_THREADS);
-        adjoint_batch(posed, h, gradient, rtol, threads, parameters_out, out, status);
+        const auto differentiate = posed.method == Method::BLOCKS ? adjoint_chunks : adjoint_batch;
+        differentiate(posed, h, gradient, rtol, threads, parameters_out, out, status);
         return 0;
     } catch (const std::exception& error) {
         explain(why, why_size, error.what());
@@ -314,6 +370,78 @@ HOG_API void hog_tiling_copy(const void* tiling, int64_t* node, int64_t* tile, u
     std::copy(t.edge.begin(), t.edge.end(), edge);
     std::copy(t.from.begin(), t.from.end(), ends);
     std::copy(t.to.begin(), t.to.end(), ends + t.to.size());
+}
+
+/// out [length]: entries of `count` arrays side by side, by their numbers; the entry behind the last is
+/// zero. `from_single`, `to_single`: whether the arrays and `out` have single precision.
+HOG_API int hog_gather(int64_t count, const void* const* arrays, const int64_t* sizes,
+                       int64_t from_single, int64_t length, const int64_t* index, int64_t to_single,
+                       void* out, char* why, int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        const auto gather = [&](auto from, auto to) {
+            gather_entries<decltype(from)>(count, arrays, sizes, length, index, (decltype(to)*)out);
+        };
+        if (from_single && to_single) gather(float(), float());
+        else if (from_single) gather(float(), double());
+        else if (to_single) gather(double(), float());
+        else gather(double(), double());
+    });
+}
+
+/// out [R, T, rows] = weight [R, T, p] x + shift [R, T] (nullptr: zero), with x [R, p, rows] of these
+/// strides (replica, column, row).
+HOG_API int hog_project(int64_t replicas, int64_t T, int64_t p, int64_t rows, const double* weight,
+                        const double* shift, const double* x, int64_t x_replica, int64_t x_column,
+                        int64_t x_row, double* out, char* why, int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        for (int64_t r = 0; r < replicas; ++r)
+            project(T, p, rows, weight + r * T * p, shift ? shift + r * T : nullptr,
+                    {x + r * x_replica, x_column, x_row}, out + r * T * rows);
+    });
+}
+
+/// The gradients of weight and shift (nullptr: not wanted) of hog_project, from those of its result.
+HOG_API int hog_project_back(int64_t replicas, int64_t T, int64_t p, int64_t rows,
+                             const double* found, const double* x, int64_t x_replica,
+                             int64_t x_column, int64_t x_row, double* weight, double* shift,
+                             char* why, int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        for (int64_t r = 0; r < replicas; ++r)
+            project_back(T, p, rows, found + r * T * rows, {x + r * x_replica, x_column, x_row},
+                         weight + r * T * p, shift ? shift + r * T : nullptr);
+    });
+}
+
+/// A readout (`with_reading`): predictions from embeddings; `mean` [R, G, out] is kept for the reverse
+/// pass where graphs are predicted.
+HOG_API int hog_read(const int64_t* shape, double slope, const void* const* arrays, int64_t single,
+                     const void* h, const int64_t* batch, void* mean, void* out, char* why,
+                     int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        const auto run = [&](auto as) {
+            typedef decltype(as) T;
+            with_reading<T>(shape, slope, arrays, batch,
+                            [&](Reading<T>& it) { it.forward(h, (T*)mean, (T*)out); });
+        };
+        single ? run(float()) : run(double());
+    });
+}
+
+/// The gradients of the embeddings (nullptr: not wanted) and of all parameters of a readout, from those
+/// of its predictions.
+HOG_API int hog_read_back(const int64_t* shape, double slope, const void* const* arrays,
+                          int64_t single, const void* h, const int64_t* batch, const void* mean,
+                          const void* gradient, void* into, void* sums, char* why,
+                          int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        const auto run = [&](auto as) {
+            typedef decltype(as) T;
+            with_reading<T>(shape, slope, arrays, batch, [&](Reading<T>& it) {
+                it.backward(h, (const T*)mean, (const T*)gradient, (T*)into, (T*)sums);
+            });
+        };
+        single ? run(float()) : run(double());
+    });
 }
 
 }  // extern "C"

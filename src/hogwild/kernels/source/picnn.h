@@ -42,6 +42,8 @@ constexpr int MOST_LAYERS = 12;
 #define HOG_UNROLL
 #endif
 #define HOG_LOCAL(name, count) HOG_LOCAL_OF(V, name, count)
+// Room for one number of every row of all layers, where one sweep over the inputs serves all layers.
+#define HOG_SWEPT(P, name) HOG_LOCAL_OF(P, name, ByColumns<W_>::value ? net.hidden() + net.out() : 0)
 #define HOG_EACH(i, n) HOG_UNROLL for (int i = 0; i < (n); ++i)
 
 /// A network whose sizes are known when it runs; everything that follows from them is a table.
@@ -72,6 +74,7 @@ struct Net {
     HOG_METHOD int context() const { return q_[layers]; }
     HOG_METHOD int weights() const { return p_[layers]; }
     HOG_METHOD int parameters() const { return p_[layers] + f_[layers]; }
+    HOG_METHOD int columns() const { return inputs * unit_[layers]; }  // of `Weights`
 
     /// Fill the tables, which are zero, from the numbers of layers and inputs and the widths.
     HOG_METHOD void tabulate() {
@@ -85,72 +88,11 @@ struct Net {
     }
 };
 
-// Products of weights with a pack of rows: W [rows, cols] with numbers in(j), and W' with numbers c.
-// On a CPU a few rows of W share what is read, and their sums are in registers.
-#if HOG_GPU
-/// out[i] += sum over j of W[i, j] in(j).
-template <class T, class P, class In>
-HOG_FN void add_rows(const T* W, int rows, int cols, const In& in, P* out) {
-    HOG_EACH(i, rows) HOG_EACH(j, cols) out[i] += W[i * cols + j] * in(j);
-}
-/// out(j, sum over i of W[i, j] c[i]).
-template <class T, class P, class Out>
-HOG_FN void each_column(const T* W, int rows, int cols, const P* c, const Out& out) {
-    HOG_EACH(j, cols) {
-        P sum = P{};
-        HOG_EACH(i, rows) sum += W[i * cols + j] * c[i];
-        out(j, sum);
-    }
-}
-#else
-template <int R, class T, class P, class In>
-HOG_FN void add_some_rows(const T* W, int cols, const In& in, P* out) {
-    P sum[R], more[R];  // two sums a row where there are few rows: additions wait for each other
-    for (int r = 0; r < R; ++r) sum[r] = out[r], more[r] = P{};
-    int j = 0;
-    if (R < 4)
-        for (; j + 2 <= cols; j += 2) {
-            const P x = in(j), y = in(j + 1);
-            for (int r = 0; r < R; ++r) {
-                sum[r] += W[r * cols + j] * x;
-                more[r] += W[r * cols + j + 1] * y;
-            }
-        }
-    for (; j < cols; ++j) {
-        const P x = in(j);
-        for (int r = 0; r < R; ++r) sum[r] += W[r * cols + j] * x;
-    }
-    for (int r = 0; r < R; ++r) out[r] = R < 4 ? sum[r] + more[r] : sum[r];
-}
-template <int R, class T, class P, class Out>
-HOG_FN void each_column_of(const T* W, int cols, const P* c, const Out& out) {
-    P held[R];
-    for (int r = 0; r < R; ++r) held[r] = c[r];
-    for (int j = 0; j < cols; ++j) {
-        P sum = W[j] * held[0];
-        for (int r = 1; r < R; ++r) sum += W[r * cols + j] * held[r];
-        out(j, sum);
-    }
-}
-/// out[i] += sum over j of W[i, j] in(j).
-template <class T, class P, class In>
-HOG_FN void add_rows(const T* W, int rows, int cols, const In& in, P* out) {
-    int i = 0;
-    for (; i + 8 <= rows; i += 8) add_some_rows<8>(W + i * cols, cols, in, out + i);
-    if (i + 4 <= rows) add_some_rows<4>(W + i * cols, cols, in, out + i), i += 4;
-    if (i + 2 <= rows) add_some_rows<2>(W + i * cols, cols, in, out + i), i += 2;
-    if (i < rows) add_some_rows<1>(W + i * cols, cols, in, out + i);
-}
-/// out(j, x) for parts x of the sum over i of W[i, j] c[i]: once for every eight rows.
-template <class T, class P, class Out>
-HOG_FN void each_column(const T* W, int rows, int cols, const P* c, const Out& out) {
-    int i = 0;
-    for (; i + 8 <= rows; i += 8) each_column_of<8>(W + i * cols, cols, c + i, out);
-    if (i + 4 <= rows) each_column_of<4>(W + i * cols, cols, c + i, out), i += 4;
-    if (i + 2 <= rows) each_column_of<2>(W + i * cols, cols, c + i, out), i += 2;
-    if (i < rows) each_column_of<1>(W + i * cols, cols, c + i, out);
-}
-#endif
+}  // namespace hog
+
+#include "weights.h"
+
+namespace hog {
 
 /// The positive part of a gate, and its slope.
 template <class N>
@@ -172,11 +114,7 @@ HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out to, V* pad) {
         const V* from = o0;
         if (l) {
             const double *F = f + net.f(l), *c = F + rows * before;
-            HOG_EACH(i, rows) {
-                V x = wide(c[i]);
-                HOG_EACH(j, before) x += F[i * before + j] * u[j];
-                o[i] = x;
-            }
+            affine(F, c, rows, before, u, o);
             from = o;
         }
         const int at = net.q(l);
@@ -195,9 +133,10 @@ HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out to, V* pad) {
 }
 
 /// f(y); the slopes and pre-activations of the hidden units go to `s` and `a`.
-template <class N, class In, class Out>
-HOG_FN void forward(HOG_NET net, const double* W, In q, const V* y, Out s, Out a, V* value,
-                    V* pad) {
+template <class N, class W_, class In, class Out>
+HOG_FN void forward(HOG_NET net, const W_& W, In q, const V* y, Out s, Out a, V* value, V* pad) {
+    HOG_SWEPT(V, swept);
+    sweep(net, W, q, y, swept);
     HOG_LOCAL(v, net.widest());
     HOG_LOCAL(z, net.widest());
     HOG_LOCAL(x, net.widest());
@@ -206,10 +145,10 @@ HOG_FN void forward(HOG_NET net, const double* W, In q, const V* y, Out s, Out a
     int unit = 0;
     HOG_EACH(l, net.L()) {
         const int at = net.q(l), width = net.w(l), before = net.before(l);
-        const double *Wy = W + net.p(l), *Wz = Wy + width * net.D();
+        const double* Wz = W + net.p(l) + width * net.D();
         HOG_EACH(j, before) v[j] = q[at + net.D() + width + j] * z[j];
         HOG_EACH(i, width) x[i] = q[at + net.D() + i];
-        add_rows(Wy, width, net.D(), [&](int j) { return q[at + j] * y[j]; }, x);
+        add_layer(net, W, q, l, y, swept, x);
         add_rows(Wz, width, before, [&](int j) { return v[j]; }, x);
         HOG_EACH(i, width) {
             if (l + 1 == net.L()) {
@@ -227,10 +166,10 @@ HOG_FN void forward(HOG_NET net, const double* W, In q, const V* y, Out s, Out a
 
 /// c_m = s_m Wz' c of the layer above: the reverse pass through one layer. `felt` gets the
 /// sensitivities before the slope.
-template <class N, class T, class P, class In>
-HOG_FN void descend(HOG_NET net, const T* W, In q, In s, int l, const P* above, P* felt, P* below) {
+template <class N, class W_, class P, class In>
+HOG_FN void descend(HOG_NET net, const W_& W, In q, In s, int l, const P* above, P* felt, P* below) {
     const int width = net.w(l + 1), before = net.w(l), unit = net.unit(l);
-    const T* Wz = W + net.p(l + 1) + width * net.D();
+    const auto* Wz = W + net.p(l + 1) + width * net.D();
     const int gz = net.q(l + 1) + net.D() + width;
     HOG_EACH(m, before) felt[m] = P{};
     each_column(Wz, width, before, above, [&](int m, const P& x) { felt[m] += x; });
@@ -238,14 +177,6 @@ HOG_FN void descend(HOG_NET net, const T* W, In q, In s, int l, const P* above, 
         felt[m] = q[gz + m] * felt[m];
         below[m] = felt[m] * s[unit + m];
     }
-}
-
-/// out += Wy' c gated, of one layer: what the layer's pre-activations send back to y.
-template <class N, class T, class P, class In>
-HOG_FN void add_inputs(HOG_NET net, const T* W, In q, int l, const P* c, P* out) {
-    const int at = net.q(l);
-    each_column(W + net.p(l), net.w(l), net.D(), c,
-                [&](int j, const P& x) { out[j] += q[at + j] * x; });
 }
 
 /// The Jacobians of all hidden units, `every` [hidden, D], and J [out, D] of f.
@@ -346,26 +277,27 @@ HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, doub
 
 /// A reverse pass from weights `top` [out] on f to y. `visit(unit, felt, below)` gets the sensitivity
 /// of every hidden unit, before and behind its slope, and returns what goes on to the layer below.
-template <class N, class T, class P, class In, class Visit>
-HOG_FN void pull(HOG_NET net, const T* W, In q, In s, const P* top, const Visit& visit, P* out, P* pad) {
+template <class N, class W_, class P, class In, class Visit>
+HOG_FN void pull(HOG_NET net, const W_& W, In q, In s, const P* top, const Visit& visit, P* out, P* pad) {
+    HOG_SWEPT(P, all);
     HOG_LOCAL_OF(P, up, net.widest());
     HOG_LOCAL_OF(P, down, net.widest());
     HOG_LOCAL_OF(P, felt, net.widest());
-    HOG_EACH(j, net.D()) out[j] = P{};
     HOG_EACH(i, net.out()) up[i] = top[i];
     HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
-        add_inputs(net, W, q, l, up, out);
+        send_layer(net, W, q, l, up, all, out);
         if (!l) break;
         descend(net, W, q, s, l - 1, up, felt, down);
         const int first = net.unit(l - 1);
         HOG_EACH(m, net.w(l - 1)) up[m] = visit(first + m, felt[m], down[m]);
     }
+    sweep_back(net, W, q, all, out);
 }
 
 /// The gradient J' p without Jacobians. `bent` gets the curvature of every hidden unit times its
 /// sensitivity, so that the curvature of p' f is the sum over units of J_m' bent_m J_m.
-template <class N, class In, class Out>
-HOG_FN void pullback(HOG_NET net, const double* W, In q, In s, In a, const V* p, double reach,
+template <class N, class W_, class In, class Out>
+HOG_FN void pullback(HOG_NET net, const W_& W, In q, In s, In a, const V* p, double reach,
                      Out bent, V* gradient, V* pad) {
     pull(
         net, W, q, s, p,
@@ -377,17 +309,19 @@ HOG_FN void pullback(HOG_NET net, const double* W, In q, In s, In a, const V* p,
 }
 
 /// Df(y)[t]; the tangents of the hidden units' pre-activations go to `moving`.
-template <class N, class T, class P, class In, class Out>
-HOG_FN void tangent(HOG_NET net, const T* W, In q, In s, const P* t, Out moving, P* moved, P* pad) {
+template <class N, class W_, class P, class In, class Out>
+HOG_FN void tangent(HOG_NET net, const W_& W, In q, In s, const P* t, Out moving, P* moved, P* pad) {
+    HOG_SWEPT(P, swept);
+    sweep(net, W, q, t, swept);
     HOG_LOCAL_OF(P, v, net.widest());
     HOG_LOCAL_OF(P, x, net.widest());
     int unit = 0;
     HOG_EACH(l, net.L()) {
         const int at = net.q(l), width = net.w(l), before = net.before(l), low = unit - before;
-        const T *Wy = W + net.p(l), *Wz = Wy + width * net.D();
+        const auto* Wz = W + net.p(l) + width * net.D();
         HOG_EACH(j, before) v[j] = q[at + net.D() + width + j] * (s[low + j] * moving[low + j]);
         HOG_EACH(i, width) x[i] = P{};
-        add_rows(Wy, width, net.D(), [&](int j) { return q[at + j] * t[j]; }, x);
+        add_layer(net, W, q, l, t, swept, x);
         add_rows(Wz, width, before, [&](int j) { return v[j]; }, x);
         HOG_EACH(i, width) {
             if (l + 1 == net.L()) moved[i] = x[i];
@@ -399,8 +333,8 @@ HOG_FN void tangent(HOG_NET net, const T* W, In q, In s, const P* t, Out moving,
 
 /// J' r + sum over units of J_m' bent_m moving_m: the curvature along a tangent, and what the rest
 /// of the energy sends back.
-template <class N, class T, class P, class In>
-HOG_FN void curve(HOG_NET net, const T* W, In q, In s, In bent, In moving, const P* r, P* out, P* pad) {
+template <class N, class W_, class P, class In>
+HOG_FN void curve(HOG_NET net, const W_& W, In q, In s, In bent, In moving, const P* r, P* out, P* pad) {
     pull(
         net, W, q, s, r,
         [&](int m, const P&, const P& below) { return below + bent[m] * moving[m]; }, out, pad);
@@ -422,15 +356,15 @@ HOG_FN void diagonal_of(HOG_NET net, const double* W, In q, In s, In bent, V* ev
 
 /// Cotangents of phi = p . Df(y)[t] + r . f(y): of the context into `qb`, of the weights added to
 /// `wb`. Also gives f(y) and Df(y)[t].
-template <class N, class In, class Out, class Sum>
-HOG_FN void cotangents(HOG_NET net, const double* W, In q, In s, In a, const V* y, const V* t,
+template <class N, class W_, class In, class Out, class Sum>
+HOG_FN void cotangents(HOG_NET net, const W_& W, In q, In s, In a, const V* y, const V* t,
                        const V* p, const V* r, V* value, V* moved, Out qb, Sum wb, V* pad) {
     const int D = net.D();
     HOG_LOCAL(z, net.hidden());
     HOG_LOCAL(zt, net.hidden());
     HOG_LOCAL(at_, net.hidden());  // tangents of the pre-activations
-    HOG_LOCAL(gy, net.D());
-    HOG_LOCAL(gt, net.D());
+    HOG_SWEPT(V, swept);
+    sweep(net, W, q, t, swept);
     HOG_LOCAL(v, net.widest());
     HOG_LOCAL(vt, net.widest());
     HOG_LOCAL(al, net.widest());
@@ -445,7 +379,7 @@ HOG_FN void cotangents(HOG_NET net, const double* W, In q, In s, In a, const V* 
             vt[j] = gate * zt[low + j];
         }
         HOG_EACH(i, width) ga[i] = wide(0.0);
-        add_rows(Wy, width, D, [&](int j) { return q[at + j] * t[j]; }, ga);
+        add_layer(net, W, q, l, t, swept, ga);
         add_rows(Wz, width, before, [&](int j) { return vt[j]; }, ga);
         if (l + 1 == net.L()) {
             HOG_EACH(i, width) {
@@ -472,28 +406,16 @@ HOG_FN void cotangents(HOG_NET net, const double* W, In q, In s, In a, const V* 
     }
     HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
         const int at = net.q(l), width = net.w(l), before = net.before(l);
-        const double *Wy = W + net.p(l), *Wz = Wy + width * D;
-        const int first = net.p(l), low = net.unit(l) - before;
+        const double* Wz = W + net.p(l) + width * D;
+        const int first = hidden_sums(net, W, l), low = net.unit(l) - before;
         HOG_EACH(i, width) qb[at + D + i] = al[i];
-        HOG_EACH(j, D) {
-            V sum = wide(0.0), sum_t = wide(0.0);
-            HOG_EACH(i, width) {
-                sum += Wy[i * D + j] * al[i];
-                sum_t += Wy[i * D + j] * ga[i];
-            }
-            qb[at + j] = sum * y[j] + sum_t * t[j];
-            gy[j] = q[at + j] * y[j];
-            gt[j] = q[at + j] * t[j];
-        }
-        HOG_EACH(i, width) {  // row by row: columns would lie a page apart in the caches
-            HOG_EACH(j, D) wb.add(first + i * D + j, al[i] * gy[j] + ga[i] * gt[j]);
-        }
+        layer_cotangents(net, W, q, l, y, t, al, ga, qb, wb);
         HOG_EACH(m, before) {
             const V gate = q[at + D + width + m], slope = s[low + m];
             V ca = wide(0.0), cg = wide(0.0);
             const V gz = gate * z[low + m], gzt = gate * zt[low + m];
             HOG_EACH(i, width) {
-                wb.add(first + width * D + i * before + m, al[i] * gz + ga[i] * gzt);
+                wb.add(first + i * before + m, al[i] * gz + ga[i] * gzt);
                 ca += Wz[i * before + m] * al[i];
                 cg += Wz[i * before + m] * ga[i];
             }
@@ -539,11 +461,7 @@ HOG_FN void fill_reverse(HOG_NET net, const double* f, const V* o0, In qb, V* o0
         const V* from = o0;
         V* to = l ? ob : o0b;
         if (l) {
-            for (int i = ahead; i < ahead + before + net.D(); ++i) {
-                V x = wide(c[i]);
-                HOG_EACH(j, before) x += F[i * before + j] * in[j];
-                o[i] = x;
-            }
+            affine(F + ahead * before, c + ahead, before + net.D(), before, in, o + ahead);
             from = o;
         }
         V slope;
@@ -559,14 +477,8 @@ HOG_FN void fill_reverse(HOG_NET net, const double* f, const V* o0, In qb, V* o0
         }
         HOG_EACH(i, net.w(l)) to[ahead + before + net.D() + i] = qb[at + net.D() + i];
         if (!l) break;
-        HOG_EACH(j, before) ub[j] = wide(0.0);
-        HOG_EACH(i, rows) {
-            HOG_EACH(j, before) {
-                fb.add(net.f(l) + i * before + j, ob[i] * in[j]);
-                ub[j] += F[i * before + j] * ob[i];
-            }
-            fb.add(net.f(l) + rows * before + i, ob[i]);
-        }
+        affine_reverse(F, rows, before, in, ob, ub, fb.from(net.f(l)));
+        HOG_EACH(i, rows) fb.add(net.f(l) + rows * before + i, ob[i]);
     }
 }
 

@@ -7,6 +7,7 @@
 // the star are in this front, too. A plan depends on the connectivity alone.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "arena.h"
 #include "terms.h"
 
 namespace hog {
@@ -338,6 +340,8 @@ struct Plan {
     std::vector<int64_t> first, edge_first;  // [G + 1]
     std::vector<int64_t> edge;               // [E] the caller's number of every sorted edge
     std::vector<std::shared_ptr<const GraphPlan>> of;
+    mutable std::mutex busy;                 // of the arena
+    mutable Arena arena;                     // the memory of solves in chunks
 };
 
 /// The plan of a batch; nullptr and a reason where the arrays are wrong.

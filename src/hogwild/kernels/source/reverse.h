@@ -138,7 +138,13 @@ HOG_METHOD void Task<S, F, T>::reverse(const Cotangents& out, Sum sums) {
             // Nodes gather what their edges send back; the contexts are not needed any more.
             if (here != b) continue;
             const Fields to = qm.pack(at);
+#if HOG_GPU
             HOG_EACH(x, s().message().rows0()) to[x] = o0b[x];
+#else
+            double* rows[LANES];
+            for (int l = 0; l < LANES; ++l) rows[l] = (double*)to + l * qm.fields;
+            rows_of(o0b, s().message().rows0(), 1, rows, LANES);
+#endif
             if (out.edges)
                 for (int l = 0; l < LANES && b * LANES + l < v.e; ++l)
                     HOG_EACH(x, s().message().rows0())
@@ -147,6 +153,31 @@ HOG_METHOD void Task<S, F, T>::reverse(const Cotangents& out, Sum sums) {
         }
     }
     team.sync();
+#if !HOG_GPU
+    const int width = s().loop_row(), some = s().message().rows0();
+    HOG_PACKS(b, packs(v.n)) {
+        HOG_PAD;
+        HOG_LOCAL(node, LANES * ((width + LANES - 1) / LANES));
+        const double* rows[LANES];
+        for (int l = 0; l < LANES; ++l) {
+            const int i = std::min(b * LANES + l, v.n - 1);
+            double* const to = gathered_ + (size_t)i * width;
+            rows[l] = to;
+            if (b * LANES + l > i) continue;
+            for (int x = 0; x < width; ++x) to[x] = 0;
+            for (int hd = 0; hd < H(); ++hd) {
+                if (s().ends() == 2)
+                    for (int q = v.ptr[i]; q < v.ptr[i + 1]; ++q)
+                        add_to(to + hd * some, back(q, hd), some);
+                if (s().sent())
+                    for (int o = v.out_ptr[i]; o < v.out_ptr[i + 1]; ++o)
+                        add_to(to + s().own_rows() + hd * some, back(v.out_edge[o], hd), some);
+            }
+        }
+        packs_of(rows, width, node, 1);
+        write_nodes(out.nodes, 0, width, b, node);
+    }
+#else
     for (int hd = 0; hd < H(); ++hd)
         for (int x = 0; x < s().message().rows0(); ++x) {
             const int row = hd * s().message().rows0() + x;
@@ -159,6 +190,7 @@ HOG_METHOD void Task<S, F, T>::reverse(const Cotangents& out, Sum sums) {
                 if (s().sent()) out.nodes[(s().own_rows() + row) * at_.N + at_.n0 + i] = sent;
             }
         }
+#endif
 }
 
 }  // namespace hog

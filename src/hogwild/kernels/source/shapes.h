@@ -1,6 +1,7 @@
 // The sizes of a model, the arrays that pose its energy on a graph, and how rows lie in memory.
 #pragma once
 #include "picnn.h"
+#include "turned.h"
 
 // HOG_PACKS: the packs of rows that this thread computes. HOG_ALL_PACKS: the same, but all threads of
 // a warp make equally many turns, because they add up what they found. HOG_PAD begins to use the
@@ -167,6 +168,7 @@ struct Place {
     long long n0, e0, N, E;           // first node and edge; nodes and edges of the batch
     const long long* edge;            // the caller's number of every sorted edge of this graph
     const double* parameters;         // of this replica, as the networks use them
+    const double* columns;            // the columns of their `Weights`; a GPU has none
     const double* nodes;              // o_0 on nodes, [node rows, N]
     const double* edges;              // o_0 on edges, [edge rows, E], or nullptr
     const double* weight;             // [H or 1, E], or nullptr: all one

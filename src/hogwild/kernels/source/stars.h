@@ -9,7 +9,7 @@
 #pragma once
 #include <vector>
 
-#include "rows.h"
+#include "unrolled.h"
 
 namespace hog {
 

@@ -17,7 +17,7 @@ namespace hog {
 class Team : public Turns {
   public:
     HOG_METHOD Team(long long time_, int what_, double* shared)
-        : Turns(time_, what_, shared + (HOG_FEW ? 0 : HOG_WEIGHTS)),
+        : Turns(time_, what_, shared + (HOG_FEW ? 0 : (HOG_WEIGHTS + 1) / 2 * 2)),
           w(HOG_FEW ? hog_weights : (const Real*)shared) {}
 
     /// List the nodes whose turn it is; returns how many there are.
@@ -87,10 +87,10 @@ class Team : public Turns {
 
     HOG_METHOD const Real* head(int hd) const { return w + hd * MessageNet::weights(); }
     HOG_METHOD const Real* context(int hd) const {
-        return rows + me * (HOG_ROW + 1) + hd * MessageNet::context();
+        return of_edges + me * HOG_STRIDE(HOG_ROW) + hd * MessageNet::context();
     }
     HOG_METHOD Real weight(int hd) const {
-        return rows[me * (HOG_ROW + 1) + HOG_HEADS * MessageNet::context() + hd];
+        return of_edges[me * HOG_STRIDE(HOG_ROW) + HOG_HEADS * MessageNet::context() + hd];
     }
 
     /// The message along this thread's edge, to be added up by its receiver.
@@ -109,7 +109,7 @@ class Team : public Turns {
         }
     }
 
-    /// Fetch the edges of a round again, with what their threads knew of them.
+    /// Take the edges of a round again, with what their threads knew of them.
     HOG_METHOD void again(int round) {
         __syncthreads();
         take(round);
@@ -122,20 +122,19 @@ class Team : public Turns {
     /// What a thread knows of its node.
     struct Own {
         Real message[HOG_M], gradient[HOG_K], bar[HOG_UN];  // the self message; derivatives of the energy
-        Real slopes[LoopNet::hidden() + 1], units[LoopNet::hidden() + 1];
 #if HOG_STEP == 2
         Real block[HOG_KK], A[HOG_MK], U[HOG_UN * HOG_UN];
 #endif
     };
     HOG_METHOD const Real* w_loop() const { return head(HOG_HEADS); }
     HOG_METHOD const Real* w_up() const { return w_loop() + LoopNet::weights(); }
-    HOG_METHOD const Real* q_loop() const { return of_nodes + spot * (HOG_NODE_ROW + 1); }
+    HOG_METHOD const Real* q_loop() const { return of_nodes + spot * HOG_STRIDE(HOG_NODE_ROW); }
     HOG_METHOD const Real* q_up() const { return q_loop() + LoopNet::context(); }
     HOG_METHOD Real loop_weight() const { return q_up()[UpdateNet::context()]; }
 
     /// The node's message to itself.
-    HOG_METHOD void message_to_self(Own& own) const {
-        forward_from<LoopNet>(w_loop(), q_loop(), now, nullptr, own.slopes, own.units, own.message);
+    HOG_METHOD void message_to_self(Own& own, Real* slopes, Real* units) const {
+        forward_from<LoopNet>(w_loop(), q_loop(), now, nullptr, slopes, units, own.message);
         HOG_EACH(c, HOG_M) own.message[c] *= loop_weight();
     }
 
@@ -160,15 +159,15 @@ class Team : public Turns {
     }
 
     /// The derivatives of the node's energy, without what comes from its edges.
-    HOG_METHOD void reply_to_self(Own& own) const {
+    HOG_METHOD void reply_to_self(Own& own, const Real* slopes, const Real* units) const {
         Real p[HOG_M], g[HOG_K];
         HOG_EACH(c, HOG_M) p[c] = loop_weight() * own.bar[c];
 #if HOG_STEP == 2
-        expand_majorised<LoopNet>(w_loop(), q_loop(), own.slopes, own.units, p, own.A, g, own.block);
+        expand_majorised<LoopNet>(w_loop(), q_loop(), slopes, units, p, own.A, g, own.block);
         HOG_EACH(r, HOG_K) HOG_EACH(c, r) own.block[c * HOG_K + r] = own.block[r * HOG_K + c];
         HOG_EACH(x, HOG_MK) own.A[x] *= loop_weight();
 #else
-        gradient_by<LoopNet>(w_loop(), q_loop(), own.slopes, p, g);
+        gradient_by<LoopNet>(w_loop(), q_loop(), slopes, p, g);
 #endif
         HOG_EACH(c, HOG_K) own.gradient[c] = own.bar[HOG_M + c] + g[c] + (Real)HOG_BETA * now[c];
     }
@@ -229,7 +228,9 @@ class Team : public Turns {
 
     /// The nodes compute the gradients of their energies; their letters go out.
     HOG_METHOD void send() {
-        Real sums[HOG_M], slopes[HOG_UNITS + 1], units[HOG_UNITS + 1], added[HOG_SUMS];
+        constexpr int most_units = HOG_UNITS > LoopNet::hidden() ? HOG_UNITS : LoopNet::hidden();
+        Real slopes[most_units + 1], units[most_units + 1];  // of the thread's edge, or of its node
+        Real sums[HOG_M], added[HOG_SUMS];
         Own node;
         int round = 0;
         HOG_EACH(c, HOG_M) sums[c] = 0;
@@ -241,7 +242,7 @@ class Team : public Turns {
                 message(message_, slopes, units);
                 HOG_EACH(c, HOG_M) gather[c * HOG_THREADS + me] = message_[c];
             }
-            if (has_node() && round == 0) message_to_self(node);
+            if (has_node() && round == 0) message_to_self(node, slopes, units);
             __syncthreads();
             if (has_node()) add_gathered<HOG_M>(round, sums);
             round += HOG_THREADS;
@@ -256,7 +257,7 @@ class Team : public Turns {
                 if (edge.on) message(ignored, slopes, units);
             }
             if (edge.on) reply(slopes, units);
-            if (has_node() && round == 0) reply_to_self(node);
+            if (has_node() && round == 0) reply_to_self(node, slopes, units);
             __syncthreads();
             if (has_node()) add_gathered<HOG_SUMS>(round, added);
             round += HOG_THREADS;

@@ -25,6 +25,8 @@ enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 #define HOG_SUMS (HOG_K + HOG_KK + HOG_MK)  // what an edge adds to sums of its receiver
 #define HOG_GATHER (HOG_SUMS > HOG_M ? HOG_SUMS : HOG_M)
 #define HOG_TELL (HOG_K + HOG_M + HOG_MM)
+#define HOG_STRIDE(row) ((row) + 2)  // of features in shared memory: threads that read the same number of
+                                     // different rows use different banks
 
 /// A simulation in the memory of the GPU. Edges are numbered by receiver, `order` has their numbers in
 /// the graph.
@@ -32,10 +34,10 @@ struct Ticks {
     long long nodes, edges, replicas, range;            // range: nodes of a block
     long long rows, versions, numbers, stagger, delay;  // rows: of `ring`
     const long long *begin, *node_keys, *edge_keys, *out_degree;
-    const int *order, *src, *dst, *reverse;
-    unsigned* held;                                     // the packets that edges' receivers hold now: age, version
+    const int *order, *src, *reverse;
+    unsigned* held;                                     // the packets that edges' receivers hold: time, version
     const unsigned char* loops;                         // whether an edge is a self-loop; nullptr: none is
-    long long *next, *turn, *view;                      // turn: a node's last tick, if it was given
+    long long *next, *turn;                             // turn: a node's last tick, if it was given
     Real *node, *edge, *h;                            // packets as in Outbox; h: [R, k, N]
     unsigned* ring;                                     // [rows, N] the packet of each node at a tick: pack()
     long long *content, *latest;
@@ -52,14 +54,14 @@ __constant__ Ticks hog_ticks;
 __constant__ Real hog_weights[HOG_FEW ? HOG_WEIGHTS : 1];
 }
 
-/// Copy a number to shared memory without waiting for it.
+/// Copy two numbers to shared memory without waiting for them.
 HOG_FN void copy_later(Real* to, const Real* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(sizeof(Real))
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(2 * sizeof(Real))
                  : "memory");
 #else
-    *to = *from;
+    to[0] = from[0], to[1] = from[1];
 #endif
 }
 HOG_FN void wait_for_copies() {
@@ -68,45 +70,57 @@ HOG_FN void wait_for_copies() {
 #endif
 }
 
-// A packet in the ring: its version, and the time of its oldest content modulo 2^24.
-HOG_FN unsigned pack(long long content, int version) {
-    return ((unsigned)content & 0xffffffu) << 8 | (unsigned)version;
+// A time modulo 2^24 and the version of a packet: in the ring, the time of the packet's oldest content; of
+// an edge, the time at which its sender held the packet.
+HOG_FN unsigned pack(long long time, int version) {
+    return ((unsigned)time & 0xffffffu) << 8 | (unsigned)version;
 }
-HOG_FN int version_of(unsigned packet) { return (int)(packet & 255u); }
-HOG_FN int content_age(unsigned packet, long long time) {
-    return (int)(((unsigned)time - (packet >> 8)) & 0xffffffu);
+HOG_FN int version_of(unsigned packed) { return (int)(packed & 255u); }
+HOG_FN int age_of(unsigned packed, long long time) {
+    return (int)(((unsigned)time - (packed >> 8)) & 0xffffffu);
+}
+
+/// Whether it is a node's turn.
+HOG_FN bool has_turn(long long node, long long time, int what) {
+    return (what & DRAW ? hog_ticks.next[node] : hog_ticks.turn[node]) == time;
 }
 
 HOG_FN void add_count(long long* at, long long x) {
     atomicAdd((unsigned long long*)at, (unsigned long long)x);
 }
 
-/// The packets that the receivers of some edges hold now: the edges of a thread are a grid apart.
+/// The packets that nodes hold whose turn it is. A warp takes 32 nodes, and then their edges.
 class Finder {
   public:
     HOG_METHOD Finder(long long time_, int what_, int* shared)
-        : time(time_), what(what_), counts(shared), most(shared + 2 * HOG_AGES) {}
+        : time(time_), what(what_), row((int)(time_ % hog_ticks.rows)), counts(shared),
+          most(shared + 2 * HOG_AGES) {}
 
     HOG_METHOD void run(int threads, int blocks) {
         for (int x = threadIdx.x; x < 2 * HOG_AGES + 2; x += threads) counts[x] = 0;
         __syncthreads();
-        const int row = (int)(time % hog_ticks.rows);
-        for (long long q = blockIdx.x * threads + threadIdx.x; q < hog_ticks.edges; q += threads * blocks) {
-            const int node = hog_ticks.dst[q];
-            if ((what & DRAW ? hog_ticks.next[node] : hog_ticks.turn[node]) != time) continue;
-            const int number = hog_ticks.order[q], sender = hog_ticks.src[q];
-            long long tau = hog_ticks.view[number];
-            if (what & DRAW) {
-                const long long limit = time - tau;
-                tau = time - draw(hog_ticks.edge_keys[q], time, limit < hog_ticks.delay ? limit : hog_ticks.delay);
-                hog_ticks.view[number] = tau;
+        const int lane_ = threadIdx.x % 32, warps = threads / 32;
+        const long long warp = (long long)blockIdx.x * warps + threadIdx.x / 32;
+        for (long long from = 32 * warp; from < hog_ticks.nodes; from += 32ll * warps * blocks) {
+            const long long node = from + lane_;
+            int begin = 0, edges = 0;
+            if (node < hog_ticks.nodes && has_turn(node, time, what)) {
+                begin = (int)hog_ticks.begin[node];
+                edges = (int)hog_ticks.begin[node + 1] - begin;
             }
-            const int age = (int)(time - tau);
-            const unsigned packet = hog_ticks.ring[(row >= age ? row - age : row - age + hog_ticks.rows) * hog_ticks.nodes + sender];
-            const int inside = content_age(packet, time);
-            hog_ticks.held[q] = (unsigned)age << 8 | version_of(packet);
-            count_age(0, age);
-            count_age(1, inside > age ? inside : age);
+            int upto = edges;  // edges of this node and of those before it
+            for (int o = 1; o < 32; o *= 2) {
+                const int other = __shfl_up_sync(~0u, upto, o);
+                if (lane_ >= o) upto += other;
+            }
+            const int all = __shfl_sync(~0u, upto, 31), shift = begin - (upto - edges);
+            for (int x = 0; x < all; x += 32) {
+                int owner = 0;
+                for (int o = 16; o > 0; o /= 2)
+                    if (__shfl_sync(~0u, upto, owner + o - 1) <= x + lane_) owner += o;
+                const int q = __shfl_sync(~0u, shift, owner) + x + lane_;
+                if (x + lane_ < all) hold(q);
+            }
         }
         __syncthreads();
         for (int x = threadIdx.x; x < 2 * HOG_AGES; x += threads)
@@ -117,8 +131,21 @@ class Finder {
 
   private:
     long long time;
-    int what;
+    int what, row;
     int *counts, *most;  // most: the largest age of packets and of content
+
+    /// The packet that the receiver of an edge holds from now on.
+    HOG_METHOD void hold(int q) const {
+        int age = age_of(hog_ticks.held[q], time);
+        if (what & DRAW)
+            age = (int)draw(hog_ticks.edge_keys[q], time, age < hog_ticks.delay ? age : hog_ticks.delay);
+        const int then = row >= age ? row - age : row - age + (int)hog_ticks.rows;
+        const unsigned packet = hog_ticks.ring[then * hog_ticks.nodes + hog_ticks.src[q]];
+        const int inside = age_of(packet, time);
+        hog_ticks.held[q] = pack(time - age, version_of(packet));
+        count_age(0, age);
+        count_age(1, inside > age ? inside : age);
+    }
 
     HOG_METHOD void count_age(int kind, int age) const {
         if (age > most[kind]) atomicMax(most + kind, age);
@@ -146,9 +173,9 @@ class Turns {
         const int row = (int)(time % hog_ticks.rows);
         row_now = row, row_next = row + 1 < (int)hog_ticks.rows ? row + 1 : 0;
         base = (long long*)shared, letters = base + HOG_NODES;
-        rows = (Real*)(letters + HOG_NODES);
-        of_nodes = rows + HOG_THREADS * (HOG_ROW + 1);
-        gather = of_nodes + HOG_NODES * (HOG_NODE_ROW + 1);
+        of_edges = (Real*)(letters + HOG_NODES);
+        of_nodes = of_edges + HOG_THREADS * HOG_STRIDE(HOG_ROW);
+        gather = of_nodes + HOG_NODES * HOG_STRIDE(HOG_NODE_ROW);
         tell = gather + HOG_THREADS * HOG_GATHER;
         int* whole = (int*)(tell + HOG_NODES * HOG_TELL);
         who = whole, whole += HOG_RANGE;
@@ -163,7 +190,7 @@ class Turns {
     long long time, start;
     int what, me, spot, replica;  // spot: the place of a thread with a node in the batch
     int row_now, row_next;        // rows of this tick and of the next one in the ring
-    Real *rows, *of_nodes, *gather, *tell;
+    Real *of_edges, *of_nodes, *gather, *tell;  // of_edges, of_nodes: features of the batch
     long long *base, *letters;  // letters: where those of a node's new packet begin
     int *who, *first, *owner, *ages, *most, *found;
     int listed, seated, nodes, edges;  // seated: the batch's first node in the list
@@ -181,10 +208,6 @@ class Turns {
 
     // -- whose turn it is --------------------------------------------------------------------------
 
-    HOG_METHOD bool has_turn(long long node) const {
-        return (what & DRAW ? hog_ticks.next[node] : hog_ticks.turn[node]) == time;
-    }
-
     /// List the nodes whose turn it is, and where their edges begin.
     HOG_METHOD void list() {
         const long long from = start, end = from + hog_ticks.range;
@@ -192,7 +215,7 @@ class Turns {
         const int lane_ = me % 32, warp = me / 32, warps = HOG_ALL / 32;
         listed = 0;
         for (long long at = from; at < to; at += HOG_ALL) {
-            const bool turn = at + me < to && has_turn(at + me);
+            const bool turn = at + me < to && has_turn(at + me, time, what);
             if ((what & FIND) && !turn && at + me < to) ring(row_next, at + me) = ring(row_now, at + me);
             const unsigned all = __ballot_sync(~0u, turn);
             if (lane_ == 0) found[warp] = __popc(all);
@@ -253,26 +276,35 @@ class Turns {
         edge.q = base[edge.owner] + round + me;
     }
 
-    /// Fetch the features of the edges of a round: every warp fetches those of its own edges, row by row.
-    HOG_METHOD void fetch_edges(int round) const {
-        const int lane_ = me % 32, begin = me - lane_, left = edges - round - begin;
-        const int count = me >= HOG_THREADS ? 0 : left < 32 ? left : 32;
-        const Real* from = hog_ticks.of_edges + replica * hog_ticks.edges * HOG_ROW;
-        const int mine_ = edge.on ? (int)edge.q : 0;
-        for (int e = 0; e < count; ++e) {
-            const Real* row = from + (long long)__shfl_sync(~0u, mine_, e) * HOG_ROW;
-            Real* to = rows + (begin + e) * (HOG_ROW + 1);
-            HOG_UNROLL for (int f = 0; f < HOG_ROW; f += 32)
-                if (f + 32 <= HOG_ROW || f + lane_ < HOG_ROW) copy_later(to + f + lane_, row + f + lane_);
+    /// A warp copies rows of `count` rows to shared memory, as many rows at once as it has lanes for;
+    /// `from(e)` is where row e is.
+    template <int ROW, class From>
+    HOG_METHOD void copy_rows(int first_row, int step, int count, Real* to, const From& from) const {
+        constexpr int lanes = ROW <= 16 ? 8 : ROW <= 32 ? 16 : 32, together = 32 / lanes;
+        const int lane_ = me % 32, f0 = 2 * (lane_ % lanes);
+        for (int e = first_row * together; e < count; e += step * together) {
+            const int mine_ = e + lane_ / lanes, row = mine_ < count ? mine_ : count - 1;
+            const Real* at = from(row) + f0;
+            HOG_UNROLL for (int f = 0; f < ROW; f += 2 * lanes)
+                if (f + 2 * lanes <= ROW || f + f0 < ROW) copy_later(to + row * HOG_STRIDE(ROW) + f0 + f, at + f);
         }
     }
+
+    /// Fetch the features of the edges of a round: every warp fetches those of its own edges.
+    HOG_METHOD void fetch_edges(int round) const {
+        const int begin = me - me % 32, left = edges - round - begin;
+        const int count = me >= HOG_THREADS ? 0 : left < 32 ? left : 32, mine_ = edge.on ? (int)edge.q : 0;
+        const Real* from = hog_ticks.of_edges + replica * hog_ticks.edges * HOG_ROW;
+        copy_rows<HOG_ROW>(0, 1, count, of_edges + begin * HOG_STRIDE(HOG_ROW),
+                           [=](int e) { return from + (long long)__shfl_sync(~0u, mine_, e) * HOG_ROW; });
+    }
+
+    /// Fetch the features of the batch's nodes: the warps take turns.
     HOG_METHOD void fetch_nodes() const {
-        const Real* from = hog_ticks.of_nodes + replica * hog_ticks.nodes * HOG_NODE_ROW;
-        for (int x = me; x < nodes * HOG_NODE_ROW; x += HOG_ALL) {
-            const int a = x / HOG_NODE_ROW, f = x % HOG_NODE_ROW;
-            const long long node = start + who[seated + a];
-            copy_later(of_nodes + a * (HOG_NODE_ROW + 1) + f, from + node * HOG_NODE_ROW + f);
-        }
+        const Real* from = hog_ticks.of_nodes + (replica * hog_ticks.nodes + start) * HOG_NODE_ROW;
+        const int* who_ = who + seated;
+        copy_rows<HOG_NODE_ROW>(me / 32, HOG_ALL / 32, nodes, of_nodes,
+                                [=](int a) { return from + (long long)who_[a] * HOG_NODE_ROW; });
     }
 
     /// Read the packet of this thread's edge; `fresh`: for the first time.
@@ -282,8 +314,8 @@ class Turns {
         edge.number = hog_ticks.order[edge.q];
         const unsigned held = hog_ticks.held[edge.q];
         const int sender = hog_ticks.src[edge.q], back = hog_ticks.reverse[edge.q];
-        const long long version = held & 255u, there = version * hog_ticks.nodes + sender;
-        if (fresh) ages[me] = (int)(held >> 8);
+        const long long version = version_of(held), there = version * hog_ticks.nodes + sender;
+        if (fresh) ages[me] = age_of(held, time);
         if (!(what & UPDATE)) return;
         const Real* packet = hog_ticks.node + (there * hog_ticks.replicas + replica) * HOG_K;
         if (fresh) {

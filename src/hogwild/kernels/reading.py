@@ -1,0 +1,192 @@
+"""The compiled readout (``source/dense.h``): a small perceptron on every node and, for predictions
+of graphs, another one on the mean of every graph's nodes. Autograd sees one function."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._utils import _unflatten_dense_tensors
+from torch.autograd import forward_ad
+from torch_geometric.nn import global_mean_pool
+
+from hogwild.errors import GraphError
+from hogwild.kernels.dense import SMALL, addresses, integers, require
+from hogwild.kernels.native import Library, library
+from hogwild.kernels.plan import address
+from hogwild.nn.mlp import MLP
+from hogwild_node.networks import mlp
+
+Network = Callable[[Tensor], Tensor]
+
+
+def read(
+    node: MLP, graph: MLP | None, h: Tensor, batch: Tensor | None = None, size: int | None = None
+) -> Tensor:
+    """Predictions of nodes, [(R,) N, out], or with ``graph`` of graphs, [(R,) G, out].
+
+    Args:
+        node: The perceptron on nodes.
+        graph: The perceptron on the mean of the nodes' outputs in every graph, or ``None``.
+        h: The embeddings, [(R,) N, k].
+        batch: The graph of every node, [N]; ``None``: there is one graph.
+        size: Number of graphs; ``None``: read from ``batch``.
+    """
+    networks = (node,) if graph is None else (node, graph)
+    native = library()
+    if native is not None and h.is_cpu and all(map(_plain, networks)) and not _watched():
+        given = [p for net in networks for p in _parameters(net)]
+        if _fits(node, h, given) and (batch is None or _names_graphs(batch, h)):
+            return _read(native, networks, h, given, batch, size)
+    return _on_torch(node, graph, h, batch, size)
+
+
+def _on_torch(
+    node: Network, graph: Network | None, h: Tensor, batch: Tensor | None, size: int | None
+) -> Tensor:
+    y = node(h)
+    if graph is None:
+        return y
+    return graph(y.mean(-2, keepdim=True) if batch is None else global_mean_pool(y, batch, size))
+
+
+def _plain(net: object) -> bool:
+    """Whether this is the library's own perceptron, and nobody listens to it."""
+    return type(net) is MLP and not (
+        net._forward_hooks or net._forward_pre_hooks or net._backward_hooks
+        or net._backward_pre_hooks
+    )  # fmt: skip
+
+
+def _watched() -> bool:
+    """Whether torch must see every operation: it compiles, transforms functions, differentiates
+    forwards, or chooses dtypes."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or torch.is_autocast_enabled("cpu")
+    )
+
+
+def _parameters(net: MLP) -> list[Tensor]:
+    """All weights, then all biases."""
+    groups = (net._modules[name] for name in ("weight", "bias"))
+    return [p for some in groups if some is not None for p in some._parameters.values()]  # type: ignore[misc]
+
+
+def _fits(node: MLP, h: Tensor, given: Sequence[Tensor]) -> bool:
+    """Whether the compiled readout takes these tensors, and is faster than torch."""
+    replicas = 1 if node.replicas is None else node.replicas
+    lead = () if node.replicas is None else (replicas,)
+    return (
+        h.shape[:-2] == lead
+        and h.dim() > 1
+        and h.size(-1) == node.channels[0]
+        and h.dtype in (torch.float32, torch.float64)
+        and h.size(-2) * sum(p.numel() for p in given) <= SMALL
+        and all(p.dtype == h.dtype and p.is_contiguous() for p in given)
+    )
+
+
+def _names_graphs(batch: Tensor, h: Tensor) -> bool:
+    return batch.dtype == torch.long and batch.shape == (h.size(-2),) and batch.is_contiguous()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A readout that is compiled.
+
+    Attributes:
+        native: The compiled library.
+        networks: The perceptrons, of nodes and, if graphs are predicted, of graphs.
+        shape: What ``source/library.cpp`` is told of the sizes.
+        batch: The graph of every node, [N], or ``None``.
+        graphs: Number of graphs; ``None``: nodes are predicted.
+    """
+
+    native: Library
+    networks: tuple[MLP, ...]
+    shape: ctypes.Array[ctypes.c_int64]
+    batch: Tensor | None
+    graphs: int | None
+
+    def call(self, name: str, h: Tensor, given: Sequence[Tensor], *rest: Tensor | None) -> None:
+        """Call a function of the library."""
+        failed, why = self.native.call(
+            name, self.shape, self.networks[0].negative_slope, addresses(given),
+            h.dtype == torch.float32, h.data_ptr(), address(self.batch), *map(address, rest),
+        )  # fmt: skip
+        if failed == 2:
+            raise GraphError(f"{why}; expected numbers from 0 to {(self.graphs or 0) - 1} in batch")
+        require((failed, why))
+
+    def on_torch(self, h: Tensor, *given: Tensor) -> Tensor:
+        """The same predictions by operations that autograd differentiates again."""
+        functions, at = [], 0
+        for net in self.networks:
+            n = len(net.channels) - 1
+            weight, bias = given[at : at + n], given[at + n : at + 2 * n]
+            functions.append(partial(mlp, weights=weight, biases=bias, slope=net.negative_slope))
+            at += 2 * n
+        graph = functions[1] if len(functions) > 1 else None
+        return _on_torch(functions[0], graph, h, self.batch, self.graphs)
+
+
+def _read(
+    native: Library,
+    networks: tuple[MLP, ...],
+    h: Tensor,
+    given: Sequence[Tensor],
+    batch: Tensor | None,
+    size: int | None,
+) -> Tensor:
+    if not (h.is_contiguous() or h.mT.is_contiguous()):
+        h = h.contiguous()  # gradients are laid out like h
+    graphs = None
+    if len(networks) > 1:
+        graphs = 1 if batch is None else size
+        if graphs is None:
+            graphs = int(batch.max()) + 1 if h.size(-2) else 0  # type: ignore[union-attr]
+    numbers = [1 if h.dim() == 2 else h.size(0), h.size(-2), -1 if graphs is None else graphs]
+    numbers += [0 if h.dim() == 2 else h.stride(0), h.stride(-2), h.stride(-1)]
+    layers = [len(net.channels) - 1 for net in networks]
+    widths = [w for net in networks for w in net.channels]
+    numbers += [*layers, *widths] if graphs is not None else [*layers, 0, *widths, 0]
+    found: Tensor = _Read.apply(
+        Reading(native, networks, integers(numbers), batch, graphs), h, *given
+    )
+    return found
+
+
+class _Read(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, reading: Reading, h: Tensor, *given: Tensor) -> Tensor:
+        lead, graphs, last = h.shape[:-2], reading.graphs, reading.networks[-1].channels[-1]
+        out = h.new_empty(*lead, h.size(-2) if graphs is None else graphs, last)
+        width = reading.networks[0].channels[-1]
+        ctx.mean = None if graphs is None else h.new_empty(*lead, graphs, width)
+        reading.call("read", h, given, ctx.mean, out)
+        ctx.reading = reading
+        ctx.save_for_backward(h, *given)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        reading: Reading = ctx.reading
+        h, *given = ctx.saved_tensors
+        wanted: Sequence[bool] = ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled():  # somebody will differentiate the gradients
+            over = [x for x, needed in zip((h, *given), wanted, strict=True) if needed]
+            out = reading.on_torch(h, *given)
+            found = iter(torch.autograd.grad(out, over, grad, create_graph=True))
+            return None, *(next(found) if needed else None for needed in wanted)
+        into = torch.empty_like(h) if wanted[0] else None
+        sums = h.new_empty(sum(p.numel() for p in given))
+        reading.call("read_back", h, given, ctx.mean, grad.contiguous(), into, sums)
+        return None, into, *_unflatten_dense_tensors(sums, given)
