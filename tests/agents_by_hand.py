@@ -16,7 +16,7 @@ from hogwild.models.export import export
 
 
 def ports(count):
-    """Free UDP ports."""
+    """Ports that are free."""
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)) for _ in range(count)]
         for each in made:
@@ -26,27 +26,40 @@ def ports(count):
 
 @contextlib.contextmanager
 def by_hand(place: Path, count: int):
-    """A chain of agents 8, 9, …: the folder of their lines, and the processes."""
+    """A chain of agents 8, 9, … over UDP: the folder of their lines, and the processes."""
+    with at_addresses(place, count, "udp", "--status", "0.2") as (_, agents):
+        yield place / "agents", agents
+
+
+@contextlib.contextmanager
+def at_addresses(place: Path, count: int, transport: str, *more: str, keys=None, first=None):
+    """A chain of agents 8, 9, …: where they listen, and the processes.
+
+    ``keys``: the folder of their certificates; ``first``: the port of the first.
+    """
     torch.manual_seed(0)
     model = EnergyGNN(1, out_channels=1, beta=1.0).double()
     x = torch.randn(count, 1, **DOUBLE)
     export(model, place / "model.hog", data=Data(x=x, edge_index=chain(count)))
     folder = place / "agents"
     folder.mkdir()
-    at = [f"127.0.0.1:{port}" for port in ports(count)]
+    free = ports(count)
+    at = [f"127.0.0.1:{port}" for port in (free if first is None else [first, *free[1:]])]
     agents = []
     with contextlib.ExitStack() as stack:
         for i in range(count):
             near = ",".join(f"{8 + j}={at[j]}" for j in (i - 1, i + 1) if 0 <= j < count)
             words = [
                 sys.executable, "-m", "hogwild_node.command", "--model", place / "model.hog",
-                "--id", str(8 + i), "--transport", "udp", "--listen", at[i], "--rate", "20",
-                "--features", repr(float(x[i])), "--neighbours", near, "--status", "0.2",
+                "--id", str(8 + i), "--transport", transport, "--listen", at[i], "--rate", "20",
+                f"--features={float(x[i])!r}", "--neighbours", near, *more,
             ]  # fmt: skip
+            if keys is not None:
+                words += ["--certificates", keys / str(8 + i), "--controller", "base"]
             lines = stack.enter_context((folder / f"{8 + i}.jsonl").open("w"))
             agents.append(subprocess.Popen(words, stdout=lines, env={**os.environ}))
         try:
-            yield folder, agents
+            yield at, agents
         finally:
             for agent in agents:
                 agent.terminate()

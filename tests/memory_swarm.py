@@ -15,14 +15,16 @@ from hogwild_node.transports.memory import MemoryNetwork
 class Swarm:
     """Agents that take turns in a random order, at random intervals."""
 
-    def __init__(self, model, edge_index, n, *, delay=(0.02, 0.15), loss=0.0, seed=0, **options):
+    def __init__(
+        self, model, edge_index, n, *, delay=(0.02, 0.15), loss=0.0, copies=0.0, seed=0, **options
+    ):
         torch.manual_seed(seed)
         self.whole = model.double().eval()
         config, tensors = described(self.whole)
         self.model = node_models.of(ModelFile(config, tensors, name_of(config, tensors)))
         self.x = torch.randn(n, 3, **DOUBLE)
         self.edge_index, self.n = edge_index, n
-        self.network = MemoryNetwork(delay, loss, seed)
+        self.network = MemoryNetwork(delay, loss, seed, copies=copies)
         self.random = np.random.default_rng(seed)
         self.options = {"precision": "float64", "nodes": n, "settle_after": 2.0} | options
         self.agents = {i: self.start(i) for i in range(n)}
@@ -47,7 +49,8 @@ class Swarm:
         alive = sorted(self.agents) if alive is None else alive
         place = {i: q for q, i in enumerate(alive)}
         pairs = [e for e in self.edge_index.T.tolist() if e[0] in place and e[1] in place]
-        edges = torch.tensor([[place[i], place[j]] for i, j in pairs]).reshape(-1, 2).T
+        edges = [[place[i], place[j]] for i, j in pairs]
+        edges = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T
         with torch.no_grad():
             answer = self.whole.embed(Inputs(self.x[alive], edges)).value.numpy()
         found = np.stack([self.agents[i].read().h for i in alive])

@@ -13,7 +13,7 @@ import torch
 from helpers import DOUBLE, chain
 from torch_geometric.data import Data
 
-from hogwild import GSDGNN, EnergyGNN, simulate
+from hogwild import GCN, GSDGNN, EnergyGNN, simulate
 from hogwild.errors import ConfigError, InputError
 from hogwild.executors.swarm import Faults, free_ports, run
 from hogwild.models.export import export
@@ -55,6 +55,32 @@ def test_processes_find_the_answer_and_end(transport):
     assert replayed.converged.all()
     assert float(replayed.price.updates) <= seen.updates_to(1e-6) + 1.0
     assert len(seen.trace.ticks) <= 4 * seen.updates
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_processes_that_solve_what_they_know(transport):
+    if transport == "zenoh":
+        pytest.importorskip("zenoh")
+    model, data = case(6)
+    seen = run(
+        model, data, transport=transport, rule="balls", seconds=40.0, rate=30.0,
+        faults=Faults(loss=0.2, kill=0.2, kill_at=2.0, revive_at=5.0, seed=1), lease=0.8,
+    )  # fmt: skip
+    assert [what for _, what in seen.events] == ["1 killed", "1 revived", "1 back"]
+    assert seen.deviation < 1e-7  # with packets of float32: profiles are exact
+    assert seen.settled[-1] == 1.0
+    assert seen.false_alarms == 0
+    assert not mine()
+
+
+def test_balls_have_a_radius_and_fit_models_that_are_solved():
+    model, data = case()
+    with pytest.raises(ConfigError, match="expected rule='balls'"):
+        run(model, data, radius=2)
+    with pytest.raises(ConfigError, match="does not fit this model"):
+        run(
+            GCN(3, out_channels=2), Data(x=data.x.float(), edge_index=data.edge_index), rule="balls"
+        )
 
 
 def test_killed_agents_are_dropped_and_come_back(tmp_path):
@@ -201,6 +227,8 @@ def test_more_bad_input(change, words, model_file):
         ("model = 5", "model is 5; expected a text"),
         ("listen = 5", "listen is 5; expected a text"),
         ("seed = 1.5", "seed is 1.5; expected a whole number"),
+        ("radius = 1.5", "radius is 1.5; expected a whole number"),
+        ("radius = 2", "expected rule='balls'"),
         ("id = true", "id is True; expected a name"),
         ("features = [true, false, true]", "expected numbers"),
     ],
@@ -214,6 +242,20 @@ def test_values_of_the_wrong_kind_in_a_file(line, words, model_file, tmp_path):
     assert found.returncode == 2
     assert words in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
+
+
+def test_a_file_asks_for_balls(model_file, tmp_path):
+    where = f"127.0.0.1:{free_ports(1)[0]}"
+    lines = [f'model = "{model_file}"', 'id = "1"', "features = [1, 2, 3]", 'rule = "balls"']
+    (tmp_path / "robot.toml").write_text("\n".join([*lines, "radius = 2", "seconds = 1"]))
+    found = agent(
+        "--config", str(tmp_path / "robot.toml"), "--transport", "udp", "--listen", where,
+        "--status", "0.2",
+    )  # fmt: skip
+    assert found.returncode == 0
+    said = json.loads(found.stdout.splitlines()[-1])
+    assert (said["knows"], said["whole"], said["updates"]) == (1, True, 1)
+    assert said["bound"] < 1e-12
 
 
 def test_a_state_file_that_is_something_else_is_not_overwritten(model_file, tmp_path):

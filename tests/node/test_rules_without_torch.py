@@ -54,7 +54,7 @@ def test_one_update_and_a_hundred(name, k, degree):
     alone = node_models.of(ModelFile(config, tensors, name_of(config, tensors)))
     with torch.no_grad():
         problem = model.problem(inputs).detach()
-        for rule in set(fitting(problem)) & {*alone.rules}:
+        for rule in (set(fitting(problem)) & {*alone.rules}) - {"balls"}:  # test_balls.py has those
             follow(problem, alone, inputs, rule)
 
 

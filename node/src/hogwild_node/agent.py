@@ -1,8 +1,10 @@
 r"""An agent: one node of the graph on one machine, in NumPy, without a coordinator.
 
 An agent holds its own features and embedding and what it last heard from each neighbour, and
-nothing of the rest of the graph. At each turn (:meth:`Agent.turn`) it reads what has arrived, makes
-one update by its rule, and sends one packet to each neighbour.
+nothing of the rest of the graph (with the rule ``"balls"``, also what its neighbours have heard of
+others). At each turn (:meth:`Agent.turn`) it reads what has arrived, makes one update by its rule,
+and sends its packets to each neighbour. What it computes, and what its data packets hold, is its
+*work*: :mod:`~hogwild_node.registers`, or :mod:`~hogwild_node.balls`.
 
 *Hello.* An edge needs the features and the degrees of both ends. Every agent says hello until its
 neighbour acknowledges the hello's revision, and a neighbour takes part once it has done so: links
@@ -35,26 +37,25 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
+from hogwild_node.balls import Balls
 from hogwild_node.errors import SetupError
 from hogwild_node.link import Edge, Link
-from hogwild_node.model import Neighbour, NodeModel, star_of
+from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
-from hogwild_node.packets import DATA, HALF, HELLO, BadPacket, Format, Header
+from hogwild_node.packets import DATA, HALF, HELLO, BadPacket, Header
 from hogwild_node.reading import Reading, State
-from hogwild_node.rules import Rule
-from hogwild_node.star import Star
+from hogwild_node.registers import Registers
 from hogwild_node.transport import Transport
+from hogwild_node.work import Work
 
 HELLO_PERIOD = 0.2
 """Seconds between two hellos to a neighbour that has not acknowledged."""
 LOOK = 0.1
 """Most seconds until an agent that waits for its next turn notices that it shall stop."""
-STILL = 64.0
-"""Changes up to this many units of rounding of the packets' numbers, relative to the largest
-number, are rounding."""
 
 
 def _name(given: object) -> str:
@@ -77,6 +78,8 @@ class Agent:
         transport: Its links.
         neighbours: The edges to its neighbours, by name.
         rule: ``"auto"`` or one of the model's rules.
+        radius: With ``rule="balls"``: the hops within which the agent solves for others, too, the
+            same at all agents; ``None``: for everybody.
         precision: Numbers in packets: ``"float32"`` or ``"float64"``.
         lease: Seconds of silence after which a neighbour counts as gone.
         on_silence: ``"drop"`` or ``"hold"``.
@@ -98,6 +101,7 @@ class Agent:
         *,
         neighbours: Mapping[str, Edge] | None = None,
         rule: str = "auto",
+        radius: int | None = None,
         precision: str = "float32",
         lease: float = 2.0,
         on_silence: str = "drop",
@@ -116,10 +120,8 @@ class Agent:
                 f"lease={lease!r} and settle_after={settle_after!r}; expected positive seconds"
             )
         self.model, self.id, self.transport, self.clock = model, _name(id), transport, clock
-        self.rule_name = model.rules[0] if rule == "auto" else rule
+        self.rule_name = model.choose(rule)
         self.lease, self.on_silence, self.settle_after = lease, on_silence, settle_after
-        self.tolerance = tolerance or model.tolerance(precision)
-        self.rounding = STILL * float(np.finfo(precision).eps)
         self.nodes = nodes
         self.incarnation = int.from_bytes(os.urandom(4), "little")
         self.revision = 1 + int.from_bytes(os.urandom(2), "little") % (HALF - 1)  # 0: unknown
@@ -127,29 +129,53 @@ class Agent:
         self.members: list[str] = []
         self.counts: Counter[str] = Counter()
         self.begun = self.unsettled = clock()
-        self.updates = self.turns = 0
-        self.residual, self.calm, self.now = math.inf, 0.0, self.begun
+        self.turns = 0
+        self.calm, self.now = 0.0, self.begun
         self.calm_to: dict[str, float] = {}
-        self._heard_at_rest: tuple[Array, Array] | None = None
         self.features = self.checked(features)
-        self._known: object = None
-        self.star: Star = star_of(0)
-        local = model.pose(self.features, [])
-        self.rule: Rule = model.rule(rule, local, self.star)
-        self.h = model.start(local) if h is None else self._start(h)
-        self.letters = self._begin()
-        block = model.channels if self.rule_name in ("gradient", "messages") else 0
-        self.format = Format(
-            model.name, self.rule_name, model.in_channels, self.rule.said, self.rule.letter,
-            block, model.channels, precision,
-        )  # fmt: skip
+        begin = None if h is None else self._start(h)
+        self.work: Work
+        if self.rule_name == "balls":
+            exact = radius is None  # no embedding travels, and profiles are float64
+            self.tolerance = tolerance or model.tolerance("float64" if exact else precision)
+            self.work = Balls(
+                model, self.id, self.incarnation, self.features, radius=radius,
+                precision=precision, h=begin,
+            )  # fmt: skip
+        elif radius is not None:
+            raise SetupError(
+                f"radius={radius!r} was given with rule={self.rule_name!r}; expected rule='balls'"
+            )
+        else:
+            self.tolerance = tolerance or model.tolerance(precision)
+            self.work = Registers(
+                model, self.rule_name, self.features, precision=precision,
+                tolerance=self.tolerance, h=begin,
+            )  # fmt: skip
+        self.format = self.work.format
         self.set_neighbours(neighbours or {})
+
+    @property
+    def h(self) -> Array:
+        """The agent's embedding, [1, k, 1]."""
+        return self.work.h
+
+    @property
+    def updates(self) -> int:
+        """Updates made."""
+        return self.work.updates
+
+    @property
+    def residual(self) -> float:
+        """How far the agent is from being settled."""
+        return self.work.residual
 
     # -- what the owner may change -----------------------------------------------------------------
 
     def set_features(self, features: Array) -> None:
         """The agent's features are these from now on; it tells its neighbours."""
         features = self.checked(features)
+        self.work.check(features, {name: link.edge for name, link in self.links.items()})
         if not np.array_equal(features, self.features):
             self.features = features
             self._changed()
@@ -171,6 +197,7 @@ class Agent:
             except SetupError as error:
                 raise SetupError(f"the edge to {name}: {error}") from error
             assert width is None or attr is not None
+        self.work.check(self.features, neighbours)
         self.transport.connect({name: edge.address for name, edge in neighbours.items()})
         kept = {name: self.links[name] for name in neighbours if name in self.links}
         for name, link in kept.items():
@@ -212,10 +239,12 @@ class Agent:
             self._receive(received.sender, received.raw, arrived)
         self._meet(now)
         ready = self._ready(now)
+        if ready and self.work.forwards:
+            self._send(now)
         if ready:
             self._update(now)
         self._greet(now)
-        if ready:
+        if ready and (self.work.speaks or not self.work.forwards):
             self._send(now)
         return ready
 
@@ -236,69 +265,16 @@ class Agent:
         if not stayed:
             self.members = members
             self._changed()
-        known = (
-            self.features.tobytes(),
-            tuple((m, *self.links[m].version()) for m in members),
-        )
-        if known == self._known:
-            return
-        same = stayed and self._known is not None
-        self._known, self.star = known, star_of(len(members))
-        local = self.model.pose(self.features, self._near())
-        if same and self.rule_name in ("gradient", "messages"):
-            self.rule.pose(local)  # features or degrees moved: memory stays
-        else:
-            self.rule = self.model.rule(self.rule_name, local, self.star)
-            if self.rule_name in ("caching", "overwriting"):
-                self.h = self.model.start(local)
-            self.letters = self._begin()
-        self.unsettled, self._heard_at_rest = now, None
+        if self.work.meet(self.features, {m: self.links[m] for m in members}, now):
+            self.unsettled = now
 
     def _takes_part(self, link: Link, now: float) -> bool:
         if link.features is None or not link.mutual:
             return False
         return self.on_silence == "hold" or now - link.heard <= self.lease
 
-    def _near(self) -> list[Neighbour]:
-        links = [self.links[name] for name in self.members]
-        return [
-            Neighbour(link.features, link.degree, link.edge.edge_attr, link.edge.weight)
-            for link in links
-        ]
-
-    def _begin(self) -> Array:
-        """Start the rule's memory where the agent is."""
-        letters = self.rule.begin(self.h, self._views()[0])
-        return np.zeros((1, self.rule.letter, self.star.degree)) if letters is None else letters
-
-    def _views(self) -> tuple[Array, Array]:
-        """What was last heard: embeddings [1, said, d] and letters [1, m, d]; zero where nothing
-        was, which the rules take for silence."""
-        inbox = np.zeros((1, self.rule.said, len(self.members)))
-        mail = np.zeros((1, self.rule.letter, len(self.members)))
-        for place, name in enumerate(self.members):
-            link = self.links[name]
-            if link.said is not None and link.letter is not None:
-                inbox[0, :, place], mail[0, :, place] = link.said, link.letter
-        return inbox, mail
-
     def _update(self, now: float) -> None:
-        inbox, mail = self._views()
-        before, letters = self.h, self.letters
-        if not self._at_rest(inbox, mail):
-            with np.errstate(all="ignore"):
-                self.h, sent = self.rule.update(self.h, inbox, mail, self.star)
-            if sent is not None:
-                self.letters = sent
-            self.updates += 1
-            still = self._close(self.h, before) and self._close(self.letters, letters)
-            self._heard_at_rest = (inbox, mail) if still else None
-            if not (np.isfinite(self.h).all() and np.isfinite(self.letters).all()):
-                self._restart(now)
-                before = self.h
-        gradient = self.rule.gradient_at(mail, self.star)
-        moved = self.h - before if gradient is None else gradient
-        self.residual = float(np.abs(moved).max())
+        self.work.update({m: self.links[m] for m in self.members}, now)
         if not self.residual <= self.tolerance:
             self.unsettled = now
         own, heard = max(now - self.unsettled, 0.0), self._calm(now)
@@ -308,37 +284,13 @@ class Agent:
             name: min(own, second if theirs == least else least) for name, theirs in heard.items()
         }
 
-    def _at_rest(self, inbox: Array, mail: Array) -> bool:
-        """Whether another update would change nothing: the node is settled, its last update moved
-        it by rounding only, and it has heard the same since. Such a turn costs one look at the
-        inbox."""
-        if self.rule.ends and bool(np.all(self.rule.finished(np.zeros(1, dtype=np.intp)))):
-            return True
-        heard = self._heard_at_rest
-        if heard is None or not self.residual <= self.tolerance:
-            return False
-        return self._close(heard[0], inbox) and self._close(heard[1], mail)
-
-    def _close(self, x: Array, y: Array) -> bool:
-        """Whether two arrays differ by rounding at most; ``False`` for NaN."""
-        return bool(np.all(np.abs(x - y) <= self.rounding * np.abs(y).max(initial=0.0)))
-
-    def _restart(self, now: float) -> None:
-        """Begin anew after numbers that are not finite, which a neighbour's features may cause."""
-        self.counts["restarts"] += 1
-        local = self.model.pose(self.features, self._near())
-        self.rule = self.model.rule(self.rule_name, local, self.star)
-        self.h, self.unsettled = self.model.start(local), now
-        with np.errstate(all="ignore"):
-            self.letters = np.nan_to_num(self._begin(), posinf=0.0, neginf=0.0)
-
     def _calm(self, now: float) -> dict[str, float]:
         """The neighbours' calm, aged; neighbours that are gone have no say."""
         found = {}
         for name, link in self.links.items():
             if name not in self.members:
                 found[name] = math.inf if now - self.begun > self.lease else 0.0
-            elif link.said is None or now - link.heard > self.lease:
+            elif link.sequence is None or now - link.heard > self.lease:
                 found[name] = 0.0
             else:
                 found[name] = link.calm + min(link.age(now), self.settle_after / 4)
@@ -365,12 +317,9 @@ class Agent:
                 self._post(name, raw, hello=True)
 
     def _send(self, now: float) -> None:
-        with np.errstate(all="ignore"):
-            said = self.rule.broadcast(self.h, self.star)[0, :, 0]
-        for place, name in enumerate(self.members):
-            header = self._header(DATA, name, now)
-            raw = self.format.data(header, said, self.letters[0, :, place])
-            self._post(name, raw, hello=False)
+        for name in self.members:
+            for raw in self.work.data(self._header(DATA, name, now), name, now):
+                self._post(name, raw, hello=False)
 
     def _post(self, to: str, raw: bytes, *, hello: bool) -> None:
         self.counts["packets"] += 1
@@ -383,11 +332,15 @@ class Agent:
         try:
             if link is None:
                 raise BadPacket("stranger")
-            link.hear(raw, self.format, arrived, lease=self.lease, to=to)
+            take = partial(self._take, sender)
+            link.hear(raw, self.format, arrived, lease=self.lease, to=to, take=take)
             self.counts["received"] += 1
         except BadPacket as bad:
             self.counts["dropped"] += 1
             self.counts[f"dropped: {bad}"] += 1
+
+    def _take(self, sender: str, incarnation: int, body: bytes) -> None:
+        self.work.hear(sender, incarnation, body, self.now)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -405,16 +358,13 @@ class Agent:
             state = State.HOLDING
         elif not self.updates:
             state = State.STARTING
-        bound = math.inf
-        if settled and self.nodes is not None and self.model.convexity is not None:
-            size = math.sqrt(self.nodes * self.model.channels)
-            bound = size * self.tolerance / self.model.convexity
+        bound = self.work.bound(settled, self.nodes, self.tolerance)
         near = [self.links[name] for name in self.members]
-        ages = [link.age(now) if link.said is not None else math.inf for link in near]
+        ages = [link.age(now) if link.sequence is not None else math.inf for link in near]
         h = self.h[0, :, 0].copy()
         return Reading(
             h, self.model.predict(h), self.residual, bound, self.calm, state, self.updates,
-            max(ages, default=0.0), silent,
+            max(ages, default=0.0), silent, self.work.knows, self.work.whole,
         )  # fmt: skip
 
     # -- running -----------------------------------------------------------------------------------

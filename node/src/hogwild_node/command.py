@@ -104,6 +104,7 @@ def status(agent: Agent) -> str:
     return json.dumps(
         {
             "time": time.time(), "id": agent.id, "neighbours": list(agent.links),
+            "addresses": [link.edge.address for link in agent.links.values()],
             "h": reading.h.tolist(),
             "prediction": reading.prediction.tolist(), "residual": _finite(reading.residual),
             "bound": _finite(reading.bound), "calm": reading.calm, "state": reading.state,
@@ -117,7 +118,8 @@ def status(agent: Agent) -> str:
                 for name, count in agent.counts.items()
                 if name.startswith("dropped: ")
             },
-            "restarts": agent.counts["restarts"],
+            "restarts": agent.work.restarts,
+            "knows": reading.knows, "whole": reading.whole,
         }
     )  # fmt: skip
 
@@ -152,7 +154,9 @@ def run(found: dict[str, Any]) -> None:
     """Be an agent until told to stop."""
     model, name = models.load(found["model"]), str(found["id"])
     state = found.get("state")
-    passed = ("rule", "precision", "lease", "on_silence", "tolerance", "settle_after", "nodes")
+    passed = (
+        "rule", "radius", "precision", "lease", "on_silence", "tolerance", "settle_after", "nodes",
+    )  # fmt: skip
     options = {key: found[key] for key in passed if key in found}
     h = None if state is None else saved(state, model, name)
     if state is not None and h is None and Path(state).exists():
@@ -192,6 +196,7 @@ def run(found: dict[str, Any]) -> None:
             if every is not None and time.monotonic() >= due:
                 due = time.monotonic() + every
                 print(status(agent), flush=True)
+            transport.tell(lambda: status(agent))
             if ros2 is not None and time.monotonic() >= ros2_due:
                 ros2_due = time.monotonic() + found.get("ros2_every", 0.1)
                 ros2.publish(agent.read())
@@ -212,10 +217,16 @@ def run(found: dict[str, Any]) -> None:
 
 
 def _explain(agent: Agent, stop: list[int]) -> None:
-    """Say why silent neighbours refuse this agent, or are refused, once for each reason."""
+    """Say why silent neighbours refuse this agent, or are refused, and what else keeps the agent
+    from its answer, once for each reason."""
     told: dict[str, str] = {}
+    trouble: str | None = None
     while not stop:
         time.sleep(ASK_PERIOD)
+        if agent.work.trouble != trouble:
+            trouble = agent.work.trouble
+            if trouble is not None:
+                _say(trouble)
         for name, link in list(agent.links.items()):
             if agent.clock() - link.last <= agent.lease:
                 told.pop(name, None)

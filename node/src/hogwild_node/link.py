@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from hogwild_node.ops import Array
-from hogwild_node.packets import DATA, HALF, HELLO, WORD, BadPacket, Format, Header
+from hogwild_node.packets import DATA, HALF, HEADER, HELLO, WORD, BadPacket, Format, Header
 
 WINDOW = 30.0
 """Seconds over which the least transit time of a link is sought, so that drifting clocks are
@@ -76,7 +77,14 @@ class Link:
         return max(now - self.sent - self.transit(now), 0.0)
 
     def hear(
-        self, raw: bytes, form: Format, arrived: float, *, lease: float, to: tuple[int, int]
+        self,
+        raw: bytes,
+        form: Format,
+        arrived: float,
+        *,
+        lease: float,
+        to: tuple[int, int],
+        take: Callable[[int, bytes], None],
     ) -> None:
         """Take a packet of the neighbour in.
 
@@ -86,6 +94,8 @@ class Link:
             arrived: When it arrived.
             lease: Seconds for which a former incarnation of a living neighbour counts as gone.
             to: Incarnation of this agent, and the revision of its hello.
+            take: Called as ``take(incarnation, body)`` with a packet that does not replace older
+                ones; raises :class:`BadPacket` if it changes nothing.
 
         Raises:
             BadPacket: The packet changes nothing.
@@ -96,8 +106,8 @@ class Link:
             raise BadPacket("incarnation")
         if header.kind == HELLO:
             self._hear_hello(header, *form.read_hello(raw))
-        else:
-            self._hear_data(header, raw, form)
+        elif not self._hear_data(header, raw, form, take):
+            return
         self.last, self.known = arrived, header.known
         joins = header.known == to[1] and not self.mutual
         self.mutual = self.mutual or joins
@@ -121,11 +131,20 @@ class Link:
             raise BadPacket("old")
         self.revision, self.degree, self.features = header.revision, degree, features
 
-    def _hear_data(self, header: Header, raw: bytes, form: Format) -> None:
+    def _hear_data(
+        self, header: Header, raw: bytes, form: Format, take: Callable[[int, bytes], None]
+    ) -> bool:
+        """Take a data packet in; whether it is the newest."""
         if header.incarnation != self.incarnation:
             raise BadPacket("before its hello")
         ahead = 1 if self.sequence is None else (header.sequence - self.sequence) % WORD
-        if not 0 < ahead < WORD // 2:
+        newest = 0 < ahead < WORD // 2
+        if form.floods:
+            take(header.incarnation, raw[HEADER.size :])
+        elif not newest:
             raise BadPacket("old")
-        self.said, self.letter = form.read_data(raw)
-        self.sequence, self.sent, self.calm = header.sequence, header.time, header.calm
+        else:
+            self.said, self.letter = form.read_data(raw)
+        if newest:
+            self.sequence, self.sent, self.calm = header.sequence, header.time, header.calm
+        return newest

@@ -3,7 +3,8 @@ r"""A trained model as one node holds it: parameters, and what they make of the 
 A node knows its own features, and of each neighbour the features and the degree (they come in the
 neighbour's hello), the features and the weight of the edge between them. From these a model *poses*
 what the node computes: a local energy, a row of a map, or layers
-(:meth:`NodeModel.pose`, over the star of one node).
+(:meth:`NodeModel.pose`, over the star of one node). A node that has heard of others, too, poses
+the same for all of them at once (:meth:`NodeModel.posed`).
 """
 
 from __future__ import annotations
@@ -58,6 +59,50 @@ def star_of(neighbours: int) -> Star:
     return Star(1, np.zeros(neighbours, dtype=np.intp))
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some nodes of a graph, with what a model reads of them.
+
+    Attributes:
+        star: The nodes, and the edges into them that are at hand.
+        own: The nodes' features, [A, p].
+        near: The features of the senders of edges, [S, p].
+        degree: One plus the weights of all edges into each node, also of those not at hand, [A].
+        count: The number of these edges, [A].
+        there: The degree of each edge's sender, [E'].
+        weight: The weight of each edge, [E'].
+        edge_attr: The features of each edge, [E', r]; ``None``: there are none.
+        senders: The row of ``near`` of each edge's sender, [E']; ``None``: in order.
+    """
+
+    star: Star
+    own: Array
+    near: Array
+    degree: Array
+    count: Array
+    there: Array
+    weight: Array
+    edge_attr: Array | None
+    senders: Array | None = None
+
+    @classmethod
+    def of_one(cls, x: Array, near: Sequence[Neighbour]) -> Part:
+        """One node with features ``x`` [p] and these neighbours."""
+        weight, d = np.array([n.weight for n in near]), len(near)
+        rows = [n.edge_attr for n in near if n.edge_attr is not None]
+        return cls(
+            star_of(d), x[None], np.array([n.features for n in near]).reshape(d, x.shape[0]),
+            np.array([1.0 + float(weight.sum())]), np.array([d]),
+            np.array([n.degree for n in near]), weight, np.stack(rows) if rows else None,
+        )  # fmt: skip
+
+    def renormalised(self) -> tuple[Array, Array]:
+        r""":math:`\tilde A` of each edge [E'], and of each node with itself [A]."""
+        return (
+            self.weight / np.sqrt(self.degree[self.star.slot] * self.there), 1.0 / self.degree
+        )  # fmt: skip
+
+
 class NodeModel(ABC):
     """A trained model without torch.
 
@@ -68,10 +113,13 @@ class NodeModel(ABC):
         channels: Width of a node's embedding.
         rules: The rules that fit the model; the first is the default.
         convexity: Strong convexity of the energy, for error bounds; ``None``: no bound is known.
+        couples: Hops between nodes whose equations depend on each other: 2 for an energy, because a
+            node also answers to the energies of its neighbours, and 1 for a map.
     """
 
     rules: tuple[str, ...]
     convexity: float | None = None
+    couples: int = 1
 
     def __init__(self, file: ModelFile) -> None:
         self.config, self.tensors, self.name = file.config, file.tensors, file.name
@@ -85,22 +133,31 @@ class NodeModel(ABC):
         found = self.config.get("tolerance", {"float32": 1e-4, "float64": 1e-8})
         return float(found[precision])
 
-    @abstractmethod
-    def pose(self, x: Array, near: Sequence[Neighbour]) -> Local:
+    def pose(self, x: Array, near: Sequence[Neighbour]) -> Any:
         """What a node with features ``x`` [p] and these neighbours computes."""
+        return self.posed(Part.of_one(x, near))
+
+    @abstractmethod
+    def posed(self, part: Part) -> Local:
+        """What these nodes compute."""
 
     def start(self, local: Local) -> Array:
         """Where a node begins, [1, k, 1]."""
         return np.zeros((1, self.channels, 1))
 
-    def rule(self, name: str, local: Local, star: Star) -> Rule:
-        """The rule of that name; ``"auto"``: the model's own."""
+    def choose(self, name: str) -> str:
+        """The name of a rule that fits the model; ``"auto"``: the model's own."""
         if name not in ("auto", *self.rules):
             raise SetupError(
                 f"rule={name!r} does not fit this model, or no agent has it; expected one of auto, "
                 f"{', '.join(self.rules)}"
             )
-        return self._rule(self.rules[0] if name == "auto" else name, local, star)
+        return self.rules[0] if name == "auto" else name
+
+    def rule(self, name: str, local: Local, star: Star) -> Rule:
+        """The rule of that name, whose packets replace each other: all but ``"balls"``
+        (:mod:`hogwild_node.balls`)."""
+        return self._rule(self.choose(name), local, star)
 
     @abstractmethod
     def _rule(self, name: str, local: Any, star: Star) -> Rule: ...
@@ -134,17 +191,15 @@ class NodeModel(ABC):
                     f"{np.array2string(row, threshold=6)}; expected {width} finite numbers"
                 )
 
-    def _nodes(self, rows: Sequence[Array]) -> Array:
-        """Standardised features of some nodes, [1, p, n]."""
-        x = np.stack(rows) if rows else np.zeros((0, self.in_channels))
+    def _nodes(self, x: Array) -> Array:
+        """Standardised features of some nodes: [n, p] -> [1, p, n]."""
         return self._standard("features.nodes", x)
 
-    def _edges(self, near: Sequence[Neighbour]) -> Array | None:
-        """Standardised features of the edges, [1, r, d]."""
+    def _edges(self, part: Part) -> Array | None:
+        """Standardised features of the edges, [1, r, E']."""
         if self.edge_dim is None:
             return None
-        rows = [n.edge_attr for n in near if n.edge_attr is not None]
-        attr = np.stack(rows) if rows else np.zeros((0, self.edge_dim))
+        attr = part.edge_attr if part.edge_attr is not None else np.zeros((0, self.edge_dim))
         return self._standard("features.edges", attr)
 
     def _standard(self, prefix: str, x: Array) -> Array:
@@ -163,22 +218,11 @@ class NodeModel(ABC):
         return found
 
 
-def _weights(near: Sequence[Neighbour]) -> Array:
-    return np.array([n.weight for n in near])
-
-
-def _renormalised(near: Sequence[Neighbour]) -> tuple[Array, float]:
-    r""":math:`\tilde A` of each edge [d], and of the node with itself."""
-    weight = _weights(near)
-    degree = 1.0 + float(weight.sum())
-    there = np.array([n.degree for n in near])
-    return weight / np.sqrt(degree * there), 1.0 / degree
-
-
 class _Optimisation(NodeModel):
     """Models whose embeddings minimise an energy."""
 
-    rules = ("messages", "gradient")
+    rules = ("messages", "gradient", "balls")
+    couples = 2
 
     def _rule(self, name: str, local: LocalEnergy, star: Star) -> Rule:
         gradient = GradientRule(local, star, self.channels)
@@ -225,15 +269,15 @@ class EnergyModel(_Optimisation):
             tuple(monotone), self.act, self.config["gate"],
         )  # fmt: skip
 
-    def pose(self, x: Array, near: Sequence[Neighbour]) -> Energy:
-        own, there = self._nodes([x]), self._nodes([n.features for n in near])
-        edges, star = self._edges(near), star_of(len(near))
-        slots = [Slot(there)]
+    def posed(self, part: Part) -> Energy:
+        own, there = self._nodes(part.own), Slot(self._nodes(part.near), part.senders)
+        edges, star = self._edges(part), part.star
+        slots = [there]
         if self.config["message"] == "edge":
-            slots = [Slot(own, star.slot), Slot(there)]
+            slots = [Slot(own, star.slot), there]
             slots += [] if edges is None else [Slot(edges)]
         message, loop, update = self.nets
-        weight, loop_weight = self._weigh(own, there, edges, near, star)
+        weight, loop_weight = self._weigh(own, there, edges, part)
         filled = Round(
             message.context(slots), loop.context([Slot(own)]), update.context([Slot(own)]),
             weight, loop_weight, self.heads or 1, self.config["concat"],
@@ -247,27 +291,19 @@ class EnergyModel(_Optimisation):
         return super().start(local) if local.begin is None else 1.0 * local.begin
 
     def _weigh(
-        self,
-        own: Array,
-        there: Array,
-        edges: Array | None,
-        near: Sequence[Neighbour],
-        star: Star,
+        self, own: Array, there: Slot, edges: Array | None, part: Part
     ) -> tuple[Array, Array | None]:
-        """Weights of the edges [1, H or 1, 1, d] and of the self message [1]."""
-        weight, loop = _weights(near), None
+        """Weights of the edges [1, H or 1, 1, E'] and of the self messages [A]."""
+        weight, loop, star = part.weight, None, part.star
         if self.config["normalize"]:
-            weight, one = _renormalised(near)
-            loop = np.array([one])
+            weight, loop = part.renormalised()
         elif self.config["aggr"] == "mean":
-            weight = weight / max(len(near), 1)
-        weight = weight.reshape(1, 1, 1, len(near))
+            weight = weight / np.maximum(part.count, 1)[star.slot]
+        weight = weight.reshape(1, 1, 1, star.degree)
         if self.heads is not None:
             theta = {n: self.tensors.get(f"conv.attention.theta_{n}") for n in "xae"}
-            alpha = networks.attention(
-                theta["x"], theta["a"], theta["e"], own, Slot(there), edges, star
-            )
-            weight = weight * alpha.reshape(1, self.heads, 1, len(near))
+            alpha = networks.attention(theta["x"], theta["a"], theta["e"], own, there, edges, star)
+            weight = weight * alpha.reshape(1, self.heads, 1, star.degree)
         return weight, loop
 
 
@@ -278,27 +314,26 @@ class DenoisingModel(_Optimisation):
         super().__init__(file)
         self.convexity = 2.0 * float(self.config["gamma"])
 
-    def pose(self, x: Array, near: Sequence[Neighbour]) -> GSD:
-        weight = _weights(near)
-        root = np.array([(1.0 + float(weight.sum())) ** -0.5])
-        there = np.array([n.degree for n in near]) ** -0.5
-        target = self._encode(self._nodes([x]))
-        return GSD(target, root, there, weight, self.config["gamma"], self.config["beta"])
+    def posed(self, part: Part) -> GSD:
+        target, gamma = self._encode(self._nodes(part.own)), self.config["gamma"]
+        root, there = part.degree**-0.5, part.there**-0.5
+        return GSD(target, root, there, part.weight, gamma, self.config["beta"])
 
 
 class ContractionModel(NodeModel):
     """IGNN and EIGNN: the fixed point of a contraction."""
 
-    rules = ("fixed-point",)
+    rules = ("fixed-point", "balls")
 
-    def pose(self, x: Array, near: Sequence[Neighbour]) -> Contraction:
-        edge, loop = _renormalised(near)
-        features = self._nodes([x])
+    def posed(self, part: Part) -> Contraction:
+        edge, loop = part.renormalised()
+        features = self._nodes(part.own)
         bias = self._encode(features) if "conv.encoder.weight.0" in self.tensors else features
-        act = _ACTS[self.config["act"]]
+        act, slope = _ACTS[self.config["act"]], _SLOPES[self.config["act"]]
         if self.config["act"] == "leaky_relu":
-            act = partial(nonexpansive.leaky_relu, negative_slope=self.config["negative_slope"])
-        return Contraction(self.tensors["matrix"][None], bias, edge, np.array([loop]), act)
+            options = {"negative_slope": self.config["negative_slope"]}
+            act, slope = partial(act, **options), partial(slope, **options)
+        return Contraction(self.tensors["matrix"][None], bias, edge, loop, act, slope)
 
     def _rule(self, name: str, local: LocalMap, star: Star) -> Rule:
         return FixedPointRule(local, star, self.channels)
@@ -309,9 +344,9 @@ class GCNModel(NodeModel):
 
     rules = ("caching", "overwriting")
 
-    def pose(self, x: Array, near: Sequence[Neighbour]) -> GCN:
-        edge, loop = _renormalised(near)
-        features = self._nodes([x])
+    def posed(self, part: Part) -> GCN:
+        edge, loop = part.renormalised()
+        features = self._nodes(part.own)
         encoded = self._encode(features) if "conv.encoder.weight.0" in self.tensors else features
         layers, k = [], self.channels
         for i in range(self.config["num_layers"]):
@@ -319,7 +354,7 @@ class GCNModel(NodeModel):
             bias = self.tensors.get(f"conv.layers.{i}.conv.bias", np.zeros(k)).reshape(1, k, 1)
             layers.append(GCNLayer(weight, bias, _ACTS[self.config["act"]]))
         widths = (k,) * (len(layers) + 1)
-        return GCN(encoded, tuple(layers), edge, np.array([loop]), widths)
+        return GCN(encoded, tuple(layers), edge, loop, widths)
 
     def start(self, local: Local) -> Array:
         assert isinstance(local, GCN)
@@ -335,6 +370,12 @@ _ACTS: dict[str, Any] = {
     "relu": nonexpansive.leaky_relu,
     "leaky_relu": nonexpansive.leaky_relu,
     "tanh": nonexpansive.tanh,
+}
+_SLOPES: dict[str, Any] = {
+    "identity": nonexpansive.identity_slope,
+    "relu": nonexpansive.leaky_relu_slope,
+    "leaky_relu": nonexpansive.leaky_relu_slope,
+    "tanh": nonexpansive.tanh_slope,
 }
 MODELS: dict[str, type[NodeModel]] = {
     "energy": EnergyModel,

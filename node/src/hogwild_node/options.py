@@ -17,7 +17,7 @@ EXPECTED = {TEXT: "a text", NUMBER: "a whole number", NAME: "a name", NAMES: "na
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "listen", "transport", "rule", "precision", "on_silence"), TEXT),
     **dict.fromkeys(("state", "trace", "certificates", "ros2", "ros2_topic"), TEXT),
-    **dict.fromkeys(("seed", "ros2_domain"), NUMBER),
+    **dict.fromkeys(("seed", "ros2_domain", "radius"), NUMBER),
     **dict.fromkeys(("id", "controller"), NAME),
     "cut": NAMES,
 }
@@ -49,7 +49,10 @@ takes new features and neighbours, as JSON on the key hogwild/<model>/control/<i
 With --certificates FOLDER (from `hogwild keys`) all links are encrypted. The agent hears only
 neighbours whose certificates have their names, and takes control messages only from the certificate
 named by --controller. It says so where a certificate is refused. Without certificates, whoever
-reaches the agent's address can send it packets and control messages.
+reaches the agent's address can send it packets and control messages, and watch it.
+
+`hogwild serve --attach HOST:PORT` shows agents on a page: it asks the agent that listens there, and
+finds its neighbours. With certificates, only the one named by --controller may watch.
 
 With --ros2 the agent publishes for ROS 2 nodes that use rmw_zenoh: TOPIC/prediction
 (std_msgs/Float64MultiArray), TOPIC/residual and TOPIC/calm (std_msgs/Float64), and /diagnostics.
@@ -71,8 +74,13 @@ def parser() -> argparse.ArgumentParser:
     add("--transport", choices=TRANSPORTS, help="how packets travel (zenoh)")
     add("--listen", metavar="HOST:PORT", help="where the agent listens (127.0.0.1:21000)")
     add("--certificates", metavar="FOLDER", help="the agent's folder of `hogwild keys`, for TLS")
-    add("--controller", metavar="NAME", help="whose certificate may send control messages (nobody)")
+    add(
+        "--controller",
+        metavar="NAME",
+        help="whose certificate may control and watch it (nobody)",
+    )
     add("--rule", help="auto, or a rule that fits the model")
+    add("--radius", type=int, metavar="HOPS", help="of --rule balls (the whole graph)")
     add("--precision", choices=("float32", "float64"), help="numbers in packets (float32)")
     add("--rate", type=float, metavar="HZ", help="turns a second (50)")
     add("--lease", type=float, metavar="S", help="silence after which a neighbour is gone (2)")

@@ -1,4 +1,4 @@
-r"""Packets: what travels between two agents, binary and of fixed size.
+r"""Packets: what travels between two agents, binary and, but for balls, of fixed size.
 
 A *hello* says who an agent is: its features and its degree. A *data* packet holds an embedding and
 a letter. Both begin with the same 36 bytes, little endian:
@@ -23,7 +23,8 @@ bytes   type      field
 A hello goes on with the degree and the features as float64. A data packet goes on with the numbers
 of the rule: the embedding (or the values of all layers), then the letter. Curvature blocks are
 symmetric, and only their upper triangles travel. With k = 2 and float32 a packet of gradient steps
-has 64 bytes and a packet of messages 120.
+has 64 bytes and a packet of messages 120. With the rule ``"balls"`` a data packet goes on with
+words (:mod:`hogwild_node.flood`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from hogwild_node.ops import Array
 
 VERSION = 1
 HELLO, DATA = 0, 1
-RULES = ("gradient", "messages", "fixed-point", "caching", "overwriting")
+RULES = ("gradient", "messages", "fixed-point", "caching", "overwriting", "balls")
 HEADER = struct.Struct("<BBBBIIIIHHdf")
 WORD, HALF = 1 << 32, 1 << 16
 LATEST = 1e12
@@ -101,6 +102,11 @@ class Format:
         return np.dtype("<f4" if self.precision == "float32" else "<f8")
 
     @property
+    def floods(self) -> bool:
+        """Whether data packets hold words, and do not replace each other."""
+        return self.rule == "balls"
+
+    @property
     def saved(self) -> int:
         """Numbers that symmetry saves."""
         return self.block * (self.block - 1) // 2
@@ -111,6 +117,7 @@ class Format:
 
     @property
     def data_size(self) -> int:
+        """Bytes of a data packet; where packets hold words, the least."""
         return HEADER.size + self.number.itemsize * (self.said + self.letter - self.saved)
 
     def _head(self, header: Header) -> bytes:
@@ -130,6 +137,10 @@ class Format:
     def hello(self, header: Header, degree: float, features: Array) -> bytes:
         """The bytes of a hello."""
         return self._head(header) + np.array([degree, *features], "<f8").tobytes()
+
+    def packet(self, header: Header, body: bytes) -> bytes:
+        """The bytes of a data packet with words."""
+        return self._head(header) + body
 
     def data(self, header: Header, said: Array, letter: Array) -> bytes:
         """The bytes of a data packet: what the node says to everybody [said], and the letter."""
@@ -160,7 +171,11 @@ class Format:
             raise BadPacket("kind")
         if code != 16 * RULES.index(self.rule) + self.number.itemsize:
             raise BadPacket("rule")
-        if len(raw) != (self.hello_size if kind == HELLO else self.data_size):
+        if kind == DATA and self.floods:
+            fits = len(raw) >= self.data_size
+        else:
+            fits = len(raw) == (self.hello_size if kind == HELLO else self.data_size)
+        if not fits:
             raise BadPacket("size")
         if not abs(header.time) < LATEST or not 0.0 <= header.calm < math.inf:  # NaN fails both
             raise BadPacket("numbers")

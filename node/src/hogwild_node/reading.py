@@ -28,7 +28,11 @@ class Reading:
         h: Its embedding, [k].
         prediction: Its prediction, [out].
         residual: Of an energy: the largest entry of the gradient at this node, as far as word has
-            come. Of other models: how far the last update moved the embedding.
+            come. Of other models: how far the last update moved the embedding. With the rule
+            ``"balls"``: the largest entry of the gradient (of a map, of F(h) − h) that the last
+            solve left, or how far the solve of this turn moved any node of the ball, if that is
+            more; infinite as long as there are nodes that others list and that the agent has no
+            word of, and where nodes have come or gone.
         bound: A bound on the distance of all nodes' embeddings from the answer; infinite where
             none is known.
         calm: Seconds since anybody in reach was unsettled.
@@ -37,6 +41,8 @@ class Reading:
         staleness: Age in seconds of the oldest news that the answer rests on: of the newest packet
             from each neighbour the one that was made first. 0 without neighbours.
         silent: Neighbours from which nothing has come for longer than the lease.
+        knows: With the rule ``"balls"``: of how many nodes the agent has word, itself included.
+        whole: Whether these are all nodes that can be reached, as far as word has come.
     """
 
     h: Array
@@ -48,3 +54,5 @@ class Reading:
     updates: int
     staleness: float = 0.0
     silent: tuple[str, ...] = ()
+    knows: int | None = None
+    whole: bool = False

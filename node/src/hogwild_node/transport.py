@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -45,6 +45,11 @@ class Transport(ABC):
         """What the owner of the agent has sent it since the last call: new features or
         neighbours."""
         return []
+
+    def tell(self, line: Callable[[], str]) -> None:
+        """Tell whoever watches the agent how it is, if anybody does: only then ``line`` is called.
+        It is called once a turn."""
+        return
 
     def refusal(self, name: str) -> str | None:
         """Why there is no link to a silent neighbour, where the transport can find out; may wait.

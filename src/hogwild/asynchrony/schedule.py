@@ -20,7 +20,7 @@ model on any executor, and recording it (:mod:`hogwild.asynchrony.trace`) record
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -157,6 +157,7 @@ class Schedule(Timetable):
         self.of_edges = [Memory() for _ in self.impairments]
         self.silent, self.begin = silent, begin
         self._clock: Clock | None = None
+        self._settle: Callable[[], None] | None = None
         self.view = torch.full((graph.num_edges,), begin, dtype=torch.long, device=device)
         self.born = self.view.clone()  # no packet is older than its link
         # First updates are drawn from 1 … S as well.
@@ -178,6 +179,11 @@ class Schedule(Timetable):
         self._view, self._clock = self.view, None
         return self._drawable()
 
+    def taken(self, settle: Callable[[], None]) -> None:
+        """From now on ``settle`` is called before views are read: who has taken over the draws
+        writes the views then, and not before."""
+        self._settle = settle
+
     def _compile(self) -> None:
         """Ask for compiled draws, once; ``None``: ticks are drawn by torch."""
         self._clock = None
@@ -188,6 +194,8 @@ class Schedule(Timetable):
     @property
     def view(self) -> Tensor:
         """The time of the packet that each edge's receiver holds, [E]."""
+        if self._settle is not None:
+            self._settle()
         return self._view if self._clock is None else self._clock.view
 
     @view.setter
@@ -197,8 +205,9 @@ class Schedule(Timetable):
             self._compile()
 
     def __getstate__(self) -> dict[str, Any]:
+        view = self.view
         state = {name: x for name, x in vars(self).items() if name != "_clock"}
-        return state | {"_view": self.view}
+        return state | {"_view": view, "_settle": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -32,6 +32,7 @@ class Options(Trained):
     Examples:
       hogwild swarm runs/chains
       hogwild swarm runs/chains --loss 0.3 --delay 15ms,25ms --transport udp
+      hogwild swarm runs/chains --rule balls
       hogwild swarm runs/chains --tls
       hogwild swarm runs/chains --kill 0.3 --kill-at 5 --revive-at 10 --plot swarm.png
       hogwild swarm runs/chains --record swarm.npz
@@ -41,6 +42,12 @@ class Options(Trained):
         None, "take a test graph of so many nodes; by default, the first one", group=MODEL
     )
     rule: str = option("auto", "auto, or a rule that fits the model", group=NODES)
+    radius: int | None = option(
+        None,
+        "with --rule balls: hops within which an agent solves for others; by default, the whole "
+        "graph if it has at most 256 nodes",
+        group=NODES,
+    )
     precision: str = option(
         "float32", "numbers in packets", group=NODES, choices=("float32", "float64")
     )
@@ -137,7 +144,8 @@ def run(options: Options) -> Outcome:
             "leave one of them out"
         )
     same = (
-        "rule", "precision", "rate", "lease", "on_silence", "settle_after", "transport", "tls",
+        "rule", "radius", "precision", "rate", "lease", "on_silence", "settle_after", "transport",
+        "tls",
     )  # fmt: skip
     seen = start(
         found.model, fit[0], faults=faults, seconds=options.seconds,

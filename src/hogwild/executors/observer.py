@@ -31,6 +31,7 @@ from hogwild.executors.swarmed import Swarm
 from hogwild.executors.traced import trace_of
 from hogwild.graph.inputs import Inputs
 from hogwild.models.mode import evaluating
+from hogwild_node.model import load
 
 DONE = {
     "kill": "killed", "revive": "revived", "freeze": "frozen", "thaw": "thawed",
@@ -148,6 +149,8 @@ class Observer:
         self.events: list[tuple[float, str]] = []
         self.first: float | None = None
         self.answers: dict[tuple[object, ...], Any] = {}
+        self.doubts: dict[tuple[object, ...], float] = {}  # of an entry of an answer
+        self.convexity = load(common["model"]).convexity
         self.half = self._half() if faults.partition else frozenset()
         self.parted = False
         self.revived: list[int] = []
@@ -348,7 +351,8 @@ class Observer:
         settled = [words[i]["state"] == "settled" for i in alive]
         out.times.append(t)
         out.error.append(error)
-        out.work.append(sum(words[i]["updates"] for i in alive) / max(len(alive), 1))
+        for name, means in (("updates", out.work), ("bytes", out.sent)):
+            means.append(sum(words[i][name] for i in alive) / max(len(alive), 1))
         out.still.append(min((words[i]["still"] for i in alive), default=0.0))
         out.settled.append(sum(settled) / max(len(awake), 1))
         distance = float(np.sqrt(sum(float((g**2).sum()) for g in gaps)))
@@ -357,7 +361,8 @@ class Observer:
         if missed and not self._recent(t):
             self.disturbed, out.missed = t, out.missed + 1
         if self._rested(t):  # before, the agents cannot know what was done to the swarm
-            out.false_alarms += sum(b is not None and complete and distance > b for b in bounds)
+            beyond = distance - self._slack(tuple(awake))
+            out.false_alarms += sum(b is not None and complete and beyond > b for b in bounds)
 
     def _rested(self, t: float) -> bool:
         """Whether news of the last event, and of the last link that failed, has had time to
@@ -377,6 +382,11 @@ class Observer:
         """Whether nothing was done to the swarm that keeps i from hearing j."""
         apart = self.parted and (i in self.half) != (j in self.half)
         return j in out.alive and not self.frozen & {i, j} and not apart
+
+    def _slack(self, alive: tuple[int, ...]) -> float:
+        """How far the synchronous answer itself may be from the exact one."""
+        answer = self._answer(alive)
+        return float(math.sqrt(answer.size) * self.doubts[(self.parted, *alive)])
 
     def _answer(self, alive: tuple[int, ...]) -> Any:
         """The synchronous answer of the graph of those alive, without the links that are cut,
@@ -399,7 +409,11 @@ class Observer:
                 edge_weight=None if inputs.edge_weight is None else inputs.edge_weight[kept],
             )
             with evaluating(self.model), torch.no_grad():
-                self.answers[key] = self.model.embed(part).value.double().numpy()
+                found = self.model.embed(part)
+            self.answers[key] = found.value.double().numpy()
+            rounding = float(torch.finfo(found.value.dtype).eps * found.value.abs().max())
+            left = float(found.residual.max()) / self.convexity if self.convexity else 0.0
+            self.doubts[key] = left + rounding
         return self.answers[key]
 
 

@@ -217,6 +217,8 @@ class Simulation:
             )
         except CudaError as error:  # no compiler for the GPU: torch makes the ticks
             return str(error)
+        if isinstance(timetable, Schedule):
+            timetable.taken(ticks.settle)
         tally.packet_age.counts = partial(ticks.counts, 0)
         tally.content_age.counts = partial(ticks.counts, 1)
         return ticks

@@ -27,6 +27,9 @@ from hogwild.keys import make_keys
 from hogwild.models.check import check_model
 from hogwild.models.export import export
 from hogwild.models.mode import evaluating
+from hogwild.problems.base import Problem
+from hogwild.rules import choose
+from hogwild.rules.balls import usual_radius
 
 UPDATES = 60.0
 """Updates a second that are asked of one core. The number is a cautious guess: ``Swarm.rate`` and
@@ -43,6 +46,7 @@ def run(
     transport: str = "zenoh",
     tls: bool = False,
     rule: str = "auto",
+    radius: int | None = None,
     precision: str = "float32",
     lease: float | None = None,
     on_silence: str = "drop",
@@ -66,6 +70,7 @@ def run(
         tls: Make keys for the agents (:func:`hogwild.keys.make_keys`) and encrypt their links; with
             Zenoh only.
         rule: As in :func:`hogwild.simulate`.
+        radius: As in :func:`hogwild.simulate`.
         precision: Numbers in packets, ``"float32"`` or ``"float64"``.
         lease: Seconds of silence after which a neighbour counts as gone; by default ten turns, and
             at least 2.
@@ -89,6 +94,13 @@ def run(
     for name, value in given.items():
         if value is not None and not 0 < value < 1e9:
             raise ConfigError(f"{name}={value!r}; expected a positive number, or None")
+    if radius is not None and rule != "balls":
+        raise ConfigError(f"radius={radius} was given with rule={rule!r}; expected rule='balls'")
+    if rule == "balls" and radius is None:
+        with evaluating(found), torch.no_grad():
+            problem = found.problem(inputs)
+        choose(problem, rule)  # refuses models whose nodes have nothing to solve
+        radius = usual_radius(problem) if isinstance(problem, Problem) else None  # export refuses
     if transport == "zenoh" and find_spec("zenoh") is None:
         raise ConfigError(
             "transport='zenoh', but Zenoh is not installed; install hogwild-gnn[agents], or use "
@@ -117,6 +129,7 @@ def run(
             "delay": list(faults.delay),
         }  # fmt: skip
         common |= {} if tolerance is None else {"tolerance": tolerance}
+        common |= {} if radius is None else {"radius": radius}
         keys = None
         if tls:
             here = stack.enter_context(tempfile.TemporaryDirectory())  # no keys stay behind

@@ -25,6 +25,7 @@ class Swarm:
             its largest entry, [T].
         settled: Share of the living agents that said they were settled, [T].
         work: Mean number of updates of an agent, [T].
+        sent: Mean number of bytes that an agent sent, [T].
         still: Seconds since an agent was last unsettled itself, as the observer sees all agents,
             [T]. Agents themselves only know their calm.
         deviation: The last error.
@@ -49,6 +50,7 @@ class Swarm:
     error: list[float] = field(default_factory=list)
     settled: list[float] = field(default_factory=list)
     work: list[float] = field(default_factory=list)
+    sent: list[float] = field(default_factory=list)
     still: list[float] = field(default_factory=list)
     deviation: float = 1.0
     updates: float = 0.0
@@ -71,6 +73,10 @@ class Swarm:
     def updates_to(self, tolerance: float) -> float | None:
         """Mean updates of an agent until the error was within a tolerance for good."""
         return _for_good(self.work, [e <= tolerance for e in self.error])
+
+    def bytes_to(self, tolerance: float) -> float | None:
+        """Mean bytes that an agent sent until the error was within a tolerance for good."""
+        return _for_good(self.sent, [e <= tolerance for e in self.error])
 
     @property
     def settled_at(self) -> float | None:

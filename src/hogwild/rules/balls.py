@@ -23,7 +23,8 @@ weighted maximum norm, if the Hessian is scaled diagonally dominant with factor 
 contracts with ρ; nodes then converge under any delays. For other energies convergence with a
 smaller radius is observed.
 
-**What is sent** is in :mod:`hogwild.rules.tables`.
+**What is sent** is in :mod:`hogwild.rules.tables`. Real agents run the same rule with tables of
+their own (:mod:`hogwild_node.balls`): they know no slots, only names.
 """
 
 from __future__ import annotations
@@ -37,11 +38,8 @@ from hogwild.problems.base import Objective, Problem
 from hogwild.rules.held import HeldSolver, Piece
 from hogwild.rules.surroundings import Surroundings, surroundings, widest_reach
 from hogwild.rules.tables import Tables
+from hogwild_node.balls import LARGEST
 from hogwild_node.rules.base import Kept, Rule
-
-LARGEST = 256
-"""Without a radius, the ball is the whole graph if it has at most so many nodes; in larger graphs
-it has the largest radius, and at least 1, with which tables have at most so many entries."""
 
 
 def couples(problem: Problem) -> int:
@@ -50,7 +48,8 @@ def couples(problem: Problem) -> int:
 
 
 def usual_radius(problem: Problem) -> int | None:
-    """The radius where none is given; ``None``: the whole graph."""
+    """The radius where none is given: the whole graph (``None``) if no table then has more than
+    ``LARGEST`` entries; otherwise the largest radius, and at least 1, with which none has more."""
     reach = widest_reach(problem.graph, LARGEST)
     return None if reach is None else max(reach - couples(problem), 1)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hogwild.graph import Graph
+from hogwild.kernels.chunks import ChunkedEnergyKernel
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.posing import Tensors
 from hogwild.linalg.solution import Solution
@@ -51,9 +52,10 @@ class HeldSolver:
         elif isinstance(problem, FixedPoint) and problem.monotone:
             self.solver = Picard(max_iter=10_000)  # maxima have no use for differences
         kernel = problem.kernel()
-        self.kernel = kernel if type(kernel) is EnergyKernel else None
+        on_cpu = type(kernel) in (EnergyKernel, ChunkedEnergyKernel)
+        self.kernel = kernel if on_cpu and isinstance(kernel, EnergyKernel) else None
         if self.kernel is not None:
-            self.tensors = self.kernel.tensors.detach()
+            self.tensors = self.kernel.plain()
 
     def solve(self, piece: Piece, h: Tensor) -> tuple[Tensor, Tensor]:
         """The embeddings [R, k, n] after a solve from ``h``, and which graphs of the piece have

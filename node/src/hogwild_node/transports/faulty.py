@@ -48,6 +48,9 @@ class FaultyTransport(Transport):
     def control(self) -> list[bytes]:
         return self.inner.control()
 
+    def tell(self, line: Callable[[], str]) -> None:
+        self.inner.tell(line)
+
     def refusal(self, name: str) -> str | None:
         return self.inner.refusal(name)
 

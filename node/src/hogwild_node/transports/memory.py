@@ -17,6 +17,7 @@ class MemoryNetwork:
     Attributes:
         delay: Seconds that a packet travels: the least and the most.
         loss: Probability that a packet is lost.
+        copies: Probability that a packet arrives twice.
         seed: What delays and losses are a function of.
         now: The time; whoever runs the agents moves it.
         cut: Pairs of agents, in either order, between which nothing passes.
@@ -25,13 +26,14 @@ class MemoryNetwork:
     delay: tuple[float, float] = (0.0, 0.0)
     loss: float = 0.0
     seed: int = 0
+    copies: float = 0.0
     now: float = 0.0
     cut: set[frozenset[str]] = field(default_factory=set)
     sent: int = 0
     lost: int = 0
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
+        self._random, self._count = random.Random(self.seed), 0
         self._travelling: dict[str, list[tuple[float, int, str, bytes]]] = {}
 
     def endpoint(self, name: str) -> MemoryTransport:
@@ -46,12 +48,18 @@ class MemoryNetwork:
     def post(self, sender: str, to: str, raw: bytes) -> None:
         """A packet begins to travel, or is lost."""
         self.sent += 1
+        if self.copies and self._random.random() < self.copies:
+            self._travel(sender, to, raw)
+        self._travel(sender, to, raw)
+
+    def _travel(self, sender: str, to: str, raw: bytes) -> None:
         wait = self._random.uniform(*self.delay)
         gone = self._random.random() < self.loss or frozenset((sender, to)) in self.cut
         if gone or to not in self._travelling:
             self.lost += 1
             return
-        heapq.heappush(self._travelling[to], (self.now + wait, self.sent, sender, raw))
+        self._count += 1
+        heapq.heappush(self._travelling[to], (self.now + wait, self._count, sender, raw))
 
     def arrived(self, name: str) -> list[Received]:
         """What has reached an agent."""

@@ -2,16 +2,22 @@
 
 A packet is a datagram. A sender is known by its address, which is no proof of who it is: use Zenoh
 with TLS where strangers can reach the network.
+
+Whoever sends :data:`QUESTION` is told how the agent is. The answer is never longer than the
+question, which may be padded: nobody can have an agent send more to a victim than they send
+themselves. Where it would be longer, the answer says only how long.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from hogwild_node.errors import SetupError, TransportError
 from hogwild_node.transport import Received, Transport
@@ -22,6 +28,9 @@ STAMP = 35
 next turn; without the kernel's time its packets would seem to take as long as turns are apart."""
 MANY = 4096
 """Datagrams that are read at a time at most, so that a flood cannot hold an agent up."""
+QUESTION = b"hogwild: how are you?\n"
+ASKED = 8
+"""Questions that are answered in a turn at most."""
 
 
 def address(text: str | None, whose: str) -> tuple[str, int]:
@@ -69,6 +78,7 @@ class UDPTransport(Transport):
         self.addresses: dict[str, tuple[str, int]] = {}
         self.names: dict[tuple[str, int], str] = {}
         self.foreign = 0
+        self.asked: dict[Any, int] = {}
 
     def connect(self, neighbours: Mapping[str, str | None]) -> None:
         addresses: dict[str, tuple[str, int]] = {}
@@ -102,11 +112,21 @@ class UDPTransport(Transport):
             except OSError:
                 continue  # an earlier datagram was refused by its receiver
             name = self.names.get(where[:2])
-            if name is None:
-                self.foreign += 1
-            else:
+            if name is not None:
                 found.append(Received(name, raw, _arrival(extra)))
+            elif raw.startswith(QUESTION) and len(self.asked) < ASKED:
+                self.asked[where] = len(raw)
+            else:
+                self.foreign += 1
         return found
+
+    def tell(self, line: Callable[[], str]) -> None:
+        asked, self.asked = self.asked, {}
+        raw = line().encode() if asked else b""
+        for where, room in asked.items():
+            said = raw if len(raw) <= room else json.dumps({"longer": len(raw)}).encode()
+            with contextlib.suppress(OSError):
+                self.socket.sendto(said[:room], where)
 
     def close(self) -> None:
         self.socket.close()

@@ -2,8 +2,9 @@
 
 Agent i publishes to agent j under ``hogwild/<model>/<kind>/<i>/<j>`` and reads its neighbours' keys
 addressed to itself. Scouting and gossip are off, so that peers do not forward: the transport itself
-enforces one hop. Of each neighbour the newest hello and the newest data packet are kept, each with
-the time at which it arrived.
+enforces one hop. Of each neighbour the newest hello and the newest data packets are kept, each with
+the time at which it arrived. Whoever subscribes to ``hogwild/<model>/status/<i>`` is told how agent
+i is, five times a second.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,11 @@ from hogwild_node.transport import Received, Transport
 if TYPE_CHECKING:
     from hogwild_node.transports.tls import Certificates
 
-KINDS = {"hello": True, "data": False}
+KINDS = {"hello": 1, "data": 32}
+"""Kinds of packets, and how many of each an agent keeps until its next turn."""
+STATUS_PERIOD = 0.2
+"""Seconds between two words to those who watch."""
+WATCHED = "hogwild/*/status/*"
 PROTOCOLS = ("tcp", "udp", "tls", "quic")
 
 
@@ -30,7 +36,7 @@ def _import() -> Any:
         import zenoh
     except ImportError as error:
         raise SetupError(
-            "Zenoh is not installed; install it with `pip install hogwild-node[zenoh]`, or use "
+            "Zenoh is not installed; install it with `pip install 'hogwild-node[zenoh]'`, or use "
             "--transport udp"
         ) from error
     return zenoh
@@ -111,8 +117,8 @@ class ZenohTransport(Transport):
         listen: Where the agent listens, ``HOST:PORT`` or ``PROTOCOL/HOST:PORT``.
         certificates: For ``tls``. Then neighbours are known by the names in their certificates, and
             everything that is not theirs to say is dropped.
-        controller: The name in the certificate of whoever may send control messages; ``None``:
-            nobody may. Without certificates everybody may.
+        controller: The name in the certificate of whoever may send control messages and watch;
+            ``None``: nobody may. Without certificates everybody may.
         lease: Seconds after which Zenoh gives a silent link up.
     """
 
@@ -139,9 +145,11 @@ class ZenohTransport(Transport):
         self.listen, self.certificates, self.lease = listen, certificates, lease
         self.session: Any = None
         self.controls: Any = None
+        self.watchers: Any = None
+        self.told = 0.0
         self.links: dict[str, str | None] = {}
         self.subscribers: list[Any] = []
-        self.arrived: dict[tuple[str, str], Received] = {}
+        self.arrived: dict[tuple[str, str], deque[Received]] = {}
         self.publishers: dict[tuple[str, str], Any] = {}
 
     def _config(self, neighbours: Mapping[str, str | None]) -> Any:
@@ -176,7 +184,8 @@ class ZenohTransport(Transport):
 
     def _access(self, neighbours: Mapping[str, str | None]) -> dict[str, Any]:
         """Neighbour j may publish as j to this agent and ask for what this agent sends to j. The
-        controller may publish control messages. Everything else is dropped, in both directions."""
+        controller may publish control messages, and watch. Everything else is dropped, in both
+        directions."""
         mine, found = self.name, _Access()
         for j in neighbours:
             told = [f"{self.prefix}/{kind}/{j}/{mine}" for kind in KINDS]
@@ -188,7 +197,9 @@ class ZenohTransport(Transport):
                     f"the controller and a neighbour are both named {self.controller}; expected a "
                     f"controller with a name of its own"
                 )
-            found.allow(self.controller, hears=[f"{self.prefix}/control/{mine}"])
+            control = f"{self.prefix}/control/{mine}"
+            # Whoever watches asks for all agents at once, and gets what this one says of itself.
+            found.allow(self.controller, hears=[control], says=[WATCHED])
         return found.settings()
 
     def connect(self, neighbours: Mapping[str, str | None]) -> None:
@@ -220,12 +231,16 @@ class ZenohTransport(Transport):
             f"{self.prefix}/control/{self.name}", self.zenoh.handlers.FifoChannel(16)
         )
         options = {"express": True, "congestion_control": self.zenoh.CongestionControl.DROP}
+        self.watchers = self.session.declare_publisher(
+            f"{self.prefix}/status/{self.name}", **options
+        )
         for j in neighbours:
             for kind in KINDS:
                 # Zenoh's own thread calls it. An indirect callback has a Python thread, which would
                 # keep a process from ending if its owner forgot to close the transport.
                 keep = self.zenoh.handlers.Callback(partial(self._keep, (j, kind)), indirect=False)
                 key = f"{self.prefix}/{kind}/{j}/{self.name}"
+                self.arrived[j, kind] = deque(maxlen=KINDS[kind])
                 self.subscribers.append(self.session.declare_subscriber(key, keep))
                 self.publishers[j, kind] = self.session.declare_publisher(
                     f"{self.prefix}/{kind}/{self.name}/{j}", **options
@@ -256,12 +271,17 @@ class ZenohTransport(Transport):
             return  # lost, as any packet may be
 
     def _keep(self, link: tuple[str, str], sample: Any) -> None:
-        """Keep a packet until the next turn; a newer one overwrites it."""
-        self.arrived[link] = Received(link[0], sample.payload.to_bytes(), time.monotonic())
+        """Keep a packet until the next turn; newer ones overwrite it."""
+        kept = self.arrived.get(link)
+        if kept is not None:  # none: the link is closed
+            kept.append(Received(link[0], sample.payload.to_bytes(), time.monotonic()))
 
     def receive(self) -> list[Received]:
-        found = [self.arrived.pop(link, None) for link in self.publishers]
-        return [received for received in found if received is not None]
+        found = []
+        for kept in self.arrived.values():
+            while kept:
+                found.append(kept.popleft())
+        return found
 
     def control(self) -> list[bytes]:
         found: list[bytes] = []
@@ -269,8 +289,18 @@ class ZenohTransport(Transport):
             found.append(sample.payload.to_bytes())
         return found
 
+    def tell(self, line: Callable[[], str]) -> None:
+        now = time.monotonic()
+        if self.watchers is None or now - self.told < STATUS_PERIOD:
+            return
+        self.told = now
+        with contextlib.suppress(self.zenoh.ZError):
+            if self.watchers.matching_status.matching:
+                self.watchers.put(line())
+
     def close(self) -> None:
         session, self.session, self.links = self.session, None, {}
         self.subscribers, self.publishers, self.controls, self.arrived = [], {}, None, {}
+        self.watchers = None
         if session is not None:
             session.close()

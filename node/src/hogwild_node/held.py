@@ -1,0 +1,254 @@
+r"""Solves of a few nodes at once in NumPy, in which some nodes are held where they are.
+
+.. math:: \min_{h_A} E(h_A, h_B) \qquad \text{or} \qquad h_A = F_A(h_A, h_B)
+
+for the local energies, or the map, of a part of a graph. A node solves for its ball A and holds the
+rim B (:mod:`hogwild_node.balls`). The matrices are dense: a ball has at most a few hundred nodes.
+
+*Energies.* Newton's method. Along a direction of descent, an energy that is convex still falls
+where its slope is negative, so slopes alone decide how far a step goes, and nothing drowns in the
+rounding of an energy. A full step may end at a small rise for the first ``PATIENCE`` iterations;
+from then on every step ends where the energy still falls, at least a tenth of the way to its lowest
+point. Each of those takes at least a tenth of what an exact line search would, so the method
+converges from every start.
+
+*Maps.* Newton's method between plain steps :math:`h \leftarrow F(h)`. If it does not lower the
+residual, only plain steps are taken, which converge for every contraction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hogwild_node.local import LocalEnergy, LocalMap
+from hogwild_node.ops import Array
+from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.star import Star
+
+MOST = 300
+"""Iterations after which a solve is given up."""
+PATIENCE = 30
+"""Iterations in which a step may end at a rise, of a tenth of the first slope."""
+ARRIVED = 1e-8
+"""A Newton step of this size, relative to the embeddings, is the last one: it leaves its square."""
+BLOCK = 4
+"""Plain steps of a map at the beginning of an iteration."""
+FUTILE = 5
+"""Iterations without progress after which only plain steps of a map are taken."""
+FIXED = 1e-12
+"""The residual of a map, relative to the embeddings, at which it is solved; ``SOLVED`` where no
+iteration comes closer."""
+SOLVED = 1e-9
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some nodes and the edges between them.
+
+    Attributes:
+        local: The energies, or the rows of the map, of all these nodes.
+        star: The nodes and edges.
+        src: The sender of each edge, [e].
+        free: Which nodes move, [n]; the others are held.
+    """
+
+    local: LocalEnergy | LocalMap
+    star: Star
+    src: Array
+    free: Array
+
+    @cached_property
+    def pairs(self) -> tuple[Array, Array]:
+        """All pairs of edges into the same node, [p] each."""
+        slot = self.star.slot
+        order = np.argsort(slot, kind="stable")
+        count = np.bincount(slot, minlength=self.star.size)
+        first = np.repeat(order, count[slot[order]])
+        begin = np.cumsum(count) - count
+        there = np.repeat(begin[slot[order]], count[slot[order]])
+        ends = np.cumsum(count[slot[order]]) - count[slot[order]]
+        second = order[there + np.arange(len(first)) - np.repeat(ends, count[slot[order]])]
+        return first, second
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The answer of a piece.
+
+    Attributes:
+        h: The embeddings, [1, k, n].
+        good: Whether they are of use: of an energy, finite, because any descent is welcome; of a
+            map, a fixed point.
+        residual: The largest entry of the gradient, or of F(h) − h, at the free nodes.
+        norm: The Euclidean norm of the same.
+        noise: The rounding error in such an entry.
+    """
+
+    h: Array
+    good: bool
+    residual: float
+    norm: float
+    noise: float
+
+
+def solve(piece: Piece, h: Array) -> Solved:
+    """Solve from ``h`` [1, k, n], which also says where the held nodes are."""
+    with np.errstate(all="ignore"):
+        if isinstance(piece.local, LocalEnergy):
+            return _minimise(piece, piece.local, 1.0 * h)
+        return _fix(piece, piece.local, 1.0 * h)
+
+
+def _told(piece: Piece, h: Array, value: Array, good: bool, scale: float) -> Solved:
+    """The answer ``h``, where ``value`` [1, k, n] should be zero at the free nodes."""
+    some = value[..., piece.free]
+    residual = float(np.abs(some).max(initial=0.0))
+    norm, noise = float(np.sqrt((some**2).sum())), float(np.finfo(h.dtype).eps) * scale
+    good = good and bool(np.isfinite(h).all()) and np.isfinite(residual)
+    return Solved(h, good, residual, norm, noise)
+
+
+# -- energies --------------------------------------------------------------------------------------
+
+
+def _gradient(piece: Piece, own: Array, toward: Array) -> Array:
+    """The gradient of the sum of all energies, [1, k, n]; zero at held nodes."""
+    total = own + _scatter(toward, piece.src, piece.star.size)
+    return np.where(piece.free, total, 0.0)
+
+
+def _scatter(x: Array, index: Array, size: int) -> Array:
+    out = np.zeros((*x.shape[:-1], size), x.dtype)
+    if index.size:
+        rows = x.reshape(-1, x.shape[-1])
+        flat = [np.bincount(index, row, size) for row in rows]
+        out = np.stack(flat).reshape(out.shape)
+    return out
+
+
+def _hessian(piece: Piece, q: LocalQuadratic) -> Array:
+    """The Hessian of the sum of all energies between the free nodes, [m k, m k]."""
+    n, k = piece.star.size, q.own.shape[1]
+    slot, src = piece.star.slot, piece.src
+    first, second = piece.pairs
+    coupled = np.moveaxis(q.j[0], -1, 0)  # [e, C, k]
+    through = np.moveaxis(q.u[0], -1, 0)[slot] @ coupled  # U J, [e, C, k]
+    across = np.moveaxis(q.x[0], -1, 0)  # [e, k, k]
+    rows = np.concatenate([np.arange(n), slot, src, src, src[first]])
+    cols = np.concatenate([np.arange(n), src, slot, src, src[second]])
+    blocks = np.concatenate([
+        np.moveaxis(q.b[0], -1, 0), across, across.mT, np.moveaxis(q.c[0], -1, 0),
+        coupled[first].mT @ through[second],
+    ])  # fmt: skip
+    place = np.cumsum(piece.free) - 1  # of a free node among the free
+    keep = piece.free[rows] & piece.free[cols]
+    return _dense(place[rows[keep]], place[cols[keep]], blocks[keep], int(piece.free.sum()), k)
+
+
+def _dense(rows: Array, cols: Array, blocks: Array, n: int, k: int) -> Array:
+    """The sum of blocks [b, k, k] at these block rows and columns, [n k, n k]."""
+    inner = np.arange(k)
+    at = (rows[:, None, None] * k + inner[:, None]) * (n * k) + cols[:, None, None] * k + inner
+    return np.bincount(at.ravel(), blocks.ravel(), (n * k) ** 2).reshape(n * k, n * k)
+
+
+def _direction(piece: Piece, matrix: Array, right: Array) -> Array:
+    """The solution [1, k, n] of a system with this matrix between the free nodes; NaN where it is
+    singular."""
+    out, k = np.zeros_like(right), right.shape[1]
+    wanted = right[0][:, piece.free].T.ravel()
+    try:
+        found = np.linalg.solve(matrix, wanted)
+    except np.linalg.LinAlgError:
+        found = np.full_like(wanted, np.nan)
+    out[0][:, piece.free] = found.reshape(-1, k).T
+    return out
+
+
+def _minimise(piece: Piece, energy: LocalEnergy, h: Array) -> Solved:
+    star, src = piece.star, piece.src
+    scale = 0.0
+    for iteration in range(MOST):
+        q = energy.quadratic(h, h[..., src], star)
+        gradient = _gradient(piece, q.own, q.toward)
+        scale = float(np.abs(q.b).sum(2).max(initial=0.0) * np.abs(h).max(initial=0.0))
+        d = _direction(piece, _hessian(piece, q), -gradient)
+        slope = float((gradient * d).sum())
+        if not slope < 0.0:  # no step: the gradient is zero, or not finite
+            break
+        if np.abs(d).max() <= ARRIVED * np.abs(h).max():
+            h = h + d
+            break
+        t = _length(piece, energy, h, d, slope, 0.1 if iteration < PATIENCE else 0.0)
+        h = h + t * d
+        if not t:
+            break
+    last = energy.local(h, h[..., src], star)
+    return _told(piece, h, _gradient(piece, *last), True, scale)
+
+
+def _length(
+    piece: Piece, energy: LocalEnergy, h: Array, d: Array, slope: float, rise: float
+) -> float:
+    """How far to go along ``d``: where the slope is at most ``rise`` times the first one."""
+    t = 1.0
+    for _ in range(60):
+        there = h + t * d
+        gradient = _gradient(piece, *energy.local(there, there[..., piece.src], piece.star))
+        turned = float((gradient * d).sum())
+        if turned <= rise * abs(slope):  # false for NaN
+            return t
+        secant = slope / (slope - turned)
+        t *= min(max(secant, 0.1), 0.7) if np.isfinite(secant) else 0.1
+    return 0.0
+
+
+# -- maps ------------------------------------------------------------------------------------------
+
+
+def _fix(piece: Piece, rows: LocalMap, h: Array) -> Solved:
+    star, src, free = piece.star, piece.src, piece.free
+
+    def step(h: Array) -> Array:
+        return np.where(free, rows.update(h, h[..., src], star), h)
+
+    best, futile, kept = np.inf, 0, h
+    for _ in range(MOST):
+        for _ in range(BLOCK):
+            h = step(h)
+        if futile < FUTILE:
+            there = rows.derivatives(h, h[..., src], star)
+            if there is not None:
+                d = _direction(piece, _tangent(piece, *there), step(h) - h)
+                h = h + np.where(np.isfinite(d), d, 0.0)
+        gap = float(np.abs(step(h) - h).max(initial=0.0))
+        size = float(np.abs(h).max(initial=0.0))
+        if not np.isfinite(gap):
+            break
+        if gap <= 0.9 * best:  # a node out of patience gets one more try for each gain
+            futile = 0 if futile < FUTILE else FUTILE - 1
+        else:
+            futile += 1
+        if gap < best:
+            best, kept = gap, h
+        if gap <= FIXED * size or (futile > 4 * FUTILE and best <= SOLVED * size):
+            break
+    gap = step(kept) - kept
+    size = float(np.abs(kept).max(initial=0.0))
+    good = bool(np.abs(gap).max(initial=0.0) <= SOLVED * size)
+    return _told(piece, kept, gap, good, size)
+
+
+def _tangent(piece: Piece, own: Array, edge: Array) -> Array:
+    """The matrix I − J between the free nodes, [m k, m k]."""
+    n, k = piece.star.size, own.shape[1]
+    rows = np.concatenate([np.arange(n), piece.star.slot])
+    cols = np.concatenate([np.arange(n), piece.src])
+    blocks = -np.concatenate([np.moveaxis(x[0], -1, 0) for x in (own, edge)])
+    blocks[:n] += np.eye(k)
+    place = np.cumsum(piece.free) - 1
+    keep = piece.free[rows] & piece.free[cols]
+    return _dense(place[rows[keep]], place[cols[keep]], blocks[keep], int(piece.free.sum()), k)

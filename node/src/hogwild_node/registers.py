@@ -1,0 +1,160 @@
+"""The work of an agent whose packets are registers: of each neighbour the newest packet counts, and
+a rule makes updates from these (:mod:`hogwild_node.rules`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from hogwild_node.link import Link
+from hogwild_node.model import Neighbour, NodeModel, star_of
+from hogwild_node.ops import Array
+from hogwild_node.packets import Format, Header
+from hogwild_node.rules import Rule
+from hogwild_node.star import Star
+from hogwild_node.work import Work
+
+STILL = 64.0
+"""Changes up to this many units of rounding of the packets' numbers, relative to the largest
+number, are rounding."""
+
+
+class Registers(Work):
+    """Updates by a rule.
+
+    Args:
+        model: The trained model.
+        rule: The name of the rule.
+        features: The agent's features, [p].
+        precision: Numbers in packets.
+        tolerance: The residual up to which the agent counts as settled.
+        h: Where to begin, [1, k, 1]; ``None``: where the model begins.
+    """
+
+    def __init__(
+        self,
+        model: NodeModel,
+        rule: str,
+        features: Array,
+        *,
+        precision: str,
+        tolerance: float,
+        h: Array | None,
+    ) -> None:
+        self.model, self.rule_name, self.features = model, rule, features
+        self.tolerance, self.rounding = tolerance, STILL * float(np.finfo(precision).eps)
+        self.residual = math.inf
+        self._known: object = None
+        self._heard_at_rest: tuple[Array, Array] | None = None
+        self.members: Mapping[str, Link] = {}
+        self.star: Star = star_of(0)
+        local = model.pose(features, [])
+        self.rule: Rule = model.rule(rule, local, self.star)
+        self.h = model.start(local) if h is None else h
+        self.letters = self._begin()
+        block = model.channels if rule in ("gradient", "messages") else 0
+        self.format = Format(
+            model.name, rule, model.in_channels, self.rule.said, self.rule.letter, block,
+            model.channels, precision,
+        )  # fmt: skip
+
+    # -- who takes part ----------------------------------------------------------------------------
+
+    def meet(self, features: Array, members: Mapping[str, Link], now: float) -> bool:
+        known = (features.tobytes(), tuple((m, *link.version()) for m, link in members.items()))
+        same = list(members) == list(self.members) and self._known is not None
+        self.features, self.members = features, members
+        if known == self._known:
+            return False
+        self._known, self.star = known, star_of(len(members))
+        local = self.model.pose(features, self._near())
+        if same and self.rule_name in ("gradient", "messages"):
+            self.rule.pose(local)  # features or degrees moved: memory stays
+        else:
+            self.rule = self.model.rule(self.rule_name, local, self.star)
+            if self.rule_name in ("caching", "overwriting"):
+                self.h = self.model.start(local)
+            self.letters = self._begin()
+        self._heard_at_rest = None
+        return True
+
+    def _near(self) -> list[Neighbour]:
+        return [
+            Neighbour(link.features, link.degree, link.edge.edge_attr, link.edge.weight)
+            for link in self.members.values()
+        ]
+
+    def _begin(self) -> Array:
+        """Start the rule's memory where the agent is."""
+        letters = self.rule.begin(self.h, self._views()[0])
+        return np.zeros((1, self.rule.letter, self.star.degree)) if letters is None else letters
+
+    def _views(self) -> tuple[Array, Array]:
+        """What was last heard: embeddings [1, said, d] and letters [1, m, d]; zero where nothing
+        was, which the rules take for silence."""
+        inbox = np.zeros((1, self.rule.said, len(self.members)))
+        mail = np.zeros((1, self.rule.letter, len(self.members)))
+        for place, link in enumerate(self.members.values()):
+            if link.said is not None and link.letter is not None:
+                inbox[0, :, place], mail[0, :, place] = link.said, link.letter
+        return inbox, mail
+
+    # -- an update ---------------------------------------------------------------------------------
+
+    def update(self, members: Mapping[str, Link], now: float) -> None:
+        inbox, mail = self._views()
+        before, letters = self.h, self.letters
+        if not self._at_rest(inbox, mail):
+            with np.errstate(all="ignore"):
+                self.h, sent = self.rule.update(self.h, inbox, mail, self.star)
+            if sent is not None:
+                self.letters = sent
+            self.updates += 1
+            still = self._close(self.h, before) and self._close(self.letters, letters)
+            self._heard_at_rest = (inbox, mail) if still else None
+            if not (np.isfinite(self.h).all() and np.isfinite(self.letters).all()):
+                self._restart()
+                self.residual = math.inf
+                return
+        gradient = self.rule.gradient_at(mail, self.star)
+        moved = self.h - before if gradient is None else gradient
+        self.residual = float(np.abs(moved).max())
+
+    def _at_rest(self, inbox: Array, mail: Array) -> bool:
+        """Whether another update would change nothing: the node is settled, its last update moved
+        it by rounding only, and it has heard the same since. Such a turn costs one look at the
+        inbox."""
+        if self.rule.ends and bool(np.all(self.rule.finished(np.zeros(1, dtype=np.intp)))):
+            return True
+        heard = self._heard_at_rest
+        if heard is None or not self.residual <= self.tolerance:
+            return False
+        return self._close(heard[0], inbox) and self._close(heard[1], mail)
+
+    def _close(self, x: Array, y: Array) -> bool:
+        """Whether two arrays differ by rounding at most; ``False`` for NaN."""
+        return bool(np.all(np.abs(x - y) <= self.rounding * np.abs(y).max(initial=0.0)))
+
+    def _restart(self) -> None:
+        """Begin anew after numbers that are not finite, which a neighbour's features may cause."""
+        self.restarts += 1
+        local = self.model.pose(self.features, self._near())
+        self.rule = self.model.rule(self.rule_name, local, self.star)
+        self.h = self.model.start(local)
+        with np.errstate(all="ignore"):
+            self.letters = np.nan_to_num(self._begin(), posinf=0.0, neginf=0.0)
+
+    # -- what it tells -----------------------------------------------------------------------------
+
+    def data(self, header: Header, name: str, now: float) -> list[bytes]:
+        with np.errstate(all="ignore"):
+            said = self.rule.broadcast(self.h, self.star)[0, :, 0]
+        place = list(self.members).index(name)
+        return [self.format.data(header, said, self.letters[0, :, place])]
+
+    def bound(self, settled: bool, nodes: int | None, tolerance: float) -> float:
+        if not settled or nodes is None or self.model.convexity is None:
+            return math.inf
+        return math.sqrt(nodes * self.model.channels) * tolerance / self.model.convexity

@@ -1,0 +1,410 @@
+"""Agents with ``rule="balls"``: exact answers under faults, the simulator's rule, and its price."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import DOUBLE, chain, cycle
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_swarm import Swarm
+
+from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild.rules.balls import BallsRule
+from hogwild.solvers import Newton
+from hogwild.testing.problems import random_graph
+from hogwild_node.agent import Agent, Edge, State
+from hogwild_node.errors import SetupError
+from hogwild_node.profiles import PROFILE
+
+TIGHT = {"solver": Newton(atol=1e-12)}
+MODELS = {
+    "edge": lambda: EnergyGNN(3, out_channels=2, beta=1.0, **TIGHT),
+    "attention": lambda: EnergyGNN(3, out_channels=2, heads=2, beta=1.0, **TIGHT),
+    "normalised": lambda: EnergyGNN(3, out_channels=2, normalize=True, beta=1.0, **TIGHT),
+    "denoising": lambda: GSDGNN(3, out_channels=2, **TIGHT),
+    "ignn": lambda: IGNN(3, out_channels=2, act="leaky_relu"),
+    "eignn": lambda: EIGNN(3, out_channels=2),
+}
+
+
+def swarm_of(name, edge_index, n, **options):
+    return Swarm(MODELS[name](), edge_index, n, rule="balls", **options)
+
+
+def edges_of(graph):
+    return torch.stack([graph.src, graph.dst])
+
+
+def states(swarm):
+    return {agent.read().state for agent in swarm.agents.values()}
+
+
+def in_step(name, edge_index, n, **options):
+    """Agents that take their turns together and hear what was sent in the turn before."""
+    swarm = swarm_of(name, edge_index, n, delay=(0.005, 0.005), lease=60.0, **options)
+
+    def turn():
+        swarm.network.now += 0.01
+        for agent in swarm.agents.values():
+            agent.turn()
+
+    while not all(agent.updates for agent in swarm.agents.values()):
+        turn()
+    return swarm, turn
+
+
+# -- the rule --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("radius", [None, 1, 2])
+@pytest.mark.parametrize("name", ["edge", "normalised", "denoising", "ignn"])
+def test_agents_and_the_simulator_run_one_rule(name, radius):
+    """In step, agents have the tables and the embeddings of the simulator after every turn. (Of
+    denoising only where everybody is known: the simulator's quadratic form keeps the diagonal of
+    edges whose sender is not known yet, and agents leave such edges out.)"""
+    n, graph = 11, random_graph([11], seed=7, extra=0.4)
+    swarm, turn = in_step(name, edges_of(graph), n, radius=radius)
+    with torch.no_grad():
+        problem = swarm.whole.problem(Inputs(swarm.x, edges_of(graph))).detach()
+        rule, everyone = BallsRule(problem, radius), problem.graph.everyone
+        h = problem.start()
+        letters = rule.begin(h, everyone.current(h))
+        for _ in range(25):
+            inbox, mail = everyone.current(rule.broadcast(h, everyone)), letters[..., graph.reverse]
+            h, letters = rule.update(h, inbox, mail, everyone)
+            turn()
+            for i, agent in swarm.agents.items():
+                table = rule.around.node[:, i][rule.tables.known[:, i]].tolist()
+                assert {int(other) for other in agent.work.hops} == set(table)
+                if agent.work.whole or name != "denoising":
+                    np.testing.assert_allclose(agent.h[0, :, 0], h[0, :, i], rtol=0, atol=2e-7)
+    assert swarm.error() < 1e-2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_agents_find_the_synchronous_answer_and_say_so(name):
+    swarm = swarm_of(name, cycle(6), 6)
+    swarm.run(9.0)
+    assert swarm.error() < (1e-7 if "ign" in name else 1e-10)
+    assert states(swarm) == {State.SETTLED}
+    for agent in swarm.agents.values():
+        reading = agent.read()
+        assert (reading.knows, reading.whole) == (6, True)
+        assert reading.residual < 1e-10
+        assert agent.updates <= 6
+        if agent.model.convexity is not None:
+            assert reading.bound < 1e-10
+
+
+def test_answers_come_when_word_has_crossed_the_graph():
+    n = 9
+    swarm, turn = in_step("edge", chain(n), n)
+    for turns in range(1, n):
+        turn()
+        exact = [i for i, agent in swarm.agents.items() if agent.read().whole]
+        assert exact == [i for i in range(n) if max(i, n - 1 - i) <= turns]
+        for i in exact:
+            assert swarm.agents[i].read().bound < 1e-10
+    assert swarm.error() < 1e-10
+
+
+@pytest.mark.parametrize("radius", [None, 1])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_precision(radius, precision):
+    """Profiles are exact: with no rim nothing is rounded."""
+    swarm = swarm_of("edge", cycle(9), 9, radius=radius, precision=precision)
+    swarm.run(12.0)
+    rounded = radius is not None and precision == "float32"
+    assert swarm.error() < (1e-5 if rounded else 1e-9)
+    assert states(swarm) == {State.SETTLED}
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    n=st.integers(1, 10), seed=st.integers(0, 999), radius=st.sampled_from([None, None, 1, 3]),
+    name=st.sampled_from(["edge", "denoising", "ignn"]), loss=st.sampled_from([0.0, 0.3, 0.6]),
+    copies=st.sampled_from([0.0, 0.5]), late=st.sampled_from([0.05, 0.6]),
+)  # fmt: skip
+def test_exact_under_loss_delay_reordering_and_duplicates(
+    n, seed, radius, name, loss, copies, late
+):
+    graph = random_graph([n], seed=seed)
+    swarm = swarm_of(
+        name, edges_of(graph), n, radius=radius, delay=(0.0, late), loss=loss, copies=copies,
+        seed=seed, lease=12.0,
+    )  # fmt: skip
+    while swarm.network.now < 90.0 and swarm.error() > 1e-8:
+        swarm.run(1.0)
+    assert swarm.error() < 1e-8
+
+
+def test_weights_and_features_of_edges():
+    torch.manual_seed(1)
+    model = EnergyGNN(3, out_channels=2, edge_dim=2, beta=1.0, **TIGHT).double().eval()
+    graph = random_graph([6], seed=2)
+    attr = {}
+    for i, j in edges_of(graph).T.tolist():
+        attr[i, j] = torch.randn(2, **DOUBLE)  # not the same in both directions
+
+    class Weighted(Swarm):
+        def start(self, i, **options):
+            src, dst = self.edge_index
+            near = {
+                str(int(j)): Edge(None, attr[int(j), i].numpy(), 0.5 + 0.1 * (i + int(j)))
+                for j in src[dst == i]
+            }
+            return Agent(
+                self.model, str(i), self.x[i].numpy(), self.network.endpoint(str(i)),
+                neighbours=near, clock=self.network.clock, **(self.options | options),
+            )  # fmt: skip
+
+    swarm = Weighted(model, edges_of(graph), 6, rule="balls")
+    swarm.run(6.0)
+    pairs = edges_of(graph).T.tolist()
+    inputs = Inputs(
+        swarm.x, edges_of(graph), torch.stack([attr[i, j] for i, j in pairs]),
+        edge_weight=torch.tensor([0.5 + 0.1 * (i + j) for i, j in pairs], **DOUBLE),
+    )  # fmt: skip
+    with torch.no_grad():
+        answer = swarm.whole.embed(inputs).value.numpy()
+    found = np.stack([swarm.agents[i].read().h for i in range(6)])
+    np.testing.assert_allclose(found, answer, atol=1e-9)
+
+
+def test_settled_is_never_said_too_early_and_bounds_hold():
+    swarm = swarm_of("edge", chain(7), 7, loss=0.3)
+    with torch.no_grad():
+        answer = swarm.whole.embed(Inputs(swarm.x, swarm.edge_index)).value.numpy()
+    said = 0
+    for _ in range(100):
+        swarm.run(0.1)
+        for i, agent in swarm.agents.items():
+            reading = agent.read()
+            gap = np.linalg.norm(reading.h - answer[i])
+            assert gap <= reading.bound + 1e-11  # the answer in torch has an error, too
+            if reading.state is State.SETTLED:
+                said += 1
+                assert swarm.error() < 1e-9
+    assert said > 100
+
+
+def test_whoever_hears_of_a_change_is_unsettled():
+    """Else all could say that they are settled while word is still on its way."""
+    swarm = swarm_of("edge", chain(7), 7)
+    swarm.run(8.0)
+    assert states(swarm) == {State.SETTLED}
+    swarm.x[0] += 1.0
+    swarm.agents[0].set_features(swarm.x[0].numpy())
+    heard = {}
+    for _ in range(200):
+        before = {i: agent.updates for i, agent in swarm.agents.items()}
+        swarm.run(0.01)
+        for i, agent in swarm.agents.items():
+            if agent.updates > before[i]:
+                heard[i] = swarm.network.now
+                assert agent.read().state is not State.SETTLED
+    assert sorted(heard) == list(range(7))
+    swarm.run(6.0)
+    assert states(swarm) == {State.SETTLED}
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("radius", [None, 1])
+@pytest.mark.parametrize("name", ["normalised", "denoising", "ignn"])
+def test_a_dead_agent_is_dropped_and_comes_back(name, radius):
+    swarm = swarm_of(name, cycle(7), 7, lease=1.5, radius=radius)
+    swarm.run(8.0)
+    assert swarm.error() < 1e-7
+    swarm.agents.pop(2).transport.close()
+    swarm.run(12.0)
+    rest = [0, 1, 3, 4, 5, 6]
+    assert swarm.error(rest) < 1e-7
+    assert states(swarm) == {State.SETTLED}
+    if radius is None:
+        assert all(agent.read().knows == 6 for agent in swarm.agents.values())
+    swarm.agents[2] = swarm.start(2)
+    swarm.run(12.0)
+    assert swarm.error() < 1e-7
+    assert states(swarm) == {State.SETTLED}
+
+
+def test_two_that_die_cut_the_graph():
+    """Word of those behind is of no more use, although nobody has taken it back."""
+    swarm = swarm_of("edge", cycle(8), 8, lease=1.5)
+    swarm.run(5.0)
+    for i in (0, 4):
+        swarm.agents.pop(i).transport.close()
+    swarm.run(8.0)
+    assert swarm.error([1, 2, 3, 5, 6, 7]) < 1e-9
+    assert {agent.read().knows for agent in swarm.agents.values()} == {3}
+    assert states(swarm) == {State.SETTLED}
+
+
+@pytest.mark.parametrize("radius", [None, 1])
+def test_a_restart_within_the_lease_with_other_features(radius):
+    """The new life counts from one again, and its neighbours still have the old word."""
+    swarm = swarm_of("edge", chain(5), 5, lease=20.0, radius=radius)
+    swarm.run(8.0)
+    for _ in range(4):  # the old life counts to five
+        swarm.x[2] += 0.25
+        swarm.agents[2].set_features(swarm.x[2].numpy())
+        swarm.run(1.0)
+    before = swarm.agents[2].work.flood.words[PROFILE, "2"].version[0]
+    assert before >= 5
+    swarm.agents.pop(2).transport.close()
+    swarm.x[2] -= 3.0
+    swarm.agents[2] = swarm.start(2)
+    swarm.run(12.0)
+    assert swarm.agents[2].work.flood.words[PROFILE, "2"].version[0] > before
+    assert swarm.error() < 1e-7
+
+
+def test_all_restart_at_different_times():
+    swarm = swarm_of("edge", cycle(6), 6, lease=3.0, loss=0.2, copies=0.2)
+    random = np.random.default_rng(0)
+    swarm.run(4.0)
+    for i in random.permutation(6).tolist():
+        swarm.agents.pop(i).transport.close()
+        swarm.run(float(random.uniform(0.0, 1.0)))
+        swarm.x[i] += 1.0
+        swarm.agents[i] = swarm.start(i)
+        swarm.run(float(random.uniform(0.0, 1.0)))
+    swarm.run(25.0)
+    assert swarm.error() < 1e-9
+    assert states(swarm) == {State.SETTLED}
+
+
+@pytest.mark.parametrize("radius", [None, 1])
+def test_a_partition_heals(radius):
+    """Features change on both sides while the graph is cut."""
+    swarm = swarm_of("edge", chain(6), 6, lease=1.5, radius=radius)
+    swarm.run(6.0)
+    swarm.network.cut.add(frozenset(("2", "3")))
+    swarm.run(6.0)
+    assert states(swarm) == {State.SETTLED}
+    if radius is None:
+        assert {agent.read().knows for agent in swarm.agents.values()} == {3}
+    for i in (0, 5):
+        swarm.x[i] += 1.0
+        swarm.agents[i].set_features(swarm.x[i].numpy())
+    swarm.run(6.0)
+    whole, swarm.edge_index = swarm.edge_index, torch.cat([chain(3), 3 + chain(3)], 1)
+    assert swarm.error() < 1e-7
+    swarm.edge_index = whole
+    swarm.network.cut.clear()
+    swarm.run(12.0)
+    assert swarm.error() < 1e-7
+    assert states(swarm) == {State.SETTLED}
+
+
+def test_a_frozen_agent_thaws():
+    swarm = swarm_of("edge", chain(5), 5, lease=1.5)
+    swarm.run(5.0)
+    frozen = swarm.agents.pop(2)
+    swarm.run(6.0)
+    assert swarm.error([0, 1, 3, 4]) < 1e-9
+    swarm.agents[2] = frozen
+    swarm.run(10.0)
+    assert swarm.error() < 1e-9
+
+
+def test_a_dead_neighbour_is_held():
+    swarm = swarm_of("edge", chain(5), 5, lease=1.5, on_silence="hold")
+    swarm.run(6.0)
+    swarm.agents.pop(4).transport.close()
+    swarm.run(4.0)
+    assert swarm.agents[3].read().state is State.HOLDING
+    with torch.no_grad():
+        answer = swarm.whole.embed(Inputs(swarm.x, swarm.edge_index)).value.numpy()
+    np.testing.assert_allclose(swarm.agents[0].read().h, answer[0], atol=1e-9)
+
+
+def test_features_and_neighbours_may_change():
+    swarm = swarm_of("normalised", chain(5), 5, loss=0.2)
+    swarm.run(6.0)
+    before = [agent.updates for agent in swarm.agents.values()]
+    swarm.run(3.0)
+    assert [agent.updates for agent in swarm.agents.values()] == before  # settled agents rest
+    swarm.x[1] += 1.0
+    swarm.agents[1].set_features(swarm.x[1].numpy())
+    swarm.edge_index = cycle(5)
+    for i, other in ((0, 4), (4, 0)):
+        near = {name: Edge() for name in (*swarm.agents[i].links, str(other))}
+        swarm.agents[i].set_neighbours(near)
+    swarm.run(8.0)
+    assert swarm.error() < 1e-9
+    swarm.edge_index = chain(5)  # and back: the link is new, and all packets are numbered on
+    for i, other in ((0, 4), (4, 0)):
+        near = {name: Edge() for name in swarm.agents[i].links if name != str(other)}
+        swarm.agents[i].set_neighbours(near)
+    swarm.run(8.0)
+    assert swarm.error() < 1e-9
+    assert states(swarm) == {State.SETTLED}
+
+
+def test_a_neighbour_that_is_taken_away_and_given_back():
+    swarm = swarm_of("edge", chain(3), 3)
+    swarm.run(4.0)
+    one = swarm.agents[1]
+    one.set_neighbours({"0": Edge()})
+    one.set_neighbours({"0": Edge(), "2": Edge()})
+    swarm.x[2] += 1.0
+    swarm.agents[2].set_features(swarm.x[2].numpy())
+    swarm.run(8.0)
+    assert swarm.error() < 1e-9
+
+
+def test_absurd_features_do_not_stay():
+    swarm = swarm_of("edge", chain(4), 4)
+    swarm.run(3.0)
+    swarm.agents[3].set_features([1e200, -1e200, 1e200])
+    swarm.run(3.0)
+    assert all(np.isfinite(agent.read().h).all() for agent in swarm.agents.values())
+    swarm.agents[3].set_features(swarm.x[3].numpy())
+    swarm.run(6.0)
+    assert swarm.error() < 1e-9
+    assert states(swarm) == {State.SETTLED}
+
+
+# -- what is refused, and the price ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"radius": -1}, "radius=-1; expected a whole number"),
+        ({"radius": 1.5}, "expected a whole number"),
+        ({"rule": "messages", "radius": 2}, "expected rule='balls'"),
+    ],
+)
+def test_what_an_agent_refuses(change, words):
+    swarm = swarm_of("edge", chain(2), 2)
+    options = {"rule": "balls"} | change
+    with pytest.raises(SetupError, match=words):
+        Agent(swarm.model, "a", [0.0, 1.0, 2.0], swarm.network.endpoint("a"), **options)
+
+
+def test_models_without_anything_to_solve_are_refused():
+    with pytest.raises(SetupError, match="does not fit this model"):
+        Swarm(GCN(3, out_channels=2), chain(2), 2, rule="balls")
+
+
+def test_profiles_that_no_packet_holds_are_refused():
+    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(2), 2, rule="balls")
+    many = {"n" * 60 + str(i): Edge() for i in range(1000)}
+    with pytest.raises(SetupError, match="travel in one packet"):
+        swarm.agents[0].set_neighbours(many)
+    swarm.run(3.0)
+    assert swarm.error() < 1e-7
+
+
+def test_balls_send_less_than_messages():
+    spent = {}
+    for rule in ("messages", "balls"):
+        swarm = Swarm(MODELS["edge"](), chain(8), 8, rule=rule, precision="float32")
+        while swarm.error() > 1e-3:
+            swarm.run(0.1)
+        spent[rule] = sum(agent.counts["bytes"] for agent in swarm.agents.values())
+    assert spent["balls"] < spent["messages"]
