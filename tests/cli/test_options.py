@@ -104,7 +104,7 @@ def test_values(words, name, expected):
         ("--eggs", "argument --eggs: expected one argument"),
         ("--eg 3", "unknown argument '--eg'; did you mean '--eggs'?"),
         ("--sugr=3", "unknown argument '--sugr'; did you mean '--sugar'?"),
-        ("more", "unknown argument 'more'; Expected one of: --eggs"),
+        ("more", "unknown argument 'more'; expected one of: --eggs"),
         ("--settings x", "unknown argument '--settings'"),
     ],
 )

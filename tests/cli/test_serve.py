@@ -47,7 +47,7 @@ def test_it_serves_until_ctrl_c_and_ends_cleanly(trained):
     assert errors == ""
 
 
-def test_bad_usage_is_one_clear_error(capsys, tmp_path):
+def test_bad_usage_is_one_clear_error(capsys, tmp_path, trained):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = str(busy.getsockname()[1])
         assert main(["serve", "--port", port]) == 2
@@ -57,6 +57,8 @@ def test_bad_usage_is_one_clear_error(capsys, tmp_path):
         assert "already in use" in text
     for words, why in [
         (["--port", "70000"], "expected 0 to 65535"),
+        (["--host", "no..name", "--port", "0"], "is no address of this machine"),
+        ([trained, "--task", TASK, "--replica", "7"], "replica 7; expected"),
         (["--replay", "x.npz"], "expected the run"),
         (["--attach", str(tmp_path)], "hogwild-agent"),
         (["--attach", str(tmp_path / "none")], "is no folder"),
@@ -146,7 +148,7 @@ def test_a_model_of_pyg_is_shown_on_a_graph_of_ones_own(tmp_path, capsys):
 def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(verb, "find_spec", lambda name: None)
     assert main(["serve"]) == 2
-    assert 'pip install "hogwild-gnn[web]"' in capsys.readouterr().err
+    assert "pip install 'hogwild-gnn[web]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

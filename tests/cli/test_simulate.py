@@ -122,7 +122,7 @@ def test_plot(trained, tmp_path, capsys):
 def test_a_picture_without_matplotlib(trained, monkeypatch, capsys):
     monkeypatch.setattr("hogwild.cli.common.find_spec", lambda name: None)
     assert main(["simulate", trained, "--task", TASK, "--plot", "a.png"]) == 2
-    assert "pip install hogwild-gnn[plots]" in capsys.readouterr().err
+    assert "pip install 'hogwild-gnn[plots]'" in capsys.readouterr().err
 
 
 def test_steps_and_impairments_reach_the_simulation(printed):
@@ -148,7 +148,7 @@ def test_steps_and_impairments_reach_the_simulation(printed):
             ["--impair", "crashs"],
             "unknown impairment 'crashs'; did you mean 'crashes'?",
         ),
-        (["--impair", "rain"], "Expected one of: crashes, delay, duplication"),
+        (["--impair", "rain"], "expected one of: crashes, delay, duplication"),
         (["--impair", "crashes,downtimes=3"], "a key among rate, period, downtime, rejoin, until"),
         (["--impair", "crashes,rate"], "'rate' is no option of crashes; expected KEY=VALUE"),
         (["--impair", "crashes=2"], ": --impair crashes=2: crashes.rate=2; expected a probability"),

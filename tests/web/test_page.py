@@ -4,7 +4,7 @@ import itertools
 import re
 
 import pytest
-from agents_by_hand import by_hand
+from agents_by_hand import at_addresses, by_hand, ports
 from web_browser import axe, chromium, missing
 from web_server import served
 
@@ -94,7 +94,7 @@ def colours(page, side):
 def test_one_sees_which_answer_survives(open_page):
     page = open_page()
     assert "Right." in verdict(page, 0, "right")
-    assert "no longer listen" in verdict(page, 1, "wrong")
+    assert "Nodes begin anew in" in verdict(page, 1, "wrong")
     assert colours(page, 0) > 20
     assert colours(page, 1) > 5
     assert page.locator("h1").count() == 1
@@ -179,6 +179,40 @@ def test_it_fits_a_narrow_window(open_page, width):
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide <= width
     assert canvas(page).bounding_box()["width"] > 200
+
+
+@pytest.mark.parametrize("width", [1100, 1280, 1500])
+def test_both_graphs_are_at_one_height_whatever_is_said_of_them(open_page, width):
+    page = open_page(width=width)
+
+    def tops():
+        return page.evaluate(
+            "() => [...document.querySelectorAll('.side > canvas')]"
+            ".map((e) => e.getBoundingClientRect().top + scrollY)"
+        )
+
+    for side, state in ((1, "wrong"), (0, "right")):
+        verdict(page, side, state)
+        assert len(set(tops())) == 1
+    before = tops()
+    canvas(page).focus()  # a node is described, in one line or in two
+    page.keyboard.press("ArrowRight")
+    assert tops() == before
+
+
+def test_on_a_phone_the_sliders_follow_the_graphs(open_page):
+    page = open_page(width=360, height=740)
+    places = [page.locator(at).bounding_box()["y"] for at in (".sides", "#panel", ".curves")]
+    assert places == sorted(places)
+
+
+def test_the_chosen_preset_is_told_from_the_others_without_colours(open_page):
+    page = open_page(forced_colors="active")
+    widths = page.evaluate(
+        "() => [...document.querySelectorAll('[data-preset]')]"
+        ".map((e) => getComputedStyle(e).borderTopWidth)"
+    )
+    assert widths == ["3px", "1px", "1px"]
 
 
 def test_motion_is_reduced_where_it_is_asked_for(open_page):
@@ -343,10 +377,30 @@ def test_agents_that_run_elsewhere_are_watched(program, tmp_path):
     assert not wrong
 
 
+def test_agents_are_watched_by_the_address_of_one(program, tmp_path):
+    """Also by a page that is open before the first of them runs."""
+    made = ports(1)[0]
+    with served(home(attach=f"127.0.0.1:{made}")) as (port, _):
+        page = program.new_page()
+        page.goto(f"http://localhost:{port}/")
+        page.locator("#banner", has_text=f"Nobody answers at 127.0.0.1:{made} yet").wait_for()
+        assert violations(page) == []
+        with at_addresses(tmp_path, 3, "udp", first=made):
+            page.locator("#banner", has_text="A swarm of 3 real processes").wait_for()
+            assert "3 of 3 agents say" in verdict(page, 0, "right")
+            canvas(page).focus()
+            page.locator(".about-node", has_text="Agent 8: says").first.wait_for()
+            page.emulate_media(color_scheme="dark")
+            assert violations(page) == []
+        page.locator("#banner", has_text="It says nothing any more").wait_for()
+        page.close()
+
+
 def test_the_page_says_when_the_server_is_gone(program):
     with served() as (port, _):
         page = program.new_page()
         page.goto(f"http://localhost:{port}/")
         page.wait_for_selector("html[data-first]", state="attached")
     page.locator("#banner", has_text="The server does not answer").wait_for()
+    assert page.evaluate("() => document.querySelector('#panel').inert")  # nobody would hear
     page.close()

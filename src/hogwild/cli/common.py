@@ -264,7 +264,7 @@ def check_picture(path: str | None) -> None:
     if find_spec("matplotlib") is None:
         raise ConfigError(
             f"--plot {path} needs matplotlib, which is missing; install it with: "
-            f"pip install hogwild-gnn[plots]"
+            f"pip install 'hogwild-gnn[plots]'"
         )
     from hogwild.plots.style import check_format
 

@@ -31,6 +31,7 @@ class Options(Verb):
       hogwild serve mine.py:trained
       hogwild serve runs/chains --replay schedule.npz
       hogwild serve --attach swarm
+      hogwild serve --attach 127.0.0.1:21000
     """
 
     folder: str | None = argument(
@@ -57,7 +58,15 @@ class Options(Verb):
     attach: str | None = option(
         None,
         "watch agents that run elsewhere, and change nothing: the folder of hogwild swarm --keep, "
-        "or of the status lines of agents (NAME.jsonl)",
+        "or of the status lines of agents (NAME.jsonl), or addresses of agents, which name the "
+        "others",
+        group=FILES,
+        metavar="FOLDER|HOST:PORT,…",
+    )
+    certificates: str | None = option(
+        None,
+        "with addresses of agents that want certificates: the folder of their controller "
+        "(hogwild keys)",
         group=FILES,
         metavar="FOLDER",
     )
@@ -72,13 +81,15 @@ def run(options: Options) -> Outcome:
     missing = [name for name in ("starlette", "uvicorn", "websockets") if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"hogwild serve needs {' and '.join(missing)}, which is missing; install the extra: "
-            f'pip install "hogwild-gnn[web]"'
+            f"hogwild serve needs {', '.join(missing)}; install what is missing with: "
+            "pip install 'hogwild-gnn[web]'"
         )
     if not 0 <= options.port < 65536:
         raise ConfigError(f"--port {options.port}; expected 0 to 65535")
     if options.attach is not None and (options.folder or options.replay):
         raise ConfigError("--attach was given with a folder or --replay; expected one of them")
+    if options.certificates is not None and options.attach is None:
+        raise ConfigError("--certificates was given without --attach HOST:PORT; expected both")
     if options.replay is not None and options.folder is None:
         raise ConfigError(
             "--replay was given without a folder; expected the run whose graph the schedule "
@@ -91,7 +102,7 @@ def run(options: Options) -> Outcome:
 
     torch.set_num_threads(1)  # on graphs this small, threads only wait for each other
     given = None if options.folder is None else _given(options)
-    found = home(given, options.replay, options.attach)
+    found = home(given, options.replay, options.attach, options.certificates)
     if not _is_loopback(options.host):
         print(
             f"hogwild: {options.host} is not loopback: whoever reaches this port can use the page "

@@ -29,7 +29,8 @@ class Attached(Exchange):
         super().__init__(wake)
         self.watched, self.version = watched, 0
         self.ground: Ground | None = None
-        self.limits, self.text = (0.0, 0.0), ""
+        self.limits, self.text = (-0.5, 0.5), ""
+        self.said: list[float] = []  # least and largest answer so far
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hogwild-attached", daemon=True)
 
@@ -55,7 +56,7 @@ class Attached(Exchange):
                 continue  # notes that are half written, or of another program
             if sight.ground.names:
                 self._tell(sight)
-            if sight.time != last and (sight.agents or sight.how == "silent"):
+            if sight.time != last and (sight.agents or sight.how != "runs"):
                 last = sight.time
                 self.show(snapshot=self._snapshot(sight))
 
@@ -90,13 +91,14 @@ class Attached(Exchange):
         """The answers at both ends of the colours: those in step, or the least and the largest that
         was ever said."""
         exact = sight.ground.exact
-        said = [words.answer for words in sight.agents.values()]
-        values = exact.tolist() if np.isfinite(exact).all() else said
+        if np.isfinite(exact).all():
+            values = exact.tolist()
+        else:
+            values = self.said + [words.answer for words in sight.agents.values()]
+            self.said = [min(values), max(values)] if values else []
         if not values:
-            return self.limits if self.limits != (0.0, 0.0) else (-0.5, 0.5)
+            return self.limits
         low, high = _round(min(values), math.floor), _round(max(values), math.ceil)
-        if not np.isfinite(exact).all() and self.limits != (0.0, 0.0) and self.ground is not None:
-            low, high = min(low, self.limits[0]), max(high, self.limits[1])
         return (low, high) if high - low > 1e-9 else (low - 0.5, high + 0.5)
 
     def _snapshot(self, sight: Sight) -> bytes:
@@ -125,6 +127,8 @@ def banner(sight: Sight) -> str:
     n, speak = len(sight.ground.names), len(sight.agents)
     what = f"A swarm of {n} processes"
     done = "; ".join(f"{what} after {t:.0f} s" for t, what in sight.events[-3:])
+    if sight.how == "waiting":
+        return f"Nobody answers at {', '.join(sight.ground.names[:5])} yet. The page asks on."
     text = {
         "ended": f"{what}. It has ended.",
         "silent": f"{what}. It says nothing any more.",

@@ -88,6 +88,8 @@ def fitted(place: np.ndarray) -> np.ndarray:
 def layout(edge_index: np.ndarray, n: int) -> np.ndarray:
     """Places [n, 2] for the nodes of a graph: classical multidimensional scaling of the number of
     hops, which shows chains as lines and grids as grids."""
+    if n < 2:
+        return np.full((n, 2), 0.5)
     i, j = edge_index
     hops = shortest_path(csr_matrix((np.ones(len(i)), (i, j)), shape=(n, n)), unweighted=True)
     far = hops[np.isfinite(hops)].max(initial=1.0)

@@ -45,13 +45,19 @@ def hello(given: Given | None, attached: bool = False) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def home(given: Given | None = None, replay: str | None = None, attach: str | None = None) -> Home:
+def home(
+    given: Given | None = None,
+    replay: str | None = None,
+    attach: str | None = None,
+    certificates: str | None = None,
+) -> Home:
     """What all viewers share.
 
     Args:
         given: A model of one's own.
         replay: A file with a schedule of its graph.
-        attach: The folder of a running swarm, or of the status lines of agents.
+        attach: The folder of a running swarm, or of the status lines of agents; or addresses.
+        certificates: For agents that want them, the folder of their controller.
     """
     from hogwild.web.server import Home
 
@@ -59,8 +65,8 @@ def home(given: Given | None = None, replay: str | None = None, attach: str | No
         from hogwild.web.attach import Attached
         from hogwild.web.watched import watched
 
-        found = watched(Path(attach))
-        return Home(lambda wake: Attached(found, wake), hello(None, attached=True))
+        found = watched(attach, certificates)
+        return Home(lambda wake: Attached(found, wake), hello(None, attached=True), end=found.close)
     trace = None if replay is None else Trace.load(replay)
     if trace is not None:
         assert given is not None
@@ -75,9 +81,10 @@ def home(given: Given | None = None, replay: str | None = None, attach: str | No
 def from_run(result: Result, replica: int | None) -> Given:
     """The model of a finished run, on its first test graph."""
     r = result.best if replica is None else replica
+    model = (result.model if replica is None else result.replica(replica)).cpu()
     graph = result.graph(result.tested(r)[0])
     classes = result.task.out_channels == 1 and result.task.metric_name in ("error", "accuracy")
-    return from_pair(result.replica(r).cpu(), graph, result.task.name, classes)
+    return from_pair(model, graph, result.task.name, classes)
 
 
 def from_pair(model: Any, graph: Any, title: str, classes: bool = False) -> Given:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -66,17 +67,20 @@ class Home:
     Attributes:
         open: Makes the session of a viewer, given what it calls when there is something to send.
         hello: What every page is told first.
+        end: Called when the server ends.
     """
 
     open: Callable[[Callable[[], None]], Exchange]
     hello: dict[str, Any]
     sessions: set[Any] = field(default_factory=set)
     opening: Allowance = field(default_factory=lambda: Allowance(*OPENED))
+    end: Callable[[], None] = lambda: None
 
     def close(self) -> None:
         """End all sessions."""
         for session in list(self.sessions):
             session.close()
+        self.end()
 
 
 # -- one viewer ------------------------------------------------------------------------------------
@@ -205,8 +209,13 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=64)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         number = getattr(error, "errno", None)
+        unknown = number is not None and number < 0  # of getaddrinfo
+        if unknown or number == errno.EADDRNOTAVAIL or isinstance(error, UnicodeError):
+            raise ConfigError(
+                f"host={host!r} is no address of this machine; expected one, for instance 127.0.0.1"
+            ) from error
         why = str(error) if number is None else os.strerror(number).lower()
         raise ConfigError(
             f"port={port} of host={host!r} cannot be used ({why}); expected a free port: 0 takes "

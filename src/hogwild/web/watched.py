@@ -3,7 +3,8 @@
 Two kinds of folders can be watched. ``hogwild swarm --keep`` writes its notes into one
 (:mod:`hogwild.executors.notes`). Agents that were started by hand print a line of JSON every few
 moments (``hogwild-agent --status``); a folder that holds these lines, one file ``NAME.jsonl`` for
-each agent, is watched just as well. Files are read, and nothing is ever written or sent.
+each agent, is watched just as well. Agents whose addresses are known are asked for such lines
+(:mod:`hogwild.web.asked`).
 """
 
 from __future__ import annotations
@@ -14,51 +15,21 @@ import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from hogwild.errors import ConfigError
 from hogwild.executors.notes import GRAPH, WORDS
+from hogwild.web.asked import Asked, places
 from hogwild.web.given import fitted, layout
+from hogwild.web.said import Said, Words
 from hogwild.web.worlds import MOST
 
 LONGEST = 64_000
 """Bytes at the end of a file that are looked at, and bytes of a line at most."""
-LARGEST = 1e30
-"""Numbers in status lines are smaller: a page draws them in single precision."""
 SILENCE = 3.0
 """Seconds without news after which an agent, or a swarm, counts as silent."""
-
-
-@dataclass(frozen=True)
-class Words:
-    """What one agent last said."""
-
-    answer: float
-    staleness: float
-    settled: bool
-    spent: tuple[float, ...]
-    """Updates, packets, bytes."""
-    residual: float
-
-    @classmethod
-    def of(cls, said: Any) -> Words:
-        """From a status line.
-
-        Raises:
-            ValueError: It is none.
-        """
-        try:
-            answer = float(said["prediction"][0])
-            spent = [float(said[name]) for name in ("updates", "packets", "bytes")]
-            stale, residual = (float(said.get(name) or 0.0) for name in ("staleness", "residual"))
-            found = cls(answer, stale, said["state"] == "settled", tuple(spent), residual)
-        except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
-            raise ValueError(f"no status line of an agent ({error})") from error
-        if not all(abs(value) < LARGEST for value in (answer, stale, residual, *spent)):
-            raise ValueError("a status line with numbers that are not finite, or too large")
-        return found
 
 
 @dataclass(frozen=True)
@@ -88,7 +59,7 @@ class Sight:
         agents: Who speaks, by row.
         error: Relative distance from the answer in step; NaN: unknown.
         events: What has happened, each with its time.
-        how: ``"runs"``, ``"silent"`` or ``"ended"``.
+        how: ``"runs"``, ``"silent"``, ``"ended"``, or ``"waiting"``: nobody has answered yet.
     """
 
     ground: Ground
@@ -105,21 +76,33 @@ class Watched(Protocol):
     def look(self) -> Sight:
         """How they are now."""
 
+    def close(self) -> None:
+        """Watch no longer."""
 
-def watched(folder: Path) -> Watched:
-    """What a folder holds.
+
+def watched(what: str | Path, certificates: str | None = None) -> Watched:
+    """What a folder holds, or who is at addresses.
 
     Raises:
-        ConfigError: Neither the notes of a swarm nor status lines.
+        ConfigError: Neither the notes of a swarm, nor status lines, nor addresses.
     """
+    folder, addresses = Path(what), places(str(what))
+    if certificates is not None and addresses is None:
+        raise ConfigError(
+            f"certificates were given with {what}; expected them with addresses of agents, "
+            f"HOST:PORT, since a folder needs none"
+        )
     if (folder / GRAPH).exists():
         return Swarm(folder)
     if folder.is_dir() and any(folder.glob("*.jsonl")):
-        return Agents(folder)
-    what = "holds nothing to watch" if folder.is_dir() else "is no folder"
+        return Agents(Folder(folder))
+    if addresses is not None and not folder.exists():
+        return Agents(Asked(addresses, None if certificates is None else Path(certificates)))
+    found = "holds nothing to watch" if folder.is_dir() else "is no folder"
     raise ConfigError(
-        f"{folder} {what}; expected {GRAPH} in it (hogwild swarm RUN --keep {folder}), or status "
-        f"lines in *.jsonl (hogwild-agent … --status 0.2 > {folder}/NAME.jsonl)"
+        f"{folder} {found}; expected {GRAPH} in it (hogwild swarm RUN --keep {folder}), status "
+        f"lines in *.jsonl (hogwild-agent … --status 0.2 > {folder}/NAME.jsonl), or addresses of "
+        f"agents: HOST:PORT,…"
     )
 
 
@@ -148,6 +131,9 @@ class Swarm:
         placed = layout(edges.T, n) if pos is None else fitted(np.array(pos, float)[:, :2])
         self.ground = Ground([str(i) for i in range(n)], edges, said[:, 0], placed)
         self.last, self.heard = -1.0, time.monotonic()
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def words(self) -> dict[str, Any] | None:
         """What the swarm last said; ``None``: nothing that can be read."""
@@ -178,48 +164,80 @@ class Swarm:
         )
 
 
-class Agents:
-    """Agents by the status lines in a folder, one file for each."""
+class Lines(Protocol):
+    """Where status lines come from."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where agents are asked; empty: nobody is asked."""
+
+    def lines(self) -> list[tuple[Said, float]]:
+        """What every agent last said, and the seconds since."""
+
+    def close(self) -> None:
+        """Nothing more will be read."""
+
+
+class Folder:
+    """Status lines in a folder, one file for each agent."""
+
+    addresses: ClassVar[list[str]] = []
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.begun = folder, time.monotonic()
-        self.neighbours: dict[str, frozenset[str]] = {}
-        self.lines: dict[Path, tuple[tuple[int, int], dict[str, Any] | None]] = {}
-        self.ground = Ground([], np.zeros((0, 2), np.int64), np.zeros(0), np.zeros((0, 2)))
+        self.folder = folder
+        self.kept: dict[Path, tuple[tuple[int, int], Said | None]] = {}
 
-    def look(self) -> Sight:
-        """The last line of every file; who has said nothing for a while is not among them."""
-        said: dict[str, Words] = {}
-        known = dict(self.neighbours)
-        for path in sorted(self.folder.glob("*.jsonl"))[:MOST]:
-            line, age = self._last(path)
-            if line is None:
-                continue
-            try:
-                words, name = Words.of(line), str(line["id"])[:40]
-                near = frozenset(str(other)[:40] for other in line.get("neighbours", []))
-            except (ValueError, KeyError, TypeError):
-                continue
-            known[name] = near
-            if age <= SILENCE:
-                said[name] = words
-        if known != self.neighbours:
-            self.neighbours, self.ground = known, _ground(known)
-        row = {name: i for i, name in enumerate(self.ground.names)}
-        agents = {row[name]: words for name, words in said.items() if name in row}
-        how = "runs" if said else "silent"
-        return Sight(self.ground, time.monotonic() - self.begun, agents, how=how)
+    def close(self) -> None:
+        """Nothing is held."""
 
-    def _last(self, path: Path) -> tuple[dict[str, Any] | None, float]:
+    def lines(self) -> list[tuple[Said, float]]:
+        """The last line of every file, and its age."""
+        found = map(self._last, sorted(self.folder.glob("*.jsonl"))[:MOST])
+        return [(said, age) for said, age in found if said is not None]
+
+    def _last(self, path: Path) -> tuple[Said | None, float]:
         """The last line of a file, which is read only if it has changed, and the line's age."""
         try:
             about = path.stat()
         except OSError:
             return None, 0.0
         stamp = about.st_mtime_ns, about.st_size
-        if path not in self.lines or self.lines[path][0] != stamp:
-            self.lines[path] = stamp, last_line(path)
-        return self.lines[path][1], time.time() - about.st_mtime
+        if path not in self.kept or self.kept[path][0] != stamp:
+            try:
+                self.kept[path] = stamp, Said.of(last_line(path))
+            except ValueError:
+                self.kept[path] = stamp, None
+        return self.kept[path][1], time.time() - about.st_mtime
+
+
+class Agents:
+    """Agents by their status lines."""
+
+    def __init__(self, source: Lines) -> None:
+        self.source, self.begun = source, time.monotonic()
+        self.neighbours: dict[str, frozenset[str]] = {}
+        n = len(source.addresses)  # who has not answered is called by their address
+        none = np.zeros((0, 2), np.int64)
+        self.ground = Ground(source.addresses, none, np.full(n, np.nan), layout(none.T, n))
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self.source.close()
+
+    def look(self) -> Sight:
+        """The last line of every agent; who has said nothing for a while is not among them."""
+        said: dict[str, Words] = {}
+        known = dict(self.neighbours)
+        for each, age in self.source.lines():
+            known[each.name] = each.neighbours
+            if age <= SILENCE:
+                said[each.name] = each.words
+        if known != self.neighbours:
+            self.neighbours, self.ground = known, _ground(known)
+        row = {name: i for i, name in enumerate(self.ground.names)}
+        agents = {row[name]: words for name, words in said.items() if name in row}
+        how = "runs" if said else "silent" if known or not self.source.addresses else "waiting"
+        return Sight(self.ground, time.monotonic() - self.begun, agents, how=how)
 
 
 def _ground(neighbours: dict[str, frozenset[str]]) -> Ground:

@@ -102,6 +102,10 @@ export class Chart {
     for (let t = Math.ceil(begin / step) * step; t <= end; t += step) {
       g.fillText(this.perSecond ? `${t / this.perSecond} s` : t, x(t), box.bottom + 13);
     }
+    if (!this.perSecond) {
+      g.textAlign = "left";
+      g.fillText("ticks", box.right + 16, box.bottom + 13);
+    }
     for (const [t] of this.events) {
       if (t < begin || t > end) continue;
       g.strokeStyle = theme.event;

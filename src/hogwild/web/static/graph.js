@@ -4,6 +4,7 @@ import { level } from "./colours.js";
 import { theme } from "./theme.js";
 
 const MARGIN = 18;
+const NAMED = 60; // of more agents the names would cover each other
 const CLOSE = 400; // of more nodes there are no rings: one would not see them
 
 export class Graph {
@@ -93,6 +94,7 @@ export class Graph {
     if (!calm) this.drawPackets(t);
     this.drawNodes(t, calm);
     this.drawMarks();
+    if (this.scene.names && this.scene.nodes <= NAMED) this.drawNames();
   }
 
   drawPackets(t) {
@@ -215,6 +217,20 @@ export class Graph {
       g.moveTo(x + a, y - a); g.lineTo(x - a, y + a);
       g.stroke();
     }
+  }
+
+  /** What agents are called, beside them. */
+  drawNames() {
+    const g = this.g;
+    g.font = '12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
+    g.textBaseline = "middle";
+    g.fillStyle = theme.soft;
+    this.scene.names.forEach((name, i) => {
+      const [x, y] = [this.place[2 * i], this.place[2 * i + 1]];
+      const left = x > this.w / 2; // names stay inside
+      g.textAlign = left ? "right" : "left";
+      g.fillText(name, x + (left ? -1 : 1) * (1.7 * this.radius + 4), y);
+    });
   }
 
   drawMarks() {

@@ -40,6 +40,7 @@ const link = new Link({
     document.body.classList.toggle("attached", said.attached);
     fill($("#task"), Object.entries(said.tasks).map(([name, { title }]) => [name, title]));
     banner(null);
+    connected(true);
     ask();
   },
   scene(said) {
@@ -78,10 +79,16 @@ const link = new Link({
     setTimeout(() => { if ($("#banner").textContent === text) banner(scene?.banner ?? null); }, kind === "error" ? 8000 : 4000);
   },
   gone(code, reason) {
+    connected(false);
     if (code === 1008) banner(`The server has closed the connection: ${reason || "it refused this page"}. Load the page again.`, "error");
     else if (code !== 1013) banner("The server does not answer. Start it with: hogwild serve. This page finds it by itself.", "error");
   },
 });
+
+/** Whether the server hears what the viewer does. */
+function connected(yes) {
+  for (const each of document.querySelectorAll("#panel, #presets, .choose")) each.inert = !yes;
+}
 
 /** What the address of the page asks for. */
 function ask() {

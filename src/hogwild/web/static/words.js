@@ -38,14 +38,17 @@ export function size(bytes) {
 
 export function answer(value) {
   if (value === null || !Number.isFinite(value)) return "none";
-  return value.toFixed(Math.abs(value) < 10 ? 3 : 1);
+  return signed(value.toFixed(Math.abs(value) < 10 ? 3 : 1));
 }
+
+/** A minus, where a computer writes a hyphen. */
+function signed(text) { return text.replaceAll("-", "−"); }
 
 /** Two numbers with as many digits as tell them apart. */
 export function ends(low, high) {
   const digits = Math.max(1, Math.min(8, 1 - Math.floor(Math.log10(high - low))));
   const shown = (v) => (Math.max(Math.abs(low), Math.abs(high)) < 1e6 ? v.toFixed(digits) : v.toExponential(3));
-  return [shown(low), shown(high)];
+  return [signed(shown(low)), signed(shown(high))];
 }
 
 /** What to say of a side: [state, headline, detail]. */
@@ -61,8 +64,8 @@ export function verdict(side, about, restart, mode) {
   if (about.ends && done === living) {
     const left = Math.max(0, Math.round(restart - side.since));
     return ["wrong", "Wrong, and done.",
-      `${far} away from its own answer in step. Its nodes no longer listen; ` +
-      (mode === "replay" ? "the replay ends here." : `they begin anew in ${left} ticks.`)];
+      `${far} away from its answer in step. ` +
+      (mode === "replay" ? "The replay ends here." : `Nodes begin anew in ${left} tick${left === 1 ? "" : "s"}.`)];
   }
   if (about.ends) {
     return ["wait", "One pass through the layers.", `Nodes show their last pass until they are done: ${far} away.`];

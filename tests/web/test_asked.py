@@ -1,0 +1,185 @@
+"""Watching agents of which only an address is known."""
+
+import contextlib
+import json
+import math
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from agents_by_hand import at_addresses, ports
+
+from hogwild.errors import ConfigError
+from hogwild.web.asked import MOST_ROOM, ROOM, Asked, places
+from hogwild.web.attach import Attached, banner
+from hogwild.web.said import NEAR
+from hogwild.web.watched import watched
+from hogwild_node.transports.udp import QUESTION, UDPTransport
+
+
+def wait(good, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not good():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def watching(*words):
+    found = watched(*words)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.mark.parametrize("transport", ["udp", "zenoh"])
+def test_one_address_finds_a_whole_swarm(tmp_path, transport):
+    """Four agents in a chain; the page knows the first alone. One is switched off."""
+    if transport == "zenoh":
+        pytest.importorskip("zenoh")
+    with at_addresses(tmp_path, 4, transport) as (at, agents), watching(at[0]) as found:
+        wait(lambda: len(found.look().agents) == 4)
+        wait(lambda: all(words.settled for words in found.look().agents.values()))
+        sight = found.look()
+        assert sight.ground.names == ["8", "9", "10", "11"]
+        assert sight.ground.edges.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1], [2, 3], [3, 2]]
+        assert math.isnan(sight.error)
+        agents[3].terminate()
+        wait(lambda: len(found.look().agents) == 3)
+        assert [agent.poll() for agent in agents[:3]] == [None] * 3
+
+
+def test_with_certificates_only_the_controller_watches(tmp_path):
+    pytest.importorskip("zenoh")
+    pytest.importorskip("cryptography")
+    from hogwild.keys import make_keys
+
+    keys = make_keys(tmp_path / "keys", ["8", "9", "base", "7"]).folder
+    with at_addresses(tmp_path, 2, "zenoh", keys=keys) as (at, _):
+        with watching(at[0], str(keys / "base")) as found:
+            wait(lambda: len(found.look().agents) == 2)
+        with watching(at[0], str(keys / "7")) as other, watching(at[0]) as bare:
+            time.sleep(3.0)
+            assert not other.look().agents
+            assert not bare.look().agents
+
+
+def test_nobody_answers_yet():
+    with socket.socket(type=socket.SOCK_DGRAM) as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{deaf.getsockname()[1]}"
+        with watching(at) as found:
+            sight = found.look()
+            assert (sight.how, sight.ground.names, sight.agents) == ("waiting", [at], {})
+            assert banner(sight) == f"Nobody answers at {at} yet. The page asks on."
+            watch = Attached(found)
+            watch.start()
+            wait(lambda: watch.version == 1)
+            watch.close()
+            time.sleep(2.0)
+            asked = 0
+            deaf.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    asked += deaf.recv(MOST_ROOM) == QUESTION.ljust(ROOM)
+    assert 2 <= asked <= 6  # ever more seldom
+
+
+def test_answers_are_never_longer_than_questions():
+    (port,) = ports(1)
+    with (
+        UDPTransport(f"127.0.0.1:{port}") as agent,
+        socket.socket(type=socket.SOCK_DGRAM) as asker,
+    ):
+        asker.settimeout(5.0)
+        line, called = "x" * 3000, []
+
+        def ask(raw):
+            asker.sendto(raw, ("127.0.0.1", port))
+            wait(lambda: (agent.receive(), agent.asked or agent.foreign)[1], 5.0)
+            agent.tell(lambda: called.append(1) or line)
+
+        agent.tell(lambda: called.append(1) or line)
+        assert not called  # nobody asked
+        ask(QUESTION.ljust(1200))
+        assert asker.recv(9999) == b'{"longer": 3000}'
+        ask(QUESTION)
+        assert asker.recv(9999) == b'{"longer": 3000}'
+        ask(QUESTION.ljust(3000))
+        assert asker.recv(9999) == line.encode()
+        before = len(called)
+        ask(b"how are you?".ljust(3000))
+        assert agent.foreign == 1
+        assert len(called) == before
+
+
+LINE = {
+    "id": "a", "prediction": [1.0], "updates": 3, "packets": 2, "bytes": 9, "state": "running",
+    "neighbours": ["b"], "addresses": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"\xff", b"[]", b"7", b"{}", b"[" * 5000, b'{"id": 7, "prediction": [1.0]}',
+        b'{"longer": -1}', b'{"longer": 1e9}', b'{"longer": "x"}',
+        json.dumps({**LINE, "addresses": "127.0.0.1:9"}).encode(),
+        json.dumps({**LINE, "addresses": [7, None, "x", "http://h/1", "-:-"]}).encode(),
+    ],
+)  # fmt: skip
+def test_answers_of_liars_change_nothing_but_their_own_words(raw):
+    """A hostile agent answers anything to every question."""
+    with socket.socket(type=socket.SOCK_DGRAM) as liar:
+        liar.bind(("127.0.0.1", 0))
+        liar.settimeout(0.1)
+        ended = threading.Event()
+
+        def lie():
+            while not ended.is_set():
+                with contextlib.suppress(TimeoutError):
+                    liar.sendto(raw, liar.recvfrom(MOST_ROOM)[1])
+
+        thread = threading.Thread(target=lie)
+        thread.start()
+        asked = Asked([f"127.0.0.1:{liar.getsockname()[1]}"])
+        time.sleep(0.7)
+        try:
+            assert asked._thread.is_alive()
+            assert len(asked._questions.known) == 1
+            assert len(asked.heard) == (b'"id": "a"' in raw)
+        finally:
+            ended.set()
+            thread.join()
+            asked.close()
+
+
+def test_a_liar_does_not_send_us_to_the_whole_world():
+    asked = Asked(["127.0.0.1:9"])
+    asked.close()
+    many = [f"127.0.{i // 250}.{i % 250}:9" for i in range(5000)]
+    assert len(asked.take(json.dumps({**LINE, "addresses": many}).encode())[1]) == NEAR
+
+
+def test_what_is_an_address():
+    assert places("127.0.0.1:21000") == ["127.0.0.1:21000"]
+    assert places("tcp/pi.local:1, [::1]:7") == ["tcp/pi.local:1", "[::1]:7"]
+    assert [places(text) for text in ("agents", "a/b", "C:\\x", "", "h:", ":7", "h:x")] == [
+        None
+    ] * 7
+    for text in ("127.0.0.1:0", "127.0.0.1:99999", "http/127.0.0.1:7"):
+        with pytest.raises(ConfigError, match="expected HOST:PORT"):
+            watched(text)
+    with pytest.raises(ConfigError, match="expected them with addresses"):
+        watched("agents", "keys")
+
+
+def test_the_command_refuses_certificates_without_addresses():
+    words = [sys.executable, "-m", "hogwild", "serve", "--certificates", "keys"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "without --attach HOST:PORT" in ended.stderr
