@@ -154,6 +154,7 @@ def for_a_deadline(work: Work, task: str, weight: float) -> tuple[Config, Path]:
     config = work.config(task, "energy-edge").as_dict()
     options = {"weight": weight} | HOW.get(task, {})
     config |= {"deadline": aim(work, task), "deadline_options": options}
+    config["model_options"] = {"start": "learned"} | config["model_options"]  # as training would
     config["validate_every"] = max(10, config["epochs"] // LOOKS)
     return Config.from_dict(config), work.training(task, f"energy-deadline-{weight:g}")
 

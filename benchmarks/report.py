@@ -193,6 +193,9 @@ PARTS: dict[str, Callable[[str], str]] = {
     "swarm_turns": written("swarm_turns"),
     "swarm_sizes": written("swarm_sizes"),
     "swarm_faults": written("swarm_faults"),
+    "swarm_rules": written("swarm_rules"),
+    "swarm_memory": written("swarm_memory"),
+    "swarm_balls": written("swarm_balls"),
     "large": written("large"),
     "cluster": written("cluster"),
 }

@@ -9,15 +9,18 @@ iterations.
 
 *Time.* One training step with the default solver on a random geometric graph of mean degree 6, from
 10³ to 10⁶ nodes: from zero embeddings, and from the embeddings of the previous epoch. The report
-has the median time and the exponent of a least-squares fit of log time against log edges (1 is
-linear).
+has the median time, the CPU time of the first step, the peak memory of the process (sizes in rising
+order), and the exponent of a least-squares fit of log time against log edges (1 is linear).
+``--parts time`` leaves the memory out.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import resource
 import statistics
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -118,11 +121,14 @@ def time_of(nodes: int, epochs: int, device: str) -> dict[str, float]:
     prepare(build(task, 1, Newton(max_iter=1)), task, device)
     h: Tensor | None = None
     times: list[float] = []
+    cpus: list[float] = []
     iterations: list[int] = []
     for _ in range(epochs):
         optimiser.zero_grad()
+        cpu = time.process_time()
         ms, (found, _) = timed(partial(training_step, model, task, h), device)
         times.append(ms)
+        cpus.append(time.process_time() - cpu)
         iterations.append(int(found.iterations.max()))
         h = found.value.detach()
         clip(model)
@@ -134,6 +140,8 @@ def time_of(nodes: int, epochs: int, device: str) -> dict[str, float]:
         "warm_ms": statistics.median(times[1:]),
         "cold_iterations": iterations[0],
         "warm_iterations": statistics.median(iterations[1:]),
+        "cold_cpu_s": cpus[0],
+        "peak_MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
     print("  ", row, flush=True)
     return row
@@ -157,15 +165,19 @@ def report(
     results = {"environment": place, "memory": spent, "time": times, **slopes}
     measure = "peak KiB" if device == "cuda" else "KiB saved for backward"
     markdown = "Scaling of a training step (" + ", ".join(f"{k} {v}" for k, v in place.items())
-    markdown += ").\n\n" + table(
-        ("differentiation", "iterations", measure),
-        [(str(r["how"]), str(r["iterations"]), f"{r['KiB']:.0f}") for r in spent],
-    )
+    markdown += ").\n"
+    if spent:
+        markdown += "\n" + table(
+            ("differentiation", "iterations", measure),
+            [(str(r["how"]), str(r["iterations"]), f"{r['KiB']:.0f}") for r in spent],
+        )
     markdown += "\n" + table(
-        ("nodes", "edges", "cold step, ms", "iterations", "warm step, ms", "iterations"),
+        ("nodes", "edges", "cold step, ms", "iterations", "CPU seconds", "warm step, ms",
+         "iterations", "peak MiB"),
         [
             (f"{r['nodes']:,}", f"{r['edges']:,}", f"{r['cold_ms']:.1f}",
-             f"{r['cold_iterations']}", f"{r['warm_ms']:.1f}", f"{r['warm_iterations']:g}")
+             f"{r['cold_iterations']}", f"{r['cold_cpu_s']:.1f}", f"{r['warm_ms']:.1f}",
+             f"{r['warm_iterations']:g}", f"{r['peak_MiB']:.0f}")
             for r in times
         ],
     )  # fmt: skip
@@ -193,6 +205,7 @@ def main() -> None:
         help="comma-separated sizes of the random geometric graphs; default: %(default)s",
     )
     parser.add_argument("--epochs", type=int, default=6, help="training steps a size; default: 6")
+    parser.add_argument("--parts", default="memory,time", choices=("memory,time", "time"))
     parser.add_argument("--output", type=Path, help="folder for scaling.json and .md")
     arguments = parser.parse_args()
     if not all(n.isdecimal() and int(n) > 1 for n in arguments.nodes.split(",")):
@@ -200,8 +213,10 @@ def main() -> None:
     limit_threads(arguments.threads)
     device = arguments.device
 
-    print("memory against iterations", flush=True)
-    spent = memory(device)
+    spent: list[dict[str, float | str]] = []
+    if "memory" in arguments.parts:
+        print("memory against iterations", flush=True)
+        spent = memory(device)
     print("time against edges", flush=True)
     times: list[dict[str, float]] = []
     for nodes in arguments.nodes.split(","):

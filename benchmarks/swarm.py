@@ -225,6 +225,7 @@ def sizes(arguments: argparse.Namespace, folder: Path) -> None:
 def faults(arguments: argparse.Namespace, folder: Path) -> None:
     contenders = {
         "energy GNN, messages": ("energy-edge", "messages"),
+        "energy GNN, balls": ("energy-edge", "balls"),
         "GCN, overwriting": ("gcn", "overwriting"),
         "GCN, caching": ("gcn", "caching"),
     }
@@ -243,7 +244,7 @@ def faults(arguments: argparse.Namespace, folder: Path) -> None:
                     model, data, rule=rule, transport="udp", precision="float64",
                     faults=Faults(seed=seed, **options), rate=arguments.rate,
                     lease=arguments.lease, settle_after=arguments.settle_after,
-                    seconds=arguments.seconds, until_settled=rule == "messages",
+                    seconds=arguments.seconds, until_settled=kind == "energy-edge",
                 )  # fmt: skip
                 found.append(judged(seen, arguments))
                 cells.append({"model": name, "fault": fault, "seed": seed, **found[-1]})
@@ -340,8 +341,9 @@ def main() -> None:
         faults(arguments, arguments.models)
     if arguments.merge:
         merge(arguments)
-    if not (arguments.start or arguments.sizes or arguments.faults or arguments.merge):
-        parser.error("expected some of --start, --sizes, --faults and --merge")
+    asked = ("start", "sizes", "faults", "merge")
+    if not any(getattr(arguments, name) for name in asked):
+        parser.error(f"expected some of {', '.join('--' + name for name in asked)}")
 
 
 if __name__ == "__main__":

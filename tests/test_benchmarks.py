@@ -37,6 +37,7 @@ SHORT = {
     "scaling.py": "--nodes 100 --epochs 2",
     "stall.py": "--length 4 --runs 1 --ticks 20",
     "steps.py": "--tasks mutag --schedules 1 --graphs 2 --ticks 20",
+    "swarm_rules.py": "--memory --balls --nodes 9 --runs 1 --epochs 20",
     "stragglers.py": "--sizes 4 --batches 1",
     "ticks.py": "--cells 50x2x1 --seconds 0.2",
     "stream.py": "--nodes 300 --updates 3 --cold 1",
