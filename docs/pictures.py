@@ -31,7 +31,7 @@ FRAME = 125
 """Milliseconds of a frame."""
 LOOK = """
   body { padding: 0; background: var(--card); } main { display: block; }
-  header, #presets, #panel, .legend, .curves, .choose, .about-node, .numbers { display: none; }
+  header, #presets, #panel, #keys, .below, .choose, .about-node, .numbers { display: none; }
   .stage { width: 760px; padding: 12px 12px 8px; background: var(--card); }
   .side { border: 0; padding: 0; } .side h2 { display: block; margin: 0 0 4px; font-size: 1.15rem; }
   .verdict { min-height: 4.4em; margin: 0 0 4px; }

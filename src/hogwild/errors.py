@@ -163,5 +163,5 @@ def among(known: Iterable[str], given: object) -> str:
     """The end of a message about an unknown name: the closest known one, and all of them."""
     names = sorted(known)
     close = get_close_matches(str(given), names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Expected one of: {', '.join(names)}"
+    hint = f"did you mean {close[0]!r}? Expected" if close else "expected"
+    return f"{hint} one of: {', '.join(names)}"

@@ -124,7 +124,7 @@ def _import() -> Any:
     except ImportError as error:
         raise ConfigError(
             "keys need the package cryptography, which is missing; install it with: "
-            "pip install hogwild-gnn[agents]"
+            "pip install 'hogwild-gnn[agents]'"
         ) from error
     return x509
 

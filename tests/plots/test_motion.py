@@ -87,5 +87,5 @@ def test_rerun_is_an_extra(seen, monkeypatch):
 
     monkeypatch.setitem(__import__("sys").modules, "rerun", None)
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(ImportError, match=r"pip install hogwild-gnn\[rerun\]"):
+    with pytest.raises(ImportError, match=r"pip install 'hogwild-gnn\[rerun\]'"):
         seen.log("run.rrd")

@@ -173,7 +173,7 @@ def test_get():
         tasks.get("couning")
     with pytest.raises(ConfigError, match=r"did you mean 'length'.*classes, copies, length"):
         tasks.get("chains", lenght=3)
-    with pytest.raises(ConfigError, match="unknown task 'zzz'; Expected one of"):
+    with pytest.raises(ConfigError, match="unknown task 'zzz'; expected one of"):
         tasks.get("zzz")
 
 

@@ -25,7 +25,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ConfigError(
         "several workers need Ray, which is not installed; install it with: "
-        "pip install hogwild-gnn[cluster], or use workers=1"
+        "pip install 'hogwild-gnn[cluster]', or use workers=1"
     ) from error
 
 

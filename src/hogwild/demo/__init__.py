@@ -41,7 +41,7 @@ def demo(
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
             "the report's pictures need matplotlib, which is missing; install it with: "
-            "pip install hogwild-gnn[plots]"
+            "pip install 'hogwild-gnn[plots]'"
         )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on graphs this small, threads only wait for each other

@@ -1,6 +1,6 @@
 """Pictures of computation graphs, runs, sweeps and trainings.
 
-Matplotlib is an extra (``pip install hogwild-gnn[plots]``), loaded when a picture is drawn. Every
+Matplotlib is an extra (``pip install 'hogwild-gnn[plots]'``), loaded when a picture is drawn. Every
 function returns the figure, and writes it to ``path`` if one is given; the ending of the path (png,
 pdf, svg) is the format.
 """

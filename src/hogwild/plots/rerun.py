@@ -1,4 +1,4 @@
-"""A tracked run in Rerun, the viewer of robotics people (``pip install hogwild-gnn[rerun]``).
+"""A tracked run in Rerun, the viewer of robotics people (``pip install 'hogwild-gnn[rerun]'``).
 
 The recording has a timeline of ticks. ``graph`` holds the nodes, coloured by their error, and the
 edges; ``error``, ``lag`` and ``score`` are scalars; ``changes`` says what has changed.
@@ -79,5 +79,5 @@ def _rerun() -> Any:
         return importlib.import_module("rerun")
     except ImportError as error:
         raise ImportError(
-            "rerun is missing, which shows runs; install it with: pip install hogwild-gnn[rerun]"
+            "rerun is missing, which shows runs; install it with: pip install 'hogwild-gnn[rerun]'"
         ) from error

@@ -54,7 +54,7 @@ def need(name: str) -> Any:
     except ImportError as error:
         raise ImportError(
             f"{name.partition('.')[0]} is missing, which pictures and data frames need; install "
-            f"it with: pip install hogwild-gnn[plots]"
+            f"it with: pip install 'hogwild-gnn[plots]'"
         ) from error
 
 
