@@ -205,7 +205,7 @@ def main() -> None:
         help="comma-separated sizes of the random geometric graphs; default: %(default)s",
     )
     parser.add_argument("--epochs", type=int, default=6, help="training steps a size; default: 6")
-    parser.add_argument("--parts", default="memory,time", choices=("memory,time", "time"))
+    parser.add_argument("--parts", default="both", choices=("both", "time"))
     parser.add_argument("--output", type=Path, help="folder for scaling.json and .md")
     arguments = parser.parse_args()
     if not all(n.isdecimal() and int(n) > 1 for n in arguments.nodes.split(",")):
@@ -214,7 +214,7 @@ def main() -> None:
     device = arguments.device
 
     spent: list[dict[str, float | str]] = []
-    if "memory" in arguments.parts:
+    if arguments.parts == "both":
         print("memory against iterations", flush=True)
         spent = memory(device)
     print("time against edges", flush=True)
